@@ -1,0 +1,229 @@
+"""The configuration file: strict YAML, one pydantic model.
+
+slurm-bridge's own six keys (``schedulerName`` to ``partition``, first below) work as they are. Durations are seconds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from bridge import names
+from bridge.errors import ConfigError
+
+DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: camelCase keys, nothing unknown."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+
+
+class LabelSelectorRequirement(Section):
+    """One expression of a label selector, as in Kubernetes."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: list[str] = []
+
+
+class LabelSelector(Section):
+    """A label selector, as in Kubernetes."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: list[LabelSelectorRequirement] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether it selects by nothing at all."""
+        return not self.match_labels and not self.match_expressions
+
+
+class Admission(Section):
+    """The webhook."""
+
+    host: str = "0.0.0.0"  # noqa: S104  (the API server calls from elsewhere)
+    port: Annotated[int, Field(ge=0, le=65535)] = names.WEBHOOK_PORT
+    url: str | None = Field(
+        None, description="URL under which the API server reaches the webhook, instead of a Service."
+    )
+    service_name: str = "podbridge-admission"
+    service_namespace: str = names.SYSTEM_NAMESPACE
+    register_webhooks: bool = Field(True, alias="register", description="Write the webhook configurations at start.")
+    cert_dir: Path | None = Field(None, description="Folder with tls.crt, tls.key and ca.crt, e.g. from cert-manager.")
+    secret_name: str = Field("podbridge-webhook-tls", description="Where the self-made certificates are kept.")
+    cert_validity: Annotated[float, Field(ge=60)] = 90 * 86400
+    threads: Annotated[int, Field(ge=1, le=256)] = 16
+    timeout_seconds: Annotated[int, Field(ge=1, le=30)] = 5
+    webhook_name: DnsName = Field("podbridge", description="Prefix of the names of the two webhook configurations.")
+    trusted_users: list[str] = Field(
+        [], description="Users that may write podbridge's own label, annotation and finalizer, besides its own."
+    )
+
+
+class LeaderElection(Section):
+    """The lease that lets one replica act at a time."""
+
+    enabled: bool = Field(True, alias="leaderElect")
+    namespace: str = names.SYSTEM_NAMESPACE
+    lease_duration: Seconds = 15
+    renew_deadline: Seconds = 10
+    retry_period: Seconds = 2
+
+    @model_validator(mode="after")
+    def _ordered(self) -> LeaderElection:
+        if not self.lease_duration > self.renew_deadline > self.retry_period:
+            raise ValueError("must hold: leaseDuration > renewDeadline > retryPeriod")
+        return self
+
+
+class Slurm(Section):
+    """How slurmrestd is spoken to."""
+
+    user_name: str | None = Field(None, description="X-SLURM-USER-NAME; default: the name in the token.")
+    jwt_file: Path | None = Field(None, description="Default: $SLURM_JWT_FILE, then the value of $SLURM_JWT.")
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    connect_timeout: Seconds = 3
+    read_timeout: Seconds = 15
+    poll_busy: Seconds = Field(0.4, description="Period of the poller while something is pending.")
+    poll_idle: Seconds = Field(5, description="Period of the poller while nothing is.")
+    detail_budget: Annotated[int, Field(ge=1, le=100)] = Field(
+        4, description="Pending jobs whose reason is refreshed in each poll: a fixed load, however many wait."
+    )
+
+
+class Nodes(Section):
+    """What the node controller does."""
+
+    taint: bool = Field(True, description="Taint managed nodes so that only this scheduler's pods run there.")
+    drain: bool = Field(True, description="Cordoned in Kubernetes -> drained in Slurm.")
+    cordon: bool = Field(True, description="Drained or down in Slurm -> cordoned in Kubernetes.")
+
+
+class Serving(Section):
+    """Health and metrics; port 0 takes a free one, null switches off."""
+
+    host: str = "0.0.0.0"  # noqa: S104
+    health_port: Annotated[int, Field(ge=0, le=65535)] | None = names.HEALTH_PORT
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = names.METRICS_PORT
+
+
+class Logging(Section):
+    """Logs go to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "text"] = "auto"
+
+
+class Config(Section):
+    """The whole file."""
+
+    scheduler_name: DnsName = names.DEFAULT_SCHEDULER_NAME
+    slurm_rest_api: str = Field("http://slurm-restapi.slurm:6820", description="URL, or unix:///path/of/socket.")
+    managed_namespaces: list[DnsName] = [names.DEFAULT_NAMESPACE]
+    managed_namespace_selector: LabelSelector | None = Field(None, description="If set, the list is ignored.")
+    mcs_label: str = ""
+    partition: str = Field("", description="Slurm partition of pods that name none; empty: Slurm's default.")
+
+    slurm_api_version: Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+$")] | None = None
+    placeholder: Literal["auto", "external", "batch"] = "auto"
+    exclusive: bool = Field(
+        False, description="Whether a pod that says nothing takes whole nodes (slurm-bridge: true)."
+    )
+    gres: dict[str, str] = Field(
+        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Extended resource -> gres, e.g. gpu:a100."
+    )
+    workers: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Calls in flight of the scheduler.")
+
+    slurm: Slurm = Slurm()
+    nodes: Nodes = Nodes()
+    admission: Admission = Admission()
+    leader_election: LeaderElection = LeaderElection()
+    serving: Serving = Serving()
+    logging: Logging = Logging()
+
+    @field_validator("slurm_rest_api")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://", "unix:///")):
+            raise ValueError("must begin with http://, https:// or unix:///")
+        return value.rstrip("/")
+
+
+def known_keys(model: type[BaseModel]) -> list[str]:
+    """List the keys that a section takes, as written in the file."""
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def parse(text: str, source: str = "configuration") -> Config:
+    """Read the YAML ``text``; raises :class:`ConfigError` that names every wrong key and value."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not YAML: {error}") from error
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: must be a mapping of keys, not {type(data).__name__}")
+    # helm renders an empty selector as {}: slurm-bridge's own chart does so to say "none"
+    if data.get("managedNamespaceSelector") == {}:
+        data = {k: v for k, v in data.items() if k != "managedNamespaceSelector"}
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        problems = [_explain(dict(problem)) for problem in error.errors()]
+        raise ConfigError(f"{source}: " + "; ".join(problems)) from error
+
+
+def load(path: Path | None) -> Config:
+    """Read the file at ``path``, or the defaults when there is none."""
+    if path is None:
+        return Config()
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    return parse(text, str(path))
+
+
+def jwt_source(config: Config) -> Path | str | None:
+    """Say where the Slurm token comes from: a file that is read again when it changes, a value, or nowhere."""
+    if config.slurm.jwt_file is not None:
+        return config.slurm.jwt_file
+    if os.environ.get("SLURM_JWT_FILE"):
+        return Path(os.environ["SLURM_JWT_FILE"])
+    return os.environ.get("SLURM_JWT")
+
+
+def _section_at(path: tuple[Any, ...]) -> type[BaseModel]:
+    model: type[BaseModel] = Config
+    for step in path:
+        for name, field in model.model_fields.items():
+            if step in (name, field.alias):
+                inner = field.annotation
+                if isinstance(inner, type) and issubclass(inner, BaseModel):
+                    model = inner
+                elif name == "managed_namespace_selector":
+                    model = LabelSelector
+    return model
+
+
+def _explain(problem: dict[str, Any]) -> str:
+    path = tuple(problem["loc"])
+    key = ".".join(str(step) for step in path)
+    if problem["type"] == "extra_forbidden":
+        keys = known_keys(_section_at(path[:-1]))
+        near = difflib.get_close_matches(str(path[-1]), keys, n=1, cutoff=0.5)
+        return f"unknown key {key}" + (f" (did you mean {near[0]}?)" if near else f" (known keys: {', '.join(keys)})")
+    value = problem.get("input")
+    return f"{key}: {problem['msg']} (value: {value!r})" if key else problem["msg"]

@@ -1,0 +1,67 @@
+"""Logs: a constant message and key-value pairs, as JSON in a cluster and as text on a terminal.
+
+Use ``log.info("pod bound", extra=kv(pod=..., node=...))``; never f-strings, so that messages can be searched for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+
+def kv(**pairs: object) -> dict[str, Any]:
+    """Wrap key-value pairs for ``extra=``."""
+    return {"kv": pairs}
+
+
+class TextFormatter(logging.Formatter):
+    """``12:00:01 INFO scheduler: pod bound pod=a/b node=n1``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one line (more with a traceback)."""
+        moment = time.strftime("%H:%M:%S", time.localtime(record.created))
+        pairs = " ".join(f"{k}={_plain(v)}" for k, v in getattr(record, "kv", {}).items())
+        text = f"{moment}.{int(record.msecs):03d} {record.levelname} {record.name}: {record.getMessage()}"
+        if pairs:
+            text += " " + pairs
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line with ``ts``, ``level``, ``logger``, ``msg`` and the pairs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one line."""
+        entry: dict[str, Any] = {
+            "ts": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        entry.update(getattr(record, "kv", {}))
+        if record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def _plain(value: object) -> str:
+    text = str(value)
+    return json.dumps(text) if text == "" or any(c.isspace() or c == '"' for c in text) else text
+
+
+def setup(level: str = "info", style: str = "auto") -> None:
+    """Send all logs to standard error; ``style`` is ``json``, ``text`` or ``auto`` (text on a terminal)."""
+    if style == "auto":
+        style = "text" if sys.stderr.isatty() else "json"
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(TextFormatter() if style == "text" else JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for noisy in ("urllib3", "werkzeug", "kubernetes"):
+        logging.getLogger(noisy).setLevel("WARNING")

@@ -1,0 +1,42 @@
+"""Every Prometheus metric of podbridge, in one place. Labels are bounded: never the name of a pod or a job."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+KUBE_REQUESTS = Counter("podbridge_kube_requests_total", "Requests to the Kubernetes API.", ["method", "code"])
+SLURM_REQUESTS = Counter("podbridge_slurm_requests_total", "Requests to slurmrestd.", ["endpoint", "code"])
+SLURM_REQUEST_SECONDS = Histogram(
+    "podbridge_slurm_request_duration_seconds",
+    "Time until slurmrestd answered.",
+    ["endpoint"],
+    buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15),
+)
+SLURM_RESPONSE_BYTES = Counter("podbridge_slurm_response_bytes_total", "Bytes of answers read from slurmrestd.")
+WATCH_RESTARTS = Counter("podbridge_watch_restarts_total", "Watches started again.", ["kind", "reason"])
+CACHE_OBJECTS = Gauge("podbridge_cache_objects", "Objects in a cache.", ["kind"])
+QUEUE_DEPTH = Gauge("podbridge_workqueue_depth", "Keys waiting in a work queue.", ["name"])
+QUEUE_RETRIES = Counter("podbridge_workqueue_retries_total", "Keys put back after a failure.", ["name"])
+LEADER = Gauge("podbridge_leader", "1 while this process holds the lease.", ["name"])
+EVENTS_DROPPED = Counter("podbridge_events_dropped_total", "Events not written because too many waited.")
+SNAPSHOT_AGE = Gauge("podbridge_slurm_snapshot_age_seconds", "Age of the newest authoritative view of Slurm.")
+SNAPSHOT_JOBS = Gauge("podbridge_slurm_jobs", "Placeholder jobs known to podbridge.", ["state"])
+ADMISSION_REVIEWS = Counter("podbridge_admission_reviews_total", "Admission reviews.", ["path", "result"])
+ADMISSION_SECONDS = Histogram(
+    "podbridge_admission_review_duration_seconds",
+    "Time inside an admission review.",
+    ["path"],
+    buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
+)
+CERTIFICATE_EXPIRY = Gauge("podbridge_certificate_expiry_timestamp_seconds", "When the serving certificate ends.")
+SCHEDULER_PODS = Gauge("podbridge_scheduler_pods", "Pods of the scheduler by what they wait for.", ["waiting_for"])
+SCHEDULER_ACTIONS = Counter("podbridge_scheduler_actions_total", "What the scheduler did.", ["action", "result"])
+START_TO_BIND_SECONDS = Histogram(
+    "podbridge_start_to_bind_seconds",
+    "From Slurm's start of a job to the binding of its pod.",
+    buckets=(0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 30),
+)
+CONTROLLER_ACTIONS = Counter(
+    "podbridge_controller_actions_total", "What a controller did.", ["controller", "action", "result"]
+)
+BUILD_INFO = Gauge("podbridge_build_info", "Always 1; the labels say what runs.", ["version"])

@@ -1,0 +1,67 @@
+"""Every name that podbridge puts on a wire or on an object, one line each.
+
+Names under ``slinky.slurm.net`` are slurm-bridge's, kept so that its users' manifests work unchanged.
+podbridge's own stand under ``bridge.vk.io``.
+"""
+
+# --- annotations a user may set on a pod or on its controlling owner (the pod's own value wins) -----------------------
+JOB_ANNOTATION_PREFIX = "slurmjob.slinky.slurm.net/"
+ACCOUNT = JOB_ANNOTATION_PREFIX + "account"
+CONSTRAINTS = JOB_ANNOTATION_PREFIX + "constraints"
+CPU_PER_TASK = JOB_ANNOTATION_PREFIX + "cpu-per-task"
+EXCLUSIVE = JOB_ANNOTATION_PREFIX + "exclusive"
+GRES = JOB_ANNOTATION_PREFIX + "gres"
+GROUP_ID = JOB_ANNOTATION_PREFIX + "group-id"
+JOB_NAME = JOB_ANNOTATION_PREFIX + "job-name"
+LICENSES = JOB_ANNOTATION_PREFIX + "licenses"
+MAX_NODES = JOB_ANNOTATION_PREFIX + "max-nodes"
+MEM_PER_NODE = JOB_ANNOTATION_PREFIX + "mem-per-node"
+MIN_NODES = JOB_ANNOTATION_PREFIX + "min-nodes"
+PARTITION = JOB_ANNOTATION_PREFIX + "partition"
+PRIORITY = JOB_ANNOTATION_PREFIX + "priority"
+QOS = JOB_ANNOTATION_PREFIX + "qos"
+RESERVATION = JOB_ANNOTATION_PREFIX + "reservation"
+TIME_LIMIT = JOB_ANNOTATION_PREFIX + "timelimit"
+USER_ID = JOB_ANNOTATION_PREFIX + "user-id"
+WCKEY = JOB_ANNOTATION_PREFIX + "wckey"
+
+# --- what podbridge alone writes on a pod -----------------------------------------------------------------------------
+JOB_ID_LABEL = "scheduler.slinky.slurm.net/slurm-jobid"
+"""Label: the Slurm job that holds the pod's room (decimal)."""
+NODE_ANNOTATION = "slinky.slurm.net/slurm-node"
+"""Annotation: the Kubernetes node that Slurm gave, written in the same call as the binding."""
+FINALIZER = "scheduler.slinky.slurm.net/finalizer"
+"""Held from the first write of the job id until the job is released."""
+SLURM_REASON = "bridge.vk.io/slurm-reason"
+"""Annotation on nodes cordoned by podbridge: the Slurm state and reason it mirrors."""
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+MANAGED_TAINT = "slinky.slurm.net/managed-node"
+"""Taint of colocated nodes; its value is the scheduler's name, its effect NoExecute."""
+SLURM_NODENAME_LABEL = "slinky.slurm.net/slurm-nodename"
+"""Label on a Kubernetes node whose name in Slurm differs."""
+DRAIN_REASON_PREFIX = "slurm-bridge:"
+"""A Slurm drain whose reason begins so is podbridge's own, and only such a drain is undone by it."""
+
+# --- conditions -------------------------------------------------------------------------------------------------------
+POD_SCHEDULED = "PodScheduled"
+DISRUPTION_TARGET = "DisruptionTarget"
+
+# --- permissions: the virtual resources of SubjectAccessReviews -------------------------------------------------------
+PERMISSION_GROUP = "bridge.vk.io"
+PERMISSION_RESOURCE = "slurmjobs"
+PERMISSION_VERB = "use"
+"""``use`` on ``slurmjobs.bridge.vk.io/<key>`` (a sub-resource: user-id, group-id, priority, reservation)."""
+
+# --- processes --------------------------------------------------------------------------------------------------------
+COMPONENT = "podbridge"
+DEFAULT_SCHEDULER_NAME = "slurm-bridge-scheduler"
+KUBE_DEFAULT_SCHEDULER = "default-scheduler"
+"""What the API server writes into a pod that names no scheduler."""
+DEFAULT_NAMESPACE = "slurm-bridge"
+"""slurm-bridge's default managed namespace."""
+SYSTEM_NAMESPACE = "podbridge"
+"""Where podbridge keeps its Secret and its Leases."""
+WEBHOOK_PORT = 9443
+HEALTH_PORT = 8081
+METRICS_PORT = 8080

@@ -1,0 +1,66 @@
+"""Threads with a name and an owner: one that dies takes the process with it, and says why."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Starts the process's background threads and notices when one of them ends.
+
+    ``stopping`` is set when the process should end: by a signal, or because a thread died. Threads wait on it and never
+    sleep. ``failure`` holds the name of the thread that died and why; the process then exits with status 1, and
+    Kubernetes starts it again.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = threading.Event()
+        self.failure: str | None = None
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def spawn(self, name: str, target: Callable[[], object]) -> threading.Thread:
+        """Run ``target`` until it returns; returning before ``stopping`` is set counts as dying."""
+        thread = threading.Thread(target=self._guard, args=(name, target), name=name, daemon=True)
+        with self._lock:
+            self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def _guard(self, name: str, target: Callable[[], object]) -> None:
+        try:
+            target()
+        except BaseException as error:
+            log.exception("thread died", extra={"kv": {"thread": name}})
+            self.fail(f"thread {name} died: {type(error).__name__}: {error}")
+        else:
+            if not self.stopping.is_set():
+                self.fail(f"thread {name} returned although nobody asked it to")
+
+    def fail(self, why: str) -> None:
+        """Ask the process to end with status 1."""
+        with self._lock:
+            if self.failure is None and not self.stopping.is_set():
+                self.failure = why
+        self.stopping.set()
+
+    def stop(self) -> None:
+        """Ask every thread to end."""
+        self.stopping.set()
+
+    def join(self, timeout: float) -> list[str]:
+        """Wait for the threads, ``timeout`` seconds at most each; gives the names of those still running."""
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout)
+        return [thread.name for thread in threads if thread.is_alive()]
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep; gives ``True`` as soon as the process should end."""
+        return self.stopping.wait(seconds)
