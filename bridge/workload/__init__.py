@@ -1,0 +1,1 @@
+"""From pods to what is asked of a batch system."""

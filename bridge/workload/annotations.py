@@ -1,0 +1,228 @@
+"""The ``slurmjob.slinky.slurm.net/*`` annotations: one table that checks, reads and documents them."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.errors import BridgeError
+from bridge.workload import quantity
+
+
+class InvalidAnnotationsError(BridgeError):
+    """Annotations that can't be used; the message names each one, its value and what is allowed."""
+
+    reason = "InvalidAnnotation"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One annotation: what is allowed in words, how it is read (raises ``ValueError``), and who may use it."""
+
+    name: str
+    allowed: str
+    read: Callable[[str], Any]
+    example: str
+    meaning: str
+    permission: bool = False
+
+
+def _matching(pattern: str) -> Callable[[str], str]:
+    compiled = re.compile(pattern)
+
+    def read(text: str) -> str:
+        if len(text) > 1024 or not compiled.fullmatch(text):
+            raise ValueError
+        return text
+
+    return read
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"\d{1,10}", text) or not low <= int(text) <= high:
+            raise ValueError
+        return int(text)
+
+    return read
+
+
+def _boolean(text: str) -> bool:
+    known = {"true": True, "false": False, "1": True, "0": False}
+    if text.lower() not in known:
+        raise ValueError
+    return known[text.lower()]
+
+
+def _cpus(text: str) -> int:
+    cpus = quantity.whole(quantity.parse(text))
+    if not 1 <= cpus <= 65535:
+        raise ValueError
+    return cpus
+
+
+def _mebibytes(text: str) -> int:
+    mebibytes = quantity.mebibytes(quantity.parse(text))
+    if not 1 <= mebibytes < 2**40:
+        raise ValueError
+    return mebibytes
+
+
+def _gres(text: str) -> tuple[str, ...]:
+    if len(text) > 1024:
+        raise ValueError
+    expressions = tuple(part.strip().removeprefix("gres/").removeprefix("gres:") for part in text.split(","))
+    if not all(
+        re.fullmatch(r"[A-Za-z][\w.-]*(:[A-Za-z][\w.-]*)?([:=]\d{1,6}[kKmMgG]?)?", part) for part in expressions
+    ):
+        raise ValueError
+    return tuple(part.replace("=", ":") for part in expressions)
+
+
+_DAYS = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")
+_CLOCK = re.compile(r"(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})")
+
+
+def minutes(text: str) -> int:
+    """Read a time limit as Slurm writes it and round it up to whole minutes."""
+    if re.fullmatch(r"\d{1,8}", text):
+        total = int(text)
+    elif match := _DAYS.fullmatch(text):
+        days, hours, mins, secs = (int(part or 0) for part in match.groups())
+        total = math.ceil(((days * 24 + hours) * 60 + mins) + secs / 60)
+    elif match := _CLOCK.fullmatch(text):
+        hours, mins, secs = (int(part or 0) for part in match.groups())
+        total = math.ceil(hours * 60 + mins + secs / 60)
+    else:
+        raise ValueError
+    if not 1 <= total <= 5_256_000:
+        raise ValueError
+    return total
+
+
+_NAME = _matching(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
+_NAMES = _matching(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*(,[A-Za-z0-9_][A-Za-z0-9_.@+-]*)*")
+_ACCOUNT_ID = _matching(r"\d{1,10}|[A-Za-z_][A-Za-z0-9_.-]*")
+_NAME_RULE = "letters, digits and _ . @ + -"
+
+KEYS: dict[str, Key] = {
+    key.name: key
+    for key in (
+        Key(names.ACCOUNT, _NAME_RULE, _NAME, "physics", "Slurm account"),
+        Key(
+            names.CONSTRAINTS,
+            "a Slurm constraint expression (letters, digits and _ . : = & | , * ! ( ) [ ] -)",
+            _matching(r"[\w.:=&|,*!()\[\]-]+"),
+            "haswell&ssd",
+            "node features the job needs",
+        ),
+        Key(names.CPU_PER_TASK, "a quantity from 1 to 65535, rounded up", _cpus, "4", "CPUs, instead of the requests"),
+        Key(names.EXCLUSIVE, "true or false", _boolean, "true", "whether the job takes whole nodes"),
+        Key(names.GRES, "name[:type][:count], comma separated", _gres, "gpu:a100:2", "generic resources"),
+        Key(names.GROUP_ID, "a group's number or name", _ACCOUNT_ID, "2000", "group of the Slurm job", True),
+        Key(
+            names.JOB_NAME,
+            "1 to 200 printable characters without line breaks",
+            _matching(r"[^\x00-\x1f\x7f]{1,200}"),
+            "train-7",
+            "name of the Slurm job",
+        ),
+        Key(
+            names.LICENSES,
+            "name[@server][:count], separated by , or ;",
+            _matching(r"[\w.-]+(@[\w.-]+)?(:\d{1,6})?([,;|][\w.-]+(@[\w.-]+)?(:\d{1,6})?)*"),
+            "matlab:2",
+            "licences",
+        ),
+        Key(names.MAX_NODES, "a whole number from 1 to 1000000", _integer(1, 1_000_000), "1", "most nodes"),
+        Key(names.MEM_PER_NODE, "a quantity of at least 1Mi", _mebibytes, "8Gi", "memory, instead of the requests"),
+        Key(names.MIN_NODES, "a whole number from 1 to 1000000", _integer(1, 1_000_000), "1", "fewest nodes"),
+        Key(names.PARTITION, f"partition names, comma separated ({_NAME_RULE})", _NAMES, "gpu", "Slurm partition"),
+        Key(
+            names.PRIORITY,
+            "a whole number from 0 to 4294967293",
+            _integer(0, 4_294_967_293),
+            "1000",
+            "priority of the job",
+            True,
+        ),
+        Key(names.QOS, _NAME_RULE, _NAME, "high", "quality of service"),
+        Key(names.RESERVATION, f"names, comma separated ({_NAME_RULE})", _NAMES, "course", "reservation", True),
+        Key(
+            names.TIME_LIMIT,
+            "minutes, or minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]",
+            minutes,
+            "1-12:00:00",
+            "time limit",
+        ),
+        Key(names.USER_ID, "a user's number or name", _ACCOUNT_ID, "20001", "user of the Slurm job", True),
+        Key(names.WCKEY, _NAME_RULE, _NAME, "wc1", "workload characterisation key"),
+    )
+}
+
+JobSettings = dict[str, Any]
+"""Values by annotation name, as their ``read`` gives them."""
+
+
+def check(annotations: Mapping[str, str]) -> list[str]:
+    """Say what is wrong with the annotations: a whole sentence each, sorted by name; empty when nothing is."""
+    problems: list[str] = []
+    settings: JobSettings = {}
+    for name in sorted(annotations):
+        if not name.startswith(names.JOB_ANNOTATION_PREFIX):
+            continue
+        key = KEYS.get(name)
+        if key is None:
+            problems.append(_unknown(name))
+            continue
+        try:
+            settings[name] = key.read(annotations[name])
+        except ValueError:
+            value = annotations[name]
+            shown = repr(value if len(value) <= 120 else value[:120] + "...")
+            problems.append(f"annotation {name}: {shown} is not allowed; allowed: {key.allowed}")
+    most, fewest = settings.get(names.MAX_NODES), settings.get(names.MIN_NODES)
+    if most is not None and fewest is not None and most < fewest:
+        problems.append(
+            f"annotation {names.MAX_NODES}: {most} is not allowed; allowed: at least {names.MIN_NODES} ({fewest})"
+        )
+    return problems
+
+
+def read(annotations: Mapping[str, str]) -> JobSettings:
+    """Read the values; raises :class:`InvalidAnnotationsError` when :func:`check` finds anything."""
+    problems = check(annotations)
+    if problems:
+        raise InvalidAnnotationsError("; ".join(problems), hint="mend the annotation on the pod or on its owner")
+    return {name: KEYS[name].read(text) for name, text in annotations.items() if name in KEYS}
+
+
+def needed_permissions(annotations: Mapping[str, str]) -> list[str]:
+    """List the permissions (``user-id`` ...) that the annotations need, sorted."""
+    return sorted(
+        name.removeprefix(names.JOB_ANNOTATION_PREFIX)
+        for name, key in KEYS.items()
+        if key.permission and name in annotations
+    )
+
+
+def merge(chain: list[Mapping[str, str]]) -> dict[str, str]:
+    """Lay the annotations of a pod and its owners over each other: the first of the chain (the pod) wins."""
+    merged: dict[str, str] = {}
+    for layer in reversed(chain):
+        merged.update({k: v for k, v in layer.items() if k.startswith(names.JOB_ANNOTATION_PREFIX)})
+    return merged
+
+
+def _unknown(name: str) -> str:
+    prefix = names.JOB_ANNOTATION_PREFIX
+    known = sorted(key.removeprefix(prefix) for key in KEYS)
+    near = difflib.get_close_matches(name.removeprefix(prefix), known, n=1, cutoff=0.5)
+    if near:
+        return f"annotation {name} is unknown; did you mean {prefix}{near[0]}?"
+    return f"annotation {name} is unknown; known under {prefix}: {', '.join(known)}"

@@ -1,0 +1,122 @@
+"""Which nodes Kubernetes would refuse for a pod, and why: pure, on raw pods and nodes.
+
+Slurm decides who runs where, so what Kubernetes forbids is told to Slurm in the request (excluded nodes), not found out
+afterwards. Counted: nodeSelector, required node affinity, taints, cordon, and Allocatable smaller than the requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.workload.resources import Resources, allocatable
+
+UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A Kubernetes node that Slurm knows too: its name on both sides, and what it offers."""
+
+    name: str
+    slurm_name: str
+    labels: Mapping[str, str]
+    taints: tuple[Mapping[str, str], ...]
+    cordoned: bool
+    offered: Resources
+
+
+def slurm_name(node: Mapping[str, Any]) -> str:
+    """Give Slurm's name of a Kubernetes node: its label, else the same name."""
+    metadata = node["metadata"]
+    label: str = (metadata.get("labels") or {}).get(names.SLURM_NODENAME_LABEL, "")
+    return label or str(metadata["name"])
+
+
+def view(node: Mapping[str, Any]) -> NodeView:
+    """Boil a raw node down to what matters here."""
+    spec = node.get("spec") or {}
+    return NodeView(
+        name=node["metadata"]["name"],
+        slurm_name=slurm_name(node),
+        labels=node["metadata"].get("labels") or {},
+        taints=tuple(spec.get("taints") or ()),
+        cordoned=bool(spec.get("unschedulable")),
+        offered=allocatable(node),
+    )
+
+
+def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str:
+    """Say why Kubernetes would refuse the node for the pod, or give the empty string.
+
+    The managed-node taint counts as tolerated: podbridge itself tolerates it for its pods.
+    """
+    tolerations = spec.get("tolerations") or ()
+    if node.cordoned and not tolerates(tolerations, {"key": UNSCHEDULABLE_TAINT, "effect": "NoSchedule"}):
+        return "cordoned"
+    for key, value in (spec.get("nodeSelector") or {}).items():
+        if node.labels.get(key) != value:
+            return f"nodeSelector {key}={value} does not match"
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    if required and not any(_term_matches(term, node) for term in required.get("nodeSelectorTerms") or ()):
+        return "required node affinity does not match"
+    for taint in node.taints:
+        if taint.get("effect") == "PreferNoSchedule" or taint.get("key") in (names.MANAGED_TAINT, UNSCHEDULABLE_TAINT):
+            continue
+        if not tolerates(tolerations, taint):
+            return f"taint {taint.get('key')}:{taint.get('effect')} is not tolerated"
+    for name in sorted(requests):
+        if requests[name] > node.offered.get(name, 0):
+            return f"too little {name}"
+    return ""
+
+
+def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
+    """Whether one of the tolerations covers the taint, by the rules of the Kubernetes API."""
+    for toleration in tolerations:
+        if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+            continue
+        key, operator = toleration.get("key") or "", toleration.get("operator") or "Equal"
+        if not key:
+            if operator == "Exists":
+                return True
+            continue
+        if key == taint.get("key") and (
+            operator == "Exists" or (toleration.get("value") or "") == (taint.get("value") or "")
+        ):
+            return True
+    return False
+
+
+def _term_matches(term: Mapping[str, Any], node: NodeView) -> bool:
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    return all(_expression(e, node.labels) for e in expressions) and all(
+        _expression(e, {"metadata.name": node.name}) for e in fields
+    )
+
+
+def _expression(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, operator = expression["key"], expression["operator"]
+    values: list[str] = expression.get("values") or []
+    present = key in labels
+    if operator == "Exists":
+        return present
+    if operator == "DoesNotExist":
+        return not present
+    if operator == "In":
+        return present and labels[key] in values
+    if operator == "NotIn":
+        return not present or labels[key] not in values
+    if operator in ("Gt", "Lt") and present and len(values) == 1:
+        try:
+            ours, bound = int(labels[key]), int(values[0])
+        except ValueError:
+            return False
+        return ours > bound if operator == "Gt" else ours < bound
+    return False

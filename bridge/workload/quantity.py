@@ -1,0 +1,34 @@
+"""Kubernetes quantities (``500m``, ``1.5Gi``, ``2e3``) as exact decimals."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([KMGTPE]i)|[eE]([+-]?[0-9]{1,3})|([numkMGTPE]?))")
+MIB = 2**20
+
+
+def parse(text: str | int | float) -> Decimal:
+    """Read a quantity; raises ``ValueError`` when it is none."""
+    match = _QUANTITY.fullmatch(str(text).strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a quantity such as 2, 500m or 4Gi")
+    number, binary, exponent, suffix = match.groups()
+    value = Decimal(number)
+    if binary:
+        return value * _BINARY[binary]
+    return value.scaleb(int(exponent) if exponent else _DECIMAL[suffix or ""])
+
+
+def whole(value: Decimal) -> int:
+    """Round up to a whole number, as CPUs are given out."""
+    return math.ceil(value)
+
+
+def mebibytes(value: Decimal) -> int:
+    """Round bytes up to MiB: the kubelet must find at least what the pod asks for."""
+    return math.ceil(value / MIB)

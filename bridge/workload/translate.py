@@ -1,0 +1,127 @@
+"""A pod becomes a request for one placeholder job: pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bridge import names
+from bridge.config import Config
+from bridge.errors import BridgeError
+from bridge.slurm.models import ApiVersion, JobLink, JobRequest, PodRef
+from bridge.workload import annotations as job_annotations
+from bridge.workload import eligibility, quantity, resources
+from bridge.workload.eligibility import NodeView
+from bridge.workload.resources import Resources
+
+
+class UntranslatableError(BridgeError):
+    """A pod that can't be asked for: the message says why, in words for the pod's condition."""
+
+    reason = "Unschedulable"
+
+
+def pod_ref(pod: Mapping[str, Any]) -> PodRef:
+    """Name a pod as the job's comment does."""
+    metadata = pod["metadata"]
+    return PodRef(metadata["namespace"], metadata["name"], metadata["uid"])
+
+
+def exclusions(
+    pod: Mapping[str, Any], nodes: Iterable[NodeView], slurm_nodes: Iterable[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Split Slurm's nodes: those Kubernetes would refuse for the pod (Slurm's name -> why), and the others, sorted.
+
+    A Slurm node that stands for no Kubernetes node is refused too: no kubelet would start the pod there.
+    """
+    spec = pod["spec"]
+    requests = resources.pod_requests(spec)
+    by_slurm_name = {node.slurm_name: node for node in nodes}
+    refused: dict[str, str] = {}
+    eligible: list[str] = []
+    for name in sorted(slurm_nodes):
+        node = by_slurm_name.get(name)
+        why = "not a Kubernetes node" if node is None else eligibility.refusal(spec, requests, node)
+        if why:
+            refused[name] = why
+        else:
+            eligible.append(name)
+    return refused, eligible
+
+
+def request(
+    pod: Mapping[str, Any],
+    config: Config,
+    version: ApiVersion,
+    cluster: str,
+    excluded: Iterable[str] = (),
+) -> JobRequest:
+    """Translate a pod; admission has copied to its annotations what its owners say.
+
+    Raises :class:`~bridge.workload.annotations.InvalidAnnotationsError` or :class:`UntranslatableError`.
+    """
+    settings = job_annotations.read(pod["metadata"].get("annotations") or {})
+    asked = resources.pod_requests(pod["spec"])
+    exclusive = bool(settings.get(names.EXCLUSIVE, config.exclusive))
+    external = config.placeholder == "external" or (config.placeholder == "auto" and version.external_jobs)
+    if external and not version.external_jobs:
+        raise UntranslatableError(
+            f"placeholder: external is configured, but Slurm's API {version.name} has no such jobs"
+        )
+    if not version.other_users and (names.USER_ID in settings or names.GROUP_ID in settings):
+        raise UntranslatableError(
+            f"{names.USER_ID} and {names.GROUP_ID} can't be used: Slurm's API {version.name} knows neither"
+        )
+    fewest = settings.get(names.MIN_NODES, 1)
+    return JobRequest(
+        name=settings.get(names.JOB_NAME, pod["metadata"]["name"]),
+        link=JobLink(cluster, (pod_ref(pod),)),
+        external=external,
+        partition=settings.get(names.PARTITION, config.partition),
+        account=settings.get(names.ACCOUNT, ""),
+        qos=settings.get(names.QOS, ""),
+        constraints=settings.get(names.CONSTRAINTS, ""),
+        licenses=settings.get(names.LICENSES, ""),
+        reservation=settings.get(names.RESERVATION, ""),
+        wckey=settings.get(names.WCKEY, ""),
+        mcs_label=config.mcs_label,
+        user_id=settings.get(names.USER_ID, ""),
+        group_id=settings.get(names.GROUP_ID, ""),
+        priority=settings.get(names.PRIORITY),
+        cpus=settings.get(names.CPU_PER_TASK) or quantity.whole(asked.get("cpu", quantity.parse(0))),
+        memory_mib=settings.get(names.MEM_PER_NODE) or quantity.mebibytes(asked.get("memory", quantity.parse(0))),
+        gres=_gres(asked, settings.get(names.GRES, ()), config.gres, exclusive),
+        min_nodes=fewest,
+        max_nodes=settings.get(names.MAX_NODES, max(1, fewest)),
+        time_limit=settings.get(names.TIME_LIMIT) or _deadline(pod["spec"]),
+        exclusive=exclusive,
+        excluded_nodes=tuple(sorted(excluded)),
+    )
+
+
+def _deadline(spec: Mapping[str, Any]) -> int:
+    seconds = spec.get("activeDeadlineSeconds")
+    return math.ceil(seconds / 60) if seconds else 0
+
+
+def _gres(asked: Resources, given: tuple[str, ...], table: Mapping[str, str], exclusive: bool) -> tuple[str, ...]:
+    """Turn extended resources into gres; what the annotation names is taken from there.
+
+    A resource that the table doesn't know could be given out twice by Slurm, so it is refused unless the pod takes
+    whole nodes.
+    """
+    named = {expression.split(":")[0] for expression in given}
+    counted: dict[str, int] = {}
+    for resource in resources.extended(asked):
+        gres = table.get(resource)
+        if gres is None:
+            if exclusive:
+                continue
+            raise UntranslatableError(
+                f"resource {resource} is not known to Slurm: map it to a gres in the configuration (gres: "
+                f'{{{resource}: NAME}}), or let the pod take whole nodes ({names.EXCLUSIVE}: "true")'
+            )
+        if gres.split(":")[0] not in named:
+            counted[gres] = counted.get(gres, 0) + quantity.whole(asked[resource])
+    return (*given, *(f"{gres}:{count}" for gres, count in sorted(counted.items())))

@@ -1,0 +1,96 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge import names
+from bridge.workload import annotations
+
+P = names.JOB_ANNOTATION_PREFIX
+
+
+@pytest.mark.parametrize("key", annotations.KEYS.values(), ids=lambda key: key.name)
+def test_every_example_is_allowed(key):
+    assert annotations.check({key.name: key.example}) == []
+
+
+@pytest.mark.parametrize("key", annotations.KEYS.values(), ids=lambda key: key.name)
+@pytest.mark.parametrize("value", ["", "a\nb", "\x00", "x" * 3000])
+def test_nothing_strange_is_allowed_and_the_message_names_all(key, value):
+    (problem,) = annotations.check({key.name: value})
+    assert key.name in problem
+    assert repr(value[:120])[:-1] in problem
+    assert key.allowed in problem
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cpu-per-task", "0"),
+        ("cpu-per-task", "many"),
+        ("mem-per-node", "-1Gi"),
+        ("timelimit", "0"),
+        ("timelimit", "1h"),
+        ("min-nodes", "1.5"),
+        ("priority", "-1"),
+        ("priority", "4294967294"),
+        ("exclusive", "maybe"),
+        ("gres", "gpu:2;rm -rf"),
+        ("partition", "a b"),
+        ("user-id", "root; id"),
+        ("licenses", "mat lab"),
+        ("constraints", "$(id)"),
+        ("qos", "'high'"),
+    ],
+)
+def test_bad_values(key, value):
+    assert len(annotations.check({P + key: value})) == 1
+
+
+def test_did_you_mean():
+    (problem,) = annotations.check({P + "timelimt": "5"})
+    assert f"did you mean {P}timelimit?" in problem
+    (problem,) = annotations.check({P + "zzz": "5"})
+    assert "known under" in problem
+
+
+def test_fewest_above_most_nodes():
+    (problem,) = annotations.check({names.MIN_NODES: "4", names.MAX_NODES: "2"})
+    assert names.MAX_NODES in problem
+    assert "4" in problem
+
+
+def test_other_annotations_are_nobodys_business():
+    assert annotations.check({"example.com/x": "\n"}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "total"),
+    [("5", 5), ("1:30", 2), ("2:00:00", 120), ("1-0", 1440), ("1-12:30", 2190), ("0-0:0:1", 1), ("90:00", 90)],
+)
+def test_time_limits_as_slurm_writes_them(text, total):
+    assert annotations.minutes(text) == total
+
+
+def test_values_are_read():
+    read = annotations.read({names.MEM_PER_NODE: "1G", names.GRES: "gres/gpu=2,shard:1", names.CPU_PER_TASK: "1500m"})
+    assert read == {names.MEM_PER_NODE: 954, names.GRES: ("gpu:2", "shard:1"), names.CPU_PER_TASK: 2}
+    with pytest.raises(annotations.InvalidAnnotationsError, match="timelimit"):
+        annotations.read({names.TIME_LIMIT: "soon"})
+
+
+def test_the_pod_wins_over_its_owners():
+    pod, job, jobset = {names.QOS: "a"}, {names.QOS: "b", names.ACCOUNT: "b", "x": "y"}, {names.ACCOUNT: "c"}
+    assert annotations.merge([pod, job, jobset]) == {names.QOS: "a", names.ACCOUNT: "b"}
+
+
+def test_permissions():
+    assert annotations.needed_permissions({names.USER_ID: "1", names.QOS: "x"}) == ["user-id"]
+
+
+@given(st.dictionaries(st.sampled_from(sorted(annotations.KEYS)), st.text(max_size=30), max_size=4))
+def test_check_and_read_agree(given_annotations):
+    if annotations.check(given_annotations):
+        with pytest.raises(annotations.InvalidAnnotationsError):
+            annotations.read(given_annotations)
+    else:
+        assert annotations.read(given_annotations).keys() == given_annotations.keys()

@@ -1,0 +1,87 @@
+import pytest
+
+from bridge import names
+from bridge.workload import eligibility
+from bridge.workload.resources import pod_requests
+
+
+def node(labels=None, taints=(), cordoned=False, cpu="8"):
+    return eligibility.view(
+        {
+            "metadata": {"name": "n1", "labels": labels or {}},
+            "spec": {"taints": list(taints), "unschedulable": cordoned},
+            "status": {"allocatable": {"cpu": cpu, "memory": "16Gi"}},
+        }
+    )
+
+
+def refusal(spec, **kwargs):
+    return eligibility.refusal(spec, pod_requests(spec), node(**kwargs))
+
+
+def affinity(*terms):
+    required = {"nodeSelectorTerms": list(terms)}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+def expression(key, operator, *values):
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+def test_an_empty_pod_fits():
+    assert refusal({}) == ""
+
+
+def test_cordon_unless_tolerated():
+    assert refusal({}, cordoned=True) == "cordoned"
+    assert refusal({"tolerations": [{"operator": "Exists"}]}, cordoned=True) == ""
+
+
+def test_node_selector():
+    assert refusal({"nodeSelector": {"gpu": "a100"}}) == "nodeSelector gpu=a100 does not match"
+    assert refusal({"nodeSelector": {"gpu": "a100"}}, labels={"gpu": "a100"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("term", "fits"),
+    [
+        (expression("zone", "In", "a", "b"), True),
+        (expression("zone", "In", "b"), False),
+        (expression("zone", "NotIn", "b"), True),
+        (expression("other", "NotIn", "b"), True),
+        (expression("zone", "Exists"), True),
+        (expression("zone", "DoesNotExist"), False),
+        (expression("mem", "Gt", "10"), True),
+        (expression("mem", "Lt", "10"), False),
+        (expression("zone", "Gt", "10"), False),
+        ({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}, True),
+        ({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}, False),
+        ({}, False),
+    ],
+)
+def test_required_affinity(term, fits):
+    why = refusal(affinity(term), labels={"zone": "a", "mem": "16"})
+    assert (why == "") is fits
+
+
+def test_one_matching_term_is_enough():
+    assert refusal(affinity(expression("x", "Exists"), expression("zone", "Exists")), labels={"zone": "a"}) == ""
+
+
+def test_taints():
+    taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
+    assert "taint k:NoSchedule" in refusal({}, taints=[taint])
+    assert refusal({"tolerations": [{"key": "k", "operator": "Equal", "value": "v"}]}, taints=[taint]) == ""
+    assert refusal({"tolerations": [{"key": "k", "operator": "Exists", "effect": "NoExecute"}]}, taints=[taint])
+    assert refusal({}, taints=[{**taint, "effect": "PreferNoSchedule"}]) == ""
+    assert refusal({}, taints=[{"key": names.MANAGED_TAINT, "value": "s", "effect": "NoExecute"}]) == ""
+
+
+def test_too_little():
+    assert refusal({"containers": [{"resources": {"requests": {"cpu": "9"}}}]}) == "too little cpu"
+    assert refusal({"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]}) == "too little nvidia.com/gpu"
+
+
+def test_the_name_in_slurm():
+    assert eligibility.slurm_name({"metadata": {"name": "k1"}}) == "k1"
+    assert eligibility.slurm_name({"metadata": {"name": "k1", "labels": {names.SLURM_NODENAME_LABEL: "s1"}}}) == "s1"

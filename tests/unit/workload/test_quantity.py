@@ -1,0 +1,45 @@
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.workload import quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2", Decimal(2)),
+        ("500m", Decimal("0.5")),
+        ("1.5Gi", Decimal(3 * 2**29)),
+        ("2e3", Decimal(2000)),
+        ("1E3", Decimal(1000)),
+        ("1E", Decimal(10**18)),
+        (".5", Decimal("0.5")),
+        ("100n", Decimal("1e-7")),
+        (4, Decimal(4)),
+    ],
+)
+def test_reads_what_kubernetes_writes(text, value):
+    assert quantity.parse(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "x", "1 Gi", "1GiB", "--1", "1ee3", "Gi", "1K", "0x10", "１"])
+def test_refuses_everything_else(text):
+    with pytest.raises(ValueError, match="quantity"):
+        quantity.parse(text)
+
+
+@given(st.integers(0, 10**12), st.sampled_from(["Ki", "Mi", "Gi"]))
+def test_mebibytes_never_less_than_asked(number, suffix):
+    value = quantity.parse(f"{number}{suffix}")
+    assert quantity.mebibytes(value) * 2**20 >= value > (quantity.mebibytes(value) - 1) * 2**20
+
+
+@given(st.text(max_size=12))
+def test_anything_is_read_or_refused(text):
+    try:
+        assert isinstance(quantity.parse(text), Decimal)
+    except ValueError:
+        pass

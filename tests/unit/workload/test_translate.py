@@ -1,0 +1,98 @@
+import pytest
+
+from bridge import names
+from bridge.config import Config, parse
+from bridge.slurm.models import ApiVersion, JobLink, PodRef
+from bridge.workload import eligibility, translate
+from bridge.workload.annotations import InvalidAnnotationsError
+
+NEW = ApiVersion("v0.0.45", external_jobs=True)
+OLD = ApiVersion("v0.0.38", exclude_nodes=False, other_users=False)
+
+
+def pod(annotations=None, requests=None, limits=None, **spec):
+    container = {"name": "main", "resources": {"requests": requests or {}, "limits": limits or {}}}
+    return {
+        "metadata": {"namespace": "ns", "name": "p", "uid": "u-1", "annotations": annotations or {}},
+        "spec": {"containers": [container], **spec},
+    }
+
+
+def ask(the_pod, config=None, version=NEW, excluded=()):
+    return translate.request(the_pod, config or Config(), version, "c-1", excluded)
+
+
+def test_a_plain_pod():
+    request = ask(pod(requests={"cpu": "1500m", "memory": "1000Mi"}), excluded=["n2", "n1"])
+    assert request.link == JobLink("c-1", (PodRef("ns", "p", "u-1"),))
+    assert (request.name, request.cpus, request.memory_mib, request.external) == ("p", 2, 1000, True)
+    assert (request.min_nodes, request.max_nodes, request.exclusive) == (1, 1, False)
+    assert request.excluded_nodes == ("n1", "n2")
+
+
+def test_annotations_win():
+    request = ask(
+        pod(
+            {
+                names.CPU_PER_TASK: "8",
+                names.MEM_PER_NODE: "2Gi",
+                names.PARTITION: "gpu",
+                names.TIME_LIMIT: "1:00:00",
+                names.JOB_NAME: "a b",
+                names.USER_ID: "2001",
+                names.PRIORITY: "7",
+                names.EXCLUSIVE: "true",
+                names.MIN_NODES: "2",
+            },
+            requests={"cpu": "1", "memory": "1Gi"},
+        ),
+        parse("partition: main"),
+    )
+    assert (request.cpus, request.memory_mib, request.partition, request.time_limit) == (8, 2048, "gpu", 60)
+    assert (request.name, request.user_id, request.priority, request.exclusive) == ("a b", "2001", 7, True)
+    assert (request.min_nodes, request.max_nodes) == (2, 2)
+
+
+def test_deadline_becomes_a_time_limit():
+    assert ask(pod(activeDeadlineSeconds=61)).time_limit == 2
+    assert ask(pod({names.TIME_LIMIT: "9"}, activeDeadlineSeconds=61)).time_limit == 9
+
+
+def test_gres_from_resources_and_annotation():
+    config = parse("gres: {nvidia.com/gpu: 'gpu:a100', example.com/fpga: fpga}")
+    asked = pod(limits={"nvidia.com/gpu": "2", "example.com/fpga": "1"})
+    assert ask(asked, config).gres == ("fpga:1", "gpu:a100:2")
+    asked["metadata"]["annotations"] = {names.GRES: "gpu:h100:1"}
+    assert ask(asked, config).gres == ("gpu:h100:1", "fpga:1")
+
+
+def test_an_unmapped_resource_needs_whole_nodes():
+    asked = pod(limits={"example.com/fpga": "1"})
+    with pytest.raises(translate.UntranslatableError, match=r"example\.com/fpga"):
+        ask(asked)
+    asked["metadata"]["annotations"] = {names.EXCLUSIVE: "true"}
+    assert ask(asked).gres == ()
+
+
+def test_what_an_old_slurm_can_not():
+    assert ask(pod(), version=OLD).external is False
+    with pytest.raises(translate.UntranslatableError, match="external"):
+        ask(pod(), parse("placeholder: external"), OLD)
+    with pytest.raises(translate.UntranslatableError, match="user-id"):
+        ask(pod({names.USER_ID: "1"}), version=OLD)
+
+
+def test_bad_annotations_are_named():
+    with pytest.raises(InvalidAnnotationsError, match="timelimit"):
+        ask(pod({names.TIME_LIMIT: "x"}))
+
+
+def test_exclusions():
+    def kube(name, **spec):
+        raw = {"metadata": {"name": name}, "spec": spec, "status": {"allocatable": {"cpu": "4"}}}
+        return eligibility.view(raw)
+
+    nodes = [kube("n1"), kube("n2", unschedulable=True)]
+    refused, eligible = translate.exclusions(pod(requests={"cpu": "2"}), nodes, ["n1", "n2", "bare"])
+    assert eligible == ["n1"]
+    assert refused == {"n2": "cordoned", "bare": "not a Kubernetes node"}
