@@ -1,0 +1,1 @@
+"""The controllers: they keep nodes and pods in step with Slurm."""

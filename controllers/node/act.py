@@ -1,0 +1,77 @@
+"""Carries out what the node controller decided."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.snapshot import Poller
+
+from bridge import names
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.resources import NODES
+from bridge.logs import kv
+from controllers.node import decide
+
+log = logging.getLogger(__name__)
+
+
+class Actor:
+    """Writes to nodes on both sides; every patch of a Kubernetes node carries the resourceVersion it was decided on."""
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        slurm: SlurmClient,
+        poller: Poller,
+        cache: Cache,
+        events: EventRecorder,
+        lead: Callable[[], None],
+    ) -> None:
+        self._kube = kube
+        self._slurm = slurm
+        self._poller = poller
+        self._cache = cache
+        self._events = events
+        self._lead = lead
+
+    def act(self, action: decide.Action) -> None:
+        """Carry one action out."""
+        node = action.node
+        name = node["metadata"]["name"]
+        match action:
+            case decide.Taint():
+                self._patch(node, {"spec": {"taints": list(action.taints) or None}})
+            case decide.Cordon():
+                self._patch(node, {"spec": {"unschedulable": True}, **_annotation(action.why)})
+                self._events.event(node, "SlurmNodeDrained", f"cordoned: Slurm says {action.why}", warning=True)
+            case decide.Uncordon():
+                self._patch(node, {"spec": {"unschedulable": None}, **_annotation(None)})
+                self._events.event(node, "SlurmNodeResumed", "uncordoned: Slurm gives the node again")
+            case decide.Drain():
+                self._lead()
+                self._slurm.set_node(action.slurm_node, "DRAIN", action.reason)
+                self._events.event(node, "SlurmNodeDraining", f"drained Slurm node {action.slurm_node}: cordoned here")
+                self._poller.wake(nodes=True)
+            case decide.Undrain():
+                self._lead()
+                self._slurm.set_node(action.slurm_node, "UNDRAIN")
+                self._events.event(
+                    node, "SlurmNodeUndrained", f"resumed Slurm node {action.slurm_node}: uncordoned here"
+                )
+                self._poller.wake(nodes=True)
+        log.info("node brought into step", extra=kv(node=name, action=type(action).__name__.lower()))
+
+    def _patch(self, node: decide.KubeNode, patch: dict[str, Any]) -> None:
+        metadata = patch.setdefault("metadata", {})
+        metadata["resourceVersion"] = node["metadata"]["resourceVersion"]
+        metadata["uid"] = node["metadata"]["uid"]
+        self._cache.apply(self._kube.patch(NODES.path(name=node["metadata"]["name"]), patch, kind="merge"))
+
+
+def _annotation(why: str | None) -> dict[str, Any]:
+    return {"metadata": {"annotations": {names.SLURM_REASON: why}}}

@@ -1,0 +1,122 @@
+"""Carries out what the workload controller decided."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.snapshot import Poller
+
+from bridge import clock as clocks
+from bridge import names
+from bridge.clock import Clock
+from bridge.errors import KubeConflictError, KubeNotFoundError, SlurmNotFoundError
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.resources import PODS
+from bridge.logs import kv
+from bridge.slurm.models import JobLink
+from bridge.workload import pods, translate
+from controllers.workload import decide
+
+log = logging.getLogger(__name__)
+
+
+class Actor:
+    """Writes to Slurm and to Kubernetes; ``lead`` raises once this process leads no more."""
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        slurm: SlurmClient,
+        poller: Poller,
+        cache: Cache,
+        events: EventRecorder,
+        cluster: str,
+        lead: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self._kube = kube
+        self._slurm = slurm
+        self._poller = poller
+        self._cache = cache
+        self._events = events
+        self._cluster = cluster
+        self._lead = lead
+        self._clock = clock
+
+    def act(self, action: decide.Action) -> None:
+        """Carry one action out."""
+        match action:
+            case decide.Release():
+                self._release(action)
+            case decide.End():
+                self._end(action)
+            case decide.Ask():
+                link = JobLink(self._cluster, (translate.pod_ref(action.pod),))
+                self._poller.expect(action.job_id, link)
+                self._poller.wake()
+            case decide.Orphan():
+                self._orphan(action)
+
+    def _release(self, action: decide.Release) -> None:
+        """Cancel first; the finalizer goes only when Slurm has taken every cancel."""
+        ids = list(action.job_ids)
+        if action.unseen is not None and self._belongs(action.unseen, pods.uid(action.pod)):
+            ids.append(action.unseen)
+        for job_id in ids:
+            self._cancel(job_id)
+        if pods.is_held(action.pod):
+            try:
+                self._cache.apply(self._kube.patch(_path(action.pod), pods.unhold_patch(action.pod), kind="strategic"))
+            except (KubeNotFoundError, KubeConflictError) as error:
+                log.debug("pod is gone", extra=kv(pod=pods.key(action.pod), error=error))
+        log.info("job released", extra=kv(pod=pods.key(action.pod), jobs=ids))
+
+    def _belongs(self, job_id: int, uid: str) -> bool:
+        """Whether Slurm says that the job is the pod's: a label alone proves nothing."""
+        try:
+            link = self._slurm.job(job_id).link
+        except SlurmNotFoundError:
+            return False
+        return link is not None and link.cluster == self._cluster and any(ref.uid == uid for ref in link.pods)
+
+    def _cancel(self, job_id: int) -> None:
+        self._lead()
+        self._slurm.cancel(job_id)
+        self._poller.wake()
+
+    def _end(self, action: decide.End) -> None:
+        """Write the reason on the pod, then delete it with its grace period; a pod that changed meanwhile is left."""
+        pod, now = action.pod, clocks.rfc3339(self._clock.time())
+        message = f"Slurm job {action.job_id}: {action.text}"
+        patch = pods.condition_patch(pod, names.DISRUPTION_TARGET, "True", action.reason, message, now)
+        patch["status"].update(reason=action.reason, message=message)
+        try:
+            fresh = self._kube.patch(_path(pod, "status"), patch, kind="strategic")
+            if pods.job_id(fresh) == action.job_id and not pods.is_finished(fresh):
+                self._events.event(pod, action.reason, message, warning=True, action="Ending")
+                self._kube.delete(_path(pod), {"preconditions": {"uid": pods.uid(pod)}})
+        except (KubeNotFoundError, KubeConflictError) as error:
+            log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
+            return
+        log.info("pod ended", extra=kv(pod=pods.key(pod), job=action.job_id, reason=action.reason))
+
+    def _orphan(self, action: decide.Orphan) -> None:
+        """Ask the API server itself, not the cache, before a job is cancelled for want of a pod."""
+        for ref in action.pods:
+            try:
+                found = self._kube.get(PODS.path(ref.namespace, ref.name))
+            except KubeNotFoundError:
+                continue
+            if pods.uid(found) == ref.uid and not pods.is_finished(found):
+                return
+        self._cancel(action.job_id)
+        log.warning("job without a pod released", extra=kv(job=action.job_id, pods=[ref.name for ref in action.pods]))
+
+
+def _path(pod: dict[str, Any] | decide.Pod, sub: str | None = None) -> str:
+    return PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)

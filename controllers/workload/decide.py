@@ -1,0 +1,178 @@
+"""What to do for pods and jobs that should end together: pure.
+
+Nothing is ended before slurmctld itself has said so twice (``Known.said``); no answer, or a proxy's, ends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge.slurm import states
+from bridge.slurm.models import Known, PodRef, Snapshot
+from bridge.workload import pods
+
+Pod = Mapping[str, Any]
+
+GONE_REASON = "JobGone"
+GONE_TEXT = "Slurm knows the job no more"
+REQUEUED_REASON = "Requeued"
+REQUEUED_TEXT = "Slurm took the node away and put the job back into its queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Cancel what lives of the pod's jobs, then take the finalizer off. ``unseen``: a job that the snapshot lacks."""
+
+    pod: Pod
+    job_ids: tuple[int, ...]
+    unseen: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End the pod: its job is over."""
+
+    pod: Pod
+    job_id: int
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Have the poller look for a job that a pod names and the snapshot does not show."""
+
+    pod: Pod
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """Look whether the job's pods are really gone, and then cancel it."""
+
+    job_id: int
+    pods: tuple[PodRef, ...]
+
+
+Action = Release | End | Ask | Orphan
+
+
+@dataclass(slots=True)
+class Memory:
+    """Bound pods whose job was seen waiting or elsewhere: UID -> (sequence, times seen in different answers)."""
+
+    displaced: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a decision may depend on. ``slurm_names`` maps Kubernetes node names to Slurm's."""
+
+    pods: Iterable[Pod]
+    snapshot: Snapshot
+    slurm_names: Mapping[str, str]
+    memory: Memory
+
+
+def decide(view: View) -> list[Action]:
+    """Decide for every pod and every job; nothing before a first complete answer of slurmctld."""
+    if not view.snapshot.sequence:
+        return []
+    actions: list[Action] = []
+    open_uids: set[str] = set()
+    all_uids: set[str] = set()
+    everyone = list(view.pods)
+    for pod in everyone:
+        all_uids.add(pods.uid(pod))
+        if not _over(pod):
+            open_uids.add(pods.uid(pod))
+    for pod in everyone:
+        action = _pod(view, pod, open_uids)
+        if action is not None:
+            actions.append(action)
+    for uid in view.memory.displaced.keys() - open_uids:
+        del view.memory.displaced[uid]
+    actions.extend(
+        Orphan(known.job.job_id, known.job.link.pods)
+        for known in view.snapshot.jobs.values()
+        if known.job.link is not None and _lives(known) and not any(ref.uid in all_uids for ref in known.job.link.pods)
+    )
+    return actions
+
+
+def _over(pod: Pod) -> bool:
+    """Whether nothing of the pod runs any more: finished, or confirmed as gone by its kubelet (or by force)."""
+    if pods.is_finished(pod):
+        return True
+    return pods.is_deleted(pod) and pods.is_bound(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
+
+
+def _lives(known: Known) -> bool:
+    return not known.missing and states.end_of(known.job.states) is None
+
+
+def _pod(view: View, pod: Pod, open_uids: set[str]) -> Action | None:
+    labelled = pods.job_id(pod)
+    if _over(pod):
+        return _release(view, pod, labelled, open_uids)
+    if labelled is None or pods.is_deleted(pod):
+        return None
+    known = view.snapshot.jobs.get(labelled)
+    if known is None:
+        return Ask(pod, labelled)
+    if known.job.link is not None and not any(ref.uid == pods.uid(pod) for ref in known.job.link.pods):
+        return None
+    if not _lives(known):
+        return _end(pod, known) if known.said >= 2 else None
+    if pods.is_bound(pod) and _displaced(view, pod, known):
+        return End(pod, labelled, REQUEUED_REASON, REQUEUED_TEXT)
+    return None
+
+
+def _release(view: View, pod: Pod, labelled: int | None, open_uids: set[str]) -> Action | None:
+    """Release the jobs of a pod that is over, unless another pod of the same job still runs."""
+    ids: list[int] = []
+    for job_id in view.snapshot.by_uid.get(pods.uid(pod), ()):
+        known = view.snapshot.jobs[job_id]
+        shared = known.job.link is not None and any(ref.uid in open_uids for ref in known.job.link.pods)
+        if _lives(known) and not shared:
+            ids.append(job_id)
+    unseen = labelled if pods.is_held(pod) and labelled is not None and labelled not in view.snapshot.jobs else None
+    if not ids and not pods.is_held(pod):
+        return None
+    return Release(pod, tuple(ids), unseen)
+
+
+def _end(pod: Pod, known: Known) -> Action | None:
+    job = known.job
+    if known.missing:
+        reason, text = GONE_REASON, GONE_TEXT
+    else:
+        end = states.end_of(job.states)
+        if end is None:
+            return None
+        reason, text = end.reason, end.text
+        if not pods.is_bound(pod) and "CANCELLED" not in job.states:
+            # the pod still waits: the scheduler asks Slurm again
+            return None
+    if known.missing and not pods.is_bound(pod):
+        return None
+    return End(pod, job.job_id, reason, text)
+
+
+def _displaced(view: View, pod: Pod, known: Known) -> bool:
+    """Whether two answers in a row show the job of a bound pod waiting again, or on another node."""
+    uid, job = pods.uid(pod), known.job
+    here = view.slurm_names.get(pod["spec"]["nodeName"], pod["spec"]["nodeName"])
+    settled = states.is_allocated(job.states) and bool(job.nodes) and here in job.nodes
+    moved = states.is_pending(job.states) or (states.is_allocated(job.states) and bool(job.nodes) and not settled)
+    if not moved:
+        view.memory.displaced.pop(uid, None)
+        return False
+    sequence, times = view.memory.displaced.get(uid, (view.snapshot.sequence, 0))
+    if view.snapshot.sequence > sequence or times == 0:
+        times += 1
+        view.memory.displaced[uid] = (view.snapshot.sequence, times)
+    return times >= 3

@@ -1,0 +1,1 @@
+"""The scheduler: one view of all waiting pods, decisions, actions."""

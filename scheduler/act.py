@@ -1,0 +1,263 @@
+"""Carries the scheduler's actions out: the only place of it that writes to Slurm or to Kubernetes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.snapshot import Poller
+
+from bridge import clock as clocks
+from bridge import names
+from bridge.backoff import Backoff
+from bridge.clock import Clock
+from bridge.config import Config
+from bridge.errors import (
+    BridgeError,
+    KubeConflictError,
+    KubeNotFoundError,
+    SlurmError,
+    SlurmRefusedError,
+    SlurmUnavailableError,
+    SlurmUnknownOutcomeError,
+)
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.resources import PODS
+from bridge.logs import kv
+from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS
+from bridge.slurm import states
+from bridge.workload import pods, translate
+from bridge.workload.annotations import InvalidAnnotationsError
+from scheduler import decide
+from scheduler.attempts import REFUSED, UNAVAILABLE, Attempts
+from scheduler.placement import Placement, Placements
+
+log = logging.getLogger(__name__)
+
+NO_NODE = Backoff(first=1, limit=15)
+"""While no node of the pod's partition fits: nodes change without telling the pod."""
+
+URGENCY: dict[type[decide.Action], int] = {
+    decide.Bind: 1,
+    decide.Hold: 2,
+    decide.Release: 2,
+    decide.Cancel: 2,
+    decide.GiveBack: 3,
+    decide.Submit: 4,
+    decide.Exclude: 6,
+    decide.Tell: 9,
+}
+
+
+class Actor:
+    """Does what :mod:`scheduler.decide` decided.
+
+    ``lead`` raises :class:`~bridge.errors.LostLeadershipError` once this process leads no more; it is asked right
+    before every write (``kube`` asks by itself, being fenced).
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        kube: KubeClient,
+        slurm: SlurmClient,
+        poller: Poller,
+        cache: Cache,
+        events: EventRecorder,
+        attempts: Attempts,
+        cluster: str,
+        lead: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._kube = kube
+        self._slurm = slurm
+        self._poller = poller
+        self._cache = cache
+        self._events = events
+        self._attempts = attempts
+        self._cluster = cluster
+        self._lead = lead
+        self._clock = clock
+        self.placements = Placements([], {}, {})
+
+    def act(self, action: decide.Action) -> None:
+        """Carry one action out; what matters to the pod is remembered for it, other errors go to the caller."""
+        name = type(action).__name__.lower()
+        try:
+            match action:
+                case decide.Submit():
+                    self._submit(action)
+                case decide.Hold():
+                    self._hold(action.pod, action.job_id)
+                case decide.Bind():
+                    self._bind(action)
+                case decide.Release():
+                    self._release(action)
+                case decide.Cancel():
+                    self._cancel(action.pod, action.job_id)
+                    log.warning(
+                        "cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id)
+                    )
+                case decide.GiveBack():
+                    self._give_back(action)
+                case decide.Exclude():
+                    self._exclude(action)
+                case decide.Tell():
+                    self._tell(action)
+        except BridgeError:
+            SCHEDULER_ACTIONS.labels(name, "error").inc()
+            raise
+        SCHEDULER_ACTIONS.labels(name, "ok").inc()
+
+    def _submit(self, action: decide.Submit) -> None:
+        pod = self._cache.by_uid(pods.uid(action.pod))
+        if pod is None or pods.is_deleted(pod) or pods.is_bound(pod):
+            return
+        attempt = self._attempts.of(pods.uid(pod))
+        try:
+            placement = self.placements.of(pod, self._config.partition)
+            self._check_nodes(placement)
+            version = self._slurm.version
+            excluded = placement.refused if version.exclude_nodes else ()
+            request = translate.request(pod, self._config, version, self._cluster, excluded)
+            self._lead()
+            submitted = self._slurm.submit(request)
+        except SlurmUnknownOutcomeError as error:
+            attempt.unknown_at = self._clock.monotonic()
+            attempt.failed(self._clock.monotonic(), UNAVAILABLE, error.reason, str(error))
+            self._poller.wake()
+            raise
+        except SlurmUnavailableError as error:
+            attempt.failed(self._clock.monotonic(), UNAVAILABLE, error.reason, str(error))
+            raise
+        except (SlurmError, translate.UntranslatableError, InvalidAnnotationsError) as error:
+            self._refused(pod, error, REFUSED)
+            return
+        attempt.succeeded(submitted.job_id, self._clock.monotonic())
+        attempt.excluded = request.excluded_nodes
+        self._poller.expect(submitted.job_id, request.link)
+        self._poller.wake()
+        self._hold(pod, submitted.job_id)
+        if submitted.warning:
+            self._events.event(pod, "SlurmWarning", f"Slurm job {submitted.job_id}: {submitted.warning}", warning=True)
+
+    def _check_nodes(self, placement: Placement) -> None:
+        """Refuse a pod that no node fits, or that Slurm could give a forbidden node because it can't exclude any."""
+        if not placement.eligible:
+            raise NoNodeError(f"no node fits: {placement.summary() or 'Slurm has none in the partition'}")
+        if self._slurm.version.exclude_nodes:
+            return
+        nodes = self._poller.snapshot.nodes
+        open_nodes = [name for name in placement.refused if not states.is_drained(nodes[name].states)]
+        if open_nodes:
+            reasons = ", ".join(f"{name} ({placement.refused[name]})" for name in open_nodes[:5])
+            raise NoNodeError(
+                f"Slurm could give nodes that Kubernetes refuses, and its API {self._slurm.version.name} can't exclude "
+                f"them: {reasons}"
+            )
+
+    def _refused(self, pod: decide.Pod, error: BridgeError, backoff: Backoff) -> None:
+        attempt = self._attempts.of(pods.uid(pod))
+        backoff = NO_NODE if isinstance(error, NoNodeError) else backoff
+        attempt.failed(self._clock.monotonic(), backoff, error.reason, str(error))
+        self._events.event(pod, error.reason, str(error), warning=True)
+        log.info("not submitted", extra=kv(pod=pods.key(pod), reason=error.reason, error=error))
+
+    def _hold(self, pod: decide.Pod, job_id: int) -> None:
+        try:
+            self._patch(pod, pods.hold_patch(pod, job_id, self._config.scheduler_name))
+        except KubeNotFoundError:
+            self._cancel(pod, job_id)
+        except KubeConflictError:
+            if self._current(pod) is None:
+                self._cancel(pod, job_id)
+
+    def _current(self, pod: decide.Pod) -> dict[str, Any] | None:
+        """Read the pod afresh; ``None`` if it is gone, or another one has its name."""
+        try:
+            found = self._kube.get(PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"]))
+        except KubeNotFoundError:
+            return None
+        return found if pods.uid(found) == pods.uid(pod) else None
+
+    def _bind(self, action: decide.Bind) -> None:
+        pod = self._cache.by_uid(pods.uid(action.pod))
+        if pod is None or pods.is_deleted(pod) or pods.is_bound(pod):
+            return
+        if pods.job_id(pod) != action.job_id or not pods.is_held(pod):
+            self._hold(pod, action.job_id)
+        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "binding")
+        try:
+            self._kube.create(path, pods.binding(pod, action.node))
+        except (KubeNotFoundError, KubeConflictError) as error:
+            # gone, re-created, deleted meanwhile, or bound by the request whose answer was lost: the cache will tell
+            log.info("not bound", extra=kv(pod=pods.key(pod), job=action.job_id, error=error))
+            return
+        self._attempts.of(pods.uid(pod)).bound = True
+        START_TO_BIND_SECONDS.observe(max(0.0, self._clock.time() - action.started))
+        self._events.event(pod, "Scheduled", f"Slurm job {action.job_id} gave node {action.node}", action="Binding")
+        log.info("pod bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node))
+
+    def _release(self, action: decide.Release) -> None:
+        for job_id in action.job_ids:
+            self._cancel(action.pod, job_id)
+        self._attempts.of(pods.uid(action.pod)).submitted = 0
+        if pods.is_held(action.pod):
+            try:
+                self._patch(action.pod, pods.unhold_patch(action.pod))
+            except (KubeNotFoundError, KubeConflictError):
+                return
+        log.info("waiting pod released", extra=kv(pod=pods.key(action.pod), jobs=action.job_ids))
+
+    def _cancel(self, pod: decide.Pod, job_id: int) -> None:
+        self._lead()
+        self._slurm.cancel(job_id)
+        self._attempts.of(pods.uid(pod)).cancelled.add(job_id)
+        self._poller.wake()
+
+    def _give_back(self, action: decide.GiveBack) -> None:
+        self._patch(action.pod, pods.forget_job_patch(action.pod))
+        self._cancel(action.pod, action.job_id)
+        attempt = self._attempts.of(pods.uid(action.pod))
+        attempt.failed(self._clock.monotonic(), REFUSED, "NodeRefused", action.why)
+        self._events.event(
+            action.pod, "NodeRefused", f"Slurm job {action.job_id} given back: {action.why}", warning=True
+        )
+
+    def _exclude(self, action: decide.Exclude) -> None:
+        attempt = self._attempts.of(pods.uid(action.pod))
+        try:
+            self._lead()
+            self._slurm.set_excluded_nodes(action.job_id, action.nodes)
+        except SlurmRefusedError as error:
+            # the job has started meanwhile, or all nodes are forbidden now: the node is checked again before the bind
+            attempt.not_before = self._clock.monotonic() + UNAVAILABLE.limit
+            log.info("excluded nodes not changed", extra=kv(pod=pods.key(action.pod), error=error))
+            return
+        attempt.excluded = action.nodes
+
+    def _tell(self, action: decide.Tell) -> None:
+        pod, now = action.pod, self._clock.monotonic()
+        attempt = self._attempts.of(pods.uid(pod))
+        stamp = clocks.rfc3339(self._clock.time())
+        patch = pods.condition_patch(pod, names.POD_SCHEDULED, "False", action.reason, action.message, stamp)
+        try:
+            self._patch(pod, patch, "status")
+        except (KubeNotFoundError, KubeConflictError):
+            return
+        if attempt.told[0] != action.reason:
+            self._events.event(pod, action.reason, action.message, action="Scheduling")
+        attempt.told, attempt.told_at = (action.reason, action.message[:1024]), now
+
+    def _patch(self, pod: decide.Pod, patch: dict[str, Any], sub: str | None = None) -> None:
+        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)
+        self._cache.apply(self._kube.patch(path, patch, kind="strategic"))
+
+
+class NoNodeError(translate.UntranslatableError):
+    """Kubernetes would refuse every node that Slurm could give."""

@@ -1,0 +1,247 @@
+"""What to do for every waiting pod, decided at once from one view: pure.
+
+The order of writes that makes "never two jobs for a pod, never a bind without an allocation, never a job left behind":
+
+1. Submit. The job carries the pod's UID. A crash from here on leaves a job that the next look finds by UID; a job whose
+   pod is gone is found by the workload controller. No submit while the outcome of an earlier one is unknown, nor before
+   a complete list of jobs has been read.
+2. Hold: one patch puts the job's id and the finalizer on the pod (UID as precondition). If the pod is gone by then, the
+   job is cancelled. From here on the pod can't vanish before its job is released.
+3. Bind, only to the node of a job that slurmctld shows as allocated, UID again as precondition, and the id on the pod.
+4. Release: cancel first, finalizer off only when Slurm has confirmed. If two jobs of a pod are ever seen (a request
+   that slurmctld carried out late), the one on the pod stays, else the older, and the other is cancelled before a bind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import clock
+from bridge.config import Config
+from bridge.slurm import states
+from bridge.slurm.models import ApiVersion, Known, Snapshot
+from bridge.workload import pods
+from scheduler.attempts import Attempt, Attempts
+from scheduler.placement import Placements
+
+Pod = Mapping[str, Any]
+
+SETTLE = 5.0
+"""Seconds that slurmctld must have answered without a break before a lost submit counts as not done."""
+TELL_AFTER = 3.0
+"""Seconds a job must wait before the pod's condition says so: most start sooner."""
+TELL_EVERY = 15.0
+"""Seconds at least between two conditions that differ only in their text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Ask Slurm for room."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Put the job on the pod that it belongs to (found by UID after a crash)."""
+
+    pod: Pod
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Bind the pod to the Kubernetes node of its allocated job."""
+
+    pod: Pod
+    job_id: int
+    node: str
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Cancel the jobs of a pod that was deleted while it waited, then let it go."""
+
+    pod: Pod
+    job_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Cancel a second job of a pod."""
+
+    pod: Pod
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Give back a job that can't be used, and ask again: first off the pod, then cancelled."""
+
+    pod: Pod
+    job_id: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exclude:
+    """Tell Slurm of nodes that became forbidden, or allowed, while the job waits."""
+
+    pod: Pod
+    job_id: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Say on the pod why it waits."""
+
+    pod: Pod
+    reason: str
+    message: str
+
+
+Action = Submit | Hold | Bind | Release | Cancel | GiveBack | Exclude | Tell
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a decision may depend on. ``now`` and ``led_since`` are monotonic seconds."""
+
+    pods: Iterable[Pod]
+    snapshot: Snapshot
+    placements: Placements
+    attempts: Attempts
+    version: ApiVersion
+    config: Config
+    now: float
+    led_since: float = 0
+
+
+def decide(view: View) -> list[Action]:
+    """Decide for every pod of the view, most urgent pods first; at most one action a pod."""
+    ready = view.snapshot.sequence > 0 and view.snapshot.began >= view.led_since
+    if not ready:
+        return []
+    waiting = [pod for pod in view.pods if not pods.is_bound(pod) and not pods.is_finished(pod)]
+    waiting.sort(key=_urgency)
+    actions = (_one(view, pod, view.attempts.of(pods.uid(pod))) for pod in waiting)
+    return [action for action in actions if action is not None]
+
+
+def _urgency(pod: Pod) -> tuple[int, str, str]:
+    metadata = pod["metadata"]
+    return -int(pod["spec"].get("priority") or 0), metadata.get("creationTimestamp", ""), metadata["name"]
+
+
+def _one(view: View, pod: Pod, attempt: Attempt) -> Action | None:
+    snapshot = view.snapshot
+    known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(pods.uid(pod), ())]
+    live = [entry for entry in known if not _over(entry) and entry.job.job_id not in attempt.cancelled]
+    if attempt.submitted:
+        seen = any(entry.job.job_id == attempt.submitted for entry in known)
+        if seen or snapshot.began > attempt.submitted_at + SETTLE:
+            attempt.submitted = 0
+        else:
+            return _release(pod, [*(e.job.job_id for e in live), attempt.submitted]) if pods.is_deleted(pod) else None
+    if pods.is_deleted(pod):
+        if _unsettled(view, attempt) or not pods.is_held(pod):
+            return _release(pod, [e.job.job_id for e in live]) if live else None
+        return _release(pod, [e.job.job_id for e in live])
+    if attempt.bound or pods.is_gated(pod):
+        return None
+    if not live:
+        return _ask(view, pod, attempt, known)
+    job = _keep(pod, live)
+    for entry in live:
+        if entry is not job:
+            return Cancel(pod, entry.job.job_id)
+    attempt.unknown_at = 0
+    return _allocated(view, pod, job) if states.is_allocated(job.job.states) else _pending(view, pod, attempt, job)
+
+
+def _over(entry: Known) -> bool:
+    return entry.missing or states.end_of(entry.job.states) is not None
+
+
+def _keep(pod: Pod, live: list[Known]) -> Known:
+    labelled = pods.job_id(pod)
+    return next((entry for entry in live if entry.job.job_id == labelled), live[0])
+
+
+def _release(pod: Pod, job_ids: list[int]) -> Release:
+    return Release(pod, tuple(job_ids))
+
+
+def _unsettled(view: View, attempt: Attempt) -> bool:
+    """Whether a submit whose outcome was lost may still turn up as a job."""
+    if not attempt.unknown_at:
+        return False
+    since = max(attempt.unknown_at, view.snapshot.settled_since)
+    if view.snapshot.error or view.snapshot.began < since + SETTLE:
+        return True
+    attempt.unknown_at = 0
+    return False
+
+
+def _ask(view: View, pod: Pod, attempt: Attempt, known: list[Known]) -> Action | None:
+    labelled = pods.job_id(pod)
+    if labelled is not None:
+        entry = next((entry for entry in known if entry.job.job_id == labelled), None)
+        if entry is not None and entry.said < 2:
+            return None
+        if entry is not None and not entry.missing and "CANCELLED" in entry.job.states:
+            # somebody cancelled the job of a waiting pod: the workload controller ends the pod
+            return None
+    if view.snapshot.error:
+        return _tell(view, pod, attempt, "SlurmUnavailable", f"Slurm does not answer: {view.snapshot.error}")
+    if _unsettled(view, attempt):
+        return _tell(view, pod, attempt, "SlurmUnknownOutcome", "a request to Slurm got no answer: looking for its job")
+    if view.now < attempt.not_before:
+        reason, message = attempt.problem
+        return _tell(view, pod, attempt, reason, message) if reason else None
+    return Submit(pod)
+
+
+def _pending(view: View, pod: Pod, attempt: Attempt, entry: Known) -> Action | None:
+    job = entry.job
+    if pods.job_id(pod) != job.job_id or not pods.is_held(pod):
+        return Hold(pod, job.job_id)
+    attempt.pending_since = attempt.pending_since or view.now
+    if view.version.exclude_nodes and view.now >= attempt.not_before:
+        wanted = tuple(sorted(view.placements.of(pod, view.config.partition).refused))
+        asked = attempt.excluded if attempt.excluded is not None else tuple(sorted(job.excluded_nodes))
+        if wanted != asked:
+            return Exclude(pod, job.job_id, wanted)
+    if view.now - attempt.pending_since < TELL_AFTER:
+        return None
+    where = f" in partition {job.partition}" if job.partition else ""
+    why = job.reason or "not looked at yet"
+    start = f", estimated start {clock.rfc3339(job.start_time - job.start_time % 60)}" if job.start_time else ""
+    text = f"Slurm job {job.job_id} waits{where}: {why}{start}"
+    return _tell(view, pod, attempt, "SlurmPending", text)
+
+
+def _allocated(view: View, pod: Pod, entry: Known) -> Action | None:
+    job = entry.job
+    if not job.nodes:
+        return None
+    why = view.placements.refusal(pod, job.nodes[0])
+    if why:
+        return GiveBack(pod, job.job_id, f"Slurm gave node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}")
+    return Bind(pod, job.job_id, view.placements.by_slurm_name[job.nodes[0]].name, job.start_time)
+
+
+def _tell(view: View, pod: Pod, attempt: Attempt, reason: str, message: str) -> Tell | None:
+    told_reason, told_message = attempt.told
+    if not told_reason:
+        before = pods.condition(pod, "PodScheduled")
+        told_reason, told_message = before.get("reason", ""), before.get("message", "")
+    if (told_reason, told_message) == (reason, message[:1024]):
+        return None
+    if told_reason == reason and view.now - attempt.told_at < TELL_EVERY:
+        return None
+    return Tell(pod, reason, message)

@@ -1,0 +1,86 @@
+"""Cordon and drain in both directions, and nobody fights."""
+
+import pytest
+
+from bridge import names
+from bridge.config import Config, parse
+from bridge.slurm.models import ApiVersion, Node, Snapshot
+from controllers.node import decide
+
+VERSION = ApiVersion("v0.0.45")
+TAINT = {"key": names.MANAGED_TAINT, "value": "slurm-bridge-scheduler", "effect": "NoExecute"}
+OTHER_TAINT = {"key": "k", "effect": "NoSchedule"}
+OURS = "slurm-bridge: Kubernetes node n1 is cordoned"
+
+
+def node(*, cordoned=False, mirrored=None, taints=(TAINT,)):
+    annotations = {names.SLURM_REASON: mirrored} if mirrored else {}
+    return {
+        "metadata": {"name": "n1", "annotations": annotations},
+        "spec": {"unschedulable": cordoned, "taints": taints},
+    }
+
+
+def look(the_node, slurm_states="IDLE", reason="", *, config=None, version=VERSION, error=""):
+    nodes = (
+        {"n1": Node("n1", frozenset(slurm_states.split("+")), reason)}
+        if slurm_states
+        else {"other": Node("o", frozenset())}
+    )
+    snapshot = Snapshot(sequence=1, nodes=nodes, error=error)
+    return [type(a).__name__ for a in decide.decide(decide.View([the_node], snapshot, version, config or Config()))]
+
+
+def test_in_step_means_no_write():
+    assert look(node()) == []
+    assert look(node(cordoned=True), "IDLE+DRAIN", OURS) == []
+    assert look(node(cordoned=True), "IDLE+DRAIN", "disk") == []
+    assert look(node(cordoned=True, mirrored="disk"), "IDLE+DRAIN", "disk") == []
+
+
+def test_taint_on_and_off():
+    assert look(node(taints=(OTHER_TAINT,))) == ["Taint"]
+    assert look(node(), None) == ["Taint"]
+    assert look(node(taints=()), config=parse("nodes: {taint: false}")) == []
+    assert look(node(), config=parse("nodes: {taint: false}")) == ["Taint"]
+
+
+def test_the_taint_keeps_the_others():
+    view = decide.View(
+        [node(taints=(OTHER_TAINT,))], Snapshot(sequence=1, nodes={"n1": Node("n1", frozenset())}), VERSION, Config()
+    )
+    (action,) = decide.decide(view)
+    assert action.taints == (OTHER_TAINT, TAINT)
+
+
+def test_cordon_drains_and_uncordon_undoes_only_our_drain():
+    assert look(node(cordoned=True)) == ["Drain"]
+    assert look(node(), "IDLE+DRAIN", OURS) == ["Undrain"]
+
+
+@pytest.mark.parametrize("reason", ["disk", ""])
+def test_an_administrators_drain_cordons_and_is_never_undone(reason):
+    assert look(node(), "IDLE+DRAIN", reason) == ["Cordon"]
+    assert look(node(mirrored="disk"), "IDLE+DRAIN", reason) == []
+
+
+def test_when_slurm_gives_the_node_again_the_mirrored_cordon_goes():
+    assert look(node(cordoned=True, mirrored="disk"), "IDLE") == ["Uncordon"]
+
+
+def test_our_drain_taken_over_by_an_administrator_stays():
+    assert look(node(), "IDLE+DRAIN", "now mine") == ["Cordon"]
+
+
+def test_a_node_that_is_down_is_cordoned():
+    assert look(node(), "DOWN+NOT_RESPONDING", "Not responding") == ["Cordon"]
+
+
+def test_switched_off_or_not_possible():
+    assert look(node(cordoned=True), config=parse("nodes: {drain: false}")) == []
+    assert look(node(cordoned=True), version=ApiVersion("v0.0.38", node_updates=False)) == []
+    assert look(node(), "IDLE+DRAIN", "disk", config=parse("nodes: {cordon: false}")) == []
+
+
+def test_nothing_while_slurm_is_silent():
+    assert look(node(cordoned=True), error="timed out") == []

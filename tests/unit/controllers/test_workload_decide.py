@@ -1,0 +1,145 @@
+"""Either side's end ends the other, and only when slurmctld has said so twice."""
+
+import pytest
+
+from bridge import names
+from bridge.slurm.models import Job, JobLink, Known, PodRef, Snapshot
+from controllers.workload import decide
+
+
+def pod(uid="u1", *, job=5, held=True, phase="Running", node="n1", deleted=False, grace=30):
+    metadata = {
+        "namespace": "ns",
+        "name": f"pod-{uid}",
+        "uid": uid,
+        "labels": {names.JOB_ID_LABEL: str(job)} if job else {},
+        "finalizers": [names.FINALIZER] if held else [],
+    }
+    if deleted:
+        metadata |= {"deletionTimestamp": "2026-01-01T00:00:01Z", "deletionGracePeriodSeconds": grace}
+    return {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase}}
+
+
+def known(job_id, state, *uids, said=0, missing=False, nodes=("n1",)):
+    link = JobLink("c", tuple(PodRef("ns", f"pod-{uid}", uid) for uid in uids or ("u1",)))
+    return Known(Job(job_id, frozenset(state.split("+")), link, tuple(nodes)), said, missing)
+
+
+def snapshot(*entries, sequence=7):
+    by_uid = {}
+    for entry in entries:
+        for ref in entry.job.link.pods:
+            by_uid.setdefault(ref.uid, []).append(entry.job.job_id)
+    jobs = {entry.job.job_id: entry for entry in entries}
+    return Snapshot(sequence=sequence, jobs=jobs, by_uid={uid: tuple(ids) for uid, ids in by_uid.items()})
+
+
+def look(pods, snap, memory=None, slurm_names=None):
+    return decide.decide(decide.View(pods, snap, slurm_names or {}, memory or decide.Memory()))
+
+
+def test_a_running_pod_with_a_running_job_is_left_alone():
+    assert look([pod()], snapshot(known(5, "RUNNING"))) == []
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_finished_pod_releases_its_job(phase):
+    the_pod = pod(phase=phase)
+    assert look([the_pod], snapshot(known(5, "RUNNING"))) == [decide.Release(the_pod, (5,))]
+    assert look([the_pod], snapshot(known(5, "CANCELLED", said=1))) == [decide.Release(the_pod, ())]
+    assert look([pod(phase=phase, held=False)], snapshot(known(5, "CANCELLED", said=1))) == []
+
+
+def test_a_finished_pod_whose_job_the_view_lacks_is_looked_up():
+    the_pod = pod(phase="Succeeded")
+    assert look([the_pod], snapshot()) == [decide.Release(the_pod, (), unseen=5)]
+
+
+def test_a_job_of_two_pods_is_kept_until_the_last_one_ends():
+    entry = known(5, "RUNNING", "u1", "u2")
+    first = pod(phase="Succeeded")
+    assert look([first, pod("u2")], snapshot(entry)) == [decide.Release(first, ())]
+    both = look([first, pod("u2", phase="Failed")], snapshot(entry))
+    assert [a.job_ids for a in both] == [(5,), (5,)]
+
+
+def test_a_deleted_pod_keeps_its_job_through_the_grace_period():
+    assert look([pod(deleted=True)], snapshot(known(5, "RUNNING"))) == []
+    gone = pod(deleted=True, grace=0)
+    assert look([gone], snapshot(known(5, "RUNNING"))) == [decide.Release(gone, (5,))]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("CANCELLED", "Cancelled"),
+        ("TIMEOUT", "TimeLimit"),
+        ("NODE_FAIL", "NodeFail"),
+        ("PREEMPTED", "Preempted"),
+        ("FAILED", "JobFailed"),
+        ("COMPLETED", "JobCompleted"),
+        ("OUT_OF_MEMORY", "OutOfMemory"),
+        ("DEADLINE", "Deadline"),
+        ("BOOT_FAIL", "BootFail"),
+    ],
+)
+def test_a_pod_ends_with_its_job_when_said_twice(state, reason):
+    assert look([pod()], snapshot(known(5, state, said=1))) == []
+    (action,) = look([pod()], snapshot(known(5, state, said=2)))
+    assert (action.job_id, action.reason) == (5, reason)
+
+
+def test_a_job_that_is_gone_ends_the_pod_when_said_twice():
+    assert look([pod()], snapshot(known(5, "RUNNING", said=1, missing=True))) == []
+    (action,) = look([pod()], snapshot(known(5, "RUNNING", said=2, missing=True)))
+    assert action.reason == "JobGone"
+
+
+def test_a_job_the_view_does_not_show_is_asked_for_first():
+    assert look([pod()], snapshot()) == [decide.Ask(pod(), 5)]
+
+
+def test_nothing_before_the_first_complete_answer():
+    assert look([pod(), pod("u2", phase="Failed")], snapshot(sequence=0)) == []
+
+
+def test_somebody_elses_job_on_the_label_ends_nothing():
+    assert look([pod()], snapshot(known(5, "CANCELLED", "other", said=5))) == []
+
+
+def test_a_waiting_pod_ends_only_when_its_job_was_cancelled():
+    waiting = pod(node=None, phase="Pending")
+    (action,) = look([waiting], snapshot(known(5, "CANCELLED", said=2)))
+    assert isinstance(action, decide.End)
+    assert look([waiting], snapshot(known(5, "NODE_FAIL", said=2))) == []
+
+
+def test_a_requeued_job_ends_the_pod_after_three_answers():
+    memory = decide.Memory()
+    states = [look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=n), memory) for n in (7, 7, 8)]
+    assert states == [[], [], []]
+    (action,) = look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=9), memory)
+    assert action.reason == "Requeued"
+
+
+def test_a_lagging_view_that_catches_up_ends_nothing():
+    memory = decide.Memory()
+    look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=7), memory)
+    look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=8), memory)
+    assert look([pod()], snapshot(known(5, "RUNNING"), sequence=9), memory) == []
+    assert memory.displaced == {}
+
+
+def test_a_job_on_another_node_ends_the_pod_names_mapped():
+    memory = decide.Memory()
+    assert look([pod()], snapshot(known(5, "RUNNING", nodes=["s1"])), memory, {"n1": "s1"}) == []
+    for sequence in (7, 8, 9):
+        actions = look([pod()], snapshot(known(5, "RUNNING", nodes=["s2"]), sequence=sequence), memory, {"n1": "s1"})
+    assert actions[0].reason == "Requeued"
+
+
+def test_a_job_whose_pods_are_all_unknown_is_looked_into():
+    refs = (PodRef("ns", "pod-u1", "u1"),)
+    assert look([], snapshot(known(5, "RUNNING"))) == [decide.Orphan(5, refs)]
+    assert look([], snapshot(known(5, "COMPLETED", said=1))) == []
+    assert look([pod("u2", job=6)], snapshot(known(6, "RUNNING", "u1", "u2"))) == []
