@@ -1,0 +1,139 @@
+"""``podbridge explain pod``: why a pod waits or where it runs, from both sides, and what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import yaml
+
+from bridge import clock, names
+from bridge.cli import output
+from bridge.cli.main import Where
+from bridge.cli.session import Session
+from bridge.errors import BridgeError, KubeNotFoundError
+from bridge.kube.resources import PODS
+from bridge.slurm import states
+from bridge.slurm.models import Job
+from bridge.workload import eligibility, pods, resources
+
+
+def run(where: Where, namespace: str | None, name: str, form: str) -> None:
+    """Print the story of one pod."""
+    session = Session(where)
+    namespace = namespace or session.namespace
+    try:
+        pod = session.kube.get(PODS.path(namespace, name))
+    except KubeNotFoundError as error:
+        raise BridgeError(
+            f"there is no pod {name} in namespace {namespace}", hint="look in other namespaces with -n"
+        ) from error
+    story = tell(session, pod)
+    if form in ("json", "yaml"):
+        click.echo(yaml.safe_dump(story, sort_keys=False) if form == "yaml" else _json(story))
+        return
+    click.echo(f"Pod {namespace}/{name}: {story['summary']}")
+    for title in ("kubernetes", "slurm", "nodes", "events"):
+        if story[title]:
+            click.echo(f"\n{title.capitalize()}")
+            for line in story[title]:
+                click.echo(f"  {line}")
+    if story["next"]:
+        click.echo(f"\nNext: {story['next']}")
+
+
+def tell(session: Session, pod: pods.Pod) -> dict[str, Any]:
+    """Gather the story: a summary, lines for each side, and advice."""
+    kubernetes = _kubernetes(pod)
+    if (pod["spec"].get("schedulerName") or "") != session.config.scheduler_name:
+        return {
+            "summary": f"not podbridge's: its scheduler is {pod['spec'].get('schedulerName')}",
+            "kubernetes": kubernetes,
+            "slurm": [],
+            "nodes": [],
+            "events": [],
+            "next": "create it in a managed namespace, or set spec.schedulerName to " + session.config.scheduler_name,
+        }
+    job = session.jobs_by_uid.get(pods.uid(pod))
+    if job is None and (labelled := pods.job_id(pod)) is not None:
+        kubernetes.append(f"its label names Slurm job {labelled}, which Slurm does not show any more")
+    summary, advice = _verdict(pod, job)
+    return {
+        "summary": summary,
+        "kubernetes": kubernetes,
+        "slurm": _slurm(job) if job else ["no job"],
+        "nodes": [] if pods.is_bound(pod) else _nodes(session, pod),
+        "events": [f"{e.get('reason')}: {e.get('note')}" for e in session.events(pod)[-8:]],
+        "next": advice,
+    }
+
+
+def _kubernetes(pod: pods.Pod) -> list[str]:
+    status = pod.get("status") or {}
+    lines = [f"phase {status.get('phase')}, created {output.age(pod['metadata']['creationTimestamp'])} ago"]
+    if pods.is_deleted(pod):
+        lines.append(f"being deleted since {pod['metadata']['deletionTimestamp']}")
+    if pods.is_bound(pod):
+        lines.append(f"on node {pod['spec']['nodeName']}")
+    conditions = [c for c in status.get("conditions") or () if c.get("message")]
+    lines += [f"{c['type']}={c['status']}: {c['message']}" for c in conditions]
+    asked = resources.pod_requests(pod["spec"])
+    lines.append("asks for " + (", ".join(f"{n} {v.normalize():f}" for n, v in sorted(asked.items())) or "nothing"))
+    return lines
+
+
+def _slurm(job: Job) -> list[str]:
+    lines = [f"job {job.job_id} is {'+'.join(sorted(job.states))} in partition {job.partition or '?'}"]
+    if job.reason:
+        lines.append(f"reason: {job.reason}{f' ({job.description})' if job.description else ''}")
+    if job.nodes:
+        lines.append(f"nodes: {','.join(job.nodes)}")
+    if job.start_time:
+        word = "estimated start" if states.is_pending(job.states) else "started"
+        lines.append(f"{word}: {clock.rfc3339(job.start_time)}")
+    if job.excluded_nodes:
+        lines.append(f"excluded nodes: {','.join(job.excluded_nodes)}")
+    return lines
+
+
+def _nodes(session: Session, pod: pods.Pod) -> list[str]:
+    asked = resources.pod_requests(pod["spec"])
+    lines = []
+    for node in session.nodes():
+        view = eligibility.view(node)
+        other = session.slurm_nodes.get(view.slurm_name)
+        if other is None:
+            continue
+        why = eligibility.refusal(pod["spec"], asked, view)
+        lines.append(f"{view.name}: {why or 'fits'}; Slurm: {'+'.join(sorted(other.states))} {other.reason}".rstrip())
+    return lines
+
+
+def _verdict(pod: pods.Pod, job: Job | None) -> tuple[str, str]:
+    waiting = pods.condition(pod, names.POD_SCHEDULED)
+    if pods.is_finished(pod):
+        held = " and still held by podbridge's finalizer" if pods.is_held(pod) else ""
+        return f"over ({pod['status']['phase']}){held}", ""
+    if pods.is_bound(pod):
+        return f"runs on {pod['spec']['nodeName']}" + (
+            f" with Slurm job {job.job_id}" if job else " without a Slurm job"
+        ), ""
+    if pods.is_gated(pod):
+        return "waits for its scheduling gates", "somebody else (for example Kueue) has to take the gates off"
+    if job is not None and states.is_allocated(job.states):
+        return f"Slurm job {job.job_id} has its nodes: the binding is under way", ""
+    if job is not None and states.is_pending(job.states):
+        return f"waits in Slurm: {job.reason or 'not looked at yet'}", f"squeue -j {job.job_id} --start"
+    reason = waiting.get("reason", "")
+    if reason:
+        return (
+            f"waits: {reason}: {waiting.get('message', '')}",
+            "mend what the message names; podbridge tries again by itself",
+        )
+    return "waits for podbridge's scheduler", "podbridge check"
+
+
+def _json(story: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(story, indent=2)

@@ -1,0 +1,115 @@
+"""``podbridge get``: pods, jobs and nodes with both sides in one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bridge import clock, names
+from bridge.cli import output
+from bridge.cli.main import Where
+from bridge.cli.session import Session
+from bridge.slurm.models import Job
+from bridge.workload import pods
+from bridge.workload.eligibility import slurm_name
+
+COLUMNS = {
+    "pods": (["namespace", "name", "phase", "job", "slurm_state", "node", "reason", "age"], ["partition", "uid"]),
+    "jobs": (["job", "state", "partition", "node", "pods", "reason"], ["name", "user", "submitted", "started"]),
+    "nodes": (["name", "slurm_name", "ready", "cordoned", "slurm_state", "managed", "reason"], ["cpus", "memory_mib"]),
+}
+
+
+def run(
+    kind: str,
+    where: Where,
+    namespace: str | None,
+    all_namespaces: bool,
+    selector: str,
+    form: str,
+    no_headers: bool,
+) -> None:
+    """Print what was asked for."""
+    session = Session(where)
+    if not all_namespaces and namespace is None:
+        namespace = session.namespace
+    records: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "pods": lambda: pod_records(session, namespace, selector),
+        "jobs": lambda: job_records(session),
+        "nodes": lambda: node_records(session, selector),
+    }
+    columns, wide = COLUMNS[kind]
+    place = f" in namespace {namespace}" if kind == "pods" and namespace else ""
+    output.show(
+        records[kind](),
+        [*columns, *wide] if form == "wide" else columns,
+        form,
+        no_headers=no_headers,
+        nothing=f"No {kind} of scheduler {session.config.scheduler_name} found{place}.",
+    )
+
+
+def pod_records(session: Session, namespace: str | None, selector: str) -> list[dict[str, Any]]:
+    """Give a record for each pod of the scheduler."""
+    return [_pod(pod, session.jobs_by_uid.get(pods.uid(pod))) for pod in session.pods(namespace, selector)]
+
+
+def _pod(pod: pods.Pod, job: Job | None) -> dict[str, Any]:
+    status = pod.get("status") or {}
+    waiting = pods.condition(pod, names.POD_SCHEDULED)
+    reason = status.get("reason") or (waiting.get("reason") if waiting.get("status") == "False" else "") or ""
+    return {
+        "namespace": pod["metadata"]["namespace"],
+        "name": pod["metadata"]["name"],
+        "phase": "Terminating" if pods.is_deleted(pod) else status.get("phase", ""),
+        "job": pods.job_id(pod),
+        "slurm_state": "+".join(sorted(job.states)) if job else "",
+        "node": pod["spec"].get("nodeName", ""),
+        "reason": f"{reason}: {job.reason}" if job and job.reason and reason else reason,
+        "age": output.age(pod["metadata"]["creationTimestamp"]),
+        "partition": job.partition if job else "",
+        "uid": pods.uid(pod),
+    }
+
+
+def job_records(session: Session) -> list[dict[str, Any]]:
+    """Give a record for each placeholder job of this cluster."""
+    return [
+        {
+            "job": job.job_id,
+            "state": "+".join(sorted(job.states)),
+            "partition": job.partition,
+            "node": ",".join(job.nodes),
+            "pods": ",".join(f"{ref.namespace}/{ref.name}" for ref in job.link.pods) if job.link else "",
+            "reason": job.reason,
+            "name": job.name,
+            "user": job.user_name,
+            "submitted": clock.rfc3339(job.submit_time) if job.submit_time else "",
+            "started": clock.rfc3339(job.start_time) if job.start_time else "",
+        }
+        for job in session.jobs
+    ]
+
+
+def node_records(session: Session, selector: str) -> list[dict[str, Any]]:
+    """Give a record for each Kubernetes node, with Slurm's node where there is one."""
+    records = []
+    for node in session.nodes(selector):
+        other = session.slurm_nodes.get(slurm_name(node))
+        spec = node.get("spec") or {}
+        ready = next((c["status"] for c in node["status"].get("conditions") or () if c["type"] == "Ready"), "Unknown")
+        taints = [t["key"] for t in spec.get("taints") or ()]
+        records.append(
+            {
+                "name": node["metadata"]["name"],
+                "slurm_name": other.name if other else "",
+                "ready": ready,
+                "cordoned": bool(spec.get("unschedulable")),
+                "slurm_state": "+".join(sorted(other.states)) if other else "",
+                "managed": names.MANAGED_TAINT in taints,
+                "reason": other.reason if other else "Slurm does not know this node",
+                "cpus": other.cpus if other else None,
+                "memory_mib": other.memory_mib if other else None,
+            }
+        )
+    return records

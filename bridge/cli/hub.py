@@ -1,0 +1,216 @@
+"""Builds the hub's parts and runs them in one process: the only place that wires them together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from admission.server import Admission
+from bridge import __version__, names
+from bridge.clock import SystemClock
+from bridge.config import Config, jwt_source
+from bridge.errors import BridgeError, KubeError
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.lease import Elector
+from bridge.kube.prune import prune_node, prune_pod
+from bridge.kube.resources import NAMESPACES, NODES, PODS
+from bridge.logs import kv
+from bridge.metrics import BUILD_INFO
+from bridge.serving.health import Health, metrics_app
+from bridge.serving.https import Server
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.models import Snapshot
+from bridge.slurm.snapshot import Poller
+from bridge.threads import Supervisor
+from controllers.loop import Controllers
+from scheduler.loop import Scheduler
+
+log = logging.getLogger(__name__)
+
+PARTS = ("admission", "scheduler", "controllers")
+STALE = 60.0
+"""Seconds of silence of an API after which this process is not ready."""
+
+
+def cluster_id(kube: KubeClient) -> str:
+    """Give the UID of the namespace kube-system: what tells this cluster's jobs from another's in the same Slurm."""
+    return str(kube.get(NAMESPACES.path(name="kube-system"))["metadata"]["uid"])
+
+
+class Hub:
+    """One process with some of the parts, sharing caches, the view of Slurm and the client connections."""
+
+    def __init__(self, config: Config, parts: Sequence[str], kubeconfig: str | None, context: str | None) -> None:
+        self.config = config
+        self.parts = parts
+        self.supervisor = Supervisor()
+        self.health = Health()
+        self.clock = SystemClock()
+        self.identity = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
+        self.kube = KubeClient.load(kubeconfig, context, user_agent=f"podbridge/{__version__} {self.identity}")
+        self.electors: list[Elector] = []
+        self.events = EventRecorder(self.kube, component=names.COMPONENT, clock=self.clock)
+        self._servers: list[Server] = []
+
+    def run(self) -> int:
+        """Run until a signal or until a thread dies; gives the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.supervisor.stop())
+        BUILD_INFO.labels(__version__).set(1)
+        log.info("starting", extra=kv(version=__version__, parts="+".join(self.parts), identity=self.identity))
+        self._serve()
+        try:
+            self._start()
+        except BridgeError as error:
+            self.supervisor.fail(f"{error}{f' ({error.hint})' if error.hint else ''}")
+        self.supervisor.stopping.wait()
+        return self._stop()
+
+    def _serve(self) -> None:
+        serving = self.config.serving
+        for port, app, name in (
+            (serving.health_port, self.health.app(), "health"),
+            (serving.metrics_port, metrics_app(), "metrics"),
+        ):
+            if port is not None:
+                server = Server(app, serving.host, port, threads=2, name=name)
+                server.start()
+                self._servers.append(server)
+                self.supervisor.spawn(f"{name}-server", lambda s=server: s.run(self.supervisor.stopping))  # type: ignore[misc]
+
+    def _start(self) -> None:
+        if "admission" in self.parts:
+            admission = Admission(self.config, self.kube, self.supervisor)
+            self.health.ready("admission", admission.ready)
+            self.supervisor.spawn("admission-start", lambda: self._patiently(admission.start))
+        if "scheduler" in self.parts or "controllers" in self.parts:
+            self.health.ready("hub", lambda: "not started yet")
+            self.supervisor.spawn("hub-start", lambda: self._patiently(self._start_slurm_side))
+        self.supervisor.spawn("events", lambda: self.events.run(self.supervisor.stopping))
+
+    def _patiently(self, start: Callable[[], Any]) -> None:
+        """Call ``start`` until the API server answers, then stay until the process stops."""
+        stopping = self.supervisor.stopping
+        while not stopping.is_set():
+            try:
+                start()
+                break
+            except KubeError as error:
+                if not error.retryable:
+                    raise
+                log.warning("waiting for the API server", extra=kv(error=error))
+                stopping.wait(2)
+        stopping.wait()
+
+    def _start_slurm_side(self) -> None:
+        config, spawn, stopping = self.config, self.supervisor.spawn, self.supervisor.stopping
+        cluster = cluster_id(self.kube)
+        slurm = SlurmClient(config, jwt_source(config))
+        poller = Poller(slurm, cluster, config, clock=self.clock)
+        poller.subscribe(_Greeting(slurm))
+        pod_cache = Cache(
+            self.kube,
+            PODS,
+            name="pods",
+            prune=prune_pod,
+            field_selector=f"spec.schedulerName={config.scheduler_name}",
+            clock=self.clock,
+        )
+        node_cache = Cache(self.kube, NODES, name="nodes", prune=prune_node, clock=self.clock)
+        for name, part in (("scheduler", Scheduler), ("controllers", Controllers)):
+            if name in self.parts:
+                loop = part(
+                    config,
+                    self.kube,
+                    slurm,
+                    poller,
+                    pod_cache,
+                    node_cache,
+                    self.events,
+                    self._elector(name),
+                    cluster,
+                    self.clock,
+                )
+                self.health.live(name, loop.stuck)
+                loop.start(self.supervisor)
+        for cache in (pod_cache, node_cache):
+            self.health.ready(f"cache-{cache.name}", lambda c=cache: _fresh(c))  # type: ignore[misc]
+            spawn(f"cache-{cache.name}", lambda c=cache: c.run(stopping))  # type: ignore[misc]
+        self.health.ready("slurm", lambda: _answered(poller))
+        self.health.ready("hub", lambda: None)
+        spawn("slurm-poller", lambda: poller.run(stopping))
+
+    def _elector(self, name: str) -> Elector | None:
+        lease = self.config.leader_election
+        if not lease.enabled:
+            return None
+        elector = Elector(
+            self.kube,
+            lease.namespace,
+            f"podbridge-{name}",
+            self.identity,
+            lease_duration=lease.lease_duration,
+            renew_deadline=lease.renew_deadline,
+            retry_period=lease.retry_period,
+            clock=self.clock,
+        )
+        self.electors.append(elector)
+        self.supervisor.spawn(f"elector-{name}", lambda: self._elect(elector))
+        return elector
+
+    def _elect(self, elector: Elector) -> None:
+        elector.run(self.supervisor)
+        self.supervisor.stopping.wait()
+
+    def _stop(self) -> int:
+        failure = self.supervisor.failure
+        if failure is not None:
+            log.error("ending", extra=kv(why=failure))
+        for elector in self.electors:
+            elector.release()
+        self.events.flush(2)
+        left = self.supervisor.join(2)
+        if left:
+            log.warning("threads still busy at the end", extra=kv(threads=",".join(left)))
+        log.info("ended", extra=kv(status=1 if failure else 0))
+        return 1 if failure else 0
+
+
+class _Greeting:
+    """Says once, at Slurm's first answer, what runs there and what podbridge can't do with it."""
+
+    def __init__(self, slurm: SlurmClient) -> None:
+        self._slurm = slurm
+        self._said = False
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        if self._said or not snapshot.sequence:
+            return
+        self._said = True
+        version = self._slurm.version
+        log.info("Slurm answers", extra=kv(slurm=self._slurm.slurm_release, api=version.name, jobs=len(snapshot.jobs)))
+        for text in version.missing():
+            log.warning("not possible with this Slurm", extra=kv(api=version.name, what=text))
+
+
+def _fresh(cache: Cache) -> str | None:
+    if not cache.synced:
+        return "not listed yet"
+    return (
+        f"not confirmed by the API server for {cache.age():.0f} s" if cache.age() > STALE + cache.idle_timeout else None
+    )
+
+
+def _answered(poller: Poller) -> str | None:
+    snapshot = poller.snapshot
+    if not snapshot.sequence:
+        return f"slurmctld has not answered yet: {snapshot.error or 'asking'}"
+    age = poller.age()
+    return f"slurmctld has not answered for {age:.0f} s: {snapshot.error}" if age > STALE else None

@@ -1,0 +1,48 @@
+"""Tables, JSON and YAML, the same for every command."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import yaml
+
+from bridge.clock import parse_rfc3339
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, no_headers: bool = False) -> str:
+    """Lay out rows in columns three spaces apart, as kubectl does; ``-`` stands for nothing."""
+    lines = [[str(cell) if cell not in ("", None) else "-" for cell in row] for row in rows]
+    if not no_headers:
+        lines.insert(0, list(headers))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)] if lines else []
+    return "\n".join("   ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def show(
+    records: Sequence[dict[str, Any]], columns: Sequence[str], output: str, *, no_headers: bool, nothing: str
+) -> None:
+    """Print records: the ``columns`` of each as a table, or everything as JSON or YAML."""
+    if output == "json":
+        click.echo(json.dumps(list(records), indent=2))
+    elif output == "yaml":
+        click.echo(yaml.safe_dump(list(records), sort_keys=False), nl=False)
+    elif not records:
+        click.echo(nothing, err=True)
+    else:
+        headers = [column.replace("_", "-").upper() for column in columns]
+        click.echo(table(headers, [[r.get(c) for c in columns] for r in records], no_headers=no_headers))
+
+
+def age(timestamp: str) -> str:
+    """Write the time since a Kubernetes timestamp as kubectl does: ``5s``, ``12m``, ``3h``, ``2d``."""
+    if not timestamp:
+        return ""
+    seconds = max(0, int(time.time() - parse_rfc3339(timestamp)))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
