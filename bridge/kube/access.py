@@ -1,0 +1,131 @@
+"""Where the API server is and how to prove who we are: all that the ``kubernetes`` library is used for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+import yaml
+
+from bridge.clock import Clock
+from bridge.errors import ConfigError
+from bridge.logs import kv
+
+log = logging.getLogger(__name__)
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+HEADER_LIFE = 10.0
+"""Seconds for which the authorization is not asked for again: the library would run a slow exec plug-in on every call
+during the last five minutes of its token, once for each thread."""
+RENEW_PERIOD = 5.0
+"""Seconds between two complete re-reads of the configuration after 401."""
+
+
+class Access:
+    """A pool of connections to one API server, with credentials that follow rotation.
+
+    The library re-reads an in-cluster token every minute and runs an exec plug-in again before its token expires. It
+    does neither for ``tokenFile``, for certificates on disk, nor for a plug-in that names no expiry; these are read
+    again when the server answers 401 (see :meth:`renew`).
+    """
+
+    def __init__(self, load: Callable[[], Any], *, pool_size: int, clock: Clock) -> None:
+        self._load = load
+        self._pool_size = pool_size
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open()
+
+    def _open(self) -> None:
+        from kubernetes.client.rest import RESTClientObject
+
+        configuration = self._load()
+        configuration.connection_pool_maxsize = self._pool_size
+        configuration.retries = False
+        self.server: str = configuration.host.rstrip("/")
+        manager: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
+        parts = urlsplit(self.server)
+        self.pool = manager.connection_from_url(self.server)
+        # only plain http goes through a proxy with a whole URL; https is tunnelled
+        self.prefix = self.server if parts.scheme == "http" and manager.proxy is not None else parts.path
+        self._configuration = configuration
+        self._opened_at = self._clock.monotonic()
+        self._read()
+
+    def _read(self) -> None:
+        value = self._configuration.auth_settings().get("BearerToken", {}).get("value")
+        self._header: str | None = value.strip() if value else None
+        self._read_at = self._clock.monotonic()
+
+    def authorization(self) -> str | None:
+        """Give the ``Authorization`` header, or nothing where certificates speak for us."""
+        if self._clock.monotonic() - self._read_at >= HEADER_LIFE:
+            with self._lock:
+                if self._clock.monotonic() - self._read_at >= HEADER_LIFE:
+                    self._refresh()
+        return self._header
+
+    def renew(self, refused: str | None) -> bool:
+        """Read all credentials again after ``refused`` was answered with 401; says whether another try makes sense."""
+        with self._lock:
+            if self._header != refused:
+                return True
+            if self._clock.monotonic() - self._opened_at < RENEW_PERIOD:
+                return False
+            try:
+                self._open()
+            except ConfigError as error:
+                self._opened_at = self._clock.monotonic()
+                log.warning("credentials not read", extra=kv(error=str(error)))
+                return False
+            return True
+
+    def _refresh(self) -> None:
+        try:
+            self._read()
+        except Exception as error:  # whatever the library or a plug-in raises: the old header may serve a while longer
+            self._read_at = self._clock.monotonic()
+            log.warning("credentials not refreshed", extra=kv(error=str(error)))
+
+
+def configuration(kubeconfig: str | None, context: str | None) -> Any:
+    """Load the library's ``Configuration``.
+
+    From the given file, else ``$KUBECONFIG``, else the pod's service account, else ``~/.kube/config``. Raises
+    :class:`ConfigError` that says which source was read and what is wrong.
+    """
+    from kubernetes import config
+    from kubernetes.client import Configuration
+
+    library: Any = config
+    result = Configuration()
+    source = kubeconfig or os.environ.get("KUBECONFIG")
+    try:
+        if source is None and context is None and SERVICE_ACCOUNT.exists():
+            source = "the pod's service account"
+            library.load_incluster_config(client_configuration=result)
+        else:
+            source = source or "~/.kube/config"
+            library.load_kube_config(config_file=source, context=context, client_configuration=result)
+    except (library.ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"cannot reach Kubernetes as {source} says: {error}") from error
+    return result
+
+
+def current_namespace(kubeconfig: str | None, context: str | None) -> str:
+    """Give the namespace of the kubeconfig's context; ``default`` where none says."""
+    from kubernetes import config
+
+    library: Any = config
+    try:
+        contexts, active = library.list_kube_config_contexts(config_file=kubeconfig or os.environ.get("KUBECONFIG"))
+    except (library.ConfigException, yaml.YAMLError, OSError):
+        return "default"
+    chosen = next((entry for entry in contexts if entry["name"] == context), active)
+    return str(chosen["context"].get("namespace") or "default")

@@ -1,0 +1,334 @@
+"""The transport: paths and dictionaries in, dictionaries or the project's errors out.
+
+Typed objects cost three to ten times the processor time, and the typed bind raises after success; so the library
+supplies configuration and connections only (see :mod:`bridge.kube.access`).
+
+A write is sent once. When its connection breaks, or no answer comes in time, the outcome is unknown
+(:class:`KubeUnavailableError`), and only the caller can know how to look. Two answers say for certain that nothing was
+done, and are followed by another try: 429 with ``Retry-After``, and 401 where the credentials have changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import copy
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Literal
+from urllib.parse import urlencode
+
+import urllib3
+
+from bridge.clock import Clock, SystemClock
+from bridge.errors import KubeError, KubeUnavailableError
+from bridge.kube.access import Access, configuration
+from bridge.kube.answers import IDLE, error_of, error_of_status, unavailable
+from bridge.kube.resources import is_collection
+from bridge.metrics import KUBE_REQUESTS
+
+Object = dict[str, Any]
+Params = Mapping[str, str | int | bool]
+
+JSON = "application/json"
+PATCHES = {
+    "merge": "application/merge-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "json": "application/json-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+TRIES = 3
+LONGEST_WAIT = 10.0
+PIECE = 1 << 16
+_SYSTEM_CLOCK = SystemClock()
+_BROKEN = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError)
+
+
+class KubeClient:
+    """One API server; safe for many threads.
+
+    Errors are the ``Kube*`` classes of :mod:`bridge.errors`, with the message "VERB PATH: reason: message (status)".
+    ``connect_timeout`` and ``read_timeout`` are seconds; an answer that trickles is given up after twice
+    ``read_timeout``. ``sleep`` is what waits when the server says 429.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        user_agent: str = "podbridge",
+        connect_timeout: float = 3.0,
+        read_timeout: float = 30.0,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Clock = _SYSTEM_CLOCK,
+    ) -> None:
+        self._access = access
+        self._agent = user_agent
+        self._connect_timeout = connect_timeout
+        self._read_timeout = read_timeout
+        self._sleep = sleep
+        self._clock = clock
+        self._tries = TRIES
+        self._check: Callable[[], None] | None = None
+        self._watches: set[urllib3.BaseHTTPResponse] = set()
+        self._watches_lock = threading.Lock()
+        self._closed = threading.Event()
+
+    @classmethod
+    def load(
+        cls,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        *,
+        user_agent: str = "podbridge",
+        pool_size: int = 32,
+        **options: Any,
+    ) -> KubeClient:
+        """Connect as the kubeconfig says (given, ``$KUBECONFIG``, in-cluster); ``options`` are the constructor's.
+
+        No request is sent. Raises :class:`bridge.errors.ConfigError`.
+        """
+        clock = options.get("clock", _SYSTEM_CLOCK)
+        access = Access(lambda: configuration(kubeconfig, context), pool_size=pool_size, clock=clock)
+        return cls(access, user_agent=user_agent, **options)
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        return self._access.server
+
+    def fenced(self, check: Callable[[], None]) -> KubeClient:
+        """Give a client on the same connections that calls ``check`` right before each write is sent.
+
+        ``check`` raises (:class:`bridge.errors.LostLeadershipError`) to stop the write.
+        """
+        client = copy.copy(self)
+        client._check = check
+        return client
+
+    def hurried(self, read_timeout: float) -> KubeClient:
+        """Give a client on the same connections that waits less for answers, and not at all after 429."""
+        client = copy.copy(self)
+        client._read_timeout = read_timeout
+        client._tries = 1
+        return client
+
+    def get(self, path: str, params: Params | None = None, *, metadata_only: bool = False) -> Object:
+        """Read an object or a list; with ``metadata_only`` the server leaves spec and status out."""
+        accept = JSON
+        if metadata_only:
+            kind = "PartialObjectMetadataList" if is_collection(path) else "PartialObjectMetadata"
+            accept = f"{JSON};as={kind};g=meta.k8s.io;v=v1"
+        return self._call("GET", path, params, accept=accept)
+
+    def create(self, path: str, body: Object, params: Params | None = None) -> Object:
+        """POST to a collection or a sub-resource; gives what the server stored (a Status for a binding)."""
+        return self._call("POST", path, params, body)
+
+    def patch(
+        self,
+        path: str,
+        body: Object | list[Object],
+        *,
+        kind: Literal["merge", "strategic", "json", "apply"] = "merge",
+        params: Params | None = None,
+    ) -> Object:
+        """PATCH; ``apply`` wants ``params`` with ``fieldManager``."""
+        return self._call("PATCH", path, params, body, content_type=PATCHES[kind])
+
+    def replace(self, path: str, body: Object) -> Object:
+        """PUT; a ``resourceVersion`` in ``body`` makes it conditional."""
+        return self._call("PUT", path, None, body)
+
+    def delete(self, path: str, body: Object | None = None) -> Object:
+        """DELETE; ``body`` is a DeleteOptions, for instance with ``preconditions``."""
+        return self._call("DELETE", path, None, body)
+
+    def watch(self, path: str, params: Params, *, idle_timeout: float) -> Generator[Object, None, None]:
+        """Yield the events of a watch as they come, bookmarks included, until the server ends it.
+
+        Raises :class:`KubeGoneError` when the resource version is too old, the matching error for an ERROR event, and
+        :class:`KubeUnavailableError` (``kube_reason`` "IdleTimeout") when no whole event came for ``idle_timeout``
+        seconds: a server-side time limit alone would wait for ever on a half-open connection.
+        """
+        what = f"WATCH {path}"
+        response = self._open("GET", path, {**params, "watch": True}, None, JSON, JSON, idle_timeout)
+        self._count("WATCH", response.status)
+        if response.status != 200:
+            raise error_of(what, response.status, self._body(what, response), response.headers)
+        with self._watches_lock:
+            self._watches.add(response)
+        try:
+            if self._closed.is_set():
+                return
+            for line in self._lines(what, response, idle_timeout):
+                event: Object = json.loads(line)
+                if event["type"] == "ERROR":
+                    status = event["object"]
+                    raise error_of_status(what, int(status.get("code") or 500), status)
+                _ = event["object"]["metadata"]["resourceVersion"]  # whoever reads on relies on it
+                yield event
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise unavailable(f"{what}: not an event: {type(error).__name__}") from error
+        finally:
+            with self._watches_lock:
+                self._watches.discard(response)
+            response.close()
+            response.release_conn()
+
+    def close(self) -> None:
+        """End all watches at once and for good; they raise or end in the threads that read them.
+
+        Call it when the process stops: a thread that reads a quiet watch notices nothing else for a while.
+        """
+        self._closed.set()
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        with self._watches_lock:
+            for response in self._watches:
+                connection: Any = response.connection
+                with suppress(OSError, AttributeError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _lines(self, what: str, response: urllib3.BaseHTTPResponse, idle_timeout: float) -> Iterator[bytes]:
+        rest = b""
+        heard = self._clock.monotonic()
+        while True:
+            try:
+                piece = response.read1(PIECE)
+            except urllib3.exceptions.ReadTimeoutError as error:
+                raise unavailable(f"{what}: nothing came for {idle_timeout:g} s", reason=IDLE) from error
+            except _BROKEN as error:
+                raise unavailable(f"{what}: broken off: {_short(error)}", reason="Broken") from error
+            if not piece:
+                if rest:
+                    raise unavailable(f"{what}: broken off within an event", reason="Broken")
+                return
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                if line:
+                    yield line
+            now = self._clock.monotonic()
+            if lines:
+                heard = now
+            elif now - heard > idle_timeout:
+                raise unavailable(f"{what}: no whole event for {idle_timeout:g} s", reason=IDLE)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        params: Params | None,
+        body: Any = None,
+        *,
+        content_type: str = JSON,
+        accept: str = JSON,
+    ) -> Object:
+        what = f"{method} {path}"
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        tries = 1
+        while True:
+            response = self._open(method, path, params, data, content_type, accept, self._read_timeout)
+            answer = self._body(what, response)
+            self._count(method, response.status)
+            if 200 <= response.status < 300:
+                return _parsed(what, response.status, answer)
+            error = error_of(what, response.status, answer, response.headers)
+            if response.status != 429 or error.retry_after is None or tries >= self._tries:
+                raise error
+            tries += 1
+            self._sleep(min(error.retry_after, LONGEST_WAIT))
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        params: Params | None,
+        data: bytes | None,
+        content_type: str,
+        accept: str,
+        read_timeout: float,
+    ) -> urllib3.BaseHTTPResponse:
+        """Send one request; if the answer is 401 and other credentials are at hand, once more with these."""
+        url = f"{path}?{_query(params)}" if params else path
+        headers = {"Accept": accept, "User-Agent": self._agent}
+        if data is not None:
+            headers["Content-Type"] = content_type
+        renewed = False
+        while True:
+            try:
+                authorization = self._access.authorization()
+                if authorization is not None:
+                    headers["Authorization"] = authorization
+                if self._check is not None and method != "GET":
+                    self._check()
+                response = self._access.pool.urlopen(
+                    method,
+                    self._access.prefix + url,
+                    body=data,
+                    headers=headers,
+                    retries=False,
+                    redirect=False,
+                    assert_same_host=False,
+                    timeout=urllib3.Timeout(connect=self._connect_timeout, read=read_timeout),
+                    preload_content=False,
+                )
+                if response.status != 401 or renewed or not self._access.renew(authorization):
+                    return response
+                response.drain_conn()
+                renewed = True
+            except _BROKEN as error:
+                self._count(method, 0)
+                raise _no_answer(f"{method} {path}", error) from error
+
+    def _body(self, what: str, response: urllib3.BaseHTTPResponse) -> bytes:
+        """Read the whole answer, piece by piece so that one that trickles is noticed."""
+        give_up = self._clock.monotonic() + 2 * self._read_timeout
+        pieces = []
+        try:
+            while piece := response.read1(PIECE):
+                pieces.append(piece)
+                if self._clock.monotonic() > give_up:
+                    raise unavailable(f"{what}: the answer took too long", reason="TimedOut")
+        except _BROKEN as error:
+            response.close()
+            raise _no_answer(what, error) from error
+        except KubeUnavailableError:
+            response.close()
+            raise
+        finally:
+            response.release_conn()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _count(self, method: str, status: int) -> None:
+        KUBE_REQUESTS.labels(method, str(status)).inc()
+
+
+def _parsed(what: str, status: int, answer: bytes) -> Object:
+    try:
+        result = json.loads(answer) if answer else {}
+    except ValueError:
+        result = None
+    if not isinstance(result, dict):
+        raise unavailable(f"{what}: the answer is not a JSON object ({status})", status=status)
+    return result
+
+
+def _query(params: Params) -> str:
+    return urlencode({key: str(value).lower() if isinstance(value, bool) else value for key, value in params.items()})
+
+
+def _no_answer(what: str, error: BaseException) -> KubeError:
+    if isinstance(error, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError):
+        return unavailable(f"{what}: no connection: {_short(error)}", reason="Refused")
+    if isinstance(error, urllib3.exceptions.TimeoutError):
+        return unavailable(f"{what}: no answer in time", reason="TimedOut")
+    return unavailable(f"{what}: no answer: {_short(error)}", reason="Broken")
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:200]

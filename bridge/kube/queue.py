@@ -1,0 +1,141 @@
+"""A queue of keys with the semantics of client-go's work queue.
+
+A key waits at most once; no two workers ever hold the same key; a key that is added while a worker holds it is handed
+out again after :meth:`WorkQueue.done`. So a worker always sees the newest state, and nothing that was added is lost.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from bridge.backoff import Backoff
+from bridge.clock import Clock, SystemClock
+from bridge.metrics import QUEUE_DEPTH, QUEUE_RETRIES
+
+K = TypeVar("K", bound=Hashable)
+
+_BACKOFF = Backoff(first=0.05, limit=300.0)
+_CLOCK = SystemClock()
+
+
+class WorkQueue(Generic[K]):
+    """Keys to work on; safe for many threads. ``len`` counts the keys ready to be handed out."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Clock = _CLOCK,
+        backoff: Backoff = _BACKOFF,
+        rand: Callable[[], float] = random.random,
+    ) -> None:
+        self._clock = clock
+        self._backoff = backoff
+        self._rand = rand
+        self._ready: deque[K] = deque()
+        self._dirty: set[K] = set()  # wants work: waiting, or to be handed out again after done()
+        self._held: set[K] = set()  # in the hands of a worker
+        self._heap: list[tuple[float, int, K]] = []
+        self._due: dict[K, float] = {}  # the valid entry of each key in the heap
+        self._count = itertools.count()
+        self._failures: dict[K, int] = {}
+        self._closed = False
+        self._changed = threading.Condition()
+        self._depth = QUEUE_DEPTH.labels(name)
+        self._retries = QUEUE_RETRIES.labels(name)
+
+    def add(self, key: K) -> None:
+        """Have ``key`` worked on as soon as a worker is free."""
+        with self._changed:
+            self._add(key)
+
+    def add_after(self, key: K, delay: float) -> None:
+        """Have ``key`` worked on after ``delay`` seconds; of several delays for one key the earliest end counts."""
+        with self._changed:
+            if delay <= 0:
+                self._add(key)
+                return
+            when = self._clock.monotonic() + delay
+            if self._closed or when >= self._due.get(key, float("inf")):
+                return
+            self._due[key] = when
+            heapq.heappush(self._heap, (when, next(self._count), key))
+            self._changed.notify()
+
+    def retry(self, key: K) -> None:
+        """Have ``key`` worked on again after its back-off, which grows until :meth:`forget`."""
+        with self._changed:
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
+        self._retries.inc()
+        self.add_after(key, self._backoff.delay(failures, self._rand))
+
+    def forget(self, key: K) -> None:
+        """Begin the back-off of ``key`` anew: it succeeded, or is of no interest any more."""
+        with self._changed:
+            self._failures.pop(key, None)
+
+    def get(self, timeout: float | None = None) -> K | None:
+        """Take a key; nothing after ``timeout`` seconds, or when the queue is shut down and empty.
+
+        Whoever takes a key gives it back with :meth:`done`, whatever happened.
+        """
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        with self._changed:
+            while True:
+                now = self._clock.monotonic()
+                self._wake(now)
+                if self._ready:
+                    key = self._ready.popleft()
+                    self._dirty.discard(key)
+                    self._held.add(key)
+                    self._depth.set(len(self._ready))
+                    if self._heap:
+                        self._changed.notify()  # somebody else must watch the delays while this worker works
+                    return key
+                if self._closed or (deadline is not None and now >= deadline):
+                    return None
+                ends = [moment for moment in (deadline, self._heap[0][0] if self._heap else None) if moment is not None]
+                self._changed.wait(min(ends) - now if ends else None)
+
+    def done(self, key: K) -> None:
+        """Give a key back; it waits again at once if it was added meanwhile."""
+        with self._changed:
+            self._held.discard(key)
+            if key in self._dirty:
+                self._push(key)
+
+    def shut_down(self) -> None:
+        """Take no more keys; workers get those that are ready, then nothing."""
+        with self._changed:
+            self._closed = True
+            self._heap.clear()
+            self._due.clear()
+            self._changed.notify_all()
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def _add(self, key: K) -> None:
+        if self._closed or key in self._dirty:
+            return
+        self._dirty.add(key)
+        if key not in self._held:
+            self._push(key)
+
+    def _push(self, key: K) -> None:
+        self._ready.append(key)
+        self._depth.set(len(self._ready))
+        self._changed.notify()
+
+    def _wake(self, now: float) -> None:
+        while self._heap and self._heap[0][0] <= now:
+            when, _, key = heapq.heappop(self._heap)
+            if self._due.get(key) == when:  # else an earlier one was added after it, and counted
+                del self._due[key]
+                self._add(key)

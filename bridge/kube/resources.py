@@ -1,0 +1,93 @@
+"""Where each kind of object lives in the API: the paths of requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object as the API server addresses it; ``group`` is empty for the core group."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool
+
+    def path(self, namespace: str | None = None, name: str | None = None, sub: str | None = None) -> str:
+        """Give the URL path of the collection, of the object ``name``, or of its sub-resource ``sub``.
+
+        A namespaced kind without ``namespace`` means the collection of all namespaces.
+        """
+        if namespace and not self.namespaced:
+            raise ValueError(f"{self.plural} have no namespace")
+        if (name and self.namespaced and not namespace) or (sub and not name):
+            raise ValueError(f"incomplete address of one of the {self.plural}")
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if namespace:
+            parts += ["namespaces", namespace]
+        parts += [part for part in (self.plural, name, sub) if part]
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+
+    @property
+    def api_version(self) -> str:
+        """``group/version`` as objects carry it."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+PODS = Resource("", "v1", "pods", True)
+NODES = Resource("", "v1", "nodes", False)
+NAMESPACES = Resource("", "v1", "namespaces", False)
+SECRETS = Resource("", "v1", "secrets", True)
+EVENTS = Resource("events.k8s.io", "v1", "events", True)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", True)
+JOBS = Resource("batch", "v1", "jobs", True)
+MUTATING_WEBHOOKS = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", False)
+VALIDATING_WEBHOOKS = Resource("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", False)
+SUBJECT_ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", False)
+SELF_SUBJECT_ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", False)
+
+_PLURALS = {
+    "Pod": "pods",
+    "ReplicationController": "replicationcontrollers",
+    "ReplicaSet": "replicasets",
+    "Deployment": "deployments",
+    "StatefulSet": "statefulsets",
+    "DaemonSet": "daemonsets",
+    "Job": "jobs",
+    "CronJob": "cronjobs",
+    "JobSet": "jobsets",
+    "LeaderWorkerSet": "leaderworkersets",
+    "PodGroup": "podgroups",
+    "Workload": "workloads",
+    "Node": "nodes",
+    "Namespace": "namespaces",
+}
+_CLUSTER_SCOPED = {"Node", "Namespace"}
+
+
+def resource_of(api_version: str, kind: str) -> Resource:
+    """Give the resource that an owner reference means.
+
+    Kinds that own pods are in a table. For others the plural is guessed as Kubernetes' ``UnsafeGuessKindToResource``
+    does (lower case, then ``-s``, ``-es`` after s, ``-ies`` for y), and they are taken for namespaced, since an owner
+    lives in the namespace of what it owns. A wrong guess shows as "not found".
+    """
+    group, _, version = api_version.rpartition("/")
+    return Resource(group, version, _PLURALS.get(kind) or _guess(kind.lower()), kind not in _CLUSTER_SCOPED)
+
+
+def is_collection(path: str) -> bool:
+    """Whether ``path`` is that of a list rather than of one object."""
+    parts = path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    return len(parts) == 1 or (len(parts) == 3 and parts[0] == "namespaces")
+
+
+def _guess(singular: str) -> str:
+    if singular.endswith("s"):
+        return singular + "es"
+    if singular.endswith("y"):
+        return singular[:-1] + "ies"
+    return singular + "s"

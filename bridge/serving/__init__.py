@@ -1,0 +1,1 @@
+"""HTTPS: the server, its certificates and their rotation, health and metrics."""

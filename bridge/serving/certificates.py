@@ -1,0 +1,252 @@
+"""Serving certificates: made, judged, and swapped while connections come in.
+
+Each pair is signed by a certificate authority of its own, whose key is thrown away after the one signature: nobody who
+reads the pair later can sign another one. So a rotation brings a new authority, and clients must trust the new one
+before the pair is served and the old one for as long as some replica still serves the old pair: see :func:`bundle`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import ssl
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from bridge import metrics
+from bridge.errors import CertificateError
+
+RENEW_AT = 2 / 3
+"""Part of its life after which a certificate is renewed: a third is left for whatever goes wrong meanwhile."""
+LARGEST_BUNDLE = 6
+"""Authorities kept in a bundle at most, the newest ones."""
+_SKEW = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """PEM: the authorities to trust (one or more), the certificate (chain) and its private key."""
+
+    ca: bytes
+    cert: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A certificate authority that can still sign."""
+
+    cert: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def pem(self) -> bytes:
+        """Its certificate."""
+        return self.cert.public_bytes(serialization.Encoding.PEM)
+
+
+def make_ca(validity: float, *, now: float, name: str = "podbridge") -> Authority:
+    """Make an authority that outlives a certificate of ``validity`` seconds issued now."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    begin, end = _life(now, validity * 2)
+    serial = x509.random_serial_number()
+    # the serial in the name: clients find the issuer by name, and two authorities of one name would be told apart late
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name}-ca-{serial % 2**32:08x}")])
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(serial)
+        .not_valid_before(begin)
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Authority(cert, key)
+
+
+def issue(ca: Authority, names: Iterable[str], validity: float, *, now: float) -> Pair:
+    """Issue a server certificate for DNS names and IP addresses, valid for ``validity`` seconds from ``now``."""
+    wanted = sorted(set(names))
+    if not wanted:
+        raise CertificateError("a certificate needs at least one DNS name or IP address")
+    key = ec.generate_private_key(ec.SECP256R1())
+    begin, end = _life(now, validity)
+    authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "podbridge")]))
+        .issuer_name(ca.cert.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in wanted]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(authority_id, critical=False)
+        .sign(ca.key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Pair(ca.pem, cert.public_bytes(serialization.Encoding.PEM), private)
+
+
+def make_pair(names: Iterable[str], validity: float, *, now: float) -> Pair:
+    """Make a pair and the authority that signs it, once."""
+    return issue(make_ca(validity, now=now), names, validity, now=now)
+
+
+def expires(pem: bytes) -> float:
+    """Give the end of the first certificate in ``pem``, in seconds since the epoch."""
+    return _first(pem).not_valid_after_utc.timestamp()
+
+
+def needs_renewal(pair: Pair, now: float, names: Iterable[str]) -> bool:
+    """Whether the pair is no good, not signed by its authorities, lacks a name, or has lived two thirds of its life.
+
+    Names of IP addresses must be in normal form.
+    """
+    try:
+        context(pair)
+        cert = _first(pair.cert)
+        sans = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (CertificateError, x509.ExtensionNotFound):
+        return True
+    if not set(names) <= {str(name.value) for name in sans}:
+        return True
+    if not any(_signed(cert, authority) for authority in authorities(pair.ca)):
+        return True
+    begin, end = cert.not_valid_before_utc.timestamp(), cert.not_valid_after_utc.timestamp()
+    return now >= begin + (end - begin) * RENEW_AT
+
+
+def bundle(now: float, *pems: bytes) -> bytes:
+    """Join the authorities of several PEM texts: each once, none expired, the earlier texts first, the newest few."""
+    kept: dict[bytes, x509.Certificate] = {}
+    for pem in pems:
+        for cert in authorities(pem):
+            if cert.not_valid_after_utc.timestamp() > now:
+                kept.setdefault(cert.public_bytes(serialization.Encoding.PEM), cert)
+    newest = sorted(kept, key=lambda pem: kept[pem].not_valid_before_utc, reverse=True)[:LARGEST_BUNDLE]
+    return b"".join(pem for pem in kept if pem in newest)
+
+
+def authorities(pem: bytes) -> list[x509.Certificate]:
+    """Read every certificate in a PEM text; unreadable text holds none."""
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        return []
+
+
+def context(pair: Pair) -> ssl.SSLContext:
+    """Make the server's TLS context (1.2 or newer); raises :class:`CertificateError` when the pair is no good.
+
+    The library reads files only: they live in a private folder for as long as that takes.
+    """
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.set_alpn_protocols(["http/1.1"])
+    with tempfile.TemporaryDirectory(prefix="podbridge-tls-") as folder:
+        cert, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
+        for path, content in ((cert, pair.cert), (key, pair.key)):
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content)
+        try:
+            # the password: an encrypted key must fail, not ask a question on the terminal
+            made.load_cert_chain(cert, key, password="")
+        except (ssl.SSLError, ValueError, OSError) as error:
+            raise CertificateError(f"certificate and key can't be used: {error}") from error
+    return made
+
+
+class Certificates:
+    """The pair that is served now, and who wants to know of the next one."""
+
+    def __init__(self, pair: Pair | None = None) -> None:
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[ssl.SSLContext], None]] = []
+        self._context: ssl.SSLContext | None = None
+        self.pair: Pair | None = None
+        if pair is not None:
+            self.replace(pair)
+
+    @property
+    def ca_bundle(self) -> bytes:
+        """The authorities that clients have to trust, or nothing yet."""
+        return self.pair.ca if self.pair else b""
+
+    def replace(self, pair: Pair) -> None:
+        """Serve ``pair`` from the next connection on; a bad one raises CertificateError and changes nothing."""
+        ready = context(pair)
+        with self._lock:
+            self.pair, self._context = pair, ready
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener(ready)
+        with contextlib.suppress(CertificateError):
+            metrics.CERTIFICATE_EXPIRY.set(expires(pair.cert))
+
+    def listen(self, listener: Callable[[ssl.SSLContext], None]) -> None:
+        """Have ``listener`` called with the TLS context: now, if there is one, and at each change."""
+        with self._lock:
+            self._listeners.append(listener)
+            ready = self._context
+        if ready is not None:
+            listener(ready)
+
+
+def _first(pem: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise CertificateError(f"not a PEM certificate: {error}") from error
+
+
+def _signed(cert: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        cert.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _life(now: float, validity: float) -> tuple[datetime, datetime]:
+    # begins a little in the past, for clients whose clock is behind; a short life must not be mostly past
+    begin = datetime.fromtimestamp(now, UTC)
+    length = timedelta(seconds=validity)
+    return begin - min(_SKEW, length / 10), begin + length
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

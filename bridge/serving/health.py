@@ -1,0 +1,86 @@
+"""Health and metrics: is this process alive, may it be given work, and what did it do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import flask
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+Check = Callable[[], str | None]
+"""Gives None when all is well, else why not, in a few words."""
+
+
+class Health:
+    """Named checks of two kinds.
+
+    *Live*: a failure means that only a restart helps. *Ready*: a failure means that this process should not be given
+    work now. A check that raises has failed.
+    """
+
+    def __init__(self) -> None:
+        self._live: dict[str, Check] = {"ping": lambda: None}
+        self._ready: dict[str, Check] = {"ping": lambda: None}
+
+    def live(self, name: str, check: Check) -> None:
+        """Add a check of liveness."""
+        self._live[name] = check
+
+    def ready(self, name: str, check: Check) -> None:
+        """Add a check of readiness."""
+        self._ready[name] = check
+
+    def failures(self) -> dict[str, str]:
+        """Give the readiness checks that fail, with why."""
+        return {name: why for name, why in _results(self._ready).items() if why is not None}
+
+    def app(self) -> flask.Flask:
+        """Make the application: ``/healthz``, ``/livez``, ``/readyz`` with ``?verbose``, and ``/readyz/<check>``."""
+        app = flask.Flask(__name__)
+
+        def endpoint(title: str, checks: dict[str, Check]) -> Callable[..., flask.Response]:
+            def answer(name: str | None = None) -> flask.Response:
+                if name is not None and name not in checks:
+                    return _text(f"no check {name!r}; known: {', '.join(sorted(checks))}\n", 404)
+                results = _results(checks if name is None else {name: checks[name]})
+                good = all(why is None for why in results.values())
+                if good and "verbose" not in flask.request.args:
+                    return _text("ok", 200)
+                lines = [f"[+]{n} ok" if why is None else f"[-]{n} failed: {why}" for n, why in results.items()]
+                lines.append(f"{title} check {'passed' if good else 'failed'}")
+                return _text("\n".join(lines) + "\n", 200 if good else 503)
+
+            return answer
+
+        for title, checks in (("healthz", self._live), ("livez", self._live), ("readyz", self._ready)):
+            view = endpoint(title, checks)
+            app.add_url_rule(f"/{title}", title, view)
+            app.add_url_rule(f"/{title}/<name>", f"{title}-one", view)
+        return app
+
+
+def metrics_app(registry: CollectorRegistry = REGISTRY) -> flask.Flask:
+    """Make the application with ``/metrics``, in the format that the scraper asks for."""
+    app = flask.Flask(__name__)
+
+    @app.get("/metrics")
+    def metrics() -> flask.Response:
+        encode, content_type = choose_encoder(flask.request.headers.get("Accept", ""))
+        return flask.Response(encode(registry), content_type=content_type)
+
+    return app
+
+
+def _results(checks: dict[str, Check]) -> dict[str, str | None]:
+    results: dict[str, str | None] = {}
+    for name, check in checks.items():
+        try:
+            results[name] = check()
+        except Exception as error:
+            results[name] = f"{type(error).__name__}: {error}"
+    return results
+
+
+def _text(text: str, status: int) -> flask.Response:
+    return flask.Response(text, status=status, content_type="text/plain; charset=utf-8")

@@ -1,0 +1,1 @@
+"""slurmrestd: its API versions, its answers and one shared snapshot of what it knows."""

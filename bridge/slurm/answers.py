@@ -1,0 +1,174 @@
+"""What an answer of slurmrestd means: data, or one of the project's errors.
+
+An answer counts as Slurm's own only if it is the JSON object that slurmrestd writes, with ``meta``. Everything else (a
+proxy's 404, a page in HTML, half an answer) says nothing about jobs. Seen on the daemons of 22.05, 24.11 and 26.05:
+
+- 22.05 puts error numbers under ``error_number``, ``error_code`` or ``errno`` and answers 500 where newer ones say 404.
+- A job is queued though ``errors`` is not empty (22.05, e.g. 2015) or ``warnings`` is (26.05): the id decides.
+- Reads answer 500 and -1 while slurmctld is down, hangs or, on 22.05, refuses the token. 1800: it could not be reached.
+- DELETE answers 500 or 403 and error 1, "Operation not permitted", while slurmctld (24.11, 26.05) is down or hangs.
+- DELETE of an unknown job: 500 and 2017 on 22.05, 200 on newer ones, which name each job's result in ``status``.
+- ``jobs`` is null or empty in answers that report a failure: a list counts only with 200 and without errors.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bridge.errors import (
+    SlurmAuthError,
+    SlurmError,
+    SlurmNotFoundError,
+    SlurmRefusedError,
+    SlurmUnavailableError,
+    SlurmUnknownOutcomeError,
+)
+from bridge.slurm.models import ApiVersion, JsonObject
+
+WRITES = frozenset({"submit", "cancel", "set_job", "set_node"})
+LISTS = {"job": "jobs", "jobs": "jobs", "jobs/state": "jobs", "nodes": "nodes", "partitions": "partitions"}
+"""The list that an answer must bring."""
+
+UNKNOWN_JOB, UNKNOWN_NODE, ALREADY_DONE = 2017, 2018, 2021
+AUTHENTICATION = 1007
+NOT_REACHED = frozenset({1800, 2027})
+"""slurmctld could not be reached, or is a backup in standby: the request was surely not carried out."""
+BROKEN_OFF = frozenset({-1, 1801, 1802, 1803, 1804, 1805, 5004, 5005})
+"""The talk between slurmrestd and slurmctld broke off: a write may have been carried out."""
+_NOT_PERMITTED = 1
+_GENERAL = frozenset({-1, 0, 9001})
+"""Numbers that say less than the others in the same answer."""
+_JOB_KEYS = frozenset(
+    (
+        *("job_id", "job_state", "name", "partition", "user_name", "admin_comment", "comment", "nodes"),
+        *("state_reason", "state_description", "submit_time", "start_time", "end_time", "time_limit"),
+        *("restart_cnt", "exit_code", "excluded_nodes"),
+    )
+)
+
+
+def judge(version: ApiVersion | None, endpoint: str, status: int, body: bytes) -> JsonObject:
+    """Return the data of an answer, or raise the error that it stands for.
+
+    ``endpoint`` is a word: ping, diag, submit, cancel, job, jobs, jobs/state, nodes, partitions, set_job, set_node. An
+    empty object stands for "nothing has changed" (304).
+    """
+    if status == 304:
+        return {}
+    data = own(body)
+    if data is None:
+        raise _foreign(endpoint, status, body)
+    if endpoint == "submit" and _job_id(data):
+        return data
+    code, text = _first_error(data)
+    if not code and endpoint == "cancel":
+        code, text = _cancel_result(data)
+    if endpoint == "cancel" and code in (UNKNOWN_JOB, ALREADY_DONE):
+        return data
+    if status < 400 and not code:
+        key = LISTS.get(endpoint)
+        if key and (not isinstance(data.get(key), list) or data.get("errors")):
+            raise SlurmUnavailableError(f"{endpoint}: slurmrestd's answer has no list of {key}: {text}", status=status)
+        if endpoint == "submit":
+            raise SlurmUnknownOutcomeError("submit: slurmrestd's answer has no job id", status=status)
+        return data
+    raise _error(version, endpoint, status, code, text)
+
+
+def own(body: bytes) -> JsonObject | None:
+    """Read an answer that slurmrestd itself has written; ``None`` for any other."""
+    data = json_object(body)
+    if data is None or not isinstance(data.get("meta"), dict):
+        return None
+    return data if "plugin" in data["meta"] and isinstance(data.get("errors"), list) else None
+
+
+def json_object(body: bytes) -> JsonObject | None:
+    """Read a JSON object; ``None`` for anything else."""
+    try:
+        data = json.loads(body, object_hook=_slim)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def warning(data: JsonObject) -> str:
+    """Put what slurmctld said beside a job id into one line."""
+    entries = [*_objects(data.get("errors")), *_objects(data.get("warnings"))]
+    notes = [data.get("job_submit_user_msg"), *(entry.get("error") or entry.get("description") for entry in entries)]
+    texts = dict.fromkeys(note.strip() for note in notes if isinstance(note, str) and note.strip())
+    # 26.05 says the same twice, once with words in front
+    return "; ".join(t for t in texts if not any(t != other and t.endswith(other) for other in texts))[:500]
+
+
+def release(data: JsonObject) -> str:
+    """Read Slurm's release, e.g. ``26.05.5``, from any answer of its own."""
+    slurm = data["meta"].get("slurm") or data["meta"].get("Slurm")
+    text = slurm.get("release") if isinstance(slurm, dict) else ""
+    return text if isinstance(text, str) else ""
+
+
+def _slim(found: dict[str, Any]) -> object:
+    """Keep, while the JSON is read, only what podbridge uses of a job: a list of thousands is many megabytes."""
+    if "job_state" in found:
+        return {key: value for key, value in found.items() if key in _JOB_KEYS}
+    return found
+
+
+def _foreign(endpoint: str, status: int, body: bytes) -> SlurmError:
+    text = " ".join(body[:120].decode("utf-8", "replace").split())
+    if status == 401:
+        return SlurmAuthError(f"{endpoint}: slurmrestd refuses the token: {text}", status=status)
+    message = f"{endpoint}: the answer is not Slurm's own: HTTP {status} {text}".rstrip()
+    # 4xx: the one who answered has turned the request away; anything else may have passed it on before
+    if endpoint in WRITES and (not 400 <= status < 500 or status == 408):
+        return SlurmUnknownOutcomeError(message, status=status)
+    return SlurmUnavailableError(message, status=status)
+
+
+def _error(version: ApiVersion | None, endpoint: str, status: int, code: int, text: str) -> SlurmError:
+    message = f"{endpoint}: {text or 'no reason given'} ({f'Slurm error {code}' if code else f'HTTP {status}'})"
+    if code == AUTHENTICATION or status == 511:
+        return SlurmAuthError(message, code=code, status=status, hint="is the token expired, or another cluster's?")
+    if code in NOT_REACHED:
+        return SlurmUnavailableError(message, code=code, status=status)
+    if code in BROKEN_OFF or (not code and status >= 500) or (endpoint == "cancel" and code == _NOT_PERMITTED):
+        hint = None
+        if version is not None and not version.numbers and code in (-1, 5005):
+            hint = "this version of Slurm answers so too when it does not accept the token"
+        kind = SlurmUnknownOutcomeError if endpoint in WRITES else SlurmUnavailableError
+        return kind(message, code=code, status=status, hint=hint)
+    unknown = UNKNOWN_NODE if endpoint == "set_node" else UNKNOWN_JOB
+    if code == unknown and endpoint in ("job", "set_job", "set_node"):
+        return SlurmNotFoundError(message, code=code, status=status)
+    return SlurmRefusedError(message, code=code, status=status)
+
+
+def _first_error(data: JsonObject) -> tuple[int, str]:
+    """Give the most telling number in ``errors`` (0: none) and all the texts."""
+    code, texts = 0, []
+    for entry in _objects(data.get("errors")):
+        numbers = [entry.get(key) for key in ("error_number", "error_code", "errno")]
+        number = next((n for n in numbers if isinstance(n, int)), 0)
+        if number and (not code or code in _GENERAL):
+            code = number
+        texts += [text for text in (entry.get("error"), entry.get("description")) if isinstance(text, str) and text]
+    return code, ": ".join(dict.fromkeys(texts))[:300]
+
+
+def _cancel_result(data: JsonObject) -> tuple[int, str]:
+    for entry in _objects(data.get("status")):
+        error = entry.get("error")
+        if isinstance(error, dict) and isinstance(error.get("code"), int) and error["code"]:
+            return error["code"], str(error.get("message") or error.get("string") or "")
+    return 0, ""
+
+
+def _job_id(data: JsonObject) -> bool:
+    job_id = data.get("job_id")
+    return isinstance(job_id, int) and not isinstance(job_id, bool) and job_id > 0
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

@@ -1,0 +1,28 @@
+"""The way back from a Slurm job to its pods: one JSON object in the job's comment."""
+
+from __future__ import annotations
+
+import json
+
+from bridge.slurm.models import JobLink, PodRef
+
+
+def encode(link: JobLink) -> str:
+    """Write ``{"cluster": ..., "pods": [{"namespace": ..., "name": ..., "uid": ...}]}`` without spaces."""
+    pods = [{"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in link.pods]
+    return json.dumps({"cluster": link.cluster, "pods": pods}, separators=(",", ":"))
+
+
+def decode(text: str) -> JobLink | None:
+    """Read a comment; ``None`` for anything that :func:`encode` would not write: it is somebody else's."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        data = json.loads(text)
+        link = JobLink(
+            data["cluster"], tuple(PodRef(pod["namespace"], pod["name"], pod["uid"]) for pod in data["pods"])
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    words = [link.cluster, *(word for pod in link.pods for word in (pod.namespace, pod.name, pod.uid))]
+    return link if link.pods and all(isinstance(word, str) and word for word in words) else None

@@ -1,0 +1,184 @@
+"""What podbridge asks of Slurm and what it reads back, the same for every API version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """One pod of a job, as its comment names it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobLink:
+    """The way back from a job to its pods, kept in the job's ``admin_comment`` (``comment`` where that can't be set).
+
+    ``cluster`` is the UID of the Kubernetes namespace kube-system: several clusters may share one Slurm, and none may
+    take the other's jobs for its own left-overs.
+    """
+
+    cluster: str
+    pods: tuple[PodRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """One placeholder job to ask for.
+
+    ``cpus`` counts CPUs a task, ``memory_mib`` MiB a node, ``time_limit`` minutes; 0 or empty leaves it to Slurm.
+    ``gres`` is the list of expressions like ``gpu:2`` or ``gpu:a100:1``. ``external``: a job
+    without any process.
+    """
+
+    name: str
+    link: JobLink
+    external: bool
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraints: str = ""
+    licenses: str = ""
+    reservation: str = ""
+    wckey: str = ""
+    mcs_label: str = ""
+    user_id: str = ""
+    group_id: str = ""
+    priority: int | None = None
+    cpus: int = 0
+    memory_mib: int = 0
+    gres: tuple[str, ...] = ()
+    min_nodes: int = 1
+    max_nodes: int | None = None
+    tasks: int = 1
+    time_limit: int = 0
+    exclusive: bool = False
+    excluded_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as Slurm tells it. ``states`` as in :mod:`bridge.slurm.states`; times are epoch seconds, 0 when unset."""
+
+    job_id: int
+    states: frozenset[str]
+    link: JobLink | None = None
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
+    description: str = ""
+    name: str = ""
+    partition: str = ""
+    user_name: str = ""
+    submit_time: float = 0
+    start_time: float = 0
+    end_time: float = 0
+    time_limit: int = 0
+    restarts: int = 0
+    exit_code: int = 0
+    excluded_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as Slurm tells it. ``memory_mib`` is RealMemory; ``reason`` is the administrator's or Slurm's."""
+
+    name: str
+    states: frozenset[str]
+    reason: str = ""
+    cpus: int = 0
+    memory_mib: int = 0
+    gres: str = ""
+    partitions: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A job in the snapshot.
+
+    ``said`` counts how often in a row slurmctld itself, in separate authoritative answers, has told this very same end
+    (a terminal state, or "no such job"); 0 while the job lives. Nothing is ended before ``said`` reaches 2.
+    ``missing`` is true where slurmctld says that it knows no such job any more; ``job`` is then as it was seen last.
+    ``since`` is the monotonic time of the first of these answers.
+    """
+
+    job: Job
+    said: int = 0
+    missing: bool = False
+    since: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition: its nodes, whether it is Slurm's default, and its longest time in minutes (0: no limit)."""
+
+    name: str
+    nodes: tuple[str, ...] = ()
+    default: bool = False
+    max_minutes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One consistent, read-only view of Slurm, shared by the whole process.
+
+    ``sequence`` grows with each authoritative answer; 0 means that slurmctld has not answered yet. ``began`` is the
+    monotonic time at which the newest answer was asked for: what happened before it is in it. ``settled_since`` is the
+    monotonic time since which slurmctld has answered without a break. ``jobs`` holds podbridge's own jobs of this
+    cluster alone, by id; ``by_uid`` the ids of the jobs of a pod UID, lowest first.
+    """
+
+    sequence: int = 0
+    began: float = 0
+    settled_since: float = 0
+    jobs: Mapping[int, Known] = field(default_factory=dict)
+    by_uid: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    partitions: Mapping[str, Partition] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """slurmctld took the job; ``warning`` is what it said beside the id."""
+
+    job_id: int
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersion:
+    """What one ``data_parser`` version of the REST API can do and how its few differing fields look."""
+
+    name: str
+    script_in_job: bool = True
+    lists: bool = True
+    numbers: bool = True
+    job_states: bool = True
+    external_jobs: bool = False
+    exclude_nodes: bool = True
+    node_updates: bool = True
+    admin_comment: bool = True
+    other_users: bool = True
+    default_partition: bool = False
+    """Whether partitions tell which of them is the default."""
+
+    def missing(self) -> list[str]:
+        """Say in words what podbridge can't do over this version."""
+        words: dict[str, bool] = {
+            "external placeholder jobs (batch ones are used)": self.external_jobs,
+            "exclude nodes (pods that fit only some nodes of a partition are refused)": self.exclude_nodes,
+            "drain nodes (a cordon stays in Kubernetes)": self.node_updates,
+            "admin_comment (comment is used: the job's owner can change it)": self.admin_comment,
+            "jobs of other users (user-id and group-id are refused)": self.other_users,
+        }
+        return [text for text, able in words.items() if not able]
+
+
+JsonObject = dict[str, Any]

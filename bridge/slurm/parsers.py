@@ -1,0 +1,241 @@
+"""Narrow readers and writers of what slurmrestd takes and gives, tolerant of what other versions make of a field.
+
+A number may come as ``5``, ``"5"``, ``{"set": true, "infinite": false, "number": 5}``, -1 or null; a list as a list or
+as a text with commas; a state as one word or several. Unknown fields are passed over, missing ones read as unset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bridge.errors import SlurmError, SlurmRefusedError
+from bridge.slurm import hostlist, link
+from bridge.slurm.models import ApiVersion, Job, JobRequest, JsonObject, Node, Partition
+
+PLACEHOLDER_SCRIPT = """\
+#!/bin/sh
+# Placeholder of podbridge: it holds the room of Kubernetes pods until it is cancelled.
+# Started a second time it ends at once: its room was lost, and podbridge asks again itself.
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0
+exec sleep 2147483647
+"""
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+
+def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
+    """Write the body of ``POST job/submit``.
+
+    Raises :class:`SlurmRefusedError` for what the version can't say: leaving it out would ask for something else.
+    """
+    _check(request, version)
+    job: JsonObject = {
+        "name": request.name,
+        "current_working_directory": "/",
+        "tasks": request.tasks,
+        ("admin_comment" if version.admin_comment else "comment"): link.encode(request.link),
+    }
+    for key in ("partition", "account", "qos", "constraints", "licenses", "reservation", "wckey", "mcs_label"):
+        if getattr(request, key):
+            job[key] = getattr(request, key)
+    if request.cpus:
+        job["cpus_per_task"] = request.cpus
+    if request.memory_mib:
+        job["memory_per_node"] = _number(request.memory_mib, version)
+    if request.time_limit:
+        job["time_limit"] = _number(request.time_limit, version)
+    if version.numbers:
+        _write_new(job, request)
+    else:
+        _write_old(job, request)
+    if request.external:
+        job["flags"] = ["EXTERNAL_JOB"]
+        return {"job": job}
+    job["standard_output"] = "/dev/null"
+    if version.script_in_job:
+        return {"job": {**job, "script": PLACEHOLDER_SCRIPT}}
+    return {"script": PLACEHOLDER_SCRIPT, "job": job}
+
+
+def _check(request: JobRequest, version: ApiVersion) -> None:
+    cannot = [
+        (request.external and not version.external_jobs, "make external jobs"),
+        (request.excluded_nodes and not version.exclude_nodes, "exclude nodes"),
+        ((request.user_id or request.group_id) and not version.other_users, "submit jobs of other users"),
+    ]
+    words = [what for asked, what in cannot if asked]
+    if words:
+        raise SlurmRefusedError(f"API version {version.name} of slurmrestd can't {' or '.join(words)}")
+
+
+def _write_new(job: JsonObject, request: JobRequest) -> None:
+    job["environment"] = [f"PATH={SEARCH_PATH}"]
+    job["requeue"] = False
+    job["minimum_nodes"] = request.min_nodes
+    if request.max_nodes is not None:
+        job["maximum_nodes"] = request.max_nodes
+    if request.priority is not None:
+        job["priority"] = {"set": True, "infinite": False, "number": request.priority}
+    if request.gres:
+        job["tres_per_node"] = ",".join("gres/" + item for item in _bare_gres(request))
+    if request.exclusive:
+        job["shared"] = ["none"]
+    if request.excluded_nodes:
+        job["excluded_nodes"] = [hostlist.compress(request.excluded_nodes)]
+    if request.user_id:
+        job["user_id"] = request.user_id
+    if request.group_id:
+        job["group_id"] = request.group_id
+
+
+def _write_old(job: JsonObject, request: JobRequest) -> None:
+    job["environment"] = {"PATH": SEARCH_PATH}
+    # "requeue": false is read as true, and a list for nodes is ignored, both without a word
+    job["no_requeue"] = True
+    highest = request.max_nodes
+    job["nodes"] = str(request.min_nodes) if highest is None else f"{request.min_nodes}-{highest}"
+    if request.priority is not None:
+        job["priority"] = str(request.priority)
+    if request.gres:
+        job["gres"] = ",".join(_bare_gres(request))
+    if request.exclusive:
+        # the document says true, the daemon takes this word only
+        job["exclusive"] = "exclusive"
+
+
+def _bare_gres(request: JobRequest) -> Iterable[str]:
+    for item in request.gres:
+        for part in item.split(","):
+            yield part.strip().removeprefix("gres/").removeprefix("gres:")
+
+
+def _number(value: int, version: ApiVersion) -> object:
+    return {"set": True, "infinite": False, "number": value} if version.numbers else value
+
+
+def read_job(obj: JsonObject, own_user: str = "") -> Job:
+    """Read one job.
+
+    The link is believed in ``admin_comment``, which Slurm lets only operators write, and in ``comment``, which every
+    owner of a job may write, only where the job belongs to ``own_user``. Raises ``ValueError`` without a job id.
+    """
+    user = text(obj.get("user_name"))
+    found = link.decode(text(obj.get("admin_comment")))
+    if found is None and own_user and user == own_user:
+        found = link.decode(text(obj.get("comment")))
+    reason = text(obj.get("state_reason"))
+    return Job(
+        job_id=job_id(obj),
+        states=states(obj.get("job_state")),
+        link=found,
+        nodes=_hosts(text(obj.get("nodes"))),
+        reason="" if reason == "None" else reason,
+        description=text(obj.get("state_description")),
+        name=text(obj.get("name")),
+        partition=text(obj.get("partition")),
+        user_name=user,
+        submit_time=number(obj.get("submit_time")),
+        start_time=number(obj.get("start_time")),
+        end_time=number(obj.get("end_time")),
+        time_limit=int(number(obj.get("time_limit"))),
+        restarts=int(number(obj.get("restart_cnt"))),
+        exit_code=_exit_code(obj.get("exit_code")),
+        excluded_nodes=_hosts(text(obj.get("excluded_nodes"))),
+    )
+
+
+def read_node(obj: JsonObject) -> Node:
+    """Read one node; raises ``ValueError`` if it has no name."""
+    return Node(
+        name=_name(obj),
+        states=states(obj.get("state"), obj.get("state_flags")),
+        reason=text(obj.get("reason")),
+        cpus=int(number(obj.get("cpus"))),
+        memory_mib=int(number(obj.get("real_memory"))),
+        gres=text(obj.get("gres")),
+        partitions=words(obj.get("partitions")),
+        features=words(obj.get("features")),
+    )
+
+
+def read_partition(obj: JsonObject) -> Partition:
+    """Read one partition. Some versions do not tell which is the default (``ApiVersion.default_partition``)."""
+    nodes, limits = obj.get("nodes"), obj.get("maximums")
+    configured = nodes.get("configured") if isinstance(nodes, dict) else nodes
+    longest = limits.get("time") if isinstance(limits, dict) else obj.get("max_time_limit")
+    return Partition(
+        name=_name(obj),
+        nodes=_hosts(text(configured)),
+        default="DEFAULT" in states(obj.get("flags")),
+        max_minutes=int(number(longest)),
+    )
+
+
+def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
+    """Read ``jobs/state``. Array and het jobs (``12_[1-3]``, ``12+0``) are passed over: podbridge makes none."""
+    found = {}
+    for entry in entries:
+        try:
+            found[job_id(entry)] = states(entry.get("state"))
+        except ValueError:
+            continue
+    return found
+
+
+def job_id(obj: JsonObject) -> int:
+    """Read a plain job id; raises ``ValueError`` where there is none."""
+    value = obj.get("job_id")
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ValueError(f"not a job id: {value!r}")
+    return value
+
+
+def text(value: object) -> str:
+    """Read a text; anything else, and Slurm's ``(null)``, is empty."""
+    return value if isinstance(value, str) and value != "(null)" else ""
+
+
+def words(value: object) -> tuple[str, ...]:
+    """Read a list of words, or a text with commas."""
+    items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
+    return tuple(item.strip() for item in items if isinstance(item, str) and item.strip())
+
+
+def states(*values: object) -> frozenset[str]:
+    """Read states, flags or both, in capitals whatever the version."""
+    return frozenset(word.upper() for value in values for word in words(value))
+
+
+def number(value: object) -> float:
+    """Read a number; unset, infinite and negative ones (22.05's way to say infinite) are 0."""
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set") is True and value.get("infinite") is not True else 0
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return 0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+        return 0
+    return value
+
+
+def _exit_code(value: object) -> int:
+    if isinstance(value, dict):
+        return int(number(value.get("return_code")))
+    return int(number(value)) >> 8  # 22.05 gives what wait() gave
+
+
+def _name(obj: JsonObject) -> str:
+    name = text(obj.get("name"))
+    if not name:
+        raise ValueError("no name")
+    return name
+
+
+def _hosts(value: str) -> tuple[str, ...]:
+    try:
+        return hostlist.expand(value)
+    except SlurmError:
+        return ()

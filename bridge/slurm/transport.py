@@ -1,0 +1,163 @@
+"""HTTP to slurmrestd: connections, time limits, and what a failure on the wire means."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import requests
+from requests.adapters import HTTPAdapter
+
+from bridge.clock import Clock
+from bridge.config import Config
+from bridge.errors import ConfigError, SlurmUnavailableError, SlurmUnknownOutcomeError
+from bridge.metrics import SLURM_REQUEST_SECONDS, SLURM_REQUESTS, SLURM_RESPONSE_BYTES
+from bridge.slurm.answers import WRITES
+from bridge.slurm.auth import TokenSource
+from bridge.slurm.models import JsonObject
+
+_CHUNK = 1 << 16
+LARGEST_ANSWER = 1 << 29
+"""Bytes. 20,000 jobs, more than Slurm keeps by default, are 180 MB."""
+_NOT_SENT = frozenset(
+    (
+        *("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "ConnectionRefusedError"),
+        *("FileNotFoundError", "PermissionError", "SSLCertVerificationError", "InvalidHeader", "InvalidURL"),
+    )
+)
+"""Classes of the errors that come before a request is sent."""
+
+
+class Transport:
+    """One pool of connections to slurmrestd over http, https or a unix socket; for any thread."""
+
+    def __init__(self, config: Config, tokens: TokenSource, *, pool_size: int, clock: Clock) -> None:
+        self._tokens, self._clock = tokens, clock
+        self._timeout = (config.slurm.connect_timeout, config.slurm.read_timeout)
+        self._session = requests.Session()
+        self._session.trust_env = False  # no look-up of proxies and .netrc at every call
+        adapter = HTTPAdapter(pool_connections=1, pool_maxsize=pool_size, max_retries=0)
+        self._base = config.slurm_rest_api
+        if self._base.startswith("unix://"):
+            adapter = _UnixAdapter(unquote(self._base.removeprefix("unix://")), pool_maxsize=pool_size)
+            self._base = "http://localhost"
+        else:
+            self._session.proxies.update(requests.utils.get_environ_proxies(self._base))
+            self._use_certificates(config)
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
+
+    def _use_certificates(self, config: Config) -> None:
+        slurm = config.slurm
+        for key, path in (("caFile", slurm.ca_file), ("certFile", slurm.cert_file), ("keyFile", slurm.key_file)):
+            if path is not None and not path.is_file():
+                raise ConfigError(f"slurm.{key}: no such file: {path}")
+        if slurm.ca_file is not None:
+            self._session.verify = str(slurm.ca_file)
+        if slurm.cert_file is not None:
+            pair = (str(slurm.cert_file), str(slurm.key_file)) if slurm.key_file else str(slurm.cert_file)
+            self._session.cert = pair
+
+    def send(self, method: str, path: str, endpoint: str, body: JsonObject | None = None) -> tuple[int, bytes]:
+        """Send one request, give status and body of the answer.
+
+        The whole answer must be there within twice the read time limit. Raises :class:`SlurmUnavailableError` where
+        none came, :class:`SlurmUnknownOutcomeError` where a write may have been carried out all the same.
+        """
+        headers = self._tokens.headers()
+        began = self._clock.monotonic()
+        code = "none"
+        try:
+            with self._session.request(
+                method,
+                self._base + path,
+                headers=headers,
+                json=body,
+                timeout=self._timeout,
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                code = str(response.status_code)
+                content = self._read(response, began)
+                return response.status_code, content
+        except (requests.RequestException, OSError, ValueError) as error:
+            if isinstance(error, ValueError) and not isinstance(error, requests.RequestException):
+                raise SlurmUnavailableError(f"{endpoint}: can't be asked for: {error}") from error
+            why = f"{endpoint}: no answer from slurmrestd: {_innermost(error)}"
+            if endpoint in WRITES and _NOT_SENT.isdisjoint(_class_names(error)):
+                raise SlurmUnknownOutcomeError(why) from error
+            raise SlurmUnavailableError(why) from error
+        finally:
+            SLURM_REQUESTS.labels(endpoint, code).inc()
+            SLURM_REQUEST_SECONDS.labels(endpoint).observe(self._clock.monotonic() - began)
+
+    def _read(self, response: requests.Response, began: float) -> bytes:
+        """Read the body; a time limit of ``requests`` alone counts anew at every byte."""
+        parts, size = [], 0
+        for chunk in response.iter_content(_CHUNK):
+            parts.append(chunk)
+            size += len(chunk)
+            if size > LARGEST_ANSWER:
+                raise requests.ConnectionError(f"more than {LARGEST_ANSWER} bytes")
+            if self._clock.monotonic() - began > 2 * self._timeout[1]:
+                raise requests.ReadTimeout(f"not complete after {2 * self._timeout[1]:g} s")
+        SLURM_RESPONSE_BYTES.inc(size)
+        return b"".join(parts)
+
+
+class _UnixAdapter(HTTPAdapter):
+    """Connects to a unix socket whatever host the URL names."""
+
+    def __init__(self, path: str, pool_maxsize: int) -> None:
+        self._path = path
+        super().__init__(pool_connections=1, pool_maxsize=pool_maxsize, max_retries=0)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        """Make the pool manager, with a pool whose connections go to the socket."""
+        super().init_poolmanager(*args, **kwargs)
+        path = self._path
+        pool: Any = self.poolmanager.pool_classes_by_scheme["http"]
+
+        class Connection(pool.ConnectionCls):  # type: ignore[misc]
+            def _new_conn(self) -> socket.socket:
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                try:
+                    connection.settimeout(self.timeout)
+                    connection.connect(path)
+                except OSError:
+                    connection.close()
+                    raise
+                return connection
+
+        class Pool(pool):  # type: ignore[misc]
+            ConnectionCls = Connection
+
+        self.poolmanager.pool_classes_by_scheme = {"http": Pool}
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Walk from an error to what it stands for: causes, contexts and errors that others carry as arguments."""
+    seen: set[int] = set()
+    waiting: list[object] = [error]
+    while waiting:
+        item = waiting.pop(0)
+        if isinstance(item, BaseException) and id(item) not in seen:
+            seen.add(id(item))
+            yield item
+            waiting += [getattr(item, "reason", None), item.__cause__, item.__context__, *item.args]
+
+
+def _class_names(error: BaseException) -> set[str]:
+    return {type(item).__name__ for item in _chain(error)}
+
+
+def _innermost(error: BaseException) -> str:
+    """The operating system's own words where there are any; library texts name objects and addresses in memory."""
+    for item in _chain(error):
+        if isinstance(item, OSError) and item.strerror and not isinstance(item, requests.RequestException):
+            return item.strerror
+    if isinstance(error, requests.Timeout):
+        return "timed out"
+    return str(error)[:200] or type(error).__name__

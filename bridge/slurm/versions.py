@@ -1,0 +1,60 @@
+"""The versions of slurmrestd's API that podbridge speaks, and how to choose one.
+
+One row each. Rows v0.0.38 (Slurm 22.05), v0.0.40 to v0.0.42 (24.11) and v0.0.42 to v0.0.45 (26.05) were tried on these
+daemons; v0.0.39 (23.02) is from its published description. ``jobs/state/`` came with Slurm 24.05: 24.11 serves it
+under v0.0.40 too, but 23.11, whose newest version that is, does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bridge.errors import ConfigError, SlurmError
+from bridge.slurm.models import ApiVersion
+
+_ROWS = (
+    ApiVersion(
+        "v0.0.38",
+        script_in_job=False,
+        lists=False,
+        numbers=False,
+        job_states=False,
+        exclude_nodes=False,
+        node_updates=False,
+        admin_comment=False,
+        other_users=False,
+        default_partition=True,
+    ),
+    ApiVersion("v0.0.39", script_in_job=False, job_states=False),
+    ApiVersion("v0.0.40", script_in_job=False, job_states=False),
+    ApiVersion("v0.0.41"),
+    ApiVersion("v0.0.42"),
+    ApiVersion("v0.0.43", external_jobs=True),
+    ApiVersion("v0.0.44", external_jobs=True),
+    ApiVersion("v0.0.45", external_jobs=True, default_partition=True),
+)
+
+VERSIONS: dict[str, ApiVersion] = {row.name: row for row in _ROWS}
+"""Oldest first."""
+
+
+def newest_common(served: Iterable[str], pinned: str | None) -> ApiVersion:
+    """Choose the newest version that both sides know, or the ``pinned`` one.
+
+    Raises :class:`ConfigError` where the pinned version can't be had, :class:`SlurmError` where none is common.
+    """
+    known, offered = ", ".join(VERSIONS), sorted(set(served))
+    theirs = ", ".join(offered) or "none"
+    if pinned is not None:
+        if pinned not in VERSIONS:
+            raise ConfigError(f"slurmApiVersion: {pinned} is not known to podbridge (it knows {known})")
+        if pinned not in offered:
+            raise ConfigError(f"slurmApiVersion: {pinned} is not served by slurmrestd (it serves {theirs})")
+        return VERSIONS[pinned]
+    for name in reversed(VERSIONS):
+        if name in offered:
+            return VERSIONS[name]
+    raise SlurmError(
+        f"slurmrestd serves no API version that podbridge knows: it serves {theirs}, podbridge knows {known}",
+        hint="start slurmrestd with one of these data_parser plugins, or update podbridge",
+    )
