@@ -96,7 +96,7 @@ class Slurm(Section):
     connect_timeout: Seconds = 3
     read_timeout: Seconds = 15
     poll_busy: Seconds = Field(0.4, description="Period of the poller while something is pending.")
-    poll_idle: Seconds = Field(5, description="Period of the poller while nothing is.")
+    poll_idle: Seconds = Field(2, description="Period of the poller while nothing is.")
     detail_budget: Annotated[int, Field(ge=1, le=100)] = Field(
         4, description="Pending jobs whose reason is refreshed in each poll: a fixed load, however many wait."
     )

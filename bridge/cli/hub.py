@@ -14,7 +14,7 @@ from admission.server import Admission
 from bridge import __version__, names
 from bridge.clock import SystemClock
 from bridge.config import Config, jwt_source
-from bridge.errors import BridgeError, KubeError
+from bridge.errors import BridgeError, KubeError, LostLeadershipError
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
@@ -56,7 +56,7 @@ class Hub:
         self.identity = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
         self.kube = KubeClient.load(kubeconfig, context, user_agent=f"podbridge/{__version__} {self.identity}")
         self.electors: list[Elector] = []
-        self.events = EventRecorder(self.kube, component=names.COMPONENT, clock=self.clock)
+        self.events = EventRecorder(self.kube.fenced(self._lead_any), component=names.COMPONENT, clock=self.clock)
         self._servers: list[Server] = []
 
     def run(self) -> int:
@@ -165,6 +165,11 @@ class Hub:
         self.supervisor.spawn(f"elector-{name}", lambda: self._elect(elector))
         return elector
 
+    def _lead_any(self) -> None:
+        """Let Events be written only while this process leads something: a stopped leader that goes on writes none."""
+        if self.electors and not any(elector.held for elector in self.electors):
+            raise LostLeadershipError("no lease is held: Event not written")
+
     def _elect(self, elector: Elector) -> None:
         elector.run(self.supervisor)
         self.supervisor.stopping.wait()
@@ -173,9 +178,9 @@ class Hub:
         failure = self.supervisor.failure
         if failure is not None:
             log.error("ending", extra=kv(why=failure))
+        self.events.flush(2)
         for elector in self.electors:
             elector.release()
-        self.events.flush(2)
         left = self.supervisor.join(2)
         if left:
             log.warning("threads still busy at the end", extra=kv(threads=",".join(left)))

@@ -87,12 +87,11 @@ def admission_command(config: Path | None, kubeconfig: str | None, context: str 
     where = Where(config, kubeconfig, context)
     if not unregister:
         sys.exit(_run(where, ("admission",)))
-    from admission.registration import unregister as take_away
+    from admission.server import unregister as take_away
     from bridge import config as configuration
     from bridge.kube.client import KubeClient
 
-    configuration.load(config)
-    for name in take_away(KubeClient.load(kubeconfig, context)):
+    for name in take_away(configuration.load(config), KubeClient.load(kubeconfig, context)):
         click.echo(f"removed {name}")
 
 

@@ -17,7 +17,8 @@ from bridge import names
 from bridge.errors import BridgeError, ConfigError
 from bridge.slurm.parsers import job_body
 from bridge.slurm.versions import VERSIONS
-from bridge.workload import annotations, translate
+from bridge.workload import translate
+from bridge.workload.annotations import merge
 
 OFFLINE_UID = "00000000-0000-0000-0000-000000000000"
 
@@ -80,7 +81,7 @@ def _record(
     namespace = pod["metadata"]["namespace"]
     record: dict[str, Any] = {"pod": f"{namespace}/{pod['metadata']['name']}"}
     managed = config.managed_namespace_selector is not None or namespace in config.managed_namespaces
-    jobs = annotations.merge([inherited])
+    jobs = merge([inherited])
     patch = mutate(pod, scheduler=config.scheduler_name, managed=managed, inherited=jobs)
     record["patch"] = patch
     for operation in patch:

@@ -14,7 +14,7 @@ from bridge.kube.client import KubeClient
 from bridge.kube.resources import EVENTS, NODES, PODS
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Job, Node
-from bridge.workload import pods
+from bridge.workload.pods import Pod, uid
 
 
 class Session:
@@ -67,8 +67,8 @@ class Session:
         ]
         return items
 
-    def events(self, pod: pods.Pod) -> list[dict[str, Any]]:
+    def events(self, pod: Pod) -> list[dict[str, Any]]:
         """List the Events of a pod, oldest first."""
         found = self.kube.get(EVENTS.path(pod["metadata"]["namespace"]))["items"]
-        ours = [event for event in found if (event.get("regarding") or {}).get("uid") == pods.uid(pod)]
+        ours = [event for event in found if (event.get("regarding") or {}).get("uid") == uid(pod)]
         return sorted(ours, key=lambda event: event.get("eventTime") or event["metadata"]["creationTimestamp"])

@@ -1,0 +1,1 @@
+"""The webhook: a review comes in, a patch or a refusal goes out."""

@@ -1,0 +1,85 @@
+"""What the owners of a pod say about its job: the annotations of its Job, of that Job's JobSet, and so on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from admission import pods
+from bridge.clock import Clock, SystemClock
+from bridge.errors import KubeForbiddenError, KubeNotFoundError
+from bridge.kube.client import KubeClient
+from bridge.kube.resources import resource_of
+from bridge.logs import kv
+from bridge.workload.annotations import merge
+
+log = logging.getLogger(__name__)
+
+DEEPEST = 6
+REMEMBER = 5.0
+"""Seconds that an owner's metadata is good for: a Job's pods come in quick succession."""
+MOST_REMEMBERED = 10_000
+_SYSTEM_CLOCK = SystemClock()
+
+Read = Callable[[Mapping[str, Any], str], Mapping[str, Any] | None]
+"""``read(owner reference, namespace)`` gives the owner's metadata, or None where there is none to read."""
+
+
+def read_from(client: KubeClient) -> Read:
+    """Read the metadata of owners from the API server; an owner that can't be read says nothing."""
+
+    def read(reference: Mapping[str, Any], namespace: str) -> Mapping[str, Any] | None:
+        resource = resource_of(str(reference["apiVersion"]), str(reference["kind"]))
+        path = resource.path(namespace if resource.namespaced else None, str(reference["name"]))
+        try:
+            found = client.get(path, metadata_only=True)
+        except KubeNotFoundError:
+            return None
+        except KubeForbiddenError as error:
+            log.warning("owner can't be read: its annotations are not used", extra=kv(error=error))
+            return None
+        metadata: Mapping[str, Any] = found.get("metadata") or {}
+        return metadata
+
+    return read
+
+
+class Owners:
+    """Walks from a pod to its owners, from one controller to the next."""
+
+    def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK) -> None:
+        self._read = read
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[Mapping[str, Any] | None, float]] = {}
+
+    def annotations(self, pod: pods.Pod, namespace: str) -> dict[str, str]:
+        """Give the job annotations of the owners; the nearest owner wins. Raises ``Kube*`` errors."""
+        layers: list[Mapping[str, str]] = []
+        reference = pods.controller(pod)
+        while reference is not None and len(layers) < DEEPEST:
+            metadata = self._metadata(reference, namespace)
+            if metadata is None:
+                break
+            layers.append(metadata.get("annotations") or {})
+            reference = pods.controller({"metadata": metadata})
+        return merge(layers)
+
+    def _metadata(self, reference: Mapping[str, Any], namespace: str) -> Mapping[str, Any] | None:
+        uid = str(reference.get("uid"))
+        now = self._clock.monotonic()
+        with self._lock:
+            known = self._known.get(uid)
+        if known is not None and now < known[1]:
+            return known[0]
+        metadata = self._read(reference, namespace)
+        # the name may belong to another object by now; and a pod may claim an owner that never was its own
+        if metadata is not None and metadata.get("uid") != uid:
+            metadata = None
+        with self._lock:
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            self._known[uid] = (metadata, now + REMEMBER)
+        return metadata

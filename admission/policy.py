@@ -1,0 +1,127 @@
+"""From a review to its answer: the pure decisions, and the two questions that need the API server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from admission import pods, validate
+from admission.mutate import mutate
+from admission.owners import Owners
+from admission.permissions import Permissions
+from admission.review import Json, Review, allow, deny
+from admission.validate import Rules, Verdict
+from bridge import names
+from bridge.config import Config
+from bridge.errors import BridgeError
+from bridge.logs import kv
+from bridge.workload.resources import Resources
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER = 2
+"""Seconds until a request that could not be judged may be tried again."""
+
+NodesView = Callable[[], Sequence[Resources]]
+"""What each managed node offers; empty as long as nobody knows."""
+
+
+class Policy:
+    """What admission does with pods, as configured.
+
+    ``selected`` in its methods tells whether the API server found the namespace by the selector of managed namespaces.
+    With a list of namespaces that is checked here again; with a label selector the API server's word is taken: it
+    alone knows the labels as they are at this moment.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        permissions: Permissions,
+        owners: Owners,
+        *,
+        trusted: frozenset[str] = frozenset(),
+        nodes: NodesView = tuple,
+    ) -> None:
+        self._scheduler = config.scheduler_name
+        self._namespaces = None if config.managed_namespace_selector else frozenset(config.managed_namespaces)
+        self._rules = Rules(config.scheduler_name, trusted, config.gres, config.exclusive)
+        self._permissions = permissions
+        self._owners = owners
+        self._nodes = nodes
+
+    def mutate(self, review: Review, selected: bool) -> Json:
+        """Answer a review of ``/mutate``."""
+        if review.operation != "CREATE" or review.subresource:
+            return allow(review.uid)
+        managed = self._managed(review, selected)
+        pod = review.object
+        try:
+            inherited = self._owners.annotations(pod, review.namespace) if self._ours(pod, managed) else {}
+        except BridgeError as error:
+            return _unjudged(review, "the pod's owners could not be read", error)
+        patch = mutate(pod, scheduler=self._scheduler, managed=managed, user_name=review.user_name, inherited=inherited)
+        return allow(review.uid, patch)
+
+    def validate(self, review: Review, selected: bool) -> Json:
+        """Answer a review of ``/validate``."""
+        pod = review.object if review.operation == "CREATE" else review.old
+        if not self._ours(pod, self._managed(review, selected)):
+            return allow(review.uid)
+        verdict = self._verdict(review)
+        if verdict is None:
+            return allow(review.uid)
+        try:
+            missing = self._permissions.missing(review.user, verdict.permissions, review.namespace)
+        except BridgeError as error:
+            return _unjudged(review, f"the permission for {', '.join(verdict.permissions)} could not be checked", error)
+        forbidden = verdict.forbidden + [_no_permission(review, key) for key in missing]
+        problems = verdict.invalid + forbidden
+        if not problems:
+            return allow(review.uid, warnings=verdict.warnings)
+        message = problems[0] if len(problems) == 1 else f"{len(problems)} problems: " + "; ".join(problems)
+        if forbidden:
+            return deny(review.uid, message, warnings=verdict.warnings)
+        return deny(review.uid, message, code=422, reason="Invalid", warnings=verdict.warnings)
+
+    def _verdict(self, review: Review) -> Verdict | None:
+        if review.subresource == "resize":
+            return validate.resize(review.old, self._rules)
+        if review.subresource:
+            return None
+        if review.operation == "CREATE":
+            return validate.create(review.object, review.user_name, self._rules, self._nodes())
+        if review.operation == "UPDATE":
+            return validate.update(review.old, review.object, review.user_name, self._rules)
+        return None
+
+    def _managed(self, review: Review, selected: bool) -> bool:
+        return selected and (self._namespaces is None or review.namespace in self._namespaces)
+
+    def _ours(self, pod: pods.Pod, managed: bool) -> bool:
+        return bool(pod) and (managed or pods.scheduler_name(pod) == self._scheduler)
+
+
+def _no_permission(review: Review, key: str) -> str:
+    resource = f"{names.PERMISSION_RESOURCE}.{names.PERMISSION_GROUP}/{key}"
+    needs = (
+        f"user {review.user_name!r} needs the permission {names.PERMISSION_VERB!r} on {resource} in namespace "
+        f"{review.namespace!r}"
+    )
+    if key == validate.FINALIZER_PERMISSION:
+        return f"metadata.finalizers: {names.FINALIZER!r} can't be removed while a job holds the pod's room: {needs}"
+    annotation = names.JOB_ANNOTATION_PREFIX + key
+    value = pods.annotations_of(review.object).get(annotation)
+    return f"annotation {annotation}: {value!r} is not allowed: {needs}"
+
+
+def _unjudged(review: Review, what: str, error: BridgeError) -> Json:
+    """Refuse what can't be judged: what is let through once can't be taken back."""
+    log.warning("review refused for now", extra=kv(namespace=review.namespace, why=what, error=error))
+    return deny(
+        review.uid,
+        f"{what}: {error}; try again" if error.retryable else f"{what}: {error}",
+        code=503 if error.retryable else 500,
+        reason="ServiceUnavailable" if error.retryable else "InternalError",
+        retry_after=RETRY_AFTER if error.retryable else 0,
+    )

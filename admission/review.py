@@ -1,0 +1,132 @@
+"""AdmissionReview, version 1: read and answered. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.errors import BridgeError
+
+API_VERSION = "admission.k8s.io/v1"
+OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
+LONGEST_WARNING = 256
+"""The API server drops what is longer."""
+
+Json = dict[str, Any]
+
+
+class MalformedReviewError(BridgeError):
+    """What came in is not a review of a pod: the message says what is missing."""
+
+    reason = "MalformedReview"
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One request for review. ``object`` and ``old`` are raw pods, empty where the operation has none."""
+
+    uid: str
+    operation: str
+    subresource: str
+    namespace: str
+    user: Mapping[str, Any]
+    object: Mapping[str, Any]
+    old: Mapping[str, Any]
+
+    @property
+    def user_name(self) -> str:
+        """Who asks."""
+        return str(self.user.get("username") or "")
+
+
+def parse(body: bytes) -> Review:
+    """Read a review; raises :class:`MalformedReviewError`."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedReviewError(f"not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise MalformedReviewError("not an object")
+    if document.get("kind") != "AdmissionReview" or document.get("apiVersion") != API_VERSION:
+        raise MalformedReviewError(f"must be kind AdmissionReview of {API_VERSION}")
+    request = document.get("request")
+    if not isinstance(request, dict):
+        raise MalformedReviewError("request is missing")
+    uid, operation = _text(request, "uid"), _text(request, "operation")
+    if not uid:
+        raise MalformedReviewError("request.uid is missing")
+    if operation not in OPERATIONS:
+        raise MalformedReviewError(f"request.operation: {operation!r} is not one of {', '.join(OPERATIONS)}")
+    resource = _mapping(request, "resource")
+    if resource.get("resource") != "pods" or resource.get("group"):
+        raise MalformedReviewError(f"request.resource: only pods are reviewed here, not {resource.get('resource')!r}")
+    review = Review(
+        uid=uid,
+        operation=operation,
+        subresource=_text(request, "subResource"),
+        namespace=_text(request, "namespace"),
+        user=_mapping(request, "userInfo"),
+        object=_pod(request, "object"),
+        old=_pod(request, "oldObject"),
+    )
+    if operation in ("CREATE", "UPDATE") and not review.object:
+        raise MalformedReviewError("request.object is missing")
+    if operation == "UPDATE" and not review.old:
+        raise MalformedReviewError("request.oldObject is missing")
+    return review
+
+
+def allow(uid: str, patch: Sequence[Json] = (), warnings: Sequence[str] = ()) -> Json:
+    """Answer yes, with a JSON patch and warnings if there are any."""
+    response: Json = {"uid": uid, "allowed": True}
+    if patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(json.dumps(list(patch), separators=(",", ":")).encode()).decode()
+    return _answer(response, warnings)
+
+
+def deny(
+    uid: str,
+    message: str,
+    *,
+    code: int = 403,
+    reason: str = "Forbidden",
+    retry_after: int = 0,
+    warnings: Sequence[str] = (),
+) -> Json:
+    """Answer no. ``retry_after`` (seconds) tells clients that the same request may succeed then."""
+    status: Json = {"status": "Failure", "message": message, "code": code, "reason": reason}
+    if retry_after:
+        status["details"] = {"retryAfterSeconds": retry_after}
+    return _answer({"uid": uid, "allowed": False, "status": status}, warnings)
+
+
+def _answer(response: Json, warnings: Sequence[str]) -> Json:
+    if warnings:
+        response["warnings"] = [w if len(w) <= LONGEST_WARNING else w[: LONGEST_WARNING - 3] + "..." for w in warnings]
+    return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
+
+
+def _text(holder: Mapping[str, Any], key: str) -> str:
+    value = holder.get(key) or ""
+    if not isinstance(value, str):
+        raise MalformedReviewError(f"request.{key}: must be text")
+    return value
+
+
+def _mapping(holder: Mapping[str, Any], key: str) -> Json:
+    value = holder.get(key) or {}
+    if not isinstance(value, dict):
+        raise MalformedReviewError(f"request.{key}: must be an object")
+    return value
+
+
+def _pod(request: Mapping[str, Any], key: str) -> Json:
+    pod = _mapping(request, key)
+    for part in ("metadata", "spec"):
+        if pod and not isinstance(pod.get(part), dict):
+            raise MalformedReviewError(f"request.{key}.{part}: must be an object")
+    return pod

@@ -1,0 +1,203 @@
+"""The webhook as a process part: the application, and what it needs around it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+
+import flask
+
+from admission.owners import Owners, read_from
+from admission.permissions import Permissions, ask_api_server
+from admission.policy import NodesView, Policy
+from admission.registration import MUTATE, NAMED, VALIDATE, Registration
+from admission.review import Json, MalformedReviewError, Review, parse
+from admission.sizes import NodeSizes
+from admission.tls import FileStore, Keeper, SecretStore, Store
+from bridge.clock import Clock, SystemClock
+from bridge.config import Config
+from bridge.errors import BridgeError
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.prune import prune_node
+from bridge.kube.resources import NODES, Resource
+from bridge.logs import kv
+from bridge.metrics import ADMISSION_REVIEWS, ADMISSION_SECONDS
+from bridge.serving.certificates import Certificates, expires
+from bridge.serving.https import Server
+from bridge.threads import Supervisor
+
+log = logging.getLogger(__name__)
+
+SELF_SUBJECT_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", False)
+_SYSTEM_CLOCK = SystemClock()
+# an answer to what only looks like a review: its shape is wrong further down
+_SHAPE_ERRORS = (TypeError, AttributeError, KeyError, ValueError)
+
+
+def make_app(policy: Policy) -> flask.Flask:
+    """Make the application: ``/mutate`` and ``/validate``, each also with ``/named`` (see admission.registration)."""
+    app = flask.Flask(__name__)
+
+    def endpoint(path: str, decide: Callable[[Review, bool], Json], selected: bool) -> Callable[[], flask.Response]:
+        seconds = ADMISSION_SECONDS.labels(path)
+        counters = {
+            name: ADMISSION_REVIEWS.labels(path, name) for name in ("allowed", "patched", "denied", "malformed")
+        }
+
+        def answer() -> flask.Response:
+            begin = time.perf_counter()
+            try:
+                review = parse(flask.request.get_data(cache=False))
+                document = decide(review, selected)
+            except MalformedReviewError as error:
+                counters["malformed"].inc()
+                return _text(f"malformed review: {error}", 400)
+            except _SHAPE_ERRORS as error:
+                counters["malformed"].inc()
+                log.exception("review can't be read")
+                return _text(f"malformed review: {type(error).__name__}: {error}", 400)
+            response = document["response"]
+            result = "denied" if not response["allowed"] else "patched" if "patch" in response else "allowed"
+            counters[result].inc()
+            if result == "denied":
+                log.info(
+                    "pod refused",
+                    extra=kv(
+                        namespace=review.namespace, user=review.user_name, message=response["status"]["message"][:500]
+                    ),
+                )
+            seconds.observe(time.perf_counter() - begin)
+            return flask.Response(json.dumps(document, separators=(",", ":")), content_type="application/json")
+
+        return answer
+
+    for path, decide in ((MUTATE, policy.mutate), (VALIDATE, policy.validate)):
+        for suffix, selected in (("", True), (NAMED, False)):
+            name = path.strip("/")
+            app.add_url_rule(path + suffix, name + suffix, endpoint(name, decide, selected), methods=["POST"])
+    return app
+
+
+class Admission:
+    """The whole webhook: server, certificate, registration.
+
+    ``nodes`` gives what each managed node offers; without it a cache of nodes is kept for that.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        client: KubeClient,
+        supervisor: Supervisor,
+        *,
+        nodes: NodesView | None = None,
+        clock: Clock = _SYSTEM_CLOCK,
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._supervisor = supervisor
+        self._nodes = nodes
+        self._clock = clock
+        self._certificates = Certificates()
+        self._registration: Registration | None = None
+        self._keeper: Keeper | None = None
+        self.server: Server | None = None
+
+    def start(self) -> None:
+        """Get a certificate, listen, register; raises :class:`BridgeError` when one of them can't be had.
+
+        After an error it may be called again. The order: a registration that exists is told of the certificate before it is served; one that does not is made
+        when the server listens.
+        """
+        config, settings = self._config, self._config.admission
+        trusted = frozenset({whoami(self._client), *settings.trusted_users})
+        if self._nodes is None:
+            self._nodes = self._watch_nodes()
+        policy = Policy(
+            config,
+            Permissions(ask_api_server(self._client), self._clock),
+            Owners(read_from(self._client), self._clock),
+            trusted=trusted,
+            nodes=self._nodes,
+        )
+        if settings.register_webhooks:
+            self._registration = Registration(self._client, config, trusted, self._clock)
+        store: Store = (
+            FileStore(settings.cert_dir) if settings.cert_dir else SecretStore(self._client, config, self._clock)
+        )
+        keeper = Keeper(store, self._certificates, self._trust)
+        keeper.step(self._supervisor.stopping)
+        if self.server is None:
+            self.server = self._serve(policy)
+        if self._registration is not None:
+            self._registration.ensure(self._certificates.ca_bundle, create=True)
+        self._supervisor.spawn("admission-certificate", lambda: keeper.run(self._supervisor.stopping))
+        self._keeper = keeper
+        log.info("admission started", extra=kv(port=self.server.port, trusted=",".join(sorted(trusted))))
+
+    def _serve(self, policy: Policy) -> Server:
+        settings = self._config.admission
+        server = Server(
+            make_app(policy),
+            settings.host,
+            settings.port,
+            threads=settings.threads,
+            certificates=self._certificates,
+            name="admission",
+        )
+        server.start()
+        self._supervisor.spawn("admission-server", lambda: server.run(self._supervisor.stopping))
+        return server
+
+    def ready(self) -> str | None:
+        """Say why reviews can't be answered now, or give None."""
+        if self._keeper is None or self._certificates.pair is None:
+            return "not started: no certificate, or not registered yet"
+        if expires(self._certificates.pair.cert) <= self._clock.time():
+            return "the certificate has expired"
+        return None
+
+    def rotate(self) -> None:
+        """Make a new certificate now and change over to it, as at the end of its life."""
+        if self._keeper is None:
+            raise BridgeError("admission is not started")
+        self._keeper.step(self._supervisor.stopping, renew=True)
+
+    def _trust(self, ca: bytes) -> None:
+        if self._registration is None:
+            return
+        missing = self._registration.ensure(ca, create=False)
+        if missing and self.server is not None:
+            log.warning(
+                "webhook configurations are missing: pods are neither changed nor checked; restart to register again",
+                extra=kv(missing=",".join(missing)),
+            )
+
+    def _watch_nodes(self) -> NodesView:
+        cache = Cache(self._client, NODES, name="admission-nodes", prune=prune_node)
+        self._supervisor.spawn("admission-nodes", lambda: cache.run(self._supervisor.stopping))
+        return NodeSizes(
+            lambda: cache.items() if cache.synced else [],
+            scheduler=self._config.scheduler_name,
+            tainted=self._config.nodes.taint,
+            clock=self._clock,
+        )
+
+
+def unregister(config: Config, client: KubeClient) -> list[str]:
+    """Remove the webhook configurations; gives the names of those that were there. Pods are then left alone."""
+    return Registration(client, config).remove()
+
+
+def whoami(client: KubeClient) -> str:
+    """Ask the API server for the own user name."""
+    body = {"apiVersion": SELF_SUBJECT_REVIEWS.api_version, "kind": "SelfSubjectReview"}
+    status = client.create(SELF_SUBJECT_REVIEWS.path(), body).get("status") or {}
+    return str((status.get("userInfo") or {}).get("username") or "")
+
+
+def _text(text: str, status: int) -> flask.Response:
+    return flask.Response(text + "\n", status=status, content_type="text/plain; charset=utf-8")

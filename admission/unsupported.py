@@ -1,0 +1,117 @@
+"""What a pod may ask of a Kubernetes scheduler that Slurm can't give. Pure.
+
+A *requirement* that would be broken is refused, by the name of its field; a *preference* that will not be looked at is
+told in a warning. Node selectors, required node affinity, taints and cordons are honoured: Slurm is told about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from bridge.workload import resources
+from bridge.workload.resources import Resources
+
+DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def requirements(spec: Mapping[str, Any]) -> list[str]:
+    """List what the pod requires and would not get."""
+    problems: list[str] = []
+    for index, constraint in enumerate(spec.get("topologySpreadConstraints") or ()):
+        if (constraint.get("whenUnsatisfiable") or "DoNotSchedule") == "DoNotSchedule":
+            problems.append(
+                f"spec.topologySpreadConstraints[{index}]: topologyKey {constraint.get('topologyKey')!r} with "
+                f"whenUnsatisfiable 'DoNotSchedule' is not allowed: Slurm places the pod and does not spread; allowed: "
+                f"whenUnsatisfiable 'ScheduleAnyway', or no constraint"
+            )
+    for index, claim in enumerate(spec.get("resourceClaims") or ()):
+        problems.append(
+            f"spec.resourceClaims[{index}]: {claim.get('name')!r} is not allowed: resource claims are not allocated; "
+            f"allowed: extended resources such as nvidia.com/gpu, or the annotation for gres"
+        )
+    affinity = spec.get("affinity") or {}
+    for kind in ("podAffinity", "podAntiAffinity"):
+        for index, term in enumerate((affinity.get(kind) or {}).get(_REQUIRED) or ()):
+            problems.append(
+                f"spec.affinity.{kind}.{_REQUIRED}[{index}]: topologyKey {term.get('topologyKey')!r} is not allowed: "
+                f"Slurm does not see other pods; allowed: required node affinity, nodeSelector, or a preference"
+            )
+    for path, container in _containers(spec):
+        holder = container.get("resources") or {}
+        problems += [
+            f"{path}.resources: {name!r} is not allowed: device classes need resource claims, which are not allocated; "
+            f"allowed: extended resources such as nvidia.com/gpu"
+            for name in sorted({**(holder.get("limits") or {}), **(holder.get("requests") or {})})
+            if name.startswith(DEVICE_CLASS_PREFIX)
+        ]
+    return problems
+
+
+def unknown_resources(asked: Iterable[str], gres: Mapping[str, str]) -> list[str]:
+    """List the extended resources that Slurm could give out twice, because nobody told it what they are."""
+    known = ", ".join(sorted(gres)) or "none"
+    return [
+        f"spec.containers: resource {name!r} is not allowed: Slurm does not count it; allowed: {known} (set by gres in "
+        f"podbridge's configuration), or a pod that takes whole nodes"
+        for name in resources.extended(asked)
+        if name not in gres
+    ]
+
+
+def preferences(spec: Mapping[str, Any]) -> list[str]:
+    """List what the pod would like and nobody will look at."""
+    warnings: list[str] = []
+    for index, constraint in enumerate(spec.get("topologySpreadConstraints") or ()):
+        if constraint.get("whenUnsatisfiable") == "ScheduleAnyway":
+            warnings.append(f"spec.topologySpreadConstraints[{index}] is ignored: Slurm places the pod")
+    affinity = spec.get("affinity") or {}
+    warnings += [
+        f"spec.affinity.{kind}.{_PREFERRED} is ignored: Slurm places the pod"
+        for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
+        if (affinity.get(kind) or {}).get(_PREFERRED)
+    ]
+    for path, container in _containers(spec):
+        for port in container.get("ports") or ():
+            # a host network makes every port a host port: there it says little, and MPI jobs live on it
+            if port.get("hostPort") and not spec.get("hostNetwork"):
+                warnings.append(
+                    f"{path}: hostPort {port['hostPort']} is not known to Slurm: where another pod on the node has it, "
+                    f"the kubelet refuses this one"
+                )
+    return warnings
+
+
+def too_big(asked: Resources, nodes: Sequence[Resources]) -> list[str]:
+    """Say which requests no node could ever satisfy, even empty; nothing where no node is known."""
+    if not nodes or any(all(node.get(name, 0) >= value for name, value in asked.items()) for node in nodes):
+        return []
+    warnings = []
+    for name, value in sorted(asked.items()):
+        most = max(node.get(name, Decimal(0)) for node in nodes)
+        if value > most:
+            warnings.append(
+                f"no node could ever run this pod: it asks for {name} {_show(name, value)}, the largest node offers "
+                f"{_show(name, most)}"
+            )
+    if not warnings:
+        together = ", ".join(f"{name} {_show(name, value)}" for name, value in sorted(asked.items()))
+        warnings.append(f"no node could ever run this pod: none offers all of {together}")
+    return warnings
+
+
+def _containers(spec: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return [
+        (f"spec.{kind}[{index}]", container)
+        for kind in ("initContainers", "containers")
+        for index, container in enumerate(spec.get(kind) or ())
+    ]
+
+
+def _show(name: str, value: Decimal) -> str:
+    if name in ("memory", "ephemeral-storage") or name.startswith("hugepages-"):
+        return f"{value / 2**30:.1f}Gi" if value >= 2**30 else f"{value / 2**20:.0f}Mi"
+    return f"{value.normalize():f}"

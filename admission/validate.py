@@ -1,0 +1,130 @@
+"""What is refused about a pod, and what is warned about. Pure: permissions are named here and asked for elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from admission import pods, unsupported
+from bridge import names
+from bridge.workload import annotations as job_annotations
+from bridge.workload import resources
+from bridge.workload.resources import Resources
+
+FINALIZER_PERMISSION = "finalizer"
+"""Who may take podbridge's finalizer off a pod that holds a job: the last resort of an administrator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the configuration says about pods.
+
+    ``trusted`` are the users that write podbridge's own label, annotation and finalizer: podbridge itself.
+    """
+
+    scheduler: str
+    trusted: frozenset[str] = frozenset()
+    gres: Mapping[str, str] = field(default_factory=dict)
+    exclusive: bool = False
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The outcome: nothing in ``invalid`` and ``forbidden``, and every permission held, means yes."""
+
+    invalid: list[str] = field(default_factory=list)
+    forbidden: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    permissions: list[str] = field(default_factory=list)
+
+
+def create(pod: pods.Pod, user_name: str, rules: Rules, nodes: Sequence[Resources] = ()) -> Verdict:
+    """Judge a new pod; ``nodes`` holds what each managed node offers."""
+    verdict = Verdict()
+    if pods.is_mirror(pod):
+        return verdict
+    if user_name not in rules.trusted:
+        verdict.forbidden += _reserved({"metadata": {}}, pod)
+        if names.FINALIZER in _finalizers(pod):
+            verdict.forbidden.append(f"metadata.finalizers: {names.FINALIZER!r} is not allowed: only podbridge sets it")
+    if pods.scheduler_name(pod) != rules.scheduler:
+        return verdict
+    spec, annotations = pod["spec"], pods.annotations_of(pod)
+    wrong = job_annotations.check(annotations)
+    verdict.invalid += wrong
+    verdict.permissions += job_annotations.needed_permissions(annotations)
+    verdict.invalid += unsupported.requirements(spec)
+    verdict.warnings += unsupported.preferences(spec)
+    asked = resources.pod_requests(spec)
+    if not wrong and not job_annotations.read(annotations).get(names.EXCLUSIVE, rules.exclusive):
+        verdict.invalid += unsupported.unknown_resources(asked, rules.gres)
+    verdict.warnings += unsupported.too_big(asked, nodes)
+    return verdict
+
+
+def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules) -> Verdict:
+    """Judge a change: only what changes is looked at, so that an old fault never blocks another change."""
+    verdict = Verdict()
+    if user_name not in rules.trusted:
+        verdict.forbidden += _reserved(old, new)
+        held, wanted = names.FINALIZER in _finalizers(old), names.FINALIZER in _finalizers(new)
+        if wanted and not held:
+            verdict.forbidden.append(f"metadata.finalizers: {names.FINALIZER!r} is not allowed: only podbridge sets it")
+        if held and not wanted and pods.job_id(old):
+            verdict.permissions.append(FINALIZER_PERMISSION)
+    if pods.scheduler_name(new) != rules.scheduler:
+        return verdict
+    before, after = _job_annotations(old), _job_annotations(new)
+    changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+    if not changed:
+        return verdict
+    if job := pods.job_id(old):
+        verdict.invalid += [
+            f"annotation {key}: can't be changed from {before.get(key)!r} to {after.get(key)!r}: Slurm job {job} was "
+            f"asked for without it, and jobs are not changed; allowed: a new pod"
+            for key in changed
+        ]
+        return verdict
+    verdict.invalid += job_annotations.check(after)
+    verdict.permissions += job_annotations.needed_permissions({key: after[key] for key in changed if key in after})
+    return verdict
+
+
+def resize(old: pods.Pod, rules: Rules) -> Verdict:
+    """Judge an in-place change of size."""
+    verdict = Verdict()
+    job = pods.job_id(old)
+    if job and pods.scheduler_name(old) == rules.scheduler:
+        verdict.invalid.append(
+            f"spec.containers[*].resources: can't be changed in place: Slurm job {job} holds the pod's size; allowed: "
+            f"a new pod"
+        )
+    return verdict
+
+
+def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:
+    problems = []
+    for where, key, before, after in (
+        ("metadata.labels", names.JOB_ID_LABEL, pods.labels_of(old), pods.labels_of(new)),
+        ("metadata.annotations", names.NODE_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
+    ):
+        if before.get(key) == after.get(key):
+            continue
+        if key not in before:
+            problems.append(f"{where}[{key}]: {after[key]!r} is not allowed: only podbridge sets it; allowed: none")
+        else:
+            now = f"be changed to {after[key]!r}" if key in after else "be removed"
+            problems.append(
+                f"{where}[{key}]: {before[key]!r} can't {now}: only podbridge does; allowed: {before[key]!r}"
+            )
+    return problems
+
+
+def _finalizers(pod: pods.Pod) -> Sequence[str]:
+    found: Sequence[str] = pod["metadata"].get("finalizers") or ()
+    return found
+
+
+def _job_annotations(pod: pods.Pod) -> dict[str, str]:
+    prefix = names.JOB_ANNOTATION_PREFIX
+    return {key: value for key, value in pods.annotations_of(pod).items() if key.startswith(prefix)}
