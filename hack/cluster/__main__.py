@@ -1,0 +1,113 @@
+"""``python -m cluster up|down|install``: what the scripts beside this package call."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from cluster import install, places
+from cluster.core import Cluster
+from cluster.errors import ClusterError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Do what the command line says; returns the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        options.act(options)
+    except ClusterError as error:
+        install.say(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        install.say("interrupted")
+        return 130
+    return 0
+
+
+def up(options: argparse.Namespace) -> None:
+    """Start a cluster, unless it runs already, and podbridge on it."""
+    begun = time.monotonic()
+    cluster = _chosen(options)
+    before = cluster.running
+    if not before:
+        install.say(f"starting Slurm {cluster.options.slurm} and Kubernetes, {cluster.options.nodes} nodes")
+    cluster.start()
+    if options.podbridge and cluster.pid("podbridge") is None:
+        before = False
+        try:
+            cluster.start_podbridge()
+        except BaseException:
+            cluster.stop()
+            raise
+    how = "runs already" if before else f"up in {time.monotonic() - begun:.1f} s"
+    print(f"{how}: Slurm {cluster.options.slurm}, {cluster.options.nodes} nodes, in {cluster.state}")
+    print(f"  source {shlex.quote(str(cluster.state / 'env'))}")
+
+
+def down(options: argparse.Namespace) -> None:
+    """Stop a cluster."""
+    try:
+        cluster = Cluster.load(options.state)
+    except ClusterError:
+        print(f"nothing to stop in {options.state}")
+        return
+    cluster.stop()
+    print(f"stopped; logs are in {cluster.state / 'logs'}")
+
+
+def get_all(options: argparse.Namespace) -> None:
+    """Fetch and build all that any cluster needs."""
+    for version in options.slurm:
+        install.ensure(version, kube=True)
+
+
+def _chosen(options: argparse.Namespace) -> Cluster:
+    """Make the cluster that the options describe; what they leave open is as in the one that runs there."""
+    named = {key: getattr(options, key) for key in ("slurm", "nodes", "audit") if getattr(options, key) is not None}
+    try:
+        there = Cluster.load(options.state)
+    except ClusterError:
+        return Cluster(options.state, **named)
+    if not any(there.pid(name) for name in there.daemons):
+        return Cluster(options.state, **named)
+    for key, value in named.items():
+        if getattr(there.options, key) != value:
+            raise ClusterError(
+                f"a cluster with {key} {getattr(there.options, key)} runs in {options.state}: down first"
+            )
+    return there
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cluster", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    versions = list(places.SUITES)
+    state = argparse.ArgumentParser(add_help=False)
+    state.add_argument(
+        "--state", type=Path, default=places.default_state(), metavar="DIR", help="folder of the cluster (%(default)s)"
+    )
+    start = commands.add_parser("up", parents=[state], help="start a cluster; does nothing where it runs")
+    start.add_argument("--slurm", choices=versions, help=f"Slurm's version ({places.DEFAULT_SLURM})")
+    start.add_argument("--nodes", type=_count, metavar="N", help="number of nodes (4)")
+    start.add_argument("--audit", action="store_true", default=None, help="keep an audit log of the API server")
+    start.add_argument("--no-podbridge", dest="podbridge", action="store_false", help="leave podbridge out")
+    start.set_defaults(act=up)
+    stop = commands.add_parser("down", parents=[state], help="stop a cluster, jobs' processes included")
+    stop.set_defaults(act=down)
+    fetch = commands.add_parser("install", help="fetch and build what clusters need, and start none")
+    fetch.add_argument("--slurm", nargs="+", choices=versions, default=versions, help="versions of Slurm (all)")
+    fetch.set_defaults(act=get_all)
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 5000:
+        raise argparse.ArgumentTypeError("must be a number from 1 to 5000")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""The limits of the machine: bare clients with nothing to decide, on plain http.client connections."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cluster.world import LABEL, NAMESPACE, World, until
+
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+STRATEGIC = "application/strategic-merge-patch+json"
+TOLERATION = {"key": "slinky.slurm.net/managed-node", "operator": "Exists"}
+now = time.monotonic
+
+
+class Connection:
+    """One kept-alive connection."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None = None, headers: dict[str, str] | None = None) -> None:
+        parts = urlsplit(url)
+        host, port = str(parts.hostname), parts.port
+        self._http = (
+            http.client.HTTPSConnection(host, port, timeout=60, context=tls)
+            if tls
+            else http.client.HTTPConnection(host, port, timeout=60)
+        )
+        self._headers = headers or {}
+
+    def __call__(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Any:
+        """Make a call; an error status raises."""
+        data = None if body is None else json.dumps(body)
+        self._http.request(method, path, data, {"Content-Type": content, **self._headers})
+        response = self._http.getresponse()
+        text = response.read()
+        if response.status >= 400:
+            raise RuntimeError(f"{method} {path}: {response.status}: {text[:300]!r}")
+        return json.loads(text) if text else {}
+
+
+def kube(world: World) -> Connection:
+    """Connect to the API server as podbridge: admission lets nobody else write its label."""
+    import base64
+
+    import yaml
+
+    config = yaml.safe_load(Path(world.cluster.podbridge_kubeconfig).read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    folder = world.cluster.state / "bench-tls"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    pair = []
+    for kind in ("client-certificate-data", "client-key-data"):
+        file = folder / f"{kind}-{threading.get_ident()}"
+        file.write_bytes(base64.b64decode(user[kind]))
+        pair.append(str(file))
+    tls.load_cert_chain(*pair)
+    return Connection(cluster["server"], tls)
+
+
+def slurm(world: World) -> tuple[Connection, Callable[[str], dict[str, Any]]]:
+    """Connect to slurmrestd; with it comes what makes the path and body of a placeholder job."""
+    token = world.cluster.jwt_file.read_text()
+    new = world.cluster.options.slurm == "26.05"
+    body: dict[str, Any] = {
+        "partition": "main",
+        "minimum_nodes": 1,
+        "tasks": 1,
+        "cpus_per_task": 1,
+        "memory_per_node": {"set": True, "infinite": False, "number": 16},
+        "current_working_directory": "/tmp",
+        "environment": ["PATH=/bin:/usr/bin"],
+    }
+    if new:
+        body["flags"] = ["EXTERNAL_JOB"]
+    else:
+        body |= {"script": "#!/bin/sh\nexec sleep infinity\n", "standard_output": "/dev/null"}
+    return (
+        Connection(world.cluster.slurm_rest_url, headers={"X-SLURM-USER-NAME": "slurm", "X-SLURM-USER-TOKEN": token}),
+        lambda name: {"job": {**body, "name": name}},
+    )
+
+
+def submit_path(world: World) -> str:
+    """Path of a submit."""
+    return f"/slurm/{'v0.0.45' if world.cluster.options.slurm == '26.05' else 'v0.0.42'}/job/submit"
+
+
+def parallel(threads: int, work: Callable[[int], None]) -> float:
+    """Run ``work(number)`` on so many threads; give the seconds from the common start to the last end."""
+    failures: list[BaseException] = []
+    barrier = threading.Barrier(threads + 1)
+
+    def run(number: int) -> None:
+        try:
+            barrier.wait()
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    started = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+    for thread in started:
+        thread.start()
+    barrier.wait()
+    began = now()
+    for thread in started:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return now() - began
+
+
+def pod_body(name: str, scheduler: str | None, cpu: str = "1", **spec: Any) -> dict[str, Any]:
+    """Describe a small pod."""
+    container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": "16Mi"}}}
+    body: dict[str, Any] = {"containers": [container], "tolerations": [TOLERATION], **spec}
+    if scheduler:
+        body["schedulerName"] = scheduler
+    return {"metadata": {"name": name}, "spec": body}
+
+
+def create_pods(
+    world: World, count: int, threads: int, scheduler: str | None = "slurm-bridge-scheduler"
+) -> list[dict[str, Any]]:
+    """Create pods over so many connections."""
+    made: list[dict[str, Any]] = []
+
+    def work(number: int) -> None:
+        api = kube(world)
+        made.extend(api("POST", PODS, pod_body(f"b{index}", scheduler)) for index in range(number, count, threads))
+
+    parallel(threads, work)
+    return made
+
+
+def submit_rate(world: World, count: int, threads: int) -> float:
+    """(a) jobs per second that slurmrestd and slurmctld take."""
+
+    def work(number: int) -> None:
+        api, body = slurm(world)
+        for index in range(number, count, threads):
+            api("POST", submit_path(world), body(f"a{index}"))
+
+    rate = count / parallel(threads, work)
+    world.slurm("scancel", "-u", "slurm")
+    until("no job left", lambda: not world.queue(), 120)
+    return rate
+
+
+def bind_rate(world: World, count: int, threads: int) -> float:
+    """(b) binds per second that the API server takes."""
+    pods = create_pods(world, count, threads, "bench-nobody")
+
+    def work(number: int) -> None:
+        api = kube(world)
+        for index in range(number, count, threads):
+            api("POST", f"{PODS}/{pods[index]['metadata']['name']}/binding", binding(index))
+
+    import signal
+
+    world.cluster.kill("kwok", signal.SIGSTOP)
+    seconds = parallel(threads, work)
+    world.cluster.kill("kwok", signal.SIGCONT)
+    clean(world)
+    return count / seconds
+
+
+def binding(index: int) -> dict[str, Any]:
+    """Bind to one node after the other."""
+    return {"metadata": {}, "target": {"apiVersion": "v1", "kind": "Node", "name": f"node-{index % 4}"}}
+
+
+def _three_writes(world: World, kube_api: Connection, slurm_api: Connection, body: Any, pod: Any, index: int) -> None:
+    name = pod["metadata"]["name"]
+    job = slurm_api("POST", submit_path(world), body(name))["job_id"]
+    patch = {"metadata": {"labels": {LABEL: str(job)}, "finalizers": ["scheduler.slinky.slurm.net/finalizer"]}}
+    kube_api("PATCH", f"{PODS}/{name}", patch, STRATEGIC)
+    kube_api("POST", f"{PODS}/{name}/binding", binding(index))
+
+
+def straight_line(world: World, pods: Sequence[dict[str, Any]], threads: int) -> float:
+    """(d) submit, one patch, bind for pods that exist: pods per second."""
+
+    def work(number: int) -> None:
+        kube_api, (slurm_api, body) = kube(world), slurm(world)
+        for index in range(number, len(pods), threads):
+            _three_writes(world, kube_api, slurm_api, body, pods[index], index)
+
+    return len(pods) / parallel(threads, work)
+
+
+def straight_line_with_creation(world: World, count: int, threads: int) -> float:
+    """(d2) the same, each pod created first."""
+
+    def work(number: int) -> None:
+        kube_api, (slurm_api, body) = kube(world), slurm(world)
+        for index in range(number, count, threads):
+            pod = kube_api("POST", PODS, pod_body(f"b{index}", None))
+            _three_writes(world, kube_api, slurm_api, body, pod, index)
+
+    return count / parallel(threads, work)
+
+
+def first_submit(world: World, name: str = "scheduler") -> tuple[float, float]:
+    """Wait until a scheduler just started has held its first pod; give when it was ready, and when that was."""
+    began = now()
+    until("a first job", lambda: _count(world, f"labelSelector={LABEL}"), 60, 0.01)
+    return began, now()
+
+
+def _count(world: World, query: str) -> int:
+    found = world.api("GET", f"{PODS}?limit=1&{query}")
+    return len(found["items"]) + int(found["metadata"].get("remainingItemCount") or 0)
+
+
+def wait_bound(world: World, count: int) -> float:
+    """Wait until no pod of the namespace is without a node; give the moment."""
+    del count
+    until("all pods bound", lambda: _count(world, "fieldSelector=spec.nodeName%3D") == 0, 300, 0.02)
+    return now()
+
+
+def unfinished(world: World) -> int:
+    """Count pods that do not run yet."""
+    return _count(world, "fieldSelector=status.phase%3DPending")
+
+
+def usage(pid: int | None) -> tuple[float, float]:
+    """CPU seconds and peak resident MiB of a process so far."""
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    peak = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return (int(stat[11]) + int(stat[12])) / 100, int(peak[1]) / 1024 if peak else 0.0
+
+
+def clean(world: World) -> None:
+    """End everything on both sides, whoever runs."""
+    for name in ("scheduler", "controllers", "podbridge"):
+        if world.cluster.pid(name):
+            world.cluster.stop_podbridge(name)
+    for kind in ("mutating", "validating"):
+        for suffix in ("mutate", "validate"):
+            path = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/podbridge-{suffix}"
+            world.api.request("DELETE", path)
+    api = kube(world)
+    for pod in api("GET", PODS)["items"]:
+        if pod["metadata"].get("finalizers"):
+            api("PATCH", f"{PODS}/{pod['metadata']['name']}", {"metadata": {"finalizers": None}}, STRATEGIC)
+    api("DELETE", PODS, {"gracePeriodSeconds": 0})
+    until("no pod left", lambda: _count(world, "") == 0, 180)
+    world.cluster.run_slurm("scancel", "-u", "slurm", check=False)
+    until("no job left", lambda: not world.queue(), 180)

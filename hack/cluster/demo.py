@@ -1,0 +1,213 @@
+"""The main job in six scenes, on real systems: ``./hack/demo.sh [--slurm VERSION]``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cluster import places
+from cluster.core import Cluster
+from cluster.errors import ClusterError
+from cluster.world import NAMESPACE, World, until
+
+EIGHT = """\
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: eight
+  namespace: slurm-bridge
+  annotations:
+    slurmjob.slinky.slurm.net/timelimit: "10"
+spec:
+  parallelism: 8
+  completions: 8
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: main
+          image: busybox
+          resources: {requests: {cpu: "4", memory: 1Gi}, limits: {nvidia.com/gpu: "1"}}
+"""
+
+
+class Story:
+    """Tells scenes and keeps the count of what was shown."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.shown: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Explain."""
+        print(f"\033[2m# {text}\033[0m" if sys.stdout.isatty() else f"# {text}", flush=True)
+
+    def do(self, command: str, text: str | None = None) -> str:
+        """Run a command as a user would, showing it and what it prints."""
+        print(f"$ {command}", flush=True)
+        env = {**self.world.cluster.env}
+        done = subprocess.run(shlex.split(command), input=text, env=env, capture_output=True, text=True, timeout=60)
+        print("".join(f"  {line}\n" for line in (done.stdout + done.stderr).splitlines()), end="", flush=True)
+        return done.stdout
+
+    def scene(self, title: str, play: Callable[[], None]) -> None:
+        """Play one scene."""
+        print(f"\n== {len(self.shown) + 1}. {title}", flush=True)
+        before = time.monotonic()
+        play()
+        self.shown.append(f"{title} ({time.monotonic() - before:.1f} s)")
+
+    # --- the scenes ---------------------------------------------------------------------------------------------------
+    def eight(self) -> None:
+        """A Job of eight pods runs through Slurm."""
+        self.say("A Job of 8 pods in the managed namespace: each becomes one placeholder job in Slurm.")
+        self.do("kubectl apply -f -", EIGHT)
+        jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/eight"
+        until("pods bound", lambda: len([p for p in self.world.pods() if p["spec"].get("nodeName")]) == 8, 60)
+        self.do("podbridge get pods -n slurm-bridge")
+        self.do("squeue")
+        until("the Job complete", lambda: self.world.api("GET", jobs)["status"].get("succeeded") == 8, 60)
+        until("no job left", lambda: not self.world.queue())
+        self.do("kubectl get job eight -n slurm-bridge")
+        self.do("squeue")
+        self.do("kubectl delete job eight -n slurm-bridge")
+        self.say("Done: Slurm's queue is empty, no finalizer is left.")
+
+    def untouched(self) -> None:
+        """Pods elsewhere are none of podbridge's business."""
+        self.say("A pod in the namespace default keeps the default scheduler and no Slurm job is made.")
+        self.do("kubectl run elsewhere --image=busybox")
+        self.do("kubectl get pod elsewhere -o jsonpath={.spec.schedulerName}")
+        print()
+        self.do("kubectl delete pod elsewhere --now")
+
+    def waits(self) -> None:
+        """A pod that doesn't fit waits, with Slurm's reason."""
+        self.say("Four pods take 120 of 128 CPUs on each node; a fifth asks for 64.")
+        big = [self.world.create(f"big-{n}", cpu="120") for n in range(4)]
+        for pod in big:
+            self.world.running(pod)
+        waiting = self.world.create("waiting", cpu="64")
+        until(
+            "the reason",
+            lambda: "waits in partition" in self.world.condition(waiting, "PodScheduled").get("message", ""),
+        )
+        until(
+            "Slurm's reason",
+            lambda: "looked" not in self.world.condition(waiting, "PodScheduled").get("message", ""),
+            40,
+        )
+        self.do("podbridge explain pod waiting -n slurm-bridge")
+        self.say("Room appears:")
+        self.do("kubectl delete pod big-0 -n slurm-bridge --grace-period=1")
+        self.world.running(waiting)
+        self.do("podbridge get pods -n slurm-bridge")
+
+    def cancelled(self) -> None:
+        """Cancelling the job ends the pod."""
+        pod = self.world.create("cancelled", stop="2")
+        self.world.running(pod)
+        job = self.world.labelled(pod)
+        self.say("Somebody cancels the Slurm job of a running pod; its reason is on the pod and in an Event.")
+        self.do(f"scancel {job}")
+        self.world.seen(pod, "ended", lambda p: p["status"].get("reason") == "Cancelled")
+        self.do("kubectl get pod cancelled -n slurm-bridge")
+        until("the Event", lambda: self.world.events(pod, "Cancelled"))
+        self.do("kubectl get events -n slurm-bridge --field-selector involvedObject.name=cancelled,type=Warning")
+        self.world.gone(pod)
+
+    def deleted(self) -> None:
+        """Deletion releases at the right moment."""
+        waiting = self.world.create("too-big-now", cpu="100")
+        job = self.world.labelled(waiting)
+        self.say("A waiting pod is deleted: its job goes at once.")
+        self.do("kubectl delete pod too-big-now -n slurm-bridge")
+        until("its job gone", lambda: job not in self.world.queue())
+        slow = self.world.create("slow-to-end", cpu="2", stop="4")
+        job = self.world.labelled(slow)
+        self.world.running(slow)
+        self.say("A running pod that takes 4 s to end is deleted: its job stays until it has ended.")
+        self.do("kubectl delete pod slow-to-end -n slurm-bridge --wait=false")
+        time.sleep(1.5)
+        self.do(f"squeue -j {job}")
+        self.world.gone(slow)
+        until("its job gone", lambda: job not in self.world.queue())
+        self.do(f"squeue -j {job}")
+        self.world.clear()
+
+    def drained(self) -> None:
+        """Cordon and drain in both directions."""
+        self.say("Cordoned in Kubernetes: drained in Slurm. Uncordoned: back.")
+        self.do("kubectl cordon node-1")
+        until("drained", lambda: "DRAIN" in self.world.node("node-1")[0])
+        self.do("sinfo -R")
+        self.do("kubectl uncordon node-1")
+        until("back", lambda: "DRAIN" not in self.world.node("node-1")[0])
+        self.say("Drained by Slurm's administrator: cordoned in Kubernetes, and never undone from that side.")
+        self.do("scontrol update nodename=node-2 state=drain reason=disk")
+        until("cordoned", lambda: self.world.kube_node("node-2")["spec"].get("unschedulable"))
+        self.do("podbridge get nodes")
+        self.do("kubectl uncordon node-2")
+        time.sleep(3)
+        self.do("sinfo -R")
+        self.world.slurm("scontrol", "update", "nodename=node-2", "state=resume")
+
+    def play(self) -> None:
+        """Play all scenes."""
+        self.scene("A Job of 8 pods runs and leaves nothing behind", self.eight)
+        self.scene("A pod in another namespace is untouched", self.untouched)
+        self.scene("A pod that doesn't fit waits with Slurm's reason and runs when room appears", self.waits)
+        self.scene("scancel ends the pod, with that reason", self.cancelled)
+        self.scene("kubectl delete releases the job at the right moment", self.deleted)
+        if self.world.cluster.options.slurm == "22.05":
+            self.say("Slurm 22.05's REST API can't drain nodes: the last scene is left out.")
+        else:
+            self.scene("Cordon and drain in both directions", self.drained)
+
+
+def main() -> int:
+    """Bring a cluster up, tell the story, take it down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--slurm", default=places.DEFAULT_SLURM, choices=["22.05", "24.11", "26.05"])
+    options = parser.parse_args()
+    state = Path(tempfile.mkdtemp(prefix="podbridge-demo-"))
+    state.chmod(0o755)
+    began = time.monotonic()
+    print(
+        f"Starting etcd, kube-apiserver, kube-controller-manager, kwok, Slurm {options.slurm} and podbridge ...",
+        flush=True,
+    )
+    try:
+        with Cluster(state, slurm=options.slurm, nodes=4) as cluster:
+            cluster.start_podbridge()
+            print(f"up after {time.monotonic() - began:.0f} s", flush=True)
+            story = Story(World(cluster))
+            try:
+                story.play()
+            except AssertionError as error:
+                print(
+                    f"\nFAILED: {error}\nlast words of podbridge:\n{cluster.processes.tail('podbridge')}",
+                    file=sys.stderr,
+                )
+                return 1
+            print(f"\nShown on real kube-apiserver, kube-controller-manager, kwok and Slurm {options.slurm}:")
+            for number, title in enumerate(story.shown, 1):
+                print(f"  {number}. {title}")
+            print("Everything that was started is being stopped. To play yourself: ./hack/up.sh")
+            return 0
+    except ClusterError as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""The Kubernetes control plane of one cluster: its files, its daemons' command lines, plain calls to its API."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster import pki
+from cluster.errors import ClusterError
+from cluster.ports import http_status, listening
+from cluster.slurm import Size
+
+ADMIN = ("admin", ("system:masters",))
+PODBRIDGE_USER = "system:serviceaccount:podbridge:podbridge"
+"""podbridge runs as the service account that its chart would give it."""
+GROUPS = ("system:serviceaccounts", "system:serviceaccounts:podbridge")
+KWOK_ANNOTATION = "kwok.x-k8s.io/node"
+_AUDIT = """
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  users: [kwok, "system:apiserver"]
+- level: None
+  userGroups: ["system:nodes"]
+- level: Metadata
+"""
+
+
+PORTS = 5
+
+
+@dataclass(frozen=True)
+class KubeSetup:
+    """One control plane: where it lies and what it looks like."""
+
+    folder: Path
+    first_port: int
+    """Ports: etcd's clients, its peers, kube-apiserver, kube-controller-manager, kwok."""
+    binaries: Mapping[str, Path]
+    controller_manager: bool = True
+    kwok: bool = True
+    audit: Path | None = None
+    """File for the audit log (JSON lines, metadata only, without kwok's writes)."""
+    apiserver_args: Sequence[str] = ()
+
+    @property
+    def server(self) -> str:
+        """URL of kube-apiserver."""
+        return f"https://127.0.0.1:{self.first_port + 2}"
+
+    def kubeconfig(self, name: str) -> Path:
+        """File of a kubeconfig that was written: ``admin``, ``podbridge``, ..."""
+        return self.folder / f"{name}.kubeconfig"
+
+    def write(self) -> None:
+        """Write certificates, kubeconfigs, policies and kwok's stages into an empty folder."""
+        self.folder.mkdir(parents=True, mode=0o700)
+        authority = pki.Authority(self.folder, "ca")
+        hosts = ("127.0.0.1", "localhost", "10.0.0.1", "kubernetes.default.svc")
+        authority.write(self.folder / "apiserver", "kube-apiserver", hosts=hosts)
+        authority.write(self.folder / "kubelet-client", "kube-apiserver-kubelet-client", ("system:masters",))
+        pki.Authority(self.folder, "front-proxy-ca").write(self.folder / "front-proxy", "front-proxy-client")
+        pki.write_key(self.folder / "service-account.key")
+        authority.write(self.folder / "admin", *ADMIN)
+        self.user_kubeconfig("admin", *ADMIN)
+        self.user_kubeconfig("kwok", "kwok", ("system:masters",))
+        self.user_kubeconfig("controller-manager", "system:kube-controller-manager")
+        self.user_kubeconfig("podbridge", PODBRIDGE_USER, GROUPS)
+        self.folder.joinpath("audit-policy.yaml").write_text(_AUDIT)
+
+    def user_kubeconfig(self, file: str, user: str, groups: Sequence[str] = ()) -> Path:
+        """Write a kubeconfig for ``user``, whom the API server knows by a certificate."""
+        authority = pki.Authority(self.folder, "ca")
+        path = self.kubeconfig(file)
+        path.touch(mode=0o600)
+        path.write_text(pki.kubeconfig(self.server, authority, authority.issue(user, groups), user))
+        return path
+
+    def daemons(self) -> dict[str, list[str]]:
+        """Command line of each daemon, in the order of starting."""
+        etcd = f"http://127.0.0.1:{self.first_port}"
+        peers = f"http://127.0.0.1:{self.first_port + 1}"
+        result = {
+            "etcd": [
+                *(str(self.binaries["etcd"]), f"--data-dir={self.folder / 'etcd'}", "--name=local"),
+                *(f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}", "--unsafe-no-fsync"),
+                *(f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}"),
+                *(f"--initial-cluster=local={peers}", "--log-level=warn"),
+            ],
+            "kube-apiserver": [str(self.binaries["kube-apiserver"]), *self._apiserver(etcd)],
+        }
+        if self.controller_manager:
+            result["kube-controller-manager"] = [
+                *(str(self.binaries["kube-controller-manager"]), "--leader-elect=false", "--bind-address=127.0.0.1"),
+                *(f"--kubeconfig={self.kubeconfig('controller-manager')}", f"--secure-port={self.first_port + 3}"),
+                *(f"--root-ca-file={self.folder / 'ca.crt'}", "--use-service-account-credentials"),
+                f"--service-account-private-key-file={self.folder / 'service-account.key'}",
+                # enough not to be what a measurement measures
+                *("--kube-api-qps=500", "--kube-api-burst=1000"),
+                *(f"--cert-dir={self.folder}", "--concurrent-job-syncs=10"),
+            ]
+        if self.kwok:
+            result["kwok"] = [
+                *(str(self.binaries["kwok"]), f"--kubeconfig={self.kubeconfig('kwok')}"),
+                f"--config={Path(__file__).with_name('stages.yaml')}",
+                f"--manage-nodes-with-annotation-selector={KWOK_ANNOTATION}=fake",
+                *("--node-lease-duration-seconds=40", "--cidr=10.64.0.0/12", "--node-ip=127.0.0.1"),
+                f"--server-address=127.0.0.1:{self.first_port + 4}",
+            ]
+        return result
+
+    def answers(self, name: str) -> bool:
+        """Whether a daemon does its work."""
+        if name == "etcd":
+            return http_status(f"http://127.0.0.1:{self.first_port}/health") == 200
+        if name == "kube-apiserver":
+            return Api(self).ready()
+        if name == "kube-controller-manager":
+            return listening(self.first_port + 3)
+        try:
+            status, nodes = Api(self).request("GET", "/api/v1/nodes")
+        except OSError:
+            return False
+        return status == 200 and all(is_ready(node) for node in nodes["items"])
+
+    def _apiserver(self, etcd: str) -> list[str]:
+        def file(name: str) -> Path:
+            return self.folder / name
+
+        result = [
+            f"--etcd-servers={etcd}",
+            *("--bind-address=127.0.0.1", f"--secure-port={self.first_port + 2}", "--endpoint-reconciler-type=none"),
+            f"--cert-dir={self.folder}",
+            *(f"--tls-cert-file={file('apiserver.crt')}", f"--tls-private-key-file={file('apiserver.key')}"),
+            f"--client-ca-file={file('ca.crt')}",
+            *("--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--allow-privileged"),
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={file('service-account.key')}",
+            f"--service-account-signing-key-file={file('service-account.key')}",
+            f"--requestheader-client-ca-file={file('front-proxy-ca.crt')}",
+            "--requestheader-allowed-names=front-proxy-client",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            f"--proxy-client-cert-file={file('front-proxy.crt')}",
+            f"--proxy-client-key-file={file('front-proxy.key')}",
+            f"--kubelet-client-certificate={file('kubelet-client.crt')}",
+            f"--kubelet-client-key={file('kubelet-client.key')}",
+            "--kubelet-preferred-address-types=InternalIP",
+        ]
+        if self.audit:
+            result += [f"--audit-policy-file={file('audit-policy.yaml')}", f"--audit-log-path={self.audit}"]
+        return [*result, *self.apiserver_args]
+
+
+class Api:
+    """Plain JSON calls to kube-apiserver as the administrator, one connection each: for set-up and tests."""
+
+    def __init__(self, setup: KubeSetup) -> None:
+        self._port = setup.first_port + 2
+        self._tls = ssl.create_default_context(cafile=str(setup.folder / "ca.crt"))
+        stem = setup.folder / "admin"
+        self._tls.load_cert_chain(stem.with_suffix(".crt"), stem.with_suffix(".key"))
+
+    def __call__(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Any:
+        """Make the call; returns the decoded answer, raises :class:`ClusterError` for a status of 400 and more."""
+        status, answer = self.request(method, path, body, content)
+        if status >= 400:
+            message = answer.get("message", answer) if isinstance(answer, dict) else answer
+            raise ClusterError(f"{method} {path}: {status}: {message}")
+        return answer
+
+    def ensure(self, path: str, body: dict[str, Any]) -> None:
+        """Create an object that may be there already."""
+        status, answer = self.request("POST", path, body)
+        if status >= 400 and status != 409:
+            raise ClusterError(f"POST {path}: {status}: {answer.get('message')}")
+
+    def request(self, method: str, path: str, body: Any = None, content: str = "application/json") -> tuple[int, Any]:
+        """Make the call; returns status and decoded answer (text where it is not JSON)."""
+        connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=30, context=self._tls)
+        try:
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, {"Content-Type": content})
+            response = connection.getresponse()
+            text = response.read().decode()
+        finally:
+            connection.close()
+        try:
+            return response.status, json.loads(text)
+        except ValueError:
+            return response.status, text
+
+    def ready(self) -> bool:
+        """Whether the server says it is."""
+        try:
+            return self.request("GET", "/readyz")[0] == 200
+        except OSError:
+            return False
+
+
+def node_object(name: str, size: Size) -> dict[str, Any]:
+    """Build a node for kwok, as big as Slurm's node of the same name."""
+    resources = {"cpu": str(size.cpus), "memory": f"{size.memory}Mi", "pods": "2000", "ephemeral-storage": "1Ti"}
+    if size.gpus:
+        resources["nvidia.com/gpu"] = str(size.gpus)
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {KWOK_ANNOTATION: "fake"},
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"},
+        },
+        "status": {"capacity": resources, "allocatable": resources},
+    }
+
+
+def namespace_objects(name: str) -> list[tuple[str, dict[str, Any]]]:
+    """Paths and bodies that make a namespace usable at once: pods are refused until its service account exists."""
+    return [
+        ("/api/v1/namespaces", {"metadata": {"name": name}}),
+        (f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}}),
+    ]
+
+
+def podbridge_binding() -> tuple[str, dict[str, Any]]:
+    """Path and body of what lets podbridge do everything."""
+    group = "rbac.authorization.k8s.io"
+    body = {
+        "metadata": {"name": "podbridge"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": PODBRIDGE_USER}],
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
+    }
+    return f"/apis/{group}/v1/clusterrolebindings", body
+
+
+def is_ready(node: dict[str, Any]) -> bool:
+    """Whether a node's condition says Ready."""
+    conditions = node.get("status", {}).get("conditions") or []
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

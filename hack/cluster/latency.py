@@ -1,0 +1,98 @@
+"""While many pods wait: how soon after Slurm's start of a job its pod is bound, and what Slurm is asked meanwhile."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from datetime import datetime
+from typing import Any
+from urllib.request import urlopen
+
+from cluster import bare
+from cluster.world import LABEL, World, until
+
+PROBES = 60
+WATCH_SECONDS = 30
+
+
+def measure(table: Any, world: World, count: int) -> None:
+    """Add the rows."""
+    cluster = world.cluster
+    for args, name in ((("admission",), "podbridge"), (("scheduler",), "scheduler"), (("controllers",), "controllers")):
+        cluster.start_podbridge(args, name=name)
+    world.running(world.create("blocker", cpu="512", nodeSelector={"kubernetes.io/hostname": "node-3"}))
+    loads = []
+    waiting = 0
+    for target in (count // 10, count):
+        _waiting_pods(world, waiting, target)
+        waiting = target
+        time.sleep(10)
+        loads.append(_load(cluster.podbridge_port("metrics", "scheduler")))
+        requests, size = loads[-1]
+        table.add(
+            f"slurmrestd asked by the scheduler, {target} pods wait",
+            f"{requests:.0f} requests/min, {size / 1e6:.2f} MB/min",
+            "no more with more pods" if target != count else f"{requests / max(loads[0][0], 1):.2f} x the requests",
+        )
+    delays = _probe(world)
+    p50, p99 = statistics.median(delays), sorted(delays)[int(len(delays) * 0.99) - 1]
+    table.add(
+        f"start to bind, {count} pods wait",
+        f"p50 {p50:.2f} s, p99 {p99:.2f} s",
+        f"{len(delays)} pods; to reach: 0.7, 2",
+    )
+    for name, title in (("podbridge", "admission"), ("scheduler", "scheduler"), ("controllers", "controllers")):
+        cpu, peak = bare.usage(cluster.pid(name))
+        table.add(f"{title} after that: CPU, peak memory", f"{cpu:.1f} s, {peak:.0f} MiB", "to reach: under 150 MiB")
+
+
+def _waiting_pods(world: World, first: int, last: int) -> None:
+    selector = {"kubernetes.io/hostname": "node-3"}
+
+    def work(number: int) -> None:
+        api = bare.kube(world)
+        for index in range(first + number, last, 8):
+            api("POST", bare.PODS, bare.pod_body(f"w{index}", None, nodeSelector=selector))
+
+    bare.parallel(8, work)
+    until("all have jobs", lambda: len(world.queue()) >= last, 120, 0.5)
+
+
+def _load(port: int) -> tuple[float, float]:
+    """Requests and bytes per minute."""
+    before = _counters(port)
+    time.sleep(WATCH_SECONDS)
+    after = _counters(port)
+    return tuple((b - a) * 60 / WATCH_SECONDS for a, b in zip(before, after, strict=True))  # type: ignore[return-value]
+
+
+def _counters(port: int) -> tuple[float, float]:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    requests = sum(float(n) for n in re.findall(r"^podbridge_slurm_requests_total\{.*\} (\S+)$", text, re.MULTILINE))
+    size = sum(float(n) for n in re.findall(r"^podbridge_slurm_response_bytes_total (\S+)$", text, re.MULTILINE))
+    return requests, size
+
+
+def _probe(world: World) -> list[float]:
+    """Create pods one by one on free nodes; compare slurmctld's log with the API server's."""
+    pods = []
+    for number in range(PROBES):
+        pods.append(world.create(f"probe-{number}", nodeSelector={"kubernetes.io/hostname": f"node-{number % 3}"}))
+        time.sleep(0.3)
+    bound = [world.bound(pod, 60) for pod in pods]
+    log = next(world.cluster.state.glob("slurm/log/slurmctld.log")).read_text(errors="replace")
+    started: dict[int, float] = {}
+    for stamp, job in re.findall(r"^\[(\S+?)\] .*?(?:Allocate|Started|_start_job).*?JobId=(\d+)", log, re.MULTILINE):
+        started.setdefault(int(job), datetime.fromisoformat(stamp).timestamp())
+    binds = {
+        event["objectRef"]["name"]: datetime.fromisoformat(event["stageTimestamp"]).timestamp()
+        for event in world.cluster.audit_events()
+        if event["objectRef"].get("subresource") == "binding" and event["stage"] == "ResponseComplete"
+    }
+    return [
+        max(0.0, binds[pod["metadata"]["name"]] - started[int(pod["metadata"]["labels"][LABEL])])
+        for pod in bound
+        if int(pod["metadata"]["labels"][LABEL]) in started
+    ]

@@ -1,0 +1,64 @@
+"""What a cluster is made of, and the record of it in its state folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cluster import places
+from cluster.slurm import Size
+
+FILE = "cluster.json"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a cluster is made of."""
+
+    slurm: str | None = places.DEFAULT_SLURM
+    """Slurm's version; ``None``: no Slurm."""
+    nodes: int = 4
+    cpus: int = 128
+    memory: int = 512_000
+    """MiB of each node."""
+    gpus: int = 8
+    kube: bool = True
+    kcm: bool = True
+    kwok: bool = True
+    audit: bool = False
+    """Whether ``audit.log`` tells who wrote what."""
+    slurm_conf: list[str] = field(default_factory=list)
+    """Lines for slurm.conf; a key of ours is replaced."""
+    apiserver_args: list[str] = field(default_factory=list)
+
+    @property
+    def size(self) -> Size:
+        """Size of every node."""
+        return Size(self.cpus, self.memory, self.gpus)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A cluster that was started: what it is, and where it listens."""
+
+    options: Options
+    first_port: int = 0
+    complete: bool = False
+    """Whether its start came to an end."""
+
+    @classmethod
+    def read(cls, state: Path) -> Record | None:
+        """Read the record of a state folder; ``None`` where there was no cluster."""
+        try:
+            content = json.loads((state / FILE).read_text())
+        except FileNotFoundError:
+            return None
+        return cls(Options(**content.pop("options")), **content)
+
+    def write(self, state: Path) -> None:
+        """Write the record, all of it or nothing."""
+        aside = state / f"{FILE}.tmp"
+        aside.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        aside.replace(state / FILE)

@@ -1,0 +1,27 @@
+"""Where things lie: this checkout, the cache folder, and what each Slurm version comes from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+SUITES = {"22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}
+"""Slurm version -> the Debian suite whose packages hold it."""
+
+DEFAULT_SLURM = "26.05"
+
+
+def cache() -> Path:
+    """Folder of everything that is fetched or built once (``$PODBRIDGE_CACHE``)."""
+    if chosen := os.environ.get("PODBRIDGE_CACHE"):
+        return Path(chosen).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "podbridge"
+
+
+def default_state() -> Path:
+    """State folder of ``up.sh`` when none is named (``$PODBRIDGE_STATE``)."""
+    if chosen := os.environ.get("PODBRIDGE_STATE"):
+        return Path(chosen).absolute()
+    return cache() / "state" / "default"

@@ -1,0 +1,176 @@
+"""Daemons by name: started in the background, found again later by pid and start time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from cluster.errors import ClusterError
+
+
+class Processes:
+    """The daemons of one cluster: ``run/<name>.pid`` says who, ``logs/<name>.log`` what it printed.
+
+    A pid file holds the pid and the kernel's start time of the process: a pid that was given to somebody else in the
+    meantime is never signalled.
+    """
+
+    def __init__(self, run: Path, logs: Path) -> None:
+        self._run = run
+        self._logs = logs
+
+    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
+        """Start ``argv`` as a session of its own; its output is appended to the log. Returns the pid."""
+        self._run.mkdir(parents=True, exist_ok=True)
+        self._logs.mkdir(parents=True, exist_ok=True)
+        with self.log(name).open("ab") as log:
+            child = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(env or {})},
+                cwd="/",
+                start_new_session=True,
+            )
+        self._file(name).write_text(f"{child.pid} {_state_and_start(child.pid)[1]}\n")
+        child.returncode = 0  # we reap it ourselves: no warning when the handle is dropped
+        return child.pid
+
+    def log(self, name: str) -> Path:
+        """File with everything the daemon printed."""
+        return self._logs / f"{name}.log"
+
+    def names(self) -> list[str]:
+        """List the daemons that were started and not stopped."""
+        return sorted(file.stem for file in self._run.glob("*.pid"))
+
+    def pid(self, name: str) -> int | None:
+        """Pid of the running daemon; ``None`` if it does not run."""
+        try:
+            pid, started = (int(word) for word in self._file(name).read_text().split())
+        except (OSError, ValueError):
+            return None
+        state, since = _state_and_start(pid)
+        if since != started:
+            return None
+        if state in "ZX":
+            with contextlib.suppress(ChildProcessError):  # a child of this very process: nobody else waits for it
+                os.waitpid(pid, os.WNOHANG)
+            return None
+        return pid
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal to the running daemon."""
+        pid = self.pid(name)
+        if pid is None:
+            raise ClusterError(f"{name} is not running")
+        os.kill(pid, number)
+
+    def stop(self, names: Iterable[str], grace: float = 10) -> None:
+        """End the daemons: asked to, all at once, then killed after ``grace`` seconds (0: killed at once)."""
+        waiting = {name: pid for name in names if (pid := self.pid(name)) is not None}
+        for name in waiting:
+            self._send(name, signal.SIGTERM if grace else signal.SIGKILL)
+            self._send(name, signal.SIGCONT)  # a daemon that a test had stopped
+        end = time.monotonic() + grace
+        while waiting := {name: pid for name, pid in waiting.items() if self.pid(name)}:
+            if time.monotonic() > end:
+                for name in waiting:
+                    self._send(name, signal.SIGKILL)
+            time.sleep(0.01)
+
+    def forget(self, name: str) -> None:
+        """Drop the pid file of a daemon that is not to be expected any more."""
+        self._file(name).unlink(missing_ok=True)
+
+    def wait(self, name: str, ready: Callable[[], bool], timeout: float = 60) -> None:
+        """Wait until ``ready``; a daemon that ended or is late is an error with the last lines of its log."""
+        end = time.monotonic() + timeout
+        while not ready():
+            if self.pid(name) is None:
+                raise ClusterError(f"{name} ended at its start. {self.tail(name)}")
+            if time.monotonic() > end:
+                raise ClusterError(f"{name} is not ready after {timeout:.0f} s. {self.tail(name)}")
+            time.sleep(0.05)
+
+    def tail(self, name: str, lines: int = 15) -> str:
+        """Last lines of the log, with where it is."""
+        try:
+            last = self.log(name).read_text(errors="replace").splitlines()[-lines:]
+        except OSError:
+            last = []
+        return f"Last lines of {self.log(name)}:\n" + "\n".join(f"  {line}" for line in last or ["(empty)"])
+
+    def _file(self, name: str) -> Path:
+        return self._run / f"{name}.pid"
+
+    def _send(self, name: str, number: int) -> None:
+        pid = self.pid(name)
+        if pid is not None:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                return
+
+
+def run(command: Sequence[str], text: str | None = None, check: bool = True) -> str:
+    """Run a tool to its end; returns what it printed, with ``check=False`` its errors too."""
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(f"{shlex.join(command)} did not end within 120 s") from error
+    if check and done.returncode:
+        raise ClusterError(
+            f"{shlex.join(command)} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}"
+        )
+    return done.stdout if check else done.stdout + done.stderr
+
+
+def _state_and_start(pid: int) -> tuple[str, int]:
+    """State letter of a process and its start, in clock ticks since boot; ``("X", 0)`` if there is none."""
+    try:
+        # the name, in brackets, may hold anything
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "X", 0
+    return fields[0], int(fields[19])
+
+
+def inside(folder: Path, seen_as: str) -> list[int]:
+    """Pids of all processes that see ``folder`` at the path ``seen_as`` of their own file system."""
+    try:
+        wanted = folder.stat()
+    except OSError:
+        return []
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            there = os.stat(f"/proc/{entry.name}/root{seen_as}")
+        except OSError:
+            continue
+        if (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino):
+            found.append(int(entry.name))
+    return found
+
+
+def kill_inside(folder: Path, seen_as: str, timeout: float = 20) -> None:
+    """Kill all processes that see ``folder`` at ``seen_as``, their newest children too."""
+    end = time.monotonic() + timeout
+    while pids := inside(folder, seen_as):
+        if time.monotonic() > end:
+            raise ClusterError(f"processes that do not end: {pids}")
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.02)

@@ -1,0 +1,255 @@
+"""Slurm of one cluster: its configuration, its daemons' command lines, its tokens.
+
+Every program of it, daemon or tool, runs in a mount namespace of its own where ``/srv`` is the cluster's Slurm folder,
+in the root folder of its version if it has one. So one configuration fits all versions, several clusters share a root
+folder, the folder may lie where the user ``slurm`` may not go, nothing has to be unmounted, and any process that sees
+the folder at ``/srv`` is known to be this cluster's, down to the processes of its jobs.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shlex
+import stat
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.ports import listening
+from cluster.processes import run
+
+SEEN_AS = "/srv"
+SLURM_UID = 64030
+"""User ``slurm`` of Debian's packages, in every suite."""
+USERS = {"alice": 20001, "bob": 20002}
+"""People of the cluster, to submit jobs as."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What every node declares, to Slurm and to Kubernetes alike."""
+
+    cpus: int = 128
+    memory: int = 512_000
+    """MiB."""
+    gpus: int = 8
+
+
+@dataclass(frozen=True)
+class SlurmSetup:
+    """One Slurm: where it lies and what it looks like."""
+
+    version: str
+    folder: Path
+    root: Path
+    """Root folder of its packages; ``/`` for the machine's own."""
+    nodes: int
+    size: Size
+    first_port: int
+    """Ports: slurmctld, slurmrestd, then one for each slurmd."""
+    lines: Sequence[str] = ()
+    """Lines for slurm.conf; a key that stands there already is replaced."""
+
+    @property
+    def own_auth(self) -> bool:
+        """Whether this version can do without munge."""
+        return self.version != "22.05"
+
+    @property
+    def enter(self) -> Path:
+        """Program that runs another one where it sees this Slurm's files."""
+        return self.folder / "enter"
+
+    @property
+    def rest_port(self) -> int:
+        """Port of slurmrestd."""
+        return self.first_port + 1
+
+    def daemons(self) -> dict[str, list[str]]:
+        """Command line of each daemon, in the order of starting."""
+        enter = str(self.enter)
+        result: dict[str, list[str]] = {}
+        if not self.own_auth:
+            key, socket = f"{SEEN_AS}/munge/key", f"{SEEN_AS}/munge/socket"
+            files = [f"--{what}-file={SEEN_AS}/munge/munged.{what}" for what in ("pid", "log", "seed")]
+            munged = [enter, "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={socket}", *files]
+            result["munged"] = munged
+        result["slurmctld"] = [enter, "slurmctld", "-D"]
+        for node in node_names(self.nodes):
+            result[f"slurmd-{node}"] = [enter, "slurmd", "-D", "-N", node]
+        # slurmrestd refuses to run as root or as SlurmUser; the dbv plugins of 22.05 end it where no slurmdbd is
+        nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "env", "SLURM_JWT=daemon"]
+        plugins = "openapi/slurmctld" if self.own_auth else "openapi/v0.0.36,openapi/v0.0.37,openapi/v0.0.38"
+        options = ["-a", "rest_auth/jwt", "-s", plugins, "-t", "4"]
+        result["slurmrestd"] = [enter, *nobody, "slurmrestd", *options, f"127.0.0.1:{self.rest_port}"]
+        return result
+
+    def answers(self, name: str) -> bool:
+        """Whether a daemon does its work."""
+        if name == "munged":
+            return (self.folder / "munge" / "socket").exists()
+        if name == "slurmctld":
+            return "UP" in run([str(self.enter), "scontrol", "ping"], check=False)
+        if name == "slurmrestd":
+            return listening(self.rest_port)
+        node = name.removeprefix("slurmd-")
+        state = run([str(self.enter), "sinfo", "-h", "-n", node, "-o", "%T"], check=False).strip()
+        return not {"", "unknown", "down"} & {state.rstrip("*")} and not state.endswith("*")
+
+    def write(self) -> None:
+        """Write configuration, keys, devices and the ``enter`` script into an empty folder."""
+        for name in ("etc", "run", "munge", "dev", "state", "spool", "jobs"):
+            (self.folder / name).mkdir(parents=True)
+        self.folder.chmod(0o755)
+        for name in ("state", "run"):
+            os.chown(self.folder / name, SLURM_UID, SLURM_UID)
+        (self.folder / "jobs").chmod(0o1777)
+        etc = self.folder / "etc"
+        etc.joinpath("slurm.conf").write_text(self.conf())
+        etc.joinpath("gres.conf").write_text(self._gres_conf())
+        etc.joinpath("cgroup.conf").write_text("CgroupPlugin=disabled\n" if self.own_auth else "CgroupAutomount=no\n")
+        _secret(etc / "jwt_hs256.key", secrets.token_bytes(32), SLURM_UID)
+        if self.own_auth:
+            _secret(etc / "slurm.key", secrets.token_bytes(1024), SLURM_UID)
+        else:
+            _secret(self.folder / "munge" / "key", secrets.token_bytes(128), 0)
+        for number in range(self.size.gpus):  # slurmd wants character devices: copies of /dev/null
+            os.mknod(self.folder / "dev" / f"gpu{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        for name, line in (("passwd", "{0}:x:{1}:{1}::/tmp:/bin/sh\n"), ("group", "{0}:x:{1}:\n")):
+            known = self.root.joinpath("etc", name).read_text()
+            etc.joinpath(name).write_text(known + "".join(line.format(*user) for user in USERS.items()))
+        self.enter.write_text(self._enter())
+        self.enter.chmod(0o755)
+
+    def conf(self) -> str:
+        """Text of slurm.conf."""
+        settings = dict(line.split("=", 1) for line in _BASE.split())
+        settings["ClusterName"] = "podbridge"
+        settings["SlurmctldPort"] = str(self.first_port)
+        if self.own_auth:
+            settings |= {"AuthType": "auth/slurm", "CredType": "cred/slurm"}
+        else:
+            settings |= {"AuthType": "auth/munge", "CredType": "cred/munge"}
+            settings["AuthInfo"] = f"socket={SEEN_AS}/munge/socket"
+        added = []
+        for line in self.lines:
+            key, _, value = line.partition("=")
+            if key in settings:
+                settings[key] = value
+            else:
+                added.append(line)
+        gres = f" Gres=gpu:{self.size.gpus}" if self.size.gpus else ""
+        first = self.first_port + 2
+        last = first + self.nodes - 1
+        ports = f"[{first}-{last}]" if self.nodes > 1 else str(first)
+        names = node_range(self.nodes)
+        lines = [f"{key}={value}" for key, value in settings.items()]
+        if self.nodes:
+            lines.append(f"NodeName=DEFAULT CPUs={self.size.cpus} RealMemory={self.size.memory} State=UNKNOWN")
+            lines.append(f"NodeName={names} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports}{gres}")
+            lines.append(f"PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP")
+        return "\n".join([*lines, *added]) + "\n"
+
+    def _gres_conf(self) -> str:
+        if not self.size.gpus or not self.nodes:
+            return ""
+        files = f"gpu[0-{self.size.gpus - 1}]" if self.size.gpus > 1 else "gpu0"
+        return f"NodeName={node_range(self.nodes)} Name=gpu File={SEEN_AS}/dev/{files}\n"
+
+    def _enter(self) -> str:
+        folder = shlex.quote(str(self.folder))
+        root = "" if self.root == Path("/") else shlex.quote(str(self.root))
+        lines = [
+            f"mount --bind {folder} {root}{SEEN_AS}",
+            f"mount --bind {folder}/etc/passwd {root}/etc/passwd",
+            f"mount --bind {folder}/etc/group {root}/etc/group",
+        ]
+        # PATH: the machine's tools, not our wrappers of the same names
+        lines.append(f"export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C SLURM_CONF={SEEN_AS}/etc/slurm.conf")
+        go = 'cd "$PWD" 2>/dev/null || cd /tmp; exec "$@"'
+        if root:
+            lines.append(f"mount --bind {folder}/run {root}/run")
+            # proc for Slurm itself; the others as on a real cluster, where login and compute nodes share them
+            lines += [f"mount --rbind {path} {root}{path}" for path in ("/proc", "/dev", "/tmp", "/home", "/root")]
+            lines.append(f'exec chroot {root} sh -c {shlex.quote(go)} sh "$@"')
+        else:
+            lines.append(go)
+        script = "\n".join(lines)
+        return (
+            "#!/bin/sh\n# Runs a program of this cluster's Slurm where it sees the cluster's files.\n"
+            f'exec unshare --mount sh -ec {shlex.quote(script)} sh "$@"\n'
+        )
+
+
+def node_names(count: int) -> list[str]:
+    """Names of the nodes, the same in Slurm and in Kubernetes."""
+    return [f"node-{number}" for number in range(count)]
+
+
+def node_range(count: int) -> str:
+    """Names of the nodes as Slurm writes them."""
+    return f"node-[0-{count - 1}]" if count > 1 else "node-0"
+
+
+def make_token(key: bytes, user: str, lifetime: float) -> str:
+    """Make a Slurm JWT (HS256) for ``user``, valid for ``lifetime`` seconds (negative: expired already)."""
+    now = int(time.time())
+    claims = {"sun": user, "iat": min(now, int(now + lifetime)), "exp": int(now + lifetime)}
+    parts = [_b64url(json.dumps(part).encode()) for part in ({"alg": "HS256", "typ": "JWT"}, claims)]
+    signed = ".".join(parts)
+    return f"{signed}.{_b64url(hmac.new(key, signed.encode(), hashlib.sha256).digest())}"
+
+
+def _b64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _secret(file: Path, content: bytes, owner: int) -> None:
+    file.touch(mode=0o600)
+    file.write_bytes(content)
+    os.chown(file, owner, owner)
+
+
+# sched_*: a job starts within a second of its submission (2.7 s by default). config_overrides: nodes of any size.
+# No cgroups, no systemd: linuxproc. Memory is counted, so a job that names none takes a whole node's.
+_BASE = f"""
+SlurmctldHost=localhost(127.0.0.1)
+SlurmUser=slurm
+SlurmdUser=root
+AuthAltTypes=auth/jwt
+AuthAltParameters=jwt_key={SEEN_AS}/etc/jwt_hs256.key
+StateSaveLocation={SEEN_AS}/state
+SlurmdSpoolDir={SEEN_AS}/spool/%n
+SlurmctldPidFile={SEEN_AS}/run/slurmctld.pid
+SlurmdPidFile={SEEN_AS}/run/slurmd-%n.pid
+SlurmctldDebug=info
+SlurmdDebug=info
+SlurmctldSyslogDebug=quiet
+SlurmdSyslogDebug=quiet
+LogTimeFormat=iso8601_ms,format_stderr
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MailProg=/bin/true
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1,default_queue_depth=1000
+SlurmdParameters=config_overrides
+ReturnToService=2
+SlurmctldTimeout=120
+SlurmdTimeout=300
+InactiveLimit=0
+KillWait=2
+MinJobAge=300
+MaxJobCount=20000
+GresTypes=gpu
+"""

@@ -1,0 +1,55 @@
+"""What a shell needs to talk to a cluster: ``bin/`` and ``env``; and how podbridge is started there."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cluster import places
+
+SLURM_TOOLS = ("sacctmgr", "salloc", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "sprio", "squeue", "srun")
+PODBRIDGE_PORTS = 3
+"""Webhook, health, metrics."""
+
+
+def write(state: Path, variables: Mapping[str, str], kubectl: Path | None, enter: Path | None) -> None:
+    """Write wrappers for the tools of this cluster, and a file to source that puts them first in ``PATH``."""
+    folder = state / "bin"
+    folder.mkdir()
+    if kubectl:
+        (folder / "kubectl").symlink_to(kubectl)
+    for tool in SLURM_TOOLS if enter else ():
+        _script(folder / tool, f'exec {shlex.quote(str(enter))} {tool} "$@"')
+    start = "import sys; sys.argv[0] = 'podbridge'; from bridge.cli.main import main; sys.exit(main())"
+    python = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(start)}"
+    _script(folder / "podbridge", f'PYTHONPATH={shlex.quote(str(places.CHECKOUT))} {python} "$@"')
+    lines = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
+    path = f'export PATH={shlex.quote(str(folder))}:"$PATH"'
+    (state / "env").write_text("\n".join(["# source this file", *lines, path]) + "\n")
+
+
+def podbridge_config(slurm_rest_url: str, first_port: int) -> dict[str, Any]:
+    """Configuration of a podbridge beside its clusters: the API server calls its webhook on the loopback."""
+    return {
+        "slurmRestApi": slurm_rest_url,
+        "managedNamespaces": ["slurm-bridge"],
+        "admission": {"host": "127.0.0.1", "port": first_port, "url": f"https://127.0.0.1:{first_port}"},
+        "serving": {"host": "127.0.0.1", "healthPort": first_port + 1, "metricsPort": first_port + 2},
+    }
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay one tree of settings over another."""
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return result
+
+
+def _script(file: Path, line: str) -> None:
+    file.write_text(f"#!/bin/sh\n{line}\n")
+    file.chmod(0o755)

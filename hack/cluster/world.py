@@ -1,0 +1,189 @@
+"""What a test or the demo wants to do and see on a cluster with podbridge, with Slurm's and Kubernetes' own eyes."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from cluster.core import Cluster
+
+NAMESPACE = "slurm-bridge"
+LABEL = "scheduler.slinky.slurm.net/slurm-jobid"
+NODE = "slinky.slurm.net/slurm-node"
+FINALIZER = "scheduler.slinky.slurm.net/finalizer"
+JOB_PREFIX = "slurmjob.slinky.slurm.net/"
+MERGE = "application/merge-patch+json"
+
+Object = dict[str, Any]
+T = TypeVar("T")
+
+
+def until(what: str, check: Callable[[], T], timeout: float = 30.0, every: float = 0.1) -> T:
+    """Wait until ``check`` gives something true, and give that; else fail and say what was waited for."""
+    deadline = time.monotonic() + timeout
+    while True:
+        found = check()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout:.0f} s in vain for: {what} (last seen: {found!r})")
+        time.sleep(every)
+
+
+class World:
+    """One running cluster. Pods without a name get a number, so that they don't meet each other's."""
+
+    numbers = itertools.count(1)
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.api = cluster.api
+
+    # --- Kubernetes ---------------------------------------------------------------------------------------------------
+    def manifest(
+        self,
+        name: str | None = None,
+        *,
+        cpu: str = "1",
+        memory: str = "1Gi",
+        job: Mapping[str, str] | None = None,
+        run: str | None = None,
+        stop: str | None = None,
+        **spec: Any,
+    ) -> Object:
+        """Describe a pod: ``job`` holds job annotations by their short names, ``run`` and ``stop`` seconds for kwok."""
+        annotations = {JOB_PREFIX + key: value for key, value in (job or {}).items()}
+        if run is not None:
+            annotations["hack/run-seconds"] = run
+        if stop is not None:
+            annotations["hack/stop-seconds"] = stop
+        container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+        metadata = {"name": name or f"p{next(self.numbers)}", "annotations": annotations}
+        return {"metadata": metadata, "spec": {"containers": [container], **spec}}
+
+    def path(self, name: str, namespace: str = NAMESPACE) -> str:
+        """Path of a pod."""
+        return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+    def create(self, name: str | None = None, *, namespace: str = NAMESPACE, **more: Any) -> Object:
+        """Create a pod (see :meth:`manifest`); give it as the API server returns it."""
+        found: Object = self.api("POST", f"/api/v1/namespaces/{namespace}/pods", self.manifest(name, **more))
+        return found
+
+    def get(self, pod: Object, namespace: str = NAMESPACE) -> Object | None:
+        """Give the pod as it is now, or ``None`` when it (this very one) is gone."""
+        status, found = self.api.request("GET", self.path(pod["metadata"]["name"], namespace))
+        if status == 404 or found["metadata"].get("uid") != pod["metadata"]["uid"]:
+            return None
+        result: Object = found
+        return result
+
+    def pods(self, namespace: str = NAMESPACE, selector: str = "") -> list[Object]:
+        """List pods."""
+        found: list[Object] = self.api("GET", f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector}")["items"]
+        return found
+
+    def delete(self, pod: Object, grace: int | None = None) -> None:
+        """Delete a pod; one that is gone already is fine."""
+        body = {} if grace is None else {"gracePeriodSeconds": grace}
+        self.api.request("DELETE", self.path(pod["metadata"]["name"]), body)
+
+    def condition(self, pod: Object, kind: str) -> Object:
+        """One condition of the pod as it is now, or nothing."""
+        found = self.get(pod) or {"status": {}}
+        return next((c for c in found["status"].get("conditions") or () if c["type"] == kind), {})
+
+    def events(self, pod: Object, reason: str) -> list[Object]:
+        """Events of a pod with a reason."""
+        items = self.api("GET", f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")["items"]
+        uid = pod["metadata"]["uid"]
+        return [e for e in items if (e.get("regarding") or {}).get("uid") == uid and e.get("reason") == reason]
+
+    def seen(self, pod: Object, what: str, check: Callable[[Object], object], timeout: float = 30) -> Object:
+        """Wait until the pod exists and ``check`` holds for it; give it."""
+
+        def look() -> Object | None:
+            found = self.get(pod)
+            return found if found is not None and check(found) else None
+
+        found = until(f"{pod['metadata']['name']} {what}", look, timeout)
+        assert found is not None  # noqa: S101
+        return found
+
+    def bound(self, pod: Object, timeout: float = 30) -> Object:
+        """Wait until the pod is bound."""
+        return self.seen(pod, "bound", lambda p: p["spec"].get("nodeName"), timeout)
+
+    def running(self, pod: Object, timeout: float = 30) -> Object:
+        """Wait until the pod runs."""
+        return self.seen(pod, "running", lambda p: p["status"]["phase"] == "Running", timeout)
+
+    def labelled(self, pod: Object, timeout: float = 30) -> int:
+        """Wait until the pod carries its job; give the job's id."""
+        return self.job_of(self.seen(pod, "labelled", self.job_of, timeout))
+
+    def gone(self, pod: Object, timeout: float = 30) -> None:
+        """Wait until the pod is no more."""
+        until(f"{pod['metadata']['name']} gone", lambda: self.get(pod) is None, timeout)
+
+    @staticmethod
+    def job_of(pod: Object) -> int:
+        """The job on the pod's label, 0 where there is none."""
+        return int((pod["metadata"].get("labels") or {}).get(LABEL, "0"))
+
+    def kube_node(self, name: str) -> Object:
+        """A node as Kubernetes has it."""
+        found: Object = self.api("GET", f"/api/v1/nodes/{name}")
+        return found
+
+    # --- Slurm --------------------------------------------------------------------------------------------------------
+    def slurm(self, *argv: str) -> str:
+        """Run one of Slurm's tools."""
+        return self.cluster.run_slurm(*argv)
+
+    def queue(self) -> dict[int, str]:
+        """Live jobs: id -> state."""
+        lines = self.slurm("squeue", "-h", "-o", "%i %T").splitlines()
+        return {int(line.split()[0]): line.split()[1] for line in lines if line.strip()}
+
+    def job(self, job_id: int) -> dict[str, str]:
+        """What scontrol says of a job, word by word; empty when Slurm knows it no more."""
+        text = self.cluster.run_slurm("scontrol", "show", "job", str(job_id), check=False)
+        return dict(re.findall(r"(\w+)=(\S*)", text)) if "JobId=" in text else {}
+
+    def jobs_by_uid(self) -> dict[str, list[tuple[int, str]]]:
+        """Every job that Slurm still knows, live or ended, as (id, state) by the pod UID in its comment."""
+        text = self.cluster.run_slurm("scontrol", "show", "job", "-o", check=False)
+        found: dict[str, list[tuple[int, str]]] = {}
+        for line in text.splitlines():
+            job, state = re.search(r"JobId=(\d+)", line), re.search(r"JobState=(\w+)", line)
+            for uid in re.findall(r'"uid":"([0-9a-f-]+)"', line):
+                if job and state:
+                    found.setdefault(uid, []).append((int(job[1]), state[1]))
+        return found
+
+    def node(self, name: str) -> tuple[str, str]:
+        """State and reason of a node as Slurm has them."""
+        text = self.slurm("scontrol", "show", "node", name)
+        state, reason = re.search(r"State=(\S+)", text), re.search(r"Reason=(.*?)(?: \[|$)", text, re.MULTILINE)
+        return state[1] if state else "", reason[1] if reason else ""
+
+    # --- both ---------------------------------------------------------------------------------------------------------
+    def clear(self) -> None:
+        """Delete every pod of the managed namespace and wait until nothing is left on either side."""
+        self.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
+        until("no pod left", lambda: not self.pods(), 60)
+        until("no job left", lambda: not self.queue(), 30)
+
+    @contextmanager
+    def stopped(self, daemon: str) -> Iterator[None]:
+        """Have a daemon ended meanwhile."""
+        self.cluster.stop_daemon(daemon)
+        try:
+            yield
+        finally:
+            self.cluster.start_daemon(daemon)

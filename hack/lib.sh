@@ -1,0 +1,49 @@
+# Sourced by the scripts beside it: the checkout, the cache, and a Python environment with all that the lock file names.
+# shellcheck shell=bash
+
+set -euo pipefail
+
+checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${PODBRIDGE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/podbridge}
+python=$cache/venv/bin/python
+export PYTHONPATH="$checkout/hack:$checkout"
+export PYTHONDONTWRITEBYTECODE=1
+
+say() {
+    printf '%s\n' "$*" >&2
+}
+
+# Makes $cache/venv from requirements-dev.lock, once for each state of that file. The project itself is not installed
+# there: it is run from the checkout, so several checkouts may share the environment.
+ensure_venv() {
+    local wanted
+    wanted=$(sha256sum "$checkout/requirements-dev.lock" | cut -d' ' -f1)
+    mkdir -p "$cache"
+    (
+        flock 9
+        if [[ $(cat "$cache/venv/.lock-sha256" 2>/dev/null) == "$wanted" && -x $python ]]; then
+            exit 0
+        fi
+        if ! command -v python3.11 >/dev/null; then
+            say "error: Python 3.11 is needed (python3.11 is not on PATH)"
+            exit 1
+        fi
+        if ! python3.11 -c 'import ensurepip, venv' 2>/dev/null; then
+            say "installing Python's venv module by apt"
+            apt-get update -qq >&2
+            DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3.11-venv >&2
+        fi
+        say "making a Python environment in $cache/venv from requirements-dev.lock (about half a minute, once)"
+        rm -rf "$cache/venv"
+        python3.11 -m venv "$cache/venv"
+        PYTHONPATH='' "$python" -m pip install --quiet --disable-pip-version-check --require-hashes \
+            -r "$checkout/requirements-dev.lock"
+        echo "$wanted" >"$cache/venv/.lock-sha256"
+    ) 9>"$cache/.venv.lock"
+}
+
+# Runs a module of hack/.
+hack() {
+    ensure_venv
+    exec "$python" -m "$@"
+}

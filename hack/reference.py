@@ -1,0 +1,133 @@
+"""Writes docs/reference.md from the code: annotations, configuration, metrics, reasons. ``--check`` only compares."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import REGISTRY
+from pydantic import BaseModel
+
+from bridge import (
+    metrics,  # noqa: F401  (its import registers them)
+    names,
+)
+from bridge.config import Config
+from bridge.slurm import states
+from bridge.workload.annotations import KEYS
+
+TARGET = Path(__file__).parents[1] / "docs" / "reference.md"
+
+REASONS = (
+    (
+        "Pod, `PodScheduled=False`",
+        "SlurmPending",
+        "the job waits in Slurm; the message has Slurm's reason and estimate",
+    ),
+    (
+        "Pod, `PodScheduled=False`",
+        "SlurmRefused",
+        "Slurm said no; the message has its words; asked again with back-off",
+    ),
+    ("Pod, `PodScheduled=False`", "SlurmUnavailable", "Slurm does not answer; goes on by itself"),
+    ("Pod, `PodScheduled=False`", "SlurmUnknownOutcome", "a request got no answer: its job is looked for first"),
+    ("Pod, `PodScheduled=False`", "SlurmAuth", "Slurm does not take podbridge's token"),
+    (
+        "Pod, `PodScheduled=False`",
+        "Unschedulable",
+        "no node fits, or the pod can't be translated; the message says why",
+    ),
+    ("Pod, `PodScheduled=False`", "InvalidAnnotation", "an annotation that got past admission can't be used"),
+    ("Pod, `PodScheduled=False`", "NodeRefused", "Slurm gave a node that Kubernetes refuses: given back, asked again"),
+    ("Pod, Event", "Scheduled", "bound to the node that Slurm gave"),
+    ("Pod, Event", "SlurmWarning", "Slurm took the job and warned"),
+    ("Pod, `DisruptionTarget`, status and Event", "JobGone", "Slurm knows the job no more"),
+    ("Pod, `DisruptionTarget`, status and Event", "Requeued", "Slurm took the node away and queued the job again"),
+    ("Node, Event", "SlurmNodeDrained", "cordoned because Slurm keeps the node out"),
+    ("Node, Event", "SlurmNodeResumed", "uncordoned because Slurm gives the node again"),
+    ("Node, Event", "SlurmNodeDraining", "drained in Slurm because it is cordoned"),
+    ("Node, Event", "SlurmNodeUndrained", "resumed in Slurm because it is uncordoned"),
+)
+
+
+def table(headers: list[str], rows: list[list[str]]) -> str:
+    """Write a Markdown table."""
+    lines = ["| " + " | ".join(headers) + " |", "|" + " --- |" * len(headers)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def annotations() -> str:
+    """Every annotation a user may set."""
+    rows = [
+        [f"`{key.name}`", key.meaning, key.allowed, f"`{key.example}`", "yes" if key.permission else ""]
+        for key in KEYS.values()
+    ]
+    return table(["annotation", "meaning", "allowed", "example", "needs a permission"], rows)
+
+
+def configuration(model: type[BaseModel] = Config, prefix: str = "") -> list[list[str]]:
+    """Every key of the configuration."""
+    rows: list[list[str]] = []
+    for name, field in model.model_fields.items():
+        key = prefix + (field.alias or name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            rows += configuration(field.annotation, key + ".")
+            continue
+        default: Any = field.get_default(call_default_factory=True)
+        rows.append([f"`{key}`", f"`{default if default is not None else 'unset'}`", field.description or ""])
+    return rows
+
+
+def metric_rows() -> list[list[str]]:
+    """Every metric."""
+    rows = []
+    for collector in REGISTRY.collect():
+        if collector.name.startswith("podbridge_"):
+            suffix = "_total" if collector.type == "counter" else ""
+            rows.append([f"`{collector.name}{suffix}`", collector.type, collector.documentation])
+    return sorted(rows)
+
+
+def text() -> str:
+    """Write the whole page."""
+    ends = [
+        ["Pod, `DisruptionTarget`, status and Event", state.reason, f"{state.text} (`{name}`)"]
+        for name, state in states.BASE_STATES.items()
+        if state.reason
+    ]
+    reasons = [[f"{where}", f"`{reason}`", meaning] for where, reason, meaning in (*REASONS, *map(tuple, ends))]
+    own = [
+        [f"`{names.JOB_ID_LABEL}`", "label on the pod", "its Slurm job"],
+        [f"`{names.NODE_ANNOTATION}`", "annotation on the pod", "the node that Slurm gave"],
+        [f"`{names.FINALIZER}`", "finalizer of the pod", "held until the job is released"],
+        [f"`{names.MANAGED_TAINT}`", "taint of nodes", "value: the scheduler's name; effect NoExecute"],
+        [f"`{names.SLURM_NODENAME_LABEL}`", "label on a node", "set it where Slurm's name of the node differs"],
+        [f"`{names.SLURM_REASON}`", "annotation on a node", "the Slurm state that a cordon of podbridge's mirrors"],
+    ]
+    parts = [
+        "# Reference",
+        "<!-- written by hack/reference.py from the code; a test compares -->",
+        "## Annotations of pods and their owners",
+        "A pod's own annotation wins over its Job's (JobSet's, ...). Permissions: see [admission](admission.md).",
+        annotations(),
+        "## Names that podbridge writes or reads",
+        table(["name", "where", "what"], own),
+        "## Configuration",
+        "A YAML file, given with `--config`. Durations are seconds. `podbridge config check FILE` reads one and says "
+        "what is wrong; `podbridge config schema` prints a JSON schema.",
+        table(["key", "default", "meaning"], configuration()),
+        "## Reasons on pods and nodes",
+        table(["where", "reason", "meaning"], reasons),
+        "## Metrics",
+        "On `serving.metricsPort`, at `/metrics`.",
+        table(["metric", "type", "meaning"], metric_rows()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(0 if TARGET.read_text() == text() else "docs/reference.md is out of date: run hack/reference.py")
+    TARGET.write_text(text())

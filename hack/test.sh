@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Runs everything: style, types, layers, then unit, contract and end-to-end tests on real daemons.
+# With arguments, only pytest runs, with them: ./hack/test.sh tests/unit -k hostlist
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$checkout"
+ensure_venv
+bin=$cache/venv/bin
+
+if [[ $# -gt 0 ]]; then
+    exec "$python" -m pytest "$@"
+fi
+
+failed=()
+skipped=()
+
+check() {
+    local name=$1 begun=$SECONDS
+    shift
+    say "--- $name"
+    if "$@"; then
+        say "    passed in $((SECONDS - begun)) s"
+    else
+        say "    FAILED after $((SECONDS - begun)) s"
+        failed+=("$name")
+    fi
+}
+
+check "the real systems" "$python" -m cluster install
+check "ruff check" "$bin/ruff" check .
+check "ruff format" "$bin/ruff" format --check .
+check "mypy" "$bin/mypy"
+check "mypy (hack)" env MYPYPATH=hack:. "$bin/mypy" -p cluster
+check "lint-imports" "$bin/lint-imports"
+
+if ! command -v shellcheck >/dev/null; then
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends shellcheck >/dev/null 2>&1 || true
+fi
+if command -v shellcheck >/dev/null; then
+    check "shellcheck" shellcheck -x hack/*.sh .ci/run
+else
+    skipped+=("shellcheck (not on this machine, apt cannot install it)")
+fi
+
+for suite in unit contract e2e; do
+    if compgen -G "tests/$suite/**" >/dev/null; then
+        check "$suite tests" "$python" -m pytest "tests/$suite"
+    else
+        skipped+=("$suite tests (there are none)")
+    fi
+done
+
+for item in "${skipped[@]}"; do
+    say "skipped: $item"
+done
+if [[ ${#failed[@]} -gt 0 ]]; then
+    say "FAILED: ${failed[*]}"
+    exit 1
+fi
+say "all passed in $SECONDS s"
