@@ -1,0 +1,83 @@
+"""kill -9 after every single call that podbridge makes: one job per pod, all pods bound, nothing left behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.world import until
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
+
+MOST_CALLS = 200
+PODS = 2
+
+
+@pytest.fixture
+def run(bare_world):
+    """Start the process that kills itself after ``limit`` calls; gives its Popen. Stops what is left at the end."""
+    cluster = bare_world.cluster
+    settings = yaml.safe_load((cluster.state / "podbridge.yaml").read_text())
+    settings |= {"leaderElection": {"leaderElect": False}, "serving": {"healthPort": None, "metricsPort": None}}
+    file = cluster.state / "killed.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    env = {**os.environ, **cluster.env, "KUBECONFIG": str(cluster.podbridge_kubeconfig)}
+    env["PYTHONPATH"] = str(Path(__file__).parents[2])
+    log = (cluster.state / "logs" / "killed.log").open("w")
+    started = []
+
+    def start(limit):
+        command = [sys.executable, str(Path(__file__).parent / "killed.py"), str(limit), str(file)]
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    log.close()
+
+
+def over(world, pod):
+    found = world.get(pod)
+    return found["status"]["phase"] == "Succeeded" and not found["metadata"].get("finalizers")
+
+
+def test_kill_after_every_call(bare_world, run):
+    world = bare_world
+    killed = 0
+    for limit in range(1, MOST_CALLS):
+        pods = [world.create(run="1") for _ in range(PODS)]
+        victim = run(limit)
+        until(
+            "killed, or all done", lambda v=victim, p=pods: v.poll() is not None or all(over(world, x) for x in p), 60
+        )
+        survived = victim.poll() is None
+        if survived:
+            victim.kill()
+            victim.wait()
+        else:
+            killed += 1
+            assert victim.returncode == -9, f"ended by itself with {victim.returncode} before call {limit}"
+            healer = run(0)
+            until(f"all done after a kill at call {limit}", lambda p=pods: all(over(world, x) for x in p), 60)
+            healer.kill()
+            healer.wait()
+        jobs = world.jobs_by_uid()
+        for pod in pods:
+            own = jobs.get(pod["metadata"]["uid"], [])
+            assert len(own) == 1, f"killed after call {limit}: {pod['metadata']['name']} had jobs {own}"
+            assert world.get(pod)["spec"]["nodeName"] == world.job(own[0][0])["NodeList"]
+        until("no job left", lambda: not world.queue())
+        for pod in pods:
+            world.delete(pod, grace=0)
+        if survived:
+            break
+    assert survived, f"still being killed after {MOST_CALLS} calls"
+    assert killed >= 15, f"only {killed} calls were tried"
+    print(f"killed {killed} times, {killed * PODS} pods: 0 lost, 0 doubled, 0 orphaned")

@@ -1,0 +1,60 @@
+"""Two schedulers, the leader stopped for longer than its lease and continued: not one write by the old one."""
+
+import signal
+import time
+from datetime import datetime
+
+import pytest
+
+from cluster.world import until
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
+
+
+def test_a_stopped_leader_writes_nothing_when_it_goes_on(bare_world):
+    world, cluster = bare_world, bare_world.cluster
+    cluster.start_podbridge(("controllers",), name="controllers")
+    names = ("first", "second")
+    for name in names:
+        cluster.start_podbridge(("scheduler",), name=name)
+    lease = "/apis/coordination.k8s.io/v1/namespaces/podbridge/leases/podbridge-scheduler"
+
+    def holder():
+        return world.api("GET", lease)["spec"]["holderIdentity"]
+
+    try:
+        old = until("a leader", holder)
+        leader = next(name for name in names if f"_{cluster.pid(name)}_" in old)
+        pods = [world.create() for _ in range(4)]
+        for pod in pods:
+            world.running(pod)
+        pods += [world.create() for _ in range(20)]
+        cluster.kill(leader, signal.SIGSTOP)
+        for _ in range(20):
+            pods.append(world.create())
+            time.sleep(1)
+        assert until("another leader", lambda: holder() != old and holder(), 30)
+        continued = time.time()
+        cluster.kill(leader, signal.SIGCONT)
+        until("the old leader ends", lambda: cluster.pid(leader) is None, 20)
+        for pod in pods:
+            world.running(pod, 60)
+        jobs = world.jobs_by_uid()
+        assert {len(jobs[pod["metadata"]["uid"]]) for pod in pods} == {1}
+        late = [
+            f"{event['verb']} {event['requestURI']}"
+            for event in cluster.audit_events()
+            if event["verb"] in WRITES
+            and old in event.get("userAgent", "")
+            and event["objectRef"]["resource"] != "leases"
+            and datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp() > continued
+        ]
+        assert late == []
+        assert any(old in event.get("userAgent", "") for event in cluster.audit_events()), "the audit log saw nothing"
+    finally:
+        for name in (*names, "controllers"):
+            if cluster.pid(name):
+                cluster.kill(name, signal.SIGCONT)
+                cluster.stop_podbridge(name)

@@ -1,0 +1,33 @@
+"""Clusters of real daemons for the tests, started once each by the project's own hack/cluster."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+
+SLURMS = ("26.05", "24.11", "22.05")
+
+
+@pytest.fixture(scope="session")
+def state_folder():
+    """A folder for state, on a short path (sockets), gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="podbridge-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def cluster(state_folder):
+    """Kubernetes with kwok, and Slurm 26.05; no podbridge runs."""
+    with Cluster(state_folder / "plain", slurm="26.05", nodes=4, audit=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="session", params=SLURMS)
+def slurm_cluster(request, state_folder):
+    """Slurm alone, in each version."""
+    with Cluster(state_folder / f"slurm-{request.param}", slurm=request.param, nodes=2, kube=False) as running:
+        yield running

@@ -1,0 +1,153 @@
+"""The clusters that all other tests stand on: what is started is what is stopped."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster import Cluster, ClusterError
+from cluster.processes import inside
+
+pytestmark = pytest.mark.real
+VERSIONS = ("26.05", "24.11", "22.05")
+PODS = "/api/v1/namespaces/slurm-bridge/pods"
+
+
+def processes_of(state):
+    """Pids of all processes that name the folder, in whatever way."""
+    found = inside(state / "slurm", "/srv")
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                words = entry.joinpath("cmdline").read_bytes().decode()
+            except OSError:
+                continue
+            if str(state) in words:
+                found.append(int(entry.name))
+    return found
+
+
+def until(check, timeout=20):
+    end = time.monotonic() + timeout
+    while not check():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nothing_is_left_of_a_cluster_and_its_jobs(state_folder, version):
+    state = state_folder / f"left {version}"
+    mounts = Path("/proc/mounts").read_text()
+    with Cluster(state, slurm=version, nodes=2, kube=False, cpus=64) as cluster:
+        script = "#!/bin/sh\nsetsid sleep 4711 &\ntouch running\nwait\n"
+        cluster.run_slurm("sbatch", "--uid=alice", "-n1", input=script)
+        until((state / "slurm" / "jobs" / "running").exists)
+        assert processes_of(state)
+        cluster.start()  # it runs: nothing to do
+        assert "alice" in cluster.run_slurm("squeue", "-h", "-o", "%u")
+        assert Path("/proc/mounts").read_text() == mounts
+        with pytest.raises(ClusterError, match="another cluster runs"):
+            Cluster(state, slurm=version, nodes=3, kube=False).start()
+    until(lambda: not processes_of(state), 2)
+    assert Path("/proc/mounts").read_text() == mounts
+    cluster.stop()
+
+
+def test_two_clusters_side_by_side_do_not_meet(state_folder):
+    with (
+        Cluster(state_folder / "one", slurm="26.05", nodes=1, kube=False) as one,
+        Cluster(state_folder / "two", slurm="26.05", nodes=1, kube=False) as two,
+    ):
+        one.run_slurm("sbatch", "--wrap=sleep 100")
+        until(lambda: one.run_slurm("squeue", "-h", "-o", "%T").strip() == "RUNNING")
+        assert two.run_slurm("squeue", "-h") == ""
+        one.stop()
+        assert two.running
+        assert "idle" in two.run_slurm("sinfo", "-h", "-o", "%T")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_daemons_come_back_with_their_data(state_folder, version):
+    with Cluster(state_folder / f"back-{version}", slurm=version, nodes=1, kube=False) as cluster:
+
+        def job():
+            return cluster.run_slurm("squeue", "-h", "-o", "%i %T", check=False).strip()
+
+        cluster.run_slurm("sbatch", "--wrap=sleep 100")
+        until(lambda: job() == "1 RUNNING")
+        for name in ("slurmctld", "slurmd-node-0", "slurmrestd"):
+            before = cluster.pid(name)
+            cluster.stop_daemon(name)
+            assert cluster.pid(name) is None
+            assert not cluster.running
+            cluster.start()
+            assert cluster.pid(name) not in (None, before)
+            until(lambda: job() == "1 RUNNING")
+        cluster.kill("slurmctld", signal.SIGKILL)
+        cluster.start_daemon("slurmctld")
+
+
+def test_a_start_that_fails_names_the_daemon_and_leaves_nothing(state_folder):
+    state = state_folder / "broken"
+    with pytest.raises(ClusterError, match=r"(?s)slurmctld ended at its start.*NoSuchKey"):
+        Cluster(state, slurm="26.05", nodes=1, kube=False, slurm_conf=["NoSuchKey=1"]).start()
+    until(lambda: not processes_of(state), 2)
+
+
+def test_kwok_ends_pods_as_a_kubelet_does(cluster):
+    def pod(name, annotations, **metadata):
+        container = {"name": "main", "image": "none"}
+        body = {
+            "metadata": {"name": name, "annotations": annotations, **metadata},
+            "spec": {"nodeName": "node-0", "containers": [container], "terminationGracePeriodSeconds": 30},
+        }
+        cluster.api("POST", PODS, body)
+
+    def phase(name):
+        status, found = cluster.api.request("GET", f"{PODS}/{name}")
+        return found["status"]["phase"] if status == 200 else None
+
+    pod("good", {"hack/run-seconds": "0"})
+    pod("bad", {"hack/run-seconds": "0", "hack/exit-code": "7"})
+    pod("held", {}, finalizers=["example.com/hold"])
+    pod("slow", {"hack/stop-seconds": "25"})
+    until(lambda: (phase("good"), phase("bad"), phase("held"), phase("slow")) == GOOD)
+    state = cluster.api("GET", f"{PODS}/bad")["status"]["containerStatuses"][0]["state"]
+    assert state["terminated"]["exitCode"] == 7
+
+    for name in ("good", "bad", "held", "slow"):
+        cluster.api("DELETE", f"{PODS}/{name}")
+    until(lambda: (phase("good"), phase("bad"), phase("held")) == (None, None, "Failed"))
+    assert phase("slow") == "Running"
+    cluster.api("DELETE", f"{PODS}/slow?gracePeriodSeconds=0")
+    patch = {"metadata": {"finalizers": None}}
+    cluster.api("PATCH", f"{PODS}/held", patch, "application/merge-patch+json")
+    until(lambda: (phase("held"), phase("slow")) == (None, None))
+
+
+GOOD = ("Succeeded", "Failed", "Running", "Running")
+
+
+def test_people_are_known_to_both_sides(cluster):
+    config = cluster.user_kubeconfig("alice", ("staff",))
+    who = cluster.kubectl("auth", "whoami", "-o", "jsonpath={.status.userInfo.username}", f"--kubeconfig={config}")
+    assert who == "alice"
+    refused = cluster.kubectl("get", "pods", f"--kubeconfig={config}", check=False)
+    assert 'User "alice" cannot list' in refused
+    assert cluster.run_slurm("id", "-u", "alice").strip() == "20001"
+
+
+def test_the_audit_log_says_who_wrote_what(cluster):
+    cluster.api("POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "audited"}})
+
+    def seen():
+        return [
+            event["user"]["username"]
+            for event in cluster.audit_events()
+            if event["verb"] == "create" and event["objectRef"].get("name") == "audited"
+        ]
+
+    until(seen)
+    assert seen() == ["admin"]

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from bridge.errors import KubeGoneError
+from bridge.kube.client import KubeClient
+from bridge.kube.resources import LEASES
+from cluster.errors import ClusterError
+from tests.fakes.cache_suite import CacheSuite, Running, World, eventually
+
+pytestmark = pytest.mark.real
+
+
+class TestCacheOnKubeApiserver(CacheSuite):
+    """The suite of every API server."""
+
+
+def test_quiet_watch_stays_confirmed(client: KubeClient, namespace: str) -> None:
+    with Running(client, namespace, idle_timeout=4.0) as running:
+        assert running.cache.wait_synced(10)
+        begun = time.monotonic()
+        oldest = 0.0
+        while time.monotonic() - begun < 7:
+            oldest = max(oldest, running.cache.age())
+            time.sleep(0.02)
+        assert oldest < 4
+
+
+def started(cluster: Any) -> bool:
+    try:
+        cluster.start_daemon("kube-apiserver")
+    except ClusterError:  # a killed server may hold its port for a moment longer than its pid
+        return False
+    return True
+
+
+def test_restart_of_the_api_server(client: KubeClient, namespace: str, cluster: Any) -> None:
+    world = World(client, namespace)
+    world.create("before")
+    with Running(client, namespace) as running:
+        assert running.cache.wait_synced(10)
+        cluster.kill("kube-apiserver")
+        eventually(lambda: started(cluster), 30)
+        begun = time.monotonic()
+        eventually(lambda: world.create("after") or True, 1)
+        eventually(lambda: running.cache.get(namespace, "after"), 10)
+        assert time.monotonic() - begun < 10
+        assert running.heard().count(("add", "before")) == 1
+        with pytest.raises(KubeGoneError):  # the new server knows nothing from before its start
+            list(client.watch(LEASES.path(namespace), {"resourceVersion": "1"}, idle_timeout=5))

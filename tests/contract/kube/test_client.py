@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge import errors
+from bridge.kube.client import KubeClient
+from bridge.kube.resources import JOBS, LEASES, NAMESPACES, NODES, PODS, SECRETS, Resource, resource_of
+from bridge.kube.users import allowed
+from tests.fakes.cache_suite import eventually
+
+pytestmark = pytest.mark.real
+
+ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", True)
+BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", True)
+
+
+def secret(name: str, **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
+
+
+def test_object_from_beginning_to_end(client: KubeClient, namespace: str) -> None:
+    path = SECRETS.path(namespace, "s")
+    created = client.create(SECRETS.path(namespace), secret("s", a="1"))
+    assert client.get(path)["metadata"]["uid"] == created["metadata"]["uid"]
+    assert client.patch(path, {"metadata": {"labels": {"x": "1"}}})["metadata"]["labels"] == {"x": "1"}
+    operations = [{"op": "remove", "path": "/metadata/labels/x"}]
+    assert not client.patch(path, operations, kind="json")["metadata"].get("labels")
+    strategic = {"metadata": {"labels": {"y": "1"}}}
+    assert client.patch(path, strategic, kind="strategic")["metadata"]["labels"] == {"y": "1"}
+    applied = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "labels": {"z": "1"}}}
+    applied = client.patch(path, applied, kind="apply", params={"fieldManager": "test", "force": True})
+    assert applied["metadata"]["labels"] == {"y": "1", "z": "1"}
+    applied["metadata"]["labels"] = {}
+    assert not client.replace(path, applied)["metadata"].get("labels")
+    with pytest.raises(errors.KubeConflictError):
+        client.replace(path, applied)
+    with pytest.raises(errors.KubeConflictError):
+        client.delete(path, {"preconditions": {"uid": "other"}})
+    client.delete(path, {"preconditions": {"uid": created["metadata"]["uid"]}})
+    with pytest.raises(errors.KubeNotFoundError):
+        client.get(path)
+
+
+def test_errors_of_the_real_server(client: KubeClient, namespace: str, cluster: Any) -> None:
+    client.create(SECRETS.path(namespace), secret("s"))
+    with pytest.raises(errors.KubeConflictError) as exists:
+        client.create(SECRETS.path(namespace), secret("s"))
+    assert exists.value.kube_reason == "AlreadyExists"
+    with pytest.raises(errors.KubeInvalidError, match=r"Invalid: .*No_Such_Name.*\(422\)"):
+        client.create(NAMESPACES.path(), {"metadata": {"name": "No_Such_Name"}})
+    with pytest.raises(errors.KubeInvalidError):
+        client.create(SECRETS.path(namespace), {"apiVersion": "v1", "kind": "Secret", "data": 7})
+    with pytest.raises(errors.KubeUnavailableError, match="no answer of an API server"):
+        client.get("/apis/nobody.example/v1/things")
+    nobody = KubeClient.load(str(cluster.user_kubeconfig("nobody")))
+    with pytest.raises(errors.KubeForbiddenError, match="nobody"):
+        nobody.get(PODS.path(namespace))
+
+
+def test_metadata_only(client: KubeClient, namespace: str) -> None:
+    client.create(SECRETS.path(namespace), secret("s", a="1"))
+    one = client.get(SECRETS.path(namespace, "s"), metadata_only=True)
+    assert (one["kind"], "data" in one, one["metadata"]["name"]) == ("PartialObjectMetadata", False, "s")
+    many = client.get(SECRETS.path(namespace), metadata_only=True)
+    assert many["kind"] == "PartialObjectMetadataList"
+    assert all("data" not in item for item in many["items"])
+
+
+def test_watch_of_everything_that_comes(client: KubeClient, namespace: str) -> None:
+    version = client.get(SECRETS.path(namespace), {"limit": 1})["metadata"]["resourceVersion"]
+    client.create(SECRETS.path(namespace), secret("s", a="1"))
+    client.delete(SECRETS.path(namespace, "s"))
+    params = {"resourceVersion": version, "timeoutSeconds": 1}
+    events = list(client.watch(SECRETS.path(namespace), params, idle_timeout=10))
+    assert [event["type"] for event in events] == ["ADDED", "DELETED"]
+
+
+def test_silent_watch_is_given_up(client: KubeClient, namespace: str) -> None:
+    version = client.get(SECRETS.path(namespace), {"limit": 1})["metadata"]["resourceVersion"]
+    with pytest.raises(errors.KubeUnavailableError) as caught:
+        list(client.watch(SECRETS.path(namespace), {"resourceVersion": version}, idle_timeout=0.3))
+    assert caught.value.kube_reason == "IdleTimeout"
+
+
+@pytest.mark.parametrize("resource", [PODS, NODES, NAMESPACES, SECRETS, LEASES, JOBS])
+def test_paths_are_those_of_the_server(client: KubeClient, resource: Resource) -> None:
+    assert client.get(resource.path(), {"limit": 1})["kind"].endswith("List")
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind"),
+    [("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("networking.k8s.io/v1", "NetworkPolicy")],
+)
+def test_owners_are_found(client: KubeClient, namespace: str, api_version: str, kind: str) -> None:
+    with pytest.raises(errors.KubeNotFoundError):
+        client.get(resource_of(api_version, kind).path(namespace, "none"))
+
+
+def test_permission_on_a_resource_that_does_not_exist(client: KubeClient, namespace: str) -> None:
+    rule = {"apiGroups": ["bridge.vk.io"], "resources": ["slurmjobs/priority"], "verbs": ["use"]}
+    client.create(ROLES.path(namespace), {"metadata": {"name": "r"}, "rules": [rule]})
+    reference = {"apiGroup": ROLES.group, "kind": "Role", "name": "r"}
+    subject = {"apiGroup": ROLES.group, "kind": "Group", "name": "team"}
+    client.create(BINDINGS.path(namespace), {"metadata": {"name": "r"}, "roleRef": reference, "subjects": [subject]})
+    asked = {"verb": "use", "group": "bridge.vk.io", "resource": "slurmjobs"}
+    ann = {"username": "ann", "groups": ["team"], "uid": "1", "extra": {"k": ["v"]}}
+    bob = {"username": "bob", "groups": ["other"]}
+    eventually(lambda: allowed(client, ann, **asked, subresource="priority", namespace=namespace))
+    assert not allowed(client, ann, **asked, subresource="user-id", namespace=namespace)
+    assert not allowed(client, ann, **asked, subresource="priority", namespace="default")
+    assert not allowed(client, bob, **asked, subresource="priority", namespace=namespace)
+
+
+def test_bearer_token(client: KubeClient, cluster: Any, tmp_path: Any) -> None:
+    import yaml
+
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": "wrong"}
+    file = tmp_path / "kubeconfig"
+    file.write_text(yaml.safe_dump(config))
+    with pytest.raises(errors.KubeForbiddenError, match="401"):
+        KubeClient.load(str(file)).get(PODS.path())

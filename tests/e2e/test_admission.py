@@ -1,0 +1,705 @@
+"""The webhook between a real API server and real clients."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+from admission.registration import Registration
+from admission.server import Admission, unregister
+from bridge import names
+from bridge.config import Config
+from bridge.errors import KubeError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
+from bridge.kube.client import KubeClient
+from bridge.kube.resources import MUTATING_WEBHOOKS, PODS, SECRETS, VALIDATING_WEBHOOKS, Resource
+from bridge.threads import Supervisor
+
+pytestmark = pytest.mark.real
+
+MANAGED, OTHER = f"adm-managed-{os.getpid()}", f"adm-other-{os.getpid()}"
+SCHEDULER = "adm-scheduler"
+JOB = names.JOB_ANNOTATION_PREFIX
+ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", True)
+BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", True)
+BATCH_JOBS = Resource("batch", "v1", "jobs", True)
+
+Json = dict[str, Any]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def pod(name: str = "", **changes: Any) -> Json:
+    """A small pod; ``changes`` are laid over metadata (annotations, labels, finalizers...) and spec."""
+    metadata: Json = {"name": name} if name else {"generateName": "p-"}
+    spec: Json = {
+        "containers": [{"name": "c", "image": "none", "resources": {"requests": {"cpu": "1", "memory": "64Mi"}}}],
+        "terminationGracePeriodSeconds": 0,
+    }
+    for key, value in changes.items():
+        (metadata if key in ("annotations", "labels", "finalizers", "ownerReferences") else spec)[key] = value
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def annotated(key: str, value: str) -> Json:
+    return pod(annotations={JOB + key: value})
+
+
+def plain_session(folder: Path, kubeconfig: Path) -> requests.Session:
+    """A session with the certificates of a kubeconfig."""
+    content = yaml.safe_load(kubeconfig.read_text())
+    user, server = content["users"][0]["user"], content["clusters"][0]["cluster"]
+    parts = {
+        "cert": user["client-certificate-data"],
+        "key": user["client-key-data"],
+        "ca": server["certificate-authority-data"],
+    }
+    for name, data in parts.items():
+        (folder / name).write_bytes(base64.b64decode(data))
+    session = requests.Session()
+    session.trust_env = False
+    session.cert = (str(folder / "cert"), str(folder / "key"))
+    session.verify = str(folder / "ca")
+    return session
+
+
+@pytest.fixture(scope="module")
+def hub(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    for namespace in (MANAGED, OTHER):
+        cluster.add_namespace(namespace)
+    port = free_port()
+    config = Config.model_validate(
+        {
+            "schedulerName": SCHEDULER,
+            "managedNamespaces": [MANAGED],
+            "nodes": {"taint": False},
+            "admission": {
+                "host": "127.0.0.1",
+                "port": port,
+                "url": f"https://127.0.0.1:{port}",
+                "secretName": "adm-tls",
+                "webhookName": "adm",
+            },
+        }
+    )
+    client = KubeClient.load(str(cluster.podbridge_kubeconfig))
+    supervisor = Supervisor()
+    admission = Admission(config, client, supervisor)
+    admission.start()
+    admin = KubeClient.load(str(cluster.kubeconfig))
+    user = KubeClient.load(str(cluster.user_kubeconfig("alice", ["students"])))
+    session = plain_session(tmp_path_factory.mktemp("alice"), cluster.user_kubeconfig("alice", ["students"]))
+    for namespace in (MANAGED, OTHER):
+        give(admin, namespace, "pods", [""], ["pods", "pods/resize", "pods/binding"], ["*"], "alice")
+    until(lambda: mutated(admin))
+    until(lambda: may(user))
+    yield SimpleNamespace(
+        cluster=cluster,
+        session=session,
+        config=config,
+        client=client,
+        admin=admin,
+        user=user,
+        admission=admission,
+        supervisor=supervisor,
+    )
+    unregister(config, client)
+    supervisor.stop()
+    client.close()
+    assert supervisor.join(10) == []
+    assert supervisor.failure is None
+    for namespace in (MANAGED, OTHER):
+        admin.delete(f"/api/v1/namespaces/{namespace}")
+
+
+def give(admin: KubeClient, namespace: str, name: str, groups: list[str], what: list[str], verbs: list[str], who: str):
+    """Give a user a role of one rule."""
+    kind = "ServiceAccount" if who.count(":") == 1 else "User"
+    subject: Json = {"kind": kind, "name": who}
+    if kind == "User":
+        subject["apiGroup"] = "rbac.authorization.k8s.io"
+    else:
+        subject["namespace"], subject["name"] = who.split(":")
+    rule = {"apiGroups": groups, "resources": what, "verbs": verbs}
+    admin.create(ROLES.path(namespace), {"metadata": {"name": name}, "rules": [rule]})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    admin.create(BINDINGS.path(namespace), {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]})
+
+
+def take(admin: KubeClient, namespace: str, name: str) -> None:
+    admin.delete(BINDINGS.path(namespace, name))
+    admin.delete(ROLES.path(namespace, name))
+
+
+def until(true: Callable[[], bool], timeout: float = 15) -> None:
+    end = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.05)
+
+
+def mutated(client: KubeClient) -> bool:
+    """Whether the API server calls the webhook yet: it watches its configuration."""
+    made = client.create(PODS.path(MANAGED), pod(), {"dryRun": "All"})
+    return bool(made["spec"]["schedulerName"] == SCHEDULER)
+
+
+def may(client: KubeClient) -> bool:
+    try:
+        client.create(PODS.path(OTHER), pod(), {"dryRun": "All"})
+    except KubeForbiddenError:
+        return False
+    return True
+
+
+@pytest.fixture
+def made(hub: SimpleNamespace) -> Iterator[Callable[..., Json]]:
+    """Create pods that are gone after the test."""
+    created: list[tuple[str, str]] = []
+
+    def make(body: Json, namespace: str = MANAGED, client: KubeClient | None = None) -> Json:
+        result = (client or hub.user).create(PODS.path(namespace), body)
+        created.append((namespace, result["metadata"]["name"]))
+        return result
+
+    yield make
+    for namespace, name in created:
+        try:
+            hub.client.patch(PODS.path(namespace, name), {"metadata": {"finalizers": None}})
+            hub.client.delete(PODS.path(namespace, name), {"gracePeriodSeconds": 0})
+        except KubeNotFoundError:
+            pass
+
+
+def refused(hub: SimpleNamespace, body: Json, namespace: str = MANAGED) -> str:
+    """Give the whole message of a refusal: the client of podbridge shortens what it passes on."""
+    answer = hub.session.post(
+        f"{hub.client.server}{PODS.path(namespace)}?dryRun=All",
+        data=json.dumps(body),
+        headers={"Content-Type": "application/json"},
+        timeout=10,
+    )
+    status = answer.json()
+    assert answer.status_code in (403, 422), status
+    return str(status["message"])
+
+
+# --- mutation ---------------------------------------------------------------------------------------------------------
+def test_a_pod_in_a_managed_namespace_is_ours(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    result = made(pod())
+    assert result["spec"]["schedulerName"] == SCHEDULER
+    toleration = {"key": names.MANAGED_TAINT, "operator": "Equal", "value": SCHEDULER, "effect": "NoExecute"}
+    assert [t for t in result["spec"]["tolerations"] if t["key"] == names.MANAGED_TAINT] == [toleration]
+
+
+def test_a_pod_elsewhere_is_left_alone(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    result = made(pod(), OTHER)
+    assert result["spec"]["schedulerName"] == "default-scheduler"
+    assert all(t["key"] != names.MANAGED_TAINT for t in result["spec"]["tolerations"])
+
+
+def test_a_pod_elsewhere_that_names_our_scheduler_is_ours(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    result = made(pod(schedulerName=SCHEDULER), OTHER)
+    assert any(t["key"] == names.MANAGED_TAINT for t in result["spec"]["tolerations"])
+    message = refused(hub, pod(schedulerName=SCHEDULER, annotations={JOB + "timelimit": "soon"}), namespace=OTHER)
+    assert "timelimit" in message
+
+
+def test_another_scheduler_is_respected(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    result = made(pod(schedulerName="theirs", annotations={JOB + "timelimit": "soon"}))
+    assert result["spec"]["schedulerName"] == "theirs"
+    assert all(t["key"] != names.MANAGED_TAINT for t in result["spec"]["tolerations"])
+
+
+def test_a_chosen_node_is_cleared(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    assert "nodeName" not in made(pod(nodeName="node-0"))["spec"]
+    assert made(pod(nodeName="node-0"), OTHER)["spec"]["nodeName"] == "node-0"
+
+
+def test_a_job_hands_its_annotations_to_its_pods(hub: SimpleNamespace) -> None:
+    job = {
+        "metadata": {"name": "with-annotations", "annotations": {JOB + "timelimit": "30", JOB + "account": "physics"}},
+        "spec": {
+            "template": {
+                "metadata": {"annotations": {JOB + "account": "biology"}},
+                "spec": {**pod()["spec"], "restartPolicy": "Never"},
+            }
+        },
+    }
+    hub.admin.create(BATCH_JOBS.path(MANAGED), job)
+
+    def pods() -> list[Json]:
+        selector = {"labelSelector": "job-name=with-annotations"}
+        return list(hub.admin.get(PODS.path(MANAGED), selector)["items"])
+
+    until(lambda: bool(pods()))
+    annotations = pods()[0]["metadata"]["annotations"]
+    assert annotations[JOB + "timelimit"] == "30"
+    assert annotations[JOB + "account"] == "biology"
+    hub.admin.delete(BATCH_JOBS.path(MANAGED, "with-annotations"), {"propagationPolicy": "Background"})
+
+
+def test_a_permission_can_not_be_borrowed_through_a_job(hub: SimpleNamespace) -> None:
+    job = {
+        "metadata": {"name": "as-root", "annotations": {JOB + "user-id": "0"}},
+        "spec": {"template": {"spec": {**pod()["spec"], "restartPolicy": "Never"}}},
+    }
+    hub.admin.create(BATCH_JOBS.path(MANAGED), job)
+
+    def told() -> bool:
+        events = hub.admin.get(f"/api/v1/namespaces/{MANAGED}/events")["items"]
+        return any(
+            "slurmjobs.bridge.vk.io/user-id" in event["message"] and "job-controller" in event["message"]
+            for event in events
+            if event["involvedObject"]["name"] == "as-root"
+        )
+
+    until(told)
+    assert not hub.admin.get(PODS.path(MANAGED), {"labelSelector": "job-name=as-root"})["items"]
+    hub.admin.delete(BATCH_JOBS.path(MANAGED, "as-root"), {"propagationPolicy": "Background"})
+
+
+def test_the_pods_of_a_daemon_set_are_left_alone(hub: SimpleNamespace) -> None:
+    daemon = Resource("apps", "v1", "daemonsets", True)
+    labels = {"app": "logs"}
+    body = {
+        "metadata": {"name": "logs"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {**pod()["spec"], "tolerations": [{"operator": "Exists"}]},
+            },
+        },
+    }
+    hub.admin.create(daemon.path(MANAGED), body)
+    found: list[Json] = []
+
+    def appeared() -> bool:
+        found[:] = hub.admin.get(PODS.path(MANAGED), {"labelSelector": "app=logs"})["items"]
+        return bool(found)
+
+    until(appeared)
+    assert {p["spec"]["schedulerName"] for p in found} == {"default-scheduler"}
+    hub.admin.delete(daemon.path(MANAGED, "logs"), {"propagationPolicy": "Background"})
+
+
+def test_a_forged_daemon_set_pod_is_not_one(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "x", "uid": "1-2-3", "controller": True}
+    result = made(pod(ownerReferences=[owner], nodeName="node-0"))
+    assert result["spec"]["schedulerName"] == SCHEDULER
+    assert "nodeName" not in result["spec"]
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+def container(**more: Any) -> Json:
+    return pod(containers=[{"name": "c", "image": "none", **more}])
+
+
+def affinity(kind: str) -> Json:
+    term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}
+    return pod(affinity={kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
+
+
+BAD: dict[str, tuple[Json, list[str]]] = {
+    "timelimit in words": (annotated("timelimit", "tomorrow"), [JOB + "timelimit", "'tomorrow'", "days-hours"]),
+    "timelimit zero": (annotated("timelimit", "0"), [JOB + "timelimit", "'0'", "minutes"]),
+    "timelimit negative": (annotated("timelimit", "-5"), [JOB + "timelimit", "'-5'", "minutes"]),
+    "timelimit as a fraction": (annotated("timelimit", "1.5"), [JOB + "timelimit", "'1.5'", "minutes"]),
+    "cpu-per-task in words": (annotated("cpu-per-task", "many"), [JOB + "cpu-per-task", "'many'", "quantity"]),
+    "cpu-per-task zero": (annotated("cpu-per-task", "0"), [JOB + "cpu-per-task", "'0'", "from 1"]),
+    "mem-per-node wrong unit": (annotated("mem-per-node", "4GB"), [JOB + "mem-per-node", "'4GB'", "quantity"]),
+    "mem-per-node nothing": (annotated("mem-per-node", ""), [JOB + "mem-per-node", "''", "quantity"]),
+    "min-nodes zero": (annotated("min-nodes", "0"), [JOB + "min-nodes", "'0'", "whole number"]),
+    "max-nodes fraction": (annotated("max-nodes", "1.5"), [JOB + "max-nodes", "'1.5'", "whole number"]),
+    "more nodes at least than at most": (
+        pod(annotations={JOB + "min-nodes": "3", JOB + "max-nodes": "2"}),
+        [JOB + "max-nodes", "2", "at least"],
+    ),
+    "exclusive perhaps": (annotated("exclusive", "perhaps"), [JOB + "exclusive", "'perhaps'", "true or false"]),
+    "gres with a space": (annotated("gres", "gpu 2"), [JOB + "gres", "'gpu 2'", "name[:type][:count]"]),
+    "gres with a word as count": (annotated("gres", "gpu:a100:two"), [JOB + "gres", "'gpu:a100:two'", "count"]),
+    "licenses with a shell command": (annotated("licenses", "$(reboot)"), [JOB + "licenses", "$(reboot)", "count"]),
+    "account with a line break": (annotated("account", "a\nb"), [JOB + "account", "letters"]),
+    "partition empty": (annotated("partition", ""), [JOB + "partition", "''", "letters"]),
+    "qos with a space": (annotated("qos", "very high"), [JOB + "qos", "'very high'", "letters"]),
+    "wckey with a quote": (annotated("wckey", 'a"b'), [JOB + "wckey", "letters"]),
+    "constraints with a semicolon": (annotated("constraints", "a;b"), [JOB + "constraints", "'a;b'", "expression"]),
+    "job-name empty": (annotated("job-name", ""), [JOB + "job-name", "''", "1 to 200"]),
+    "job-name too long": (annotated("job-name", "x" * 201), [JOB + "job-name", "1 to 200"]),
+    "priority negative": (annotated("priority", "-1"), [JOB + "priority", "'-1'", "whole number"]),
+    "priority too big": (annotated("priority", "4294967295"), [JOB + "priority", "4294967293"]),
+    "user-id negative": (annotated("user-id", "-1"), [JOB + "user-id", "'-1'", "number or name"]),
+    "group-id with a space": (annotated("group-id", "a b"), [JOB + "group-id", "'a b'", "number or name"]),
+    "reservation with a space": (annotated("reservation", "a b"), [JOB + "reservation", "'a b'", "names"]),
+    "unknown key near a known one": (annotated("time-limit", "10"), [JOB + "time-limit", "did you mean", "timelimit"]),
+    "unknown key near nothing": (annotated("zzzzzz", "1"), [JOB + "zzzzzz", "known", "timelimit"]),
+    "user-id without permission": (annotated("user-id", "0"), [JOB + "user-id", "'0'", "alice", "use", MANAGED]),
+    "group-id without permission": (annotated("group-id", "0"), ["slurmjobs.bridge.vk.io/group-id", "alice"]),
+    "priority without permission": (annotated("priority", "9"), ["slurmjobs.bridge.vk.io/priority", "alice"]),
+    "reservation without permission": (annotated("reservation", "r"), ["slurmjobs.bridge.vk.io/reservation", "alice"]),
+    "job id label": (pod(labels={names.JOB_ID_LABEL: "7"}), ["metadata.labels", names.JOB_ID_LABEL, "'7'"]),
+    "job id label, empty": (pod(labels={names.JOB_ID_LABEL: ""}), ["metadata.labels", names.JOB_ID_LABEL]),
+    "node annotation": (
+        pod(annotations={names.NODE_ANNOTATION: "node-1"}),
+        ["metadata.annotations", names.NODE_ANNOTATION, "'node-1'"],
+    ),
+    "our finalizer": (pod(finalizers=[names.FINALIZER]), ["metadata.finalizers", names.FINALIZER]),
+    "topology spread": (
+        pod(
+            topologySpreadConstraints=[
+                {
+                    "maxSkew": 1,
+                    "topologyKey": "zone",
+                    "whenUnsatisfiable": "DoNotSchedule",
+                    "labelSelector": {"matchLabels": {"a": "b"}},
+                }
+            ]
+        ),
+        ["spec.topologySpreadConstraints[0]", "'zone'", "DoNotSchedule", "ScheduleAnyway"],
+    ),
+    "resource claim": (
+        pod(resourceClaims=[{"name": "gpu", "resourceClaimName": "my-gpu"}]),
+        ["spec.resourceClaims[0]", "'gpu'", "nvidia.com/gpu"],
+    ),
+    "resource claim template": (
+        pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "gpus"}]),
+        ["spec.resourceClaims[0]", "'gpu'"],
+    ),
+    "required pod affinity": (affinity("podAffinity"), ["spec.affinity.podAffinity", "'zone'", "allowed"]),
+    "required pod anti-affinity": (affinity("podAntiAffinity"), ["spec.affinity.podAntiAffinity", "'zone'", "allowed"]),
+    "device class": (
+        container(resources={"limits": {"deviceclass.resource.kubernetes.io/gpu": "1"}}),
+        ["spec.containers[0].resources", "deviceclass.resource.kubernetes.io/gpu"],
+    ),
+    "resource that Slurm does not count": (
+        container(resources={"limits": {"example.com/fpga": "1"}}),
+        ["example.com/fpga", "nvidia.com/gpu", "whole nodes"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_input_is_refused(hub: SimpleNamespace, kind: str) -> None:
+    body, words = BAD[kind]
+    message = refused(hub, body)
+    assert "denied the request" in message
+    assert [word for word in words if word not in message] == []
+
+
+def test_bad_input_is_of_thirty_kinds_at_least() -> None:
+    assert len(BAD) >= 30
+
+
+def test_several_problems_are_told_together(hub: SimpleNamespace) -> None:
+    body = pod(annotations={JOB + "timelimit": "x", JOB + "user-id": "0"}, labels={names.JOB_ID_LABEL: "7"})
+    message = refused(hub, body)
+    assert "3 problems" in message
+    for word in ("timelimit", names.JOB_ID_LABEL, "user-id"):
+        assert word in message
+
+
+def test_bad_input_disturbs_nothing_else(hub: SimpleNamespace) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        bad = [pool.submit(refused, hub, body) for body, _ in BAD.values()]
+        good = [pool.submit(hub.user.create, PODS.path(MANAGED), pod(), {"dryRun": "All"}) for _ in range(40)]
+        assert all(future.result()["spec"]["schedulerName"] == SCHEDULER for future in good)
+        assert all(future.result() for future in bad)
+
+
+def test_kubectl_shows_the_message_and_the_warning(hub: SimpleNamespace) -> None:
+    kubeconfig = hub.cluster.user_kubeconfig("alice", ["students"])
+
+    def kubectl(body: Json) -> subprocess.CompletedProcess[str]:
+        command = [hub.cluster.state / "bin" / "kubectl", f"--kubeconfig={kubeconfig}", "-n", MANAGED]
+        return subprocess.run(
+            [*command, "create", "--dry-run=server", "-f", "-"], input=json.dumps(body), capture_output=True, text=True
+        )
+
+    denied = kubectl(annotated("time-limit", "10"))
+    assert denied.returncode != 0
+    assert f"did you mean {JOB}timelimit?" in denied.stderr
+    until(lambda: "Warning: no node could ever run this pod" in kubectl(huge()).stderr)
+    assert "cpu 5000" in kubectl(huge()).stderr
+    assert kubectl(huge()).returncode == 0
+
+
+def huge() -> Json:
+    return container(resources={"requests": {"cpu": "5000"}})
+
+
+# --- permissions ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("key", ["user-id", "group-id", "priority", "reservation"])
+def test_a_role_permits_a_key(hub: SimpleNamespace, key: str) -> None:
+    give(hub.admin, MANAGED, f"use-{key}", ["bridge.vk.io"], [f"slurmjobs/{key}"], ["use"], "alice")
+
+    def permitted() -> bool:
+        try:
+            hub.user.create(PODS.path(MANAGED), annotated(key, "12"), {"dryRun": "All"})
+        except KubeForbiddenError:
+            return False
+        return True
+
+    until(permitted)
+    take(hub.admin, MANAGED, f"use-{key}")
+    if key == "user-id":  # a yes is remembered for 10 s
+        until(lambda: not permitted())
+
+
+def test_a_change_needs_the_permission_too(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    name = made(pod())["metadata"]["name"]
+    with pytest.raises(KubeForbiddenError, match="user-id"):
+        hub.user.patch(PODS.path(MANAGED, name), {"metadata": {"annotations": {JOB + "user-id": "0"}}})
+    hub.user.patch(PODS.path(MANAGED, name), {"metadata": {"annotations": {JOB + "timelimit": "10"}}})
+    with pytest.raises(KubeInvalidError, match="timelimit"):
+        hub.user.patch(PODS.path(MANAGED, name), {"metadata": {"annotations": {JOB + "timelimit": "x"}}})
+
+
+# --- what podbridge alone writes --------------------------------------------------------------------------------------
+@pytest.fixture
+def held(hub: SimpleNamespace, made: Callable[..., Json]) -> str:
+    """A pod that holds job 42 on node-0."""
+    name = made(pod())["metadata"]["name"]
+    metadata = {
+        "labels": {names.JOB_ID_LABEL: "42"},
+        "annotations": {names.NODE_ANNOTATION: "node-0"},
+        "finalizers": [names.FINALIZER],
+    }
+    hub.client.patch(PODS.path(MANAGED, name), {"metadata": metadata})
+    return str(name)
+
+
+TAMPERING: dict[str, tuple[Json, str]] = {
+    "another job": ({"labels": {names.JOB_ID_LABEL: "43"}}, names.JOB_ID_LABEL),
+    "no job": ({"labels": {names.JOB_ID_LABEL: None}}, names.JOB_ID_LABEL),
+    "another node": ({"annotations": {names.NODE_ANNOTATION: "node-1"}}, names.NODE_ANNOTATION),
+    "no node": ({"annotations": {names.NODE_ANNOTATION: None}}, names.NODE_ANNOTATION),
+    "no finalizer": ({"finalizers": None}, names.FINALIZER),
+}
+
+
+@pytest.mark.parametrize("kind", TAMPERING)
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded"])
+def test_a_user_can_not_tamper_at_any_phase(hub: SimpleNamespace, held: str, kind: str, phase: str) -> None:
+    hub.admin.patch(PODS.path(MANAGED, held, "status"), {"status": {"phase": phase}})
+    change, word = TAMPERING[kind]
+    with pytest.raises(KubeForbiddenError) as caught:
+        hub.user.patch(PODS.path(MANAGED, held), {"metadata": change})
+    assert word in str(caught.value)
+
+
+def test_a_user_can_not_take_the_first_label(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    name = made(pod())["metadata"]["name"]
+    for change, word in list(TAMPERING.values())[::2]:
+        if change.get("finalizers", "") is None:
+            continue
+        with pytest.raises(KubeForbiddenError) as caught:
+            hub.user.patch(PODS.path(MANAGED, name), {"metadata": change})
+        assert word in str(caught.value)
+
+
+def test_an_impersonated_user_can_not_tamper_either(hub: SimpleNamespace, held: str) -> None:
+    result = hub.cluster.kubectl(
+        *("--as=alice", "-n", MANAGED, "label", "--overwrite", "pod", held, f"{names.JOB_ID_LABEL}=43"), check=False
+    )
+    live = hub.admin.get(PODS.path(MANAGED, held))
+    assert live["metadata"]["labels"][names.JOB_ID_LABEL] == "42", result
+
+
+def test_an_administrator_can_take_the_finalizer_off(hub: SimpleNamespace, held: str) -> None:
+    hub.admin.patch(PODS.path(MANAGED, held), {"metadata": {"finalizers": None}})
+    with pytest.raises(KubeForbiddenError):
+        hub.admin.patch(PODS.path(MANAGED, held), {"metadata": {"labels": {names.JOB_ID_LABEL: "43"}}})
+
+
+def test_other_changes_pass_while_a_job_holds_the_pod(hub: SimpleNamespace, held: str) -> None:
+    hub.user.patch(PODS.path(MANAGED, held), {"metadata": {"labels": {"mine": "yes"}, "annotations": {"mine": "yes"}}})
+
+
+def test_the_job_is_not_changed_behind_slurms_back(hub: SimpleNamespace, held: str) -> None:
+    with pytest.raises(KubeInvalidError, match="Slurm job 42"):
+        hub.user.patch(PODS.path(MANAGED, held), {"metadata": {"annotations": {JOB + "timelimit": "10"}}})
+    container = {"name": "c", "resources": {"requests": {"cpu": "2"}}}
+    with pytest.raises(KubeInvalidError, match="Slurm job 42"):
+        hub.user.patch(PODS.path(MANAGED, held, "resize"), {"spec": {"containers": [container]}}, kind="strategic")
+
+
+# --- registration and certificates ------------------------------------------------------------------------------------
+def configurations(hub: SimpleNamespace) -> list[Json]:
+    return [
+        hub.admin.get(MUTATING_WEBHOOKS.path(name="adm-mutate")),
+        hub.admin.get(VALIDATING_WEBHOOKS.path(name="adm-validate")),
+    ]
+
+
+def test_registering_again_writes_nothing(hub: SimpleNamespace) -> None:
+    before = [c["metadata"]["resourceVersion"] for c in configurations(hub)]
+    hub.admission._registration.ensure(hub.admission._certificates.ca_bundle, create=True)
+    assert [c["metadata"]["resourceVersion"] for c in configurations(hub)] == before
+
+
+def test_a_changed_configuration_is_mended(hub: SimpleNamespace) -> None:
+    broken = copy.deepcopy(configurations(hub)[0])
+    broken["webhooks"][0]["failurePolicy"] = "Ignore"
+    hub.admin.replace(MUTATING_WEBHOOKS.path(name="adm-mutate"), broken)
+    hub.admission._registration.ensure(hub.admission._certificates.ca_bundle, create=False)
+    assert configurations(hub)[0]["webhooks"][0]["failurePolicy"] == "Fail"
+
+
+@pytest.mark.parametrize(
+    "managed",
+    [
+        {"managedNamespaces": []},
+        {"managedNamespaceSelector": {"matchLabels": {"adm": "yes"}}},
+        {
+            "managedNamespaceSelector": {
+                "matchLabels": {"adm": "yes"},
+                "matchExpressions": [
+                    {"key": "tier", "operator": "NotIn", "values": ["web", "db"]},
+                    {"key": "off", "operator": "DoesNotExist"},
+                ],
+            }
+        },
+    ],
+)
+def test_every_way_to_choose_namespaces_is_stored_as_written(hub: SimpleNamespace, managed: Json) -> None:
+    settings = {"url": "https://127.0.0.1:1", "webhookName": "adm-shape", "timeoutSeconds": 1}
+    config = Config.model_validate({**managed, "schedulerName": "nobody", "admission": settings})
+    registration = Registration(hub.client, config, ["someone"])
+    path = VALIDATING_WEBHOOKS.path(name="adm-shape-validate")
+    try:
+        assert registration.ensure(hub.admission._certificates.ca_bundle, create=True) == []
+        before = hub.admin.get(path)["metadata"]["resourceVersion"]
+        registration.ensure(hub.admission._certificates.ca_bundle, create=True)
+        assert hub.admin.get(path)["metadata"]["resourceVersion"] == before
+    finally:
+        registration.remove()
+
+
+def test_namespaces_by_label(hub: SimpleNamespace) -> None:
+    """The API server's own reading of the selector decides, in the moment of the label's change."""
+    port = free_port()
+    config = Config.model_validate(
+        {
+            "schedulerName": "adm-label",
+            "managedNamespaceSelector": {"matchLabels": {"adm": "yes"}},
+            "admission": {
+                "host": "127.0.0.1",
+                "port": port,
+                "url": f"https://127.0.0.1:{port}",
+                "secretName": "adm-label-tls",
+                "webhookName": "adm-label",
+            },
+        }
+    )
+    supervisor = Supervisor()
+    admission = Admission(config, hub.client, supervisor, nodes=tuple)
+    admission.start()
+
+    def scheduler(**spec: Any) -> str:
+        made = hub.user.create(PODS.path(OTHER), pod(**spec), {"dryRun": "All"})
+        return str(made["spec"]["schedulerName"])
+
+    def tolerated() -> bool:
+        made = hub.user.create(PODS.path(OTHER), pod(schedulerName="adm-label"), {"dryRun": "All"})
+        return any(t.get("value") == "adm-label" for t in made["spec"]["tolerations"])
+
+    try:
+        until(tolerated)
+        assert scheduler() == "default-scheduler"
+        hub.admin.patch(f"/api/v1/namespaces/{OTHER}", {"metadata": {"labels": {"adm": "yes"}}})
+        until(lambda: scheduler() == "adm-label")
+        assert scheduler(schedulerName="theirs") == "theirs"
+        hub.admin.patch(f"/api/v1/namespaces/{OTHER}", {"metadata": {"labels": {"adm": None}}})
+        until(lambda: scheduler() == "default-scheduler")
+    finally:
+        unregister(config, hub.client)
+        supervisor.stop()
+        assert supervisor.join(10) == []
+
+
+def test_two_replicas_share_one_certificate(hub: SimpleNamespace) -> None:
+    port = free_port()
+    config = hub.config.model_copy(
+        update={"admission": hub.config.admission.model_copy(update={"port": port, "register_webhooks": False})}
+    )
+    supervisor = Supervisor()
+    second = Admission(config, hub.client, supervisor, nodes=tuple)
+    second.start()
+    assert second._certificates.pair == hub.admission._certificates.pair
+    supervisor.stop()
+    assert supervisor.join(10) == []
+
+
+def test_the_certificate_rotates_under_load(hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the API server would keep its connections and never see the new certificate: a handshake for each review
+    monkeypatch.setattr(hub.admission.server._server, "keep_alive_conn_limit", 0)
+    stop = threading.Event()
+    failures: list[KubeError] = []
+    done: list[int] = []
+
+    def load() -> None:
+        count = 0
+        while not stop.is_set():
+            try:
+                hub.user.create(PODS.path(MANAGED), pod(), {"dryRun": "All"})
+                count += 1
+            except KubeError as error:
+                failures.append(error)
+        done.append(count)
+
+    threads = [threading.Thread(target=load) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    before = hub.admission._certificates.pair
+    try:
+        for _ in range(2):
+            hub.admission.rotate()
+            time.sleep(0.5)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    after = hub.admission._certificates.pair
+    assert failures == []
+    assert sum(done) > 100
+    assert after.cert != before.cert
+    assert after.ca.count(b"BEGIN CERTIFICATE") == 3
+    secret = hub.admin.get(SECRETS.path("podbridge", "adm-tls"))
+    assert secret["type"] == "kubernetes.io/tls"
+
+
+def test_a_lost_secret_is_made_again(hub: SimpleNamespace) -> None:
+    hub.admin.delete(SECRETS.path("podbridge", "adm-tls"))
+    hub.admission._keeper.step(hub.supervisor.stopping)
+    assert hub.admin.get(SECRETS.path("podbridge", "adm-tls"))
+    assert mutated(hub.user)
+
+
+def test_unregister_removes_and_start_registers(hub: SimpleNamespace) -> None:
+    assert unregister(hub.config, hub.client) == ["adm-mutate", "adm-validate"]
+    assert unregister(hub.config, hub.client) == []
+    until(lambda: not mutated(hub.user))
+    hub.admission._keeper.step(hub.supervisor.stopping)
+    with pytest.raises(KubeNotFoundError):
+        configurations(hub)
+    hub.admission._registration.ensure(hub.admission._certificates.ca_bundle, create=True)
+    until(lambda: mutated(hub.user))

@@ -1,0 +1,242 @@
+"""What users and administrators see: the main job on real systems, on every version of Slurm."""
+
+import signal
+import time
+
+import pytest
+
+from cluster.world import JOB_PREFIX, LABEL, NAMESPACE, NODE, until
+
+pytestmark = pytest.mark.real
+
+
+def can(world, what):
+    """Skip nothing silently: what Slurm 22.05's REST API can't do is known, and asserted elsewhere."""
+    return not (world.cluster.options.slurm == "22.05" and what in ("drain", "exclude", "admin_comment"))
+
+
+@pytest.fixture(scope="module")
+def limited(world):
+    """A pod with a time limit of one minute, made first and looked at last: Slurm takes its time."""
+    world.clear()
+    return world.create("limited", job={"timelimit": "1"})
+
+
+class TestStory:
+    def test_01_a_job_of_eight_pods_runs_and_leaves_nothing_behind(self, limited, world):
+        template = world.manifest(job={})
+        spec = {**template["spec"], "restartPolicy": "Never"}
+        body = {
+            "metadata": {"name": "eight", "annotations": {JOB_PREFIX + "job-name": "from-the-owner"}},
+            "spec": {"parallelism": 8, "completions": 8, "template": {"spec": spec}},
+        }
+        path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+        world.api("POST", path, body)
+        until("the Job complete", lambda: world.api("GET", f"{path}/eight")["status"].get("succeeded") == 8, 60)
+        pods = world.pods(selector="job-name=eight")
+        assert len(pods) == 8
+        assert len({world.job_of(pod) for pod in pods}) == 8
+        comments = world.jobs_by_uid()
+        for pod in pods:
+            job = world.job(world.job_of(pod))
+            assert pod["spec"]["schedulerName"] == "slurm-bridge-scheduler"
+            assert pod["metadata"]["annotations"][NODE] == pod["spec"]["nodeName"] == job["NodeList"]
+            assert job["JobName"] == "from-the-owner"
+            assert [found[0] for found in comments[pod["metadata"]["uid"]]] == [world.job_of(pod)]
+        own = {world.job_of(pod) for pod in pods}
+        until("the jobs gone from the queue", lambda: not own & world.queue().keys())
+        until(
+            "no finalizer",
+            lambda: not any(p["metadata"].get("finalizers") for p in world.pods(selector="job-name=eight")),
+        )
+        world.api("DELETE", f"{path}/eight?propagationPolicy=Background")
+
+    def test_02_a_pod_in_another_namespace_is_untouched(self, world):
+        pod = world.create(namespace="default")
+        try:
+            time.sleep(1)
+            found = world.get(pod, "default")
+            assert found["spec"]["schedulerName"] == "default-scheduler"
+            assert LABEL not in (found["metadata"].get("labels") or {})
+            assert not found["metadata"].get("finalizers")
+            assert not any("slinky" in t["key"] for t in found["spec"].get("tolerations") or ())
+        finally:
+            world.api("DELETE", world.path(pod["metadata"]["name"], "default"), {"gracePeriodSeconds": 0})
+
+    def test_03_a_pod_that_does_not_fit_waits_with_slurms_reason_and_runs_when_room_appears(self, world):
+        blockers = [world.create(cpu="120", memory="1Gi") for _ in range(4)]
+        for pod in blockers:
+            world.running(pod)
+        waiting = world.create(cpu="64")
+        told = until(
+            "a condition", lambda: world.condition(waiting, "PodScheduled").get("reason") == "SlurmPending", 40
+        )
+        assert told
+        message = until(
+            "Slurm's reason",
+            lambda: (
+                (m := world.condition(waiting, "PodScheduled")["message"])
+                and ("Resources" in m or "Priority" in m)
+                and m
+            ),
+            60,
+        )
+        assert f"Slurm job {world.labelled(waiting)} waits in partition" in message
+        assert world.job(world.labelled(waiting))["JobState"] == "PENDING"
+        world.delete(blockers[0], grace=1)
+        world.running(waiting, 30)
+        for pod in (*blockers[1:], waiting):
+            world.delete(pod, grace=1)
+        for pod in (*blockers, waiting):
+            world.gone(pod)
+
+    def test_04_scancel_ends_the_pod_and_the_event_says_so(self, world):
+        pod = world.create(stop="3")
+        world.running(pod)
+        world.slurm("scancel", str(world.labelled(pod)))
+        until(
+            "the reason in the status",
+            lambda: (world.get(pod) or {"status": {}})["status"].get("reason") == "Cancelled",
+            20,
+        )
+        found = world.get(pod)
+        assert found["metadata"]["deletionTimestamp"]
+        assert world.condition(pod, "DisruptionTarget")["reason"] == "Cancelled"
+        until("an Event", lambda: [e for e in world.events(pod, "Cancelled") if e["type"] == "Warning"])
+        world.gone(pod)
+
+    def test_05_delete_releases_at_the_right_moment_without_the_garbage_collector(self, world):
+        blockers = [world.create(cpu="120") for _ in range(4)]
+        for pod in blockers:
+            world.running(pod)
+        waiting = world.create(cpu="64")
+        job = world.labelled(waiting)
+        world.cluster.kill("kube-controller-manager", signal.SIGSTOP)
+        try:
+            world.delete(waiting)
+            world.gone(waiting, 10)
+            until("the waiting job gone", lambda: job not in world.queue(), 10)
+            slow = world.create(cpu="2", stop="5")
+            job = world.labelled(slow)
+            world.running(slow)
+            world.delete(slow)
+            time.sleep(2)
+            assert world.get(slow)["metadata"]["deletionTimestamp"]
+            assert world.queue()[job] == "RUNNING"
+            world.gone(slow, 20)
+            until("the running job gone", lambda: job not in world.queue(), 10)
+        finally:
+            world.cluster.kill("kube-controller-manager", signal.SIGCONT)
+        for pod in blockers:
+            world.delete(pod, grace=1)
+
+    def test_06_cordon_and_drain_in_both_directions(self, world):
+        if not can(world, "drain"):
+            return self._drain_is_not_possible(world)
+        kubectl = world.cluster.kubectl
+        kubectl("cordon", "node-1")
+        until("drained", lambda: "DRAIN" in world.node("node-1")[0], 20)
+        assert world.node("node-1")[1].startswith("slurm-bridge:")
+        kubectl("uncordon", "node-1")
+        until("back", lambda: "DRAIN" not in world.node("node-1")[0], 20)
+        world.slurm("scontrol", "update", "nodename=node-2", "state=drain", "reason=disk")
+        until("cordoned", lambda: world.kube_node("node-2")["spec"].get("unschedulable"), 20)
+        kubectl("uncordon", "node-2")
+        time.sleep(4)
+        assert "DRAIN" in world.node("node-2")[0]
+        assert world.node("node-2")[1] == "disk"
+        world.slurm("scontrol", "update", "nodename=node-2", "state=resume")
+        until(
+            "given again",
+            lambda: not world.kube_node("node-2")["metadata"].get("annotations", {}).get("bridge.vk.io/slurm-reason"),
+            20,
+        )
+        assert not world.kube_node("node-2")["spec"].get("unschedulable")
+
+    def _drain_is_not_possible(self, world):
+        """On 22.05 a drain still cordons, and podbridge has said at start what it can't do."""
+        log = world.cluster.processes.log("podbridge").read_text()
+        for words in ("drain nodes", "exclude nodes", "admin_comment", "external placeholder"):
+            assert words in log
+        world.slurm("scontrol", "update", "nodename=node-2", "state=drain", "reason=disk")
+        until("cordoned", lambda: world.kube_node("node-2")["spec"].get("unschedulable"), 40)
+        world.slurm("scontrol", "update", "nodename=node-2", "state=resume")
+        until("uncordoned", lambda: not world.kube_node("node-2")["spec"].get("unschedulable"), 40)
+
+    def test_07_nodes_that_kubernetes_refuses_are_excluded(self, world):
+        if not can(world, "exclude"):
+            pod = world.create(nodeSelector={"kubernetes.io/hostname": "node-3"})
+            told = until(
+                "refused", lambda: "can't exclude" in world.condition(pod, "PodScheduled").get("message", ""), 20
+            )
+            assert told
+            assert not world.job_of(world.get(pod))
+            world.delete(pod)
+            return
+        pod = world.create(nodeSelector={"kubernetes.io/hostname": "node-3"})
+        assert world.bound(pod)["spec"]["nodeName"] == "node-3"
+        assert world.job(world.labelled(pod))["ExcNodeList"] == "node-[0-2]"
+        world.delete(pod, grace=1)
+
+    def test_08_a_pod_that_no_node_fits_says_why(self, world):
+        pod = world.create(nodeSelector={"disk": "none"})
+        until("told", lambda: world.condition(pod, "PodScheduled").get("reason") == "Unschedulable", 20)
+        assert "nodeSelector disk=none does not match" in world.condition(pod, "PodScheduled")["message"]
+        world.api(
+            "PATCH", "/api/v1/nodes/node-0", {"metadata": {"labels": {"disk": "none"}}}, "application/merge-patch+json"
+        )
+        try:
+            if can(world, "exclude"):
+                assert world.bound(pod, 40)["spec"]["nodeName"] == "node-0"
+        finally:
+            world.delete(pod, grace=1)
+            world.gone(pod)
+            world.api(
+                "PATCH",
+                "/api/v1/nodes/node-0",
+                {"metadata": {"labels": {"disk": None}}},
+                "application/merge-patch+json",
+            )
+
+    def test_09_slurms_refusal_is_told_in_slurms_words(self, world):
+        pod = world.create(job={"partition": "nowhere"})
+        until("told", lambda: world.condition(pod, "PodScheduled").get("reason") == "SlurmRefused", 20)
+        assert "partition" in world.condition(pod, "PodScheduled")["message"].lower()
+        until("an Event", lambda: world.events(pod, "SlurmRefused"))
+        world.delete(pod)
+        world.gone(pod)
+
+    def test_10_a_job_without_a_pod_is_found_and_released(self, world):
+        pod = world.create()
+        world.running(pod)
+        job = world.labelled(pod)
+        world.cluster.stop_podbridge()
+        world.cluster.start_podbridge(("admission",))
+        world.api(
+            "PATCH",
+            world.path(pod["metadata"]["name"]),
+            {"metadata": {"finalizers": None}},
+            "application/merge-patch+json",
+        )
+        world.delete(pod, grace=0)
+        world.gone(pod)
+        assert job in world.queue()
+        world.cluster.stop_podbridge()
+        world.cluster.start_podbridge()
+        until("the orphan released", lambda: job not in world.queue(), 40)
+
+    def test_11_a_job_cancelled_while_its_pod_waits_ends_the_pod(self, world):
+        blockers = [world.create(cpu="120") for _ in range(4)]
+        for pod in blockers:
+            world.running(pod)
+        waiting = world.create(cpu="64")
+        world.slurm("scancel", str(world.labelled(waiting)))
+        world.gone(waiting, 20)
+        until("an Event", lambda: world.events(waiting, "Cancelled"))
+        for pod in blockers:
+            world.delete(pod, grace=1)
+
+    def test_12_a_time_limit_ends_the_pod(self, limited, world):
+        until("an Event", lambda: world.events(limited, "TimeLimit"), 150, 0.5)
+        world.gone(limited)
+        assert not world.queue()

@@ -1,0 +1,383 @@
+"""A slurmrestd on a real socket, with jobs in memory and a hand on every one of them.
+
+It speaks as the daemons of 22.05, 24.11 or 26.05 do, where podbridge can tell the difference; the tests of the client
+run against it and against the real ones alike.
+
+>>> with FakeSlurm() as slurm:
+...     slurm.fault = lambda method, path: (502, b"bad gateway") if method == "POST" else None
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+
+from bridge.slurm import hostlist
+from bridge.slurm.models import ApiVersion
+from bridge.slurm.versions import VERSIONS
+
+Answer = tuple[int, bytes]
+Fault = Callable[[str, str], "Answer | Literal['hang', 'reset', 'reset-after', 'hang-after'] | None"]
+
+SERVED = {
+    "22.05.8": ("v0.0.38",),
+    "24.11.5": ("v0.0.40", "v0.0.41", "v0.0.42"),
+    "26.05.5": ("v0.0.42", "v0.0.43", "v0.0.44", "v0.0.45"),
+}
+TOKEN = "e30.eyJzdW4iOiAic2x1cm0ifQ.c2lnbmF0dXJl"
+"""Says ``{"sun": "slurm"}``."""
+
+
+@dataclass
+class FakeJob:
+    """One job; ``asked`` is the ``job`` object of the submission."""
+
+    job_id: int
+    asked: dict[str, Any]
+    states: list[str] = field(default_factory=lambda: ["PENDING"])
+    nodes: str = ""
+    reason: str = "Priority"
+    user: str = "slurm"
+    submit_time: int = 0
+    start_time: int = 0
+    end_time: int = 0
+    restarts: int = 0
+
+
+@dataclass
+class FakeNode:
+    """One node."""
+
+    name: str
+    states: set[str] = field(default_factory=lambda: {"IDLE"})
+    reason: str = ""
+    cpus: int = 128
+    memory: int = 512_000
+    gres: str = "gpu:8"
+
+
+class FakeSlurm:
+    """The server; ``jobs`` and ``nodes`` may be changed at will, ``calls`` tells what was asked for.
+
+    ``fault(method, path)`` is asked before each request: ``None`` for an ordinary answer, a status and a body, or a
+    failure on the wire, with ``-after`` once the request has been carried out.
+    """
+
+    def __init__(self, release: str = "26.05.5", nodes: int = 4) -> None:
+        self.release, self.served = release, SERVED[release]
+        self.nodes = {f"node-{i}": FakeNode(f"node-{i}") for i in range(nodes)}
+        self.partitions = ["main"]
+        self.jobs: dict[int, FakeJob] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.fault: Fault | None = None
+        self.down = False
+        self.accepted: set[str] | None = None
+        """Tokens that slurmctld accepts; ``None``: every one."""
+        self._next_id = 1
+        self._changed = int(time.time())
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"slurm": self}))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> FakeSlurm:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        """Stop; what hangs is cut off."""
+        self._closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    # --- the hand -----------------------------------------------------------------------------------------------------
+    def add(self, asked: dict[str, Any] | None = None, user: str = "slurm") -> FakeJob:
+        """Queue a job as if somebody had submitted it."""
+        with self._lock:
+            job = FakeJob(self._next_id, asked or {"name": "other"}, user=user, submit_time=int(time.time()))
+            self.jobs[job.job_id] = job
+            self._next_id += 1
+            self.touch()
+            return job
+
+    def start(self, job_id: int, node: str = "node-0", *, configuring: bool = False) -> None:
+        """Give a job its nodes (a hostlist)."""
+        with self._lock:
+            job = self.jobs[job_id]
+            job.states = ["RUNNING", "CONFIGURING"] if configuring else ["RUNNING"]
+            job.nodes, job.reason, job.start_time = node, "None", int(time.time())
+            self.touch()
+
+    def end(self, job_id: int, *states: str) -> None:
+        """End a job, e.g. ``TIMEOUT`` or ``CANCELLED, COMPLETING``."""
+        with self._lock:
+            job = self.jobs[job_id]
+            job.states, job.end_time = list(states), int(time.time())
+            self.touch()
+
+    def requeue(self, job_id: int) -> None:
+        """Take a job's nodes away and let it wait again."""
+        with self._lock:
+            job = self.jobs[job_id]
+            job.states, job.nodes, job.reason = ["PENDING", "REQUEUED"], "", "BeginTime"
+            job.restarts += 1
+            self.touch()
+
+    def forget(self, job_id: int) -> None:
+        """Let slurmctld forget a job, as it does some minutes after its end."""
+        with self._lock:
+            del self.jobs[job_id]
+            self.touch()
+
+    def touch(self) -> None:
+        """Note that some job has changed."""
+        self._changed = int(time.time())
+
+    def count(self, method: str, part: str) -> int:
+        """Count the requests of a method whose path has ``part`` in it."""
+        return sum(1 for m, path in self.calls if m == method and part in path)
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+    def answer(self, method: str, path: str, body: bytes) -> Answer:
+        """Answer one request as slurmrestd would."""
+        path, _, query = path.partition("?")
+        if path == "/openapi/v3":
+            return self._json(200, {"paths": {f"/slurm/{name}/ping": {} for name in self.served}}, bare=True)
+        match = re.fullmatch(r"/slurm/(v[0-9.]+)/(.*?)/?", path)
+        if not match or match[1] not in self.served:
+            return 404, b"Unable to find requested URL endpoint."
+        with self._lock:
+            return self._route(VERSIONS[match[1]], method, match[2], query, body)
+
+    def _route(self, version: ApiVersion, method: str, path: str, query: str, body: bytes) -> Answer:
+        old = not version.numbers
+        if self.down:
+            return self._while_down(method, path, old)
+        head, _, tail = path.partition("/")
+        if path == "ping":
+            return self._json(200, {"pings": [{"ping": "UP"}] if old else [{"responding": True}]})
+        if path == "diag":
+            now = int(time.time())
+            return self._json(200, {"statistics": {"req_time": now if old else _number(now)}})
+        if path == "job/submit" and method == "POST":
+            return self._submit(version, json.loads(body))
+        if path == "jobs/state" and not old:
+            return self._json(200, {"jobs": [{"job_id": str(j.job_id), "state": j.states} for j in self.jobs.values()]})
+        if path == "jobs":
+            return self._list(version, query)
+        if head == "job" and tail.isdigit():
+            return self._one(version, method, int(tail), body)
+        if path == "nodes":
+            return self._json(200, {"nodes": [self._node(node, old) for node in self.nodes.values()]})
+        if path == "partitions":
+            return self._json(200, {"partitions": [self._partition(name, version) for name in self.partitions]})
+        if head == "node" and method == "POST" and version.node_updates:
+            return self._set_node(tail, json.loads(body))
+        return 404, b"Unable to find requested URL."
+
+    def _while_down(self, method: str, path: str, old: bool) -> Answer:
+        if path == "ping" and not old:
+            return self._json(200, {"pings": [{"responding": False}]})
+        if method == "DELETE" and not old:
+            return self._error(403, 1, "Operation not permitted", status=[])
+        if method == "POST":
+            return self._error(500 if old else 502, 1800, "Unable to contact slurm controller", old)
+        return self._error(500, -1, "Unspecified error", jobs=None)
+
+    def _submit(self, version: ApiVersion, asked: dict[str, Any]) -> Answer:
+        old, job = not version.numbers, asked["job"]
+        wrong = 500 if old else 422
+        if job.get("partition", "main") not in self.partitions:
+            return self._error(wrong, 2000, "Invalid partition name specified", old)
+        excluded = hostlist.expand(",".join(job.get("excluded_nodes", [])))
+        if not set(excluded) <= self.nodes.keys():
+            return self._error(wrong, 2018, "Invalid node name specified", old)
+        if "EXTERNAL_JOB" not in job.get("flags", []) and not (job.get("script") or asked.get("script")):
+            return self._error(500, 9000, "Query empty or not RFC7320 compliant")
+        if len(excluded) == len(self.nodes) or self._memory(job) > max(n.memory for n in self.nodes.values()):
+            return self._error(wrong, 2014, "Requested node configuration is not available", old)
+        too_big = job.get("cpus_per_task", 1) > max(node.cpus for node in self.nodes.values())
+        if too_big and self.release == "24.11.5":
+            return self._error(500, 2014, "Requested node configuration is not available")
+        made = self.add(job)
+        note = []
+        if too_big:
+            made.reason = "PartitionConfig"
+            note = [{"error_code": 2015, "error": "Requested partition configuration not available now"}]
+        warnings = [{"description": entry["error"]} for entry in note]
+        extra = {"errors": note} if old else {"warnings": warnings}
+        return self._json(200, {"job_id": made.job_id, "job_submit_user_msg": "", **extra})
+
+    @staticmethod
+    def _memory(job: dict[str, Any]) -> int:
+        value = job.get("memory_per_node", 0)
+        return int(value["number"] if isinstance(value, dict) else value)
+
+    def _list(self, version: ApiVersion, query: str) -> Answer:
+        since = re.search(r"update_time=(\d+)", query)
+        if since and self._changed < int(since[1]):
+            if not version.numbers:
+                return 304, b""
+            return self._json(
+                200, {"jobs": [], "last_update": _number(0), "warnings": [{"description": "No job changes"}]}
+            )
+        jobs = [self._job(job, version) for job in self.jobs.values()]
+        return self._json(200, {"jobs": jobs, "last_update": _number(self._changed)})
+
+    def _one(self, version: ApiVersion, method: str, job_id: int, body: bytes) -> Answer:
+        old, job = not version.numbers, self.jobs.get(job_id)
+        if job is None:
+            if method == "DELETE" and not old:
+                return self._json(200, {"status": [{"error": {"code": 2017, "message": "Invalid job id specified"}}]})
+            return self._error(500 if old else 404, 2017, "Invalid job id specified", jobs=[])
+        if method == "DELETE":
+            if job.states[0] in ("PENDING", "RUNNING"):
+                self.end(job_id, "CANCELLED")
+            return self._json(200, {} if old else {"status": [{"error": {"code": 0}}]})
+        if method == "POST" and version.exclude_nodes:
+            if job.states[0] != "PENDING":
+                return self._error(422, 2073, "Job is no longer pending execution", results=None)
+            job.asked.update({k: [n for n in v if n] for k, v in json.loads(body).items() if v})
+            self.touch()
+            return self._json(200, {"results": None})
+        return self._json(200, {"jobs": [self._job(job, version)]})
+
+    def _job(self, job: FakeJob, version: ApiVersion) -> dict[str, Any]:
+        number: Callable[[int], Any] = _number if version.numbers else int
+        flags = [state for state in job.states[1:] if state not in ("POWER_UP_NODE",)]
+        return {
+            "job_id": job.job_id,
+            # one word hides the other before the API had lists
+            "job_state": job.states if version.lists else (flags or job.states)[0],
+            "state_reason": job.reason,
+            "state_description": "",
+            "name": job.asked.get("name", ""),
+            "partition": job.asked.get("partition", "main"),
+            "user_name": job.user,
+            "admin_comment": job.asked.get("admin_comment", ""),
+            "comment": job.asked.get("comment", ""),
+            "nodes": job.nodes,
+            "excluded_nodes": ",".join(job.asked.get("excluded_nodes", [])),
+            "submit_time": number(job.submit_time),
+            "start_time": number(job.start_time),
+            "end_time": number(job.end_time),
+            "time_limit": job.asked.get("time_limit") or number(0),
+            "restart_cnt": job.restarts,
+            "exit_code": {"return_code": _number(0)} if version.numbers else 0,
+            "job_resources": {"nodes": {"allocation": [{"cores": [{"index": 0}]}]}},
+        }
+
+    def _node(self, node: FakeNode, old: bool) -> dict[str, Any]:
+        common = {"name": node.name, "reason": node.reason, "cpus": node.cpus, "real_memory": node.memory}
+        common |= {"gres": node.gres, "partitions": self.partitions}
+        if old:
+            base = sorted(node.states - {"DRAIN"})[0].lower()
+            return {**common, "state": base, "state_flags": sorted(node.states & {"DRAIN"}), "features": "fast"}
+        return {**common, "state": sorted(node.states), "features": ["fast"]}
+
+    def _partition(self, name: str, version: ApiVersion) -> dict[str, Any]:
+        nodes, default = hostlist.compress(self.nodes), name == self.partitions[0]
+        if not version.numbers:
+            return {"name": name, "nodes": nodes, "flags": ["default"] if default else [], "max_time_limit": -1}
+        flags = {"flags": ["DEFAULT"] if default else []} if version.default_partition else {}
+        infinite = {"set": False, "infinite": True, "number": 0}
+        return {"name": name, "nodes": {"configured": nodes}, "maximums": {"time": infinite}, **flags}
+
+    def not_accepted(self) -> Answer:
+        """Answer as where slurmctld does not accept the token."""
+        if self.release == "22.05.8":
+            return self._error(500, -1, "Unspecified error", jobs=[])
+        return self._error(511, 1007, "Protocol authentication error")
+
+    def _set_node(self, name: str, asked: dict[str, Any]) -> Answer:
+        node = self.nodes.get(name)
+        if node is None:
+            return self._error(422, 2018, "Invalid node name specified")
+        for state in asked["state"]:
+            if state == "UNDRAIN":
+                node.states.discard("DRAIN")
+                node.reason = ""
+            else:
+                node.states.add(state)
+                node.reason = asked.get("reason", "")
+        return self._json(200, {})
+
+    def _error(self, http: int, code: int, text: str, submit: bool = False, **more: Any) -> Answer:
+        key = "error_code" if submit else "error_number"
+        return self._json(http, {"errors": [{key: code, "error": text, "source": "fake"}], **more})
+
+    def _json(self, status: int, data: dict[str, Any], bare: bool = False) -> Answer:
+        key = "Slurm" if self.release == "22.05.8" else "slurm"
+        meta = (
+            {} if bare else {"meta": {"plugin": {"type": "openapi/fake"}, key: {"release": self.release}}, "errors": []}
+        )
+        return status, json.dumps({**meta, **data}).encode()
+
+
+def _number(value: int) -> dict[str, Any]:
+    return {"set": True, "infinite": False, "number": value}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    slurm: FakeSlurm
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _serve(self) -> None:
+        slurm = self.slurm
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        slurm.calls.append((self.command, self.path))
+        fault = slurm.fault(self.command, self.path) if slurm.fault else None
+        if isinstance(fault, tuple):
+            return self._send(*fault)
+        if fault in ("hang", "reset"):
+            return self._break(fault)
+        token = self.headers.get("X-SLURM-USER-TOKEN")
+        if not token:
+            return self._send(401, b"Authentication failure")
+        if slurm.accepted is not None and token not in slurm.accepted and not self.path.endswith("/ping"):
+            return self._send(*slurm.not_accepted())
+        answer = slurm.answer(self.command, self.path, body)
+        return self._break(fault.removesuffix("-after")) if fault else self._send(*answer)
+
+    do_GET = do_POST = do_DELETE = _serve  # noqa: N815
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json" if body[:1] == b"{" else "text/plain")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _break(self, how: str) -> None:
+        self.close_connection = True
+        if how == "hang":
+            self.slurm._closing.wait()
+        else:  # closing with this option sends a reset
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+
+
+def paths(calls: Iterable[tuple[str, str]]) -> list[str]:
+    """Shorten calls to their last parts: ``GET jobs/state``."""
+    return [f"{method} {re.sub(r'^/slurm/v[0-9.]+/', '', path)}" for method, path in calls]

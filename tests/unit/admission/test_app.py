@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import flask.testing
+import pytest
+
+from admission.owners import Owners
+from admission.permissions import Permissions
+from admission.policy import Policy
+from admission.server import make_app
+from bridge import names
+from bridge.config import Config
+from bridge.errors import KubeForbiddenError, KubeUnavailableError
+
+OURS = names.DEFAULT_SCHEDULER_NAME
+JOB_OWNER = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1", "controller": True}]
+
+
+class World:
+    """What the API server would say."""
+
+    def __init__(self) -> None:
+        self.allowed = False
+        self.error: Exception | None = None
+        self.owner: dict[str, Any] | None = None
+
+    def ask(self, user: Mapping[str, Any], key: str, namespace: str) -> bool:
+        if self.error:
+            raise self.error
+        return self.allowed
+
+    def read(self, reference: Mapping[str, Any], namespace: str) -> Mapping[str, Any] | None:
+        if self.error:
+            raise self.error
+        return self.owner
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def client(world: World, **settings: Any) -> flask.testing.FlaskClient:
+    config = Config.model_validate(settings)
+    policy = Policy(config, Permissions(world.ask), Owners(world.read), trusted=frozenset({"podbridge"}))
+    return make_app(policy).test_client()
+
+
+@pytest.fixture
+def app(world: World) -> flask.testing.FlaskClient:
+    return client(world)
+
+
+def review(
+    pod: dict[str, Any], operation: str = "CREATE", namespace: str = "slurm-bridge", **more: Any
+) -> dict[str, Any]:
+    request = {
+        "uid": "u",
+        "operation": operation,
+        "namespace": namespace,
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "userInfo": {"username": "alice"},
+        "object": pod,
+        **more,
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def pod(metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    return {"metadata": metadata or {}, "spec": {"containers": [], "schedulerName": OURS, **spec}}
+
+
+def ask(app: flask.testing.FlaskClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer = app.post(path, json=body)
+    assert answer.status_code == 200
+    assert answer.json["response"]["uid"] == "u"
+    return dict(answer.json["response"])
+
+
+def test_a_new_pod_is_patched(app: flask.testing.FlaskClient) -> None:
+    response = ask(app, "/mutate", review(pod(schedulerName="default-scheduler")))
+    patch = json.loads(base64.b64decode(response["patch"]))
+    assert {"op": "add", "path": "/spec/schedulerName", "value": OURS} in patch
+
+
+def test_only_creation_changes_a_pod(app: flask.testing.FlaskClient) -> None:
+    body = review(pod(schedulerName="default-scheduler"), "UPDATE", oldObject=pod(schedulerName="default-scheduler"))
+    assert ask(app, "/mutate", body) == {"uid": "u", "allowed": True}
+
+
+def test_a_namespace_is_managed_by_list_or_by_the_word_of_the_selector(world: World) -> None:
+    plain = pod(schedulerName="default-scheduler")
+    by_list, by_label = client(world), client(world, managedNamespaceSelector={"matchLabels": {"slurm": "yes"}})
+    assert "patch" in ask(by_list, "/mutate", review(plain))
+    assert "patch" not in ask(by_list, "/mutate", review(plain, namespace="other"))
+    assert "patch" not in ask(by_list, "/mutate/named", review(plain))
+    assert "patch" in ask(by_label, "/mutate", review(plain, namespace="other"))
+    assert "patch" not in ask(by_label, "/mutate/named", review(plain, namespace="other"))
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"x" * 1000])
+@pytest.mark.parametrize("path", ["/mutate", "/validate", "/mutate/named", "/validate/named"])
+def test_what_is_no_review_is_told(app: flask.testing.FlaskClient, path: str, body: bytes) -> None:
+    answer = app.post(path, data=body)
+    assert answer.status_code == 400
+    assert "malformed review" in answer.text
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pod({"annotations": [1]}),
+        pod({"ownerReferences": 7}),
+        pod(tolerations=[3]),
+        pod(containers=[{"resources": {"requests": {"cpu": "x"}}}]),
+        pod(affinity="near"),
+    ],
+)
+def test_a_pod_of_the_wrong_shape_is_refused_without_an_answer(app: flask.testing.FlaskClient, odd: Any) -> None:
+    answers = [app.post(path, json=review(odd)) for path in ("/mutate", "/validate")]
+    assert any(answer.status_code == 400 for answer in answers)
+    assert all(answer.status_code in (200, 400) for answer in answers)
+
+
+def test_other_methods_and_paths(app: flask.testing.FlaskClient) -> None:
+    assert app.get("/mutate").status_code == 405
+    assert app.post("/other").status_code == 404
+
+
+def test_a_permission_decides(app: flask.testing.FlaskClient, world: World) -> None:
+    body = review(pod({"annotations": {names.USER_ID: "0"}}))
+    status = ask(app, "/validate", body)["status"]
+    assert (status["code"], status["reason"]) == (403, "Forbidden")
+    for word in (names.USER_ID, "'0'", "'alice'", "slurmjobs.bridge.vk.io/user-id", "'slurm-bridge'"):
+        assert word in status["message"]
+
+
+def test_with_the_permission_it_passes(app: flask.testing.FlaskClient, world: World) -> None:
+    world.allowed = True
+    assert ask(app, "/validate", review(pod({"annotations": {names.USER_ID: "0"}})))["allowed"]
+
+
+def test_what_can_not_be_judged_is_refused_for_now(app: flask.testing.FlaskClient, world: World) -> None:
+    world.error = KubeUnavailableError("no answer")
+    status = ask(app, "/validate", review(pod({"annotations": {names.USER_ID: "0"}})))["status"]
+    assert (status["code"], status["reason"]) == (503, "ServiceUnavailable")
+    assert status["details"] == {"retryAfterSeconds": 2}
+    assert "try again" in status["message"]
+    status = ask(app, "/mutate", review(pod({"ownerReferences": JOB_OWNER})))["status"]
+    assert status["code"] == 503
+    assert ask(app, "/validate", review(pod()))["allowed"]
+
+
+def test_what_can_never_be_judged_is_refused(app: flask.testing.FlaskClient, world: World) -> None:
+    world.error = KubeForbiddenError("podbridge may not create subjectaccessreviews", status=403)
+    status = ask(app, "/validate", review(pod({"annotations": {names.USER_ID: "0"}})))["status"]
+    assert status["code"] == 500
+    assert "details" not in status
+
+
+def test_an_invalid_value_is_422_and_warnings_come_along(app: flask.testing.FlaskClient) -> None:
+    spread = [{"whenUnsatisfiable": "ScheduleAnyway"}]
+    body = review(pod({"annotations": {names.TIME_LIMIT: "x"}}, topologySpreadConstraints=spread))
+    response = ask(app, "/validate", body)
+    assert (response["status"]["code"], response["status"]["reason"]) == (422, "Invalid")
+    assert "topologySpreadConstraints" in response["warnings"][0]
+
+
+def test_resize(app: flask.testing.FlaskClient) -> None:
+    held = pod({"labels": {names.JOB_ID_LABEL: "7"}})
+    body = review(held, "UPDATE", oldObject=held, subResource="resize")
+    assert "job 7" in ask(app, "/validate", body)["status"]["message"]
+    assert ask(app, "/validate", review(pod(), "UPDATE", oldObject=pod(), subResource="resize"))["allowed"]
+
+
+@pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
+def test_other_operations_pass(app: flask.testing.FlaskClient, operation: str) -> None:
+    for path in ("/mutate", "/validate"):
+        assert ask(app, path, review({}, operation, oldObject=pod()))["allowed"]
+
+
+def test_other_subresources_pass(app: flask.testing.FlaskClient) -> None:
+    held = pod({"labels": {names.JOB_ID_LABEL: "7"}})
+    assert ask(app, "/validate", review(pod(), "UPDATE", oldObject=held, subResource="status"))["allowed"]
+
+
+def test_an_owners_annotation_reaches_the_pod(app: flask.testing.FlaskClient, world: World) -> None:
+    world.owner = {"uid": "1", "annotations": {names.USER_ID: "0"}}
+    patch = json.loads(base64.b64decode(ask(app, "/mutate", review(pod({"ownerReferences": JOB_OWNER})))["patch"]))
+    assert {"op": "add", "path": "/metadata/annotations", "value": {names.USER_ID: "0"}} in patch

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admission.mutate import mutate
+from admission.pods import MIRROR_ANNOTATION
+from bridge import names
+
+OURS = "ours"
+DAEMON_USER = "system:serviceaccount:kube-system:daemon-set-controller"
+DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "1", "controller": True}]
+TOLERATION = {"operator": "Equal", "key": names.MANAGED_TAINT, "value": OURS, "effect": "NoExecute"}
+
+
+def pod(metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    return {"metadata": metadata or {}, "spec": {"containers": [], **spec}}
+
+
+def patched(body: dict[str, Any], patch: list[dict[str, Any]]) -> dict[str, Any]:
+    """Apply a patch as the API server does (add and remove only)."""
+    result = copy.deepcopy(body)
+    for operation in patch:
+        *way, last = [s.replace("~1", "/").replace("~0", "~") for s in operation["path"].split("/")[1:]]
+        target: Any = result
+        for step in way:
+            target = target[step]
+        if operation["op"] == "remove":
+            del target[last]
+        elif isinstance(target, list):
+            assert last == "-"
+            target.append(operation["value"])
+        else:
+            target[last] = operation["value"]
+    return result
+
+
+def run(body: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return patched(body, mutate(body, **{"scheduler": OURS, "managed": True, **options}))
+
+
+@pytest.mark.parametrize("named", [{}, {"schedulerName": ""}, {"schedulerName": "default-scheduler"}])
+def test_the_default_scheduler_gives_way(named: dict[str, str]) -> None:
+    spec = run(pod(**named))["spec"]
+    assert spec["schedulerName"] == OURS
+    assert spec["tolerations"] == [TOLERATION]
+
+
+def test_another_scheduler_is_respected_but_chooses_the_node_itself() -> None:
+    spec = run(pod(schedulerName="theirs", nodeName="n"))["spec"]
+    assert spec == {"containers": [], "schedulerName": "theirs"}
+
+
+def test_elsewhere_only_pods_that_name_us_change() -> None:
+    assert mutate(pod(nodeName="n"), scheduler=OURS, managed=False) == []
+    assert run(pod(schedulerName=OURS), managed=False)["spec"]["tolerations"] == [TOLERATION]
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        TOLERATION,
+        {"operator": "Exists"},
+        {"operator": "Exists", "key": names.MANAGED_TAINT},
+        {"key": names.MANAGED_TAINT, "value": OURS},
+    ],
+)
+def test_what_tolerates_already_is_left(toleration: dict[str, str]) -> None:
+    assert run(pod(tolerations=[toleration]))["spec"]["tolerations"] == [toleration]
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"operator": "Exists", "effect": "NoSchedule"},
+        {"key": names.MANAGED_TAINT, "value": "theirs"},
+        {"operator": "Exists", "tolerationSeconds": 60},
+        {"operator": "Exists", "tolerationSeconds": 0},
+    ],
+)
+def test_what_does_not_tolerate_for_good_is_not_enough(toleration: dict[str, Any]) -> None:
+    assert run(pod(tolerations=[toleration]))["spec"]["tolerations"] == [toleration, TOLERATION]
+
+
+def test_a_daemon_sets_pod_is_left_alone() -> None:
+    body = pod({"ownerReferences": DAEMON}, nodeName="n", schedulerName="default-scheduler")
+    assert mutate(body, scheduler=OURS, managed=True, user_name=DAEMON_USER) == []
+    assert "nodeName" not in run(body, user_name="alice")["spec"]
+
+
+def test_a_daemon_sets_pod_that_names_us_is_ours() -> None:
+    spec = run(pod({"ownerReferences": DAEMON}, schedulerName=OURS), user_name=DAEMON_USER)["spec"]
+    assert spec["tolerations"] == [TOLERATION]
+
+
+def test_a_mirror_pod_is_left_alone() -> None:
+    body = pod({"annotations": {MIRROR_ANNOTATION: "hash"}}, nodeName="n", schedulerName=OURS)
+    assert mutate(body, scheduler=OURS, managed=True) == []
+
+
+def test_owners_annotations_are_copied_where_the_pod_says_nothing() -> None:
+    inherited = {names.ACCOUNT: "theirs", names.QOS: "low"}
+    assert run(pod(), inherited=inherited)["metadata"]["annotations"] == inherited
+    own = {names.ACCOUNT: "mine", "a~b/c": "x"}
+    assert run(pod({"annotations": own}), inherited=inherited)["metadata"]["annotations"] == {**own, names.QOS: "low"}
+    assert "annotations" not in run(pod(schedulerName="theirs"), inherited=inherited)["metadata"]
+
+
+tolerations = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "key": st.sampled_from([names.MANAGED_TAINT, "other", ""]),
+            "operator": st.sampled_from(["Exists", "Equal"]),
+            "value": st.sampled_from([OURS, "theirs", ""]),
+            "effect": st.sampled_from(["NoExecute", "NoSchedule", ""]),
+            "tolerationSeconds": st.just(5),
+        },
+    ),
+    max_size=3,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "schedulerName": st.sampled_from([OURS, "theirs", "default-scheduler", ""]),
+            "nodeName": st.just("n"),
+            "tolerations": tolerations,
+        },
+    ),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "annotations": st.dictionaries(st.sampled_from([names.ACCOUNT, names.QOS, MIRROR_ANNOTATION]), st.text()),
+            "ownerReferences": st.just(DAEMON),
+        },
+    ),
+    st.booleans(),
+    st.sampled_from(["alice", DAEMON_USER]),
+)
+def test_applied_to_its_result_it_changes_nothing(
+    spec: dict[str, Any], metadata: dict[str, Any], managed: bool, user: str
+) -> None:
+    options: dict[str, Any] = {"managed": managed, "user_name": user, "inherited": {names.ACCOUNT: "a"}}
+    result = run(pod(metadata, **spec), **options)
+    assert mutate(result, scheduler=OURS, **options) == []

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admission.review import MalformedReviewError, allow, deny, parse
+
+POD = {"metadata": {"name": "p"}, "spec": {"containers": []}}
+
+
+def body(**changes: Any) -> bytes:
+    request = {
+        "uid": "u-1",
+        "operation": "CREATE",
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "namespace": "ns",
+        "userInfo": {"username": "alice"},
+        "object": POD,
+        "oldObject": None,
+        **changes,
+    }
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+def test_a_review_is_read() -> None:
+    review = parse(body())
+    assert (review.uid, review.operation, review.subresource, review.namespace) == ("u-1", "CREATE", "", "ns")
+    assert review.user_name == "alice"
+    assert review.object == POD
+    assert review.old == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (b"", "JSON"),
+        (b"\xff\xfe", "JSON"),
+        (b"[" * 100_000, "JSON"),
+        (b"[]", "not an object"),
+        (b"{}", "AdmissionReview"),
+        (b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1beta1"}', "admission.k8s.io/v1"),
+        (b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}', "request"),
+        (body(uid=""), "uid"),
+        (body(uid=7), "uid"),
+        (body(operation="LOOK"), "LOOK"),
+        (body(resource={"group": "apps", "resource": "pods"}), "only pods"),
+        (body(resource={"resource": "secrets"}), "secrets"),
+        (body(object=None), "object"),
+        (body(object={"metadata": {}}), "spec"),
+        (body(object="pod"), "object"),
+        (body(operation="UPDATE"), "oldObject"),
+        (body(userInfo=[1]), "userInfo"),
+    ],
+)
+def test_what_is_no_review_is_told(text: bytes, word: str) -> None:
+    with pytest.raises(MalformedReviewError, match=word):
+        parse(text)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_anything_else(text: bytes) -> None:
+    with pytest.raises(MalformedReviewError):
+        parse(text)
+
+
+def test_answers() -> None:
+    assert allow("u")["response"] == {"uid": "u", "allowed": True}
+    patched = allow("u", [{"op": "remove", "path": "/spec/nodeName"}], ["careful"])["response"]
+    assert json.loads(base64.b64decode(patched["patch"])) == [{"op": "remove", "path": "/spec/nodeName"}]
+    assert patched["patchType"] == "JSONPatch"
+    assert patched["warnings"] == ["careful"]
+    denied = deny("u", "no", code=503, reason="ServiceUnavailable", retry_after=2, warnings=["x" * 300])["response"]
+    assert denied["status"]["details"] == {"retryAfterSeconds": 2}
+    assert denied["status"]["code"] == 503
+    assert len(denied["warnings"][0]) == 256
+    assert not denied["allowed"]

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from admission import validate
+from admission.pods import MIRROR_ANNOTATION
+from admission.validate import Rules
+from bridge import names
+
+RULES = Rules("ours", frozenset({"podbridge"}), {"nvidia.com/gpu": "gpu"})
+RESERVED = {
+    "labels": {names.JOB_ID_LABEL: "7"},
+    "annotations": {names.NODE_ANNOTATION: "n"},
+    "finalizers": [names.FINALIZER],
+}
+
+
+def pod(metadata: dict[str, Any] | None = None, requests: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    containers = [{"name": "c", "resources": {"requests": requests or {}, "limits": requests or {}}}]
+    return {"metadata": metadata or {}, "spec": {"schedulerName": "ours", "containers": containers, **spec}}
+
+
+def test_a_plain_pod_is_fine() -> None:
+    verdict = validate.create(pod(requests={"cpu": "1", "nvidia.com/gpu": "2"}), "alice", RULES)
+    assert verdict == validate.Verdict()
+
+
+def test_podbridge_may_write_what_is_its_own_and_others_may_not() -> None:
+    assert validate.create(pod(RESERVED), "podbridge", RULES).forbidden == []
+    assert len(validate.create(pod(RESERVED), "alice", RULES).forbidden) == 3
+    assert validate.update(pod(), pod(RESERVED), "podbridge", RULES).forbidden == []
+    assert len(validate.update(pod(), pod(RESERVED), "alice", RULES).forbidden) == 3
+
+
+def test_what_is_podbridges_own_is_so_for_pods_of_other_schedulers_too() -> None:
+    assert len(validate.create(pod(RESERVED, schedulerName="theirs"), "alice", RULES).forbidden) == 3
+
+
+def test_other_schedulers_may_do_what_slurm_can_not() -> None:
+    body = pod(
+        {"annotations": {names.TIME_LIMIT: "x", names.USER_ID: "0"}},
+        schedulerName="theirs",
+        resourceClaims=[{"name": "c"}],
+        requests={"example.com/fpga": "1"},
+    )
+    assert validate.create(body, "alice", RULES) == validate.Verdict()
+
+
+def test_mirror_pods_are_not_judged() -> None:
+    body = pod({"annotations": {MIRROR_ANNOTATION: "x", names.NODE_ANNOTATION: "n"}})
+    assert validate.create(body, "system:node:n", RULES) == validate.Verdict()
+
+
+def test_keys_that_need_a_permission_are_named() -> None:
+    keys = [names.USER_ID, names.GROUP_ID, names.PRIORITY, names.RESERVATION]
+    verdict = validate.create(pod({"annotations": dict.fromkeys(keys, "1")}), "alice", RULES)
+    assert verdict.permissions == ["group-id", "priority", "reservation", "user-id"]
+
+
+def test_only_changes_are_judged() -> None:
+    wrong = {"annotations": {names.TIME_LIMIT: "x", names.USER_ID: "0"}}
+    assert validate.update(pod(wrong), pod({**wrong, "labels": {"a": "b"}}), "alice", RULES) == validate.Verdict()
+    changed = {"annotations": {names.TIME_LIMIT: "y", names.USER_ID: "0"}}
+    verdict = validate.update(pod(wrong), pod(changed), "alice", RULES)
+    assert "'y'" in verdict.invalid[0]
+    assert verdict.permissions == []
+
+
+def test_taking_a_key_away_needs_no_permission() -> None:
+    verdict = validate.update(pod({"annotations": {names.USER_ID: "0"}}), pod(), "alice", RULES)
+    assert verdict == validate.Verdict()
+
+
+def test_a_jobs_annotations_are_fixed_while_it_exists() -> None:
+    held = {"labels": {names.JOB_ID_LABEL: "7"}, "annotations": {names.QOS: "low"}}
+    for changed in ({}, {names.QOS: "high"}, {names.QOS: "low", names.ACCOUNT: "a"}):
+        verdict = validate.update(pod(held), pod({**held, "annotations": changed}), "alice", RULES)
+        assert "job 7" in verdict.invalid[0]
+    assert validate.update(pod(held), pod(held), "alice", RULES) == validate.Verdict()
+
+
+def test_the_finalizer_comes_off_freely_without_a_job_and_by_permission_with_one() -> None:
+    free, bare = {"finalizers": [names.FINALIZER]}, {"finalizers": []}
+    assert validate.update(pod(free), pod(bare), "alice", RULES) == validate.Verdict()
+    labels = {"labels": {names.JOB_ID_LABEL: "7"}}
+    assert validate.update(pod({**free, **labels}), pod({**bare, **labels}), "alice", RULES).permissions == [
+        "finalizer"
+    ]
+    assert validate.update(pod({**free, **labels}), pod({**bare, **labels}), "podbridge", RULES).permissions == []
+
+
+def test_a_size_is_fixed_while_a_job_holds_it() -> None:
+    assert validate.resize(pod(), RULES) == validate.Verdict()
+    assert "job 7" in validate.resize(pod({"labels": {names.JOB_ID_LABEL: "7"}}), RULES).invalid[0]
+
+
+def test_a_resource_that_slurm_does_not_count_needs_whole_nodes() -> None:
+    body = pod(requests={"example.com/fpga": "1"})
+    assert "example.com/fpga" in validate.create(body, "alice", RULES).invalid[0]
+    whole = pod({"annotations": {names.EXCLUSIVE: "true"}}, requests={"example.com/fpga": "1"})
+    assert validate.create(whole, "alice", RULES).invalid == []
+    assert validate.create(body, "alice", Rules("ours", exclusive=True)).invalid == []
+
+
+def test_preferences_are_warned_about() -> None:
+    soft = "preferredDuringSchedulingIgnoredDuringExecution"
+    verdict = validate.create(
+        pod(
+            topologySpreadConstraints=[{"whenUnsatisfiable": "ScheduleAnyway"}],
+            affinity={"nodeAffinity": {soft: [{}]}, "podAffinity": {soft: [{}]}, "podAntiAffinity": {soft: [{}]}},
+            initContainers=[{"ports": [{"hostPort": 80}]}],
+        ),
+        "alice",
+        RULES,
+    )
+    assert verdict.invalid == []
+    assert len(verdict.warnings) == 5
+    assert "spec.initContainers[0]: hostPort 80" in verdict.warnings[-1]
+
+
+def test_no_spread_without_a_word_is_a_requirement() -> None:
+    assert validate.create(pod(topologySpreadConstraints=[{}]), "alice", RULES).invalid
+
+
+@pytest.mark.parametrize(
+    ("requests", "words"),
+    [
+        ({"cpu": "64", "memory": "1Gi"}, None),
+        ({"cpu": "65"}, ["cpu 65", "offers 64"]),
+        ({"memory": "3Ti"}, ["memory 3072.0Gi", "offers 512.0Gi"]),
+        ({"nvidia.com/gpu": "9"}, ["nvidia.com/gpu 9", "offers 8"]),
+        ({"cpu": "64", "nvidia.com/gpu": "1"}, ["none offers all of cpu 64, nvidia.com/gpu 1"]),
+    ],
+)
+def test_what_fits_nowhere_is_warned_about(requests: dict[str, str], words: list[str] | None) -> None:
+    nodes = [
+        {"cpu": Decimal(64), "memory": Decimal(2**39)},
+        {"cpu": Decimal(32), "memory": Decimal(2**38), "nvidia.com/gpu": Decimal(8)},
+    ]
+    warnings = validate.create(pod(requests=requests), "alice", RULES, nodes).warnings
+    assert bool(warnings) is (words is not None)
+    for word in words or ():
+        assert word in warnings[0]
+    assert validate.create(pod(requests=requests), "alice", RULES).warnings == []

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bridge.kube.client import KubeClient
+from bridge.kube.store import Store
+from tests.fakes.cache_suite import CacheSuite, Running, World, eventually, value
+from tests.fakes.kube_api import FakeApi, Handler, Request
+
+
+@pytest.fixture
+def namespace() -> str:
+    return "ns"
+
+
+class TestCacheOnFake(CacheSuite):
+    """The suite of every API server."""
+
+
+def test_half_open_watch_is_replaced(api: FakeApi, client: KubeClient, namespace: str) -> None:
+    frozen = itertools.count()
+
+    def freeze_first(handler: Handler, request: Request) -> bool:
+        if not request.watch or next(frozen):
+            return False
+        handler.start_stream()
+        with api.changed:  # the connection stays open, and nothing ever comes
+            api.changed.wait_for(lambda: api.closing, 30)
+        return True
+
+    api.faults.append(freeze_first)
+    with Running(client, namespace, idle_timeout=0.2) as running:
+        assert running.cache.wait_synced(5)
+        World(client, namespace).create("later")
+        eventually(lambda: len(running.cache) == 1, 5)
+
+
+def test_trickle_without_an_event_is_no_sign_of_life(api: FakeApi, client: KubeClient, namespace: str) -> None:
+    dripping = itertools.count()
+
+    def drip_first(handler: Handler, request: Request) -> bool:
+        if not request.watch or next(dripping):
+            return False
+        handler.start_stream()
+        while not api.closing:
+            handler.send_chunk(b" ")
+            time.sleep(0.02)
+        return True
+
+    api.faults.append(drip_first)
+    with Running(client, namespace, idle_timeout=0.2) as running:
+        assert running.cache.wait_synced(5)
+        World(client, namespace).create("later")
+        eventually(lambda: len(running.cache) == 1, 5)
+
+
+@pytest.mark.parametrize("watch", [True, False])
+@pytest.mark.parametrize("status", [503, 410, 403, 429])
+def test_storm_of_errors_is_met_with_few_requests(
+    api: FakeApi, client: KubeClient, namespace: str, status: int, watch: bool
+) -> None:
+    api.fail(status, watch=watch)
+    with Running(client, namespace) as running:
+        time.sleep(0.05)
+        eventually(lambda: len(api.requests) >= 4, 5)
+        begun, before = time.monotonic(), len(api.requests)
+        eventually(lambda: time.monotonic() - begun > 0.3)
+        # a failing watch may bring a list each time; back-off of the tests: 0.2 s, less the jitter
+        assert len(api.requests) - before <= 10
+        api.faults.clear()
+        World(client, namespace).create("later")
+        eventually(lambda: len(running.cache) == 1, 5)
+
+
+def test_watch_that_ends_at_once_is_met_with_few_requests(api: FakeApi, client: KubeClient, namespace: str) -> None:
+    def end(handler: Handler, request: Request) -> bool:
+        if request.watch:
+            handler.start_stream()
+            handler.send_chunk(b"")
+        return request.watch
+
+    api.faults.append(end)
+    with Running(client, namespace) as running:
+        assert running.cache.wait_synced(5)
+        begun = time.monotonic()
+        eventually(lambda: time.monotonic() - begun > 0.3)
+        assert len(api.requests) < 10
+
+
+def test_retry_after_is_obeyed(api: FakeApi, client: KubeClient, namespace: str) -> None:
+    api.fail(503, watch=True, times=1, headers={"Retry-After": "0.2"})
+    with Running(client, namespace) as running:
+        eventually(lambda: any(request.watch for request in api.requests))
+        refused = time.monotonic()
+        World(client, namespace).create("later")
+        eventually(lambda: len(running.cache) == 1, 5)
+        assert time.monotonic() - refused > 0.15
+
+
+def test_too_old_in_the_middle_of_a_watch(api: FakeApi, client: KubeClient, namespace: str) -> None:
+    world = World(client, namespace)
+    with Running(client, namespace) as running:
+        assert running.cache.wait_synced(5)
+        with running.cache._delivery:
+            world.create("gone")
+            world.create("here")
+            world.delete("gone")
+            api.compact()
+            api.cut()
+        eventually(lambda: running.cache.get(namespace, "here"), 5)
+        eventually(lambda: running.cache.get(namespace, "gone") is None, 5)
+
+
+def test_continue_token_too_old(
+    api: FakeApi, client: KubeClient, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.kube.cache.PAGE", 2)
+    for number in range(5):
+        World(client, namespace).create(f"n{number}")
+    refusals = itertools.count()
+
+    def expire(handler: Handler, request: Request) -> bool:
+        if "continue" in request.query and next(refusals) == 0:
+            handler.answer(410, json.dumps({"kind": "Status", "code": 410, "reason": "Expired"}).encode())
+            return True
+        return False
+
+    api.faults.append(expire)
+    with Running(client, namespace) as running:
+        assert running.cache.wait_synced(5)
+        assert len(running.cache) == 5
+        assert next(refusals) > 1
+
+
+@pytest.mark.parametrize("garbage", [b"{not json}\n", b'{"type":"ADDED"}\n', b"[1]\n", b'"x"\n'])
+def test_garbage_in_a_watch(api: FakeApi, client: KubeClient, namespace: str, garbage: bytes) -> None:
+    sent = itertools.count()
+
+    def babble(handler: Handler, request: Request) -> bool:
+        if not request.watch or next(sent):
+            return False
+        handler.start_stream()
+        handler.send_chunk(garbage)
+        handler.send_chunk(b"")
+        return True
+
+    api.faults.append(babble)
+    with Running(client, namespace) as running:
+        assert running.cache.wait_synced(5)
+        World(client, namespace).create("later")
+        eventually(lambda: len(running.cache) == 1, 5)
+
+
+def test_history_that_went_back(api: FakeApi, client: KubeClient, namespace: str) -> None:
+    world = World(client, namespace)
+    world.create("kept", "old")
+    backup = {collection: dict(objects) for collection, objects in api.objects.items()}
+    version = api.version
+    with Running(client, namespace) as running:
+        assert running.cache.wait_synced(5)
+        world.patch("kept", "new")
+        world.create("lost")
+        eventually(lambda: len(running.cache) == 2)
+        with api.changed:  # etcd restored from a backup
+            api.objects, api.version = backup, version
+            api._versions = itertools.count(version + 1)
+            api.history = []
+            api.oldest = 0
+            rewind(api)
+        eventually(lambda: len(running.cache) == 1, 5)
+        assert value(running.cache.get(namespace, "kept")) == "old"
+
+
+def rewind(api: FakeApi) -> None:
+    """The next watch of a version yet to come gets a bookmark from where the server really is."""
+    events = api.events
+
+    def restored(request: Request) -> Iterator[dict[str, object]]:
+        if int(request.query["resourceVersion"]) > api.version:
+            yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(api.version)}}}
+        yield from events(request)
+
+    api.events = restored  # type: ignore[method-assign]
+    api.cut()
+
+
+def thing(name: str, uid: str, version: int) -> dict[str, object]:
+    return {"metadata": {"name": name, "uid": uid, "resourceVersion": str(version)}}
+
+
+def test_store_ignores_old_news() -> None:
+    store = Store()
+    new = thing("a", "1", 12)
+    assert store.put(new) == [("add", None, new)]
+    assert store.put(thing("a", "1", 11)) == []
+    assert store.put(thing("a", "1", 12)) == []
+    assert store.put(thing("a", "0", 9)) == []
+    assert store.remove(thing("a", "0", 13)) == []
+    assert store.get("", "a") is new
+
+
+def test_store_compares_versions_as_numbers() -> None:
+    store = Store()
+    store.put(thing("a", "1", 9))
+    newer = thing("a", "1", 10)
+    assert [change for change, _, _ in store.put(newer)] == ["update"]
+    assert not store.apply(thing("a", "1", 9))
+
+
+def test_store_applies_only_to_what_it_knows() -> None:
+    store = Store()
+    assert not store.apply(thing("a", "1", 9))
+    assert len(store) == 0
+    store.put(thing("a", "1", 9))
+    assert store.apply(thing("a", "1", 12))
+    assert store.put(thing("a", "1", 11)) == []
+    assert [(kind, old) for kind, old, _ in store.put(thing("a", "1", 12))] == [("update", thing("a", "1", 9))]
+    assert store.put(thing("a", "1", 12)) == []

@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge import errors
+from bridge.clock import FakeClock
+from bridge.kube import access
+from bridge.kube.client import KubeClient
+from bridge.kube.resources import PODS, SECRETS
+from tests.fakes.kube_api import FakeApi, Handler, Request
+
+POD = PODS.path("ns", "a")
+BODY = {"metadata": {"name": "a"}}
+
+
+def test_verbs(api: FakeApi, client: KubeClient) -> None:
+    created = client.create(PODS.path("ns"), BODY)
+    assert client.get(POD) == created
+    assert client.get(PODS.path(), {"limit": 5})["items"][0]["metadata"]["name"] == "a"
+    assert client.patch(POD, {"metadata": {"labels": {"x": "1"}}})["metadata"]["labels"] == {"x": "1"}
+    replaced = client.replace(POD, {"metadata": {"name": "a"}})
+    assert "labels" not in replaced["metadata"]
+    uid = created["metadata"]["uid"]
+    assert client.delete(POD, {"preconditions": {"uid": uid}})["status"] == "Success"
+    assert [request.method for request in api.requests] == ["POST", "GET", "GET", "PATCH", "PUT", "DELETE"]
+    assert client.server == api.url
+
+
+@pytest.mark.parametrize(
+    ("kind", "content_type"),
+    [
+        ("merge", "application/merge-patch+json"),
+        ("strategic", "application/strategic-merge-patch+json"),
+        ("json", "application/json-patch+json"),
+        ("apply", "application/apply-patch+yaml"),
+    ],
+)
+def test_content_type_of_patches(api: FakeApi, client: KubeClient, kind: Any, content_type: str) -> None:
+    client.create(PODS.path("ns"), BODY)
+    client.patch(POD, {"metadata": {}}, kind=kind, params={"fieldManager": "me", "force": True})
+    assert api.requests[-1].headers["Content-Type"] == content_type
+    assert api.requests[-1].query == {"fieldManager": "me", "force": "true"}
+    assert api.requests[-1].headers["User-Agent"] == "podbridge"
+
+
+def test_metadata_only(api: FakeApi, client: KubeClient) -> None:
+    client.create(PODS.path("ns"), BODY)
+    client.get(POD, metadata_only=True)
+    client.get(PODS.path("ns"), metadata_only=True)
+    one, many = (request.headers["Accept"] for request in api.requests[-2:])
+    assert ";as=PartialObjectMetadata;" in one
+    assert ";as=PartialObjectMetadataList;" in many
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "retryable"),
+    [
+        (400, errors.KubeInvalidError, False),
+        (401, errors.KubeForbiddenError, False),
+        (403, errors.KubeForbiddenError, False),
+        (404, errors.KubeNotFoundError, False),
+        (405, errors.KubeInvalidError, False),
+        (409, errors.KubeConflictError, False),
+        (410, errors.KubeGoneError, False),
+        (413, errors.KubeInvalidError, False),
+        (422, errors.KubeInvalidError, False),
+        (429, errors.KubeUnavailableError, True),
+        (500, errors.KubeUnavailableError, True),
+        (503, errors.KubeUnavailableError, True),
+        (504, errors.KubeUnavailableError, True),
+    ],
+)
+def test_errors(api: FakeApi, client: KubeClient, status: int, error: type, retryable: bool) -> None:
+    api.fail(status)
+    with pytest.raises(errors.KubeError, match=rf"^PATCH /api/v1/namespaces/ns/pods/a: .*\({status}\)$") as caught:
+        client.patch(POD, {})
+    assert type(caught.value) is error
+    assert caught.value.retryable is retryable
+    assert caught.value.status == status
+    assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize("text", ["404 page not found", "<html>not found", '{"error":"no such route"}', ""])
+def test_404_of_a_proxy_does_not_mean_that_the_object_is_gone(api: FakeApi, client: KubeClient, text: str) -> None:
+    api.fail(404, text=text)
+    with pytest.raises(errors.KubeUnavailableError) as caught:
+        client.get(POD)
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize("text", ["<html>hello", "[1]", '"x"', "{", "null"])
+def test_success_that_is_no_object(api: FakeApi, client: KubeClient, text: str) -> None:
+    api.fail(200, text=text)
+    with pytest.raises(errors.KubeUnavailableError):
+        client.get(POD)
+
+
+def test_messages_are_cut_and_keep_secrets_back(api: FakeApi, client: KubeClient) -> None:
+    text = json.dumps({"kind": "Status", "code": 422, "reason": "Invalid", "message": "hunter2 " + "x" * 900})
+    api.fail(422, text=text)
+    with pytest.raises(errors.KubeInvalidError, match="hunter2") as caught:
+        client.create(PODS.path("ns"), BODY)
+    assert len(str(caught.value)) < 400
+    with pytest.raises(errors.KubeInvalidError) as caught:
+        client.create(SECRETS.path("ns"), BODY)
+    assert "hunter2" not in str(caught.value)
+    assert "Invalid" in str(caught.value)
+
+
+def with_sleep(api: FakeApi, folder: Path, slept: list[float]) -> KubeClient:
+    return KubeClient.load(api.kubeconfig(folder), sleep=slept.append)
+
+
+def test_429_waits_as_told_then_goes_on(api: FakeApi, tmp_path: Path) -> None:
+    slept: list[float] = []
+    api.fail(429, times=2, headers={"Retry-After": "3"})
+    with_sleep(api, tmp_path, slept).create(PODS.path("ns"), BODY)
+    assert slept == [3.0, 3.0]
+    assert len(api.objects["api/v1/pods"]) == 1
+
+
+def test_429_is_not_followed_for_ever(api: FakeApi, tmp_path: Path) -> None:
+    slept: list[float] = []
+    api.fail(429, headers={"Retry-After": "3600"})
+    client = with_sleep(api, tmp_path, slept)
+    with pytest.raises(errors.KubeUnavailableError) as caught:
+        client.get(POD)
+    assert (slept, len(api.requests)) == ([10.0, 10.0], 3)
+    assert caught.value.retry_after == 3600
+    with pytest.raises(errors.KubeUnavailableError):
+        client.hurried(1).get(POD)
+    assert (len(slept), len(api.requests)) == (2, 4)
+
+
+@pytest.mark.parametrize(("status", "headers"), [(429, {}), (503, {"Retry-After": "1"}), (500, {})])
+def test_nothing_else_is_tried_again(api: FakeApi, tmp_path: Path, status: int, headers: dict[str, str]) -> None:
+    slept: list[float] = []
+    api.fail(status, headers=headers)
+    with pytest.raises(errors.KubeUnavailableError):
+        with_sleep(api, tmp_path, slept).get(POD)
+    assert (slept, len(api.requests)) == ([], 1)
+
+
+def test_fence_is_asked_before_each_write_and_stops_it(api: FakeApi, client: KubeClient) -> None:
+    asked: list[int] = []
+
+    def check() -> None:
+        asked.append(len(api.requests))
+        if len(asked) > 2:
+            raise errors.LostLeadershipError("lost")
+
+    fenced = client.fenced(check)
+    fenced.create(PODS.path("ns"), BODY)
+    fenced.get(POD)
+    fenced.patch(POD, {"metadata": {"labels": {"a": "b"}}})
+    assert asked == [0, 2]
+    with pytest.raises(errors.LostLeadershipError):
+        fenced.delete(POD)
+    assert [request.method for request in api.requests] == ["POST", "GET", "PATCH"]
+    client.delete(POD)
+
+
+def test_fence_is_asked_again_after_a_wait(api: FakeApi, client: KubeClient) -> None:
+    clock = FakeClock()
+    until = clock.now + 5
+
+    def check() -> None:
+        if clock.now > until:
+            raise errors.LostLeadershipError("lost")
+
+    client._sleep = clock.advance
+    api.fail(429, times=1, headers={"Retry-After": "8"})
+    with pytest.raises(errors.LostLeadershipError):
+        client.fenced(check).create(PODS.path("ns"), BODY)
+    assert len(api.requests) == 1
+
+
+def reset(handler: Handler) -> None:
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.rfile.close()
+    handler.wfile.close()
+    handler.connection.close()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"HTTP/1.1 201 Crea", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", b"rubbish\r\n"]
+)
+@pytest.mark.parametrize("method", ["create", "get"])
+def test_broken_connection_is_unknown_and_never_sent_again(
+    api: FakeApi, client: KubeClient, sent: bytes, method: str
+) -> None:
+    client.get(PODS.path("ns"))  # the connection is a kept one, as it would be for most writes
+
+    def break_off(handler: Handler, request: Request) -> bool:
+        handler.connection.sendall(sent)
+        reset(handler)
+        return True
+
+    api.faults.append(break_off)
+    with pytest.raises(errors.KubeUnavailableError):
+        client.create(PODS.path("ns"), BODY) if method == "create" else client.get(POD)
+    assert len(api.requests) == 2
+
+
+def test_connection_that_the_server_closed_meanwhile_is_replaced(api: FakeApi, client: KubeClient) -> None:
+    client.get(PODS.path("ns"))
+    api.cut()
+    time.sleep(0.02)
+    client.create(PODS.path("ns"), BODY)
+
+
+def test_hanging_server(api: FakeApi, tmp_path: Path) -> None:
+    def hang(handler: Handler, request: Request) -> bool:
+        with api.changed:
+            api.changed.wait_for(lambda: api.closing, 20)
+        return True
+
+    api.faults.append(hang)
+    client = KubeClient.load(api.kubeconfig(tmp_path), read_timeout=0.1)
+    with pytest.raises(errors.KubeUnavailableError, match="no answer in time"):
+        client.get(POD)
+
+
+def test_answer_that_trickles(api: FakeApi, tmp_path: Path) -> None:
+    def drip(handler: Handler, request: Request) -> bool:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "100000")
+        handler.end_headers()
+        while not api.closing:
+            handler.wfile.write(b" ")
+            time.sleep(0.02)
+        return True
+
+    api.faults.append(drip)
+    client = KubeClient.load(api.kubeconfig(tmp_path), read_timeout=0.1)
+    begun = time.monotonic()
+    with pytest.raises(errors.KubeUnavailableError, match="took too long"):
+        client.get(POD)
+    assert time.monotonic() - begun < 2
+
+
+def test_refused_connection(tmp_path: Path) -> None:
+    with FakeApi() as api:
+        file = api.kubeconfig(tmp_path)
+    with pytest.raises(errors.KubeUnavailableError) as caught:
+        KubeClient.load(file).create(PODS.path("ns"), BODY)
+    assert (caught.value.status, caught.value.kube_reason, caught.value.retryable) == (0, "Refused", True)
+
+
+def test_redirects_are_not_followed(api: FakeApi, client: KubeClient) -> None:
+    api.fail(302, headers={"Location": "/login"}, text="")
+    with pytest.raises(errors.KubeUnavailableError):
+        client.get(POD)
+    assert len(api.requests) == 1
+
+
+def test_prefix_of_the_server_url(api: FakeApi, tmp_path: Path) -> None:
+    api.url += "/clusters/one"
+    client = KubeClient.load(api.kubeconfig(tmp_path))
+    api.fail(403)
+    with pytest.raises(errors.KubeForbiddenError, match=r"^GET /api/v1"):
+        client.get(POD)
+    assert api.requests[0].path == "/clusters/one" + POD
+
+
+# --- who we are -------------------------------------------------------------------------------------------------------
+def only_with(api: FakeApi, token: str) -> None:
+    def check(handler: Handler, request: Request) -> bool:
+        if request.headers.get("Authorization") == f"Bearer {token}":
+            return False
+        handler.answer(401, json.dumps({"kind": "Status", "code": 401, "reason": "Unauthorized"}).encode())
+        return True
+
+    api.faults[:] = [check]
+
+
+def test_token_file_that_rotates(api: FakeApi, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("one\n")
+    clock = FakeClock()
+    client = KubeClient.load(api.kubeconfig(tmp_path, {"tokenFile": str(token)}), clock=clock)
+    only_with(api, "one")
+    client.create(PODS.path("ns"), BODY)
+    token.write_text("two\n")
+    only_with(api, "two")
+    clock.advance(access.RENEW_PERIOD)
+    client.patch(POD, {"metadata": {"labels": {"a": "b"}}})
+    client.get(POD)
+    assert [request.headers["Authorization"] for request in api.requests] == [
+        f"Bearer {token}" for token in ("one", "one", "two", "two")
+    ]
+
+
+def test_wrong_token_is_not_tried_for_ever(api: FakeApi, tmp_path: Path) -> None:
+    clock = FakeClock()
+    client = KubeClient.load(api.kubeconfig(tmp_path, {"token": "wrong"}), clock=clock)
+    only_with(api, "right")
+    with pytest.raises(errors.KubeForbiddenError):
+        client.get(POD)
+    assert len(api.requests) == 1
+    clock.advance(60)
+    with pytest.raises(errors.KubeForbiddenError):
+        client.get(POD)
+    assert len(api.requests) == 3
+
+
+def test_credentials_that_vanish_are_an_error_of_the_call(api: FakeApi, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("one")
+    clock = FakeClock()
+    client = KubeClient.load(api.kubeconfig(tmp_path, {"tokenFile": str(token)}), clock=clock)
+    token.unlink()
+    only_with(api, "one")
+    clock.advance(60)
+    client.create(PODS.path("ns"), BODY)
+    only_with(api, "two")
+    with pytest.raises(errors.KubeForbiddenError):
+        client.get(POD)
+
+
+def test_in_cluster_token_that_is_empty_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+
+    class Library:
+        host = "https://127.0.0.1:1"
+        token = "one"
+
+        def auth_settings(self) -> dict[str, Any]:
+            if not self.token:
+                raise RuntimeError("Token file exists but empty.")
+            return {"BearerToken": {"value": f"bearer {self.token}\n"}}
+
+    class Pool:
+        proxy = None
+
+        def connection_from_url(self, url: str) -> None:
+            pass
+
+    library = Library()
+    monkeypatch.setattr("kubernetes.client.rest.RESTClientObject", lambda _: type("R", (), {"pool_manager": Pool()}))
+    found = access.Access(lambda: library, pool_size=1, clock=clock)
+    assert found.authorization() == "bearer one"
+    library.token = ""
+    clock.advance(access.HEADER_LIFE)
+    assert found.authorization() == "bearer one"
+    library.token = "two"
+    assert found.authorization() == "bearer one"
+    clock.advance(access.HEADER_LIFE)
+    assert found.authorization() == "bearer two"
+
+
+def test_exec_plugin(api: FakeApi, tmp_path: Path) -> None:
+    version = "client.authentication.k8s.io/v1"
+    counter = tmp_path / "runs"
+    plugin = tmp_path / "plugin"
+    plugin.write_text(
+        f"#!/bin/sh\necho x >> {counter}\n"
+        f'echo \'{{"apiVersion":"{version}","kind":"ExecCredential",'
+        f'"status":{{"token":"t\'$(wc -l < {counter})\'"}}}}\'\n'
+    )
+    plugin.chmod(0o700)
+    user = {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
+    clock = FakeClock()
+    client = KubeClient.load(api.kubeconfig(tmp_path, user), clock=clock)
+    only_with(api, "t1")
+    client.create(PODS.path("ns"), BODY)
+    clock.advance(access.HEADER_LIFE)
+    client.get(POD)
+    assert counter.read_text().count("x") == 1
+    only_with(api, "t2")
+    client.get(POD)
+    assert counter.read_text().count("x") == 2
+
+
+def test_in_cluster(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kubernetes.config import incluster_config
+
+    (tmp_path / "token").write_text("inside")
+    (tmp_path / "ca.crt").write_text("unused")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(access, "SERVICE_ACCOUNT", tmp_path / "token")
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    configuration = access.configuration(None, None)
+    assert configuration.host == "https://[fd00::1]:443"
+    assert configuration.auth_settings()["BearerToken"]["value"] == "bearer inside"
+    monkeypatch.setenv("KUBECONFIG", api.kubeconfig(tmp_path))
+    assert KubeClient.load().server == api.url
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "a: b", '{"current-context": "x"}'])
+def test_unusable_kubeconfig(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(content)
+    with pytest.raises(errors.ConfigError, match=str(file)):
+        KubeClient.load(str(file))
+
+
+def test_missing_kubeconfig(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigError):
+        KubeClient.load(str(tmp_path / "none"))
+
+
+def test_unknown_context(api: FakeApi, tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigError, match="nowhere"):
+        KubeClient.load(api.kubeconfig(tmp_path), "nowhere")
+
+
+def test_importing_the_client_does_not_load_the_library() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, bridge.kube.client; sys.exit('kubernetes' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=os.getcwd()).returncode == 0

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+
+from bridge.kube.prune import LAST_APPLIED, prune_node, prune_pod
+
+POD = {
+    "metadata": {
+        "name": "a",
+        "namespace": "ns",
+        "uid": "u",
+        "resourceVersion": "1",
+        "generateName": "a-",
+        "labels": {"l": "1"},
+        "annotations": {"a": "1", LAST_APPLIED: "SECRET"},
+        "finalizers": ["f"],
+        "ownerReferences": [{"kind": "Job"}],
+        "deletionTimestamp": "t",
+        "deletionGracePeriodSeconds": 30,
+    },
+    "spec": {
+        "schedulerName": "s",
+        "nodeName": "n",
+        "priority": 0,
+        "affinity": {"nodeAffinity": {"x": 1}, "podAffinity": {"y": 1}},
+        "schedulingGates": [{"name": "g"}],
+        "volumes": [{"secret": "SECRET"}],
+        "containers": [
+            {"name": "c", "image": "SECRET", "env": [{"value": "SECRET"}], "resources": {"requests": {"cpu": "1"}}}
+        ],
+        "initContainers": [{"name": "i", "restartPolicy": "Always", "command": ["SECRET"]}],
+    },
+    "status": {"phase": "Running", "conditions": [{"type": "Ready"}], "containerStatuses": [{"image": "SECRET"}]},
+}
+
+
+def test_pod_keeps_what_is_read_and_nothing_else() -> None:
+    kept = prune_pod(POD)
+    assert "SECRET" not in json.dumps(kept)
+    assert kept["spec"] == {
+        "schedulerName": "s",
+        "nodeName": "n",
+        "priority": 0,
+        "affinity": {"nodeAffinity": {"x": 1}},
+        "schedulingGates": [{"name": "g"}],
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}],
+        "initContainers": [{"name": "i", "restartPolicy": "Always"}],
+    }
+    assert kept["status"] == {"phase": "Running", "conditions": [{"type": "Ready"}]}
+    assert kept["metadata"]["annotations"] == {"a": "1"}
+    assert set(kept["metadata"]) == set(POD["metadata"]) - {"generateName"}
+    assert (kept["apiVersion"], kept["kind"]) == ("v1", "Pod")
+
+
+def test_pod_with_nothing_in_it() -> None:
+    assert prune_pod({"metadata": {"name": "a"}, "spec": None})["metadata"] == {"name": "a"}
+
+
+def test_pruning_twice_changes_nothing_and_the_original_stays() -> None:
+    before = json.dumps(POD)
+    once = prune_pod(POD)
+    assert prune_pod(once) == once
+    assert json.dumps(POD) == before
+
+
+def test_node() -> None:
+    node = {
+        "metadata": {"name": "n", "uid": "u", "resourceVersion": "1", "labels": {"a": "b"}},
+        "spec": {"unschedulable": True, "taints": [{"key": "k"}], "podCIDR": "10.0.0.0/24"},
+        "status": {
+            "allocatable": {"cpu": "4"},
+            "capacity": {"cpu": "5"},
+            "images": [{"names": ["big"]}],
+            "conditions": [
+                {"type": "Ready", "status": "True", "reason": "r", "message": "m", "lastHeartbeatTime": "t"}
+            ],
+        },
+    }
+    kept = prune_node(node)
+    assert kept["spec"] == {"unschedulable": True, "taints": [{"key": "k"}]}
+    assert kept["status"] == {
+        "allocatable": {"cpu": "4"},
+        "capacity": {"cpu": "5"},
+        "conditions": [{"type": "Ready", "status": "True", "reason": "r"}],
+    }

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.slurm_suite import SlurmSuite
+from tests.fakes.slurmrestd import TOKEN, FakeSlurm
+
+
+class FakeSite:
+    token = TOKEN
+
+    def __init__(self, slurm: FakeSlurm) -> None:
+        self.slurm, self.version, self.url = slurm, slurm.release[:5], slurm.url
+
+    def settle(self) -> None:
+        for job in self.slurm.jobs.values():
+            if job.states == ["PENDING"] and job.asked.get("cpus_per_task", 1) < 128:
+                free = self.slurm.nodes.keys() - job.asked.get("excluded_nodes", [])
+                self.slurm.start(job.job_id, min(free))
+
+
+@pytest.fixture(params=["22.05.8", "24.11.5", "26.05.5"])
+def site(request: pytest.FixtureRequest) -> Iterator[FakeSite]:
+    with FakeSlurm(request.param, nodes=2) as slurm:
+        slurm.accepted = {TOKEN}
+        yield FakeSite(slurm)
+
+
+class TestFake(SlurmSuite):
+    """The fake keeps what it promises."""
