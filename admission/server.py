@@ -109,8 +109,8 @@ class Admission:
     def start(self) -> None:
         """Get a certificate, listen, register; raises :class:`BridgeError` when one of them can't be had.
 
-        After an error it may be called again. The order: a registration that exists is told of the certificate before it is served; one that does not is made
-        when the server listens.
+        After an error it may be called again. The order: a registration that exists is told of the certificate before
+        it is served; one that does not is made when the server listens.
         """
         config, settings = self._config, self._config.admission
         trusted = frozenset({whoami(self._client), *settings.trusted_users})

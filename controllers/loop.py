@@ -6,9 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 
-from bridge.slurm.client import SlurmClient
-from bridge.slurm.snapshot import Poller
-
 from bridge.clock import Clock
 from bridge.config import Config
 from bridge.errors import BridgeError
@@ -18,6 +15,8 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
 from bridge.logs import kv
 from bridge.metrics import CONTROLLER_ACTIONS
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.snapshot import Poller
 from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import pods
@@ -33,6 +32,10 @@ GATHER = 0.05
 IDLE = 2.0
 RETRY_AFTER = 2.0
 """Seconds for which a key is left alone after a failed call: no hot loop against an API that is away."""
+SEEN_AFTER = 0.5
+"""Seconds until caches and snapshot surely show what was done: the same is not done again meanwhile."""
+ORPHAN_AFTER = 5.0
+"""Seconds after which a job that was to be released with its pod, and still lives, counts as an orphan."""
 
 
 class Controllers:
@@ -106,6 +109,9 @@ class Controllers:
         workload = workload_decide.View(self._pods.items(), snapshot, slurm_names, self._memory)
         for action in workload_decide.decide(workload):
             key = f"job/{action.job_id}" if isinstance(action, workload_decide.Orphan) else pods.uid(action.pod)
+            if isinstance(action, workload_decide.Release):
+                # its pod may be gone before the view shows the job as cancelled: that makes it no orphan
+                self._resting |= {f"job/{job_id}": now + ORPHAN_AFTER for job_id in action.job_ids}
             self._dispatch("workload", key, action, lambda a=action: self._workload.act(a))  # type: ignore[misc]
         view = node_decide.View(nodes, snapshot, self._slurm.version, self._config)
         for step in node_decide.decide(view):
@@ -128,10 +134,6 @@ class Controllers:
             CONTROLLER_ACTIONS.labels(controller, name, "ok").inc()
 
         self._workers.submit(key, run, 3 if controller == "workload" else 5)
-
-
-SEEN_AFTER = 0.5
-"""Seconds until caches and snapshot surely show what was done: the same is not done again meanwhile."""
 
 
 def _always() -> None:

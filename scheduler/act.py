@@ -6,9 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from bridge.slurm.client import SlurmClient
-from bridge.slurm.snapshot import Poller
-
 from bridge import clock as clocks
 from bridge import names
 from bridge.backoff import Backoff
@@ -30,6 +27,8 @@ from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS
 from bridge.slurm import states
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.snapshot import Poller
 from bridge.workload import pods, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from scheduler import decide

@@ -6,9 +6,6 @@ import logging
 import threading
 from collections import Counter
 
-from bridge.slurm.client import SlurmClient
-from bridge.slurm.snapshot import Poller
-
 from bridge.clock import Clock
 from bridge.config import Config
 from bridge.errors import BridgeError
@@ -18,7 +15,9 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
 from bridge.logs import kv
 from bridge.metrics import SCHEDULER_PODS
+from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Snapshot
+from bridge.slurm.snapshot import Poller
 from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import eligibility, pods

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from cluster import Cluster
 
 SLURMS = ("26.05", "24.11", "22.05")
@@ -31,3 +32,19 @@ def slurm_cluster(request, state_folder):
     """Slurm alone, in each version."""
     with Cluster(state_folder / f"slurm-{request.param}", slurm=request.param, nodes=2, kube=False) as running:
         yield running
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """When a test on a cluster fails, show what Slurm, Kubernetes and podbridge have to say."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for name in ("world", "clean", "bare_world"):
+            world = getattr(item, "funcargs", {}).get(name)
+            if world is not None:
+                for tool in (("squeue", "-l"), ("sinfo", "-N", "-l")):
+                    report.sections.append((" ".join(tool), world.cluster.run_slurm(*tool, check=False)))
+                report.sections.append(("pods", world.cluster.kubectl("get", "pods", "-A", "-o", "wide", check=False)))
+                report.sections.append(("podbridge", world.cluster.processes.tail("podbridge", 40)))
+                break
+    return report

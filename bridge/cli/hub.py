@@ -181,6 +181,7 @@ class Hub:
         self.events.flush(2)
         for elector in self.electors:
             elector.release()
+        self.kube.close()
         left = self.supervisor.join(2)
         if left:
             log.warning("threads still busy at the end", extra=kv(threads=",".join(left)))

@@ -31,6 +31,8 @@ LISTS = {"job": "jobs", "jobs": "jobs", "jobs/state": "jobs", "nodes": "nodes", 
 """The list that an answer must bring."""
 
 UNKNOWN_JOB, UNKNOWN_NODE, ALREADY_DONE = 2017, 2018, 2021
+NO_NODE_NOW = 2015
+"""No node could hold the job now. Beside a job id, or after an update, a warning: what was asked for is done."""
 AUTHENTICATION = 1007
 NOT_REACHED = frozenset({1800, 2027})
 """slurmctld could not be reached, or is a backup in standby: the request was surely not carried out."""
@@ -64,7 +66,7 @@ def judge(version: ApiVersion | None, endpoint: str, status: int, body: bytes) -
     code, text = _first_error(data)
     if not code and endpoint == "cancel":
         code, text = _cancel_result(data)
-    if endpoint == "cancel" and code in (UNKNOWN_JOB, ALREADY_DONE):
+    if (endpoint == "cancel" and code in (UNKNOWN_JOB, ALREADY_DONE)) or (endpoint == "set_job" and code == NO_NODE_NOW):
         return data
     if status < 400 and not code:
         key = LISTS.get(endpoint)

@@ -231,17 +231,6 @@ def namespace_objects(name: str) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def podbridge_binding() -> tuple[str, dict[str, Any]]:
-    """Path and body of what lets podbridge do everything."""
-    group = "rbac.authorization.k8s.io"
-    body = {
-        "metadata": {"name": "podbridge"},
-        "subjects": [{"apiGroup": group, "kind": "User", "name": PODBRIDGE_USER}],
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
-    }
-    return f"/apis/{group}/v1/clusterrolebindings", body
-
-
 def is_ready(node: dict[str, Any]) -> bool:
     """Whether a node's condition says Ready."""
     conditions = node.get("status", {}).get("conditions") or []

@@ -21,7 +21,7 @@ def proxied(clean):
     world = clean
     with FaultyProxy(world.cluster.slurm_rest_url) as proxy:
         world.cluster.stop_podbridge()
-        world.cluster.start_podbridge(config={"slurmRestApi": proxy.url, "slurm": {"readTimeout": 4}})
+        world.cluster.start_podbridge(config_overrides={"slurmRestApi": proxy.url, "slurm": {"readTimeout": 4}})
         yield world, proxy
         proxy.fault = None
         world.cluster.stop_podbridge()

@@ -132,7 +132,8 @@ class TestStory:
 
     def test_06_cordon_and_drain_in_both_directions(self, world):
         if not can(world, "drain"):
-            return self._drain_is_not_possible(world)
+            self._drain_is_not_possible(world)
+            return
         kubectl = world.cluster.kubectl
         kubectl("cordon", "node-1")
         until("drained", lambda: "DRAIN" in world.node("node-1")[0], 20)

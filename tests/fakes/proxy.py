@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 class FaultyProxy:
-    """Forwards to ``upstream``; ``fault`` is None, an HTTP status with a page of the proxy's own, ``hang`` or ``reset``."""
+    """Forwards to ``upstream``; ``fault``: None, an HTTP status (a page of the proxy's own), ``hang`` or ``reset``."""
 
     def __init__(self, upstream):
         address = urlsplit(upstream)

@@ -179,7 +179,7 @@ class SlurmSuite:
         if site.version != "26.05":
             return  # the others refuse a job that no node can hold: none would wait
         job_id = client.submit(ask(client, cpus=9999)).job_id
-        for nodes in (("node-0",), ("node-0", "node-1"), ()):
+        for nodes in (("node-0",), ("node-1",), ()):
             client.set_excluded_nodes(job_id, nodes)
             assert client.job(job_id).excluded_nodes == nodes
         client.cancel(job_id)

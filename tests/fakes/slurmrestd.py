@@ -256,6 +256,8 @@ class FakeSlurm:
                 return self._error(422, 2073, "Job is no longer pending execution", results=None)
             job.asked.update({k: [n for n in v if n] for k, v in json.loads(body).items() if v})
             self.touch()
+            if job.reason == "PartitionConfig":  # done all the same
+                return self._error(422, 2015, "Requested partition configuration not available now", results=None)
             return self._json(200, {"results": None})
         return self._json(200, {"jobs": [self._job(job, version)]})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,7 +57,7 @@ class TestReal(SlurmSuite):
 
 def shown(site: RealSite, job_id: int) -> dict[str, str]:
     """A job as ``scontrol show job`` tells it."""
-    return dict(re.findall(r"([A-Za-z/]+)=(\S*)", site.scontrol("show", "job", str(job_id))))
+    return dict(re.findall(r"([A-Za-z_/]+)=(\S*)", site.scontrol("show", "job", str(job_id))))
 
 
 @pytest.mark.parametrize("external", [False, True])
@@ -115,7 +114,7 @@ def test_every_field_of_a_request_arrives(site: RealSite, client: SlurmClient, e
         if version.exclude_nodes:
             expected |= {"ExcNodeList": "node-0"}
         if not external:
-            expected |= {"StdOut": "/dev/null", "StdErr": "/dev/null", "BatchFlag": "1"}
+            expected |= {"StdOut": "/dev/null", "BatchFlag": "1"}
         assert {key: told.get(key) for key in expected} == expected
         assert link.encode(back) in site.scontrol("show", "job", str(job_id))
         assert client.job(job_id).link == back
@@ -144,15 +143,19 @@ def test_a_number_of_nodes(site: RealSite, client: SlurmClient) -> None:
 
 
 def test_a_placeholder_is_not_requeued(site: RealSite, client: SlurmClient) -> None:
-    """Even where an administrator insists, it ends instead of running again."""
+    """Where an administrator insists, it ends instead of running again."""
     job_id = client.submit(ask(client, external=False)).job_id
     until(site, lambda: states.is_allocated(client.job(job_id).states))
     site.scontrol("requeue", str(job_id))
-    time.sleep(0.5)
+    assert states.is_allocated(client.job(job_id).states)
+    site.scontrol("update", f"jobid={job_id}", "requeue=1")
+    site.scontrol("requeue", str(job_id))
+    until(site, lambda: client.job(job_id).restarts == 1)
+    until(site, lambda: states.is_pending(client.job(job_id).states))
     site.scontrol("update", f"jobid={job_id}", "starttime=now")
     ended = until(site, lambda: states.end_of(client.job(job_id).states), 60)
     client.cancel(job_id)
-    assert ended.reason in ("JobCompleted", "Cancelled", "JobFailed")
+    assert ended.reason == "JobCompleted"
 
 
 def test_others_can_not_forge_a_link(site: RealSite) -> None:
@@ -195,7 +198,7 @@ def test_hostlists_are_slurms(site: RealSite, text: str) -> None:
     assert list(hostlist.expand(text)) == theirs
     again = site.scontrol("show", "hostnames", hostlist.compress(theirs)).split()
     assert set(again) == set(theirs)
-    assert len(again) == len(theirs)
+    assert len(again) == len(set(theirs))
 
 
 # --- slurmctld in trouble ---------------------------------------------------------------------------------------------

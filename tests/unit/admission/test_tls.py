@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import dataclasses
 import threading
 from pathlib import Path
@@ -12,58 +11,12 @@ from admission.registration import Registration
 from admission.tls import FileStore, Keeper, SecretStore, server_names
 from bridge.clock import FakeClock
 from bridge.config import Config
-from bridge.errors import CertificateError, KubeConflictError, KubeError, KubeNotFoundError, KubeUnavailableError
+from bridge.errors import CertificateError, KubeConflictError, KubeError, KubeUnavailableError
 from bridge.serving.certificates import Certificates, Pair, authorities, make_pair, needs_renewal
+from tests.fakes.objects_api import FakeApi
 
 NOW = 1_800_000_000.0
 CONFIG = Config.model_validate({"admission": {"url": "https://127.0.0.1:9443", "certValidity": 86400}})
-
-
-class FakeApi:
-    """Objects by path with resource versions: what SecretStore and Registration use of the API server."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, dict[str, Any]] = {}
-        self.writes: list[str] = []
-        self.before_write: Any = None
-        self.down = False
-
-    def get(self, path: str, params: Any = None, *, metadata_only: bool = False) -> dict[str, Any]:
-        if self.down:
-            raise KubeUnavailableError("down")
-        if path not in self.objects:
-            raise KubeNotFoundError(path, status=404)
-        return copy.deepcopy(self.objects[path])
-
-    def create(self, path: str, body: dict[str, Any], params: Any = None) -> dict[str, Any]:
-        self._hook()
-        path = f"{path}/{body['metadata']['name']}"
-        if path in self.objects:
-            raise KubeConflictError(path, status=409)
-        return self._store(path, body)
-
-    def replace(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        self._hook()
-        live = self.get(path)
-        if body["metadata"].get("resourceVersion") != live["metadata"]["resourceVersion"]:
-            raise KubeConflictError(path, status=409)
-        return self._store(path, body)
-
-    def delete(self, path: str, body: Any = None) -> dict[str, Any]:
-        self.get(path)
-        return self.objects.pop(path)
-
-    def _store(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        self.writes.append(path)
-        stored = copy.deepcopy(body)
-        stored["metadata"]["resourceVersion"] = str(len(self.writes))
-        self.objects[path] = stored
-        return copy.deepcopy(stored)
-
-    def _hook(self) -> None:
-        if self.before_write is not None:
-            hook, self.before_write = self.before_write, None
-            hook()
 
 
 @pytest.fixture

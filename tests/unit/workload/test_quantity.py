@@ -1,3 +1,4 @@
+import contextlib
 from decimal import Decimal
 
 import pytest
@@ -25,7 +26,7 @@ def test_reads_what_kubernetes_writes(text, value):
     assert quantity.parse(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "x", "1 Gi", "1GiB", "--1", "1ee3", "Gi", "1K", "0x10", "１"])
+@pytest.mark.parametrize("text", ["", "x", "1 Gi", "1GiB", "--1", "1ee3", "Gi", "1K", "0x10", "\uff11"])
 def test_refuses_everything_else(text):
     with pytest.raises(ValueError, match="quantity"):
         quantity.parse(text)
@@ -39,7 +40,5 @@ def test_mebibytes_never_less_than_asked(number, suffix):
 
 @given(st.text(max_size=12))
 def test_anything_is_read_or_refused(text):
-    try:
+    with contextlib.suppress(ValueError):
         assert isinstance(quantity.parse(text), Decimal)
-    except ValueError:
-        pass
