@@ -20,6 +20,7 @@ from bridge.errors import (
     SlurmUnavailableError,
     SlurmUnknownOutcomeError,
 )
+from bridge.fencing import fence
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
@@ -124,8 +125,8 @@ class Actor:
             version = self._slurm.version
             excluded = placement.refused if version.exclude_nodes else ()
             request = translate.request(pod, self._config, version, self._cluster, excluded)
-            self._lead()
-            submitted = self._slurm.submit(request)
+            with fence(self._lead):
+                submitted = self._slurm.submit(request)
         except SlurmUnknownOutcomeError as error:
             attempt.unknown_at = self._clock.monotonic()
             attempt.failed(self._clock.monotonic(), UNAVAILABLE, error.reason, str(error))
@@ -214,8 +215,8 @@ class Actor:
         log.info("waiting pod released", extra=kv(pod=pods.key(action.pod), jobs=action.job_ids))
 
     def _cancel(self, pod: decide.Pod, job_id: int) -> None:
-        self._lead()
-        self._slurm.cancel(job_id)
+        with fence(self._lead):
+            self._slurm.cancel(job_id)
         self._attempts.of(pods.uid(pod)).cancelled.add(job_id)
         self._poller.wake()
 
@@ -231,8 +232,8 @@ class Actor:
     def _exclude(self, action: decide.Exclude) -> None:
         attempt = self._attempts.of(pods.uid(action.pod))
         try:
-            self._lead()
-            self._slurm.set_excluded_nodes(action.job_id, action.nodes)
+            with fence(self._lead):
+                self._slurm.set_excluded_nodes(action.job_id, action.nodes)
         except SlurmRefusedError as error:
             # the job has started meanwhile, or all nodes are forbidden now: the node is checked again before the bind
             attempt.not_before = self._clock.monotonic() + UNAVAILABLE.limit

@@ -15,6 +15,7 @@ import yaml
 
 from bridge.clock import Clock
 from bridge.errors import ConfigError
+from bridge.fencing import guarded
 from bridge.logs import kv
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Access:
         manager: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
         parts = urlsplit(self.server)
         self.pool = manager.connection_from_url(self.server)
+        self.pool.ConnectionCls = guarded(self.pool.ConnectionCls)
         # only plain http goes through a proxy with a whole URL; https is tunnelled
         self.prefix = self.server if parts.scheme == "http" and manager.proxy is not None else parts.path
         self._configuration = configuration

@@ -25,6 +25,7 @@ import urllib3
 
 from bridge.clock import Clock, SystemClock
 from bridge.errors import KubeError, KubeUnavailableError
+from bridge.fencing import fence
 from bridge.kube.access import Access, configuration
 from bridge.kube.answers import IDLE, error_of, error_of_status, unavailable
 from bridge.kube.resources import is_collection
@@ -264,19 +265,18 @@ class KubeClient:
                 authorization = self._access.authorization()
                 if authorization is not None:
                     headers["Authorization"] = authorization
-                if self._check is not None and method != "GET":
-                    self._check()
-                response = self._access.pool.urlopen(
-                    method,
-                    self._access.prefix + url,
-                    body=data,
-                    headers=headers,
-                    retries=False,
-                    redirect=False,
-                    assert_same_host=False,
-                    timeout=urllib3.Timeout(connect=self._connect_timeout, read=read_timeout),
-                    preload_content=False,
-                )
+                with fence(self._check if method != "GET" else None):
+                    response = self._access.pool.urlopen(
+                        method,
+                        self._access.prefix + url,
+                        body=data,
+                        headers=headers,
+                        retries=False,
+                        redirect=False,
+                        assert_same_host=False,
+                        timeout=urllib3.Timeout(connect=self._connect_timeout, read=read_timeout),
+                        preload_content=False,
+                    )
                 if response.status != 401 or renewed or not self._access.renew(authorization):
                     return response
                 response.drain_conn()

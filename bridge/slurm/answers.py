@@ -66,7 +66,9 @@ def judge(version: ApiVersion | None, endpoint: str, status: int, body: bytes) -
     code, text = _first_error(data)
     if not code and endpoint == "cancel":
         code, text = _cancel_result(data)
-    if (endpoint == "cancel" and code in (UNKNOWN_JOB, ALREADY_DONE)) or (endpoint == "set_job" and code == NO_NODE_NOW):
+    if (endpoint == "cancel" and code in (UNKNOWN_JOB, ALREADY_DONE)) or (
+        endpoint == "set_job" and code == NO_NODE_NOW
+    ):
         return data
     if status < 400 and not code:
         key = LISTS.get(endpoint)

@@ -13,6 +13,7 @@ from requests.adapters import HTTPAdapter
 from bridge.clock import Clock
 from bridge.config import Config
 from bridge.errors import ConfigError, SlurmUnavailableError, SlurmUnknownOutcomeError
+from bridge.fencing import guard_pool
 from bridge.metrics import SLURM_REQUEST_SECONDS, SLURM_REQUESTS, SLURM_RESPONSE_BYTES
 from bridge.slurm.answers import WRITES
 from bridge.slurm.auth import TokenSource
@@ -46,6 +47,8 @@ class Transport:
         else:
             self._session.proxies.update(requests.utils.get_environ_proxies(self._base))
             self._use_certificates(config)
+        classes = adapter.poolmanager.pool_classes_by_scheme
+        adapter.poolmanager.pool_classes_by_scheme = {scheme: guard_pool(pool) for scheme, pool in classes.items()}
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
 
@@ -96,7 +99,7 @@ class Transport:
     def _read(self, response: requests.Response, began: float) -> bytes:
         """Read the body; a time limit of ``requests`` alone counts anew at every byte."""
         parts, size = [], 0
-        for chunk in response.iter_content(_CHUNK):
+        while chunk := self._read_some(response):
             parts.append(chunk)
             size += len(chunk)
             if size > LARGEST_ANSWER:
@@ -105,6 +108,14 @@ class Transport:
                 raise requests.ReadTimeout(f"not complete after {2 * self._timeout[1]:g} s")
         SLURM_RESPONSE_BYTES.inc(size)
         return b"".join(parts)
+
+    @staticmethod
+    def _read_some(response: requests.Response) -> bytes:
+        """Read what is there; ``iter_content`` would wait until a whole chunk is."""
+        try:
+            return bytes(response.raw.read1(_CHUNK, decode_content=True))
+        except Exception as error:  # urllib3's own: here all of them mean that the answer broke off
+            raise requests.ConnectionError(error) from error
 
 
 class _UnixAdapter(HTTPAdapter):

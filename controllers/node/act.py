@@ -6,15 +6,15 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from bridge.slurm.client import SlurmClient
-from bridge.slurm.snapshot import Poller
-
 from bridge import names
+from bridge.fencing import fence
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.resources import NODES
 from bridge.logs import kv
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.snapshot import Poller
 from controllers.node import decide
 
 log = logging.getLogger(__name__)
@@ -53,13 +53,13 @@ class Actor:
                 self._patch(node, {"spec": {"unschedulable": None}, **_annotation(None)})
                 self._events.event(node, "SlurmNodeResumed", "uncordoned: Slurm gives the node again")
             case decide.Drain():
-                self._lead()
-                self._slurm.set_node(action.slurm_node, "DRAIN", action.reason)
+                with fence(self._lead):
+                    self._slurm.set_node(action.slurm_node, "DRAIN", action.reason)
                 self._events.event(node, "SlurmNodeDraining", f"drained Slurm node {action.slurm_node}: cordoned here")
                 self._poller.wake(nodes=True)
             case decide.Undrain():
-                self._lead()
-                self._slurm.set_node(action.slurm_node, "UNDRAIN")
+                with fence(self._lead):
+                    self._slurm.set_node(action.slurm_node, "UNDRAIN")
                 self._events.event(
                     node, "SlurmNodeUndrained", f"resumed Slurm node {action.slurm_node}: uncordoned here"
                 )

@@ -6,19 +6,19 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from bridge.slurm.client import SlurmClient
-from bridge.slurm.snapshot import Poller
-
 from bridge import clock as clocks
 from bridge import names
 from bridge.clock import Clock
 from bridge.errors import KubeConflictError, KubeNotFoundError, SlurmNotFoundError
+from bridge.fencing import fence
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.resources import PODS
 from bridge.logs import kv
+from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import JobLink
+from bridge.slurm.snapshot import Poller
 from bridge.workload import pods, translate
 from controllers.workload import decide
 
@@ -85,8 +85,8 @@ class Actor:
         return link is not None and link.cluster == self._cluster and any(ref.uid == uid for ref in link.pods)
 
     def _cancel(self, job_id: int) -> None:
-        self._lead()
-        self._slurm.cancel(job_id)
+        with fence(self._lead):
+            self._slurm.cancel(job_id)
         self._poller.wake()
 
     def _end(self, action: decide.End) -> None:

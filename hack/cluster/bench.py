@@ -1,7 +1,7 @@
 """One table of ratios, all measured in one run: ``./hack/bench.sh [--pods N]``.
 
-Every figure of podbridge stands beside the limit of the same machine in the same run: what slurmrestd takes, what the API
-server binds, and the *straight line*: a bare client that does the three writes of a pod with nothing to decide.
+Every figure of podbridge stands beside the limit of the same machine in the same run: what slurmrestd takes, what the
+API server binds, and the *straight line*: a bare client that does the three writes of a pod with nothing to decide.
 """
 
 from __future__ import annotations

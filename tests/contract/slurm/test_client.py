@@ -152,8 +152,12 @@ def test_a_placeholder_is_not_requeued(site: RealSite, client: SlurmClient) -> N
     site.scontrol("requeue", str(job_id))
     until(site, lambda: client.job(job_id).restarts == 1)
     until(site, lambda: states.is_pending(client.job(job_id).states))
-    site.scontrol("update", f"jobid={job_id}", "starttime=now")
-    ended = until(site, lambda: states.end_of(client.job(job_id).states), 60)
+
+    def ended_soon() -> states.End | None:
+        site.scontrol("update", f"jobid={job_id}", "starttime=now")  # else it waits two minutes
+        return states.end_of(client.job(job_id).states)
+
+    ended = until(site, ended_soon, 60)
     client.cancel(job_id)
     assert ended.reason == "JobCompleted"
 
