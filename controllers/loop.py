@@ -29,6 +29,8 @@ from controllers.workload import decide as workload_decide
 log = logging.getLogger(__name__)
 
 GATHER = 0.05
+REST = 9.0
+"""Times as long as a look took is the pause after it, at least: deciding takes a tenth of a core at most."""
 IDLE = 2.0
 RETRY_AFTER = 2.0
 """Seconds for which a key is left alone after a failed call: no hot loop against an API that is away."""
@@ -70,6 +72,7 @@ class Controllers:
         self._workers = Workers("controllers-worker", config.workers, done=self._changed.set)
         self._resting: dict[str, float] = {}
         self._progress = clock.monotonic()
+        self._took = 0.0
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers; caches and the poller are started by their owner."""
@@ -87,7 +90,7 @@ class Controllers:
     def _run(self, supervisor: Supervisor) -> None:
         while not supervisor.stopping.is_set():
             self._changed.wait(IDLE)
-            if supervisor.wait(GATHER):
+            if supervisor.wait(max(GATHER, REST * self._took)):
                 return
             self._changed.clear()
             self._progress = self._clock.monotonic()
@@ -97,6 +100,7 @@ class Controllers:
                     self._look()
                 except BridgeError as error:
                     log.warning("no decision this time", extra=kv(error=error))
+            self._took = self._clock.monotonic() - self._progress
 
     def _look(self) -> None:
         snapshot = self._poller.snapshot

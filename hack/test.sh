@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs everything: style, types, layers, then unit, contract and end-to-end tests on real daemons.
+# Runs everything: style, types, layers, then unit, contract, end-to-end and chaos tests on real daemons.
 # With arguments, only pytest runs, with them: ./hack/test.sh tests/unit -k hostlist
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -42,7 +42,7 @@ else
     skipped+=("shellcheck (not on this machine, apt cannot install it)")
 fi
 
-for suite in unit contract e2e; do
+for suite in unit contract e2e chaos; do
     if compgen -G "tests/$suite/**" >/dev/null; then
         check "$suite tests" "$python" -m pytest "tests/$suite"
     else

@@ -139,6 +139,7 @@ class Actor:
             self._refused(pod, error, REFUSED)
             return
         attempt.succeeded(submitted.job_id, self._clock.monotonic())
+        log.info("job submitted", extra=kv(pod=pods.key(pod), job=submitted.job_id))
         attempt.excluded = request.excluded_nodes
         self._poller.expect(submitted.job_id, request.link)
         self._poller.wake()

@@ -32,6 +32,8 @@ SETTLE = 5.0
 """Seconds that slurmctld must have answered without a break before a lost submit counts as not done."""
 TELL_AFTER = 3.0
 """Seconds a job must wait before the pod's condition says so: most start sooner."""
+TELL_UNKNOWN_AFTER = 20.0
+"""The same for a job whose reason has not been looked at yet: in a burst, most have started by then."""
 TELL_EVERY = 15.0
 """Seconds at least between two conditions that differ only in their text."""
 
@@ -216,7 +218,7 @@ def _pending(view: View, pod: Pod, attempt: Attempt, entry: Known) -> Action | N
         asked = attempt.excluded if attempt.excluded is not None else tuple(sorted(job.excluded_nodes))
         if wanted != asked:
             return Exclude(pod, job.job_id, wanted)
-    if view.now - attempt.pending_since < TELL_AFTER:
+    if view.now - attempt.pending_since < (TELL_AFTER if job.reason else TELL_UNKNOWN_AFTER):
         return None
     where = f" in partition {job.partition}" if job.partition else ""
     why = job.reason or "not looked at yet"

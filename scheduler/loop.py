@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 GATHER = 0.05
 """Seconds for which changes are gathered before the next decision."""
+REST = 9.0
+"""Times as long as a look took is the pause after it, at least: deciding takes a tenth of a core at most."""
 IDLE = 1.0
 """Seconds after which is decided anyway: back-offs end without any event."""
 
@@ -78,6 +80,7 @@ class Scheduler:
         )
         self._workers = Workers("scheduler-worker", config.workers, done=self._changed.set)
         self._progress = clock.monotonic()
+        self._took = 0.0
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers; caches and the poller are started by their owner."""
@@ -99,7 +102,7 @@ class Scheduler:
     def _run(self, supervisor: Supervisor) -> None:
         while not supervisor.stopping.is_set():
             self._changed.wait(IDLE)
-            if supervisor.wait(GATHER):
+            if supervisor.wait(max(GATHER, REST * self._took)):
                 return
             self._changed.clear()
             self._progress = self._clock.monotonic()
@@ -108,6 +111,7 @@ class Scheduler:
                     self._look()
                 except BridgeError as error:
                     log.warning("no decision this time", extra=kv(error=error))
+            self._took = self._clock.monotonic() - self._progress
 
     def _leads(self) -> bool:
         if self._elector is not None and not self._elector.held:

@@ -181,6 +181,8 @@ def _slurm(session: Session) -> Iterator[Finding]:
     wanted = session.config.partition
     if wanted and wanted not in names:
         yield Finding("FAIL", "Slurm partition", f"{wanted} does not exist", f"one of: {', '.join(sorted(names))}")
+    elif not wanted and not version.default_partition:
+        yield Finding("ok", "Slurm partition", "Slurm's default")
     elif not wanted and not any(partition.default for partition in names.values()):
         yield Finding("FAIL", "Slurm partition", "none is the default", "set partition in the configuration")
     else:

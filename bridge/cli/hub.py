@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,10 @@ from scheduler.loop import Scheduler
 log = logging.getLogger(__name__)
 
 PARTS = ("admission", "scheduler", "controllers")
+SWITCH_INTERVAL = 0.001
+"""Seconds after which a computing thread gives way: answers from sockets wait that long for a decision to end."""
+EVENT_RATE = 15.0
+"""Events a second: they share the API server with bindings, which matter more."""
 STALE = 60.0
 """Seconds of silence of an API after which this process is not ready."""
 
@@ -56,11 +61,14 @@ class Hub:
         self.identity = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
         self.kube = KubeClient.load(kubeconfig, context, user_agent=f"podbridge/{__version__} {self.identity}")
         self.electors: list[Elector] = []
-        self.events = EventRecorder(self.kube.fenced(self._lead_any), component=names.COMPONENT, clock=self.clock)
+        self.events = EventRecorder(
+            self.kube.fenced(self._lead_any), component=names.COMPONENT, clock=self.clock, rate=EVENT_RATE, burst=50
+        )
         self._servers: list[Server] = []
 
     def run(self) -> int:
         """Run until a signal or until a thread dies; gives the exit status."""
+        sys.setswitchinterval(SWITCH_INTERVAL)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.supervisor.stop())
         BUILD_INFO.labels(__version__).set(1)

@@ -173,9 +173,14 @@ def read_partition(obj: JsonObject) -> Partition:
 def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
     """Read ``jobs/state``. Array and het jobs (``12_[1-3]``, ``12+0``) are passed over: podbridge makes none."""
     found = {}
+    combinations: dict[str, frozenset[str]] = {}  # a dozen for thousands of jobs
     for entry in entries:
+        told = entry.get("state")
+        key = str(told)
+        if key not in combinations:
+            combinations[key] = states(told)
         try:
-            found[job_id(entry)] = states(entry.get("state"))
+            found[job_id(entry)] = combinations[key]
         except ValueError:
             continue
     return found

@@ -21,7 +21,7 @@ from bridge.errors import BridgeError, SlurmNotFoundError
 from bridge.logs import kv
 from bridge.metrics import SNAPSHOT_AGE, SNAPSHOT_JOBS
 from bridge.slurm.client import SlurmClient
-from bridge.slurm.merging import Answers, Expected, View, is_busy, merge, wanted
+from bridge.slurm.merging import MOST_SINGLES, Answers, Expected, View, is_busy, merge, wanted
 from bridge.slurm.models import Job, JobLink, Snapshot
 from bridge.slurm.states import Phase, phase
 
@@ -29,8 +29,10 @@ log = logging.getLogger(__name__)
 
 NODES_BUSY, NODES_IDLE = 5.0, 10.0
 """Seconds between two looks at nodes and partitions."""
-_WAKE_GAP = 0.1
+_WAKE_GAP = 0.25
 """Seconds between two polls, however often it is woken."""
+REST = 0.5
+"""Times as long as a poll took is the pause after it, at least."""
 _STOP_CHECK = 0.25
 
 
@@ -53,6 +55,7 @@ class Poller:
         self._woken = threading.Event()
         self._nodes_wanted = threading.Event()
         self._nodes_at = -math.inf
+        self._backlog = False
         self._failures = 0
         SNAPSHOT_AGE.set_function(self.age)
 
@@ -93,8 +96,10 @@ class Poller:
             self._woken.clear()
             self.refresh()
             took = self._clock.monotonic() - began
-            # a Slurm that takes long to answer is asked half of the time at most
-            self._wait(stop, max(self.pause(), took), least=max(_WAKE_GAP, took))
+            log.debug("polled", extra=kv(seconds=round(took, 3)))
+            # a Slurm that takes long to answer is asked two thirds of the time at most
+            if self._failures or not self._backlog:
+                self._wait(stop, max(self.pause(), REST * took), least=max(_WAKE_GAP, REST * took))
 
     def pause(self) -> float:
         """Seconds until the next poll, unless woken."""
@@ -142,7 +147,7 @@ class Poller:
         with self._expecting:
             merged = merge(view, answers, self._expected, self._cluster)
             self._view = replace(merged, changed_at=moment)
-            for job_id in [*answers.states, *answers.unknown]:
+            for job_id in [*merged.listed, *answers.unknown]:
                 self._expected.pop(job_id, None)
         return merged.snapshot
 
@@ -153,10 +158,12 @@ class Poller:
         if self._client.version.job_states:
             states = self._client.job_states()
             needed = wanted(view, states, expected, began, self._settings.detail_budget)
-            singles, asked = needed.jobs, set(needed.jobs)
+            singles, asked = needed.jobs[:MOST_SINGLES], set(needed.jobs)
             if needed.in_bulk(len(states)):
                 details = {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
                 singles = ()
+            self._backlog = bool(singles) and len(singles) < len(needed.jobs)
+            log.debug("asking", extra=kv(listed=len(states), wanted=len(asked), singles=len(singles)))
         else:
             # by slurmctld's own clock, read beforehand: no change can slip through
             moment = self._client.server_time()
@@ -180,9 +187,13 @@ class Poller:
         return self._nodes_wanted.is_set() or began - self._nodes_at >= period
 
     def _with_nodes(self, answers: Answers) -> Answers:
-        self._nodes_wanted.clear()
-        nodes = {node.name: node for node in self._client.nodes()}
-        partitions = {partition.name: partition for partition in self._client.partitions()}
+        self._nodes_wanted.clear()  # before asking: who wakes meanwhile wants a newer look
+        try:
+            nodes = {node.name: node for node in self._client.nodes()}
+            partitions = {partition.name: partition for partition in self._client.partitions()}
+        except BridgeError:
+            self._nodes_wanted.set()
+            raise
         self._nodes_at = answers.began
         return replace(answers, nodes=nodes, partitions=partitions)
 

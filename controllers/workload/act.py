@@ -57,7 +57,7 @@ class Actor:
                 self._end(action)
             case decide.Ask():
                 link = JobLink(self._cluster, (translate.pod_ref(action.pod),))
-                self._poller.expect(action.job_id, link)
+                self._poller.expect(action.job_id, link, sure=False)
                 self._poller.wake()
             case decide.Orphan():
                 self._orphan(action)

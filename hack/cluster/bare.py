@@ -45,22 +45,23 @@ class Connection:
         return json.loads(text) if text else {}
 
 
-def kube(world: World) -> Connection:
-    """Connect to the API server as podbridge: admission lets nobody else write its label."""
+def kube(world: World, podbridge: bool = False) -> Connection:
+    """Connect to the API server as its administrator, or as podbridge: nobody else may write its label."""
     import base64
 
     import yaml
 
-    config = yaml.safe_load(Path(world.cluster.podbridge_kubeconfig).read_text())
+    file = world.cluster.podbridge_kubeconfig if podbridge else world.cluster.kubeconfig
+    config = yaml.safe_load(Path(file).read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
     folder = world.cluster.state / "bench-tls"
     folder.mkdir(mode=0o700, exist_ok=True)
     pair = []
     for kind in ("client-certificate-data", "client-key-data"):
-        file = folder / f"{kind}-{threading.get_ident()}"
-        file.write_bytes(base64.b64decode(user[kind]))
-        pair.append(str(file))
+        part = folder / f"{kind}-{podbridge}-{threading.get_ident()}"
+        part.write_bytes(base64.b64decode(user[kind]))
+        pair.append(str(part))
     tls.load_cert_chain(*pair)
     return Connection(cluster["server"], tls)
 
@@ -161,7 +162,8 @@ def bind_rate(world: World, count: int, threads: int) -> float:
     def work(number: int) -> None:
         api = kube(world)
         for index in range(number, count, threads):
-            api("POST", f"{PODS}/{pods[index]['metadata']['name']}/binding", binding(index))
+            name = pods[index]["metadata"]["name"]
+            api("POST", f"{PODS}/{name}/binding", binding(name, index))
 
     import signal
 
@@ -172,9 +174,9 @@ def bind_rate(world: World, count: int, threads: int) -> float:
     return count / seconds
 
 
-def binding(index: int) -> dict[str, Any]:
+def binding(name: str, index: int) -> dict[str, Any]:
     """Bind to one node after the other."""
-    return {"metadata": {}, "target": {"apiVersion": "v1", "kind": "Node", "name": f"node-{index % 4}"}}
+    return {"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": f"node-{index % 4}"}}
 
 
 def _three_writes(world: World, kube_api: Connection, slurm_api: Connection, body: Any, pod: Any, index: int) -> None:
@@ -182,14 +184,14 @@ def _three_writes(world: World, kube_api: Connection, slurm_api: Connection, bod
     job = slurm_api("POST", submit_path(world), body(name))["job_id"]
     patch = {"metadata": {"labels": {LABEL: str(job)}, "finalizers": ["scheduler.slinky.slurm.net/finalizer"]}}
     kube_api("PATCH", f"{PODS}/{name}", patch, STRATEGIC)
-    kube_api("POST", f"{PODS}/{name}/binding", binding(index))
+    kube_api("POST", f"{PODS}/{name}/binding", binding(name, index))
 
 
 def straight_line(world: World, pods: Sequence[dict[str, Any]], threads: int) -> float:
     """(d) submit, one patch, bind for pods that exist: pods per second."""
 
     def work(number: int) -> None:
-        kube_api, (slurm_api, body) = kube(world), slurm(world)
+        kube_api, (slurm_api, body) = kube(world, podbridge=True), slurm(world)
         for index in range(number, len(pods), threads):
             _three_writes(world, kube_api, slurm_api, body, pods[index], index)
 
@@ -200,19 +202,18 @@ def straight_line_with_creation(world: World, count: int, threads: int) -> float
     """(d2) the same, each pod created first."""
 
     def work(number: int) -> None:
-        kube_api, (slurm_api, body) = kube(world), slurm(world)
+        admin, kube_api, (slurm_api, body) = kube(world), kube(world, podbridge=True), slurm(world)
         for index in range(number, count, threads):
-            pod = kube_api("POST", PODS, pod_body(f"b{index}", None))
+            pod = admin("POST", PODS, pod_body(f"b{index}", None))
             _three_writes(world, kube_api, slurm_api, body, pod, index)
 
     return count / parallel(threads, work)
 
 
-def first_submit(world: World, name: str = "scheduler") -> tuple[float, float]:
-    """Wait until a scheduler just started has held its first pod; give when it was ready, and when that was."""
-    began = now()
-    until("a first job", lambda: _count(world, f"labelSelector={LABEL}"), 60, 0.01)
-    return began, now()
+def said(world: World, message: str, name: str = "scheduler") -> list[float]:
+    """When a scheduler has logged a message: to look at the API server instead would take from what is measured."""
+    lines = world.cluster.processes.log(name).read_text().splitlines()
+    return [json.loads(line)["ts"] for line in lines if f'"msg": "{message}"' in line and line.endswith("}")]
 
 
 def _count(world: World, query: str) -> int:
@@ -221,10 +222,11 @@ def _count(world: World, query: str) -> int:
 
 
 def wait_bound(world: World, count: int) -> float:
-    """Wait until no pod of the namespace is without a node; give the moment."""
-    del count
-    until("all pods bound", lambda: _count(world, "fieldSelector=spec.nodeName%3D") == 0, 300, 0.02)
-    return now()
+    """Wait until the scheduler has bound so many pods, and the API server agrees; give the time of the last."""
+    until("all pods bound", lambda: len(said(world, "pod bound")) >= count, 300, 0.2)
+    if left := _count(world, "fieldSelector=spec.nodeName%3D"):
+        raise RuntimeError(f"{left} pods without a node although the scheduler says it has bound all")
+    return said(world, "pod bound")[-1]
 
 
 def unfinished(world: World) -> int:

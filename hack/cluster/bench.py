@@ -10,6 +10,7 @@ import argparse
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,10 +53,10 @@ def idle_kubelets(world: World) -> Iterator[None]:
         world.cluster.kill("kwok", signal.SIGCONT)
 
 
-def bound_rate(world: World, count: int, began: float) -> float:
-    """Wait until every pod of the namespace is bound; give pods per second since ``began``."""
+def bound_rate(world: World, count: int, began: float | None) -> float:
+    """Wait until every pod is bound; give pods per second since ``began`` (epoch), or since the first submit."""
     last = bare.wait_bound(world, count)
-    return count / (last - began)
+    return count / (last - (began or bare.said(world, "job submitted")[0]))
 
 
 def scheduler_alone(table: Table, world: World, count: int) -> None:
@@ -67,13 +68,8 @@ def scheduler_alone(table: Table, world: World, count: int) -> None:
         bare.clean(world)
         bare.create_pods(world, count, THREADS)
         world.cluster.start_podbridge(("scheduler",), name="scheduler")
-        began, first = bare.first_submit(world)
-        c = bound_rate(world, count, first)
-        table.add(
-            "(c) podbridge's scheduler, the same",
-            f"{c:.0f} pods/s",
-            f"first submit {first - began:.1f} s after its start",
-        )
+        c = bound_rate(world, count, None)
+        table.add("(c) podbridge's scheduler, the same", f"{c:.0f} pods/s", "from its first submit to its last bind")
         table.add("c/d", f"{c / d:.2f}", "to reach: 0.60")
         world.cluster.stop_podbridge("scheduler")
     bare.clean(world)
@@ -86,10 +82,10 @@ def everything(table: Table, world: World, count: int) -> None:
     d2 = bare.straight_line_with_creation(world, count, THREADS)
     table.add("(d2) straight line, everything on", f"{d2:.0f} pods/s", f"{count} pods created by {THREADS} connections")
     bare.clean(world)
-    for part in ("scheduler", "controllers"):
-        cluster.start_podbridge((part,), name=part)
+    for part, name in (("admission", "podbridge"), ("scheduler", "scheduler"), ("controllers", "controllers")):
+        cluster.start_podbridge((part,), name=name)
     before = {name: bare.usage(cluster.pid(name)) for name in ("podbridge", "scheduler", "controllers")}
-    began = bare.now()
+    began = time.time()
     bare.create_pods(world, count, THREADS)
     c2 = bound_rate(world, count, began)
     table.add("(c2) podbridge, everything on", f"{c2:.0f} pods/s")
@@ -117,7 +113,9 @@ def main() -> int:
             table.add(
                 f"--- Slurm {version}", "", "external placeholders" if version == "26.05" else "batch placeholders"
             )
-            with Cluster(state / version, slurm=version, nodes=4, cpus=512, gpus=0, audit=True) as cluster:
+            with Cluster(
+                state / version, slurm=version, nodes=4, cpus=512, gpus=0, audit=True, slurm_conf=["MinJobAge=5"]
+            ) as cluster:
                 world = World(cluster)
                 a = bare.submit_rate(world, min(count, 500), THREADS)
                 table.add("(a) slurmrestd and slurmctld alone", f"{a:.0f} jobs/s", f"{THREADS} connections")

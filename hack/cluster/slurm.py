@@ -84,7 +84,15 @@ class SlurmSetup:
         for node in node_names(self.nodes):
             result[f"slurmd-{node}"] = [enter, "slurmd", "-D", "-N", node]
         # slurmrestd refuses to run as root or as SlurmUser; the dbv plugins of 22.05 end it where no slurmdbd is
-        nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "env", "SLURM_JWT=daemon"]
+        nobody = [
+            "setpriv",
+            "--reuid=nobody",
+            "--regid=nogroup",
+            "--clear-groups",
+            "env",
+            "SLURM_JWT=daemon",
+            "SLURMRESTD_JSON=compact",
+        ]
         plugins = "openapi/slurmctld" if self.own_auth else "openapi/v0.0.36,openapi/v0.0.37,openapi/v0.0.38"
         options = ["-a", "rest_auth/jwt", "-s", plugins, "-t", "4"]
         result["slurmrestd"] = [enter, *nobody, "slurmrestd", *options, f"127.0.0.1:{self.rest_port}"]
@@ -175,6 +183,9 @@ class SlurmSetup:
         go = 'cd "$PWD" 2>/dev/null || cd /tmp; exec "$@"'
         if root:
             lines.append(f"mount --bind {folder}/run {root}/run")
+            # every slurmd makes the same socket there: started at once, one of them finds the other's
+            own = f"mkdir -p {root}/run/slurm; mount -t tmpfs slurmd {root}/run/slurm"
+            lines.append(f'if [ "$1" = slurmd ]; then {own}; fi')
             # proc for Slurm itself; the others as on a real cluster, where login and compute nodes share them
             lines += [f"mount --rbind {path} {root}{path}" for path in ("/proc", "/dev", "/tmp", "/home", "/root")]
             lines.append(f'exec chroot {root} sh -c {shlex.quote(go)} sh "$@"')

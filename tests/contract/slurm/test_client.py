@@ -278,15 +278,16 @@ def test_slurmctld_stopped_says_nothing_about_jobs(site: RealSite, patient: Slur
 def test_slurmctld_hanging_leaves_writes_unknown(site: RealSite, patient: SlurmClient) -> None:
     site.cluster.kill("slurmctld", signal.SIGSTOP)
     try:
-        told = outcomes(reads(patient) | writes(patient))
+        # a few: each takes one of slurmrestd's four threads for 10 s
+        asked = {name: call for name, call in reads(patient).items() if name in ("ping", "unknown", "jobs/state")}
+        told = outcomes(asked | writes(patient))
         short = SlurmClient(Config(slurm_rest_api=site.url, slurm=Slurm(read_timeout=0.5)), site.token)
         short._negotiated = patient._negotiated
         late = outcomes(writes(short))
     finally:
         site.cluster.kill("slurmctld", signal.SIGCONT)
-    assert {name: type(error) for name, error in told.items() if name in reads(patient)} == dict.fromkeys(
-        reads(patient), SlurmUnavailableError
-    )
+    for name in asked:
+        assert type(told[name]) is SlurmUnavailableError, (name, told[name])
     for name in writes(patient):
         assert type(told[name]) is SlurmUnknownOutcomeError, (name, told[name])
         assert type(late[name]) is SlurmUnknownOutcomeError, (name, late[name])

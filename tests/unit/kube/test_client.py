@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 
 from bridge import errors
 from bridge.clock import FakeClock
@@ -354,8 +355,8 @@ def test_in_cluster_token_that_is_empty_for_a_moment(tmp_path: Path, monkeypatch
     class Pool:
         proxy = None
 
-        def connection_from_url(self, url: str) -> None:
-            pass
+        def connection_from_url(self, url: str) -> urllib3.HTTPConnectionPool:
+            return urllib3.HTTPConnectionPool("127.0.0.1")
 
     library = Library()
     monkeypatch.setattr("kubernetes.client.rest.RESTClientObject", lambda _: type("R", (), {"pool_manager": Pool()}))

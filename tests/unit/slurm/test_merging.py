@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.slurm.merging import (
+    BULK_FACTOR,
+    CONFIRMATIONS,
+    FORGET_AFTER,
+    Answers,
+    Expected,
+    View,
+    Wanted,
+    is_busy,
+    merge,
+    wanted,
+)
+from bridge.slurm.models import Job, JobLink, Known, PodRef, Snapshot
+from bridge.slurm.states import end_of
+
+OURS = JobLink("here", (PodRef("ns", "pod", "uid"),))
+THEIRS = JobLink("elsewhere", (PodRef("ns", "pod", "uid"),))
+
+
+def word(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def job(job_id: int, states: str, link: JobLink | None = OURS, **more: Any) -> Job:
+    return Job(job_id, word(states), link, **more)
+
+
+def step(
+    view: View,
+    states: Mapping[int, str],
+    details: Mapping[int, Job] | None = None,
+    unknown: tuple[int, ...] = (),
+    expected: Mapping[int, Expected] | None = None,
+    began: float | None = None,
+) -> View:
+    at = view.snapshot.began + 1 if began is None else began
+    listed = {job_id: word(text) for job_id, text in states.items()}
+    return merge(view, Answers(at, listed, details or {}, unknown), expected or {}, "here")
+
+
+def needs(view: View, states: Mapping[int, str], budget: int = 0, **more: Any) -> Wanted:
+    listed = {job_id: word(text) for job_id, text in states.items()}
+    return wanted(view, listed, more.get("expected", {}), more.get("began", 1e9), budget)
+
+
+def test_the_first_snapshot_knows_whose_each_job_is() -> None:
+    states = {1: "PENDING", 2: "RUNNING", 3: "RUNNING"}
+    assert needs(View(), states).jobs == (1, 2, 3)
+    details = {1: job(1, "PENDING"), 2: job(2, "RUNNING", THEIRS), 3: job(3, "RUNNING", None)}
+    view = step(View(), states, details)
+    assert view.snapshot.sequence == 1
+    assert view.snapshot.jobs.keys() == {1}
+    assert view.snapshot.by_uid == {"uid": (1,)}
+    # foreign ones are not asked for again, whatever becomes of them: but a changed one is looked at once
+    assert needs(view, states) == Wanted()
+    assert needs(view, {**states, 2: "COMPLETED"}).jobs == (2,)
+
+
+def test_only_what_changed_is_asked_for() -> None:
+    view = step(View(), {1: "PENDING", 2: "PENDING"}, {1: job(1, "PENDING"), 2: job(2, "PENDING")})
+    assert needs(view, {1: "PENDING", 2: "RUNNING"}).jobs == (2,)
+    after = step(view, {1: "PENDING", 2: "RUNNING"}, {2: job(2, "RUNNING", nodes=("n1",))})
+    assert after.snapshot.jobs[2].job.nodes == ("n1",)
+    assert after.snapshot.jobs[1] is view.snapshot.jobs[1]
+    assert needs(after, {1: "PENDING", 2: "RUNNING"}) == Wanted()
+
+
+def test_the_budget_goes_round() -> None:
+    ids = range(1, 8)
+    states = dict.fromkeys(ids, "PENDING")
+    view = step(View(), states, {i: job(i, "PENDING") for i in ids})
+    seen: list[int] = []
+    for _ in range(4):
+        jobs = needs(view, states, budget=3).jobs
+        assert len(jobs) == 3
+        seen += jobs
+        view = step(view, states, {i: job(i, "PENDING", reason="Priority") for i in jobs})
+    assert seen == [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5]
+
+
+def test_an_expected_job_needs_no_details_while_it_waits() -> None:
+    hope = {5: Expected(OURS, since=10)}
+    # the list was asked for before the job was there
+    view = step(View(), {}, expected=hope, began=9)
+    assert view.snapshot.jobs[5].job.link == OURS
+    assert needs(view, {}, expected=hope, began=9) == Wanted()
+    assert needs(view, {5: "PENDING"}, expected=hope) == Wanted()
+    view = step(view, {5: "PENDING"}, expected=hope)
+    assert view.snapshot.jobs[5].said == 0
+    # never asked for: first in the round
+    assert needs(view, {5: "PENDING"}, budget=1).jobs == (5,)
+    assert needs(view, {5: "RUNNING"}).jobs == (5,)
+
+
+def test_an_expected_job_that_runs_already_is_asked_for_until_its_nodes_are_known() -> None:
+    hope = {5: Expected(OURS, since=1)}
+    assert needs(View(), {5: "RUNNING"}, expected=hope).jobs == (5,)
+    view = step(View(), {5: "RUNNING"}, expected=hope)
+    assert needs(view, {5: "RUNNING"}, expected=hope).jobs == (5,)
+
+
+def test_an_expected_job_that_slurmctld_does_not_know() -> None:
+    hope = {5: Expected(OURS, since=1)}
+    assert needs(View(), {}, expected=hope, began=2).absent == (5,)
+    view = step(View(), {}, unknown=(5,), expected=hope, began=2)
+    assert (view.snapshot.jobs[5].said, view.snapshot.jobs[5].missing) == (1, True)
+    assert needs(view, {}).absent == (5,)
+    view = step(view, {}, unknown=(5,))
+    assert view.snapshot.jobs[5].said == 2
+
+
+def test_a_job_that_somebody_only_says_to_be_ours_must_prove_it() -> None:
+    hope = {5: Expected(OURS, since=1, sure=False)}
+    assert needs(View(), {5: "PENDING"}, expected=hope).jobs == (5,)
+    foreign = step(View(), {5: "PENDING"}, {5: job(5, "PENDING", None)}, expected=hope)
+    assert (foreign.snapshot.jobs[5].said, foreign.snapshot.jobs[5].missing) == (1, True)
+    again = step(foreign, {5: "PENDING"})
+    assert (again.snapshot.jobs[5].said, again.snapshot.jobs[5].missing) == (2, True)
+    proven = step(View(), {5: "PENDING"}, {5: job(5, "PENDING")}, expected=hope)
+    assert proven.snapshot.jobs[5].missing is False
+    # known for somebody else's already: no question needed
+    known = step(View(), {5: "PENDING"}, {5: job(5, "PENDING", None)})
+    assert known.snapshot.jobs == {}
+    assert step(known, {5: "PENDING"}, expected=hope).snapshot.jobs[5].missing
+
+
+def test_an_end_is_counted_in_separate_polls() -> None:
+    view = step(View(), {1: "RUNNING"}, {1: job(1, "RUNNING")})
+    view = step(view, {1: "CANCELLED COMPLETING"}, {1: job(1, "CANCELLED COMPLETING")})
+    assert view.snapshot.jobs[1].said == 1
+    assert is_busy(view.snapshot)
+    view = step(view, {1: "CANCELLED"}, {1: job(1, "CANCELLED")})
+    assert view.snapshot.jobs[1].said == 2
+    assert not is_busy(view.snapshot)
+    assert step(view, {1: "CANCELLED"}).snapshot.jobs[1].said == 2
+
+
+def test_another_end_is_counted_anew_and_a_requeued_job_lives() -> None:
+    view = step(View(), {1: "PREEMPTED"}, {1: job(1, "PREEMPTED")})
+    assert step(view, {1: "TIMEOUT"}, {1: job(1, "TIMEOUT")}).snapshot.jobs[1].said == 1
+    back = step(view, {1: "PENDING REQUEUED"}, {1: job(1, "PENDING REQUEUED")})
+    assert back.snapshot.jobs[1].said == 0
+
+
+def test_a_vanished_job_is_confirmed_twice_then_kept_then_forgotten() -> None:
+    view = step(View(), {1: "RUNNING"}, {1: job(1, "RUNNING", nodes=("n1",))})
+    assert needs(view, {}).absent == (1,)
+    not_asked = step(view, {})
+    assert not_asked.snapshot.jobs[1] == view.snapshot.jobs[1]
+    view = step(view, {}, unknown=(1,))
+    assert (view.snapshot.jobs[1].said, view.snapshot.jobs[1].missing) == (1, True)
+    view = step(view, {}, unknown=(1,))
+    assert (view.snapshot.jobs[1].said, view.snapshot.jobs[1].job.nodes) == (2, ("n1",))
+    assert needs(view, {}) == Wanted()
+    first = view.snapshot.jobs[1].since
+    assert 1 in step(view, {}, began=first + FORGET_AFTER).snapshot.jobs
+    assert 1 not in step(view, {}, began=first + FORGET_AFTER + 1).snapshot.jobs
+
+
+def test_a_list_that_leaves_out_a_living_job_ends_nothing() -> None:
+    view = step(View(), {1: "RUNNING"}, {1: job(1, "RUNNING")})
+    view = step(view, {}, {1: job(1, "RUNNING")})
+    assert (view.snapshot.jobs[1].said, view.snapshot.jobs[1].missing) == (0, False)
+    # and one told to be missing once that comes back lives again
+    view = step(step(view, {}, unknown=(1,)), {1: "RUNNING"}, {1: job(1, "RUNNING")})
+    assert (view.snapshot.jobs[1].said, view.snapshot.jobs[1].missing) == (0, False)
+
+
+def test_an_ended_job_that_slurmctld_forgets_stays_ended() -> None:
+    view = step(View(), {1: "TIMEOUT"}, {1: job(1, "TIMEOUT")})
+    view = step(view, {}, unknown=(1,))
+    known = view.snapshot.jobs[1]
+    assert (known.said, known.missing, end_of(known.job.states)) == (2, True, end_of({"TIMEOUT"}))
+
+
+def test_an_empty_list_is_confirmed_a_few_at_a_time() -> None:
+    ids = range(1, CONFIRMATIONS * 2)
+    states = dict.fromkeys(ids, "RUNNING")
+    view = step(View(), states, {i: job(i, "RUNNING") for i in ids})
+    asked = needs(view, {}).absent
+    assert asked == tuple(range(1, CONFIRMATIONS + 1))
+    view = step(view, {}, unknown=asked)
+    # those told once come first: they are nearly done
+    assert needs(view, {}).absent == asked
+    view = step(view, {}, unknown=asked)
+    assert needs(view, {}).absent == tuple(range(CONFIRMATIONS + 1, CONFIRMATIONS * 2))
+
+
+def test_a_detail_that_did_not_come_is_asked_for_again() -> None:
+    view = step(View(), {1: "PENDING"}, {1: job(1, "PENDING")})
+    view = step(view, {1: "RUNNING", 2: "RUNNING"})
+    assert view.snapshot.jobs[1].job.states == {"PENDING"}
+    assert needs(view, {1: "RUNNING", 2: "RUNNING"}).jobs == (1, 2)
+
+
+def test_a_bulk_list_where_it_is_cheaper() -> None:
+    assert Wanted(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR - 1)
+    assert not Wanted(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR)
+    assert not Wanted(jobs=(1,)).in_bulk(1)
+    assert not Wanted(absent=(1, 2, 3)).in_bulk(3)
+
+
+def test_settled_since_begins_anew_after_an_error() -> None:
+    view = step(View(), {}, began=5)
+    assert step(view, {}, began=6).snapshot.settled_since == 5
+    broken = replace(view, snapshot=replace(view.snapshot, error="x"))
+    after = step(broken, {}, began=9).snapshot
+    assert (after.settled_since, after.error, after.sequence) == (9, "", 2)
+
+
+def test_busy() -> None:
+    def one(states: str, said: int = 0) -> Snapshot:
+        return Snapshot(jobs={1: Known(job(1, states), said)})
+
+    assert not is_busy(Snapshot())
+    assert is_busy(one("PENDING"))
+    assert is_busy(one("COMPLETING"))
+    assert is_busy(one("TIMEOUT", 1))
+    assert not is_busy(one("TIMEOUT", 2))
+    assert not is_busy(one("RUNNING CONFIGURING"))
+    assert not is_busy(one("SUSPENDED"))
+
+
+STATES = st.sampled_from(["PENDING", "RUNNING", "CANCELLED", "TIMEOUT", "COMPLETING", "PENDING REQUEUED"])
+
+
+@given(
+    st.lists(
+        st.tuples(st.dictionaries(st.integers(1, 4), STATES), st.sets(st.integers(1, 4)), st.booleans()), max_size=12
+    )
+)
+def test_nothing_is_ended_before_it_was_told_twice(polls: list[tuple[dict[int, str], set[int], bool]]) -> None:
+    """Whatever the answers, an honest poller's ``said`` grows by one and only with an end or a "no such job"."""
+    view = View()
+    for states, really_gone, bulk in polls:
+        asked = needs(view, states, budget=1)
+        details = {i: job(i, states[i]) for i in (states if bulk else asked.jobs) if i in states}
+        unknown = tuple(i for i in asked.absent if i in really_gone)
+        details |= {i: job(i, "RUNNING") for i in asked.absent if i not in really_gone}
+        before, view = view, step(view, states, details, unknown)
+        for job_id, known in view.snapshot.jobs.items():
+            earlier = before.snapshot.jobs.get(job_id)
+            assert known.said <= (earlier.said if earlier else 0) + 1
+            if known.said:
+                assert known.missing or end_of(known.job.states)
+            else:
+                assert not known.missing
+            if job_id in states and not known.missing:
+                assert known.job.states == word(states[job_id])
+        assert set(states) <= view.snapshot.jobs.keys()
+        for uid, ids in view.snapshot.by_uid.items():
+            assert uid == "uid"
+            assert ids == tuple(sorted(view.snapshot.jobs))

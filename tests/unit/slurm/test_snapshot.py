@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bridge.clock import FakeClock
+from bridge.config import Config, Slurm
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.link import encode
+from bridge.slurm.models import JobLink, JobRequest, PodRef, Snapshot
+from bridge.slurm.snapshot import NODES_BUSY, NODES_IDLE, Poller
+from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
+
+
+def link(uid: str, cluster: str = "here") -> JobLink:
+    return JobLink(cluster, (PodRef("ns", f"pod-{uid}", uid),))
+
+
+class Scene:
+    """A fake Slurm, a poller and the hands to move both."""
+
+    def __init__(self, slurm: FakeSlurm) -> None:
+        self.slurm, self.clock = slurm, FakeClock()
+        config = Config(slurm_rest_api=slurm.url, slurm=Slurm(detail_budget=2, read_timeout=0.2))
+        self.client = SlurmClient(config, TOKEN)
+        self.poller = Poller(self.client, "here", config, clock=self.clock)
+
+    def add(self, uid: str, cluster: str = "here") -> int:
+        return self.slurm.add({"name": uid, "admin_comment": encode(link(uid, cluster))}).job_id
+
+    def poll(self) -> Snapshot:
+        self.clock.advance(1)
+        return self.poller.refresh()
+
+    def asked(self) -> list[str]:
+        """What one more poll asks for."""
+        self.slurm.calls.clear()
+        self.poll()
+        return paths(self.slurm.calls)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with FakeSlurm() as slurm:
+        yield Scene(slurm)
+
+
+def test_before_the_first_answer(scene: Scene) -> None:
+    assert scene.poller.snapshot == Snapshot()
+    assert scene.poller.age() == math.inf
+
+
+def test_the_first_snapshot_is_complete(scene: Scene) -> None:
+    ours, _, _ = scene.add("a"), scene.add("b", "elsewhere"), scene.slurm.add()
+    told: list[Snapshot] = []
+    scene.poller.subscribe(told.append)
+    snapshot = scene.poll()
+    assert told == [snapshot]
+    assert snapshot.sequence == 1
+    assert snapshot.jobs.keys() == {ours}
+    assert snapshot.by_uid == {"a": (ours,)}
+    assert len(snapshot.nodes) == 4
+    assert snapshot.partitions["main"].default
+    assert snapshot.settled_since == snapshot.began == scene.clock.monotonic()
+    scene.clock.advance(3)
+    assert scene.poller.age() == 3
+
+
+def test_a_quiet_poll_asks_for_states_alone(scene: Scene) -> None:
+    scene.slurm.start(scene.add("a"))
+    scene.slurm.add()
+    scene.poll()
+    assert scene.asked() == ["GET jobs/state"]
+
+
+def test_the_load_does_not_depend_on_how_many_wait(scene: Scene) -> None:
+    for number in range(100):
+        scene.add(str(number))
+    scene.slurm.calls.clear()
+    scene.poll()
+    # one list of all instead of a hundred questions
+    assert [call for call in paths(scene.slurm.calls) if "job" in call] == ["GET jobs/state", "GET jobs?flags=MIXED"]
+    for _ in range(3):
+        assert len([call for call in scene.asked() if "job/" in call]) == 2
+
+
+def test_a_start_costs_one_question(scene: Scene) -> None:
+    ids = [scene.add(str(number)) for number in range(20)]
+    for job_id in ids[1:]:
+        scene.slurm.start(job_id)
+    scene.poll()
+    scene.slurm.start(ids[0], "node-[1-2]")
+    assert f"GET job/{ids[0]}?flags=MIXED" in scene.asked()
+    assert scene.poller.snapshot.jobs[ids[0]].job.nodes == ("node-1", "node-2")
+
+
+def test_a_submitted_job_is_in_the_next_snapshot(scene: Scene) -> None:
+    for number in range(10):
+        scene.slurm.start(scene.add(f"other-{number}", "elsewhere"))
+    scene.poll()
+    job_id = scene.client.submit(JobRequest("n", link("new"), external=True)).job_id
+    scene.poller.expect(job_id, link("new"))
+    scene.slurm.fault = lambda method, path: (500, b"must not be asked") if "/job/" in path else None
+    scene.slurm.fault = None
+    assert scene.poll().by_uid == {"new": (job_id,)}
+    assert scene.poller.pause() == Slurm().poll_busy
+
+
+def test_a_job_told_of_during_a_poll_is_in_what_the_poll_publishes(scene: Scene) -> None:
+    scene.poll()
+
+    def meanwhile(method: str, path: str) -> None:
+        if path.endswith("jobs/state"):
+            scene.poller.expect(7, link("new"))
+
+    scene.slurm.fault = meanwhile
+    assert scene.poll().by_uid == {"new": (7,)}
+
+
+FAILURES: list[Any] = [
+    "reset",
+    "hang",
+    (404, b"<html>not found</html>"),
+    (502, b"bad gateway"),
+    (200, b'{"jobs": []}'),
+    (200, json.dumps({"meta": {"plugin": {}}, "errors": [], "jobs": None}).encode()),
+    (200, json.dumps({"meta": {"plugin": {}}, "errors": [{"error": "half"}], "jobs": []}).encode()),
+]
+
+
+@pytest.mark.parametrize("fault", FAILURES)
+@pytest.mark.parametrize("where", ["jobs/state", "/job/", "/nodes"])
+def test_a_failed_answer_changes_nothing_but_the_error(scene: Scene, where: str, fault: Any) -> None:
+    running, ended, gone = scene.add("a"), scene.add("b"), scene.add("c")
+    for number in range(30):
+        scene.slurm.start(scene.add(f"other-{number}", "elsewhere"))
+    scene.slurm.start(running)
+    before = scene.poll()
+    told: list[Snapshot] = []
+    scene.poller.subscribe(told.append)
+    scene.slurm.end(ended, "TIMEOUT")
+    scene.slurm.forget(gone)
+    scene.poller.wake(nodes=True)
+    scene.slurm.fault = lambda method, path: fault if where in path else None
+    for _ in range(2):
+        after = scene.poll()
+        assert after.error
+        assert (after.sequence, after.began, after.jobs) == (before.sequence, before.began, before.jobs)
+    assert told == []
+    scene.slurm.fault = None
+    back = scene.poll()
+    assert (back.error, back.sequence, back.settled_since) == ("", 2, back.began)
+    assert back.jobs[running].said == 0
+    assert (back.jobs[ended].said, back.jobs[ended].missing) == (1, False)
+    assert (back.jobs[gone].said, back.jobs[gone].missing) == (1, True)
+    final = scene.poll()
+    assert (final.jobs[ended].said, final.jobs[gone].said, final.jobs[running].said) == (2, 2, 0)
+    assert final.settled_since == back.began
+
+
+def test_a_slurmctld_that_is_down_ends_nothing(scene: Scene) -> None:
+    job_id = scene.add("a")
+    scene.slurm.start(job_id)
+    scene.poll()
+    scene.slurm.down = True
+    for _ in range(5):
+        assert scene.poll().error
+    assert scene.poller.snapshot.jobs[job_id].said == 0
+    scene.slurm.down = False
+    assert scene.poll().jobs[job_id].said == 0
+
+
+def test_silence_is_logged_once_and_so_is_the_return(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bridge.slurm.snapshot")
+    scene.slurm.down = True
+    for _ in range(3):
+        scene.poll()
+    scene.slurm.down = False
+    scene.poll()
+    scene.poll()
+    assert [record.message for record in caplog.records] == ["slurm does not answer", "slurm answers again"]
+
+
+def test_pauses(scene: Scene) -> None:
+    settings = Slurm()
+    scene.poll()
+    assert scene.poller.pause() == settings.poll_idle
+    job_id = scene.add("a")
+    scene.poll()
+    assert scene.poller.pause() == settings.poll_busy
+    scene.slurm.start(job_id)
+    scene.poll()
+    assert scene.poller.pause() == settings.poll_idle
+    scene.slurm.end(job_id, "CANCELLED")
+    scene.poll()
+    assert scene.poller.pause() == settings.poll_busy
+    scene.poll()
+    assert scene.poller.pause() == settings.poll_idle
+    scene.slurm.down = True
+    pauses = []
+    for _ in range(10):
+        scene.poll()
+        pauses.append(scene.poller.pause())
+    assert pauses[0] <= settings.poll_busy
+    assert 8 <= pauses[-1] <= 10
+
+
+def test_nodes_are_looked_at_now_and_then(scene: Scene) -> None:
+    scene.poll()
+    assert "GET nodes" not in scene.asked()
+    scene.slurm.nodes["node-1"].states.add("DRAIN")
+    scene.poller.wake(nodes=True)
+    assert "GET nodes" in scene.asked()
+    assert "DRAIN" in scene.poller.snapshot.nodes["node-1"].states
+    scene.clock.advance(NODES_BUSY)
+    assert "GET nodes" not in scene.asked()
+    scene.add("a")
+    scene.poll()
+    scene.clock.advance(NODES_BUSY)
+    assert "GET nodes" in scene.asked()
+    assert NODES_BUSY < NODES_IDLE
+
+
+def test_nodes_that_could_not_be_read_are_asked_for_again(scene: Scene) -> None:
+    scene.poll()
+    scene.poller.wake(nodes=True)
+    scene.slurm.fault = lambda method, path: (502, b"") if path.endswith("nodes") else None
+    assert scene.poll().error
+    scene.slurm.fault = None
+    assert "GET nodes" in scene.asked()
+
+
+@pytest.fixture
+def old_scene() -> Iterator[Scene]:
+    with FakeSlurm("22.05.8") as slurm:
+        yield Scene(slurm)
+
+
+def test_the_oldest_api_reads_the_list_only_after_a_change(old_scene: Scene) -> None:
+    scene = old_scene
+    job_id = scene.slurm.add({"name": "a", "comment": encode(link("a"))}).job_id
+    scene.slurm.add({"name": "b", "comment": encode(link("b"))}, user="alice")
+    assert scene.poll().by_uid == {"a": (job_id,)}
+    scene.slurm._changed -= 10  # long ago
+    first = scene.poller.snapshot.jobs
+    asked = scene.asked()
+    assert [call.partition("=")[0] for call in asked] == ["GET diag", "GET jobs?update_time"]
+    assert scene.poller.snapshot.sequence == 2
+    assert scene.poller.snapshot.jobs == first
+    scene.slurm.start(job_id)
+    assert scene.poll().jobs[job_id].job.nodes == ("node-0",)
+    scene.slurm.end(job_id, "CANCELLED")
+    assert scene.poll().jobs[job_id].said == 1
+    scene.slurm._changed -= 10
+    assert scene.poll().jobs[job_id].said == 2
+    scene.slurm.forget(job_id)
+    assert scene.poll().jobs[job_id].missing
+
+
+def test_the_oldest_api_misses_no_change_when_a_poll_fails_half_way(old_scene: Scene) -> None:
+    scene = old_scene
+    job_id = scene.slurm.add({"name": "a", "comment": encode(link("a"))}).job_id
+    scene.poll()
+    scene.slurm.start(job_id)
+    scene.poller.wake(nodes=True)
+    scene.slurm.fault = lambda method, path: (502, b"") if path.endswith("nodes") else None
+    assert scene.poll().error
+    scene.slurm.fault = None
+    assert scene.poll().jobs[job_id].job.nodes == ("node-0",)
+
+
+# --- the thread -------------------------------------------------------------------------------------------------------
+class Running:
+    """A poller in a thread of its own, with the machine's clock."""
+
+    def __init__(self, slurm: FakeSlurm, **settings: float) -> None:
+        config = Config(slurm_rest_api=slurm.url, slurm=Slurm(**settings))  # type: ignore[arg-type]
+        self.poller = Poller(SlurmClient(config, TOKEN), "here", config)
+        self.stop = threading.Event()
+        self.new = threading.Condition()
+        self.poller.subscribe(self._note)
+        self.thread = threading.Thread(target=self.poller.run, args=(self.stop,), daemon=True)
+
+    def _note(self, _: Snapshot) -> None:
+        with self.new:
+            self.new.notify_all()
+
+    def wait(self, wish: Callable[[Snapshot], bool], seconds: float = 5) -> bool:
+        with self.new:
+            return self.new.wait_for(lambda: wish(self.poller.snapshot), seconds)
+
+    def __enter__(self) -> Running:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.thread.join(5)
+        assert not self.thread.is_alive()
+
+
+def test_a_wake_shortens_a_long_pause(scene: Scene) -> None:
+    with Running(scene.slurm, poll_idle=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        job_id = scene.add("a")
+        assert not running.wait(lambda now: now.sequence > 1, 0.05)
+        running.poller.wake()
+        assert running.wait(lambda now: job_id in now.jobs)
+
+
+def test_wakes_do_not_hammer(scene: Scene) -> None:
+    with Running(scene.slurm, poll_idle=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        scene.slurm.calls.clear()
+        for _ in range(1000):
+            running.poller.wake()
+        running.wait(lambda now: now.sequence > 50, 0.05)
+        assert scene.slurm.count("GET", "jobs/state") <= 2
+
+
+def test_stopping_does_not_wait_for_the_pause(scene: Scene) -> None:
+    with Running(scene.slurm, poll_idle=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+    assert running.poller.snapshot.sequence == 1

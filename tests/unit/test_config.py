@@ -1,0 +1,57 @@
+import pytest
+
+from bridge import config
+from bridge.errors import ConfigError
+
+
+def test_slurm_bridges_own_file_works_as_it_is():
+    text = """
+    schedulerName: slurm-bridge-scheduler
+    slurmRestApi: http://slurm-restapi.slurm:6820
+    managedNamespaces: [slurm-bridge]
+    managedNamespaceSelector: {}
+    mcsLabel: kubernetes
+    partition: slurm-bridge
+    """
+    found = config.parse(text)
+    assert (found.mcs_label, found.partition, found.managed_namespace_selector) == ("kubernetes", "slurm-bridge", None)
+
+
+def test_an_empty_file_is_the_defaults():
+    assert config.parse("") == config.Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("shedulerName: x", ["shedulerName", "did you mean schedulerName?"]),
+        ("slurm: {pollBsy: 1}", ["slurm.pollBsy", "did you mean pollBusy?"]),
+        ("nodes: {frobnicate: 1}", ["nodes.frobnicate", "known keys: taint, drain, cordon"]),
+        ("workers: 999", ["workers", "999", "64"]),
+        ("workers: many", ["workers", "'many'"]),
+        ("schedulerName: Not A Name", ["schedulerName", "'Not A Name'"]),
+        ("slurmRestApi: ftp://x", ["slurmRestApi", "ftp://x", "unix:///"]),
+        ("slurmApiVersion: '45'", ["slurmApiVersion", "'45'"]),
+        ("placeholder: sleepy", ["placeholder", "'sleepy'", "external"]),
+        ("managedNamespaces: slurm", ["managedNamespaces", "'slurm'"]),
+        ("managedNamespaceSelector: {matchLabel: {a: b}}", ["matchLabel", "did you mean matchLabels?"]),
+        ("leaderElection: {leaseDuration: 5}", ["leaderElection", "leaseDuration > renewDeadline"]),
+        ("logging: {level: loud}", ["logging.level", "'loud'", "debug"]),
+        ("- a\n- b", ["must be a mapping"]),
+        ("a: [", ["not YAML"]),
+    ],
+)
+def test_bad_files_are_refused_by_name(text, words):
+    with pytest.raises(ConfigError) as caught:
+        config.parse(text, "file.yaml")
+    assert str(caught.value).startswith("file.yaml: ")
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_token_comes_from_file_then_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("SLURM_JWT", "value")
+    assert config.jwt_source(config.Config()) == "value"
+    monkeypatch.setenv("SLURM_JWT_FILE", str(tmp_path / "t"))
+    assert config.jwt_source(config.Config()) == tmp_path / "t"
+    assert config.jwt_source(config.parse("slurm: {jwtFile: /x}")).name == "x"
