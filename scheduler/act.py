@@ -9,8 +9,6 @@ from typing import Any
 from bridge import clock as clocks
 from bridge import names
 from bridge.backoff import Backoff
-from bridge.clock import Clock
-from bridge.config import Config
 from bridge.errors import (
     BridgeError,
     KubeConflictError,
@@ -21,15 +19,11 @@ from bridge.errors import (
     SlurmUnknownOutcomeError,
 )
 from bridge.fencing import fence
-from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
-from bridge.kube.events import EventRecorder
 from bridge.kube.resources import PODS
 from bridge.logs import kv
+from bridge.loop import Sides
 from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS
 from bridge.slurm import states
-from bridge.slurm.client import SlurmClient
-from bridge.slurm.snapshot import Poller
 from bridge.workload import pods, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from scheduler import decide
@@ -60,29 +54,17 @@ class Actor:
     before every write (``kube`` asks by itself, being fenced).
     """
 
-    def __init__(
-        self,
-        config: Config,
-        kube: KubeClient,
-        slurm: SlurmClient,
-        poller: Poller,
-        cache: Cache,
-        events: EventRecorder,
-        attempts: Attempts,
-        cluster: str,
-        lead: Callable[[], None],
-        clock: Clock,
-    ) -> None:
-        self._config = config
-        self._kube = kube
-        self._slurm = slurm
-        self._poller = poller
-        self._cache = cache
-        self._events = events
+    def __init__(self, sides: Sides, attempts: Attempts, lead: Callable[[], None]) -> None:
+        self._sides = sides
+        self._config = sides.config
+        self._kube = sides.kube.fenced(lead)
+        self._slurm = sides.slurm
+        self._poller = sides.poller
+        self._cache = sides.pods
+        self._events = sides.events
+        self._clock = sides.clock
         self._attempts = attempts
-        self._cluster = cluster
         self._lead = lead
-        self._clock = clock
         self.placements = Placements([], {}, {})
 
     def act(self, action: decide.Action) -> None:
@@ -124,7 +106,7 @@ class Actor:
             self._check_nodes(placement)
             version = self._slurm.version
             excluded = placement.refused if version.exclude_nodes else ()
-            request = translate.request(pod, self._config, version, self._cluster, excluded)
+            request = translate.request(pod, self._config, version, self._sides.cluster, excluded)
             with fence(self._lead):
                 submitted = self._slurm.submit(request)
         except SlurmUnknownOutcomeError as error:

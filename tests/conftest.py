@@ -9,6 +9,7 @@ import pytest
 from cluster import Cluster
 
 SLURMS = ("26.05", "24.11", "22.05")
+SERVICE_ACCOUNT = "podbridge:podbridge"
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +25,14 @@ def state_folder():
 def cluster(state_folder):
     """Kubernetes with kwok, and Slurm 26.05; no podbridge runs."""
     with Cluster(state_folder / "plain", slurm="26.05", nodes=4, audit=True) as running:
+        # the admission tests keep certificates and registrations under names of their own; the story has helm/rbac.yaml
+        running.kubectl(
+            "create",
+            "clusterrolebinding",
+            "tests",
+            "--clusterrole=cluster-admin",
+            f"--serviceaccount={SERVICE_ACCOUNT}",
+        )
         yield running
 
 

@@ -23,6 +23,7 @@ from bridge.kube.lease import Elector
 from bridge.kube.prune import prune_node, prune_pod
 from bridge.kube.resources import NAMESPACES, NODES, PODS
 from bridge.logs import kv
+from bridge.loop import Sides
 from bridge.metrics import BUILD_INFO
 from bridge.serving.health import Health, metrics_app
 from bridge.serving.https import Server
@@ -132,20 +133,10 @@ class Hub:
             clock=self.clock,
         )
         node_cache = Cache(self.kube, NODES, name="nodes", prune=prune_node, clock=self.clock)
+        sides = Sides(config, self.kube, slurm, poller, pod_cache, node_cache, self.events, cluster, self.clock)
         for name, part in (("scheduler", Scheduler), ("controllers", Controllers)):
             if name in self.parts:
-                loop = part(
-                    config,
-                    self.kube,
-                    slurm,
-                    poller,
-                    pod_cache,
-                    node_cache,
-                    self.events,
-                    self._elector(name),
-                    cluster,
-                    self.clock,
-                )
+                loop = part(sides, self._elector(name))
                 self.health.live(name, loop.stuck)
                 loop.start(self.supervisor)
         for cache in (pod_cache, node_cache):

@@ -8,13 +8,9 @@ from typing import Any
 
 from bridge import names
 from bridge.fencing import fence
-from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
-from bridge.kube.events import EventRecorder
 from bridge.kube.resources import NODES
 from bridge.logs import kv
-from bridge.slurm.client import SlurmClient
-from bridge.slurm.snapshot import Poller
+from bridge.loop import Sides
 from controllers.node import decide
 
 log = logging.getLogger(__name__)
@@ -23,20 +19,12 @@ log = logging.getLogger(__name__)
 class Actor:
     """Writes to nodes on both sides; every patch of a Kubernetes node carries the resourceVersion it was decided on."""
 
-    def __init__(
-        self,
-        kube: KubeClient,
-        slurm: SlurmClient,
-        poller: Poller,
-        cache: Cache,
-        events: EventRecorder,
-        lead: Callable[[], None],
-    ) -> None:
-        self._kube = kube
-        self._slurm = slurm
-        self._poller = poller
-        self._cache = cache
-        self._events = events
+    def __init__(self, sides: Sides, lead: Callable[[], None]) -> None:
+        self._kube = sides.kube.fenced(lead)
+        self._slurm = sides.slurm
+        self._poller = sides.poller
+        self._cache = sides.nodes
+        self._events = sides.events
         self._lead = lead
 
     def act(self, action: decide.Action) -> None:

@@ -8,17 +8,12 @@ from typing import Any
 
 from bridge import clock as clocks
 from bridge import names
-from bridge.clock import Clock
 from bridge.errors import KubeConflictError, KubeNotFoundError, SlurmNotFoundError
 from bridge.fencing import fence
-from bridge.kube.cache import Cache
-from bridge.kube.client import KubeClient
-from bridge.kube.events import EventRecorder
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.slurm.client import SlurmClient
+from bridge.loop import Sides
 from bridge.slurm.models import JobLink
-from bridge.slurm.snapshot import Poller
 from bridge.workload import pods, translate
 from controllers.workload import decide
 
@@ -28,25 +23,15 @@ log = logging.getLogger(__name__)
 class Actor:
     """Writes to Slurm and to Kubernetes; ``lead`` raises once this process leads no more."""
 
-    def __init__(
-        self,
-        kube: KubeClient,
-        slurm: SlurmClient,
-        poller: Poller,
-        cache: Cache,
-        events: EventRecorder,
-        cluster: str,
-        lead: Callable[[], None],
-        clock: Clock,
-    ) -> None:
-        self._kube = kube
-        self._slurm = slurm
-        self._poller = poller
-        self._cache = cache
-        self._events = events
-        self._cluster = cluster
+    def __init__(self, sides: Sides, lead: Callable[[], None]) -> None:
+        self._kube = sides.kube.fenced(lead)
+        self._slurm = sides.slurm
+        self._poller = sides.poller
+        self._cache = sides.pods
+        self._events = sides.events
+        self._cluster = sides.cluster
+        self._clock = sides.clock
         self._lead = lead
-        self._clock = clock
 
     def act(self, action: decide.Action) -> None:
         """Carry one action out."""

@@ -237,6 +237,18 @@ class TestStory:
         for pod in blockers:
             world.delete(pod, grace=1)
 
+    def test_11b_a_node_that_fails_ends_its_pod(self, world):
+        pod = world.create(stop="3")
+        node = world.running(pod)["spec"]["nodeName"]
+        world.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=broken")
+        try:
+            until("an Event", lambda: world.events(pod, "NodeFail"), 40)
+            world.gone(pod)
+            until("cordoned", lambda: world.kube_node(node)["spec"].get("unschedulable"), 20)
+        finally:
+            world.slurm("scontrol", "update", f"nodename={node}", "state=resume")
+        until("uncordoned", lambda: not world.kube_node(node)["spec"].get("unschedulable"), 40)
+
     def test_12_a_time_limit_ends_the_pod(self, limited, world):
         until("an Event", lambda: world.events(limited, "TimeLimit"), 150, 0.5)
         world.gone(limited)

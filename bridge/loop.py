@@ -1,0 +1,116 @@
+"""What scheduler and controllers share: both sides in view, and a loop that looks whenever something has changed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bridge.clock import Clock
+from bridge.config import Config
+from bridge.errors import BridgeError
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.lease import Elector
+from bridge.logs import kv
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.snapshot import Poller
+from bridge.threads import Supervisor
+from bridge.workers import Workers
+
+log = logging.getLogger(__name__)
+
+GATHER = 0.05
+"""Seconds for which changes are gathered before the next look."""
+IDLE = 1.0
+"""Seconds after which is looked anyway: back-offs end without any event."""
+REST = 9.0
+"""Times as long as a look took is the pause after it, at least: deciding takes a tenth of a core at most."""
+STUCK = 60.0
+"""Seconds without a turn after which the loop counts as stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Kubernetes and Slurm as one process sees them; ``cluster`` is the UID of the namespace kube-system."""
+
+    config: Config
+    kube: KubeClient
+    slurm: SlurmClient
+    poller: Poller
+    pods: Cache
+    nodes: Cache
+    events: EventRecorder
+    cluster: str
+    clock: Clock
+
+
+class Loop(ABC):
+    """Looks when pods, nodes or Slurm have changed, while this process leads; actions go to the workers.
+
+    ``elector`` is ``None`` where only one replica can run. ``lead`` raises
+    :class:`~bridge.errors.LostLeadershipError` once this process leads no more, and is to fence every write.
+    """
+
+    def __init__(self, name: str, sides: Sides, elector: Elector | None) -> None:
+        self.name = name
+        self.sides = sides
+        self.lead: Callable[[], None] = elector.check if elector is not None else _always
+        self.led_since: float | None = None
+        self.workers = Workers(f"{name}-worker", sides.config.workers, done=self.wake)
+        self._elector = elector
+        self._changed = threading.Event()
+        self._progress = sides.clock.monotonic()
+        self._took = 0.0
+
+    @abstractmethod
+    def look(self) -> None:
+        """Decide once, and hand the actions to the workers. Only called with full caches and an answer of Slurm's."""
+
+    def wake(self, *_: object) -> None:
+        """Have another look soon."""
+        self._changed.set()
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start the loop and its workers; caches and the poller are started by their owner."""
+        self.sides.pods.subscribe(self.wake)
+        self.sides.nodes.subscribe(self.wake)
+        self.sides.poller.subscribe(self.wake)
+        self.workers.start(supervisor)
+        supervisor.spawn(self.name, lambda: self._run(supervisor))
+
+    def stuck(self) -> str | None:
+        """Say why the loop makes no progress, if it makes none."""
+        silent = self.sides.clock.monotonic() - self._progress
+        return f"the loop of {self.name} has not come round for {silent:.0f} s" if silent > STUCK else None
+
+    def _run(self, supervisor: Supervisor) -> None:
+        sides = self.sides
+        while not supervisor.stopping.is_set():
+            self._changed.wait(IDLE)
+            if supervisor.wait(max(GATHER, REST * self._took)):
+                return
+            self._changed.clear()
+            self._progress = sides.clock.monotonic()
+            if self._leads() and sides.pods.synced and sides.nodes.synced and sides.poller.snapshot.sequence:
+                try:
+                    self.look()
+                except BridgeError as error:
+                    log.warning("no decision this time", extra=kv(loop=self.name, error=error))
+            self._took = sides.clock.monotonic() - self._progress
+
+    def _leads(self) -> bool:
+        if self._elector is not None and not self._elector.held:
+            self.led_since = None
+            return False
+        if self.led_since is None:
+            self.led_since = self.sides.clock.monotonic()
+            self.sides.poller.wake()
+        return True
+
+
+def _always() -> None:
+    """Stand in for the lease where there is only one replica."""
