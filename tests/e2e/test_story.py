@@ -94,13 +94,11 @@ class TestStory:
         pod = world.create(stop="3")
         world.running(pod)
         world.slurm("scancel", str(world.labelled(pod)))
-        until(
-            "the reason in the status",
-            lambda: (world.get(pod) or {"status": {}})["status"].get("reason") == "Cancelled",
-            20,
+        world.seen(
+            pod,
+            "deleted with the reason on it",
+            lambda p: p["status"].get("reason") == "Cancelled" and p["metadata"].get("deletionTimestamp"),
         )
-        found = world.get(pod)
-        assert found["metadata"]["deletionTimestamp"]
         assert world.condition(pod, "DisruptionTarget")["reason"] == "Cancelled"
         until("an Event", lambda: [e for e in world.events(pod, "Cancelled") if e["type"] == "Warning"])
         world.gone(pod)
@@ -237,7 +235,12 @@ class TestStory:
         for pod in blockers:
             world.delete(pod, grace=1)
 
-    def test_11b_a_node_that_fails_ends_its_pod(self, world):
+    def test_12_a_time_limit_ends_the_pod(self, limited, world):
+        until("an Event", lambda: world.events(limited, "TimeLimit"), 150, 0.5)
+        world.gone(limited)
+        assert not world.queue()
+
+    def test_13_a_node_that_fails_ends_its_pod(self, world):
         pod = world.create(stop="3")
         node = world.running(pod)["spec"]["nodeName"]
         world.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=broken")
@@ -248,8 +251,3 @@ class TestStory:
         finally:
             world.slurm("scontrol", "update", f"nodename={node}", "state=resume")
         until("uncordoned", lambda: not world.kube_node(node)["spec"].get("unschedulable"), 40)
-
-    def test_12_a_time_limit_ends_the_pod(self, limited, world):
-        until("an Event", lambda: world.events(limited, "TimeLimit"), 150, 0.5)
-        world.gone(limited)
-        assert not world.queue()
