@@ -101,6 +101,10 @@ class Actor:
         if pod is None or pods.is_deleted(pod) or pods.is_bound(pod):
             return
         attempt = self._attempts.of(pods.uid(pod))
+        snapshot = self._poller.snapshot
+        known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(pods.uid(pod), ())]
+        if any(decide.lives(entry, attempt) for entry in known):
+            return  # found since this was decided: another process's request, carried out late
         try:
             placement = self.placements.of(pod, self._config.partition)
             self._check_nodes(placement)
@@ -136,7 +140,7 @@ class Actor:
         if self._slurm.version.exclude_nodes:
             return
         nodes = self._poller.snapshot.nodes
-        open_nodes = [name for name in placement.refused if not states.is_drained(nodes[name].states)]
+        open_nodes = [n for n in placement.refused if n in nodes and not states.is_drained(nodes[n].states)]
         if open_nodes:
             reasons = ", ".join(f"{name} ({placement.refused[name]})" for name in open_nodes[:5])
             raise NoNodeError(

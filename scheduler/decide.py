@@ -142,7 +142,7 @@ def _urgency(pod: Pod) -> tuple[int, str, str]:
 def _one(view: View, pod: Pod, attempt: Attempt) -> Action | None:
     snapshot = view.snapshot
     known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(pods.uid(pod), ())]
-    live = [entry for entry in known if not _over(entry) and entry.job.job_id not in attempt.cancelled]
+    live = [entry for entry in known if lives(entry, attempt)]
     if attempt.submitted:
         seen = any(entry.job.job_id == attempt.submitted for entry in known)
         if seen or snapshot.began > attempt.submitted_at + SETTLE:
@@ -165,8 +165,10 @@ def _one(view: View, pod: Pod, attempt: Attempt) -> Action | None:
     return _allocated(view, pod, job) if states.is_allocated(job.job.states) else _pending(view, pod, attempt, job)
 
 
-def _over(entry: Known) -> bool:
-    return entry.missing or states.end_of(entry.job.states) is not None
+def lives(entry: Known, attempt: Attempt) -> bool:
+    """Whether a job still holds, or may get, room: it has not ended, and this process has not cancelled it."""
+    over = entry.missing or states.end_of(entry.job.states) is not None
+    return not over and entry.job.job_id not in attempt.cancelled
 
 
 def _keep(pod: Pod, live: list[Known]) -> Known:
