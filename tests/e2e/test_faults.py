@@ -21,15 +21,19 @@ def proxied(clean):
     world = clean
     with FaultyProxy(world.cluster.slurm_rest_url) as proxy:
         world.cluster.stop_podbridge()
-        world.cluster.start_podbridge(config_overrides={"slurmRestApi": proxy.url, "slurm": {"readTimeout": 4}})
-        yield world, proxy
+
+        def start():
+            world.cluster.start_podbridge(config_overrides={"slurmRestApi": proxy.url, "slurm": {"readTimeout": 4}})
+
+        start()
+        yield world, proxy, start
         proxy.fault = None
         world.cluster.stop_podbridge()
     world.cluster.start_podbridge()
 
 
 def test_nothing_ends_while_slurm_or_kubernetes_is_away(proxied):
-    world, proxy = proxied
+    world, proxy, start = proxied
     pods = [world.create(cpu="120") for _ in range(4)]
     for pod in pods:
         world.running(pod)
@@ -67,6 +71,11 @@ def test_nothing_ends_while_slurm_or_kubernetes_is_away(proxied):
     time.sleep(5)
     world.cluster.start_daemon("kube-apiserver")
     nothing_ended("kube-apiserver restarted")
+    time.sleep(3)
+    if world.cluster.pid("podbridge") is None:
+        # away for longer than its lease, it has ended, as it should: Kubernetes starts it again
+        assert "leader lease lost" in world.cluster.processes.log("podbridge").read_text()
+        start()
     until("kwok again", lambda: world.cluster.pid("kwok") or world.cluster.start_daemon("kwok"))
 
     world.delete(pods[0], grace=1)
