@@ -28,7 +28,7 @@ GATHER = 0.05
 IDLE = 1.0
 """Seconds after which is looked anyway: back-offs end without any event."""
 REST = 9.0
-"""Times as long as a look took is the pause after it, at least: deciding takes a tenth of a core at most."""
+"""Times as long as a look took is the pause after it (``IDLE`` at most): deciding takes a tenth of a core."""
 STUCK = 60.0
 """Seconds without a turn after which the loop counts as stuck."""
 
@@ -91,7 +91,7 @@ class Loop(ABC):
         sides = self.sides
         while not supervisor.stopping.is_set():
             self._changed.wait(IDLE)
-            if supervisor.wait(max(GATHER, REST * self._took)):
+            if supervisor.wait(min(IDLE, max(GATHER, REST * self._took))):
                 return
             self._changed.clear()
             self._progress = sides.clock.monotonic()
