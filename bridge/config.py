@@ -41,11 +41,6 @@ class LabelSelector(Section):
     match_labels: dict[str, str] = {}
     match_expressions: list[LabelSelectorRequirement] = []
 
-    @property
-    def empty(self) -> bool:
-        """Whether it selects by nothing at all."""
-        return not self.match_labels and not self.match_expressions
-
 
 class Admission(Section):
     """The webhook."""

@@ -13,8 +13,6 @@ from bridge.workload import quantity
 
 Resources = dict[str, Decimal]
 
-NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
-
 
 def pod_requests(spec: Mapping[str, Any]) -> Resources:
     """Give a pod's requests by resource name: cpu in CPUs, memory in bytes, others in units.

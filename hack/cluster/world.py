@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from cluster.core import Cluster
@@ -14,9 +13,7 @@ from cluster.core import Cluster
 NAMESPACE = "slurm-bridge"
 LABEL = "scheduler.slinky.slurm.net/slurm-jobid"
 NODE = "slinky.slurm.net/slurm-node"
-FINALIZER = "scheduler.slinky.slurm.net/finalizer"
 JOB_PREFIX = "slurmjob.slinky.slurm.net/"
-MERGE = "application/merge-patch+json"
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -178,12 +175,3 @@ class World:
         self.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
         until("no pod left", lambda: not self.pods(), 60)
         until("no job left", lambda: not self.queue(), 30)
-
-    @contextmanager
-    def stopped(self, daemon: str) -> Iterator[None]:
-        """Have a daemon ended meanwhile."""
-        self.cluster.stop_daemon(daemon)
-        try:
-            yield
-        finally:
-            self.cluster.start_daemon(daemon)
