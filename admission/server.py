@@ -14,15 +14,12 @@ from admission.permissions import Permissions, ask_api_server
 from admission.policy import NodesView, Policy
 from admission.registration import MUTATE, NAMED, VALIDATE, Registration
 from admission.review import Json, MalformedReviewError, Review, parse
-from admission.sizes import NodeSizes
 from admission.tls import FileStore, Keeper, SecretStore, Store
 from bridge.clock import Clock, SystemClock
 from bridge.config import Config
 from bridge.errors import BridgeError
-from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
-from bridge.kube.prune import prune_node
-from bridge.kube.resources import NODES, Resource
+from bridge.kube.resources import Resource
 from bridge.logs import kv
 from bridge.metrics import ADMISSION_REVIEWS, ADMISSION_SECONDS
 from bridge.serving.certificates import Certificates, expires
@@ -84,7 +81,7 @@ def make_app(policy: Policy) -> flask.Flask:
 class Admission:
     """The whole webhook: server, certificate, registration.
 
-    ``nodes`` gives what each managed node offers; without it a cache of nodes is kept for that.
+    ``nodes`` gives what each managed node offers (:class:`admission.sizes.NodeSizes`).
     """
 
     def __init__(
@@ -92,8 +89,8 @@ class Admission:
         config: Config,
         client: KubeClient,
         supervisor: Supervisor,
+        nodes: NodesView,
         *,
-        nodes: NodesView | None = None,
         clock: Clock = _SYSTEM_CLOCK,
     ) -> None:
         self._config = config
@@ -114,8 +111,6 @@ class Admission:
         """
         config, settings = self._config, self._config.admission
         trusted = frozenset({whoami(self._client), *settings.trusted_users})
-        if self._nodes is None:
-            self._nodes = self._watch_nodes()
         policy = Policy(
             config,
             Permissions(ask_api_server(self._client), self._clock),
@@ -175,16 +170,6 @@ class Admission:
                 "webhook configurations are missing: pods are neither changed nor checked; restart to register again",
                 extra=kv(missing=",".join(missing)),
             )
-
-    def _watch_nodes(self) -> NodesView:
-        cache = Cache(self._client, NODES, name="admission-nodes", prune=prune_node)
-        self._supervisor.spawn("admission-nodes", lambda: cache.run(self._supervisor.stopping))
-        return NodeSizes(
-            lambda: cache.items() if cache.synced else [],
-            scheduler=self._config.scheduler_name,
-            tainted=self._config.nodes.taint,
-            clock=self._clock,
-        )
 
 
 def unregister(config: Config, client: KubeClient) -> list[str]:

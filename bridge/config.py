@@ -80,6 +80,15 @@ class LeaderElection(Section):
         return self
 
 
+class Kubernetes(Section):
+    """How the API server is spoken to."""
+
+    qps: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
+        None, description="Requests a second of scheduler and controllers; null: as fast as the server takes them."
+    )
+    burst: Annotated[int, Field(ge=1, le=100_000)] = Field(100, description="Requests at once, where qps is set.")
+
+
 class Slurm(Section):
     """How slurmrestd is spoken to."""
 
@@ -140,6 +149,7 @@ class Config(Section):
     )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Calls in flight of the scheduler.")
 
+    kubernetes: Kubernetes = Kubernetes()
     slurm: Slurm = Slurm()
     nodes: Nodes = Nodes()
     admission: Admission = Admission()

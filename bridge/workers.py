@@ -41,9 +41,10 @@ class Workers:
         """Whether a call for the key is queued or running."""
         return key in self._busy
 
-    def __len__(self) -> int:
-        """Count the calls queued or running."""
-        return len(self._busy)
+    @property
+    def backlog(self) -> bool:
+        """Whether calls wait for a thread."""
+        return not self._queue.empty()
 
     def submit(self, key: str, call: Callable[[], None], urgency: int = 5) -> bool:
         """Queue a call (smaller ``urgency`` first); ``False`` if one for the key is under way."""

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from admission.server import Admission
+from admission.sizes import NodeSizes
 from bridge import __version__, names
 from bridge.clock import SystemClock
 from bridge.config import Config, jwt_source
 from bridge.errors import BridgeError, KubeError, LostLeadershipError
+from bridge.kube.bucket import Bucket
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
@@ -23,7 +25,7 @@ from bridge.kube.lease import Elector
 from bridge.kube.prune import prune_node, prune_pod
 from bridge.kube.resources import NAMESPACES, NODES, PODS
 from bridge.logs import kv
-from bridge.loop import Sides
+from bridge.loop import Loop, Sides
 from bridge.metrics import BUILD_INFO
 from bridge.serving.health import Health, metrics_app
 from bridge.serving.https import Server
@@ -61,9 +63,16 @@ class Hub:
         self.clock = SystemClock()
         self.identity = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
         self.kube = KubeClient.load(kubeconfig, context, user_agent=f"podbridge/{__version__} {self.identity}")
+        self.nodes = Cache(self.kube, NODES, name="nodes", prune=prune_node, clock=self.clock)
         self.electors: list[Elector] = []
+        self.loops: list[Loop] = []
         self.events = EventRecorder(
-            self.kube.fenced(self._lead_any), component=names.COMPONENT, clock=self.clock, rate=EVENT_RATE, burst=50
+            self.kube.fenced(self._lead_any),
+            component=names.COMPONENT,
+            clock=self.clock,
+            rate=EVENT_RATE,
+            burst=50,
+            busy=lambda: any(loop.workers.backlog for loop in self.loops),
         )
         self._servers: list[Server] = []
 
@@ -96,12 +105,19 @@ class Hub:
 
     def _start(self) -> None:
         if "admission" in self.parts:
-            admission = Admission(self.config, self.kube, self.supervisor)
+            sizes = NodeSizes(
+                self.nodes.items,
+                scheduler=self.config.scheduler_name,
+                tainted=self.config.nodes.taint,
+                clock=self.clock,
+            )
+            admission = Admission(self.config, self.kube, self.supervisor, sizes)
             self.health.ready("admission", admission.ready)
             self.supervisor.spawn("admission-start", lambda: self._patiently(admission.start))
         if "scheduler" in self.parts or "controllers" in self.parts:
             self.health.ready("hub", lambda: "not started yet")
             self.supervisor.spawn("hub-start", lambda: self._patiently(self._start_slurm_side))
+        self.supervisor.spawn("cache-nodes", lambda: self.nodes.run(self.supervisor.stopping))
         self.supervisor.spawn("events", lambda: self.events.run(self.supervisor.stopping))
 
     def _patiently(self, start: Callable[[], Any]) -> None:
@@ -132,16 +148,18 @@ class Hub:
             field_selector=f"spec.schedulerName={config.scheduler_name}",
             clock=self.clock,
         )
-        node_cache = Cache(self.kube, NODES, name="nodes", prune=prune_node, clock=self.clock)
-        sides = Sides(config, self.kube, slurm, poller, pod_cache, node_cache, self.events, cluster, self.clock)
+        limits = config.kubernetes
+        kube = self.kube.limited(Bucket(limits.qps, limits.burst)) if limits.qps else self.kube
+        sides = Sides(config, kube, slurm, poller, pod_cache, self.nodes, self.events, cluster, self.clock)
         for name, part in (("scheduler", Scheduler), ("controllers", Controllers)):
             if name in self.parts:
                 loop = part(sides, self._elector(name))
+                self.loops.append(loop)
                 self.health.live(name, loop.stuck)
                 loop.start(self.supervisor)
-        for cache in (pod_cache, node_cache):
+        for cache in (pod_cache, self.nodes):
             self.health.ready(f"cache-{cache.name}", lambda c=cache: _fresh(c))  # type: ignore[misc]
-            spawn(f"cache-{cache.name}", lambda c=cache: c.run(stopping))  # type: ignore[misc]
+        spawn("cache-pods", lambda: pod_cache.run(stopping))
         self.health.ready("slurm", lambda: _answered(poller))
         self.health.ready("hub", lambda: None)
         spawn("slurm-poller", lambda: poller.run(stopping))

@@ -28,6 +28,7 @@ from bridge.errors import KubeError, KubeUnavailableError
 from bridge.fencing import fence
 from bridge.kube.access import Access, configuration
 from bridge.kube.answers import IDLE, error_of, error_of_status, unavailable
+from bridge.kube.bucket import Bucket
 from bridge.kube.resources import is_collection
 from bridge.metrics import KUBE_REQUESTS
 
@@ -70,6 +71,7 @@ class KubeClient:
         self._agent = user_agent
         self._connect_timeout = connect_timeout
         self._read_timeout = read_timeout
+        self._limit: Bucket | None = None
         self._sleep = sleep
         self._clock = clock
         self._tries = TRIES
@@ -108,6 +110,12 @@ class KubeClient:
         """
         client = copy.copy(self)
         client._check = check
+        return client
+
+    def limited(self, bucket: Bucket) -> KubeClient:
+        """Give a client on the same connections that takes a token, and waits for it, before each request."""
+        client = copy.copy(self)
+        client._limit = bucket
         return client
 
     def hurried(self, read_timeout: float) -> KubeClient:
@@ -260,6 +268,8 @@ class KubeClient:
         if data is not None:
             headers["Content-Type"] = content_type
         renewed = False
+        if self._limit is not None and (wait := self._limit.take()):
+            self._sleep(wait)
         while True:
             try:
                 authorization = self._access.authorization()

@@ -11,7 +11,7 @@ import logging
 import socket
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from bridge.backoff import Backoff
 from bridge.clock import Clock, SystemClock, rfc3339
 from bridge.errors import BridgeError, KubeConflictError, KubeNotFoundError
+from bridge.kube.bucket import Bucket
 from bridge.kube.client import KubeClient, Object
 from bridge.kube.queue import WorkQueue
 from bridge.kube.resources import EVENTS
@@ -33,6 +34,8 @@ SERIES_PERIOD = 10.0
 NOTE_LIMIT = 1024
 NAME_LIMIT = 200
 FIELD_LIMIT = 128
+GIVE_WAY = 0.5
+"""Seconds between two Events while there is something more urgent to do."""
 TRIES = 8
 """With the back-off below: a minute and a half without an API server loses nothing."""
 CLUSTER_NAMESPACE = "default"
@@ -55,26 +58,11 @@ class _Series:
     tries: int = 0
 
 
-class Bucket:
-    """Tokens for a bounded rate: ``rate`` a second, ``burst`` at once."""
-
-    def __init__(self, rate: float, burst: float, clock: Clock) -> None:
-        self._rate, self._burst, self._clock = rate, float(burst), clock
-        self._tokens = self._burst
-        self._at = clock.monotonic()
-
-    def take(self) -> float:
-        """Take a token, and say how many seconds to wait before using it."""
-        now = self._clock.monotonic()
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate) - 1
-        self._at = now
-        return max(0.0, -self._tokens / self._rate)
-
-
 class EventRecorder:
     """Takes events from everywhere, and writes them in :meth:`run`.
 
     At most ``limit`` different ones are remembered; beyond, the oldest is forgotten (counted when it was not written).
+    While ``busy`` says so, they are written two a second: they share the API server with what matters more.
     """
 
     def __init__(
@@ -86,12 +74,14 @@ class EventRecorder:
         rate: float = 50.0,
         burst: int = 100,
         limit: int = 10_000,
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self._client = client
         self._component = component
         self._instance = f"{component}-{socket.gethostname()}"[:FIELD_LIMIT]
         self._clock = clock
         self._limit = limit
+        self._busy = busy
         self._bucket = Bucket(rate, burst, clock)
         self._queue: WorkQueue[Key] = WorkQueue(f"{component}-events", clock=clock, backoff=_BACKOFF)
         self._series: OrderedDict[Key, _Series] = OrderedDict()
@@ -122,7 +112,7 @@ class EventRecorder:
             key = self._queue.get(timeout=0.5)
             if key is None:
                 continue
-            wait = self._bucket.take()
+            wait = max(self._bucket.take(), GIVE_WAY if self._busy() else 0.0)
             if wait and stop.wait(wait):
                 self._queue.add(key)
             else:

@@ -27,7 +27,9 @@ from bridge.errors import (
 from bridge.slurm.models import ApiVersion, JsonObject
 
 WRITES = frozenset({"submit", "cancel", "set_job", "set_node"})
-LISTS = {"job": "jobs", "jobs": "jobs", "jobs/state": "jobs", "nodes": "nodes", "partitions": "partitions"}
+LISTS = {"job": "jobs", "jobs": "jobs", "jobs/state": "jobs", "nodes": "nodes", "partitions": "partitions"} | {
+    "resources": "nodes"
+}
 """The list that an answer must bring."""
 
 UNKNOWN_JOB, UNKNOWN_NODE, ALREADY_DONE = 2017, 2018, 2021
@@ -53,8 +55,8 @@ _JOB_KEYS = frozenset(
 def judge(version: ApiVersion | None, endpoint: str, status: int, body: bytes) -> JsonObject:
     """Return the data of an answer, or raise the error that it stands for.
 
-    ``endpoint`` is a word: ping, diag, submit, cancel, job, jobs, jobs/state, nodes, partitions, set_job, set_node. An
-    empty object stands for "nothing has changed" (304).
+    ``endpoint`` is a word: ping, diag, submit, cancel, job, jobs, jobs/state, resources, nodes, partitions, set_job,
+    set_node. An empty object stands for "nothing has changed" (304).
     """
     if status == 304:
         return {}

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from bridge.slurm.models import Job, JobLink, Known, Node, Partition, Snapshot
-from bridge.slurm.states import Phase, end_of, is_pending, phase
+from bridge.slurm.states import Phase, end_of, is_allocated, is_pending, phase
 
 SAID_ENOUGH = 2
 CONFIRMATIONS = 50
@@ -69,35 +69,67 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Details that a poll needs: ``jobs`` are in the list, ``absent`` no more."""
+    """Details that a poll needs: ``jobs`` are in the list, ``absent`` no more.
+
+    Of ``started`` all is known but the nodes that Slurm has just given them.
+    """
 
     jobs: tuple[int, ...] = ()
     absent: tuple[int, ...] = ()
+    started: tuple[int, ...] = ()
 
     def in_bulk(self, total: int) -> bool:
         """Whether one list of all ``total`` jobs is cheaper."""
         return len(self.jobs) > 1 and len(self.jobs) * BULK_FACTOR > total
 
 
-def wanted(view: View, states: States, expected: Mapping[int, Expected], began: float, budget: int) -> Wanted:
+def wanted(
+    view: View,
+    states: States,
+    expected: Mapping[int, Expected],
+    began: float,
+    budget: int,
+    *,
+    allocations: bool = False,
+) -> Wanted:
     """Say which jobs to ask for: new ones, changed ones, vanished ones, and ``budget`` of those that wait.
 
     The last are what keeps the reason of a waiting job fresh, those never asked for first and then the oldest: a fixed
-    number, however many wait.
+    number, however many wait. ``allocations``: the nodes of a job can be asked for alone.
     """
     ours = view.snapshot.jobs
     asked: list[int] = []
+    started: list[int] = []
     waiting: list[int] = []
     for job_id, now in states.items():
         if _is_news(view, job_id, now, expected):
-            asked.append(job_id)
+            has_started = allocations and is_allocated(now) and _waited(ours.get(job_id), expected.get(job_id))
+            (started if has_started else asked).append(job_id)
         elif is_pending(now) and (job_id in expected or (job_id in ours and not ours[job_id].missing)):
             waiting.append(job_id)
     waiting.sort(key=lambda job_id: (view.detailed.get(job_id, 0), job_id))
     absent = [job_id for job_id in (*ours, *(expected.keys() - ours.keys())) if job_id not in states]
     doubtful = [job_id for job_id in absent if _in_doubt(ours.get(job_id), expected.get(job_id), began)]
     doubtful.sort(key=lambda job_id: (job_id not in ours or not ours[job_id].missing, job_id))
-    return Wanted((*asked, *waiting[:budget]), tuple(doubtful[:CONFIRMATIONS]))
+    return Wanted((*asked, *waiting[:budget]), tuple(doubtful[:CONFIRMATIONS]), tuple(started))
+
+
+def _waited(known: Known | None, expected: Expected | None) -> bool:
+    """Whether a job is surely ours, and waited when it was last seen."""
+    if known is not None:
+        return not known.missing and is_pending(known.job.states)
+    return expected is not None and expected.sure
+
+
+def started(view: View, expected: Mapping[int, Expected], job_id: int, states: frozenset[str]) -> Job:
+    """Give a job of ours that waited when it was last seen, as it is now, but for its nodes and the time of its start.
+
+    Only for jobs that :func:`wanted` has named as started.
+    """
+    known = view.snapshot.jobs.get(job_id)
+    if known is not None:
+        return replace(known.job, states=states, reason="", description="")
+    return Job(job_id, states, expected[job_id].link)
 
 
 def _is_news(view: View, job_id: int, now: frozenset[str], expected: Mapping[int, Expected]) -> bool:

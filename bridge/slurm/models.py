@@ -166,6 +166,8 @@ class ApiVersion:
     node_updates: bool = True
     admin_comment: bool = True
     other_users: bool = True
+    allocations: bool = False
+    """Whether ``resources/{job}`` is served: the nodes of one job for half of what its details cost."""
     default_partition: bool = False
     """Whether partitions tell which of them is the default."""
 

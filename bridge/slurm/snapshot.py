@@ -17,11 +17,11 @@ from dataclasses import replace
 from bridge.backoff import Backoff
 from bridge.clock import Clock, SystemClock
 from bridge.config import Config
-from bridge.errors import BridgeError, SlurmNotFoundError
+from bridge.errors import BridgeError, SlurmNotFoundError, SlurmRefusedError
 from bridge.logs import kv
 from bridge.metrics import SNAPSHOT_AGE, SNAPSHOT_JOBS
 from bridge.slurm.client import SlurmClient
-from bridge.slurm.merging import MOST_SINGLES, Answers, Expected, View, is_busy, merge, wanted
+from bridge.slurm.merging import MOST_SINGLES, Answers, Expected, States, View, is_busy, merge, started, wanted
 from bridge.slurm.models import Job, JobLink, Snapshot
 from bridge.slurm.states import Phase, phase
 
@@ -157,13 +157,16 @@ class Poller:
         details: dict[int, Job] = {}
         if self._client.version.job_states:
             states = self._client.job_states()
-            needed = wanted(view, states, expected, began, self._settings.detail_budget)
-            singles, asked = needed.jobs[:MOST_SINGLES], set(needed.jobs)
+            allocations = self._client.version.allocations
+            needed = wanted(view, states, expected, began, self._settings.detail_budget, allocations=allocations)
+            details = self._allocations(view, states, expected, needed.started[:MOST_SINGLES])
+            room = MOST_SINGLES - len(needed.started)
+            singles, asked = needed.jobs[: max(0, room)], set(needed.jobs)
             if needed.in_bulk(len(states)):
-                details = {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
+                details |= {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
                 singles = ()
-            self._backlog = bool(singles) and len(singles) < len(needed.jobs)
-            log.debug("asking", extra=kv(listed=len(states), wanted=len(asked), singles=len(singles)))
+            self._backlog = len(needed.started) > MOST_SINGLES or 0 < len(singles) < len(needed.jobs)
+            log.debug("asking", extra=kv(listed=len(states), wanted=len(asked), started=len(needed.started)))
         else:
             # by slurmctld's own clock, read beforehand: no change can slip through
             moment = self._client.server_time()
@@ -181,6 +184,26 @@ class Poller:
                 unknown.add(job_id)
         answers = Answers(began, states, details, unknown)
         return (self._with_nodes(answers) if self._nodes_due(view, expected, began) else answers), moment
+
+    def _allocations(
+        self, view: View, states: States, expected: dict[int, Expected], job_ids: tuple[int, ...]
+    ) -> dict[int, Job]:
+        """Ask for the nodes of jobs that have just started; those that have lost them again are left for the next poll.
+
+        The time of the start is not told: that of the last look at which it had not started stands in.
+        """
+        details = {}
+        for job_id in job_ids:
+            try:
+                nodes = self._client.allocation(job_id)
+            except SlurmRefusedError:
+                continue
+            job = started(view, expected, job_id, states[job_id])
+            hope = expected.get(job_id)
+            before = max(view.snapshot.began, hope.since if hope else 0.0)
+            earliest = self._clock.time() - (self._clock.monotonic() - before)
+            details[job_id] = replace(job, nodes=nodes, start_time=earliest)
+        return details
 
     def _nodes_due(self, view: View, expected: dict[int, Expected], began: float) -> bool:
         period = NODES_BUSY if expected or is_busy(view.snapshot) else NODES_IDLE

@@ -123,7 +123,10 @@ def _pod(view: View, pod: Pod, open_uids: set[str]) -> Action | None:
     if known is None:
         return Ask(pod, labelled)
     if known.job.link is not None and not any(ref.uid == pods.uid(pod) for ref in known.job.link.pods):
-        return None
+        # a slurmctld that has lost its state counts from one again
+        if not pods.is_bound(pod) or not _seen_enough(view, pod):
+            return None
+        return End(pod, labelled, GONE_REASON, f"{GONE_TEXT}: its number is another job's now")
     if not _lives(known):
         return _end(pod, known) if known.said >= 2 else None
     if pods.is_bound(pod) and _displaced(view, pod, known):
@@ -171,6 +174,12 @@ def _displaced(view: View, pod: Pod, known: Known) -> bool:
     if not moved:
         view.memory.displaced.pop(uid, None)
         return False
+    return _seen_enough(view, pod)
+
+
+def _seen_enough(view: View, pod: Pod) -> bool:
+    """Count in how many different answers a bound pod's job was not where it should be; whether that is enough."""
+    uid = pods.uid(pod)
     sequence, times = view.memory.displaced.get(uid, (view.snapshot.sequence, 0))
     if view.snapshot.sequence > sequence or times == 0:
         times += 1

@@ -22,11 +22,14 @@ import yaml
 
 from admission.registration import Registration
 from admission.server import Admission, unregister
+from admission.sizes import NodeSizes
 from bridge import names
 from bridge.config import Config
 from bridge.errors import KubeError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
+from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
-from bridge.kube.resources import MUTATING_WEBHOOKS, PODS, SECRETS, VALIDATING_WEBHOOKS, Resource
+from bridge.kube.prune import prune_node
+from bridge.kube.resources import MUTATING_WEBHOOKS, NODES, PODS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from bridge.threads import Supervisor
 
 pytestmark = pytest.mark.real
@@ -102,7 +105,10 @@ def hub(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simp
     )
     client = KubeClient.load(str(cluster.podbridge_kubeconfig))
     supervisor = Supervisor()
-    admission = Admission(config, client, supervisor)
+    nodes = Cache(client, NODES, name="nodes", prune=prune_node)
+    supervisor.spawn("nodes", lambda: nodes.run(supervisor.stopping))
+    sizes = NodeSizes(nodes.items, scheduler=SCHEDULER, tainted=False)
+    admission = Admission(config, client, supervisor, sizes)
     admission.start()
     admin = KubeClient.load(str(cluster.kubeconfig))
     user = KubeClient.load(str(cluster.user_kubeconfig("alice", ["students"])))

@@ -250,3 +250,53 @@ class TestStory:
         world.cluster.run_slurm("scontrol", "update", f"nodename={node}", "state=resume", check=False)
         until("in use again", lambda: "DOWN" not in world.node(node)[0], 30)
         until("uncordoned", lambda: not world.kube_node(node)["spec"].get("unschedulable"), 40)
+
+    def test_14_a_job_that_is_preempted_ends_its_pod(self, world):
+        low = [world.create(cpu="120") for _ in range(4)]
+        for pod in low:
+            world.running(pod)
+        urgent = world.create(cpu="100", job={"partition": "urgent"})
+        world.running(urgent)
+        until("one of them told", lambda: any(world.events(pod, "Preempted") for pod in low), 20)
+        victim = next(pod for pod in low if world.events(pod, "Preempted"))
+        world.gone(victim)
+        assert all(world.get(pod)["status"]["phase"] == "Running" for pod in low if pod is not victim)
+        world.clear()
+
+    def test_15_a_job_that_is_put_back_into_the_queue_ends_its_pod(self, world):
+        pod = world.create()
+        world.running(pod)
+        job = str(world.labelled(pod))
+        if world.cluster.options.slurm == "26.05":
+            said = world.cluster.run_slurm("scontrol", "requeue", job, check=False)
+            time.sleep(3)
+            assert world.get(pod)["status"]["phase"] == "Running", said  # nothing runs that could be run again
+        else:
+            world.slurm("scontrol", "update", f"jobid={job}", "requeue=1")  # placeholders ask for the contrary
+            world.slurm("scontrol", "requeue", job)
+            until("told", lambda: world.events(pod, "Requeued") or world.events(pod, "JobCompleted"), 40)
+            world.gone(pod)
+            until("the job gone", lambda: int(job) not in world.queue(), 40)
+        world.clear()
+
+    def test_16_jobs_of_which_slurm_knows_nothing_any_more(self, world):
+        """Months of downtime, or a slurmctld that has lost its state and counts from one again."""
+        seen = world.create()
+        world.running(seen)
+        unseen = world.create()
+        world.running(unseen)
+        world.cluster.stop_podbridge()
+        world.cluster.stop_daemon("slurmctld")
+        for file in (world.cluster.state / "slurm" / "state").iterdir():
+            if file.is_file():
+                file.unlink()
+        world.cluster.start_daemon("slurmctld")
+        world.cluster.start_podbridge(("admission",))
+        waiting = world.create()  # gets a number that one of the others had
+        world.cluster.stop_podbridge()
+        world.cluster.start_podbridge()
+        for pod in (seen, unseen):
+            until("told", lambda pod=pod: world.events(pod, "JobGone"), 40)
+            world.gone(pod)
+        world.running(waiting)
+        world.clear()

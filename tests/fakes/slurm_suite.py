@@ -112,6 +112,17 @@ class SlurmSuite:
         assert states.is_pending(client.job(done.job_id).states)
         client.cancel(done.job_id)
 
+    def test_the_nodes_of_a_job_alone(self, client: SlurmClient, running: Any) -> None:
+        if not client.version.allocations:
+            return
+        job = running(ask(client))
+        assert client.allocation(job.job_id) == job.nodes
+        waiting = client.submit(ask(client, cpus=9999)).job_id
+        for none in (waiting, 987654):
+            with pytest.raises(SlurmRefusedError, match="resources: "):
+                client.allocation(none)
+        client.cancel(waiting)
+
     def test_lists_agree_with_single_answers(self, client: SlurmClient, running: Any) -> None:
         job = running(ask(client))
         assert {each.job_id: each for each in client.jobs()}[job.job_id].nodes == job.nodes

@@ -184,6 +184,8 @@ class FakeSlurm:
             return self._list(version, query)
         if head == "job" and tail.isdigit():
             return self._one(version, method, int(tail), body)
+        if head == "resources" and version.allocations:
+            return self._resources(int(tail))
         if path == "nodes":
             return self._json(200, {"nodes": [self._node(node, old) for node in self.nodes.values()]})
         if path == "partitions":
@@ -260,6 +262,12 @@ class FakeSlurm:
                 return self._error(422, 2015, "Requested partition configuration not available now", results=None)
             return self._json(200, {"results": None})
         return self._json(200, {"jobs": [self._job(job, version)]})
+
+    def _resources(self, job_id: int) -> Answer:
+        job = self.jobs.get(job_id)
+        if job is None or not job.nodes:
+            return self._error(500, 2017, "Invalid job id specified", nodes=[])
+        return self._json(200, {"nodes": [{"node": name, "mem_alloc": 16} for name in hostlist.expand(job.nodes)]})
 
     def _job(self, job: FakeJob, version: ApiVersion) -> dict[str, Any]:
         number: Callable[[int], Any] = _number if version.numbers else int

@@ -107,6 +107,14 @@ def test_somebody_elses_job_on_the_label_ends_nothing():
     assert look([pod()], snapshot(known(5, "CANCELLED", "other", said=5))) == []
 
 
+def test_a_number_that_has_become_another_pods_job_ends_the_pod_after_three_answers():
+    memory = decide.Memory()
+    pods_of_it = [pod(), pod("u3", node=None, phase="Pending")]
+    answers = [look(pods_of_it, snapshot(known(5, "RUNNING", "other"), sequence=n), memory) for n in (7, 8, 9)]
+    assert [len(actions) for actions in answers] == [1, 1, 2]  # and each time the other pod's orphan is looked into
+    assert [a.reason for a in answers[-1] if isinstance(a, decide.End)] == ["JobGone"]
+
+
 def test_a_waiting_pod_ends_only_when_its_job_was_cancelled():
     waiting = pod(node=None, phase="Pending")
     (action,) = look([waiting], snapshot(known(5, "CANCELLED", said=2)))

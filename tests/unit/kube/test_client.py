@@ -14,6 +14,7 @@ import urllib3
 from bridge import errors
 from bridge.clock import FakeClock
 from bridge.kube import access
+from bridge.kube.bucket import Bucket
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import PODS, SECRETS
 from tests.fakes.kube_api import FakeApi, Handler, Request
@@ -50,6 +51,17 @@ def test_content_type_of_patches(api: FakeApi, client: KubeClient, kind: Any, co
     assert api.requests[-1].headers["Content-Type"] == content_type
     assert api.requests[-1].query == {"fieldManager": "me", "force": "true"}
     assert api.requests[-1].headers["User-Agent"] == "podbridge"
+
+
+def test_a_limited_client_waits_for_its_tokens(api: FakeApi, client: KubeClient) -> None:
+    waits: list[float] = []
+    client._sleep = waits.append
+    limited = client.limited(Bucket(2, 1, FakeClock(0)))
+    for _ in range(3):
+        limited.get(PODS.path("ns"))
+    client.get(PODS.path("ns"))
+    assert waits == [0.5, 1.0]
+    assert len(api.requests) == 4
 
 
 def test_metadata_only(api: FakeApi, client: KubeClient) -> None:

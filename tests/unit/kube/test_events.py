@@ -8,8 +8,9 @@ from prometheus_client import REGISTRY
 
 from bridge.clock import FakeClock
 from bridge.kube import events
+from bridge.kube.bucket import Bucket
 from bridge.kube.client import KubeClient
-from bridge.kube.events import Bucket, EventRecorder, reference
+from bridge.kube.events import EventRecorder, reference
 from tests.fakes.cache_suite import eventually
 from tests.fakes.kube_api import FakeApi, Handler, Request
 
@@ -193,6 +194,33 @@ def test_oldest_are_dropped_beyond_the_limit(api: FakeApi, client: KubeClient, c
 def test_never_raises(recorder: EventRecorder, odd: Any) -> None:
     recorder.event(odd, "R", "m")
     recorder.event(POD, None, None)  # type: ignore[arg-type]
+
+
+def test_events_give_way_while_there_is_more_urgent_work(
+    api: FakeApi, client: KubeClient, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = True
+    recorder = EventRecorder(client, clock=clock, busy=lambda: busy)
+    waits: list[float] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0)
+            return self.is_set()
+
+    stop = Stop()
+    for number in range(3):
+        recorder.event(POD, "R", str(number))
+    thread = threading.Thread(target=recorder.run, args=(stop,), daemon=True)
+    thread.start()
+    eventually(lambda: len(written(api)) == 3)
+    busy = False
+    recorder.event(POD, "R", "later")
+    eventually(lambda: len(written(api)) == 4)
+    assert waits == [events.GIVE_WAY] * 3
+    stop.set()
+    recorder.event(POD, "Last", "o")
+    thread.join(5)
 
 
 def test_bucket() -> None:

@@ -17,6 +17,7 @@ from bridge.slurm.merging import (
     Wanted,
     is_busy,
     merge,
+    started,
     wanted,
 )
 from bridge.slurm.models import Job, JobLink, Known, PodRef, Snapshot
@@ -200,6 +201,22 @@ def test_a_detail_that_did_not_come_is_asked_for_again() -> None:
     view = step(view, {1: "RUNNING", 2: "RUNNING"})
     assert view.snapshot.jobs[1].job.states == {"PENDING"}
     assert needs(view, {1: "RUNNING", 2: "RUNNING"}).jobs == (1, 2)
+
+
+def test_of_a_job_of_ours_that_starts_only_the_nodes_are_news() -> None:
+    view = step(View(), {1: "PENDING", 2: "PENDING"}, {1: job(1, "PENDING"), 2: job(2, "PENDING", THEIRS)})
+    hope = {3: Expected(OURS, 0.0), 4: Expected(OURS, 0.0, sure=False)}
+    states = {number: word("RUNNING") for number in (1, 2, 3, 4)}
+    asked = wanted(view, states, hope, 1e9, 0, allocations=True)
+    assert asked.started == (1, 3)
+    assert asked.jobs == (2, 4)
+    assert wanted(view, states, hope, 1e9, 0).jobs == (1, 2, 3, 4)
+    assert started(view, hope, 1, word("RUNNING")) == job(1, "RUNNING")
+    assert started(view, hope, 3, word("RUNNING")) == job(3, "RUNNING")
+    # another change of a job that runs is looked at whole
+    running = step(view, {1: "RUNNING"}, {1: job(1, "RUNNING", nodes=("n1",))})
+    again = wanted(running, {1: word("RUNNING CONFIGURING")}, {}, 1e9, 0, allocations=True)
+    assert (again.jobs, again.started) == ((1,), ())
 
 
 def test_a_bulk_list_where_it_is_cheaper() -> None:

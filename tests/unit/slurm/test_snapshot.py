@@ -96,8 +96,39 @@ def test_a_start_costs_one_question(scene: Scene) -> None:
         scene.slurm.start(job_id)
     scene.poll()
     scene.slurm.start(ids[0], "node-[1-2]")
-    assert f"GET job/{ids[0]}?flags=MIXED" in scene.asked()
-    assert scene.poller.snapshot.jobs[ids[0]].job.nodes == ("node-1", "node-2")
+    asked = scene.asked()
+    assert f"GET resources/{ids[0]}" in asked
+    assert f"GET job/{ids[0]}?flags=MIXED" not in asked
+    job = scene.poller.snapshot.jobs[ids[0]].job
+    assert job.nodes == ("node-1", "node-2")
+    assert job.start_time == scene.clock.time() - 1  # when it was last seen waiting
+
+
+def test_a_job_that_ran_before_the_first_list_about_it(scene: Scene) -> None:
+    scene.poll()
+    job_id = scene.client.submit(JobRequest("n", link("new"), external=True)).job_id
+    scene.poller.expect(job_id, link("new"))
+    scene.slurm.start(job_id, "node-3")
+    assert [call for call in scene.asked() if str(job_id) in call] == [f"GET resources/{job_id}"]
+    assert scene.poller.snapshot.jobs[job_id].job.nodes == ("node-3",)
+    assert scene.poller.snapshot.by_uid == {"new": (job_id,)}
+
+
+def test_a_start_taken_back_before_its_nodes_were_asked_for(scene: Scene) -> None:
+    job_id = scene.add("a")
+    scene.poll()
+
+    def meanwhile(method: str, path: str) -> None:
+        if "/resources/" in path:
+            scene.slurm.requeue(job_id)
+
+    scene.slurm.start(job_id)
+    scene.slurm.fault = meanwhile
+    assert scene.poll().jobs[job_id].job.nodes == ()
+    scene.slurm.fault = None
+    assert scene.poll().jobs[job_id].job.states == {"PENDING", "REQUEUED"}
+    scene.slurm.start(job_id, "node-2")
+    assert scene.poll().jobs[job_id].job.nodes == ("node-2",)
 
 
 def test_a_submitted_job_is_in_the_next_snapshot(scene: Scene) -> None:
