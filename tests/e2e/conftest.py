@@ -5,7 +5,6 @@ import pytest
 from cluster import Cluster
 from cluster.world import World
 
-
 URGENT = (
     "PreemptType=preempt/partition_prio",
     "PreemptMode=CANCEL",
