@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ GATHER = 0.05
 """Seconds for which changes are gathered before the next look."""
 IDLE = 1.0
 """Seconds after which is looked anyway: back-offs end without any event."""
-REST = 9.0
-"""Times as long as a look took is the pause after it (``IDLE`` at most): deciding takes a tenth of a core."""
+REST = 19.0
+"""Times the processor time of a look is the pause after it (``IDLE`` at most): deciding takes a twentieth of a core."""
 STUCK = 60.0
 """Seconds without a turn after which the loop counts as stuck."""
 
@@ -95,12 +96,13 @@ class Loop(ABC):
                 return
             self._changed.clear()
             self._progress = sides.clock.monotonic()
+            began = time.thread_time()
             if self._leads() and sides.pods.synced and sides.nodes.synced and sides.poller.snapshot.sequence:
                 try:
                     self.look()
                 except BridgeError as error:
                     log.warning("no decision this time", extra=kv(loop=self.name, error=error))
-            self._took = sides.clock.monotonic() - self._progress
+            self._took = time.thread_time() - began
 
     def _leads(self) -> bool:
         if self._elector is not None and not self._elector.held:

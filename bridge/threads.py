@@ -4,9 +4,47 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 log = logging.getLogger(__name__)
+
+
+def at_once(threads: int, call: Callable[[K], V], items: Iterable[K]) -> dict[K, V]:
+    """Call for each item, up to ``threads`` of them at a time; gives the results by item.
+
+    After an error no further call is begun, and the first one is raised once those under way have ended.
+    """
+    left = list(items)
+    if min(threads, len(left)) <= 1:
+        return {item: call(item) for item in left}
+    results: dict[K, V] = {}
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        while not errors:
+            try:
+                item = left.pop()
+            except IndexError:
+                return
+            try:
+                results[item] = call(item)
+            except BaseException as error:
+                errors.append(error)
+
+    helpers = [threading.Thread(target=run, daemon=True) for _ in range(min(threads, len(left)) - 1)]
+    left.reverse()
+    for helper in helpers:
+        helper.start()
+    run()
+    for helper in helpers:
+        helper.join()
+    if errors:
+        raise errors[0]
+    return results
 
 
 class Supervisor:

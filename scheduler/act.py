@@ -151,9 +151,11 @@ class Actor:
     def _refused(self, pod: decide.Pod, error: BridgeError, backoff: Backoff) -> None:
         attempt = self._attempts.of(pods.uid(pod))
         backoff = NO_NODE if isinstance(error, NoNodeError) else backoff
+        again = attempt.problem == (error.reason, str(error))
         attempt.failed(self._clock.monotonic(), backoff, error.reason, str(error))
         self._events.event(pod, error.reason, str(error), warning=True)
-        log.info("not submitted", extra=kv(pod=pods.key(pod), reason=error.reason, error=error))
+        level = logging.DEBUG if again else logging.INFO
+        log.log(level, "not submitted", extra=kv(pod=pods.key(pod), reason=error.reason, error=error))
 
     def _hold(self, pod: decide.Pod, job_id: int) -> None:
         try:

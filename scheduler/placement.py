@@ -41,9 +41,17 @@ class Placements:
         self._slurm_nodes = slurm_nodes
         self._partitions = partitions
         self._known: dict[str, Placement] = {}
+        self._by_uid: dict[str, tuple[Mapping[str, Any], Placement]] = {}
 
     def of(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
         """Give the placement of a pod."""
+        uid = pod["metadata"].get("uid", "")
+        seen = self._by_uid.get(uid)
+        if seen is None or seen[0] is not pod:  # objects of the cache are never changed, but replaced
+            seen = self._by_uid[uid] = (pod, self._find(pod, default_partition))
+        return seen[1]
+
+    def _find(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
         partition = (pod["metadata"].get("annotations") or {}).get(names.PARTITION) or default_partition
         spec = pod["spec"]
         shape = json.dumps(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import secrets
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 PARTS = ("admission", "scheduler", "controllers")
 SWITCH_INTERVAL = 0.001
 """Seconds after which a computing thread gives way: answers from sockets wait that long for a decision to end."""
+GC_THRESHOLD = 50_000
+"""New objects between two looks for cycles: they cost as much as there are objects, and caches hold many."""
 EVENT_RATE = 15.0
 """Events a second: they share the API server with bindings, which matter more."""
 STALE = 60.0
@@ -79,6 +82,7 @@ class Hub:
     def run(self) -> int:
         """Run until a signal or until a thread dies; gives the exit status."""
         sys.setswitchinterval(SWITCH_INTERVAL)
+        gc.set_threshold(GC_THRESHOLD, 50, 50)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.supervisor.stop())
         BUILD_INFO.labels(__version__).set(1)

@@ -67,6 +67,7 @@ class Cache:
         self._backoff = backoff
         self._rand = rand
         self._store = Store()
+        self._objects = CACHE_OBJECTS.labels(name)
         self._version = ""  # where the next watch begins; empty: list first
         self._highest = ""
         self._confirmed = -math.inf
@@ -211,7 +212,7 @@ class Cache:
         for change in changes:
             for fn in self._subscribers:
                 fn(*change)
-        CACHE_OBJECTS.labels(self.name).set(len(self._store))
+        self._objects.set(len(self._store))
 
     def _confirm(self) -> None:
         self._confirmed = self._clock.monotonic()

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any, Literal
 from urllib.parse import urlencode
 
@@ -46,6 +47,7 @@ TRIES = 3
 LONGEST_WAIT = 10.0
 PIECE = 1 << 16
 _SYSTEM_CLOCK = SystemClock()
+_counter = cache(KUBE_REQUESTS.labels)
 _BROKEN = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError)
 
 
@@ -315,7 +317,7 @@ class KubeClient:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _count(self, method: str, status: int) -> None:
-        KUBE_REQUESTS.labels(method, str(status)).inc()
+        _counter(method, str(status)).inc()
 
 
 def _parsed(what: str, status: int, answer: bytes) -> Object:

@@ -95,7 +95,7 @@ def wanted(
     """Say which jobs to ask for: new ones, changed ones, vanished ones, and ``budget`` of those that wait.
 
     The last are what keeps the reason of a waiting job fresh, those never asked for first and then the oldest: a fixed
-    number, however many wait. ``allocations``: the nodes of a job can be asked for alone.
+    number, however many wait, and less where many start. ``allocations``: the nodes of a job can be asked for alone.
     """
     ours = view.snapshot.jobs
     asked: list[int] = []
@@ -111,7 +111,8 @@ def wanted(
     absent = [job_id for job_id in (*ours, *(expected.keys() - ours.keys())) if job_id not in states]
     doubtful = [job_id for job_id in absent if _in_doubt(ours.get(job_id), expected.get(job_id), began)]
     doubtful.sort(key=lambda job_id: (job_id not in ours or not ours[job_id].missing, job_id))
-    return Wanted((*asked, *waiting[:budget]), tuple(doubtful[:CONFIRMATIONS]), tuple(started))
+    room = min(budget, max(1, budget - len(started)))
+    return Wanted((*asked, *waiting[:room]), tuple(doubtful[:CONFIRMATIONS]), tuple(started))
 
 
 def _waited(known: Known | None, expected: Expected | None) -> bool:

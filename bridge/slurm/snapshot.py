@@ -24,6 +24,7 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.merging import MOST_SINGLES, Answers, Expected, States, View, is_busy, merge, started, wanted
 from bridge.slurm.models import Job, JobLink, Snapshot
 from bridge.slurm.states import Phase, phase
+from bridge.threads import at_once
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ _WAKE_GAP = 0.25
 REST = 0.5
 """Times as long as a poll took is the pause after it, at least."""
 _STOP_CHECK = 0.25
+ASKERS = 3
+"""Questions about single jobs under way at once: slurmrestd answers four calls at a time by default."""
 
 
 class Poller:
@@ -159,9 +162,8 @@ class Poller:
             states = self._client.job_states()
             allocations = self._client.version.allocations
             needed = wanted(view, states, expected, began, self._settings.detail_budget, allocations=allocations)
-            details = self._allocations(view, states, expected, needed.started[:MOST_SINGLES])
-            room = MOST_SINGLES - len(needed.started)
-            singles, asked = needed.jobs[: max(0, room)], set(needed.jobs)
+            details = self._started(view, states, expected, needed.started[:MOST_SINGLES])
+            singles, asked = needed.jobs[: max(0, MOST_SINGLES - len(needed.started))], set(needed.jobs)
             if needed.in_bulk(len(states)):
                 details |= {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
                 singles = ()
@@ -176,34 +178,40 @@ class Poller:
             details = {job.job_id: job for job in jobs or ()}
             needed = wanted(view, states, expected, began, 0)
             singles = ()
-        unknown = set()
-        for job_id in (*singles, *needed.absent):
-            try:
-                details[job_id] = self._client.job(job_id)
-            except SlurmNotFoundError:
-                unknown.add(job_id)
+        found = at_once(ASKERS, self._job, (*singles, *needed.absent))
+        unknown = {job_id for job_id, job in found.items() if job is None}
+        details |= {job_id: job for job_id, job in found.items() if job is not None}
         answers = Answers(began, states, details, unknown)
         return (self._with_nodes(answers) if self._nodes_due(view, expected, began) else answers), moment
 
-    def _allocations(
+    def _started(
         self, view: View, states: States, expected: dict[int, Expected], job_ids: tuple[int, ...]
     ) -> dict[int, Job]:
-        """Ask for the nodes of jobs that have just started; those that have lost them again are left for the next poll.
+        """Ask for the nodes of jobs that have just started.
 
         The time of the start is not told: that of the last look at which it had not started stands in.
         """
         details = {}
-        for job_id in job_ids:
-            try:
-                nodes = self._client.allocation(job_id)
-            except SlurmRefusedError:
-                continue
-            job = started(view, expected, job_id, states[job_id])
-            hope = expected.get(job_id)
-            before = max(view.snapshot.began, hope.since if hope else 0.0)
-            earliest = self._clock.time() - (self._clock.monotonic() - before)
-            details[job_id] = replace(job, nodes=nodes, start_time=earliest)
+        for job_id, nodes in at_once(ASKERS, self._allocation, job_ids).items():
+            if nodes:  # else it has lost them again: the next poll tells
+                hope = expected.get(job_id)
+                before = max(view.snapshot.began, hope.since if hope else 0.0)
+                earliest = self._clock.time() - (self._clock.monotonic() - before)
+                job = started(view, expected, job_id, states[job_id])
+                details[job_id] = replace(job, nodes=nodes, start_time=earliest)
         return details
+
+    def _allocation(self, job_id: int) -> tuple[str, ...]:
+        try:
+            return self._client.allocation(job_id)
+        except SlurmRefusedError:
+            return ()
+
+    def _job(self, job_id: int) -> Job | None:
+        try:
+            return self._client.job(job_id)
+        except SlurmNotFoundError:
+            return None
 
     def _nodes_due(self, view: View, expected: dict[int, Expected], began: float) -> bool:
         period = NODES_BUSY if expected or is_busy(view.snapshot) else NODES_IDLE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,6 +23,7 @@ from bridge.slurm.models import JsonObject
 _CHUNK = 1 << 16
 LARGEST_ANSWER = 1 << 29
 """Bytes. 20,000 jobs, more than Slurm keeps by default, are 180 MB."""
+_counter, _seconds = cache(SLURM_REQUESTS.labels), cache(SLURM_REQUEST_SECONDS.labels)
 _NOT_SENT = frozenset(
     (
         *("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "ConnectionRefusedError"),
@@ -93,8 +95,8 @@ class Transport:
                 raise SlurmUnknownOutcomeError(why) from error
             raise SlurmUnavailableError(why) from error
         finally:
-            SLURM_REQUESTS.labels(endpoint, code).inc()
-            SLURM_REQUEST_SECONDS.labels(endpoint).observe(self._clock.monotonic() - began)
+            _counter(endpoint, code).inc()
+            _seconds(endpoint).observe(self._clock.monotonic() - began)
 
     def _prepared(
         self, method: str, path: str, headers: dict[str, str], body: JsonObject | None

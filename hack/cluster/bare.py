@@ -211,8 +211,8 @@ def straight_line_with_creation(world: World, count: int, threads: int) -> float
 
 
 def said(world: World, message: str, name: str = "scheduler") -> list[float]:
-    """When a scheduler has logged a message: to look at the API server instead would take from what is measured."""
-    lines = world.cluster.processes.log(name).read_text().splitlines()
+    """When a scheduler has logged a message since its start: to ask the API server would take from what is measured."""
+    lines = world.cluster.processes.log(name).read_text().rpartition('"msg": "starting"')[2].splitlines()
     return [json.loads(line)["ts"] for line in lines if f'"msg": "{message}"' in line and line.endswith("}")]
 
 
