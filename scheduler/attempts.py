@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from bridge.backoff import Backoff
@@ -59,7 +60,7 @@ class Attempts:
             attempt = self.by_uid[uid] = Attempt()
         return attempt
 
-    def forget_all_but(self, uids: set[str]) -> None:
+    def forget_all_but(self, uids: Set[str]) -> None:
         """Drop the memory of pods that wait no more."""
         for uid in self.by_uid.keys() - uids:
             del self.by_uid[uid]

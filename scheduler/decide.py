@@ -128,8 +128,7 @@ def decide(view: View) -> list[Action]:
     ready = view.snapshot.sequence > 0 and view.snapshot.began >= view.led_since
     if not ready:
         return []
-    waiting = [pod for pod in view.pods if not pods.is_bound(pod) and not pods.is_finished(pod)]
-    waiting.sort(key=_urgency)
+    waiting = sorted(filter(pods.is_open, view.pods), key=_urgency)
     actions = (_one(view, pod, view.attempts.of(pods.uid(pod))) for pod in waiting)
     return [action for action in actions if action is not None]
 

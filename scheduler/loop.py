@@ -34,10 +34,10 @@ class Scheduler(Loop):
     def look(self) -> None:
         """Decide for all waiting pods."""
         snapshot = self.sides.poller.snapshot
-        waiting = [pod for pod in self.sides.pods.items() if not pods.is_bound(pod) and not pods.is_finished(pod)]
-        self._attempts.forget_all_but({pods.uid(pod) for pod in waiting})
+        waiting = self.sides.pods.picked()
+        self._attempts.forget_all_but(waiting.keys())
         view = decide.View(
-            pods=[pod for pod in waiting if not self.workers.busy(pods.uid(pod))],
+            pods=[pod for uid, pod in waiting.items() if not self.workers.busy(uid)],
             snapshot=snapshot,
             placements=self._place(snapshot),
             attempts=self._attempts,

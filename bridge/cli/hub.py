@@ -34,6 +34,7 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Snapshot
 from bridge.slurm.snapshot import Poller
 from bridge.threads import Supervisor
+from bridge.workload.pods import is_open
 from controllers.loop import Controllers
 from scheduler.loop import Scheduler
 
@@ -149,6 +150,7 @@ class Hub:
             PODS,
             name="pods",
             prune=prune_pod,
+            pick=is_open,
             field_selector=f"spec.schedulerName={config.scheduler_name}",
             clock=self.clock,
         )

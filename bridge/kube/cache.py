@@ -38,7 +38,8 @@ _CLOCK = SystemClock()
 class Cache:
     """A view of one kind, optionally of one namespace or selection. Objects in it are read-only and shared.
 
-    ``prune`` gets every object and gives what is kept of it (``metadata.managedFields`` are gone already).
+    ``prune`` gets every object and gives what is kept of it (``metadata.managedFields`` are gone already). ``pick``
+    says which of these :meth:`picked` gives.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Cache:
         *,
         name: str,
         prune: Callable[[Object], Object] = lambda obj: obj,
+        pick: Callable[[Object], bool] = lambda _: False,
         namespace: str | None = None,
         field_selector: str = "",
         label_selector: str = "",
@@ -66,7 +68,7 @@ class Cache:
         self._clock = clock
         self._backoff = backoff
         self._rand = rand
-        self._store = Store()
+        self._store = Store(pick)
         self._objects = CACHE_OBJECTS.labels(name)
         self._version = ""  # where the next watch begins; empty: list first
         self._highest = ""
@@ -103,6 +105,10 @@ class Cache:
     def items(self) -> list[Object]:
         """List all objects."""
         return self._store.items()
+
+    def picked(self) -> dict[str, Object]:
+        """Give the picked objects by UID, at no cost for the others."""
+        return self._store.picked()
 
     def __len__(self) -> int:
         return len(self._store)

@@ -47,7 +47,8 @@ TRIES = 3
 LONGEST_WAIT = 10.0
 PIECE = 1 << 16
 _SYSTEM_CLOCK = SystemClock()
-_counter = cache(KUBE_REQUESTS.labels)
+_NO_RETRIES = urllib3.Retry(False, redirect=False)
+_counter, _timeout = cache(KUBE_REQUESTS.labels), cache(urllib3.Timeout)
 _BROKEN = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError)
 
 
@@ -283,10 +284,10 @@ class KubeClient:
                         self._access.prefix + url,
                         body=data,
                         headers=headers,
-                        retries=False,
+                        retries=_NO_RETRIES,
                         redirect=False,
                         assert_same_host=False,
-                        timeout=urllib3.Timeout(connect=self._connect_timeout, read=read_timeout),
+                        timeout=_timeout(None, self._connect_timeout, read_timeout),
                         preload_content=False,
                     )
                 if response.status != 401 or renewed or not self._access.renew(authorization):

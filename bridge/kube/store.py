@@ -8,6 +8,7 @@ cluster.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 Object = dict[str, Any]
@@ -16,9 +17,14 @@ Key = tuple[str, str]
 
 
 class Store:
-    """Objects by namespace and name, and by UID; safe for many threads."""
+    """Objects by namespace and name, and by UID; safe for many threads.
 
-    def __init__(self) -> None:
+    Those that ``pick`` says yes to can be had without looking at the others.
+    """
+
+    def __init__(self, pick: Callable[[Object], bool] = lambda _: False) -> None:
+        self._pick = pick
+        self._picked: dict[str, Object] = {}
         self._by_key: dict[Key, Object] = {}
         self._by_uid: dict[str, Object] = {}
         # what subscribers saw last of objects that were changed by an own write since
@@ -37,6 +43,11 @@ class Store:
         """List all objects."""
         with self._lock:
             return list(self._by_key.values())
+
+    def picked(self) -> dict[str, Object]:
+        """Give the objects that were picked, by UID."""
+        with self._lock:
+            return self._picked.copy()
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -106,10 +117,15 @@ class Store:
     def _set(self, obj: Object) -> None:
         self._by_key[_key(obj)] = obj
         self._by_uid[_uid(obj)] = obj
+        if self._pick(obj):
+            self._picked[_uid(obj)] = obj
+        else:
+            self._picked.pop(_uid(obj), None)
 
     def _drop(self, obj: Object) -> None:
         del self._by_key[_key(obj)]
         del self._by_uid[_uid(obj)]
+        self._picked.pop(_uid(obj), None)
         self._announced.pop(_uid(obj), None)
 
 

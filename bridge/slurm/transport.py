@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 
 from bridge.clock import Clock
@@ -38,7 +39,7 @@ class Transport:
 
     def __init__(self, config: Config, tokens: TokenSource, *, pool_size: int, clock: Clock) -> None:
         self._tokens, self._clock = tokens, clock
-        self._timeout = (config.slurm.connect_timeout, config.slurm.read_timeout)
+        self._longest = 2 * config.slurm.read_timeout
         self._session = requests.Session()
         self._session.trust_env = False  # no look-up of proxies and .netrc at every call
         adapter = HTTPAdapter(pool_connections=1, pool_maxsize=pool_size, max_retries=0)
@@ -54,7 +55,7 @@ class Transport:
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
         self._options: Any = {
-            "timeout": self._timeout,
+            "timeout": urllib3.Timeout(connect=config.slurm.connect_timeout, read=config.slurm.read_timeout),
             "stream": True,
             "verify": self._session.verify,
             "cert": self._session.cert,
@@ -117,8 +118,8 @@ class Transport:
             size += len(chunk)
             if size > LARGEST_ANSWER:
                 raise requests.ConnectionError(f"more than {LARGEST_ANSWER} bytes")
-            if self._clock.monotonic() - began > 2 * self._timeout[1]:
-                raise requests.ConnectionError(f"not complete after {2 * self._timeout[1]:g} s")
+            if self._clock.monotonic() - began > self._longest:
+                raise requests.ConnectionError(f"not complete after {self._longest:g} s")
         SLURM_RESPONSE_BYTES.inc(size)
         return b"".join(parts)
 

@@ -8,6 +8,7 @@ from typing import Any
 from bridge import names
 
 Pod = Mapping[str, Any]
+FINISHED = ("Succeeded", "Failed")
 
 
 def key(pod: Pod) -> str:
@@ -31,9 +32,14 @@ def is_bound(pod: Pod) -> bool:
     return bool(pod["spec"].get("nodeName"))
 
 
+def is_open(pod: Pod) -> bool:
+    """Whether the pod is neither bound nor finished: what the scheduler has to look after."""
+    return not pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") not in FINISHED
+
+
 def is_finished(pod: Pod) -> bool:
     """Whether no container of the pod runs any more: its phase says so."""
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return (pod.get("status") or {}).get("phase") in FINISHED
 
 
 def is_deleted(pod: Pod) -> bool:

@@ -4,8 +4,11 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.kube.client import KubeClient
 from bridge.kube.store import Store
@@ -221,3 +224,22 @@ def test_store_applies_only_to_what_it_knows() -> None:
     assert store.put(thing("a", "1", 11)) == []
     assert [(kind, old) for kind, old, _ in store.put(thing("a", "1", 12))] == [("update", thing("a", "1", 9))]
     assert store.put(thing("a", "1", 12)) == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("pra"), st.integers(0, 3), st.integers(1, 9), st.booleans()), max_size=30))
+def test_picked_are_always_those_that_the_question_picks(steps: list[tuple[str, int, int, bool]]) -> None:
+    def one(number: int, version: int, wanted: bool) -> dict[str, Any]:
+        return {"metadata": {"name": str(number), "uid": f"u{number}", "resourceVersion": str(version)}, "is": wanted}
+
+    store = Store(lambda obj: obj["is"])
+    for what, number, version, wanted in steps:
+        obj = one(number, version, wanted)
+        if what == "p":
+            store.put(obj)
+        elif what == "r":
+            store.remove(obj)
+        else:
+            store.apply(obj)
+        assert store.picked() == {each["metadata"]["uid"]: each for each in store.items() if each["is"]}
+    store.replace([one(7, 1, True)])
+    assert set(store.picked()) == {"u7"}

@@ -27,7 +27,7 @@ class Scene:
 
     def __init__(self, slurm: FakeSlurm) -> None:
         self.slurm, self.clock = slurm, FakeClock()
-        config = Config(slurm_rest_api=slurm.url, slurm=Slurm(detail_budget=2, read_timeout=0.2))
+        config = Config(slurm_rest_api=slurm.url, slurm=Slurm(detail_budget=2, read_timeout=0.8))
         self.client = SlurmClient(config, TOKEN)
         self.poller = Poller(self.client, "here", config, clock=self.clock)
 

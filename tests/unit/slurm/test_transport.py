@@ -144,6 +144,17 @@ def test_a_new_slurmrestd_is_asked_anew(slurm: FakeSlurm, client: SlurmClient) -
     assert (client.version.name, client.slurm_release) == ("v0.0.42", "24.11.5")
 
 
+def test_a_proxy_that_says_404_takes_nothing_that_is_known_away(slurm: FakeSlurm, client: SlurmClient) -> None:
+    client.jobs()
+    slurm.fault = lambda method, path: (404, b"<html>")
+    for _ in range(2):
+        with pytest.raises(SlurmUnavailableError):
+            client.jobs()
+    assert (client.version.name, client.slurm_release) == ("v0.0.45", "26.05.5")
+    slurm.fault = None
+    assert client.jobs() == []
+
+
 def test_the_version_is_asked_for_once_and_cheaply(slurm: FakeSlurm) -> None:
     slurm.release, slurm.served = "24.11.5", ("v0.0.41", "v0.0.42")
     client = SlurmClient(Config(slurm_rest_api=slurm.url), TOKEN)
