@@ -166,10 +166,6 @@ class Cluster:
         for path, body in kube.namespace_objects(name):
             self.api.ensure(path, body)
 
-    def add_node(self, name: str) -> None:
-        """Create a node that kwok runs."""
-        self.api.ensure("/api/v1/nodes", kube.node_object(name, self.options.size))
-
     def audit_events(self) -> list[dict[str, Any]]:
         """Read the audit log: one event for each request that was answered (needs ``audit=True``)."""
         lines = (self.state / "audit.log").read_text().splitlines()
@@ -238,7 +234,6 @@ class Cluster:
         result = {"PATH": f"{self.state / 'bin'}:{os.environ.get('PATH', '')}"}
         if self.options.kube:
             result |= {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self._kube.folder / "cache")}
-            result["PODBRIDGE_CONFIG"] = str(self.state / "podbridge.yaml")
         if self.options.slurm:
             result |= {"SLURM_REST_URL": self.slurm_rest_url, "SLURM_JWT_FILE": str(self.jwt_file)}
             result["PODBRIDGE_CONFIG"] = str(self.state / "podbridge.yaml")
@@ -321,7 +316,7 @@ class Cluster:
             self.kubectl("apply", "-f", str(places.CHECKOUT / "helm" / "rbac.yaml"))
             if self.options.kwok:
                 for name in node_names(self.options.nodes):
-                    self.add_node(name)
+                    self.api.ensure("/api/v1/nodes", kube.node_object(name, self.options.size))
         for name in self._commands():
             self.wait_daemon(name)
 
@@ -332,18 +327,15 @@ class Cluster:
 
     def _end(self) -> None:
         """Stop everything that belongs to this state folder."""
-        podbridges = [name for name in self.processes.names() if name not in self._known()]
+        known: list[str] = []
+        with contextlib.suppress(ClusterError):  # nothing is installed any more
+            known = self.daemons
+        podbridges = [name for name in self.processes.names() if name not in known]
         self.processes.stop(podbridges, grace=10)
         self.processes.stop(self.processes.names(), grace=0)  # nothing of theirs is kept: no need to ask
         kill_inside(self.state / "slurm", SEEN_AS)
         for name in self.processes.names():
             self.processes.forget(name)
-
-    def _known(self) -> list[str]:
-        try:
-            return self.daemons
-        except ClusterError:
-            return []
 
     def _podbridge_env(self) -> dict[str, str]:
         variables = self.env
