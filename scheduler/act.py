@@ -154,6 +154,8 @@ class Actor:
         again = attempt.problem == (error.reason, str(error))
         attempt.failed(self._clock.monotonic(), backoff, error.reason, str(error))
         self._events.event(pod, error.reason, str(error), warning=True)
+        if attempt.told[0] != error.reason:
+            attempt.told = (error.reason, "")  # no second Event with the condition
         level = logging.DEBUG if again else logging.INFO
         log.log(level, "not submitted", extra=kv(pod=pods.key(pod), reason=error.reason, error=error))
 

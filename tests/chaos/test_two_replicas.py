@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
 
+@pytest.mark.parametrize("bare_world", ["26.05", "24.11"], indirect=True)
 def test_a_stopped_leader_writes_nothing_when_it_goes_on(bare_world):
     world, cluster = bare_world, bare_world.cluster
     cluster.start_podbridge(("controllers",), name="controllers")

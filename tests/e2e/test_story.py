@@ -202,6 +202,8 @@ class TestStory:
         until("told", lambda: world.condition(pod, "PodScheduled").get("reason") == "SlurmRefused", 20)
         assert "partition" in world.condition(pod, "PodScheduled")["message"].lower()
         until("an Event", lambda: world.events(pod, "SlurmRefused"))
+        time.sleep(1)
+        assert [event["type"] for event in world.events(pod, "SlurmRefused")] == ["Warning"]
         world.delete(pod)
         world.gone(pod)
 
