@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import requests
-import urllib3
 from requests.adapters import HTTPAdapter
 
 from bridge.clock import Clock
@@ -55,7 +54,7 @@ class Transport:
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
         self._options: Any = {
-            "timeout": urllib3.Timeout(connect=config.slurm.connect_timeout, read=config.slurm.read_timeout),
+            "timeout": (config.slurm.connect_timeout, config.slurm.read_timeout),
             "stream": True,
             "verify": self._session.verify,
             "cert": self._session.cert,
