@@ -41,6 +41,7 @@ def run(bare_world):
             process.kill()
             process.wait()
     log.close()
+    print(Path(log.name).read_text()[-20_000:])  # shown when the test has failed
 
 
 def over(world, pod):
@@ -48,6 +49,7 @@ def over(world, pod):
     return found["status"]["phase"] == "Succeeded" and not found["metadata"].get("finalizers")
 
 
+@pytest.mark.parametrize("bare_world", ["26.05", "24.11"], indirect=True)
 def test_kill_after_every_call(bare_world, run):
     world = bare_world
     killed = 0
