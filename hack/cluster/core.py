@@ -215,6 +215,15 @@ class Cluster:
         if wait:
             port = settings["serving"]["healthPort"]
             self.processes.wait(name, lambda: http_status(f"http://127.0.0.1:{port}/readyz") == 200)
+            if args[0] in ("run", "admission") and not config_overrides:
+                self.processes.wait(name, self._admits)
+
+    def _admits(self) -> bool:
+        """Whether the API server asks the webhook already: it takes a moment to hear of a new registration."""
+        container = {"name": "main", "image": "none"}
+        body = {"metadata": {"generateName": "probe-"}, "spec": {"containers": [container]}}
+        status, found = self.api.request("POST", f"/api/v1/namespaces/{NAMESPACES[0]}/pods?dryRun=All", body)
+        return status == 201 and found["spec"]["schedulerName"] != "default-scheduler"
 
     def stop_podbridge(self, name: str = "podbridge", grace: float = 20) -> None:
         """End podbridge as Kubernetes would: SIGTERM, after ``grace`` seconds SIGKILL."""

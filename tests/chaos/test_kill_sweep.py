@@ -49,7 +49,6 @@ def over(world, pod):
     return found["status"]["phase"] == "Succeeded" and not found["metadata"].get("finalizers")
 
 
-@pytest.mark.parametrize("bare_world", ["26.05", "24.11"], indirect=True)
 def test_kill_after_every_call(bare_world, run):
     world = bare_world
     killed = 0
