@@ -147,3 +147,67 @@ class SlurmUnknownOutcomeError(SlurmUnavailableError):
     """No answer, and the request may have been carried out, or may yet be: look by UID before asking again."""
 
     reason = "SlurmUnknownOutcome"
+
+
+class SiteError(BridgeError):
+    """A site refused, or could not be reached."""
+
+    reason = "SiteError"
+
+
+class SiteDownError(SiteError):
+    """Nobody at the site listens (no responders), or there is no connection: the request was surely not taken."""
+
+    reason = "SiteDown"
+    retryable = True
+
+
+class SiteUnknownOutcomeError(SiteError):
+    """The site did not answer in time: the request may have been carried out. Look by UID before asking again."""
+
+    reason = "SiteUnknownOutcome"
+    retryable = True
+
+
+class SiteTooLargeError(SiteError):
+    """The message is larger than the NATS server takes; it was not sent."""
+
+    reason = "MessageTooLarge"
+
+
+class SiteRefusedError(SiteError):
+    """The site itself said no; ``reason``, ``retryable`` and ``hint`` are the site's own words."""
+
+    def __init__(self, message: str, *, reason: str = "SiteRefused", retryable: bool = False, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+        self.retryable = retryable
+
+
+class BatchError(BridgeError):
+    """A batch system refused or could not be asked (``retryable``: it may answer later)."""
+
+    reason = "BatchSystemRefused"
+
+    def __init__(self, message: str, *, retryable: bool = False, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retryable = retryable
+
+
+class BatchUnknownOutcomeError(BatchError):
+    """The batch system did not answer a submit in time: look for the job by its name before asking again."""
+
+    reason = "BatchUnknownOutcome"
+
+
+class ScriptError(BridgeError):
+    """A pod that can't become a script at this site; the message names the field, the value and what is allowed."""
+
+    reason = "NotPossibleAtSite"
+
+
+class MissingReferenceError(BridgeError):
+    """A ConfigMap, Secret or key that the pod needs does not exist (yet)."""
+
+    reason = "WaitingForReference"
+    retryable = True

@@ -1,0 +1,1 @@
+"""Pools as the hub sees them: the port, and its adapters."""

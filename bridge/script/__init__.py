@@ -1,0 +1,1 @@
+"""A pod and a BuildConfig become one bash script."""

@@ -1,0 +1,138 @@
+"""BuildConfig: what a site says about how scripts must be built there. No secret is in it: every hub may read it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00-\x1f]*$", max_length=4096)]
+Words = list[Annotated[str, Field(max_length=4096)]]
+
+
+class Part(BaseModel):
+    """A section: nothing unknown."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Volumes(Part):
+    """``[volumes]``: folders on the machines where jobs run."""
+
+    scratch_area: AbsolutePath = Field(
+        "/tmp",  # noqa: S108
+        description="Where emptyDir volumes live, unless scratch_in_job_folder is true.",
+    )
+    scratch_in_job_folder: bool = Field(True, description="Keep emptyDir volumes in the job's own folder instead.")
+    image_dir: AbsolutePath | None = Field(None, description="Images as files: <image_dir>/<image with : as _>.")
+    apptainer_cachedir: AbsolutePath | None = Field(None, description="Default: the runtime's own.")
+    cvmfs_unpacked_path: AbsolutePath | None = Field(None, description="Unpacked images: <path>/<image>.")
+    additional_directories_in_path: list[AbsolutePath] = []
+    fuse_sleep_seconds: Annotated[float, Field(ge=0, le=600)] = 5
+    host_paths: list[AbsolutePath] = Field([], description="hostPath volumes below these folders are allowed.")
+
+
+class Apptainer(Part):
+    """``[apptainer]``: options of apptainer or singularity."""
+
+    executable: str = "apptainer"
+    fakeroot: bool = False
+    userns: bool = False
+    uts: bool = False
+    sharens: bool = False
+    containall: bool = True
+    fuse_mode: Literal["container", "host", "host-privileged"] = "container"
+    no_init: bool = False
+    no_home: bool = True
+    no_privs: bool = True
+    nvidia_support: Literal["auto", "always", "never"] = Field("auto", description="auto: for pods that ask for GPUs.")
+    cleanenv: bool = True
+    unsquash: bool = False
+    writable_tmpfs: bool = True
+    options: Words = Field([], description="More words before the image.")
+
+
+class Enroot(Part):
+    """``[enroot]``."""
+
+    executable: str = "enroot"
+    options: Words = ["--rw"]
+
+
+class Podman(Part):
+    """``[podman]``: rootless."""
+
+    executable: str = "podman"
+    options: Words = []
+
+
+class Charliecloud(Part):
+    """``[charliecloud]``: ``ch-run`` and ``ch-image`` in ``bin_dir``, or on PATH."""
+
+    bin_dir: AbsolutePath | None = None
+    options: Words = []
+
+
+class Runtime(Part):
+    """``[runtime]``: what runs containers."""
+
+    kind: Literal["apptainer", "singularity", "enroot", "podman", "charliecloud", "none"] = "apptainer"
+    image_prefix: str = Field("docker://", description="Put before images that have no scheme and are no path.")
+    network: Literal["host", "none"] = Field("host", description="Whether ports of a container can be reached.")
+
+
+class Flavor(Part):
+    """``[[flavors]]``: a kind of job, chosen by annotation or because it is the first that covers the pod."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+    description: str = ""
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    nodelist: str | None = None
+    generic_resources: Words = []
+    max_time_seconds: Annotated[int, Field(ge=1)] | None = None
+    max_resources: dict[str, str] = Field({}, description="Resource -> quantity; a GPU pod needs its GPU named here.")
+    cpu: Annotated[int, Field(ge=1)] | None = Field(None, description="CPUs of pods that ask for none.")
+    memory: str | None = Field(None, description="Memory of pods that ask for none.")
+    flags: Words = Field([], description="More words for the submit command.")
+
+
+class Limits(Part):
+    """``[limits]``: what a pod gets that asks for nothing, and how limits are held."""
+
+    default_cpu: Annotated[int, Field(ge=1)] = 1
+    default_memory: str = "1Gi"
+    max_time_seconds: Annotated[int, Field(ge=1)] | None = None
+    watch_memory: bool = Field(True, description="The script ends a container that outgrows its memory limit.")
+    allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags (words for the submit command).")
+    allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec (a script that runs outside).")
+
+
+class BuildConfig(Part):
+    """Everything a hub must know to build scripts for a pool."""
+
+    runtime: Runtime = Runtime()
+    volumes: Volumes = Volumes()
+    apptainer: Apptainer = Apptainer()
+    enroot: Enroot = Enroot()
+    podman: Podman = Podman()
+    charliecloud: Charliecloud = Charliecloud()
+    limits: Limits = Limits()
+    flavors: list[Flavor] = []
+    default_flavor: str = ""
+    header: str = Field("", description="Lines put at the head of every script (module load ...).")
+    footer: str = Field("", description="Lines put at its end.")
+
+    def dump(self) -> dict[str, Any]:
+        """Give it as JSON-able data."""
+        return self.model_dump(mode="json")
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that change with any value."""
+        text = json.dumps(self.dump(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

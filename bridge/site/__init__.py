@@ -1,0 +1,1 @@
+"""The submitter: what runs at a site."""

@@ -1,0 +1,1 @@
+"""The NATS protocol, version 1: subjects, messages, connection."""
