@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bridge.clock import Clock
@@ -50,54 +50,60 @@ class Sides:
 
 
 class Loop(ABC):
-    """Looks when pods, nodes or Slurm have changed, while this process leads; actions go to the workers.
+    """Looks when one of the caches has changed, while this process leads; actions go to the workers.
 
     ``elector`` is ``None`` where only one replica can run. ``lead`` raises
     :class:`~bridge.errors.LostLeadershipError` once this process leads no more, and is to fence every write.
     """
 
-    def __init__(self, name: str, sides: Sides, elector: Elector | None) -> None:
+    def __init__(self, name: str, caches: Sequence[Cache], elector: Elector | None, workers: int, clock: Clock) -> None:
         self.name = name
-        self.sides = sides
+        self.clock = clock
         self.lead: Callable[[], None] = elector.check if elector is not None else _always
         self.led_since: float | None = None
-        self.workers = Workers(f"{name}-worker", sides.config.workers, done=self.wake)
+        self.workers = Workers(f"{name}-worker", workers, done=self.wake)
+        self._caches = caches
         self._elector = elector
         self._changed = threading.Event()
-        self._progress = sides.clock.monotonic()
+        self._progress = clock.monotonic()
         self._took = 0.0
 
     @abstractmethod
     def look(self) -> None:
-        """Decide once, and hand the actions to the workers. Only called with full caches and an answer of Slurm's."""
+        """Decide once, and hand the actions to the workers. Only called when :meth:`ready`."""
+
+    def ready(self) -> bool:
+        """Whether all that a decision needs has been seen once."""
+        return all(cache.synced for cache in self._caches)
+
+    def led(self) -> None:
+        """Do what is to be done when this process begins to lead."""
 
     def wake(self, *_: object) -> None:
         """Have another look soon."""
         self._changed.set()
 
     def start(self, supervisor: Supervisor) -> None:
-        """Start the loop and its workers; caches and the poller are started by their owner."""
-        self.sides.pods.subscribe(self.wake)
-        self.sides.nodes.subscribe(self.wake)
-        self.sides.poller.subscribe(self.wake)
+        """Start the loop and its workers; caches and other sources are started by their owner."""
+        for cache in self._caches:
+            cache.subscribe(self.wake)
         self.workers.start(supervisor)
         supervisor.spawn(self.name, lambda: self._run(supervisor))
 
     def stuck(self) -> str | None:
         """Say why the loop makes no progress, if it makes none."""
-        silent = self.sides.clock.monotonic() - self._progress
+        silent = self.clock.monotonic() - self._progress
         return f"the loop of {self.name} has not come round for {silent:.0f} s" if silent > STUCK else None
 
     def _run(self, supervisor: Supervisor) -> None:
-        sides = self.sides
         while not supervisor.stopping.is_set():
             self._changed.wait(IDLE)
             if supervisor.wait(min(IDLE, max(GATHER, REST * self._took))):
                 return
             self._changed.clear()
-            self._progress = sides.clock.monotonic()
+            self._progress = self.clock.monotonic()
             began = time.thread_time()
-            if self._leads() and sides.pods.synced and sides.nodes.synced and sides.poller.snapshot.sequence:
+            if self._leads() and self.ready():
                 try:
                     self.look()
                 except BridgeError as error:
@@ -109,9 +115,30 @@ class Loop(ABC):
             self.led_since = None
             return False
         if self.led_since is None:
-            self.led_since = self.sides.clock.monotonic()
-            self.sides.poller.wake()
+            self.led_since = self.clock.monotonic()
+            self.led()
         return True
+
+
+class SlurmLoop(Loop):
+    """A loop that sees Kubernetes and Slurm."""
+
+    def __init__(self, name: str, sides: Sides, elector: Elector | None) -> None:
+        super().__init__(name, (sides.pods, sides.nodes), elector, sides.config.workers, sides.clock)
+        self.sides = sides
+
+    def ready(self) -> bool:
+        """Full caches, and an answer of Slurm's."""
+        return super().ready() and self.sides.poller.snapshot.sequence > 0
+
+    def led(self) -> None:
+        """Ask Slurm anew: decisions need a view that is younger than the leadership."""
+        self.sides.poller.wake()
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start the loop and its workers; caches and the poller are started by their owner."""
+        self.sides.poller.subscribe(self.wake)
+        super().start(supervisor)
 
 
 def _always() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bridge.errors import BridgeError
 from bridge.kube.lease import Elector
-from bridge.loop import Loop, Sides
+from bridge.loop import Sides, SlurmLoop
 from bridge.metrics import CONTROLLER_ACTIONS
 from bridge.workload import pods
 from bridge.workload.eligibility import slurm_name
@@ -23,7 +23,7 @@ ORPHAN_AFTER = 5.0
 """Seconds after which a job that was to be released with its pod, and still lives, counts as an orphan."""
 
 
-class Controllers(Loop):
+class Controllers(SlurmLoop):
     """Everything the node and the workload controller own."""
 
     def __init__(self, sides: Sides, elector: Elector | None) -> None:

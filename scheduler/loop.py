@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from bridge.kube.lease import Elector
-from bridge.loop import Loop, Sides
+from bridge.loop import Sides, SlurmLoop
 from bridge.metrics import SCHEDULER_PODS
 from bridge.slurm.models import Snapshot
 from bridge.threads import Supervisor
@@ -16,7 +16,7 @@ from scheduler.attempts import Attempts
 from scheduler.placement import Placements
 
 
-class Scheduler(Loop):
+class Scheduler(SlurmLoop):
     """Everything the scheduler owns."""
 
     def __init__(self, sides: Sides, elector: Elector | None) -> None:
