@@ -5,6 +5,8 @@ Only new pods are changed: of what is written here, an existing pod takes none.
 - *Scheduler*: in a managed namespace the default scheduler gives way to ours; another one is respected.
 - *Toleration*: our pods, and no others, tolerate the taint of the nodes that Slurm rules.
 - *Node*: nobody but a daemon set or a kubelet chooses one: it would go round Slurm (and round every other scheduler).
+- *Pools*: a pod whose annotation, or whose namespace, asks for pools tolerates their virtual nodes; and, as the pods of
+  a daemon set do, for ever that its node is not ready: a site that is silent for an hour loses no pod.
 - *Annotations*: what the pod's owners say about the job is copied to the pod, where the pod says nothing itself. So it
   is checked here, with the pod's own, against the permissions of who makes the pod, and can't change after that.
 
@@ -16,22 +18,34 @@ is treated as any other. Mirror pods are left alone: they run already, and a cha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from admission import pods
 from bridge import names
-from bridge.workload import eligibility
+from bridge.workload import eligibility, places
 
 Operation = dict[str, Any]
 
+DEFAULT_EVICTION_SECONDS = 300
+_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_PATIENCE = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _LOST]
+_ANY_VALUE = "\0"
+
 
 def mutate(
-    pod: pods.Pod, *, scheduler: str, managed: bool, user_name: str = "", inherited: Mapping[str, str] | None = None
+    pod: pods.Pod,
+    *,
+    scheduler: str,
+    managed: bool,
+    user_name: str = "",
+    inherited: Mapping[str, str] | None = None,
+    pools: str | None = None,
 ) -> list[Operation]:
     """Give the JSON patch for a new pod.
 
     ``scheduler`` is our name, ``managed`` says whether the namespace is ours, ``inherited`` holds the job annotations
-    of the pod's owners.
+    of the pod's owners, ``pools`` the namespace's annotation.
     """
     if pods.is_mirror(pod) or not (managed or pods.scheduler_name(pod) == scheduler):
         return []
@@ -45,21 +59,47 @@ def mutate(
     if spec.get("nodeName") and not daemon:
         patch.append({"op": "remove", "path": "/spec/nodeName"})
     if named == scheduler:
-        patch += _tolerate(spec, scheduler)
-        patch += _annotate(pod, inherited or {})
+        more = dict(inherited or {})
+        if pools is not None:
+            more[names.POOLS] = pools
+        patch += _tolerate(pod, scheduler, more)
+        patch += _annotate(pod, more)
     return patch
 
 
-def _tolerate(spec: Mapping[str, Any], scheduler: str) -> list[Operation]:
-    taint = {"key": names.MANAGED_TAINT, "value": scheduler, "effect": "NoExecute"}
-    tolerations = spec.get("tolerations") or []
+def _tolerate(pod: pods.Pod, scheduler: str, inherited: Mapping[str, str]) -> list[Operation]:
+    before = list(pod["spec"].get("tolerations") or ())
+    after = [*before]
+    text = pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
+    named: tuple[str, ...] = ()
+    if text is not None:
+        with suppress(ValueError):  # refused right after, by the check
+            named = places.parse(text)
+    wanted = places.tolerations(named)
+    if not wanted and places.of(pod).remote:
+        wanted = [places.VIRTUAL_TOLERATION]  # Kueue names the pool alone
+    if wanted:
+        after = [entry for entry in after if not _is_default_eviction(entry)]
+        wanted = [*wanted, *_PATIENCE]
+    if not wanted or names.LOCAL_POOL in named:
+        wanted.append(
+            {"operator": "Equal", "key": names.MANAGED_TAINT, "value": scheduler, "effect": "NoExecute"},
+        )
     # one that holds for some seconds only does not do: the pod would be evicted after them
-    if eligibility.tolerates([t for t in tolerations if t.get("tolerationSeconds") is None], taint):
-        return []
-    toleration = {"operator": "Equal", **taint}
-    if tolerations:
-        return [{"op": "add", "path": "/spec/tolerations/-", "value": toleration}]
-    return [{"op": "add", "path": "/spec/tolerations", "value": [toleration]}]
+    lasting = [entry for entry in after if entry.get("tolerationSeconds") is None]
+    after += [entry for entry in wanted if not eligibility.tolerates(lasting, _taint(entry))]
+    return [] if after == before else [{"op": "add", "path": "/spec/tolerations", "value": after}]
+
+
+def _taint(toleration: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give the taint that a toleration is for; one for any value can only be covered by its like."""
+    value = toleration.get("value", "") if toleration["operator"] == "Equal" else _ANY_VALUE
+    return {"key": toleration["key"], "value": value, "effect": toleration["effect"]}
+
+
+def _is_default_eviction(entry: Mapping[str, Any]) -> bool:
+    """Whether it is what the API server gives every pod: five minutes on a node that is lost."""
+    return entry.get("key") in _LOST and entry.get("tolerationSeconds") == DEFAULT_EVICTION_SECONDS
 
 
 def _annotate(pod: pods.Pod, inherited: Mapping[str, str]) -> list[Operation]:

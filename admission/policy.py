@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from admission import pods, validate
 from admission.mutate import mutate
+from admission.namespaces import Namespaces
 from admission.owners import Owners
 from admission.permissions import Permissions
 from admission.review import Json, Review, allow, deny
@@ -15,6 +16,7 @@ from bridge import names
 from bridge.config import Config
 from bridge.errors import BridgeError
 from bridge.logs import kv
+from bridge.workload import places
 from bridge.workload.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class Policy:
         config: Config,
         permissions: Permissions,
         owners: Owners,
+        namespaces: Namespaces,
         *,
         trusted: frozenset[str] = frozenset(),
         nodes: NodesView = tuple,
@@ -48,6 +51,7 @@ class Policy:
         self._rules = Rules(config.scheduler_name, trusted, config.gres, config.exclusive)
         self._permissions = permissions
         self._owners = owners
+        self._namespaces_say = namespaces
         self._nodes = nodes
 
     def mutate(self, review: Review, selected: bool) -> Json:
@@ -56,11 +60,22 @@ class Policy:
             return allow(review.uid)
         managed = self._managed(review, selected)
         pod = review.object
+        inherited: dict[str, str] = {}
+        pools = None
         try:
-            inherited = self._owners.annotations(pod, review.namespace) if self._ours(pod, managed) else {}
+            if self._ours(pod, managed):
+                inherited = self._owners.annotations(pod, review.namespace)
+                pools = self._namespaces_say.pools(review.namespace)
         except BridgeError as error:
-            return _unjudged(review, "the pod's owners could not be read", error)
-        patch = mutate(pod, scheduler=self._scheduler, managed=managed, user_name=review.user_name, inherited=inherited)
+            return _unjudged(review, "the pod's owners or its namespace could not be read", error)
+        patch = mutate(
+            pod,
+            scheduler=self._scheduler,
+            managed=managed,
+            user_name=review.user_name,
+            inherited=inherited,
+            pools=pools,
+        )
         return allow(review.uid, patch)
 
     def validate(self, review: Review, selected: bool) -> Json:
@@ -68,7 +83,10 @@ class Policy:
         pod = review.object if review.operation == "CREATE" else review.old
         if not self._ours(pod, self._managed(review, selected)):
             return allow(review.uid)
-        verdict = self._verdict(review)
+        try:
+            verdict = self._verdict(review)
+        except BridgeError as error:
+            return _unjudged(review, "the pod's namespace could not be read", error)
         if verdict is None:
             return allow(review.uid)
         try:
@@ -90,7 +108,8 @@ class Policy:
         if review.subresource:
             return None
         if review.operation == "CREATE":
-            return validate.create(review.object, review.user_name, self._rules, self._nodes())
+            pools = self._namespaces_say.pools(review.namespace) if places.asks(review.object) else None
+            return validate.create(review.object, review.user_name, self._rules, self._nodes(), pools)
         if review.operation == "UPDATE":
             return validate.update(review.old, review.object, review.user_name, self._rules)
         return None

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import flask
 
+from admission import namespaces
+from admission.namespaces import Namespaces
 from admission.owners import Owners, read_from
 from admission.permissions import Permissions, ask_api_server
 from admission.policy import NodesView, Policy
@@ -115,6 +117,7 @@ class Admission:
             config,
             Permissions(ask_api_server(self._client), self._clock),
             Owners(read_from(self._client), self._clock),
+            Namespaces(namespaces.read_from(self._client), self._clock),
             trusted=trusted,
             nodes=self._nodes,
         )

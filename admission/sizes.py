@@ -8,6 +8,7 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock, SystemClock
+from bridge.workload import places
 from bridge.workload.resources import Resources, allocatable
 
 REMEMBER = 10.0
@@ -50,6 +51,8 @@ class NodeSizes:
             return self._sizes
 
     def _managed(self, node: Mapping[str, Any]) -> bool:
+        if places.is_virtual(node):
+            return False
         taints = (node.get("spec") or {}).get("taints") or ()
         return not self._tainted or any(
             taint.get("key") == names.MANAGED_TAINT and taint.get("value") == self._scheduler for taint in taints

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from admission import pods, unsupported
+from admission import pods, pools, unsupported
 from bridge import names
+from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
-from bridge.workload import resources
+from bridge.workload import places, resources
 from bridge.workload.resources import Resources
 
 FINALIZER_PERMISSION = "finalizer"
@@ -38,8 +39,14 @@ class Verdict:
     permissions: list[str] = field(default_factory=list)
 
 
-def create(pod: pods.Pod, user_name: str, rules: Rules, nodes: Sequence[Resources] = ()) -> Verdict:
-    """Judge a new pod; ``nodes`` holds what each managed node offers."""
+def create(
+    pod: pods.Pod,
+    user_name: str,
+    rules: Rules,
+    nodes: Sequence[Resources] = (),
+    namespace_pools: str | None = None,
+) -> Verdict:
+    """Judge a new pod; ``nodes`` holds what each managed node offers, ``namespace_pools`` the annotation."""
     verdict = Verdict()
     if pods.is_mirror(pod):
         return verdict
@@ -55,6 +62,16 @@ def create(pod: pods.Pod, user_name: str, rules: Rules, nodes: Sequence[Resource
     verdict.permissions += job_annotations.needed_permissions(annotations)
     verdict.invalid += unsupported.requirements(spec)
     verdict.warnings += unsupported.preferences(spec)
+    verdict.invalid += pools.invalid(pod, namespace_pools)
+    verdict.forbidden += pools.forbidden(pod, namespace_pools)
+    where = places.of(pod)
+    if where.remote:
+        problems = script_check.problems(pod)
+        if where.local:
+            verdict.warnings += [f"on a pool this pod would fail: {problem}" for problem in problems]
+        else:
+            verdict.invalid += problems
+            return verdict
     asked = resources.pod_requests(spec)
     if not wrong and not job_annotations.read(annotations).get(names.EXCLUSIVE, rules.exclusive):
         verdict.invalid += unsupported.unknown_resources(asked, rules.gres)
@@ -74,9 +91,15 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules) -> Verdic
             verdict.permissions.append(FINALIZER_PERMISSION)
     if pods.scheduler_name(new) != rules.scheduler:
         return verdict
-    before, after = _job_annotations(old), _job_annotations(new)
+    before, after = _asked(old), _asked(new)
     changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
     if not changed:
+        return verdict
+    if names.POOLS in changed:
+        verdict.invalid.append(
+            f"annotation {names.POOLS}: can't be changed from {before.get(names.POOLS)!r} to "
+            f"{after.get(names.POOLS)!r}: the pod's tolerations stay as they are; allowed: a new pod"
+        )
         return verdict
     if job := pods.job_id(old):
         verdict.invalid += [
@@ -107,6 +130,7 @@ def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:
     for where, key, before, after in (
         ("metadata.labels", names.JOB_ID_LABEL, pods.labels_of(old), pods.labels_of(new)),
         ("metadata.annotations", names.NODE_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
+        ("metadata.annotations", names.REMOTE_JOB, pods.annotations_of(old), pods.annotations_of(new)),
     ):
         if before.get(key) == after.get(key):
             continue
@@ -125,6 +149,7 @@ def _finalizers(pod: pods.Pod) -> Sequence[str]:
     return found
 
 
-def _job_annotations(pod: pods.Pod) -> dict[str, str]:
+def _asked(pod: pods.Pod) -> dict[str, str]:
+    """Give what the user asks for in annotations."""
     prefix = names.JOB_ANNOTATION_PREFIX
-    return {key: value for key, value in pods.annotations_of(pod).items() if key.startswith(prefix)}
+    return {k: v for k, v in pods.annotations_of(pod).items() if k.startswith(prefix) or k == names.POOLS}

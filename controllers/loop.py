@@ -8,7 +8,7 @@ from bridge.errors import BridgeError
 from bridge.kube.lease import Elector
 from bridge.loop import Sides, SlurmLoop
 from bridge.metrics import CONTROLLER_ACTIONS
-from bridge.workload import pods
+from bridge.workload import places, pods
 from bridge.workload.eligibility import slurm_name
 from controllers.node import act as node_act
 from controllers.node import decide as node_decide
@@ -38,7 +38,7 @@ class Controllers(SlurmLoop):
         sides, now = self.sides, self.sides.clock.monotonic()
         snapshot = sides.poller.snapshot
         self._resting = {key: until for key, until in self._resting.items() if until > now}
-        nodes = sides.nodes.items()
+        nodes = [node for node in sides.nodes.items() if not places.is_virtual(node)]
         slurm_names = {node["metadata"]["name"]: slurm_name(node) for node in nodes}
         workload = workload_decide.View(sides.pods.items(), snapshot, slurm_names, self._memory)
         for action in workload_decide.decide(workload):

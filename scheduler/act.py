@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from bridge import clock as clocks
 from bridge import names
 from bridge.backoff import Backoff
 from bridge.errors import (
@@ -29,6 +28,7 @@ from bridge.workload.annotations import InvalidAnnotationsError
 from scheduler import decide
 from scheduler.attempts import REFUSED, UNAVAILABLE, Attempts
 from scheduler.placement import Placement, Placements
+from scheduler.telling import tell
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class Actor:
             self._hold(pod, action.job_id)
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "binding")
         try:
-            self._kube.create(path, pods.binding(pod, action.node))
+            self._kube.create(path, pods.binding(pod, action.node, {names.NODE_ANNOTATION: action.node}))
         except (KubeNotFoundError, KubeConflictError) as error:
             # gone, re-created, deleted meanwhile, or bound by the request whose answer was lost: the cache will tell
             log.info("not bound", extra=kv(pod=pods.key(pod), job=action.job_id, error=error))
@@ -233,17 +233,16 @@ class Actor:
         attempt.excluded = action.nodes
 
     def _tell(self, action: decide.Tell) -> None:
-        pod, now = action.pod, self._clock.monotonic()
-        attempt = self._attempts.of(pods.uid(pod))
-        stamp = clocks.rfc3339(self._clock.time())
-        patch = pods.condition_patch(pod, names.POD_SCHEDULED, "False", action.reason, action.message, stamp)
-        try:
-            self._patch(pod, patch, "status")
-        except (KubeNotFoundError, KubeConflictError):
-            return
-        if attempt.told[0] != action.reason:
-            self._events.event(pod, action.reason, action.message, action="Scheduling")
-        attempt.told, attempt.told_at = (action.reason, action.message[:1024]), now
+        attempt = self._attempts.of(pods.uid(action.pod))
+        tell(
+            action.pod,
+            attempt,
+            action.reason,
+            action.message,
+            write=self._patch,
+            events=self._events,
+            clock=self._clock,
+        )
 
     def _patch(self, pod: decide.Pod, patch: dict[str, Any], sub: str | None = None) -> None:
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)

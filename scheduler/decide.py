@@ -25,6 +25,7 @@ from bridge.slurm.models import ApiVersion, Known, Snapshot
 from bridge.workload import pods
 from scheduler.attempts import Attempt, Attempts
 from scheduler.placement import Placements
+from scheduler.telling import is_news
 
 Pod = Mapping[str, Any]
 
@@ -34,8 +35,6 @@ TELL_AFTER = 3.0
 """Seconds a job must wait before the pod's condition says so: most start sooner."""
 TELL_UNKNOWN_AFTER = 20.0
 """The same for a job whose reason has not been looked at yet: in a burst, most have started by then."""
-TELL_EVERY = 15.0
-"""Seconds at least between two conditions that differ only in their text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +127,9 @@ def decide(view: View) -> list[Action]:
     ready = view.snapshot.sequence > 0 and view.snapshot.began >= view.led_since
     if not ready:
         return []
-    waiting = sorted(filter(pods.is_open, view.pods), key=_urgency)
+    waiting = sorted(filter(pods.is_open, view.pods), key=pods.urgency)
     actions = (_one(view, pod, view.attempts.of(pods.uid(pod))) for pod in waiting)
     return [action for action in actions if action is not None]
-
-
-def _urgency(pod: Pod) -> tuple[int, str, str]:
-    metadata = pod["metadata"]
-    return -int(pod["spec"].get("priority") or 0), metadata.get("creationTimestamp", ""), metadata["name"]
 
 
 def _one(view: View, pod: Pod, attempt: Attempt) -> Action | None:
@@ -239,12 +233,4 @@ def _allocated(view: View, pod: Pod, entry: Known) -> Action | None:
 
 
 def _tell(view: View, pod: Pod, attempt: Attempt, reason: str, message: str) -> Tell | None:
-    told_reason, told_message = attempt.told
-    if not told_reason:
-        before = pods.condition(pod, "PodScheduled")
-        told_reason, told_message = before.get("reason", ""), before.get("message", "")
-    if (told_reason, told_message) == (reason, message[:1024]):
-        return None
-    if told_reason == reason and view.now - attempt.told_at < TELL_EVERY:
-        return None
-    return Tell(pod, reason, message)
+    return Tell(pod, reason, message) if is_news(pod, attempt, reason, message, view.now) else None

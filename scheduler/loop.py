@@ -9,7 +9,7 @@ from bridge.loop import Sides, SlurmLoop
 from bridge.metrics import SCHEDULER_PODS
 from bridge.slurm.models import Snapshot
 from bridge.threads import Supervisor
-from bridge.workload import eligibility, pods
+from bridge.workload import eligibility, places, pods
 from scheduler import decide
 from scheduler.act import URGENCY, Actor
 from scheduler.attempts import Attempts
@@ -17,10 +17,11 @@ from scheduler.placement import Placements
 
 
 class Scheduler(SlurmLoop):
-    """Everything the scheduler owns."""
+    """Everything the scheduler owns. ``local`` holds the UIDs of pods that could go to a pool, and come here."""
 
-    def __init__(self, sides: Sides, elector: Elector | None) -> None:
+    def __init__(self, sides: Sides, elector: Elector | None, local: set[str]) -> None:
         super().__init__("scheduler", sides, elector)
+        self._local = local
         self._attempts = Attempts()
         self._actor = Actor(sides, self._attempts, self.lead)
         self._node_changes = 0
@@ -37,7 +38,7 @@ class Scheduler(SlurmLoop):
         waiting = self.sides.pods.picked()
         self._attempts.forget_all_but(waiting.keys())
         view = decide.View(
-            pods=[pod for uid, pod in waiting.items() if not self.workers.busy(uid)],
+            pods=[pod for uid, pod in waiting.items() if not self.workers.busy(uid) and self._ours(uid, pod, snapshot)],
             snapshot=snapshot,
             placements=self._place(snapshot),
             attempts=self._attempts,
@@ -54,6 +55,12 @@ class Scheduler(SlurmLoop):
         for name in (*(kind.__name__.lower() for kind in URGENCY), "slurm"):
             SCHEDULER_PODS.labels(name).set(counts[name])
 
+    def _ours(self, uid: str, pod: decide.Pod, snapshot: Snapshot) -> bool:
+        """Whether the pod is Slurm's: it can go nowhere else, was given to it, or has a job already."""
+        if uid in self._local or pods.job_id(pod) is not None or not places.of(pod).remote:
+            return True
+        return uid in snapshot.by_uid
+
     def _node_changed(self, *_: object) -> None:
         self._node_changes += 1
 
@@ -64,7 +71,7 @@ class Scheduler(SlurmLoop):
         """Give the placements on the nodes of this moment, worked out anew only when a node has changed."""
         mark = (self._node_changes, frozenset(snapshot.nodes), tuple(sorted(snapshot.partitions.items())))
         if mark != self._placed:
-            nodes = [eligibility.view(node) for node in self.sides.nodes.items()]
+            nodes = [eligibility.view(node) for node in self.sides.nodes.items() if not places.is_virtual(node)]
             self._actor.placements = Placements(nodes, snapshot.nodes, snapshot.partitions)
             self._placed = mark
         return self._actor.placements

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster import Cluster
+from cluster.world import World
 
 SLURMS = ("26.05", "24.11", "22.05")
 SERVICE_ACCOUNT = "podbridge:podbridge"
@@ -48,10 +49,11 @@ def pytest_runtest_makereport(item, call):
     """When a test on a cluster fails, show what Slurm, Kubernetes and podbridge have to say."""
     report = yield
     if report.when == "call" and report.failed:
-        for name in ("world", "clean", "bare_world"):
+        for name in ("world", "clean", "bare_world", "pools_world"):
             world = getattr(item, "funcargs", {}).get(name)
-            if world is not None:
-                for tool in (("squeue", "-l"), ("sinfo", "-N", "-l")):
+            if isinstance(world, World):
+                tools = (("squeue", "-l"), ("sinfo", "-N", "-l")) if world.cluster.options.slurm else ()
+                for tool in tools:
                     report.sections.append((" ".join(tool), world.cluster.run_slurm(*tool, check=False)))
                 report.sections.append(("pods", world.cluster.kubectl("get", "pods", "-A", "-o", "wide", check=False)))
                 report.sections.append(("podbridge", world.cluster.processes.tail("podbridge", 40)))

@@ -15,7 +15,7 @@ from bridge.errors import BridgeError, KubeNotFoundError
 from bridge.kube.resources import PODS
 from bridge.slurm import states
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, pods, resources
+from bridge.workload import eligibility, places, pods, resources
 
 
 def run(where: Where, namespace: str | None, name: str, form: str) -> None:
@@ -33,7 +33,7 @@ def run(where: Where, namespace: str | None, name: str, form: str) -> None:
         click.echo(yaml.safe_dump(story, sort_keys=False) if form == "yaml" else _json(story))
         return
     click.echo(f"Pod {namespace}/{name}: {story['summary']}")
-    for title in ("kubernetes", "slurm", "nodes", "events"):
+    for title in ("kubernetes", "slurm", "pools", "nodes", "events"):
         if story[title]:
             click.echo(f"\n{title.capitalize()}")
             for line in story[title]:
@@ -50,6 +50,7 @@ def tell(session: Session, pod: pods.Pod) -> dict[str, Any]:
             "summary": f"not podbridge's: its scheduler is {pod['spec'].get('schedulerName')}",
             "kubernetes": kubernetes,
             "slurm": [],
+            "pools": [],
             "nodes": [],
             "events": [],
             "next": "create it in a managed namespace, or set spec.schedulerName to " + session.config.scheduler_name,
@@ -58,11 +59,14 @@ def tell(session: Session, pod: pods.Pod) -> dict[str, Any]:
     if job is None and (labelled := pods.job_id(pod)) is not None:
         kubernetes.append(f"its label names Slurm job {labelled}, which Slurm does not show any more")
     summary, advice = _verdict(pod, job)
+    where = places.of(pod)
+    waits = not pods.is_bound(pod)
     return {
         "summary": summary,
         "kubernetes": kubernetes,
-        "slurm": _slurm(job) if job else ["no job"],
-        "nodes": [] if pods.is_bound(pod) else _nodes(session, pod),
+        "slurm": _slurm(job) if job else ["no job"] if where.local else [],
+        "pools": _pools(session, pod) if where.remote and waits else [],
+        "nodes": _nodes(session, pod) if where.local and waits else [],
         "events": [f"{e.get('reason')}: {e.get('note')}" for e in session.events(pod)[-8:]],
         "next": advice,
     }
@@ -109,11 +113,26 @@ def _nodes(session: Session, pod: pods.Pod) -> list[str]:
     return lines
 
 
+def _pools(session: Session, pod: pods.Pod) -> list[str]:
+    asked = resources.pod_requests(pod["spec"])
+    lines = []
+    for node in filter(places.is_virtual, session.nodes()):
+        ready = eligibility.readiness(node)
+        why = eligibility.refusal(pod["spec"], asked, eligibility.view(node))
+        if ready.get("status") != "True":
+            why = f"not ready: {ready.get('reason', 'unknown')}: {ready.get('message', '')}"
+        lines.append(f"{node['metadata']['name']}: {why or 'fits'}")
+    return lines or ["there is no pool"]
+
+
 def _verdict(pod: pods.Pod, job: Job | None) -> tuple[str, str]:
     waiting = pods.condition(pod, names.POD_SCHEDULED)
     if pods.is_finished(pod):
         held = " and still held by podbridge's finalizer" if pods.is_held(pod) else ""
         return f"over ({pod['status']['phase']}){held}", ""
+    remote = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB)
+    if pods.is_bound(pod) and (remote or not places.of(pod).local):
+        return f"on pool {pod['spec']['nodeName']}" + (f" as job {remote}" if remote else ": not taken yet"), ""
     if pods.is_bound(pod):
         return f"runs on {pod['spec']['nodeName']}" + (
             f" with Slurm job {job.job_id}" if job else " without a Slurm job"

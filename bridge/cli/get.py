@@ -1,8 +1,9 @@
-"""``podbridge get``: pods, jobs and nodes with both sides in one row."""
+"""``podbridge get``: pods, jobs, nodes and pools with both sides in one row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 from bridge import clock, names
@@ -10,12 +11,13 @@ from bridge.cli import output
 from bridge.cli.main import Where
 from bridge.cli.session import Session
 from bridge.slurm.models import Job
-from bridge.workload import pods
+from bridge.workload import eligibility, places, pods, resources
 from bridge.workload.eligibility import slurm_name
 
 COLUMNS = {
     "pods": (["namespace", "name", "phase", "job", "slurm_state", "node", "reason", "age"], ["partition", "uid"]),
     "jobs": (["job", "state", "partition", "node", "pods", "reason"], ["name", "user", "submitted", "started"]),
+    "pools": (["pool", "ready", "reason", "pods", "cpu", "memory", "age"], ["message", "labels"]),
     "nodes": (["name", "slurm_name", "ready", "cordoned", "slurm_state", "managed", "reason"], ["cpus", "memory_mib"]),
 }
 
@@ -37,6 +39,7 @@ def run(
         "pods": lambda: pod_records(session, namespace, selector),
         "jobs": lambda: job_records(session),
         "nodes": lambda: node_records(session, selector),
+        "pools": lambda: pool_records(session, selector),
     }
     columns, wide = COLUMNS[kind]
     place = f" in namespace {namespace}" if kind == "pods" and namespace else ""
@@ -62,7 +65,7 @@ def _pod(pod: pods.Pod, job: Job | None) -> dict[str, Any]:
         "namespace": pod["metadata"]["namespace"],
         "name": pod["metadata"]["name"],
         "phase": "Terminating" if pods.is_deleted(pod) else status.get("phase", ""),
-        "job": pods.job_id(pod),
+        "job": pods.job_id(pod) or (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB, ""),
         "slurm_state": "+".join(sorted(job.states)) if job else "",
         "node": pod["spec"].get("nodeName", ""),
         "reason": f"{reason}: {job.reason}" if job and job.reason and reason else reason,
@@ -95,9 +98,11 @@ def node_records(session: Session, selector: str) -> list[dict[str, Any]]:
     """Give a record for each Kubernetes node, with Slurm's node where there is one."""
     records = []
     for node in session.nodes(selector):
+        if places.is_virtual(node):
+            continue
         other = session.slurm_nodes.get(slurm_name(node))
         spec = node.get("spec") or {}
-        ready = next((c["status"] for c in node["status"].get("conditions") or () if c["type"] == "Ready"), "Unknown")
+        ready = eligibility.readiness(node).get("status", "Unknown")
         taints = [t["key"] for t in spec.get("taints") or ()]
         records.append(
             {
@@ -110,6 +115,33 @@ def node_records(session: Session, selector: str) -> list[dict[str, Any]]:
                 "reason": other.reason if other else "Slurm does not know this node",
                 "cpus": other.cpus if other else None,
                 "memory_mib": other.memory_mib if other else None,
+            }
+        )
+    return records
+
+
+def pool_records(session: Session, selector: str) -> list[dict[str, Any]]:
+    """Give a record for each pool: its virtual node, and what the scheduler's pods take of it."""
+    bound = [pod for pod in session.pods(None) if pods.is_bound(pod) and not pods.is_finished(pod)]
+    records = []
+    for node in filter(places.is_virtual, session.nodes(selector)):
+        name = node["metadata"]["name"]
+        mine = [resources.pod_requests(pod["spec"]) for pod in bound if pod["spec"]["nodeName"] == name]
+        ready = eligibility.readiness(node)
+        offered = resources.allocatable(node)
+        used = {what: sum((asked.get(what, Decimal(0)) for asked in mine), Decimal(0)) for what in ("cpu", "memory")}
+        gib = 2**30
+        records.append(
+            {
+                "pool": name,
+                "ready": ready.get("status", "Unknown"),
+                "reason": ready.get("reason", ""),
+                "pods": f"{len(mine)}/{offered.get('pods', Decimal(0)).normalize():f}",
+                "cpu": f"{used['cpu'].normalize():f}/{offered.get('cpu', Decimal(0)).normalize():f}",
+                "memory": f"{used['memory'] / gib:.1f}/{offered.get('memory', Decimal(0)) / gib:.1f}Gi",
+                "age": output.age(node["metadata"]["creationTimestamp"]),
+                "message": ready.get("message", ""),
+                "labels": ",".join(f"{k}={v}" for k, v in sorted((node["metadata"].get("labels") or {}).items())),
             }
         )
     return records

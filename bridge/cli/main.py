@@ -54,7 +54,7 @@ namespace_option = click.option("-n", "--namespace", help="Default: the kubeconf
 )
 @click.version_option(__version__, prog_name="podbridge")
 def cli() -> None:
-    """Run Kubernetes pods on batch systems: Slurm decides when and where, Kubernetes runs the pods."""
+    """Run Kubernetes pods on batch systems: a colocated Slurm, and remote pools."""
 
 
 def _part(name: str, help_text: str, parts: tuple[str, ...]) -> None:
@@ -109,10 +109,11 @@ def check(config: Path | None, kubeconfig: str | None, context: str | None, outp
 
 
 @cli.group(
-    epilog="Examples:\n\n  podbridge get pods -A\n\n  podbridge get jobs -o json\n\n  podbridge get nodes -o wide"
+    epilog="Examples:\n\n  podbridge get pods -A\n\n  podbridge get jobs -o json\n\n  podbridge get nodes -o wide\n\n"
+    "  podbridge get pools"
 )
 def get() -> None:
-    """List pods, jobs or nodes, both sides in one row."""
+    """List pods, jobs, nodes or pools, both sides in one row."""
 
 
 def _getter(kind: str, help_text: str) -> None:
@@ -142,6 +143,7 @@ def _getter(kind: str, help_text: str) -> None:
 _getter("pods", "Pods of the scheduler with their Slurm jobs.")
 _getter("jobs", "Placeholder jobs of this cluster with their pods.")
 _getter("nodes", "Nodes with their state on both sides.")
+_getter("pools", "Pools: whether they are ready, and what is taken of them.")
 
 
 @cli.group()

@@ -38,7 +38,9 @@ class Session:
 
     @functools.cached_property
     def jobs(self) -> list[Job]:
-        """Slurm's jobs that belong to this cluster's pods, by id."""
+        """Slurm's jobs that belong to this cluster's pods, by id; none where no Slurm is colocated."""
+        if not self.config.slurm_rest_api:
+            return []
         ours = [job for job in self.slurm.jobs() if job.link is not None and job.link.cluster == self.cluster]
         return sorted(ours, key=lambda job: job.job_id)
 
@@ -50,6 +52,8 @@ class Session:
     @functools.cached_property
     def slurm_nodes(self) -> dict[str, Node]:
         """Slurm's nodes by name."""
+        if not self.config.slurm_rest_api:
+            return {}
         return {node.name: node for node in self.slurm.nodes()}
 
     def pods(self, namespace: str | None, selector: str = "") -> list[dict[str, Any]]:

@@ -48,6 +48,14 @@ def view(node: Mapping[str, Any]) -> NodeView:
     )
 
 
+def readiness(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give the condition Ready of a raw node, empty where it has none."""
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Ready":
+            return dict(condition)
+    return {}
+
+
 def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str:
     """Say why Kubernetes would refuse the node for the pod, or give the empty string.
 

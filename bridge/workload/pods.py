@@ -47,6 +47,12 @@ def is_deleted(pod: Pod) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
+def urgency(pod: Pod) -> tuple[int, str, str]:
+    """Sort by this to have the most urgent pod first: priority, then age, then name."""
+    metadata = pod["metadata"]
+    return -int(pod["spec"].get("priority") or 0), metadata.get("creationTimestamp", ""), metadata["name"]
+
+
 def is_gated(pod: Pod) -> bool:
     """Whether the pod must not be scheduled yet."""
     return bool(pod["spec"].get("schedulingGates"))
@@ -99,8 +105,8 @@ def forget_job_patch(pod: Pod) -> dict[str, Any]:
     return {"metadata": {"uid": uid(pod), "labels": {names.JOB_ID_LABEL: None}}}
 
 
-def binding(pod: Pod, node: str) -> dict[str, Any]:
-    """Build the Binding: the UID is its precondition, and its annotation goes to the pod in the same write."""
+def binding(pod: Pod, node: str, annotations: Mapping[str, str]) -> dict[str, Any]:
+    """Build the Binding: the UID is its precondition, and its annotations go to the pod in the same write."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -108,7 +114,7 @@ def binding(pod: Pod, node: str) -> dict[str, Any]:
             "name": pod["metadata"]["name"],
             "namespace": pod["metadata"]["namespace"],
             "uid": uid(pod),
-            "annotations": {names.NODE_ANNOTATION: node},
+            "annotations": dict(annotations),
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }

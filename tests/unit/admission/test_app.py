@@ -8,6 +8,7 @@ from typing import Any
 import flask.testing
 import pytest
 
+from admission.namespaces import Namespaces
 from admission.owners import Owners
 from admission.permissions import Permissions
 from admission.policy import Policy
@@ -27,6 +28,7 @@ class World:
         self.allowed = False
         self.error: Exception | None = None
         self.owner: dict[str, Any] | None = None
+        self.annotations: dict[str, str] = {}
 
     def ask(self, user: Mapping[str, Any], key: str, namespace: str) -> bool:
         if self.error:
@@ -38,6 +40,11 @@ class World:
             raise self.error
         return self.owner
 
+    def namespace(self, name: str) -> Mapping[str, str]:
+        if self.error:
+            raise self.error
+        return self.annotations
+
 
 @pytest.fixture
 def world() -> World:
@@ -46,7 +53,13 @@ def world() -> World:
 
 def client(world: World, **settings: Any) -> flask.testing.FlaskClient:
     config = Config.model_validate(settings)
-    policy = Policy(config, Permissions(world.ask), Owners(world.read), trusted=frozenset({"podbridge"}))
+    policy = Policy(
+        config,
+        Permissions(world.ask),
+        Owners(world.read),
+        Namespaces(world.namespace),
+        trusted=frozenset({"podbridge"}),
+    )
     return make_app(policy).test_client()
 
 
@@ -192,3 +205,11 @@ def test_an_owners_annotation_reaches_the_pod(app: flask.testing.FlaskClient, wo
     world.owner = {"uid": "1", "annotations": {names.USER_ID: "0"}}
     patch = json.loads(base64.b64decode(ask(app, "/mutate", review(pod({"ownerReferences": JOB_OWNER})))["patch"]))
     assert {"op": "add", "path": "/metadata/annotations", "value": {names.USER_ID: "0"}} in patch
+
+
+def test_the_namespace_opens_pools_to_its_pods(world: World, app: flask.testing.FlaskClient) -> None:
+    world.annotations = {names.POOLS: "a"}
+    answer = ask(app, "/mutate", review(pod()))
+    patch = {operation["path"]: operation["value"] for operation in json.loads(base64.b64decode(answer["patch"]))}
+    assert patch["/metadata/annotations"] == {names.POOLS: "a"}
+    assert {t["key"] for t in patch["/spec/tolerations"]} >= {names.POOL_TAINT, names.VIRTUAL_TAINT}

@@ -150,3 +150,56 @@ def test_applied_to_its_result_it_changes_nothing(
     options: dict[str, Any] = {"managed": managed, "user_name": user, "inherited": {names.ACCOUNT: "a"}}
     result = run(pod(metadata, **spec), **options)
     assert mutate(result, scheduler=OURS, **options) == []
+
+
+def keys(spec: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(t["key"], t.get("value", "*")) for t in spec["tolerations"]]
+
+
+def test_a_pod_that_asks_for_pools_tolerates_them_and_not_the_colocated_nodes() -> None:
+    spec = run(pod({"annotations": {names.POOLS: "b,a"}}))["spec"]
+    assert keys(spec)[:3] == [(names.VIRTUAL_TAINT, "true"), (names.POOL_TAINT, "b"), (names.POOL_TAINT, "a")]
+    assert names.MANAGED_TAINT not in dict(keys(spec))
+
+
+def test_both_sides_are_tolerated_where_both_are_named() -> None:
+    spec = run(pod({"annotations": {names.POOLS: "local,*"}}))["spec"]
+    assert (names.POOL_TAINT, "*") in keys(spec)
+    assert (names.MANAGED_TAINT, OURS) in keys(spec)
+
+
+def test_the_namespace_says_it_for_pods_that_say_nothing() -> None:
+    assert run(pod(), pools="a")["metadata"]["annotations"] == {names.POOLS: "a"}
+    own = run(pod({"annotations": {names.POOLS: "b"}}), pools="a")
+    assert own["metadata"]["annotations"] == {names.POOLS: "b"}
+    assert (names.POOL_TAINT, "a") not in keys(own["spec"])
+
+
+def test_five_minutes_of_patience_with_a_lost_node_become_endless_on_a_pool() -> None:
+    default = [
+        {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+        for what in ("not-ready", "unreachable")
+    ]
+    spec = run(pod({"annotations": {names.POOLS: "a"}}, tolerations=default))["spec"]
+    assert all("tolerationSeconds" not in t for t in spec["tolerations"])
+    assert {key for key, _ in keys(spec)} >= {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+    assert [t for t in run(pod(tolerations=default))["spec"]["tolerations"] if "tolerationSeconds" in t] == default
+
+
+def test_patience_that_the_user_limited_stays_limited() -> None:
+    own = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
+    spec = run(pod({"annotations": {names.POOLS: "a"}}, tolerations=[own]))["spec"]
+    assert own in spec["tolerations"]
+
+
+def test_a_toleration_that_kueue_injected_is_enough() -> None:
+    kueue = {"key": names.POOL_TAINT, "operator": "Equal", "value": "a", "effect": "NoSchedule"}
+    spec = run(pod(tolerations=[kueue]))["spec"]
+    assert keys(spec)[:2] == [(names.POOL_TAINT, "a"), (names.VIRTUAL_TAINT, "true")]
+    assert names.MANAGED_TAINT not in dict(keys(spec))
+
+
+@pytest.mark.parametrize("pools", ["a", "*", "local,a", "a, b", "not a pool!"])
+def test_pools_are_asked_for_once(pools: str) -> None:
+    once = run(pod({"annotations": {names.POOLS: pools}}))
+    assert run(once) == once

@@ -1,0 +1,54 @@
+"""Which pools a pod asks for: whether it may, and whether any site could run it. Pure."""
+
+from __future__ import annotations
+
+from admission import pods
+from bridge import names
+from bridge.workload import places
+
+
+def forbidden(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
+    """List what the pod asks for beyond what its namespace opens to it; a namespace that says nothing opens all."""
+    if namespace_pools is None:
+        return []
+    try:
+        opened = places.parse(namespace_pools)
+    except ValueError:
+        return []  # told as invalid
+    if names.ANY_POOL in opened:
+        return []
+    allowed = ", ".join(opened)
+    problems = []
+    text = pods.annotations_of(pod).get(names.POOLS)
+    if text is not None:
+        try:
+            beyond = [name for name in places.parse(text) if name not in (*opened, names.LOCAL_POOL)]
+        except ValueError:
+            beyond = []
+        if beyond:
+            problems.append(
+                f"annotation {names.POOLS}: {', '.join(beyond)!r} is not allowed in this namespace; allowed: {allowed}"
+            )
+    for index, toleration in enumerate(pod["spec"].get("tolerations") or ()):
+        if toleration.get("key") != names.POOL_TAINT:
+            continue
+        value = names.ANY_POOL if toleration.get("operator") == "Exists" else str(toleration.get("value") or "")
+        if value not in opened:
+            problems.append(
+                f"spec.tolerations[{index}]: pool {value!r} is not allowed in this namespace; allowed: {allowed}"
+            )
+    return problems
+
+
+def invalid(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
+    """List annotations that can't be read."""
+    problems = []
+    own = pods.annotations_of(pod).get(names.POOLS)
+    for where, text in (("annotation", own), ("the namespace's annotation", namespace_pools)):
+        if text is None or (text == own and where != "annotation"):
+            continue
+        try:
+            places.parse(text)
+        except ValueError as error:
+            problems.append(f"{where} {names.POOLS}: {error}")
+    return problems

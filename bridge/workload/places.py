@@ -1,0 +1,103 @@
+"""Where a pod may run: on pools, on the colocated Slurm, or both. Pure.
+
+A toleration of the taint ``pool.vk.io`` lets a pod go to a pool (Kueue injects it, admission writes it for the
+annotation); the annotation ``bridge.vk.io/pools`` gives the order, and is the only way to allow both sides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+
+Pod = Mapping[str, Any]
+
+ALLOWED = f"a comma list of pools, {names.ANY_POOL!r} for any, {names.LOCAL_POOL!r} for the colocated Slurm"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """``named`` in the order of preference; ``*`` in it stands for every pool that is not named."""
+
+    named: tuple[str, ...]
+    remote: bool
+
+    @property
+    def local(self) -> bool:
+        """Whether the colocated Slurm may have the pod."""
+        return names.LOCAL_POOL in self.named
+
+    def ordered(self, pools: Iterable[str]) -> list[str]:
+        """Put pools, and the word for the colocated Slurm where it is allowed, in the order of preference."""
+        others = sorted(set(pools) - set(self.named))
+        known = {*pools, names.LOCAL_POOL}
+        result: list[str] = []
+        for name in self.named:
+            if name == names.ANY_POOL:
+                result += others
+            elif name in known:
+                result.append(name)
+        return result
+
+
+VIRTUAL_TOLERATION = {"key": names.VIRTUAL_TAINT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+LOCAL = Places((names.LOCAL_POOL,), remote=False)
+
+
+def parse(text: str) -> tuple[str, ...]:
+    """Read the annotation; raises ``ValueError``."""
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+    if len(text) > 4096 or not all(word == names.ANY_POOL or _NAME.fullmatch(word) for word in words):
+        raise ValueError(f"{text[:100]!r} is not {ALLOWED}")
+    return words
+
+
+def of(pod: Pod) -> Places:
+    """Say where a pod may run. Without a toleration of ``pool.vk.io`` that is the colocated Slurm alone."""
+    tolerated = _tolerated(pod["spec"].get("tolerations") or ())
+    if not tolerated:
+        return LOCAL
+    text = (pod["metadata"].get("annotations") or {}).get(names.POOLS)
+    if text is not None:
+        try:
+            return Places(parse(text), remote=True)
+        except ValueError:
+            pass  # refused at admission; one that came round it is where its tolerations say
+    return Places(tuple(tolerated), remote=True)
+
+
+def asks(pod: Pod) -> bool:
+    """Whether a pod says anything about pools."""
+    annotated = names.POOLS in (pod["metadata"].get("annotations") or {})
+    return annotated or bool(_tolerated(pod["spec"].get("tolerations") or ()))
+
+
+def tolerations(named: Iterable[str]) -> list[dict[str, str]]:
+    """Build the tolerations that let a pod go to the named pools; none for the colocated Slurm."""
+    pools = [name for name in named if name != names.LOCAL_POOL]
+    if not pools:
+        return []
+    effect = "NoSchedule"
+    if names.ANY_POOL in pools:
+        return [VIRTUAL_TOLERATION, {"key": names.POOL_TAINT, "operator": "Exists", "effect": effect}]
+    each = ({"key": names.POOL_TAINT, "operator": "Equal", "value": pool, "effect": effect} for pool in pools)
+    return [VIRTUAL_TOLERATION, *each]
+
+
+def is_virtual(node: Mapping[str, Any]) -> bool:
+    """Whether a Kubernetes node stands for a pool."""
+    return names.POOL_LABEL in (node["metadata"].get("labels") or {})
+
+
+def _tolerated(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List the pools that tolerations of the pools' own taint name; ``*`` for one without a value."""
+    found = [
+        names.ANY_POOL if entry.get("operator") == "Exists" else str(entry.get("value") or "")
+        for entry in entries
+        if entry.get("key") == names.POOL_TAINT
+    ]
+    return list(dict.fromkeys(name for name in found if name))

@@ -1,0 +1,188 @@
+"""Which pool each waiting pod goes to: pure.
+
+A pod may go to the pools whose taints it tolerates. Among those with room now the policy chooses: the order of the
+annotation, the least loaded, or by weight. Where the colocated Slurm is allowed too, its nodes count as one more pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
+
+from bridge import names
+from bridge.workload import eligibility, places, pods
+from bridge.workload.eligibility import NodeView
+from bridge.workload.resources import Resources
+from scheduler.attempts import Attempts
+from scheduler.pools.usage import Usage, requests
+from scheduler.telling import is_news
+
+Pod = Mapping[str, Any]
+Policy = Literal["order", "least-loaded", "weight"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A pool: its virtual node, and why it takes nothing now (empty: it does)."""
+
+    node: NodeView
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Bind the pod to the pool's virtual node."""
+
+    pod: Pod
+    pool: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Leave the pod to the colocated Slurm."""
+
+    pod: Pod
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Say on the pod why it waits."""
+
+    pod: Pod
+    reason: str
+    message: str
+
+
+Action = Bind | Local | Tell
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a decision may depend on. ``pools`` by name, ``nodes`` are the colocated ones, ``now`` is monotonic.
+
+    ``taken`` says whether the colocated Slurm holds a job for a pod (by UID): such a pod is its own.
+    """
+
+    pods: Iterable[Pod]
+    pools: Mapping[str, PoolView]
+    nodes: tuple[NodeView, ...]
+    usage: Usage
+    attempts: Attempts
+    policy: Policy
+    weights: Mapping[str, int]
+    now: float
+    taken: Callable[[str], bool] = field(default=lambda _: False)
+
+
+def decide(view: View) -> list[Action]:
+    """Decide for every pod that may go to a pool, most urgent first; at most one action a pod."""
+    actions = (_one(view, pod) for pod in sorted(filter(_ours, view.pods), key=pods.urgency))
+    return [action for action in actions if action is not None]
+
+
+def _ours(pod: Pod) -> bool:
+    return pods.is_open(pod) and not pods.is_deleted(pod) and not pods.is_gated(pod)
+
+
+def _one(view: View, pod: Pod) -> Action | None:
+    where = places.of(pod)
+    uid = pods.uid(pod)
+    attempt = view.attempts.of(uid)
+    if not where.remote or attempt.bound or view.now < attempt.not_before:
+        return None
+    if where.local and (pods.job_id(pod) is not None or view.taken(uid)):
+        return None
+    asked = requests(pod)
+    refused: dict[str, str] = {}
+    open_pools: list[str] = []
+    for name in where.ordered(view.pools):
+        why = _no_local_room(view, pod, asked) if name == names.LOCAL_POOL else _no_room(view, pod, asked, name)
+        if why:
+            refused[name] = why
+        else:
+            open_pools.append(name)
+    if open_pools:
+        chosen = _choose(view, open_pools, asked)
+        why = _explain(view.policy, refused, open_pools)
+        if chosen == names.LOCAL_POOL:
+            return Local(pod, why)
+        view.usage.assume(uid, chosen, asked)
+        return Bind(pod, chosen, why)
+    if where.local and any(not eligibility.refusal(pod["spec"], asked, node) for node in view.nodes):
+        return Local(pod, "no pool has room now; Slurm queues the pod")
+    message = f"no pool takes the pod now: {_list(refused)}" if refused else _nothing(where)
+    return Tell(pod, "Unschedulable", message) if is_news(pod, attempt, "Unschedulable", message, view.now) else None
+
+
+def _no_room(view: View, pod: Pod, asked: Resources, name: str) -> str:
+    pool = view.pools[name]
+    if pool.problem:
+        return pool.problem
+    return eligibility.refusal(pod["spec"], asked, pool.node) or _too_full(view, asked, pool.node)
+
+
+def _no_local_room(view: View, pod: Pod, asked: Resources) -> str:
+    why = "no node"
+    for node in view.nodes:
+        why = eligibility.refusal(pod["spec"], asked, node) or _too_full(view, asked, node)
+        if not why:
+            return ""
+    return why
+
+
+def _too_full(view: View, asked: Resources, node: NodeView) -> str:
+    used = view.usage.of(node.name)
+    for name in sorted(asked):
+        if used.get(name, Decimal(0)) + asked[name] > node.offered.get(name, Decimal(0)):
+            return f"no room for {name} now"
+    return ""
+
+
+def _choose(view: View, names_: list[str], asked: Resources) -> str:
+    """Choose among pools that have room, given in the order of preference: of equals, the first."""
+    if view.policy == "least-loaded":
+        return min(names_, key=lambda name: _load(view, name, asked))
+    if view.policy == "weight":
+        return min(names_, key=lambda name: _count(view, name) / max(1, view.weights.get(name, 1)))
+    return names_[0]
+
+
+def _members(view: View, name: str) -> list[NodeView]:
+    return list(view.nodes) if name == names.LOCAL_POOL else [view.pools[name].node]
+
+
+def _load(view: View, name: str, asked: Resources) -> Decimal:
+    """Give the fullest share, after the pod, of the resources that it asks for."""
+    members = _members(view, name)
+    used = [view.usage.of(node.name) for node in members]
+    shares = [Decimal(0)]
+    for resource, value in asked.items():
+        offered = sum((node.offered.get(resource, Decimal(0)) for node in members), Decimal(0))
+        if offered > 0:
+            shares.append((sum((u.get(resource, Decimal(0)) for u in used), Decimal(0)) + value) / offered)
+    return max(shares)
+
+
+def _count(view: View, name: str) -> Decimal:
+    return sum((view.usage.of(node.name).get("pods", Decimal(0)) for node in _members(view, name)), Decimal(0))
+
+
+def _explain(policy: Policy, refused: Mapping[str, str], open_pools: list[str]) -> str:
+    words = {"order": "first with room", "least-loaded": "least loaded", "weight": "by weight"}[policy]
+    among = f" of {', '.join(open_pools)}" if len(open_pools) > 1 else ""
+    return f"{words}{among}" + (f"; not {_list(refused)}" if refused else "")
+
+
+def _list(refused: Mapping[str, str]) -> str:
+    shown = [f"{name} ({why})" for name, why in list(refused.items())[:5]]
+    more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
+    return ", ".join(shown) + more
+
+
+def _nothing(where: places.Places) -> str:
+    pools = [name for name in where.named if name not in (names.LOCAL_POOL, names.ANY_POOL)]
+    return f"none of the pools {', '.join(pools)} has a node" if pools else "there is no pool"

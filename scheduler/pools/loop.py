@@ -1,0 +1,97 @@
+"""The pool scheduler: looks at waiting pods that may go to a pool, and at the pools' virtual nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bridge import names
+from bridge.clock import Clock
+from bridge.config import Config
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.lease import Elector
+from bridge.loop import Loop
+from bridge.threads import Supervisor
+from bridge.workload import eligibility, places, pods
+from scheduler.attempts import Attempts
+from scheduler.pools import decide
+from scheduler.pools.act import Actor
+from scheduler.pools.usage import Usage
+
+URGENCY: dict[type[decide.Action], int] = {decide.Local: 1, decide.Bind: 2, decide.Tell: 9}
+
+
+class PoolScheduler(Loop):
+    """Everything the pool scheduler owns.
+
+    ``local`` is shared with the scheduler of the colocated Slurm: the UIDs of pods that were given to it. ``taken``
+    tells whether Slurm has a job for a UID; ``None`` where no Slurm is colocated.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        kube: KubeClient,
+        caches: tuple[Cache, Cache],
+        events: EventRecorder,
+        elector: Elector | None,
+        clock: Clock,
+        local: set[str],
+        taken: Callable[[str], bool] | None,
+    ) -> None:
+        super().__init__("pool-scheduler", caches, elector, config.workers, clock)
+        self._pods, self._nodes = caches
+        self._config = config
+        self._attempts = Attempts()
+        self._usage = Usage()
+        self._local = local
+        self._taken = taken
+        self._actor = Actor(kube, self._pods, events, clock, self._attempts, self._usage, local, self.lead)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start the loop and its workers."""
+        self._pods.subscribe(self._usage.changed)
+        super().start(supervisor)
+
+    def look(self) -> None:
+        """Decide for all waiting pods that may go to a pool."""
+        waiting = self._pods.picked()
+        self._attempts.forget_all_but(waiting.keys())
+        self._local &= waiting.keys()
+        ours = [
+            pod
+            for uid, pod in waiting.items()
+            if uid not in self._local and not self.workers.busy(uid) and places.of(pod).remote
+        ]
+        if not ours:
+            return
+        nodes = self._nodes.items()
+        settings = self._config.pools
+        view = decide.View(
+            pods=ours,
+            pools={view.node.name: view for view in map(_pool, filter(places.is_virtual, nodes))},
+            nodes=tuple(eligibility.view(n) for n in nodes if self._colocated(n)),
+            usage=self._usage,
+            attempts=self._attempts,
+            policy=settings.policy,
+            weights=settings.weights,
+            now=self.clock.monotonic(),
+            taken=self._taken or (lambda _: False),
+        )
+        for action in decide.decide(view):
+            self.workers.submit(pods.uid(action.pod), lambda a=action: self._actor.act(a), URGENCY[type(action)])  # type: ignore[misc]
+
+    def _colocated(self, node: Mapping[str, Any]) -> bool:
+        """Whether the node is one of Slurm's: ours by taint, or any real one where podbridge is told not to taint."""
+        if self._taken is None or places.is_virtual(node):
+            return False
+        taints = (node.get("spec") or {}).get("taints") or ()
+        return not self._config.nodes.taint or any(t.get("key") == names.MANAGED_TAINT for t in taints)
+
+
+def _pool(node: Mapping[str, Any]) -> decide.PoolView:
+    ready = eligibility.readiness(node)
+    problem = "" if ready.get("status") == "True" else f"not ready: {ready.get('reason') or 'unknown'}"
+    return decide.PoolView(eligibility.view(node), problem)

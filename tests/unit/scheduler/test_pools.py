@@ -1,0 +1,162 @@
+"""Which pool a pod goes to, one situation at a time."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge import names
+from bridge.workload import eligibility
+from scheduler.attempts import Attempts
+from scheduler.pools import decide
+from scheduler.pools.usage import Usage, requests
+
+
+def pod(uid: str = "u1", pools: str = "*", cpu: str = "1", **more: Any) -> dict[str, Any]:
+    tolerations = [{"key": names.VIRTUAL_TAINT, "operator": "Exists"}, {"key": names.POOL_TAINT, "operator": "Exists"}]
+    spec = {"tolerations": tolerations, "containers": [{"name": "m", "resources": {"requests": {"cpu": cpu}}}], **more}
+    metadata = {"namespace": "ns", "name": f"pod-{uid}", "uid": uid, "annotations": {names.POOLS: pools}}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+
+
+def pool(name: str, cpu: str = "8", problem: str = "", pods: str = "100") -> decide.PoolView:
+    taints = [
+        {"key": names.VIRTUAL_TAINT, "value": "true", "effect": "NoSchedule"},
+        {"key": names.POOL_TAINT, "value": name, "effect": "NoSchedule"},
+    ]
+    return decide.PoolView(node(name, cpu, pods, taints), problem)
+
+
+def node(name: str, cpu: str = "8", pods: str = "100", taints: Any = ()) -> eligibility.NodeView:
+    raw = {"metadata": {"name": name}, "spec": {"taints": list(taints)}}
+    return eligibility.view(raw | {"status": {"allocatable": {"cpu": cpu, "pods": pods}}})
+
+
+def look(pods: list[Any], *pools: decide.PoolView, **more: Any) -> list[decide.Action]:
+    options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": ()}
+    options |= {"usage": Usage(), "attempts": Attempts()} | more
+    return decide.decide(decide.View(pods, {p.node.name: p for p in pools}, **options))
+
+
+def chosen(*args: Any, **more: Any) -> str:
+    (action,) = look(*args, **more)
+    if isinstance(action, decide.Local):
+        return names.LOCAL_POOL
+    assert isinstance(action, decide.Bind), action
+    return action.pool
+
+
+def test_the_first_of_the_list_that_has_room() -> None:
+    assert chosen([pod(pools="b,a")], pool("a"), pool("b")) == "b"
+    assert chosen([pod(pools="b,a", cpu="4")], pool("a"), pool("b", cpu="2")) == "a"
+    (action,) = look([pod(pools="b,a", cpu="4")], pool("a"), pool("b", cpu="2"))
+    assert action.why == "first with room; not b (too little cpu)"
+
+
+def test_a_pool_that_is_silent_or_full_waits_with_its_reason() -> None:
+    usage = Usage()
+    usage.assume("other", "b", {"cpu": Decimal(8)})
+    (action,) = look([pod()], pool("a", problem="not ready: SiteSilent"), pool("b"), usage=usage)
+    assert isinstance(action, decide.Tell)
+    assert action.reason == "Unschedulable"
+    assert action.message == "no pool takes the pod now: a (not ready: SiteSilent), b (no room for cpu now)"
+
+
+def test_no_pool_at_all() -> None:
+    (action,) = look([pod(pools="x")], pool("a"))
+    assert action.message == "none of the pools x has a node"
+    (action,) = look([pod()])
+    assert action.message == "there is no pool"
+
+
+def test_pods_of_one_look_share_the_room() -> None:
+    many = [pod(f"u{n}", cpu="4") for n in range(5)]
+    actions = look(many, pool("a"), pool("b"))
+    assert [a.pool for a in actions if isinstance(a, decide.Bind)] == ["a", "a", "b", "b"]
+    assert isinstance(actions[4], decide.Tell)
+
+
+def test_the_number_of_pods_counts() -> None:
+    actions = look([pod("u1"), pod("u2")], pool("a", pods="1"))
+    assert [type(a) for a in actions] == [decide.Bind, decide.Tell]
+
+
+def test_the_least_loaded() -> None:
+    usage = Usage()
+    usage.assume("other", "a", {"cpu": Decimal(4)})
+    assert chosen([pod()], pool("a"), pool("b"), policy="least-loaded", usage=usage) == "b"
+    assert chosen([pod()], pool("a", cpu="64"), pool("b", cpu="2"), policy="least-loaded", usage=usage) == "a"
+
+
+def test_by_weight() -> None:
+    actions = look(
+        [pod(f"u{n}") for n in range(8)], pool("a", "64"), pool("b", "64"), policy="weight", weights={"a": 3}
+    )
+    assert sorted(a.pool for a in actions if isinstance(a, decide.Bind)) == ["a"] * 6 + ["b"] * 2
+
+
+def test_the_colocated_slurm_is_one_of_them() -> None:
+    local = {"nodes": (node("n1"),)}
+    assert chosen([pod(pools="local,*")], pool("a"), **local) == "local"
+    assert chosen([pod(pools="*,local")], pool("a"), **local) == "a"
+    assert chosen([pod(pools="local,*", cpu="16")], pool("a", cpu="32"), **local) == "a"
+
+
+def test_where_nothing_has_room_slurm_queues_if_it_ever_could() -> None:
+    usage = Usage()
+    usage.assume("other", "n1", {"cpu": Decimal(8)})
+    assert chosen([pod(pools="*,local")], pool("a", problem="x"), nodes=(node("n1"),), usage=usage) == "local"
+    (action,) = look([pod(pools="*,local", cpu="9")], pool("a", problem="x"), nodes=(node("n1"),))
+    assert isinstance(action, decide.Tell)
+
+
+def test_a_pod_that_slurm_has_a_job_for_stays_there() -> None:
+    assert look([pod(pools="*,local")], pool("a"), taken=lambda uid: uid == "u1") == []
+    labelled = pod(pools="*,local")
+    labelled["metadata"]["labels"] = {names.JOB_ID_LABEL: "7"}
+    assert look([labelled], pool("a")) == []
+
+
+def test_pods_that_are_not_ours_are_left_alone() -> None:
+    local = pod()
+    local["spec"]["tolerations"] = []
+    deleted = pod()
+    deleted["metadata"]["deletionTimestamp"] = "x"
+    assert look([local, deleted, pod(schedulingGates=[{}]), pod(nodeName="a")], pool("a")) == []
+
+
+def test_a_pod_that_was_just_bound_is_not_bound_again() -> None:
+    attempts = Attempts()
+    attempts.of("u1").bound = True
+    assert look([pod()], pool("a"), attempts=attempts) == []
+
+
+@given(st.lists(st.sampled_from(["bind", "bind-other", "finish", "delete", "assume"]), max_size=30))
+def test_usage_is_what_the_bound_pods_ask_for(steps: list[str]) -> None:
+    usage = Usage()
+    where: str | None = None
+    for step in steps:
+        body = pod(nodeName="a" if step == "bind" else "b")
+        if step in ("bind", "bind-other"):
+            usage.changed("update", None, body)
+            where = where or body["spec"]["nodeName"]
+        elif step == "assume":
+            usage.assume("u1", "a", requests(body))
+            where = "a"
+        else:
+            body["status"]["phase"] = "Failed" if step == "finish" else "Running"
+            usage.changed("delete" if step == "delete" else "update", None, body)
+            where = None
+    for name in ("a", "b"):
+        assert usage.of(name).get("cpu", 0) == (1 if name == where else 0)
+
+
+@pytest.mark.parametrize("kind", ["add", "update"])
+def test_a_pod_bound_by_somebody_else_counts(kind: str) -> None:
+    usage = Usage()
+    usage.changed(kind, None, pod(nodeName="a", cpu="3"))
+    assert usage.of("a") == {"cpu": Decimal(3), "pods": Decimal(1)}
