@@ -1,0 +1,82 @@
+"""``podbridge nats``: what a NATS server needs to know about the hub and the sites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bridge import names
+from bridge.errors import ConfigError
+
+_EXAMPLES = """Examples:
+
+\b
+  podbridge nats config --pools alpha,beta --out /etc/podbridge/nats --websocket-port 8080
+  podbridge nats config --out /etc/podbridge/nats --add-pool gamma
+  podbridge nats config --pools alpha --out nats --websocket-port 443 --tls-cert chain.pem --tls-key key.pem
+"""
+
+
+@click.group("nats")
+def nats() -> None:
+    """Prepare a NATS server for pools."""
+
+
+@nats.command("config", epilog=_EXAMPLES)
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder to write to.")
+@click.option("--pools", default="", help="Pools, joined by commas. Those of an earlier run stay.")
+@click.option("--add-pool", multiple=True, metavar="NAME", help="One more pool; may be given several times.")
+@click.option("--listen", default="127.0.0.1:4222", show_default=True, help="Address for NATS clients (the hub).")
+@click.option("--websocket-port", type=click.IntRange(1, 65535), help="Port for WebSocket (the sites). Default: none.")
+@click.option("--websocket-host", help="Address for WebSocket. Default: 0.0.0.0 with --tls-cert, else 127.0.0.1.")
+@click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False), help="Certificate chain, for both ports.")
+@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="Its key.")
+@click.option("--prefix", default=names.SUBJECT_PREFIX, show_default=True, help="Prefix of all subjects.")
+@click.option("--passwords", is_flag=True, help="Passwords instead of nkeys, for users that are new.")
+@click.option("--force", is_flag=True, help="Write nats-server.conf again, although it is there.")
+def config(
+    out: Path,
+    pools: str,
+    add_pool: tuple[str, ...],
+    listen: str,
+    websocket_port: int | None,
+    websocket_host: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    prefix: str,
+    passwords: bool,
+    force: bool,
+) -> None:
+    """Write a configuration for nats-server, and a secret of its own for the hub and for each pool.
+
+    Into the folder go nats-server.conf (once), users.conf (each time), hub.seed and pools/NAME.seed (each once, mode
+    0600). A secret that is there stays as it is. To take a pool's access away, remove its file and run this again.
+    """
+    from bridge.wire import natsfiles
+    from bridge.wire.natsconf import INBOX, Listeners
+
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigError("--tls-cert and --tls-key: give both or none")
+    host = websocket_host or ("0.0.0.0" if tls_cert else "127.0.0.1")  # noqa: S104
+    listeners = Listeners(
+        client=listen,
+        websocket=f"{host}:{websocket_port}" if websocket_port else "",
+        certificate=str(tls_cert.resolve()) if tls_cert else "",
+        key=str(tls_key.resolve()) if tls_key else "",
+    )
+    wanted = [*(word for word in pools.split(",") if word), *add_pool]
+    written = natsfiles.write(out, prefix, wanted, listeners, passwords=passwords, force=force)
+    for file in written.new:
+        click.echo(f"written: {file}")
+    if written.server not in written.new:
+        click.echo(f"kept:    {written.server} (--force writes it again)")
+    elif not tls_cert and not listen.startswith(("127.", "localhost:", "[::1]:")):
+        click.echo(f"podbridge: {listen} is not encrypted: a network you trust, or --tls-cert and --tls-key", err=True)
+    click.echo(f"written: {written.users}")
+    click.echo("\nNext:")
+    click.echo(f"  nats-server -t -c {written.server}    # is it right?")
+    click.echo(f"  nats-server -c {written.server}       # or, where it runs: nats-server --signal reload")
+    click.echo(f"  hub: {written.hub}, with the inbox prefix {INBOX}")
+    for pool, file in written.pools.items():
+        click.echo(f"  site {pool}: {file}, to be kept there with mode 0600")

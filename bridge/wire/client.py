@@ -1,0 +1,150 @@
+"""The hub's end: requests to one pool. All are idempotent by pod UID."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from bridge.clock import Clock, SystemClock
+from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.wire.connection import Link
+from bridge.wire.envelope import GarbledError, pack, parse, parse_body
+from bridge.wire.messages import (
+    Cancel,
+    Description,
+    Files,
+    JobStatus,
+    Logs,
+    Message,
+    Reply,
+    Request,
+    Snapshot,
+    SnapshotPage,
+    Status,
+    Submit,
+    Submitted,
+)
+from bridge.wire.reading import LogReader
+from bridge.wire.subjects import Subjects
+
+M = TypeVar("M", bound=Message)
+
+SUBMIT_TIMEOUT = 60.0
+CANCEL_TIMEOUT = 30.0
+TIMEOUT = 10.0
+SNAPSHOT_TIMEOUT = 30.0
+PAGE = 500
+_REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
+_LONGEST = 4096
+_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a snapshot. ``unreadable``: UIDs of jobs that are there, but whose words make no sense."""
+
+    submitter: str
+    sequence: int
+    jobs: list[JobStatus]
+    more: bool
+    last: str
+    unreadable: set[str] = field(default_factory=set)
+
+
+class PoolClient:
+    """Asks one pool. Every method may be called from any thread, waits for the answer, and raises a SiteError."""
+
+    def __init__(self, link: Link, prefix: str, pool: str, clock: Clock = _CLOCK) -> None:
+        self._link, self._pool, self._clock = link, pool, clock
+        self._subjects = Subjects(prefix, pool)
+
+    def submit(self, job: str, submit: Submit, timeout: float = SUBMIT_TIMEOUT) -> Submitted:
+        """Have a job run; one that exists is given as it is."""
+        subject = self._subjects.submit(submit.namespace, submit.name, job)
+        return self._told(Submitted, self._ask(subject, job, submit, timeout))
+
+    def cancel(self, job: str, cancel: Cancel, timeout: float = CANCEL_TIMEOUT) -> Status:
+        """End a job."""
+        return self._told(Status, self._ask(self._subjects.cancel(job), job, cancel, timeout))
+
+    def status(self, job: str, timeout: float = TIMEOUT) -> Status:
+        """Ask for one job."""
+        return self._told(Status, self._ask(self._subjects.status(job), job, None, timeout))
+
+    def describe(self, timeout: float = TIMEOUT) -> Description:
+        """Ask for the announcement and the BuildConfig."""
+        return self._told(Description, self._ask(self._subjects.describe, "", None, timeout))
+
+    def files(self, job: str, files: Files, timeout: float = TIMEOUT) -> None:
+        """Replace files of volumes."""
+        self._ask(self._subjects.files(job), job, files, timeout)
+
+    def snapshot(self, after: str = "", limit: int = PAGE, timeout: float = SNAPSHOT_TIMEOUT) -> Page:
+        """Ask for a page of all jobs; one whose words make no sense does not spoil the others."""
+        body = self._ask(self._subjects.snapshot, "", Snapshot(after=after, limit=limit), timeout)
+        try:
+            page = parse_body(SnapshotPage, body)
+        except GarbledError:
+            return _piecemeal(body)
+        return Page(page.submitter, page.sequence, page.jobs, page.more, page.jobs[-1].job if page.jobs else "")
+
+    def logs(self, job: str, options: Logs, timeout: float = TIMEOUT) -> LogReader:
+        """Ask for a log; ``options.stream`` is replaced by a name of its own. The reader must be closed."""
+        stream = secrets.token_hex(16)
+        reader = LogReader(self._link, self._subjects, stream)
+        try:
+            request = options.model_copy(update={"stream": stream})
+            self._ask(self._subjects.logs(job), job, request, timeout)
+        except BaseException:
+            reader.close()
+            raise
+        return reader
+
+    def _ask(self, subject: str, job: str, body: Message | None, timeout: float) -> dict[str, object]:
+        request = Request(
+            pool=self._pool,
+            job=job,
+            deadline=self._clock.time() + timeout,
+            body=body.model_dump(mode="json") if body else {},
+        )
+        data = self._link.request(subject, pack(request), timeout)
+        try:
+            reply = parse(Reply, data)
+        except GarbledError as error:
+            raise SiteUnknownOutcomeError(f"the answer of pool {self._pool} can't be read: {error}") from error
+        if (problem := reply.error) is not None:
+            reason = problem.reason if _REASON.fullmatch(problem.reason) else "SiteRefused"
+            message, hint = problem.message[:_LONGEST], problem.hint[:_LONGEST]
+            raise SiteRefusedError(message, reason=reason, retryable=problem.retryable, hint=hint)
+        return reply.body
+
+    def _told(self, kind: type[M], body: object) -> M:
+        try:
+            return parse_body(kind, body)
+        except GarbledError as error:
+            raise SiteUnknownOutcomeError(f"the answer of pool {self._pool} can't be read: {error}") from error
+
+
+def _piecemeal(body: dict[str, object]) -> Page:
+    """Read a page job by job; raises when not even the UIDs can be read, for then it can't tell what is gone."""
+    raw = body.get("jobs")
+    try:
+        head = parse_body(SnapshotPage, {**body, "jobs": []})
+        jobs, unreadable, last = [], set(), ""
+        for item in raw if isinstance(raw, list) else []:
+            try:
+                status = parse_body(JobStatus, item)
+            except GarbledError:
+                uid = item.get("job") if isinstance(item, dict) else None
+                last = parse_body(Request, {"pool": "x", "deadline": 0, "job": uid}).job
+                if not last:
+                    raise
+                unreadable.add(last)
+            else:
+                jobs.append(status)
+                last = status.job
+    except GarbledError as error:
+        raise SiteError(f"a snapshot that can't be read: {error}") from error
+    return Page(head.submitter, head.sequence, jobs, head.more, last, unreadable)

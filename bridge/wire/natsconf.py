@@ -1,0 +1,121 @@
+"""A configuration for nats-server: one user for the hub, one for each pool, none of whom can do more than it must."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from bridge.errors import ConfigError
+from bridge.wire.subjects import ANY, Subjects
+
+HUB = "hub"
+INBOX = "_INBOX.hub"
+"""Where answers to the hub go: no site may listen there."""
+MAX_PAYLOAD = 8 * 1024 * 1024
+ACCOUNT = "PODBRIDGE"
+ANSWER_WITHIN = "5m"
+"""How long a site may take to answer a request; longer than any deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What one user may publish and listen to; with ``answers``, also one answer to each request that it gets."""
+
+    publish: list[str]
+    subscribe: list[str]
+    answers: bool = False
+
+    def text(self, indent: str) -> str:
+        """Write it as nats-server reads it."""
+        lines = [
+            f"publish: {{allow: {_list(self.publish, indent)}}}",
+            f"subscribe: {{allow: {_list(self.subscribe, indent)}}}",
+        ]
+        if self.answers:
+            lines.append(f'allow_responses: {{max: 1, expires: "{ANSWER_WITHIN}"}}')
+        return ("\n" + indent).join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user that proves who it is with the key to ``nkey``, or with a password."""
+
+    name: str
+    permissions: Permissions
+    nkey: str = ""
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Where the server listens: addresses as host:port, empty for none. Without a certificate nothing is encrypted."""
+
+    client: str = "127.0.0.1:4222"
+    websocket: str = ""
+    certificate: str = ""
+    key: str = ""
+    max_payload: int = MAX_PAYLOAD
+
+
+def hub_permissions(prefix: str) -> Permissions:
+    """Give what the hub needs: ask every pool, hear what every pool says, get answers."""
+    every = Subjects(prefix, ANY)
+    said = [every.announce, every.buildconfig, every.event, every.streams]
+    return Permissions([*every.requests().values(), every.acks], [*said, f"{INBOX}.>"])
+
+
+def site_permissions(prefix: str, pool: str) -> Permissions:
+    """Give what a site needs: hear what its pool is asked, as a member of the pool's queue group, and answer."""
+    if pool == ANY:
+        raise ConfigError(f"pool {pool!r}: the name of one pool, not of all")
+    own = Subjects(prefix, pool)
+    asked = [f"{pattern} {pool}" for pattern in own.requests().values()]
+    return Permissions([own.announce, own.buildconfig, own.event, own.streams], [*asked, own.acks], answers=True)
+
+
+def users_text(users: list[User]) -> str:
+    """Write the file of users: everything that changes when a pool comes or goes."""
+    lines = [
+        "# Written by podbridge nats config, and written again by it.",
+        "accounts: {",
+        f"  {ACCOUNT}: {{",
+        "    users: [",
+    ]
+    for user in users:
+        lines.append("      {")
+        if user.nkey:
+            lines.append(f"        nkey: {user.nkey}  # {user.name}")
+        else:
+            lines += [f"        user: {_quote(user.name)}", f"        password: {_quote(user.password)}"]
+        lines += ["        permissions: {", f"          {user.permissions.text('          ')}", "        }", "      }"]
+    return "\n".join([*lines, "    ]", "  }", "}", ""])
+
+
+def server_text(listeners: Listeners, users_file: str) -> str:
+    """Write the file of the server itself."""
+    lines = [
+        "# Written once by podbridge nats config; yours to change.",
+        "server_name: podbridge",
+        f"listen: {_quote(listeners.client)}",
+        f"max_payload: {listeners.max_payload}",
+        "# who can't keep up is cut off, and connects anew",
+        'write_deadline: "10s"',
+        'ping_interval: "20s"',
+        "ping_max: 2",
+    ]
+    tls = f"{{cert_file: {_quote(listeners.certificate)}, key_file: {_quote(listeners.key)}}}"
+    if listeners.certificate:
+        lines.append(f"tls: {tls}")
+    if listeners.websocket:
+        secure = f"tls: {tls}" if listeners.certificate else "no_tls: true  # behind a proxy that terminates TLS"
+        lines += ["websocket: {", f"  listen: {_quote(listeners.websocket)}", f"  {secure}", "}"]
+    lines.append(f"include {_quote(users_file)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _list(items: list[str], indent: str) -> str:
+    return "[" + "".join(f"\n{indent}  {_quote(item)}" for item in items) + f"\n{indent}]"

@@ -1,0 +1,125 @@
+"""The folder of a NATS server: its configuration, its users, and a secret for each. A secret there is never replaced.
+
+::
+
+    nats-server.conf   0600  written once
+    users.conf         0600  written each time
+    hub.seed           0600  or hub.password
+    pools/NAME.seed    0600  or pools/NAME.password
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import nkeys  # type: ignore[import-untyped]
+
+from bridge.errors import ConfigError
+from bridge.wire.natsconf import (
+    HUB,
+    Listeners,
+    Permissions,
+    User,
+    hub_permissions,
+    server_text,
+    site_permissions,
+    users_text,
+)
+
+SERVER, USERS, POOLS = "nats-server.conf", "users.conf", "pools"
+SEED, PASSWORD = ".seed", ".password"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a folder holds now. ``new``: the files that were not there, or were written again."""
+
+    server: Path
+    users: Path
+    hub: Path
+    pools: dict[str, Path]
+    new: list[Path]
+
+
+def write(
+    folder: Path,
+    prefix: str,
+    pools: Sequence[str],
+    listeners: Listeners,
+    *,
+    passwords: bool = False,
+    force: bool = False,
+) -> Written:
+    """Write a folder, or bring it up to date: pools of an earlier run stay. ``force`` writes nats-server.conf again."""
+    permissions = {pool: site_permissions(prefix, pool) for pool in pools}  # raises unless it is a name
+    below = folder / POOLS
+    below.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    permissions |= {file.stem: site_permissions(prefix, file.stem) for file in below.iterdir() if _is_secret(file)}
+    if not permissions:
+        raise ConfigError("pools: none given, and none there from an earlier run")
+    new: list[Path] = []
+    hub = _secret(folder / HUB, passwords, new)
+    sites = {pool: _secret(below / pool, passwords, new) for pool in sorted(permissions)}
+    users = [_user(HUB, hub, hub_permissions(prefix))]
+    # a name that no pool can take is the hub's
+    users += [_user(f"pool-{pool}", file, permissions[pool]) for pool, file in sites.items()]
+    _replace(folder / USERS, users_text(users))
+    server = folder / SERVER
+    if force or not server.exists():
+        _replace(server, server_text(listeners, USERS))
+        new.append(server)
+    return Written(server, folder / USERS, hub, sites, new)
+
+
+def new_seed() -> str:
+    """Make a new key of a user; gives its seed, which is the secret."""
+    seed: bytes = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+    return seed.decode()
+
+
+def public_key(seed: str) -> str:
+    """Give what the server must know of a key; raises when the seed is none."""
+    try:
+        key: bytes = nkeys.from_seed(bytearray(seed.encode())).public_key
+    except (nkeys.NkeysError, ValueError) as error:
+        raise ConfigError("not the seed of an nkey") from error
+    return key.decode().rstrip("=")
+
+
+def _is_secret(file: Path) -> bool:
+    return file.suffix in (SEED, PASSWORD)
+
+
+def _secret(base: Path, passwords: bool, new: list[Path]) -> Path:
+    """Give the file of a secret; it is made if there is none."""
+    for suffix in (SEED, PASSWORD):
+        if (file := base.with_name(base.name + suffix)).exists():
+            return file
+    file = base.with_name(base.name + (PASSWORD if passwords else SEED))
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write((secrets.token_urlsafe(32) if passwords else new_seed()) + "\n")
+    new.append(file)
+    return file
+
+
+def _user(name: str, file: Path, permissions: Permissions) -> User:
+    text = file.read_text().strip()
+    if file.suffix == PASSWORD:
+        return User(name, permissions, password=text)
+    try:
+        return User(name, permissions, nkey=public_key(text))
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def _replace(file: Path, text: str) -> None:
+    new = file.with_name(f".{file.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(text)
+    new.replace(file)

@@ -1,0 +1,119 @@
+"""Logs, the hub's end: the chunks of one stream in their order, or an error; never a log with a hole in it."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import weakref
+from types import TracebackType
+
+from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.wire.connection import Link
+from bridge.wire.envelope import pack, parse_chunk
+from bridge.wire.messages import LogAck, LogChunk
+from bridge.wire.session import Respond
+from bridge.wire.streaming import GIVE_UP, WINDOW
+from bridge.wire.subjects import Subjects
+
+_ACK_EVERY = WINDOW // 4
+
+
+class LogReader:
+    """An iterator over the pieces of a log. Close it: that ends the log at the site, too.
+
+    Raises SiteUnknownOutcomeError when the site falls silent or a chunk is lost, SiteRefusedError when it gives up.
+    """
+
+    def __init__(self, link: Link, subjects: Subjects, stream: str, *, silence: float = GIVE_UP) -> None:
+        self._link, self._silence = link, silence
+        self._ack = subjects.ack(stream)
+        self._chunks: queue.SimpleQueue[tuple[LogChunk, bytes] | SiteError | None] = queue.SimpleQueue()
+        self._read = self._told = 0
+        self._over, self._flooded = True, False
+        receive = weakref.WeakMethod(self._on_chunk)  # so that a reader that was forgotten is found and closed
+
+        def on_chunk(subject: str, data: bytes, respond: Respond | None) -> None:
+            if (alive := receive()) is not None:
+                alive(subject, data, respond)
+
+        self._subscription = link.subscribe(subjects.stream(stream), on_chunk, threads=0)
+        self._over = False
+
+    def __iter__(self) -> LogReader:
+        return self
+
+    def __next__(self) -> bytes:
+        while not self._over:
+            try:
+                item = self._chunks.get(timeout=self._silence)
+            except queue.Empty:
+                self.close()
+                raise SiteUnknownOutcomeError(f"the site has sent nothing for {self._silence:g} s") from None
+            if item is None:  # a keep-alive
+                continue
+            if isinstance(item, SiteError):
+                self.close()
+                raise item
+            head, data = item
+            if head.number <= self._read:  # twice: not the network's doing, but harmless
+                continue
+            if head.number != self._read + 1:
+                self.close()
+                lost = f"chunk {self._read + 1} of the log was lost"
+                raise SiteUnknownOutcomeError(lost, hint="Ask for the log again.")
+            self._read = head.number
+            if head.end:
+                self._finish()
+                if head.error:
+                    raise SiteRefusedError(head.error, reason="LogEnded", retryable=True)
+                break
+            if self._read - self._told >= _ACK_EVERY or self._chunks.empty():
+                self._tell(LogAck(number=self._read))
+            if data:
+                return data
+        raise StopIteration
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Want no more; safe from any thread, and more than once. An iteration that waits ends."""
+        if not self._over:
+            self._finish()
+            self._tell(LogAck(number=self._read, stop=True))
+            self._chunks.put(None)
+
+    def _finish(self) -> None:
+        self._over = True
+        self._subscription.close()
+
+    def _tell(self, ack: LogAck) -> None:
+        self._told = self._read
+        with contextlib.suppress(SiteError):  # not sent: the site gives up by itself
+            self._link.publish(self._ack, pack(ack))
+
+    def _on_chunk(self, _subject: str, data: bytes, _respond: Respond | None) -> None:
+        """Take a chunk, on the loop."""
+        if self._over or self._flooded:
+            return
+        try:
+            head, rest = parse_chunk(data)
+        except SiteError as error:
+            self._chunks.put(error)
+            return
+        if head.number == 0:
+            self._tell(LogAck(number=self._read))  # even if whoever reads is slow
+            self._chunks.put(None)
+        elif self._chunks.qsize() > 4 * WINDOW:
+            self._chunks.put(SiteRefusedError("the site sends more than was asked for", reason="BadSite"))
+            self._flooded = True
+        else:
+            self._chunks.put((head, rest))

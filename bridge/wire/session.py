@@ -1,0 +1,363 @@
+"""One connection to a NATS server, from its handshake to its end; it is never connected again.
+
+nats-py's client would reconnect by itself, but then it sends what was still in its buffer when the connection broke,
+keeps the credentials it began with, closes for ever on some errors, and can hang in closing a half-open connection. Its
+queues drop messages, and one malformed header ends its reader. So of nats-py are used: the handshake, the transports,
+the parser and the writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import secrets
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription as NatsSubscription
+from nats.aio.transport import WebSocketTransport
+
+from bridge.errors import SiteDownError, SiteTooLargeError, SiteUnknownOutcomeError
+from bridge.logs import kv
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT = 10.0
+PING_INTERVAL = 10
+PINGS_OUTSTANDING = 2
+MOST_BUFFERED = 64 * 1024 * 1024
+"""Bytes that wait for a server that does not take them; more is refused."""
+_CLOSE_TIMEOUT = 2.0
+_TURN = 64
+"""Messages sent before the loop does something else."""
+_NO_RESPONDERS = b"NATS/1.0 503"
+
+Respond = Callable[[bytes], None]
+Handler = Callable[[str, bytes, Respond | None], None]
+"""Takes the subject, the data and, of a request, the way to answer it."""
+_Deliver = Callable[[str, bytes, str, bool], None]
+"""Takes subject, data, reply subject, and whether it is the server's word that nobody listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What one connection needs to know: read anew for each."""
+
+    server: str
+    name: str
+    seed: str | None = field(default=None, repr=False)
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Route:
+    """An interest in a subject; ``deliver`` is called on the loop and must not block."""
+
+    subject: str
+    queue: str
+    deliver: Handler
+
+
+@dataclass(eq=False, slots=True)
+class _Outgoing:
+    subject: str
+    data: bytes
+    reply: str = ""
+    answer: Future[bytes] | None = None
+
+
+class _Client(Client):
+    """nats-py's client; messages go straight to who wants them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.routes: dict[int, _Deliver] = {}
+
+    async def listen(self, subject: str, queue: str, deliver: _Deliver) -> tuple[int, NatsSubscription]:
+        number = self._sid + 1  # that subscribe() gives, before it yields to anybody
+        self.routes[number] = deliver
+        return number, await self.subscribe(subject, queue=queue)
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        deliver = self.routes.get(sid)
+        if deliver is None:
+            return
+        nobody = not data and bool(headers) and headers.startswith(_NO_RESPONDERS)
+        try:
+            deliver(subject.decode("utf-8", "replace"), data, reply.decode("utf-8", "replace"), nobody)
+        except Exception:
+            log.exception("a message could not be delivered")
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        # nats-py would go on in the clear
+        if self._current_server and self._current_server.uri.scheme == "tls" and not info.get("tls_required"):
+            raise nats.errors.SecureConnWantedError
+        await super()._process_info({**info, "connect_urls": []}, initial_connection)
+
+    async def drop(self) -> None:
+        """Drop the connection without a word: a clean close waits for ever on one that is half-open."""
+        transport: Any = self._transport
+        for name in ("_io_writer", "_bare_io_writer"):
+            if (writer := getattr(transport, name, None)) is not None:
+                writer.transport.abort()
+        if (connection := getattr(getattr(transport, "_ws", None), "_conn", None)) is not None and connection.transport:
+            connection.transport.abort()
+        if isinstance(transport, WebSocketTransport) and transport._client is not None:
+            await transport._client.close()
+
+
+class Session:
+    """A connection. Its coroutines belong to the loop; ``send``, ``request``, ``add`` and ``remove`` to any thread."""
+
+    def __init__(self, access: Access, inbox_prefix: str) -> None:
+        self._access = access
+        self._client = _Client()
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        self._failed: asyncio.Future[Exception] = self._loop.create_future()
+        self._woken = asyncio.Event()
+        self._sender: asyncio.Task[None] | None = None
+        self._outbox: deque[_Outgoing | tuple[Route, bool]] = deque()
+        self._kicked = False
+        self._lock = threading.Lock()
+        self._ended = False
+        self._listening: dict[Route, tuple[int, NatsSubscription]] = {}
+        self._inbox = f"{inbox_prefix}.{secrets.token_hex(12)}"
+        self._inbox_route = Route(f"{self._inbox}.*", "", _ignore)
+        self._inbox_asked = False
+        self._tokens = itertools.count()
+        self._waiting: dict[str, Future[bytes]] = {}
+        self.refused: str | None = None
+        self.max_payload = 0
+
+    # --- on the loop --------------------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        """Connect; raises whatever went wrong."""
+        access = self._access
+        connecting = asyncio.ensure_future(
+            self._client.connect(
+                servers=[access.server],
+                name=access.name,
+                allow_reconnect=False,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=3600,  # one attempt: the first error ends it
+                connect_timeout=int(CONNECT_TIMEOUT),
+                pending_size=-1,
+                ping_interval=PING_INTERVAL,
+                max_outstanding_pings=PINGS_OUTSTANDING,
+                tls=access.tls,
+                nkeys_seed_str=access.seed,
+                user=access.user,
+                password=access.password,
+                error_cb=self._on_error,
+                closed_cb=self._on_closed,
+                disconnected_cb=self._on_closed,
+            )
+        )
+        either: set[asyncio.Future[Any]] = {connecting, self._failed}
+        await asyncio.wait(either, timeout=CONNECT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        if not connecting.done():
+            connecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await connecting
+            raise self._failed.result() if self._failed.done() else TimeoutError("no answer to the handshake")
+        connecting.result()
+        self.max_payload = self._client.max_payload
+        self._sender = asyncio.create_task(self._send())
+
+    async def listen(self, routes: list[Route]) -> None:
+        """Listen to these routes, and return when the server knows."""
+        for route in routes:
+            await self._listen(route)
+        await self._client.flush(int(CONNECT_TIMEOUT))
+
+    def listens_to(self, routes: list[Route]) -> bool:
+        """Whether all of these routes are listened to."""
+        return all(route in self._listening for route in routes)
+
+    async def wait_over(self, seconds: float) -> bool:
+        """Wait for the connection's end; ``True`` if it has come."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), seconds)
+        return self._over.is_set() or not self._client.is_connected
+
+    async def close(self, *, flush: bool = False) -> None:
+        """End it, at the latest after a few seconds; everybody who waits for an answer is told."""
+        if flush and self._client.is_connected:
+            with contextlib.suppress(Exception):
+                await self._drain_outbox()
+                await self._client.flush(int(_CLOSE_TIMEOUT))
+        with self._lock:
+            self._ended = True
+            outbox, self._outbox = self._outbox, deque()
+        for item in outbox:
+            if isinstance(item, _Outgoing) and item.answer is not None:
+                self._waiting.pop(item.reply, None)
+                _fail(item.answer, SiteDownError("the connection to the NATS server broke; nothing was sent"))
+        for answer in list(self._waiting.values()):
+            _fail(answer, SiteUnknownOutcomeError("the connection to the NATS server broke before the answer came"))
+        self._waiting.clear()
+        if self._sender is not None:
+            self._sender.cancel()
+        try:
+            await asyncio.wait_for(self._client.close(), _CLOSE_TIMEOUT)
+        except Exception as error:
+            log.debug("the connection did not close cleanly", extra=kv(error=repr(error)))
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._client.drop(), _CLOSE_TIMEOUT)
+
+    async def _on_error(self, error: Exception) -> None:
+        if not self._failed.done():
+            self._failed.set_result(error)
+        if isinstance(error, nats.errors.UnexpectedEOF | OSError):
+            self._over.set()
+        elif "permissions violation" in str(error):
+            if "subscription" in str(error):
+                self.refused = str(error).removeprefix("nats: ")
+            log.error("the nats server refuses", extra=kv(error=error))
+
+    async def _on_closed(self) -> None:
+        self._over.set()
+
+    async def _listen(self, route: Route) -> None:
+        if route not in self._listening:
+
+            def deliver(subject: str, data: bytes, reply: str, nobody: bool) -> None:
+                # an answer goes back on the connection that the request came by: another one may not be allowed to
+                route.deliver(subject, data, partial(self.send, reply) if reply else None)
+
+            own = route is self._inbox_route
+            receive = self._answered if own else deliver
+            self._listening[route] = await self._client.listen(route.subject, route.queue, receive)
+
+    async def _unlisten(self, route: Route) -> None:
+        number, subscription = self._listening.pop(route, (0, None))
+        if subscription is not None:
+            self._client.routes.pop(number, None)
+            await subscription.unsubscribe()
+
+    async def _send(self) -> None:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            with self._lock:
+                self._kicked = False
+            await self._drain_outbox()
+
+    async def _drain_outbox(self) -> None:
+        sent = 0
+        while self._outbox:
+            item = self._outbox.popleft()
+            sent += 1
+            if sent % _TURN == 0:
+                await asyncio.sleep(0)
+            try:
+                if isinstance(item, tuple):
+                    await (self._listen if item[1] else self._unlisten)(item[0])
+                elif item.answer is None or not item.answer.done():  # else nobody waits any more
+                    await self._client.publish(item.subject, item.data, item.reply)
+            except Exception as error:
+                if isinstance(item, _Outgoing) and item.answer is not None:
+                    self._waiting.pop(item.reply, None)
+                    # nats-py's own errors come before it has taken the message
+                    sure = isinstance(error, nats.errors.Error)
+                    _fail(item.answer, (SiteDownError if sure else SiteUnknownOutcomeError)(f"not sent: {error}"))
+                else:
+                    log.warning("not sent", extra=kv(error=repr(error)))
+
+    def _answered(self, subject: str, data: bytes, reply: str, nobody: bool) -> None:
+        answer = self._waiting.pop(subject, None)
+        if answer is None:
+            return
+        if nobody:
+            _fail(answer, SiteDownError("nobody at the site listens"))
+        elif answer.set_running_or_notify_cancel():
+            answer.set_result(data)
+
+    # --- for any thread -----------------------------------------------------------------------------------------------
+    @property
+    def connected(self) -> bool:
+        """Whether it stands, as far as is known."""
+        return not self._ended and self._client.is_connected
+
+    def add(self, route: Route) -> None:
+        """Listen to one more route, before anything that is sent from now on."""
+        self._put((route, True))
+
+    def remove(self, route: Route) -> None:
+        """Listen to a route no more."""
+        self._put((route, False))
+
+    def send(self, subject: str, data: bytes) -> None:
+        """Publish; raises when it surely will not be sent."""
+        self._check(len(data))
+        self._put(_Outgoing(subject, data))
+
+    def request(self, subject: str, data: bytes, timeout: float) -> bytes:
+        """Publish and wait for the answer."""
+        self._check(len(data))
+        with self._lock:
+            if not self._inbox_asked:  # only who asks listens: a site need not be allowed to
+                self._inbox_asked = True
+                self._outbox.append((self._inbox_route, True))
+        reply = f"{self._inbox}.{next(self._tokens)}"
+        answer: Future[bytes] = Future()
+        self._waiting[reply] = answer
+        self._put(_Outgoing(subject, data, reply, answer))
+        try:
+            return answer.result(timeout)
+        except TimeoutError:
+            # what still waits here to be sent never will be
+            if self._waiting.pop(reply, None) is not None and answer.cancel():
+                raise SiteUnknownOutcomeError(f"no answer within {timeout:g} s") from None
+            return answer.result()
+
+    def _check(self, size: int) -> None:
+        if size > self.max_payload:
+            raise SiteTooLargeError(
+                f"a message of {size} bytes; the NATS server takes {self.max_payload}",
+                hint="Raise max_payload in the NATS server's configuration.",
+            )
+        if self._client.pending_data_size > MOST_BUFFERED:
+            raise SiteDownError("the NATS server does not take what is sent to it")
+
+    def _put(self, item: _Outgoing | tuple[Route, bool]) -> None:
+        with self._lock:
+            if self._ended or not self._client.is_connected:
+                if isinstance(item, _Outgoing):
+                    self._waiting.pop(item.reply, None)
+                    raise SiteDownError("no connection to the NATS server")
+                return
+            self._outbox.append(item)
+            if self._kicked:
+                return
+            self._kicked = True
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+
+def _ignore(_subject: str, _data: bytes, _respond: Respond | None) -> None:
+    pass
+
+
+def _fail(answer: Future[bytes], error: Exception) -> None:
+    if answer.set_running_or_notify_cancel():
+        answer.set_exception(error)
+
+
+def shown(server: str) -> str:
+    """Give a server's address without user and password."""
+    parts = urlsplit(server)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,0 +1,192 @@
+"""Logs, the site's end: numbered chunks, no more than the reader has room for, and an end on both sides.
+
+Chunk 0 is a keep-alive: it says that the log is silent and the site alive, and makes the reader say that it is too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+
+from bridge.clock import Clock
+from bridge.errors import SiteDownError, SiteError, SiteRefusedError
+from bridge.logs import kv
+from bridge.wire.connection import Link
+from bridge.wire.envelope import pack_chunk, parse
+from bridge.wire.messages import LogAck, LogChunk
+from bridge.wire.session import Respond
+from bridge.wire.subjects import Subjects, last_token
+
+log = logging.getLogger(__name__)
+
+CHUNK = 256 * 1024
+WINDOW = 32
+"""Chunks under way that the reader has not acknowledged."""
+GIVE_UP = 30.0
+"""Seconds without a word from the reader."""
+KEEP_ALIVE = 10.0
+ANSWER_AFTER = 3.0
+"""Seconds after which a request for a log is answered, although nothing of it has come yet."""
+MOST_STREAMS = 256
+_PERIOD = 0.5
+_ROOM_FOR_HEAD = 4096
+_WAIT = 0.25
+
+Write = Callable[[bytes], None]
+
+
+class StreamClosed(Exception):  # noqa: N818 (an end, not a failure)
+    """The reader is gone: there is nothing left to do."""
+
+
+class Stream:
+    """One log on its way to one reader. ``answered`` is called once: the request can be, or was, carried out."""
+
+    def __init__(
+        self, link: Link, subject: str, clock: Clock, answered: Callable[[BaseException | None], None]
+    ) -> None:
+        self._link, self._subject, self._clock = link, subject, clock
+        self._answered: Callable[[BaseException | None], None] | None = answered
+        self._changed = threading.Condition()
+        self._number = self._acked = 0
+        self._closed = False
+        self._began = self._heard = self._sent = self._kept = clock.monotonic()
+
+    def write(self, data: bytes) -> None:
+        """Send a piece, when the reader has room for it; raises :class:`StreamClosed` when it is gone.
+
+        An empty piece sends nothing: it says that the log can be read, and asks whether the reader is still there.
+        """
+        self.answer(None)
+        if self._closed:
+            raise StreamClosed
+        size = min(CHUNK, self._link.max_payload - _ROOM_FOR_HEAD)
+        for start in range(0, len(data), size):
+            self._next(data[start : start + size])
+
+    def finish(self, error: BaseException | None) -> None:
+        """Tell the end: in the answer if there was none, else in a last chunk."""
+        if self.answer(error) and error is not None:
+            return
+        with contextlib.suppress(StreamClosed, SiteError):
+            self._next(b"", end=True, error="" if error is None else _words(error))
+
+    def answer(self, error: BaseException | None) -> bool:
+        """Answer the request, unless it has been."""
+        with self._changed:
+            answered, self._answered = self._answered, None
+        if answered is not None:
+            answered(error)
+        return answered is not None
+
+    def heard(self, ack: LogAck) -> None:
+        """Take the reader's word."""
+        with self._changed:
+            self._heard = self._clock.monotonic()
+            self._acked = max(self._acked, min(ack.number, self._number))
+            self._closed |= ack.stop
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End it without a word."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def look(self) -> None:
+        """Do what time asks for; called often."""
+        now = self._clock.monotonic()
+        if now - self._began >= ANSWER_AFTER:
+            self.answer(None)
+        if now - self._heard > GIVE_UP:
+            if not self._closed:
+                log.info("the reader of a log is gone", extra=kv(subject=self._subject))
+            self.close()
+        elif now - min(self._sent, self._heard) >= KEEP_ALIVE and now - self._kept >= KEEP_ALIVE and not self._closed:
+            self._kept = now
+            with contextlib.suppress(SiteError):
+                self._link.publish(self._subject, pack_chunk(LogChunk(number=0), b""))
+
+    def _next(self, piece: bytes, *, end: bool = False, error: str = "") -> None:
+        with self._changed:
+            while self._number - self._acked >= WINDOW and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                raise StreamClosed
+            self._number += 1
+            chunk = pack_chunk(LogChunk(number=self._number, end=end, error=error), piece)
+        while True:
+            try:
+                self._link.publish(self._subject, chunk)
+                self._sent = self._clock.monotonic()
+                return
+            except SiteDownError:  # surely not sent: the connection may be back soon
+                with self._changed:
+                    if self._closed:
+                        raise StreamClosed from None
+                    self._changed.wait(_WAIT)
+
+
+class Streams:
+    """All logs that are read from this site now."""
+
+    def __init__(self, link: Link, subjects: Subjects, clock: Clock) -> None:
+        self._link, self._subjects, self._clock = link, subjects, clock
+        self._lock = threading.Lock()
+        self._streams: dict[str, Stream] = {}
+        link.subscribe(subjects.acks, self._on_ack, threads=0)
+        link.every(_PERIOD, self._look)
+
+    def start(self, name: str, read: Callable[[Write], None], answer: Callable[[BaseException | None], None]) -> None:
+        """Have ``read`` write a log on a thread of its own; raises when there are too many."""
+        stream = Stream(self._link, self._subjects.stream(name), self._clock, answer)
+        with self._lock:
+            if name in self._streams:
+                raise SiteRefusedError(f"stream {name}: in use", reason="StreamInUse")
+            if len(self._streams) >= MOST_STREAMS:
+                text = f"{MOST_STREAMS} logs are being read at this site already"
+                raise SiteRefusedError(text, reason="TooManyStreams", retryable=True)
+            self._streams[name] = stream
+        try:
+            # short-lived, so none of the supervisor's
+            threading.Thread(target=self._read, args=(name, stream, read), name=f"log-{name}", daemon=True).start()
+        except RuntimeError as error:
+            del self._streams[name]
+            raise SiteRefusedError("no thread for one more log", reason="TooManyStreams", retryable=True) from error
+
+    def _read(self, name: str, stream: Stream, read: Callable[[Write], None]) -> None:
+        error: BaseException | None = None
+        try:
+            read(stream.write)
+        except StreamClosed:
+            stream.close()
+        except BaseException as problem:
+            error = problem
+        try:
+            stream.finish(error)
+        except Exception:
+            log.exception("the end of a log could not be told", extra=kv(stream=name))
+        finally:
+            with self._lock:
+                del self._streams[name]
+
+    def _on_ack(self, subject: str, data: bytes, _respond: Respond | None) -> None:
+        stream = self._streams.get(last_token(subject))
+        if stream is not None:
+            with contextlib.suppress(SiteError):
+                stream.heard(parse(LogAck, data))
+
+    def _look(self) -> None:
+        with self._lock:
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.look()
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, SiteError):
+        return str(error)
+    log.error("a log could not be read", exc_info=error)
+    return f"the log could not be read: {type(error).__name__}"

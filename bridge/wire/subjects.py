@@ -1,0 +1,111 @@
+"""Subjects of the protocol. Whatever a name holds, it can't break one: see :func:`encode`."""
+
+from __future__ import annotations
+
+import re
+
+from bridge.errors import ConfigError
+from bridge.wire.messages import POOL_PATTERN
+
+ANY = "*"
+_SAFE = re.compile(rb"[0-9A-Za-z_-]")
+_PREFIX = re.compile(r"[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*")
+_LONGEST = 1000
+"""Characters of a token; the server takes protocol lines of 4096."""
+
+
+def encode(text: str) -> str:
+    """Write any text as one token: letters, digits, ``-`` and ``_`` as they are, other bytes (UTF-8) as ``=XX``."""
+    raw = text.encode("utf-8", "surrogatepass")
+    token = "".join(chr(byte) if _SAFE.match(bytes((byte,))) else f"={byte:02X}" for byte in raw)
+    return token[:_LONGEST] or "="
+
+
+def decode(word: str) -> str:
+    """Read what :func:`encode` wrote, cut or not; never raises."""
+    if word == "=":
+        return ""
+    raw = re.sub(rb"=([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), word.encode("utf-8", "replace"))
+    try:
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "replace")
+
+
+class Subjects:
+    """The subjects of one pool, or with ``ANY`` of all pools."""
+
+    def __init__(self, prefix: str, pool: str) -> None:
+        if not _PREFIX.fullmatch(prefix):
+            raise ConfigError(f"NATS prefix {prefix!r}: only letters, digits, - and _, in parts joined by dots")
+        if pool != ANY and not re.fullmatch(POOL_PATTERN, pool):
+            raise ConfigError(f"pool {pool!r}: only a-z, 0-9 and -, at most 63, beginning and ending with no -")
+        self.prefix = prefix
+        self.pool = pool
+        base = f"{prefix}.{pool}"
+        self.announce = f"{base}.announce"
+        self.buildconfig = f"{base}.buildconfig"
+        self.event = f"{base}.event"
+        self.snapshot = f"{base}.snapshot"
+        self.describe = f"{base}.describe"
+        self._base = base
+
+    def submit(self, namespace: str, name: str, uid: str) -> str:
+        """Of a request to run a pod."""
+        return f"{self._base}.submit.{encode(f'{namespace}-{name}')}.{encode(uid)}"
+
+    def cancel(self, uid: str) -> str:
+        """Of a request to end a job."""
+        return f"{self._base}.cancel.{encode(uid)}"
+
+    def status(self, uid: str) -> str:
+        """Of a question about one job."""
+        return f"{self._base}.status.{encode(uid)}"
+
+    def logs(self, uid: str) -> str:
+        """Of a request for a log."""
+        return f"{self._base}.logs.{encode(uid)}"
+
+    def files(self, uid: str) -> str:
+        """Of a request to replace files of volumes."""
+        return f"{self._base}.files.{encode(uid)}"
+
+    def stream(self, stream: str) -> str:
+        """Of the chunks of one log."""
+        return f"{self._base}.stream.{encode(stream)}"
+
+    def ack(self, stream: str) -> str:
+        """Of the reader's acknowledgements."""
+        return f"{self._base}.ack.{encode(stream)}"
+
+    def requests(self) -> dict[str, str]:
+        """Give for each kind of request the pattern of its subjects."""
+        return {
+            "submit": f"{self._base}.submit.*.*",
+            **{kind: f"{self._base}.{kind}.*" for kind in ("cancel", "status", "logs", "files")},
+            "snapshot": self.snapshot,
+            "describe": self.describe,
+        }
+
+    @property
+    def streams(self) -> str:
+        """Pattern of the chunks of all logs."""
+        return f"{self._base}.stream.*"
+
+    @property
+    def acks(self) -> str:
+        """Pattern of all acknowledgements."""
+        return f"{self._base}.ack.*"
+
+
+def pool_of(prefix: str, subject: str) -> str:
+    """Give the pool that a subject speaks of; empty if the subject is none of the protocol's."""
+    if not subject.startswith(prefix + "."):
+        return ""
+    pool, dot, _ = subject[len(prefix) + 1 :].partition(".")
+    return pool if dot and re.fullmatch(POOL_PATTERN, pool) else ""
+
+
+def last_token(subject: str) -> str:
+    """Give what the last token of a subject stands for: the pod's UID, or the stream."""
+    return decode(subject.rpartition(".")[2])

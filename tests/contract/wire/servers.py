@@ -1,0 +1,260 @@
+"""Real servers for the tests: nats-server, and an nginx that terminates TLS before it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bridge.errors import SiteRefusedError
+from bridge.serving.certificates import issue, make_ca
+from bridge.threads import Supervisor
+from bridge.wire.connection import Link, Settings
+from bridge.wire.messages import (
+    Announce,
+    BuildConfigMessage,
+    Cancel,
+    Description,
+    Files,
+    JobStatus,
+    Logs,
+    Snapshot,
+    SnapshotPage,
+    Status,
+    Submit,
+    Submitted,
+)
+from bridge.wire.server import StreamClosed, Write
+
+PREFIX = "bridge.v1"
+
+
+def eventually(condition: Callable[[], object], timeout: float = 10.0) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "did not happen"
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def certificate(folder: Path, *names: str) -> tuple[Path, Path, Path]:
+    """Make an authority and a certificate of it; gives the files of authority, certificate and key."""
+    authority = make_ca(86400, now=time.time())
+    pair = issue(authority, names, 86400, now=time.time())
+    files = folder / "ca.pem", folder / "cert.pem", folder / "key.pem"
+    for file, text in zip(files, (authority.pem, pair.cert, pair.key), strict=True):
+        file.write_bytes(text)
+    return files
+
+
+class NatsServer:
+    """A nats-server that can be killed, stopped and started again on the same port."""
+
+    def __init__(self, folder: Path, config: str = "", *, config_file: Path | None = None) -> None:
+        self.port = free_port()
+        self.binary = Path(sys.executable).parent / "nats-server"
+        self.log = folder / "nats-server.log"
+        self.config = config_file or folder / "plain.conf"
+        if config_file is None:
+            self.config.write_text(config)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self, *ports: int) -> NatsServer:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [self.binary, "-a", "127.0.0.1", "-p", str(self.port), "-c", self.config], stderr=log, stdout=log
+            )
+        eventually(lambda: self._up(*ports))
+        return self
+
+    def _up(self, *ports: int) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()
+        return all(listens(port) for port in (self.port, *ports))
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+class Nginx:
+    """An nginx of its own that terminates TLS and passes WebSocket on."""
+
+    def __init__(self, folder: Path, upstream: int, cert: Path, key: Path) -> None:
+        self.port = free_port()
+        self.folder = folder
+        (folder / "nginx.conf").write_text(f"""
+daemon off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{ worker_connections 256; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{self.port} ssl;
+    server_name localhost;
+    ssl_certificate {cert};
+    ssl_certificate_key {key};
+    location /nats {{
+      proxy_pass http://127.0.0.1:{upstream}/;
+      proxy_http_version 1.1;
+      proxy_set_header Upgrade $http_upgrade;
+      proxy_set_header Connection "upgrade";
+      proxy_set_header Host $host;
+      proxy_read_timeout 1h;
+      proxy_send_timeout 1h;
+      proxy_buffering off;
+    }}
+  }}
+}}
+""")
+        self.start()
+
+    def start(self) -> None:
+        binary = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin")
+        assert binary, "nginx is missing: apt-get install nginx-light"
+        command = [binary, "-p", self.folder, "-c", self.folder / "nginx.conf"]
+        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        eventually(lambda: listens(self.port))
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+def status(job: str, phase: str = "queued", **more: Any) -> JobStatus:
+    return JobStatus.model_validate({"job": job, "namespace": "ns", "name": "pod", "phase": phase, **more})
+
+
+@dataclass
+class Site:
+    """A submitter without a batch system: it keeps what it is told."""
+
+    pool: str = "alpha"
+    submitter: str = "s-1"
+    sequence: int = 0
+    jobs: dict[str, JobStatus] = field(default_factory=dict)
+    submits: list[tuple[str, Submit]] = field(default_factory=list)
+    log: bytes = b""
+    delay: float = 0.0
+    readers_gone: int = 0
+    wait: threading.Event = field(default_factory=threading.Event)
+    digest: str = "d1"
+    config: dict[str, Any] = field(default_factory=dict)
+    described: int = 0
+    snapshots: int = 0
+
+    def submit(self, job: str, submit: Submit) -> Submitted:
+        self.submits.append((job, submit))
+        if self.delay:
+            time.sleep(self.delay)
+        existed = job in self.jobs
+        return Submitted(status=self.jobs.setdefault(job, status(job)), existed=existed)
+
+    def cancel(self, job: str, cancel: Cancel) -> Status:
+        if cancel.forget:
+            self.jobs.pop(job, None)
+        return Status(status=self.jobs.get(job))
+
+    def status(self, job: str) -> Status:
+        if job == "boom":
+            raise KeyError(job)
+        return Status(status=self.jobs.get(job))
+
+    def snapshot(self, snapshot: Snapshot) -> SnapshotPage:
+        self.snapshots += 1
+        left = sorted(job for job in self.jobs if job > snapshot.after)
+        page = [self.jobs[job] for job in left[: snapshot.limit]]
+        more = len(left) > snapshot.limit
+        return SnapshotPage(submitter=self.submitter, sequence=self.sequence, jobs=page, more=more)
+
+    def files(self, job: str, files: Files) -> None:
+        if job not in self.jobs:
+            raise SiteRefusedError(f"job {job} is not here", reason="NotFound", hint="look elsewhere")
+
+    def announce(self) -> Announce:
+        return Announce(
+            pool=self.pool,
+            submitter=self.submitter,
+            sequence=self.sequence,
+            time=time.time(),
+            period=5,
+            version="test",
+            digest=self.digest,
+        )
+
+    def describe(self) -> Description:
+        self.described += 1
+        return Description(announce=self.announce(), buildconfig=self.buildconfig())
+
+    def buildconfig(self) -> BuildConfigMessage:
+        return BuildConfigMessage(pool=self.pool, digest=self.digest, config=self.config)
+
+    def logs(self, job: str, logs: Logs, write: Write) -> None:
+        if logs.container == "missing":
+            raise SiteRefusedError("no such container", reason="ContainerNotFound")
+        if logs.container == "late":
+            self.wait.wait(20)
+        write(b"")
+        write(self.log)
+        if logs.container == "breaks":
+            raise OSError("disk")
+        try:
+            while logs.follow and not self.wait.wait(0.05):
+                write(b"")
+        except StreamClosed:
+            self.readers_gone += 1
+            raise
+
+
+class World:
+    """Links that end with the test."""
+
+    def __init__(self) -> None:
+        self.supervisor = Supervisor()
+
+    def link(self, server: str, name: str = "test", *, wait: bool = True, **settings: Any) -> Link:
+        link = Link(Settings((server,), name, **settings))
+        link.start(self.supervisor)
+        if wait:
+            eventually(lambda: link.connected, 20)
+        return link
+
+    def close(self) -> None:
+        self.supervisor.stop()
+        assert self.supervisor.join(10) == []
+        assert self.supervisor.failure is None

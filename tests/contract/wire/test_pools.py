@@ -1,0 +1,168 @@
+"""Pools as the hub sees them, over a real nats-server, with a site whose jobs change all the time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bridge.errors import SiteDownError
+from bridge.pools.nats import NatsPool, NatsPools
+from bridge.wire.connection import Link
+from bridge.wire.messages import Event, Logs, Submit, Submitted
+from bridge.wire.server import Announcer, serve
+from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually, status
+
+pytestmark = pytest.mark.real
+
+PHASES = ("queued", "running", "ended")
+
+
+class Living(Site):
+    """A site that tells what happens; what it can't send is lost."""
+
+    def connect(self, link: Link) -> None:
+        self.link, self.announcer = link, Announcer(link, PREFIX, self.pool)
+        self.lock = threading.Lock()
+        serve(link, PREFIX, self.pool, self)
+
+    def submit(self, job: str, submit: Submit) -> Submitted:
+        answer = super().submit(job, submit)
+        self.change(job, "queued")
+        return answer
+
+    def change(self, job: str, phase: str) -> None:
+        with self.lock:
+            self.sequence += 1
+            self.jobs[job] = status(job, phase, message=str(self.sequence))
+            self._say(lambda: self.announcer.publish_event(self.event(job)))
+
+    def event(self, job: str) -> Event:
+        return Event(pool=self.pool, submitter=self.submitter, sequence=self.sequence, status=self.jobs[job])
+
+    def say_hello(self) -> None:
+        with self.lock:
+            self._say(lambda: self.announcer.publish_announce(self.announce()))
+
+    def _say(self, what: Callable[[], None]) -> None:
+        with contextlib.suppress(SiteDownError):
+            what()
+
+
+@pytest.fixture
+def site(server: NatsServer, world: World) -> Iterator[Living]:
+    made = Living()
+    made.connect(world.link(server.url, "site"))
+    yield made
+    made.wait.set()
+
+
+@pytest.fixture
+def pools(server: NatsServer, world: World, site: Living) -> NatsPools:
+    link = world.link(server.url, "hub")
+    made = NatsPools(link, PREFIX)
+    made.start(world.supervisor)
+    time.sleep(0.3)
+    return made
+
+
+def hello(site: Living, pools: NatsPools) -> NatsPool:
+    site.say_hello()
+    eventually(lambda: "alpha" in pools.pools())
+    pool = pools.pools()["alpha"]
+    eventually(lambda: pool.complete_at() is not None)
+    return pool
+
+
+def test_the_life_of_a_job(site: Living, pools: NatsPools) -> None:
+    pool = hello(site, pools)
+    assert pool.submit("uid-1", Submit(namespace="ns", name="pod", script="x")).phase == "queued"
+    site.change("uid-1", "running")
+    eventually(lambda: pool.jobs()["uid-1"].phase == "running")
+    site.log = b"hello"
+    assert b"".join(pool.logs("uid-1", Logs(container="main", stream="unused00"))) == b"hello"
+    site.change("uid-1", "ended")
+    eventually(lambda: pool.jobs()["uid-1"].phase == "ended")
+    assert pool.cancel("uid-1", 0, forget=True) is None
+    assert pool.jobs() == {}
+    assert pool.status("uid-1") is None
+    eventually(lambda: pool.buildconfig() is not None)  # asked for: it was never published
+    assert site.described == 1
+    assert site.snapshots <= 2
+
+
+def test_an_event_is_seen_within_a_moment(site: Living, pools: NatsPools) -> None:
+    pool = hello(site, pools)
+    for number in range(1000):
+        site.change(f"uid-{number}", "queued")
+    eventually(lambda: len(pool.jobs()) == 1000)
+    seen: dict[str, float] = {}
+    pool.subscribe(lambda uid: seen.setdefault(uid, time.monotonic()))
+    sent: dict[str, float] = {}
+    for number in range(1000):
+        sent[f"uid-{number}"] = time.monotonic()
+        site.change(f"uid-{number}", "running")
+    eventually(lambda: len(seen) >= 1000)
+    delays = sorted(seen[uid] - at for uid, at in sent.items())
+    print(f"p50 {delays[500] * 1000:.1f} ms, p99 {delays[990] * 1000:.1f} ms")
+    assert delays[990] < 1
+
+
+def test_ten_thousand_jobs_in_one_snapshot(site: Living, pools: NatsPools) -> None:
+    for number in range(10_000):
+        site.jobs[f"uid-{number:05}"] = status(f"uid-{number:05}", "running", message="m" * 200)
+    begun = time.monotonic()
+    pool = hello(site, pools)
+    took = time.monotonic() - begun
+    assert len(pool.jobs()) == 10_000
+    print(f"{took:.1f} s for 10,000 jobs, {site.snapshots} pages")
+    assert site.snapshots == 20
+
+
+def test_after_restarts_of_the_server_the_view_is_the_site_s(
+    server: NatsServer, site: Living, pools: NatsPools
+) -> None:
+    pool = hello(site, pools)
+    stop = threading.Event()
+
+    def live() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            site.change(f"uid-{number % 200}", PHASES[number // 200 % 3])
+            if number % 100 == 0:
+                site.say_hello()
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    for _ in range(3):
+        time.sleep(0.5)
+        server.kill()
+        time.sleep(0.3)
+        server.start()
+        eventually(lambda: site.link.connected, 20)
+    stop.set()
+    thread.join()
+
+    def same() -> bool:
+        site.say_hello()
+        time.sleep(0.1)
+        return pool.jobs() == site.jobs
+
+    eventually(same, 20)
+
+
+def test_a_site_that_is_gone_is_told_at_once_and_its_jobs_stay_known(site: Living, pools: NatsPools) -> None:
+    pool = hello(site, pools)
+    pool.submit("uid-1", Submit(namespace="ns", name="pod", script="x"))
+    site.link.close()
+    eventually(lambda: not site.link.connected)
+    begun = time.monotonic()
+    with pytest.raises(SiteDownError):
+        pool.cancel("uid-1", 0)
+    assert time.monotonic() - begun < 2
+    assert set(pool.jobs()) == {"uid-1"}

@@ -1,0 +1,319 @@
+"""Pools over a link without a network."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from bridge.clock import FakeClock
+from bridge.pools.nats import PERIOD, NatsPools
+from bridge.wire.envelope import pack
+from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Reply, Submit
+from bridge.wire.subjects import Subjects
+from tests.unit.wire.fake_link import FakeLink
+
+SUBJECTS = Subjects("bridge.v1", "alpha")
+SUBMIT = Submit(namespace="n", name="p", script="x")
+
+
+def job(uid: str, phase: str = "queued") -> JobStatus:
+    return JobStatus.model_validate({"job": uid, "namespace": "n", "name": "p", "phase": phase})
+
+
+def announce(sequence: int = 0, submitter: str = "s", pool: str = "alpha", digest: str = "d") -> bytes:
+    return pack(
+        Announce(pool=pool, submitter=submitter, sequence=sequence, time=0, period=5, version="1", digest=digest)
+    )
+
+
+def event(sequence: int, status: JobStatus, pool: str = "alpha") -> bytes:
+    return pack(Event(pool=pool, submitter="s", sequence=sequence, status=status))
+
+
+class Hub:
+    """A hub whose workers run when told to."""
+
+    def __init__(self) -> None:
+        self.link, self.clock = FakeLink(), FakeClock()
+        self.pools = NatsPools(self.link, "bridge.v1", self.clock)  # type: ignore[arg-type]
+        self.told: list[tuple[str, str]] = []
+        self.pools.subscribe(lambda pool, uid: self.told.append((pool, uid)))
+        self.answers: dict[str, Any] = {}
+        self.asked: list[str] = []
+        for kind, pattern in SUBJECTS.requests().items():
+            self.link.subscribe(pattern, lambda _s, _d, respond, kind=kind: self._answer(kind, respond))
+        self.answers["snapshot"] = [{"submitter": "s", "sequence": 0, "jobs": []}]
+
+    def _answer(self, kind: str, respond: Any) -> None:
+        self.asked.append(kind)
+        answer = self.answers.get(kind)
+        if isinstance(answer, list):
+            answer = answer.pop(0) if len(answer) > 1 else answer[0]
+        if callable(answer):
+            answer = answer()
+        respond(pack(answer) if isinstance(answer, Reply) else json.dumps({"v": 1, "body": answer or {}}).encode())
+
+    @property
+    def pool(self) -> Any:
+        return self.pools.pools()["alpha"]
+
+    def work(self) -> None:
+        """Do what the workers would."""
+        for pool in self.pools.pools().values():
+            if pool.due(self.clock.monotonic()):
+                pool.ask()
+
+    def asked_for(self, kind: str) -> int:
+        return self.asked.count(kind)
+
+
+def started() -> Hub:
+    hub = Hub()
+    hub.link.publish(SUBJECTS.announce, announce())
+    hub.link.publish(SUBJECTS.buildconfig, pack(BuildConfigMessage(pool="alpha", digest="d", config={})))
+    hub.work()
+    return hub
+
+
+def test_a_pool_is_found_by_its_announcement() -> None:
+    hub = Hub()
+    assert hub.pools.pools() == {}
+    hub.link.publish(SUBJECTS.announce, announce())
+    found, at = hub.pool.announced()
+    assert (found.pool, at) == ("alpha", hub.clock.now)
+    assert hub.pool.jobs() == {}
+    assert hub.pool.complete_at() is None
+    assert ("alpha", "") in hub.told
+
+
+def test_the_first_snapshot_is_asked_for_at_once_and_then_every_minute() -> None:
+    hub = Hub()
+    hub.link.publish(SUBJECTS.announce, announce())
+    hub.answers["snapshot"] = [{"submitter": "s", "sequence": 0, "jobs": [job("a").model_dump()]}]
+    began = hub.clock.now
+    hub.work()
+    hub.work()
+    assert (hub.asked_for("snapshot"), hub.pool.complete_at()) == (1, began)
+    assert set(hub.pool.jobs()) == {"a"}
+    assert ("alpha", "a") in hub.told
+    hub.clock.advance(PERIOD - 1)
+    hub.work()
+    assert hub.asked_for("snapshot") == 1
+    hub.clock.advance(1)
+    hub.work()
+    assert hub.asked_for("snapshot") == 2
+
+
+def test_events_change_the_view_without_asking() -> None:
+    hub = started()
+    hub.link.publish(SUBJECTS.event, event(1, job("a")))
+    hub.link.publish(SUBJECTS.event, event(2, job("a", "running")))
+    assert hub.pool.jobs()["a"].phase == "running"
+    hub.clock.advance(5)
+    hub.work()
+    assert hub.asked_for("snapshot") == 1
+    assert hub.told.count(("alpha", "a")) == 2
+
+
+def test_a_gap_a_new_submitter_an_announcement_ahead_and_a_reconnect_bring_a_snapshot() -> None:
+    hub = started()
+    for number, cause in enumerate(
+        (
+            lambda: hub.link.publish(SUBJECTS.event, event(5, job("a"))),
+            lambda: hub.link.publish(SUBJECTS.announce, announce(9)),
+            lambda: hub.link.publish(SUBJECTS.announce, announce(0, "another")),
+            lambda: [watcher(True) for watcher in hub.link.watchers],
+        )
+    ):
+        hub.clock.advance(5)
+        hub.work()
+        assert hub.asked_for("snapshot") == 1 + number
+        cause()
+        hub.work()
+        assert hub.asked_for("snapshot") == 2 + number
+
+
+def test_snapshots_do_not_follow_each_other_without_a_pause() -> None:
+    hub = started()
+    for number in range(50):
+        hub.link.publish(SUBJECTS.event, event(2 * number + 5, job("a")))
+        hub.work()
+        hub.clock.advance(0.1)
+    assert hub.asked_for("snapshot") <= 7
+
+
+def test_a_long_snapshot_comes_in_pages() -> None:
+    hub = Hub()
+    hub.link.publish(SUBJECTS.announce, announce())
+    hub.answers["snapshot"] = [
+        {"submitter": "s", "sequence": 3, "jobs": [job("a").model_dump(), job("b").model_dump()], "more": True},
+        {"submitter": "s", "sequence": 4, "jobs": [job("c").model_dump()], "more": True},
+        {"submitter": "s", "sequence": 4, "jobs": []},
+    ]
+    hub.work()
+    assert set(hub.pool.jobs()) == {"a", "b", "c"}
+
+
+def test_a_snapshot_that_breaks_off_changes_nothing_and_is_asked_for_again() -> None:
+    hub = started()
+    hub.link.publish(SUBJECTS.event, event(1, job("a")))
+    before = hub.pool.complete_at()
+    hub.clock.advance(PERIOD)
+    hub.answers["snapshot"] = [
+        {"submitter": "s", "sequence": 3, "jobs": [job("b").model_dump()], "more": True},
+        {"submitter": "s", "sequence": "no number", "jobs": []},
+        {"submitter": "s", "sequence": 3, "jobs": [job("a").model_dump()]},
+    ]
+    hub.work()
+    assert (set(hub.pool.jobs()), hub.pool.complete_at()) == ({"a"}, before)
+    hub.clock.advance(1)
+    hub.work()
+    assert hub.pool.complete_at() == hub.clock.now
+
+
+def test_a_site_whose_pages_never_end_does_not_hold_the_hub() -> None:
+    hub = started()
+    hub.clock.advance(PERIOD)
+    hub.answers["snapshot"] = [{"submitter": "s", "sequence": 3, "jobs": [job("a").model_dump()], "more": True}]
+    hub.work()
+    assert hub.asked_for("snapshot") == 3
+    assert hub.pool.jobs() == {}
+
+
+def test_nats_9_1_one_job_that_makes_no_sense_does_not_hide_the_others() -> None:
+    hub = started()
+    hub.link.publish(SUBJECTS.event, event(1, job("b", "running")))
+    hub.clock.advance(PERIOD)
+    jobs = [job("a").model_dump(), {"job": "b", "phase": "exploded"}, job("c").model_dump()]
+    hub.answers["snapshot"] = [{"submitter": "s", "sequence": 3, "jobs": jobs}]
+    hub.work()
+    assert {uid: status.phase for uid, status in hub.pool.jobs().items()} == {
+        "a": "queued",
+        "b": "running",
+        "c": "queued",
+    }
+
+
+def test_nats_9_6_what_a_pool_says_about_another_is_dropped() -> None:
+    hub = started()
+    hub.link.publish(Subjects("bridge.v1", "beta").announce, announce(pool="alpha", sequence=99))
+    hub.link.publish(Subjects("bridge.v1", "beta").event, event(1, job("a")))
+    forged = BuildConfigMessage(pool="alpha", digest="d", config={"header": "rm -rf ~"})
+    hub.link.publish(Subjects("bridge.v1", "beta").buildconfig, pack(forged))
+    assert hub.pools.dropped == {"announce": 1, "event": 1, "buildconfig": 1}
+    assert set(hub.pools.pools()) == {"alpha"}
+    assert hub.pool.jobs() == {}
+    assert hub.pool.buildconfig().header == ""
+
+
+def test_garbage_is_dropped_and_counted() -> None:
+    hub = started()
+    for data in (b"", b"\xff", b"{}", b"[" * 1000, b"\x78\x9c"):
+        hub.link.publish(SUBJECTS.event, data)
+    hub.link.publish("bridge.v1.UPPER.event", event(1, job("a")))
+    assert hub.pools.dropped == {"event": 6}
+    assert set(hub.pools.pools()) == {"alpha"}
+
+
+def test_the_buildconfig_is_the_one_that_the_announcement_names() -> None:
+    hub = started()
+    assert hub.pool.buildconfig() is not None
+    new = BuildConfigMessage(pool="alpha", digest="d2", config={"header": "module load x"})
+    hub.link.publish(SUBJECTS.buildconfig, pack(new))
+    assert hub.pool.buildconfig().header == ""
+    hub.link.publish(SUBJECTS.announce, announce(digest="d2"))
+    assert hub.pool.buildconfig().header == "module load x"
+    assert hub.asked_for("describe") == 0
+
+
+def test_an_unknown_buildconfig_is_asked_for_once_and_again_later() -> None:
+    hub = started()
+    hub.answers["describe"] = {
+        "announce": json.loads(announce()),
+        "buildconfig": {"pool": "alpha", "digest": "d3", "config": {"footer": "x"}},
+    }
+    hub.link.publish(SUBJECTS.announce, announce(digest="d2"))
+    hub.clock.advance(2)
+    for _ in range(5):
+        hub.work()
+        hub.clock.advance(1.5)
+    assert hub.asked_for("describe") == 1
+    assert hub.pool.buildconfig() is None
+    hub.link.publish(SUBJECTS.announce, announce(digest="d3"))
+    assert hub.pool.buildconfig().footer == "x"
+
+
+def test_a_buildconfig_that_can_not_be_used_is_none_and_says_why() -> None:
+    hub = started()
+    bad = BuildConfigMessage(pool="alpha", digest="d2", config={"runtime": {"kind": "rocket"}})
+    hub.link.publish(SUBJECTS.buildconfig, pack(bad))
+    hub.link.publish(SUBJECTS.announce, announce(digest="d2"))
+    hub.clock.advance(5)
+    hub.work()
+    assert hub.pool.buildconfig() is None
+    assert "runtime.kind" in hub.pool.config_problem
+    assert hub.asked_for("describe") == 0
+
+
+def test_a_submit_is_in_the_view_at_once_and_a_confirmed_end_leaves_it() -> None:
+    hub = started()
+    hub.answers["submit"] = {"status": job("a").model_dump()}
+    hub.answers["cancel"] = [{"status": job("a", "ended").model_dump()}, {"status": None}]
+    assert hub.pool.submit("a", SUBMIT) == job("a")
+    assert set(hub.pool.jobs()) == {"a"}
+    assert hub.pool.cancel("a", 30) == job("a", "ended")
+    assert set(hub.pool.jobs()) == {"a"}
+    hub.link.publish(SUBJECTS.event, event(1, job("a", "ended")))
+    assert hub.pool.cancel("a", 0, forget=True) is None
+    assert hub.pool.jobs() == {}
+
+
+def test_a_site_that_is_down_is_asked_less_and_less_until_it_speaks() -> None:
+    hub = started()
+    hub.link.subscriptions = [each for each in hub.link.subscriptions if len(each.subjects) == 3]
+    hub.pool.want()
+    tries, attempts = 0, hub.pool._client.snapshot
+
+    def snapshot(*args: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        return attempts(*args)
+
+    hub.pool._client.snapshot = snapshot
+    for _ in range(300):
+        hub.clock.advance(1)
+        hub.work()
+    assert 8 <= tries <= 18
+    hub.link.publish(SUBJECTS.announce, announce(0, "again"))
+    hub.work()
+    assert tries <= 19
+
+
+def test_a_removed_pool_comes_back_with_its_next_word() -> None:
+    hub = started()
+    hub.pools.remove("alpha")
+    assert hub.pools.pools() == {}
+    hub.link.publish(SUBJECTS.event, event(1, job("a")))
+    assert hub.pools.pools() == {}
+    hub.link.publish(SUBJECTS.announce, announce(1))
+    assert set(hub.pools.pools()) == {"alpha"}
+
+
+def test_a_subscriber_that_fails_ends_nothing() -> None:
+    hub = started()
+    hub.pool.subscribe(lambda _uid: 1 / 0)
+    hub.link.publish(SUBJECTS.event, event(1, job("a")))
+    assert set(hub.pool.jobs()) == {"a"}
+
+
+def test_ten_thousand_jobs_and_an_event_costs_little() -> None:
+    hub = started()
+    for number in range(10_000):
+        hub.pool.on_event(Event(pool="alpha", submitter="s", sequence=number + 1, status=job(f"u{number}")))
+    begun = time.perf_counter()
+    for number in range(1000):
+        hub.link.publish(SUBJECTS.event, event(10_001 + number, job(f"u{number}", "running")))
+    each = (time.perf_counter() - begun) / 1000
+    print(f"{each * 1e6:.0f} us an event")
+    assert each < 0.002

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.pools.view import GRACE, Part, View
+from bridge.wire.messages import Event, JobStatus
+
+
+def job(uid: str, phase: str = "queued", message: str = "") -> JobStatus:
+    return JobStatus.model_validate({"job": uid, "namespace": "n", "name": "p", "phase": phase, "message": message})
+
+
+def event(sequence: int, status: JobStatus, submitter: str = "s") -> Event:
+    return Event(pool="alpha", submitter=submitter, sequence=sequence, status=status)
+
+
+def part(
+    sequence: int, *jobs: JobStatus, at: float, submitter: str = "s", unreadable: frozenset[str] = frozenset()
+) -> Part:
+    return Part(submitter, sequence, list(jobs), set(unreadable), at)
+
+
+def test_events_in_order_are_taken_and_nothing_is_missed() -> None:
+    view = View()
+    view.announced("s", 0)
+    assert view.event(event(1, job("a")), 1) == (True, False)
+    assert view.event(event(2, job("a", "running")), 2) == (True, False)
+    assert view.jobs["a"].phase == "running"
+    assert view.complete_at is None
+
+
+def test_a_gap_a_new_submitter_and_an_announcement_ahead_are_noticed() -> None:
+    view = View()
+    assert view.event(event(7, job("a")), 1) == (True, True)  # who knows what 1 to 6 said
+    assert view.event(event(8, job("a")), 1) == (False, False)
+    assert view.event(event(10, job("b")), 1) == (True, True)
+    assert view.announced("s", 10) is False
+    assert view.announced("s", 12) is True
+    assert view.announced("s", 12) is False
+    assert view.announced("other", 0) is True
+    assert view.event(event(1, job("a"), "other"), 1)[1] is False
+
+
+def test_an_event_twice_or_late_changes_nothing() -> None:
+    view = View()
+    view.event(event(1, job("a", "running")), 1)
+    view.event(event(2, job("a", "ended")), 2)
+    assert view.event(event(2, job("a", "queued")), 3) == (False, False)
+    assert view.event(event(1, job("a", "running")), 3) == (False, False)
+    assert view.jobs["a"].phase == "ended"
+
+
+def test_a_snapshot_brings_what_was_missed_and_takes_what_is_gone() -> None:
+    view = View()
+    view.event(event(1, job("a")), 0)
+    view.event(event(2, job("b")), 0)
+    changed = view.snapshot([part(9, job("b", "running"), job("c"), at=100)], began=100)
+    assert changed == {"a", "b", "c"}
+    assert {uid: status.phase for uid, status in view.jobs.items()} == {"b": "running", "c": "queued"}
+    assert view.complete_at == 100
+    assert view.event(event(10, job("c")), 101) == (False, False)
+
+
+def test_events_that_came_during_the_paging_are_newer_than_the_page() -> None:
+    view = View()
+    view.announced("s", 5)
+    # page one is asked for, then b ends (6), a job is made whose UID lies before the cursor (7), page two is asked for
+    view.event(event(6, job("b", "ended")), 101)
+    view.event(event(7, job("a0")), 101)
+    view.snapshot([part(5, job("a"), job("b", "running"), at=100), part(7, job("c"), at=102)], began=100)
+    assert {uid: status.phase for uid, status in view.jobs.items()} == {
+        "a": "queued",
+        "a0": "queued",
+        "b": "ended",
+        "c": "queued",
+    }
+
+
+def test_events_handled_after_the_snapshot_but_sent_before_its_last_page_count() -> None:
+    view = View()
+    view.announced("s", 5)
+    view.snapshot([part(5, job("a", "running"), at=100), part(7, job("b", "ended"), at=101)], began=100)
+    assert view.event(event(6, job("a", "ended")), 102) == (True, False)
+    assert view.event(event(7, job("b", "ended")), 102) == (False, False)
+    assert view.jobs["a"].phase == "ended"
+
+
+def test_an_older_event_than_the_page_does_not_undo_it() -> None:
+    view = View()
+    view.announced("s", 5)
+    view.snapshot([part(7, job("b", "ended"), at=100)], began=100)
+    assert view.event(event(6, job("b", "running")), 101)[0] is False
+    assert view.jobs["b"].phase == "ended"
+
+
+def test_an_unreadable_job_is_kept_as_it_was_known() -> None:
+    view = View()
+    view.event(event(1, job("a", "running")), 0)
+    view.snapshot([part(2, job("b"), at=100, unreadable=frozenset({"a", "never-seen"}))], began=100)
+    assert view.jobs["a"].phase == "running"
+    assert set(view.jobs) == {"a", "b"}
+
+
+def test_an_answer_to_submit_never_undoes_an_event() -> None:
+    view = View()
+    view.event(event(1, job("a", "running")), 1)
+    assert view.submitted(job("a", "queued"), 2) is False
+    assert view.jobs["a"].phase == "running"
+    assert view.submitted(job("b"), 2) is True
+    assert view.event(event(2, job("b", "running")), 3) == (True, False)
+
+
+def test_a_job_submitted_while_a_snapshot_was_under_way_stays() -> None:
+    view = View()
+    view.submitted(job("a"), 100.5)
+    view.snapshot([part(3, at=100)], began=100)
+    assert set(view.jobs) == {"a"}
+    view.snapshot([part(3, at=200)], began=200)
+    assert view.jobs == {}
+
+
+def test_a_forgotten_job_does_not_come_back_by_a_page_asked_for_before() -> None:
+    view = View()
+    view.event(event(1, job("a", "ended")), 1)
+    assert view.gone("a", asked=101, now=101) is True
+    view.snapshot([part(1, job("a", "ended"), at=100)], began=100)
+    assert view.jobs == {}
+    assert view.gone("a", asked=101, now=101) is False
+
+
+def test_a_word_that_a_job_is_not_there_is_older_than_an_event_since() -> None:
+    view = View()
+    view.event(event(1, job("a")), 10)
+    assert view.gone("a", asked=9, now=11) is False
+    assert "a" in view.jobs
+
+
+def test_a_submitter_that_counts_anew_is_believed() -> None:
+    view = View()
+    view.event(event(50, job("a", "running")), 1)
+    assert view.announced("s", 0) is True
+    assert view.event(event(1, job("a", "ended")), 2) == (True, False)
+    assert view.jobs["a"].phase == "ended"
+
+
+def test_of_two_submitters_the_later_word_counts_and_an_end_is_final() -> None:
+    view = View()
+    view.event(event(5, job("a", "running"), "one"), 1)
+    assert view.event(event(1, job("a", "ended"), "two"), 2)[0] is True
+    assert view.event(event(6, job("a", "running"), "one"), 3)[0] is False
+    view.snapshot([part(9, job("a", "running"), at=4, submitter="one")], began=4)
+    assert view.jobs["a"].phase == "ended"
+
+
+def test_a_job_that_another_submitter_has_not_noticed_yet_stays_for_a_while() -> None:
+    view = View()
+    view.event(event(1, job("a"), "one"), 95)
+    view.snapshot([part(1, at=100, submitter="two")], began=100)
+    assert "a" in view.jobs
+    view.snapshot([part(1, at=96 + GRACE, submitter="two")], began=96 + GRACE)
+    assert "a" not in view.jobs
+
+
+def test_submitters_of_long_ago_are_forgotten() -> None:
+    view = View()
+    for number in range(1000):
+        view.announced(f"s{number}", 1)
+    assert len(view._seen) < 100
+
+
+# --- a site that does what it likes, and a hub that hears some of it -------------------------------------------------
+PHASES = ["queued", "running", "ended"]
+STEP = st.one_of(
+    st.tuples(st.just("advance"), st.integers(0, 9)),
+    st.tuples(st.just("forget"), st.integers(0, 9)),
+    st.tuples(st.just("deliver"), st.integers(1, 5)),
+    st.tuples(st.just("lose"), st.integers(1, 3)),
+    st.tuples(st.just("page"), st.integers(1, 4)),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(STEP, max_size=80))
+def test_whatever_was_lost_the_view_is_right_after_a_snapshot(steps: list[tuple[str, int]]) -> None:
+    """Pages are taken while jobs change and events are under way; at the end nothing is under way any more."""
+    view, site, sequence, now = View(), dict[str, JobStatus](), 0, 0.0
+    under_way: list[Event] = []
+    pages: list[Part] = []
+    cursor, began = "", 0.0
+    view.announced("s", 0)
+
+    def page(limit: int) -> None:
+        nonlocal cursor, began, pages
+        if not pages:
+            began, cursor = now, ""
+        left = sorted(uid for uid in site if uid > cursor)
+        taken = left[:limit]
+        pages.append(Part("s", sequence, [site[uid] for uid in taken], set(), now))
+        cursor = taken[-1] if taken else cursor
+        if len(left) <= limit:
+            view.snapshot(pages, began)
+            pages = []
+
+    def forward() -> None:
+        while under_way:
+            view.event(under_way.pop(0), now)
+
+    for kind, number in steps:
+        now += GRACE + 1
+        uid = f"u{number}"
+        if kind == "advance":
+            known = site.get(uid)
+            phase = PHASES[min(PHASES.index(known.phase) + 1, 2)] if known else "queued"
+            sequence += 1
+            site[uid] = job(uid, phase, str(sequence))
+            under_way.append(event(sequence, site[uid]))
+        elif kind == "forget":
+            if uid in site and site[uid].phase == "ended":
+                forward()  # the hub forgets what it has seen the end of
+                del site[uid]
+                view.gone(uid, now, now)
+        elif kind == "deliver":
+            for _ in range(min(number, len(under_way))):
+                view.event(under_way.pop(0), now)
+        elif kind == "lose":
+            del under_way[:number]
+        else:
+            page(number)
+    forward()
+    now += GRACE + 1
+    pages = []
+    page(1000)
+    assert view.jobs == site
+    missed = view.announced("s", sequence)
+    assert missed is False

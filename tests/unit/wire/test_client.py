@@ -1,0 +1,102 @@
+"""The hub's end, whatever a site answers."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.clock import FakeClock
+from bridge.errors import SiteError, SiteRefusedError
+from bridge.pools.nats import NatsPool
+from bridge.wire.client import PoolClient
+from bridge.wire.messages import Cancel, Files, Logs, Submit
+from bridge.wire.subjects import Subjects
+from tests.unit.wire.fake_link import FakeLink
+
+KEYS = ["v", "body", "error", "reason", "message", "status", "jobs", "job", "submitter", "sequence", "more", "announce"]
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=10)
+    | st.sampled_from(["queued", "uid-1"]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=8),
+    max_leaves=25,
+)
+ANSWERS = st.one_of(
+    st.binary(max_size=200),
+    JSON.map(lambda value: json.dumps(value).encode()),
+    JSON.map(lambda value: json.dumps({"v": 1, "body": value}).encode()),
+    st.lists(JSON, max_size=4).map(
+        lambda jobs: json.dumps(
+            {"v": 1, "body": {"submitter": "s", "sequence": 1, "jobs": jobs, "more": True}}
+        ).encode()
+    ),
+)
+
+
+def answering(data: bytes) -> FakeLink:
+    link = FakeLink()
+    for pattern in Subjects("bridge.v1", "alpha").requests().values():
+        link.subscribe(pattern, lambda _s, _d, respond: respond(data))
+    return link
+
+
+@settings(max_examples=300, deadline=None)
+@given(ANSWERS)
+def test_whatever_is_answered_only_site_errors_are_raised(data: bytes) -> None:
+    link: Any = answering(data)
+    client = PoolClient(link, "bridge.v1", "alpha", FakeClock())
+    calls = [
+        lambda: client.submit("u", Submit(namespace="n", name="p", script="x")),
+        lambda: client.cancel("u", Cancel()),
+        lambda: client.status("u"),
+        lambda: client.files("u", Files(files=[])),
+        lambda: client.logs("u", Logs(container="c", stream="s" * 8)).close(),
+        client.describe,
+        client.snapshot,
+    ]
+    for call in calls:
+        try:
+            call()
+        except SiteError as error:
+            assert str(error)
+    NatsPool(link, "bridge.v1", "alpha", FakeClock()).ask()
+
+
+def test_a_reason_that_is_none_does_not_come_through() -> None:
+    bad = {"reason": "rm -rf\n/", "message": "m" * 10_000, "hint": "h" * 10_000}
+    link: Any = answering(json.dumps({"v": 1, "error": bad}).encode())
+    with pytest.raises(SiteRefusedError) as caught:
+        PoolClient(link, "bridge.v1", "alpha").describe()
+    assert caught.value.reason == "SiteRefused"
+    assert len(str(caught.value)) == len(caught.value.hint) == 4096
+
+
+def test_the_deadline_is_the_time_until_which_the_answer_is_waited_for() -> None:
+    link = FakeLink()
+    asked: list[dict[str, Any]] = []
+
+    def handle(_subject: str, data: bytes, respond: Any) -> None:
+        asked.append(json.loads(data))
+        respond(b'{"v":1}')
+
+    link.subscribe("bridge.v1.alpha.status.*", handle)
+    clock = FakeClock(1000.0)
+    PoolClient(link, "bridge.v1", "alpha", clock).status("uid-1", timeout=7)  # type: ignore[arg-type]
+    assert math.isclose(asked[0]["deadline"], 1007.0)
+    assert (asked[0]["v"], asked[0]["pool"], asked[0]["job"]) == (1, "alpha", "uid-1")
+
+
+def test_a_log_that_is_refused_leaves_nothing_behind() -> None:
+    link = answering(b'{"v":1,"error":{"reason":"NotFound","message":"no"}}')
+    before = len(link.subscriptions)
+    with pytest.raises(SiteRefusedError):
+        PoolClient(link, "bridge.v1", "alpha").logs("u", Logs(container="c", stream="s" * 8))  # type: ignore[arg-type]
+    assert len(link.subscriptions) == before

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import nkeys  # type: ignore[import-untyped]
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli.nats import nats
+from bridge.errors import ConfigError
+from bridge.wire.natsconf import Listeners, hub_permissions, server_text, site_permissions
+from bridge.wire.natsfiles import new_seed, public_key, write
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(nats, ["config", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_secrets_are_private_and_never_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "n"
+    run("--pools", "alpha,beta", "--out", str(out))
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert {str(path.relative_to(out)) for path in files} == {
+        "nats-server.conf",
+        "users.conf",
+        "hub.seed",
+        "pools/alpha.seed",
+        "pools/beta.seed",
+    }
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (out, out / "pools")} == {0o700}
+    before = {path: path.read_text() for path in out.rglob("*.seed")}
+    text = run("--out", str(out), "--add-pool", "gamma", "--pools", "alpha")
+    assert {path: path.read_text() for path in before} == before
+    assert "kept:" in text
+    users = (out / "users.conf").read_text()
+    for path in out.rglob("*.seed"):
+        assert path.read_text().strip() not in users + text
+        assert public_key(path.read_text().strip()) in users
+
+
+def test_the_server_s_file_is_the_administrator_s(tmp_path: Path) -> None:
+    out = tmp_path / "n"
+    run("--pools", "alpha", "--out", str(out))
+    server = out / "nats-server.conf"
+    server.write_text("# mine\n")
+    run("--out", str(out), "--listen", "127.0.0.1:5222")
+    assert server.read_text() == "# mine\n"
+    run("--out", str(out), "--listen", "127.0.0.1:5222", "--force")
+    assert 'listen: "127.0.0.1:5222"' in server.read_text()
+
+
+def test_a_pool_whose_secret_is_taken_away_has_no_user(tmp_path: Path) -> None:
+    out = tmp_path / "n"
+    run("--pools", "alpha,beta", "--out", str(out))
+    (out / "pools" / "beta.seed").unlink()
+    run("--out", str(out))
+    assert "beta" not in (out / "users.conf").read_text()
+
+
+def test_passwords(tmp_path: Path) -> None:
+    out = tmp_path / "n"
+    run("--pools", "alpha", "--out", str(out), "--passwords")
+    password = (out / "pools" / "alpha.password").read_text().strip()
+    assert len(password) > 30
+    assert f'password: "{password}"' in (out / "users.conf").read_text()
+
+
+@pytest.mark.parametrize("pools", [[], ["Alpha"], ["a.b"], ["*"], ["../x"], ["a", ">"]])
+def test_pools_that_can_not_be_change_nothing(tmp_path: Path, pools: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        write(tmp_path / "n", "bridge.v1", pools, Listeners())
+    assert not list((tmp_path / "n").rglob("*.conf")) + list((tmp_path / "n").rglob("*.seed"))
+
+
+def test_a_secret_that_is_none_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "bridge.v1", ["alpha"], Listeners())
+    (tmp_path / "pools" / "alpha.seed").write_text("SUAnonsense")
+    with pytest.raises(ConfigError, match=r"alpha\.seed: not the seed"):
+        write(tmp_path, "bridge.v1", [], Listeners())
+
+
+def test_half_a_certificate_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--tls-key"):
+        run("--pools", "a", "--out", str(tmp_path), "--tls-cert", "x")
+
+
+def test_what_is_not_encrypted_is_said(tmp_path: Path) -> None:
+    assert "not encrypted" in run("--pools", "a", "--out", str(tmp_path / "1"), "--listen", "0.0.0.0:4222")
+    assert "not encrypted" not in run("--pools", "a", "--out", str(tmp_path / "2"))
+
+
+def test_websocket_and_tls() -> None:
+    plain = server_text(Listeners(websocket="127.0.0.1:8080"), "users.conf")
+    assert "no_tls: true" in plain
+    assert "\ntls:" not in plain
+    secure = server_text(Listeners(websocket="0.0.0.0:443", certificate='/a "b"/c', key="/k"), "users.conf")
+    assert secure.count(r'{cert_file: "/a \"b\"/c", key_file: "/k"}') == 2
+    assert "no_tls" not in secure
+
+
+def test_a_site_has_nothing_but_its_own() -> None:
+    site = site_permissions("bridge.v1", "alpha")
+    assert all(subject.startswith("bridge.v1.alpha.") for subject in [*site.publish, *site.subscribe])
+    assert not set(site.publish) & set(hub_permissions("bridge.v1").publish)
+
+
+def test_seeds_are_those_of_users_and_all_different() -> None:
+    seeds = {new_seed() for _ in range(50)}
+    assert len(seeds) == 50
+    for seed in seeds:
+        assert seed.startswith("SU")
+        assert public_key(seed).startswith("U")
+        pair = nkeys.from_seed(bytearray(seed.encode()))
+        assert pair.verify(b"x", pair.sign(b"x"))
+
+
+def test_help_shows_examples() -> None:
+    text = CliRunner().invoke(nats, ["config", "--help"]).output
+    assert "podbridge nats config --pools alpha,beta" in text
+    assert "--add-pool" in text

@@ -1,0 +1,129 @@
+"""The site's end on a link without a network: whatever comes in, an answer goes out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.clock import FakeClock
+from bridge.errors import BatchError, SiteTooLargeError
+from bridge.wire.client import PoolClient
+from bridge.wire.messages import Cancel, JobStatus, Snapshot, SnapshotPage, Submit, Submitted
+from bridge.wire.server import Server, refusal
+from bridge.wire.subjects import Subjects, encode
+from tests.unit.wire.fake_link import FakeLink
+
+SUBJECTS = Subjects("bridge.v1", "alpha")
+SUBMIT = Submit(namespace="ns", name="pod", script="x")
+
+
+class Handlers:
+    """Every request is carried out, and counted."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.error: Exception | None = None
+
+    def _call(self, kind: str) -> None:
+        self.calls.append(kind)
+        if self.error is not None:
+            raise self.error
+
+    def submit(self, job: str, submit: Submit) -> Submitted:
+        self._call("submit")
+        return Submitted(status=JobStatus(job=job, namespace="ns", name="pod", phase="queued"))
+
+    def snapshot(self, snapshot: Snapshot) -> SnapshotPage:
+        self._call("snapshot")
+        jobs = [JobStatus(job=f"u{n:04}", namespace="ns", name="p", phase="queued") for n in range(40)]
+        return SnapshotPage(submitter="s", sequence=1, jobs=[j for j in jobs if j.job > snapshot.after])
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self._call(name)
+
+
+def served(handlers: Handlers, clock: FakeClock | None = None) -> FakeLink:
+    link = FakeLink()
+    Server(link, "bridge.v1", "alpha", handlers, clock or FakeClock())  # type: ignore[arg-type]
+    return link
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(sorted(SUBJECTS.requests())),
+    st.text(max_size=20),
+    st.binary(max_size=300) | st.text(max_size=300).map(lambda text: b"{" + text.encode()),
+)
+def test_garbage_on_any_subject_is_answered_with_an_error_and_reaches_no_handler(
+    kind: str, token: str, data: bytes
+) -> None:
+    handlers = Handlers()
+    link = served(handlers)
+    subject = SUBJECTS.requests()[kind].replace("*", encode(token))
+    answer = json.loads(link.request(subject, data, 1))
+    assert answer["error"]["reason"] == "GarbledMessage"
+    assert handlers.calls == []
+
+
+def test_a_request_without_a_reply_subject_is_not_carried_out() -> None:
+    handlers = Handlers()
+    link = served(handlers)
+    link.publish(SUBJECTS.snapshot, b'{"v":1,"pool":"alpha","deadline":1e12}')
+    link.publish(SUBJECTS.logs("u"), b"{}")
+    assert handlers.calls == []
+
+
+@pytest.mark.parametrize(("ago", "done"), [(-60, True), (0, True), (4.9, True), (5.1, False), (3600, False)])
+def test_the_deadline_has_five_seconds_of_allowance(ago: float, done: bool) -> None:
+    handlers, clock = Handlers(), FakeClock()
+    link = served(handlers, clock)
+    data = json.dumps({"v": 1, "pool": "alpha", "job": "u", "deadline": clock.now - ago}).encode()
+    answer = json.loads(link.request(SUBJECTS.cancel("u"), data, 1))
+    assert (handlers.calls == ["cancel"]) == done
+    assert (answer["error"] is None) == done
+
+
+def test_nats_9_1_whatever_a_handler_raises_is_answered() -> None:
+    handlers = Handlers()
+    client = PoolClient(served(handlers), "bridge.v1", "alpha", FakeClock())  # type: ignore[arg-type]
+    for error, reason in (
+        (BatchError("full", retryable=True), "BatchSystemRefused"),
+        (ValueError("x"), "InternalError"),
+    ):
+        handlers.error = error
+        for call in (
+            lambda: client.submit("u", SUBMIT),
+            lambda: client.cancel("u", Cancel()),
+            lambda: client.status("u"),
+            client.snapshot,
+            client.describe,
+        ):
+            with pytest.raises(Exception) as caught:
+                call()
+            assert (caught.value.reason, caught.value.retryable) == (reason, True)  # type: ignore[attr-defined]
+
+
+def test_an_answer_that_is_too_large_says_so() -> None:
+    link = served(Handlers())
+    sizes: list[int] = []
+
+    def small(data: bytes) -> None:
+        sizes.append(len(data))
+        if len(data) > 3000:
+            raise SiteTooLargeError("too large")
+
+    handler = link._handlers(SUBJECTS.snapshot)[0]
+    handler(SUBJECTS.snapshot, b'{"v":1,"pool":"alpha","deadline":1e12}', small)
+    assert len(sizes) > 1
+    assert sizes[-1] <= 3000
+
+
+def test_an_unexpected_error_tells_its_kind_and_not_its_words() -> None:
+    problem = refusal(KeyError("hunter2"), "submit").error
+    assert problem is not None
+    assert "hunter2" not in problem.message
+    assert "KeyError" in problem.message
