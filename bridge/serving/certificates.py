@@ -23,6 +23,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from prometheus_client import Gauge
 
 from bridge import metrics
 from bridge.errors import CertificateError
@@ -166,14 +167,32 @@ def authorities(pem: bytes) -> list[x509.Certificate]:
         return []
 
 
-def context(pair: Pair) -> ssl.SSLContext:
+class ServerContext(ssl.SSLContext):
+    """A server's TLS context that knows whose certificates it takes from clients (PEM; empty: it asks for none)."""
+
+    clients: bytes = b""
+
+
+def context(pair: Pair, clients: bytes = b"") -> ServerContext:
     """Make the server's TLS context (1.2 or newer); raises :class:`CertificateError` when the pair is no good.
+
+    With ``clients`` (PEM), a client is asked for a certificate of one of these authorities. It needn't show one; if it
+    does and the certificate is no good, there is no connection.
 
     The library reads files only: they live in a private folder for as long as that takes.
     """
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.set_alpn_protocols(["http/1.1"])
+    if clients:
+        try:
+            made.load_verify_locations(cadata=clients.decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise CertificateError(f"the authorities of clients can't be used: {error}") from error
+        # an intermediate authority may be all that is given
+        made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        made.verify_mode = ssl.CERT_OPTIONAL
+        made.clients = clients
     with tempfile.TemporaryDirectory(prefix="podbridge-tls-") as folder:
         cert, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
         for path, content in ((cert, pair.cert), (key, pair.key)):
@@ -188,13 +207,18 @@ def context(pair: Pair) -> ssl.SSLContext:
 
 
 class Certificates:
-    """The pair that is served now, and who wants to know of the next one."""
+    """The pair that is served now, whose client certificates are taken, and who wants to know of a change.
 
-    def __init__(self, pair: Pair | None = None) -> None:
+    ``gauge`` is told when the pair ends.
+    """
+
+    def __init__(self, pair: Pair | None = None, *, gauge: Gauge | None = metrics.CERTIFICATE_EXPIRY) -> None:
         self._lock = threading.Lock()
         self._listeners: list[Callable[[ssl.SSLContext], None]] = []
-        self._context: ssl.SSLContext | None = None
+        self._context: ServerContext | None = None
+        self._gauge = gauge
         self.pair: Pair | None = None
+        self.clients = b""
         if pair is not None:
             self.replace(pair)
 
@@ -205,14 +229,27 @@ class Certificates:
 
     def replace(self, pair: Pair) -> None:
         """Serve ``pair`` from the next connection on; a bad one raises CertificateError and changes nothing."""
-        ready = context(pair)
+        self._change(pair, self.clients)
+        if self._gauge is not None:
+            with contextlib.suppress(CertificateError):
+                self._gauge.set(expires(pair.cert))
+
+    def trust(self, clients: bytes) -> None:
+        """Ask clients for certificates of these authorities (PEM; empty: of none); bad ones raise CertificateError.
+
+        Idle connections are closed when their next request comes: a client asks again on a new one.
+        """
+        if self.pair is None:
+            raise CertificateError("no certificate is served yet")
+        self._change(self.pair, clients)
+
+    def _change(self, pair: Pair, clients: bytes) -> None:
+        ready = context(pair, clients)
         with self._lock:
-            self.pair, self._context = pair, ready
+            self.pair, self.clients, self._context = pair, clients, ready
             listeners = list(self._listeners)
         for listener in listeners:
             listener(ready)
-        with contextlib.suppress(CertificateError):
-            metrics.CERTIFICATE_EXPIRY.set(expires(pair.cert))
 
     def listen(self, listener: Callable[[ssl.SSLContext], None]) -> None:
         """Have ``listener`` called with the TLS context: now, if there is one, and at each change."""

@@ -9,6 +9,9 @@ What is changed, and the failure that each change prevents:
 - Idle connections are kept longer than the API server keeps its side (90 s): if the server is the one to close, a
   request that is just on its way is lost, and Go does not send a POST twice.
 - Going down, it answers what is under way and what still arrives for a short while, with ``Connection: close``.
+
+Where ``certificates`` names authorities of clients, the verified certificate of a client that shows one stands in the
+WSGI environment under :data:`PEER_CERTIFICATE`, in DER. Long answers: see :mod:`bridge.serving.streaming`.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from cheroot.makefile import MakeFile
 
 from bridge.errors import BridgeError
 from bridge.logs import kv
-from bridge.serving.certificates import Certificates
+from bridge.serving.certificates import Certificates, ServerContext
+from bridge.serving.streaming import Gateway, Request, Streams
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,8 @@ READ_TIMEOUT = 10.0
 HANDSHAKE_TIMEOUT = 5.0
 IDLE_TIMEOUT = 120
 BACKLOG = 512
+PEER_CERTIFICATE = "podbridge.peer_certificate"
+"""Key in the WSGI environment; no header of a request can have that name."""
 
 WSGI = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
@@ -61,9 +67,11 @@ class Server:
         certificates: Certificates | None = None,
         name: str = "http",
         drain: float = 0.5,
+        streams: Streams | None = None,
     ) -> None:
         self.name = name
         self._drain = drain
+        self._streams = streams
         self._server = _Server(
             (host, port),
             app,
@@ -73,6 +81,8 @@ class Server:
             request_queue_size=BACKLOG,
             timeout=IDLE_TIMEOUT,
         )
+        self._server.gateway = Gateway
+        self._server.streams = streams
         if certificates is not None:
             adapter = _Adapter()
             self._server.ssl_adapter = adapter
@@ -100,6 +110,8 @@ class Server:
         thread.join()
         if failure:
             raise BridgeError(f"the {self.name} server can't listen on {self._server.bind_addr}: {failure[0]}")
+        if self._streams is not None:
+            self._streams.start()
 
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set; raises when the server ends by itself."""
@@ -118,6 +130,8 @@ class Server:
         while not stop.wait(0.5):
             if not thread.is_alive():
                 raise BridgeError(f"the {self.name} server ended: {ended[0] if ended else 'no reason given'}")
+            if self._streams is not None and not self._streams.watched:
+                raise BridgeError(f"the {self.name} server no longer notices clients that hang up")
         self.stop()
         thread.join(5)
 
@@ -127,6 +141,8 @@ class Server:
             return
         self._server.draining = True
         time.sleep(self._drain)
+        if self._streams is not None:
+            self._streams.end()
         self._server.stop()
         log.info("server stopped", extra=kv(server=self.name))
 
@@ -134,19 +150,31 @@ class Server:
 class _Connection(cheroot.server.HTTPConnection):
     """A connection whose handshake is done by the worker that reads its first request."""
 
+    RequestHandlerClass = Request
     shaken = False
+    handed_over = False
 
     def communicate(self) -> bool:
-        if isinstance(self.socket, ssl.SSLSocket) and not self.shaken:
-            self.socket.settimeout(HANDSHAKE_TIMEOUT)
-            try:
-                self.socket.do_handshake()
-            except OSError as error:
-                log.debug("handshake failed", extra=kv(peer=self.remote_addr, error=error))
-                return False
-            self.shaken = True
+        if isinstance(self.socket, ssl.SSLSocket) and not self._secured(self.socket):
+            return False
         self.socket.settimeout(READ_TIMEOUT)
-        return bool(super().communicate())  # type: ignore[no-untyped-call]
+        keep = bool(super().communicate())  # type: ignore[no-untyped-call]
+        return keep or self.handed_over
+
+    def _secured(self, sock: ssl.SSLSocket) -> bool:
+        if self.shaken:
+            # who was trusted then may not be now; a client asks again on a new connection when an idle one is closed
+            return _clients(sock.context) == _clients(self.server.ssl_adapter.context)
+        sock.settimeout(HANDSHAKE_TIMEOUT)
+        try:
+            sock.do_handshake()
+        except OSError as error:
+            log.debug("handshake failed", extra=kv(peer=self.remote_addr, error=error))
+            return False
+        self.shaken = True
+        if sock.context.verify_mode != ssl.CERT_NONE and (certificate := sock.getpeercert(binary_form=True)):
+            self.ssl_env = {**(self.ssl_env or {}), PEER_CERTIFICATE: certificate}
+        return True
 
 
 class _Server(cheroot.wsgi.Server):
@@ -155,6 +183,7 @@ class _Server(cheroot.wsgi.Server):
     max_request_header_size = HEADER_LIMIT
     keep_alive_conn_limit = 1000
     draining = False
+    streams: Streams | None = None
     _connections: Any
 
     def process_conn(self, conn: Any) -> None:
@@ -163,6 +192,11 @@ class _Server(cheroot.wsgi.Server):
             self._connections.put(conn)  # a new one: this sets last_used
         else:
             super().process_conn(conn)
+
+    def put_conn(self, conn: Any) -> None:
+        """Keep a connection for its next request, unless a thread of its own has it."""
+        if not conn.handed_over:
+            super().put_conn(conn)
 
     @property
     def can_add_keepalive_connection(self) -> bool:
@@ -199,3 +233,7 @@ class _Adapter(cheroot.ssl.Adapter):
 
     def makefile(self, sock: Any, mode: str = "r", bufsize: int = -1) -> Any:
         return MakeFile(sock, mode, bufsize)
+
+
+def _clients(context: ssl.SSLContext | None) -> bytes:
+    return context.clients if isinstance(context, ServerContext) else b""

@@ -1,0 +1,84 @@
+"""What a user may do: a kubelet's own mapping of requests to sub-resources of its node, asked of the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from bridge.clock import Clock
+from bridge.kube import users
+from bridge.kube.client import KubeClient
+from controllers.kubelet.answers import AnswerError
+from controllers.kubelet.identity import User
+from controllers.kubelet.memory import Memory
+
+REMEMBER_YES = 300.0
+"""Seconds; a kubelet's defaults."""
+REMEMBER_NO = 30.0
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_ONE = {"stats": "stats", "metrics": "metrics", "logs": "log", "spec": "spec", "checkpoint": "checkpoint"}
+_OR_PROXY = {"pods": "pods", "runningpods": "pods", "healthz": "healthz", "configz": "configz"}
+
+Ask = Callable[[User, str, str, str], bool]
+"""``ask(user, verb, subresource, node)``: whether the user may; ``node`` may be empty, for "any". Raises ``Kube*``."""
+
+
+def subresources(path: str) -> tuple[str, ...]:
+    """Give the sub-resources of ``nodes`` of which one must be allowed for a request to ``path``."""
+    first = path.strip("/").split("/", 1)[0]
+    if first in _ONE:
+        return (_ONE[first],)
+    return (_OR_PROXY[first], "proxy") if first in _OR_PROXY else ("proxy",)
+
+
+def ask_api_server(client: KubeClient) -> Ask:
+    """Ask with a SubjectAccessReview."""
+
+    def ask(user: User, verb: str, subresource: str, node: str) -> bool:
+        return users.allowed(
+            client, user.info, verb=verb, group="", resource="nodes", subresource=subresource, namespace="", name=node
+        )
+
+    return ask
+
+
+class Access:
+    """Answers from memory where it can; what can't be asked raises."""
+
+    def __init__(self, ask: Ask, clock: Clock) -> None:
+        self._ask = ask
+        self._known: Memory[bool] = Memory(clock)
+
+    def nodes(self, user: User, method: str, path: str, nodes: Iterable[str]) -> set[str]:
+        """Give those of the nodes for which the user may send the request.
+
+        Whoever may do it on any node is asked about once, however many there are. Raises :class:`AnswerError` 403 when
+        nothing is allowed.
+        """
+        wanted = sorted(set(nodes))
+        if self._may(user, method, path, ""):
+            return set(wanted)
+        allowed = {node for node in wanted if self._may(user, method, path, node)}
+        if not allowed:
+            raise AnswerError(403, refusal(user, method, path))
+        return allowed
+
+    def check(self, user: User, method: str, path: str, node: str) -> None:
+        """Raise :class:`AnswerError` 403 unless the user may send the request to the node (empty: to any)."""
+        if not self._may(user, method, path, node):
+            raise AnswerError(403, refusal(user, method, path))
+
+    def _may(self, user: User, method: str, path: str, node: str) -> bool:
+        return any(self._one(user, VERBS.get(method, ""), sub, node) for sub in subresources(path))
+
+    def _one(self, user: User, verb: str, subresource: str, node: str) -> bool:
+        def ask() -> tuple[bool, float]:
+            allowed = bool(verb) and self._ask(user, verb, subresource, node)
+            return allowed, REMEMBER_YES if allowed else REMEMBER_NO
+
+        return self._known.get((user.key, verb, subresource, node), ask)
+
+
+def refusal(user: User, method: str, path: str) -> str:
+    """Say what was not allowed."""
+    subs = ",".join(subresources(path))
+    return f"Forbidden (user={user.name}, verb={VERBS.get(method, '')}, resource=nodes, subresource(s)=[{subs}])"

@@ -1,0 +1,79 @@
+"""Which container a request means, and whether it has a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.wire.messages import ContainerState, JobStatus
+from controllers.kubelet.answers import AnswerError
+
+Object = Mapping[str, Any]
+CREATING = "ContainerCreating"
+_LISTS = (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses"))
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known of a container: ``reason`` why it waits, ``earlier`` that a run before this one has ended."""
+
+    state: str
+    reason: str = ""
+    earlier: bool = False
+
+
+def check_log(pod: Object, status: JobStatus | None, container: str, *, previous: bool) -> None:
+    """Raise :class:`AnswerError`, with a kubelet's words, unless the container has the log that is asked for.
+
+    ``status`` is the site's view, ``None`` where it has none: then the pod's own status counts.
+    """
+    name = (pod.get("metadata") or {}).get("name", "")
+    if container not in names(pod):
+        raise AnswerError(404, f"container {container!r} not found in pod {name!r}".replace("'", '"'))
+    what = f'container "{container}" in pod "{name}"'
+    known = state_of(pod, status, container)
+    if previous:
+        if not known.earlier:
+            raise AnswerError(400, f"previous terminated {what} not found")
+        return
+    if known.state == "waiting" and not known.earlier:
+        raise AnswerError(400, f"{what} is waiting to start: {known.reason or CREATING}")
+
+
+def names(pod: Object) -> list[str]:
+    """Name every container of a pod, the init containers last."""
+    spec = pod.get("spec") or {}
+    return [str(each.get("name")) for kind, _ in _LISTS for each in spec.get(kind) or ()]
+
+
+def state_of(pod: Object, status: JobStatus | None, container: str) -> State:
+    """Find out how a container is: as the site says, else as the pod's status says, else it waits."""
+    for reported in reported_states(status):
+        if reported.name == container:
+            waiting = reported.state == "waiting"
+            reason = reported.reason if waiting else ""
+            return State(reported.state, reason or _told(pod, container).reason, reported.last is not None)
+    return _told(pod, container)
+
+
+def reported_states(status: JobStatus | None) -> Iterator[ContainerState]:
+    """Give what a site says of each container."""
+    if status is not None:
+        yield from status.containers
+        yield from status.init_containers
+
+
+def _told(pod: Object, container: str) -> State:
+    told = pod.get("status") or {}
+    for _, kind in _LISTS:
+        for each in told.get(kind) or ():
+            if each.get("name") != container:
+                continue
+            state = each.get("state") or {}
+            earlier = bool((each.get("lastState") or {}).get("terminated"))
+            for kind_of_state in ("running", "terminated"):
+                if kind_of_state in state:
+                    return State(kind_of_state, "", earlier)
+            return State("waiting", str((state.get("waiting") or {}).get("reason") or ""), earlier)
+    return State("waiting")

@@ -1,0 +1,61 @@
+"""Answers remembered for a while; whoever asks the same thing at the same moment waits for the one who does ask.
+
+An error is that one's answer to all who waited, and is forgotten: else they would wait for it one after the other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from bridge.clock import Clock
+from bridge.errors import BridgeError
+
+V = TypeVar("V")
+
+MOST = 10_000
+
+
+class _Entry(Generic[V]):
+    __slots__ = ("error", "failed", "lock", "until", "value")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.value: V | None = None
+        self.until = float("-inf")
+        self.error: BridgeError | None = None
+        self.failed = 0
+        """How often asking has failed."""
+
+
+class Memory(Generic[V]):
+    """Remembers up to ``most`` answers, then begins anew."""
+
+    def __init__(self, clock: Clock, most: int = MOST) -> None:
+        self._clock = clock
+        self._most = most
+        self._entries: dict[Hashable, _Entry[V]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, ask: Callable[[], tuple[V, float]]) -> V:
+        """Give the answer for ``key``; ``ask`` gives it and the seconds for which it holds."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                if len(self._entries) >= self._most:
+                    self._entries.clear()
+                entry = self._entries[key] = _Entry()
+            failed = entry.failed
+        with entry.lock:
+            if entry.value is not None and self._clock.monotonic() < entry.until:
+                return entry.value
+            if entry.error is not None and entry.failed != failed:
+                raise entry.error.with_traceback(None)
+            try:
+                value, seconds = ask()
+            except BridgeError as error:
+                entry.error, entry.failed = error, entry.failed + 1
+                raise
+            entry.value, entry.until, entry.error = value, self._clock.monotonic() + seconds, None
+            return value

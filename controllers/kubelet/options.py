@@ -1,0 +1,82 @@
+"""The query of ``/containerLogs``: what a kubelet takes, checked as it checks it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+from bridge.clock import parse_rfc3339
+from bridge.wire.messages import Logs
+from controllers.kubelet.answers import AnswerError
+
+Query = Mapping[str, Sequence[str]]
+_LARGEST = 2**63 - 1
+
+
+def log_options(query: Query, container: str, now: float) -> Logs:
+    """Read the query of a request for a log; ``now`` is what ``sinceSeconds`` counts back from.
+
+    Raises :class:`AnswerError`: 400 for what can't be read, 422 for what is not allowed.
+    """
+    tail = _number(query, "tailLines")
+    if (old := _first(query, "tail")) and tail is None:
+        tail = None if old == "all" else _number(query, "tail")
+    limit = _number(query, "limitBytes")
+    seconds = _number(query, "sinceSeconds")
+    since = _time(query, "sinceTime")
+    for name, value, least in (("tailLines", tail, 0), ("limitBytes", limit, 1), ("sinceSeconds", seconds, 1)):
+        if value is not None and value < least:
+            raise AnswerError(422, f"{name}: {value}: must be {least} or more")
+    if seconds is not None and since is not None:
+        raise AnswerError(422, "at most one of sinceTime and sinceSeconds may be given")
+    stream = _first(query, "stream")
+    if stream not in (None, "", "All"):
+        raise AnswerError(
+            400 if stream in ("Stdout", "Stderr") else 422,
+            f"stream: {stream}: must be All: standard output and standard error are one log at a site",
+        )
+    if seconds is not None:
+        since = now - seconds
+    return Logs(
+        container=container,
+        stream=secrets.token_hex(16),
+        follow=_flag(query, "follow"),
+        tail=tail,
+        since=since,
+        timestamps=_flag(query, "timestamps"),
+        limit_bytes=limit,
+        previous=_flag(query, "previous"),
+    )
+
+
+def _first(query: Query, name: str) -> str | None:
+    values = query.get(name)
+    return values[0] if values else None
+
+
+def _flag(query: Query, name: str) -> bool:
+    """Read as Kubernetes does: there is no wrong value, and ``?follow`` alone means yes."""
+    value = _first(query, name)
+    return value is not None and value.lower() not in ("false", "0")
+
+
+def _number(query: Query, name: str) -> int | None:
+    value = _first(query, name)
+    if value is None:
+        return None
+    digits = value[1:] if value[:1] in ("+", "-") else value
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and abs(int(value)) <= _LARGEST):
+        raise AnswerError(400, f"{name}: {value[:40]!r}: must be a whole number")
+    return int(value)
+
+
+def _time(query: Query, name: str) -> float | None:
+    value = _first(query, name)
+    if value in (None, "", "null"):
+        return None
+    try:
+        if "T" not in value.upper() or not (value.upper().endswith("Z") or value[-6:-5] in ("+", "-")):
+            raise ValueError("not RFC 3339")
+        return parse_rfc3339(value.upper())
+    except (ValueError, OverflowError) as error:
+        raise AnswerError(400, f"{name}: {value[:40]!r}: must be a time such as 2026-01-31T12:00:00Z") from error

@@ -1,0 +1,130 @@
+"""The kubelet API as a process part: the application, its certificates, its server."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bridge import names
+from bridge.clock import Clock, SystemClock
+from bridge.kube.client import KubeClient
+from bridge.logs import kv
+from bridge.pools.port import Pool
+from bridge.serving.certificates import Certificates
+from bridge.serving.https import Server
+from bridge.serving.streaming import LIMIT, Streams
+from bridge.threads import Supervisor
+from controllers.kubelet import access, identity
+from controllers.kubelet.app import LOGS_PATH, Found, Sources, make_app
+from controllers.kubelet.trust import Trust, read_client_ca
+
+log = logging.getLogger(__name__)
+
+PERIOD = 10.0
+"""Seconds between two looks at the certificates: the serving one, and the authorities of clients."""
+ASK_TIMEOUT = 5.0
+"""Seconds that the API server has to say who somebody is and what they may do."""
+_SYSTEM_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where and how the kubelet API is served; ``addresses`` are the names and addresses of the virtual nodes."""
+
+    host: str = "0.0.0.0"  # noqa: S104  (the API server calls from elsewhere)
+    port: int = names.KUBELET_PORT
+    cert_dir: Path | None = None
+    addresses: tuple[str, ...] = ()
+    threads: int = 8
+    streams: int = LIMIT
+
+
+class Kubelet:
+    """Serves the kubelet API of all virtual nodes of this process.
+
+    ``find(namespace, name)`` gives a pod on one of them, ``pods()`` all of them (raw), ``pools()`` the pools by name.
+    No lease is needed: it writes nothing.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        kube: KubeClient,
+        clock: Clock = _SYSTEM_CLOCK,
+        *,
+        find: Callable[[str, str], Found | None],
+        pods: Callable[[], Iterable[Mapping[str, Any]]],
+        pools: Callable[[], Mapping[str, Pool]],
+    ) -> None:
+        self._settings = settings
+        quick = kube.hurried(ASK_TIMEOUT)
+        self._certificates = Certificates(gauge=None)
+        self._trust = Trust(
+            self._certificates,
+            lambda: read_client_ca(quick),
+            _server_names(settings),
+            clock,
+            settings.cert_dir,
+        )
+        self._streams = Streams(lambda path: path.startswith(LOGS_PATH), limit=settings.streams, name="kubelet-log")
+        self._server = Server(
+            make_app(
+                Sources(find, pods, pools),
+                identity.Tokens(identity.ask_api_server(quick), clock),
+                access.Access(access.ask_api_server(quick), clock),
+                clock,
+            ),
+            settings.host,
+            settings.port,
+            threads=settings.threads,
+            certificates=self._certificates,
+            name="kubelet",
+            streams=self._streams,
+        )
+
+    @property
+    def port(self) -> int:
+        """The port bound, after :meth:`start`: what a node's ``kubeletEndpoint`` must say."""
+        return self._server.port
+
+    @property
+    def following(self) -> int:
+        """How many logs are being sent now."""
+        return len(self._streams)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Get a certificate, listen, serve; raises :class:`~bridge.errors.BridgeError` when that can't be.
+
+        Without an answer of the API server it starts as well: nobody is let in until there is one.
+        """
+        self._trust.serve()
+        self._trust.step()
+        self._server.start()
+        supervisor.spawn("kubelet-server", lambda: self._server.run(supervisor.stopping))
+        supervisor.spawn("kubelet-certificates", lambda: self._look(supervisor))
+        log.info("kubelet API started", extra=kv(port=self.port))
+
+    def ready(self) -> str | None:
+        """Say why the API server can't be let in now, or give None."""
+        return self._trust.problem and f"authorities of clients: {self._trust.problem}"
+
+    def _look(self, supervisor: Supervisor) -> None:
+        while not supervisor.wait(PERIOD):
+            self._trust.step()
+
+
+def _server_names(settings: Settings) -> list[str]:
+    wanted = {socket.gethostname(), "localhost", "127.0.0.1", *settings.addresses}
+    wanted.discard("")
+    result = set()
+    for name in wanted:
+        try:
+            result.add(str(ipaddress.ip_address(name)))
+        except ValueError:
+            result.add(name)
+    return sorted(result)

@@ -1,0 +1,99 @@
+"""Stats and resource metrics: what sites tell, and nothing else.
+
+A site tells when a container started and whether it runs. It does not tell what a container uses, so there are no
+numbers of processor time and memory here: absent is what a reader understands, an invented number is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from bridge.clock import rfc3339
+from bridge.wire.messages import ContainerState, JobStatus
+from controllers.kubelet.containers import reported_states
+
+Object = Mapping[str, Any]
+StatusOf = Callable[[Object], JobStatus | None]
+"""Gives what its site says of a pod."""
+
+
+def pod_list(pods: Iterable[Object]) -> dict[str, Any]:
+    """Make a PodList."""
+    items = [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in pods]
+    return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
+
+
+def running_pods(pods: Iterable[Object], status_of: StatusOf) -> dict[str, Any]:
+    """Make a PodList of what runs, each pod with its running containers alone, as a kubelet lists them."""
+    items = []
+    for pod in pods:
+        running = {state.name for state in _running(status_of(pod))}
+        if not running:
+            continue
+        metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+        containers = [
+            {key: each[key] for key in ("name", "image") if key in each}
+            for kind in ("initContainers", "containers")
+            for each in spec.get(kind) or ()
+            if each.get("name") in running
+        ]
+        items.append({"metadata": _reference(metadata), "spec": {"containers": containers}, "status": {}})
+    return pod_list(items)
+
+
+def summary(node: str, since: float, pods: Iterable[Object], status_of: StatusOf) -> dict[str, Any]:
+    """Make the stats summary of one node; ``since`` is when podbridge began to look (seconds since 1970)."""
+    found = []
+    for pod in pods:
+        states = list(_running(status_of(pod)))
+        if not states:
+            continue
+        begun = (pod.get("status") or {}).get("startTime")
+        entry: dict[str, Any] = {"podRef": _reference(pod.get("metadata") or {})}
+        if begun:
+            entry["startTime"] = begun
+        entry["containers"] = [
+            {"name": state.name, "startTime": rfc3339(state.started_at)} for state in states if state.started_at
+        ]
+        found.append(entry)
+    return {"node": {"nodeName": node, "startTime": rfc3339(since)}, "pods": found}
+
+
+def resource_metrics(pods: Iterable[Object], status_of: StatusOf) -> CollectorRegistry:
+    """Give a registry with a kubelet's ``container_start_time_seconds`` of what runs."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_StartTimes(list(pods), status_of))
+    return registry
+
+
+class _StartTimes:
+    def __init__(self, pods: list[Object], status_of: StatusOf) -> None:
+        self._pods = pods
+        self._status_of = status_of
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "container_start_time_seconds",
+            "[STABLE] Start time of the container since unix epoch in seconds",
+            labels=("container", "namespace", "pod"),
+        )
+        for pod in self._pods:
+            reference = _reference(pod.get("metadata") or {})
+            for state in _running(self._status_of(pod)):
+                if state.started_at:
+                    labels = (state.name, reference.get("namespace", ""), reference.get("name", ""))
+                    family.add_metric(labels, state.started_at)
+        yield family
+
+
+def _running(status: JobStatus | None) -> Iterator[ContainerState]:
+    if status is not None and status.phase == "running":
+        yield from (state for state in reported_states(status) if state.state == "running")
+
+
+def _reference(metadata: Object) -> dict[str, str]:
+    return {key: str(metadata[key]) for key in ("name", "namespace", "uid") if key in metadata}

@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from werkzeug.test import Client, TestResponse
+
+from bridge.clock import FakeClock
+from bridge.errors import (
+    BridgeError,
+    KubeForbiddenError,
+    KubeUnavailableError,
+    SiteDownError,
+    SiteRefusedError,
+    SiteUnknownOutcomeError,
+)
+from bridge.wire.messages import Ended
+from controllers.kubelet.access import Access
+from controllers.kubelet.app import Found, Sources, make_app
+from controllers.kubelet.identity import Tokens, User
+from tests.fakes.log_pool import LogPool, running, terminated
+
+NOW = 1_700_000_000.0
+
+
+class Served:
+    """Two pools, a pod each; tokens are users' names; ``rights``: "user verb subresource node" (no node: any)."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(NOW)
+        self.pools = {"one": LogPool("one"), "two": LogPool("two")}
+        self.pods = [self._pod("one", "a", "main", "side"), self._pod("two", "b", "main")]
+        self.rights = {
+            "admin get proxy ",
+            "admin create proxy ",
+            "admin get pods ",
+            "admin get stats ",
+            "admin get metrics ",
+        }
+        self.broken: BridgeError | None = None
+        sources = Sources(self.find, lambda: self.pods, lambda: self.pools)
+        self.app = make_app(sources, Tokens(self.review, self.clock), Access(self.may, self.clock), self.clock)
+        self.client = Client(self.app)
+
+    def _pod(self, pool: str, name: str, *containers: str) -> dict[str, Any]:
+        pod = {
+            "metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}"},
+            "spec": {"nodeName": pool, "containers": [{"name": each, "image": "i"} for each in containers]},
+            "status": {"phase": "Running", "startTime": "2023-11-14T22:00:00Z"},
+        }
+        states = [running(each, NOW - 60) for each in containers]
+        self.pools[pool].runs(f"uid-{name}", "ns", name, *states)
+        return pod
+
+    def find(self, namespace: str, name: str) -> Found | None:
+        for pod in self.pods:
+            if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
+                return Found(pod, self.pools.get(pod["spec"]["nodeName"]), pod["metadata"]["uid"])
+        return None
+
+    def review(self, token: str) -> dict[str, Any]:
+        if self.broken is not None:
+            raise self.broken
+        return {"authenticated": token != "nobody", "user": {"username": token}}
+
+    def may(self, user: User, verb: str, subresource: str, node: str) -> bool:
+        if self.broken is not None:
+            raise self.broken
+        return bool({f"{user.name} {verb} {subresource} {where}" for where in ("", node)} & self.rights)
+
+    def get(self, path: str, user: str | None = "admin", method: str = "GET", **headers: str) -> TestResponse:
+        if user is not None:
+            headers["Authorization"] = f"Bearer {user}"
+        return self.client.open(path, method=method, headers=headers)
+
+
+@pytest.fixture
+def served() -> Served:
+    return Served()
+
+
+PATHS = [
+    "/containerLogs/ns/a/main",
+    "/pods",
+    "/runningpods/",
+    "/stats/summary?node=one",
+    "/metrics/resource",
+    "/healthz",
+    "/exec/ns/a/main",
+    "/attach/ns/a/main",
+    "/portForward/ns/a",
+    "/nothing",
+    "/metrics",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_interlink_2_5_nobody_is_let_in_unknown(served: Served, path: str) -> None:
+    for user in (None, "nobody"):
+        answer = served.get(path, user)
+        assert (answer.status_code, answer.text) == (401, "Unauthorized")
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert served.pools["one"].asked == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_known_but_without_rights_is_403(served: Served, path: str) -> None:
+    answer = served.get(path, "bob")
+    assert answer.status_code == 403
+    assert "user=bob" in answer.text
+    assert served.pools["one"].asked == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_api_server_that_is_down_is_503(served: Served, path: str) -> None:
+    served.broken = KubeUnavailableError("POST /tokenreviews: no connection")
+    answer = served.get(path)
+    assert answer.status_code == 503
+    assert "no connection" in answer.text
+
+
+def test_own_missing_rights_are_told(served: Served) -> None:
+    served.broken = KubeForbiddenError("POST /tokenreviews: Forbidden", status=403)
+    assert served.get("/pods").status_code == 500
+
+
+def test_who_may_not_see_a_pod_does_not_learn_whether_it_is_there(served: Served) -> None:
+    there, not_there = served.get("/containerLogs/ns/a/main", "bob"), served.get("/containerLogs/ns/zz/main", "bob")
+    assert there.status_code == not_there.status_code == 403
+    assert there.text == not_there.text
+
+
+def test_a_log(served: Served) -> None:
+    served.pools["one"].write("uid-a", "main", b"one\ntwo\n")
+    answer = served.get("/containerLogs/ns/a/main?tailLines=1")
+    assert (answer.status_code, answer.data) == (200, b"two\n")
+    assert answer.content_type == "text/plain; charset=utf-8"
+    assert served.pools["one"].open == 0
+
+
+def test_an_empty_log(served: Served) -> None:
+    answer = served.get("/containerLogs/ns/a/main")
+    assert (answer.status_code, answer.data) == (200, b"")
+
+
+def test_options_reach_the_site(served: Served) -> None:
+    served.pools["one"].runs("uid-a", "ns", "a", running("main", last=Ended(exit_code=1)))
+    path = "/containerLogs/ns/a/main?tailLines=7&sinceSeconds=60&timestamps=true&limitBytes=9&previous=true"
+    assert served.get(path).status_code == 200
+    job, options = served.pools["one"].asked[0]
+    assert job == "uid-a"
+    assert (options.container, options.tail, options.since) == ("main", 7, NOW - 60)
+    assert (options.timestamps, options.limit_bytes, options.previous) == (True, 9, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/containerLogs/ns/zz/main", 404, 'pod "zz" does not exist'),
+        ("/containerLogs/other/a/main", 404, 'pod "a" does not exist'),
+        ("/containerLogs/ns/a/zz", 404, 'container "zz" not found in pod "a"'),
+        ("/containerLogs/ns/a/main?previous=true", 400, 'previous terminated container "main" in pod "a" not found'),
+        ("/containerLogs/ns/a/main?tailLines=-1", 422, "tailLines: -1: must be 0 or more"),
+        ("/containerLogs/ns/a/main?tailLines=x", 400, "tailLines: 'x': must be a whole number"),
+    ],
+)
+def test_logs_that_are_not_to_be_had(served: Served, path: str, status: int, text: str) -> None:
+    answer = served.get(path)
+    assert (answer.status_code, answer.text) == (status, text)
+
+
+def test_a_container_that_waits(served: Served) -> None:
+    del served.pools["one"].statuses["uid-a"]
+    answer = served.get("/containerLogs/ns/a/main")
+    assert answer.status_code == 400
+    assert answer.text == 'container "main" in pod "a" is waiting to start: ContainerCreating'
+
+
+@pytest.mark.parametrize(
+    ("problem", "status"),
+    [
+        (SiteDownError("pool one does not answer", hint="wait"), 502),
+        (SiteUnknownOutcomeError("pool one did not answer in time"), 502),
+        (SiteRefusedError("busy", retryable=True), 502),
+        (SiteRefusedError("no such log", reason="NotFound"), 404),
+        (SiteRefusedError("not so", reason="Invalid"), 400),
+        (BridgeError("something"), 500),
+    ],
+)
+def test_a_sites_problems_reach_the_user_in_words(served: Served, problem: BridgeError, status: int) -> None:
+    served.pools["one"].fail(problem)
+    answer = served.get("/containerLogs/ns/a/main")
+    assert answer.status_code == status
+    assert str(problem) in answer.text
+    assert problem.hint in answer.text
+
+
+def test_a_pool_that_is_not_known_yet_is_told(served: Served) -> None:
+    del served.pools["one"]
+    answer = served.get("/containerLogs/ns/a/main")
+    assert answer.status_code == 502
+    assert "pool one has not been heard of" in answer.text
+    assert served.get("/exec/ns/a/main").status_code == 501
+    assert served.get("/containerLogs/ns/a/main", "bob").status_code == 403
+
+
+def test_a_log_that_breaks_off_says_so(served: Served) -> None:
+    served.pools["one"].write("uid-a", "main", b"begin\n")
+    answer = served.client.open(
+        "/containerLogs/ns/a/main?follow=true", headers={"Authorization": "Bearer admin"}, buffered=False
+    )
+    pieces = iter(answer.response)
+    assert [next(pieces), next(pieces)] == [b"", b"begin\n"]
+    served.pools["one"].fail(SiteDownError("pool one does not answer"))
+    assert b"".join(pieces) == b"podbridge: the log breaks off here: pool one does not answer\n"
+    answer.close()
+    assert served.pools["one"].wait_open(0)
+
+
+def test_an_answer_that_nobody_read_ends_the_log_at_the_site(served: Served) -> None:
+    answer = served.client.open(
+        "/containerLogs/ns/a/main?follow=true", headers={"Authorization": "Bearer admin"}, buffered=False
+    )
+    assert served.pools["one"].open == 1
+    answer.close()
+    assert served.pools["one"].open == 0
+
+
+def test_a_log_of_a_container_that_has_ended(served: Served) -> None:
+    served.pools["one"].runs("uid-a", "ns", "a", terminated("main"), phase="ended")
+    served.pools["one"].write("uid-a", "main", b"last words\n")
+    served.pools["one"].end("uid-a", "main")
+    assert served.get("/containerLogs/ns/a/main?follow=true").data == b"last words\n"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        ("/exec/ns/a/main?command=ls&output=1", "kubectl exec"),
+        ("/exec/ns/a/uid-a/main", "kubectl exec"),
+        ("/attach/ns/a/main", "kubectl attach"),
+        ("/portForward/ns/a", "kubectl port-forward"),
+        ("/portForward/ns/a/uid-a?port=80", "kubectl port-forward"),
+    ],
+)
+def test_what_is_not_possible_yet_is_501_and_says_what_to_do(served: Served, method: str, path: str, word: str) -> None:
+    answer = served.get(path, method=method)
+    assert answer.status_code == 501
+    status = json.loads(answer.data)
+    assert (status["kind"], status["code"], status["reason"]) == ("Status", 501, "NotImplemented")
+    assert word in status["message"]
+    assert "pool one" in status["message"]
+
+
+def test_reading_does_not_give_the_right_to_write(served: Served) -> None:
+    served.rights.discard("admin create proxy ")
+    assert served.get("/exec/ns/a/main", method="POST").status_code == 403
+
+
+def test_interlink_2_5_pods_is_a_list_of_pods(served: Served) -> None:
+    for path in ("/pods", "/pods/"):
+        content = served.get(path).get_json()
+        assert content["kind"] == "PodList"
+        assert [pod["metadata"]["name"] for pod in content["items"]] == ["a", "b"]
+        assert content["items"][0]["kind"] == "Pod"
+
+
+def test_pods_of_nodes_that_one_may_not_see_are_left_out(served: Served) -> None:
+    served.rights.add("bob get pods two")
+    assert [pod["metadata"]["name"] for pod in served.get("/pods", "bob").get_json()["items"]] == ["b"]
+    assert served.get("/pods?node=one", "bob").status_code == 403
+    assert served.get("/containerLogs/ns/b/main", "bob").status_code == 403
+
+
+def test_one_node_of_several(served: Served) -> None:
+    assert [pod["metadata"]["name"] for pod in served.get("/pods?node=two").get_json()["items"]] == ["b"]
+    assert served.get("/pods?node=zz").status_code == 404
+
+
+def test_running_pods_are_those_that_run(served: Served) -> None:
+    served.pools["one"].runs("uid-a", "ns", "a", running("main"), terminated("side"))
+    served.pools["two"].runs("uid-b", "ns", "b", terminated("main"), phase="ended")
+    items = served.get("/runningpods/").get_json()["items"]
+    assert [(pod["metadata"]["name"], pod["spec"]["containers"]) for pod in items] == [
+        ("a", [{"name": "main", "image": "i"}])
+    ]
+
+
+def test_interlink_2_5_the_summary_holds_no_invented_number(served: Served) -> None:
+    content = served.get("/stats/summary?node=one").get_json()
+    assert content == {
+        "node": {"nodeName": "one", "startTime": "2023-11-14T22:13:20Z"},
+        "pods": [
+            {
+                "podRef": {"name": "a", "namespace": "ns", "uid": "uid-a"},
+                "startTime": "2023-11-14T22:00:00Z",
+                "containers": [
+                    {"name": "main", "startTime": "2023-11-14T22:12:20Z"},
+                    {"name": "side", "startTime": "2023-11-14T22:12:20Z"},
+                ],
+            }
+        ],
+    }
+
+
+def test_a_summary_of_several_nodes_asks_which(served: Served) -> None:
+    answer = served.get("/stats/summary")
+    assert answer.status_code == 400
+    assert "one, two" in answer.text
+    del served.pools["two"]
+    assert served.get("/stats/summary").get_json()["node"]["nodeName"] == "one"
+
+
+def test_interlink_2_5_resource_metrics_are_there_and_real(served: Served) -> None:
+    samples = [
+        (sample.name, sample.labels, sample.value)
+        for family in text_string_to_metric_families(served.get("/metrics/resource?node=two").text)
+        for sample in family.samples
+    ]
+    assert samples == [("container_start_time_seconds", {"container": "main", "namespace": "ns", "pod": "b"}, NOW - 60)]
+
+
+def test_health(served: Served) -> None:
+    assert served.get("/healthz").text == "ok"
+    served.rights.add("probe get healthz one")
+    assert served.get("/healthz", "probe").text == "ok"
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/metrics", "/run/ns/a/main", "/containerLogs/ns/a", "//pods"])
+def test_unknown_paths_are_404_for_who_may_ask(served: Served, path: str) -> None:
+    assert served.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("method", ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_other_methods_change_nothing(served: Served, method: str) -> None:
+    assert served.get("/containerLogs/ns/a/main", method=method).status_code in (403, 405)
+    assert served.pools["one"].asked == []
