@@ -8,9 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-from cluster import install, places
+from cluster import debian, install, places, pools
 from cluster.core import Cluster
 from cluster.errors import ClusterError
+from cluster.steps import say
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,10 +20,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         options.act(options)
     except ClusterError as error:
-        install.say(f"error: {error}")
+        say(f"error: {error}")
         return 1
     except KeyboardInterrupt:
-        install.say("interrupted")
+        say("interrupted")
         return 130
     return 0
 
@@ -33,17 +34,20 @@ def up(options: argparse.Namespace) -> None:
     cluster = _chosen(options)
     before = cluster.running
     if not before:
-        install.say(f"starting Slurm {cluster.options.slurm} and Kubernetes, {cluster.options.nodes} nodes")
+        say(f"starting Slurm {cluster.options.slurm} and Kubernetes, {cluster.options.nodes} nodes")
     cluster.start()
     if options.podbridge and cluster.pid("podbridge") is None:
         before = False
         try:
             cluster.start_podbridge()
+            cluster.start_submitters()
         except BaseException:
             cluster.stop()
             raise
     how = "runs already" if before else f"up in {time.monotonic() - begun:.1f} s"
     print(f"{how}: Slurm {cluster.options.slurm}, {cluster.options.nodes} nodes, in {cluster.state}")
+    for site in cluster.sites.values():
+        print(f"  {site.describe()}")
     print(f"  source {shlex.quote(str(cluster.state / 'env'))}")
 
 
@@ -60,13 +64,15 @@ def down(options: argparse.Namespace) -> None:
 
 def get_all(options: argparse.Namespace) -> None:
     """Fetch and build all that any cluster needs."""
-    for version in options.slurm:
-        install.ensure(version, kube=True)
+    install.ensure(options.slurm, kube=True, added=debian.ADDED, machine=debian.MACHINE)
 
 
 def _chosen(options: argparse.Namespace) -> Cluster:
     """Make the cluster that the options describe; what they leave open is as in the one that runs there."""
-    named = {key: getattr(options, key) for key in ("slurm", "nodes", "audit") if getattr(options, key) is not None}
+    keys = ("slurm", "nodes", "audit", "pools", "site_slurm")
+    named = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
+    if named.get("pools") == []:
+        named["pools"] = list(pools.DEFAULT_SITES)
     try:
         there = Cluster.load(options.state)
     except ClusterError:
@@ -93,6 +99,14 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--slurm", choices=versions, help=f"Slurm's version ({places.DEFAULT_SLURM})")
     start.add_argument("--nodes", type=_count, metavar="N", help="number of nodes (4)")
     start.add_argument("--audit", action="store_true", default=None, help="keep an audit log of the API server")
+    start.add_argument(
+        "--pools",
+        nargs="*",
+        choices=pools.SITES,
+        metavar="SITE",
+        help=f"add a nats-server and sites: {', '.join(pools.SITES)} (with no name: {', '.join(pools.DEFAULT_SITES)})",
+    )
+    start.add_argument("--site-slurm", choices=versions, help="version of Slurm at slurm-site (24.11)")
     start.add_argument("--no-podbridge", dest="podbridge", action="store_false", help="leave podbridge out")
     start.set_defaults(act=up)
     stop = commands.add_parser("down", parents=[state], help="stop a cluster, jobs' processes included")

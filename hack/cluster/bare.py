@@ -241,6 +241,12 @@ def usage(pid: int | None) -> tuple[float, float]:
     return (int(stat[11]) + int(stat[12])) / 100, int(peak[1]) / 1024 if peak else 0.0
 
 
+def resident(pid: int | None) -> float:
+    """Resident MiB of a process now."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0
+
+
 def clean(world: World) -> None:
     """End everything on both sides, whoever runs."""
     for name in ("scheduler", "controllers", "podbridge"):

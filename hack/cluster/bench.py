@@ -16,33 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
 
-from cluster import bare, latency, reviews
+from cluster import bare, latency, pools_bench, reviews
 from cluster.core import Cluster
+from cluster.table import Table
 from cluster.world import World, until
 
 THREADS = 8
 SLURM_CONF = ("MinJobAge=5", f"PartitionName={latency.PARTITION} Nodes=node-3 MaxTime=INFINITE State=UP")
 ROUNDS = 2
 """How often podbridge is measured, each time between two straight lines."""
-
-
-class Table:
-    """The rows, printed as they come and all together at the end."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[str, str, str]] = []
-
-    def add(self, what: str, figure: str, note: str = "") -> None:
-        """Add a row."""
-        self.rows.append((what, figure, note))
-        print(f"  {what}: {figure} {note}", flush=True)
-
-    def show(self) -> None:
-        """Print the table."""
-        widths = [max(len(row[column]) for row in self.rows) for column in range(3)]
-        print()
-        for row in self.rows:
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 @contextmanager
@@ -137,7 +119,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--old-pods", type=int, default=200, help="Pods on Slurm 24.11 with batch placeholders.")
+    parser.add_argument("--pools", action="store_true", help="Measure pools instead.")
+    parser.add_argument("--many", type=int, default=10_000, help="Pods that run at once, with --pools.")
     options = parser.parse_args()
+    if options.pools:
+        return pools_bench.run(options.pods, options.many)
     state = Path(tempfile.mkdtemp(prefix="podbridge-bench-"))
     state.chmod(0o755)
     table = Table()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -14,36 +13,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import yaml
-
-from cluster import install, kube, places, tools
+from cluster import install, kube, places, pools, tools
 from cluster.errors import ClusterError
-from cluster.options import Options, Record
-from cluster.ports import free_block, http_status
-from cluster.processes import Processes, kill_inside, run
-from cluster.slurm import SEEN_AS, SlurmSetup, make_token, node_names
+from cluster.options import Record
+from cluster.parts import Parts
+from cluster.podbridges import submitter
+from cluster.ports import free_block
+from cluster.processes import kill_inside
+from cluster.slurm import node_names
+from cluster.views import SEEN_AS
 
 NAMESPACES = ("slurm-bridge", "podbridge")
-SLURM_PORTS = 2
-"""And one for each slurmd."""
 
 
-class Cluster:
+class Cluster(Parts):
     """A cluster in the folder ``state``.
 
     ``start`` makes a fresh one: nothing of an earlier run is kept. In between, single daemons may be stopped, killed
     and started again, and find their data. All methods raise :class:`ClusterError`.
     """
-
-    def __init__(
-        self, state: Path | str, slurm: str | None = places.DEFAULT_SLURM, nodes: int = 4, **more: Any
-    ) -> None:
-        """Describe the cluster; ``more`` are the other fields of :class:`Options`."""
-        self.state = Path(state).absolute()
-        self.options = Options(slurm=slurm, nodes=nodes, **more)
-        self.processes = Processes(self.state / "run", self.state / "logs")
-        record = Record.read(self.state)
-        self._first_port = record.first_port if record else 0
 
     @classmethod
     def load(cls, state: Path | str) -> Cluster:
@@ -79,7 +67,7 @@ class Cluster:
                 for name in [name for name in self.daemons if self.processes.pid(name) is None]:
                     self.start_daemon(name)
                 return
-            install.ensure(self.options.slurm, kube=self.options.kube)
+            self._install()
             self._end()
             try:
                 self._prepare()
@@ -135,65 +123,6 @@ class Cluster:
         """Pid of a running daemon or podbridge."""
         return self.processes.pid(name)
 
-    # --- Kubernetes ---------------------------------------------------------------------------------------------------
-    @property
-    def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
-        return self._kube.kubeconfig("admin")
-
-    @property
-    def podbridge_kubeconfig(self) -> Path:
-        """Kubeconfig of podbridge: it is ``system:serviceaccount:podbridge:podbridge`` and may do everything."""
-        return self._kube.kubeconfig("podbridge")
-
-    def user_kubeconfig(self, name: str, groups: Sequence[str] = ()) -> Path:
-        """Write a kubeconfig for another user, known by a client certificate."""
-        safe = "".join(letter if letter.isalnum() else "-" for letter in name)
-        return self._kube.user_kubeconfig(f"user-{safe}", name, groups)
-
-    @property
-    def api(self) -> kube.Api:
-        """Plain calls as the administrator: ``cluster.api("GET", "/api/v1/nodes")``."""
-        return kube.Api(self._kube)
-
-    def kubectl(self, *args: str, input: str | None = None, check: bool = True) -> str:
-        """Run kubectl as the administrator; returns what it prints."""
-        own = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self._kube.folder / 'cache'}")
-        return run([str(install.binaries()["kubectl"]), *own, *args], input, check)
-
-    def add_namespace(self, name: str) -> None:
-        """Create a namespace in which pods can be created at once."""
-        for path, body in kube.namespace_objects(name):
-            self.api.ensure(path, body)
-
-    def audit_events(self) -> list[dict[str, Any]]:
-        """Read the audit log: one event for each request that was answered (needs ``audit=True``)."""
-        lines = (self.state / "audit.log").read_text().splitlines()
-        return [json.loads(line) for line in lines if line.endswith("}")]
-
-    # --- Slurm --------------------------------------------------------------------------------------------------------
-    @property
-    def slurm_rest_url(self) -> str:
-        """URL of slurmrestd."""
-        return f"http://127.0.0.1:{self._slurm.rest_port}"
-
-    @property
-    def jwt_file(self) -> Path:
-        """File with a token of SlurmUser, valid for a month."""
-        return self.state / "slurm.jwt"
-
-    def token(self, lifetime: float = 3600, user: str = "slurm") -> str:
-        """Make a token for ``user``, valid for ``lifetime`` seconds."""
-        key = (self._slurm.folder / "etc" / "jwt_hs256.key").read_bytes()
-        return make_token(key, user, lifetime)
-
-    def run_slurm(self, *argv: str, input: str | None = None, check: bool = True) -> str:
-        """Run a tool of this Slurm (``squeue``, ``sbatch``, ...) as root; returns what it prints.
-
-        Its folder, and so that of jobs which it submits, is ``<state>/slurm/jobs``.
-        """
-        return run([str(self._slurm.enter), "env", f"--chdir={SEEN_AS}/jobs", *argv], input, check)
-
     # --- podbridge ----------------------------------------------------------------------------------------------------
     def start_podbridge(
         self,
@@ -208,79 +137,54 @@ class Cluster:
         ``config_overrides`` are laid over the configuration that is written for it, ``<state>/<name>.yaml``. Several
         may run, each under a ``name`` of its own. With ``wait``, returns when ``/readyz`` says 200.
         """
-        settings = self._write_config(name, config_overrides or {})
-        file = self.state / f"{name}.yaml"
         variables = {**self._podbridge_env(), **(env or {})}
-        self.processes.start(name, [str(self.state / "bin" / "podbridge"), *args, "--config", str(file)], variables)
-        if wait:
-            port = settings["serving"]["healthPort"]
-            self.processes.wait(name, lambda: http_status(f"http://127.0.0.1:{port}/readyz") == 200)
-            if args[0] in ("run", "admission") and not config_overrides:
-                self.processes.wait(name, self._admits)
-
-    def _admits(self) -> bool:
-        """Whether the API server asks the webhook already: it takes a moment to hear of a new registration."""
-        container = {"name": "main", "image": "none"}
-        body = {"metadata": {"generateName": "probe-"}, "spec": {"containers": [container]}}
-        status, found = self.api.request("POST", f"/api/v1/namespaces/{NAMESPACES[0]}/pods?dryRun=All", body)
-        return status == 201 and found["spec"]["schedulerName"] != "default-scheduler"
+        self._podbridges.start(args, name, config_overrides or {}, variables, self.api if wait else None)
 
     def stop_podbridge(self, name: str = "podbridge", grace: float = 20) -> None:
         """End podbridge as Kubernetes would: SIGTERM, after ``grace`` seconds SIGKILL."""
-        self.processes.stop([name], grace)
-        self.processes.forget(name)
+        self._podbridges.stop(name, grace)
 
     def podbridge_port(self, what: str, name: str = "podbridge") -> int:
-        """Port of a podbridge that was started: ``admission``, ``health`` or ``metrics``."""
-        settings = yaml.safe_load((self.state / f"{name}.yaml").read_text())
-        port = settings["admission"]["port"] if what == "admission" else settings["serving"][f"{what}Port"]
-        return int(port)
+        """Port of a podbridge that was started: ``admission``, ``health``, ``metrics`` or ``kubelet``."""
+        return self._podbridges.port(what, name)
 
-    # --- for shells ---------------------------------------------------------------------------------------------------
-    @property
-    def env(self) -> dict[str, str]:
-        """Variables that make tools and podbridge talk to this cluster."""
-        result = {"PATH": f"{self.state / 'bin'}:{os.environ.get('PATH', '')}"}
-        if self.options.kube:
-            result |= {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self._kube.folder / "cache")}
-        if self.options.slurm:
-            result |= {"SLURM_REST_URL": self.slurm_rest_url, "SLURM_JWT_FILE": str(self.jwt_file)}
-            result["PODBRIDGE_CONFIG"] = str(self.state / "podbridge.yaml")
-        return result
+    # --- pools --------------------------------------------------------------------------------------------------------
+    def start_submitters(self) -> None:
+        """Start a submitter at each site, and wait until all take jobs."""
+        for site in self.sites:
+            self.start_submitter(site, wait=False)
+        for site in self.sites:
+            self._podbridges.wait_submitter(site, submitter(site))
+
+    def start_submitter(
+        self,
+        site: str,
+        overrides: dict[str, Any] | None = None,
+        env: dict[str, str] | None = None,
+        wait: bool = True,
+        number: int = 1,
+        module: str = "",
+    ) -> str:
+        """Start a submitter as the site's user; returns the name of its process, ``<site>-submitter``.
+
+        ``overrides`` are laid over the configuration that is written for it, ``<state>/sites/<site>/site.toml``. Those
+        with a ``number`` of 2 and more are named ``<site>-submitter-<number>``. ``module`` is run instead of podbridge.
+        """
+        name = self._podbridges.start_submitter(site, overrides or {}, env or {}, number, module)
+        if wait:
+            self._podbridges.wait_submitter(site, name)
+        return name
+
+    def stop_submitter(self, site: str, number: int = 1, grace: float = 20) -> None:
+        """End a submitter as systemd would: SIGTERM, after ``grace`` seconds SIGKILL. Its jobs go on."""
+        self._podbridges.stop(submitter(site, number), grace)
 
     # --- inside -------------------------------------------------------------------------------------------------------
-    @property
-    def _kube(self) -> kube.KubeSetup:
-        options = self.options
-        return kube.KubeSetup(
-            self.state / "kube",
-            self._first_port,
-            install.binaries(),
-            controller_manager=options.kcm,
-            kwok=options.kwok,
-            audit=self.state / "audit.log" if options.audit else None,
-            apiserver_args=options.apiserver_args,
-        )
-
-    @property
-    def _slurm(self) -> SlurmSetup:
-        options = self.options
-        if options.slurm is None:
-            raise ClusterError("this cluster has no Slurm")
-        return SlurmSetup(
-            options.slurm,
-            self.state / "slurm",
-            install.slurm_root(options.slurm),
-            options.nodes,
-            options.size,
-            self._first_port + kube.PORTS + tools.PODBRIDGE_PORTS,
-            options.slurm_conf,
-        )
-
     def _commands(self) -> dict[str, list[str]]:
         """Command line of each daemon, in the order of starting."""
         kubernetes = self._kube.daemons() if self.options.kube else {}
-        return {**kubernetes, **(self._slurm.daemons() if self.options.slurm else {})}
+        slurm = self._slurm.daemons() if self.options.slurm else {}
+        return {**kubernetes, **slurm, **self._pools.daemons()}
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -300,7 +204,7 @@ class Cluster:
                 shutil.rmtree(entry)
             elif entry.name != ".lock":
                 entry.unlink()
-        self._first_port = free_block(kube.PORTS + tools.PODBRIDGE_PORTS + SLURM_PORTS + self.options.nodes)
+        self._first_port = free_block(self._local_ports + self._pools.ports)
         Record(self.options, self._first_port).write(self.state)
         if self.options.kube:
             self._kube.write()
@@ -308,7 +212,9 @@ class Cluster:
             self._slurm.write()
             self.jwt_file.touch(mode=0o600)
             self.jwt_file.write_text(self.token(30 * 86400))
-            self._write_config("podbridge", {})
+        self._pools.write()
+        if self.options.slurm or self.options.pools:
+            self._podbridges.configure("podbridge", {})
         enter = self._slurm.enter if self.options.slurm else None
         kubectl = install.binaries()["kubectl"] if self.options.kube else None
         tools.write(self.state, {key: value for key, value in self.env.items() if key != "PATH"}, kubectl, enter)
@@ -322,6 +228,8 @@ class Cluster:
             self.wait_daemon("kube-apiserver")
             for name in NAMESPACES:
                 self.add_namespace(name)
+            if self.options.pools:
+                self.add_namespace(pools.NAMESPACE, {"bridge.vk.io/pools": "*"})
             self.kubectl("apply", "-f", str(places.CHECKOUT / "helm" / "rbac.yaml"))
             if self.options.kwok:
                 for name in node_names(self.options.nodes):
@@ -329,10 +237,20 @@ class Cluster:
         for name in self._commands():
             self.wait_daemon(name)
 
+    def _install(self) -> None:
+        """Get everything that this cluster is made of."""
+        needs = self._pools.needs()
+        if self.options.slurm:
+            needs["slurm"].append(self.options.slurm)
+        install.ensure(**needs, kube=self.options.kube)
+
     def _answers(self, name: str) -> bool:
         """Whether a daemon does its work."""
-        kubernetes = self.options.kube and name in self._kube.daemons()
-        return self._kube.answers(name) if kubernetes else self._slurm.answers(name)
+        if self.options.kube and name in self._kube.daemons():
+            return self._kube.answers(name)
+        if name in self._pools.daemons():
+            return self._pools.answers(name)
+        return self._slurm.answers(name)
 
     def _end(self) -> None:
         """Stop everything that belongs to this state folder."""
@@ -343,18 +261,6 @@ class Cluster:
         self.processes.stop(podbridges, grace=10)
         self.processes.stop(self.processes.names(), grace=0)  # nothing of theirs is kept: no need to ask
         kill_inside(self.state / "slurm", SEEN_AS)
+        pools.end(self.state)
         for name in self.processes.names():
             self.processes.forget(name)
-
-    def _podbridge_env(self) -> dict[str, str]:
-        variables = self.env
-        if self.options.kube:
-            variables["KUBECONFIG"] = str(self.podbridge_kubeconfig)
-        return variables
-
-    def _write_config(self, name: str, overrides: dict[str, Any]) -> dict[str, Any]:
-        """Write the configuration of one podbridge; returns it."""
-        port = self._first_port + kube.PORTS if name == "podbridge" else free_block(tools.PODBRIDGE_PORTS)
-        settings = tools.merged(tools.podbridge_config(self.slurm_rest_url, port), overrides)
-        (self.state / f"{name}.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
-        return settings

@@ -1,20 +1,21 @@
-"""The main job in six scenes, on real systems: ``./hack/demo.sh [--slurm VERSION]``."""
+"""The main job in six scenes, on real systems: ``./hack/demo.sh [--slurm VERSION]``; with ``--pools`` the
+story of :mod:`cluster.demo_pools`.
+"""
 
 from __future__ import annotations
 
 import argparse
-import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster import places
+from cluster import demo_pools, places
 from cluster.core import Cluster
 from cluster.errors import ClusterError
+from cluster.story import Story
 from cluster.world import NAMESPACE, World, until
 
 EIGHT = """\
@@ -38,31 +39,8 @@ spec:
 """
 
 
-class Story:
-    """Tells scenes and keeps the count of what was shown."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.shown: list[str] = []
-
-    def say(self, text: str) -> None:
-        """Explain."""
-        print(f"\033[2m# {text}\033[0m" if sys.stdout.isatty() else f"# {text}", flush=True)
-
-    def do(self, command: str, text: str | None = None) -> str:
-        """Run a command as a user would, showing it and what it prints."""
-        print(f"$ {command}", flush=True)
-        env = {**self.world.cluster.env}
-        done = subprocess.run(shlex.split(command), input=text, env=env, capture_output=True, text=True, timeout=60)
-        print("".join(f"  {line}\n" for line in (done.stdout + done.stderr).splitlines()), end="", flush=True)
-        return done.stdout
-
-    def scene(self, title: str, play: Callable[[], None]) -> None:
-        """Play one scene."""
-        print(f"\n== {len(self.shown) + 1}. {title}", flush=True)
-        before = time.monotonic()
-        play()
-        self.shown.append(f"{title} ({time.monotonic() - before:.1f} s)")
+class ColocatedStory(Story):
+    """The scenes."""
 
     # --- the scenes ---------------------------------------------------------------------------------------------------
     def eight(self) -> None:
@@ -172,35 +150,50 @@ class Story:
             self.scene("Cordon and drain in both directions", self.drained)
 
 
+def tell(state: Path, slurm: str) -> tuple[Cluster, Callable[[], ColocatedStory]]:
+    """Give the cluster, not started, and what starts podbridge on it and makes the story."""
+    cluster = Cluster(state, slurm=slurm, nodes=4)
+
+    def begin() -> ColocatedStory:
+        cluster.start_podbridge()
+        return ColocatedStory(World(cluster))
+
+    return cluster, begin
+
+
 def main() -> int:
     """Bring a cluster up, tell the story, take it down."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--slurm", default=places.DEFAULT_SLURM, choices=["22.05", "24.11", "26.05"])
+    versions = list(places.SUITES)
+    parser.add_argument("--slurm", default=places.DEFAULT_SLURM, choices=versions)
+    parser.add_argument("--pools", action="store_true", help="tell of pools: remote sites over NATS")
+    parser.add_argument("--site-slurm", default="24.11", choices=versions, help="Slurm at slurm-site, with --pools")
     options = parser.parse_args()
     state = Path(tempfile.mkdtemp(prefix="podbridge-demo-"))
     state.chmod(0o755)
     began = time.monotonic()
-    print(
-        f"Starting etcd, kube-apiserver, kube-controller-manager, kwok, Slurm {options.slurm} and podbridge ...",
-        flush=True,
-    )
+    more = f", nats-server, a site with Slurm {options.site_slurm}, a site without" if options.pools else ""
+    systems = f"kube-apiserver, kube-controller-manager, kwok, Slurm {options.slurm}{more}"
+    print(f"Starting etcd, {systems} and podbridge ...", flush=True)
     try:
-        with Cluster(state, slurm=options.slurm, nodes=4) as cluster:
-            cluster.start_podbridge()
+        cluster, begin = (
+            demo_pools.tell(state, options.slurm, options.site_slurm) if options.pools else tell(state, options.slurm)
+        )
+        with cluster:
+            story = begin()
             print(f"up after {time.monotonic() - began:.0f} s", flush=True)
-            story = Story(World(cluster))
             try:
                 story.play()
             except AssertionError as error:
-                print(
-                    f"\nFAILED: {error}\nlast words of podbridge:\n{cluster.processes.tail('podbridge')}",
-                    file=sys.stderr,
-                )
+                print(f"\nFAILED: {error}\nlast words of podbridge:", file=sys.stderr)
+                for name in sorted(set(cluster.processes.names()) - set(cluster.daemons)):
+                    print(cluster.processes.tail(name), file=sys.stderr)
                 return 1
-            print(f"\nShown on real kube-apiserver, kube-controller-manager, kwok and Slurm {options.slurm}:")
+            print(f"\nShown on real {systems}:")
             for number, title in enumerate(story.shown, 1):
                 print(f"  {number}. {title}")
-            print("Everything that was started is being stopped. To play yourself: ./hack/up.sh")
+            again = "./hack/up.sh --pools" if options.pools else "./hack/up.sh"
+            print(f"Everything that was started is being stopped. To play yourself: {again}")
             return 0
     except ClusterError as error:
         print(f"FAILED: {error}", file=sys.stderr)

@@ -128,7 +128,7 @@ class KubeSetup:
             status, nodes = Api(self).request("GET", "/api/v1/nodes")
         except OSError:
             return False
-        return status == 200 and all(is_ready(node) for node in nodes["items"])
+        return status == 200 and all(is_ready(node) for node in nodes["items"] if is_kwoks(node))
 
     def _apiserver(self, etcd: str) -> list[str]:
         def file(name: str) -> Path:
@@ -185,7 +185,7 @@ class Api:
 
     def request(self, method: str, path: str, body: Any = None, content: str = "application/json") -> tuple[int, Any]:
         """Make the call; returns status and decoded answer (text where it is not JSON)."""
-        connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=30, context=self._tls)
+        connection = self.connection(30)
         try:
             data = None if body is None else json.dumps(body)
             connection.request(method, path, data, {"Content-Type": content})
@@ -197,6 +197,10 @@ class Api:
             return response.status, json.loads(text)
         except ValueError:
             return response.status, text
+
+    def connection(self, timeout: float) -> http.client.HTTPSConnection:
+        """Make a connection of one's own, for answers that do not end."""
+        return http.client.HTTPSConnection("127.0.0.1", self._port, timeout=timeout, context=self._tls)
 
     def ready(self) -> bool:
         """Whether the server says it is."""
@@ -223,12 +227,17 @@ def node_object(name: str, size: Size) -> dict[str, Any]:
     }
 
 
-def namespace_objects(name: str) -> list[tuple[str, dict[str, Any]]]:
+def namespace_objects(name: str, annotations: dict[str, str] | None = None) -> list[tuple[str, dict[str, Any]]]:
     """Paths and bodies that make a namespace usable at once: pods are refused until its service account exists."""
     return [
-        ("/api/v1/namespaces", {"metadata": {"name": name}}),
+        ("/api/v1/namespaces", {"metadata": {"name": name, "annotations": annotations or {}}}),
         (f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}}),
     ]
+
+
+def is_kwoks(node: dict[str, Any]) -> bool:
+    """Whether kwok plays the kubelet of a node; a pool's virtual node has one of its own."""
+    return KWOK_ANNOTATION in (node["metadata"].get("annotations") or {})
 
 
 def is_ready(node: dict[str, Any]) -> bool:

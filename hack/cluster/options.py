@@ -32,6 +32,12 @@ class Options:
     slurm_conf: list[str] = field(default_factory=list)
     """Lines for slurm.conf; a key of ours is replaced."""
     apiserver_args: list[str] = field(default_factory=list)
+    pools: list[str] = field(default_factory=list)
+    """Sites that there are beside it, reached over a nats-server; their names are in ``pools.SITES``."""
+    site_slurm: str = "24.11"
+    """Slurm's version at ``slurm-site``."""
+    site_nodes: int = 2
+    """Nodes of each site with a Slurm."""
 
     @property
     def size(self) -> Size:

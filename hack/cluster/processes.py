@@ -123,7 +123,7 @@ class Processes:
 def run(command: Sequence[str], text: str | None = None, check: bool = True) -> str:
     """Run a tool to its end; returns what it printed, with ``check=False`` its errors too."""
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace", timeout=120)
     except subprocess.TimeoutExpired as error:
         raise ClusterError(f"{shlex.join(command)} did not end within 120 s") from error
     if check and done.returncode:
@@ -164,8 +164,28 @@ def inside(folder: Path, seen_as: str) -> list[int]:
 
 def kill_inside(folder: Path, seen_as: str, timeout: float = 20) -> None:
     """Kill all processes that see ``folder`` at ``seen_as``, their newest children too."""
+    _kill_all(lambda: inside(folder, seen_as), timeout)
+
+
+def of_user(uid: int) -> list[int]:
+    """Pids of all processes of a user, whatever they see of the file system."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == uid and _state_and_start(int(entry.name))[0] not in "ZX":
+                    found.append(int(entry.name))
+    return found
+
+
+def kill_user(uid: int, timeout: float = 20) -> None:
+    """Kill all processes of a user, their newest children too."""
+    _kill_all(lambda: of_user(uid), timeout)
+
+
+def _kill_all(find: Callable[[], list[int]], timeout: float) -> None:
     end = time.monotonic() + timeout
-    while pids := inside(folder, seen_as):
+    while pids := find():
         if time.monotonic() > end:
             raise ClusterError(f"processes that do not end: {pids}")
         for pid in pids:

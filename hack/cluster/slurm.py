@@ -1,9 +1,10 @@
 """Slurm of one cluster: its configuration, its daemons' command lines, its tokens.
 
-Every program of it, daemon or tool, runs in a mount namespace of its own where ``/srv`` is the cluster's Slurm folder,
-in the root folder of its version if it has one. So one configuration fits all versions, several clusters share a root
-folder, the folder may lie where the user ``slurm`` may not go, nothing has to be unmounted, and any process that sees
-the folder at ``/srv`` is known to be this cluster's, down to the processes of its jobs.
+Every program of it, daemon or tool, runs in a mount namespace of its own (see :mod:`cluster.views`) where ``/srv`` is
+the cluster's Slurm folder, in the root folder of its version if it has one. So one configuration fits all versions,
+several clusters share a root folder, the folder may lie where the user ``slurm`` may not go, nothing has to be
+unmounted, and any process that sees the folder at ``/srv`` is known to be this cluster's, down to the processes of its
+jobs.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ import hmac
 import json
 import os
 import secrets
-import shlex
 import stat
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from cluster import views
 from cluster.ports import listening
 from cluster.processes import run
+from cluster.views import SEEN_AS
 
-SEEN_AS = "/srv"
+PORTS = 2
+"""And one for each slurmd."""
 SLURM_UID = 64030
 """User ``slurm`` of Debian's packages, in every suite."""
 USERS = {"alice": 20001, "bob": 20002}
@@ -55,6 +58,15 @@ class SlurmSetup:
     """Ports: slurmctld, slurmrestd, then one for each slurmd."""
     lines: Sequence[str] = ()
     """Lines for slurm.conf; a key that stands there already is replaced."""
+    users: Mapping[str, int] = field(default_factory=lambda: USERS)
+    """People it knows besides those of its root: name -> uid."""
+    rest: bool = True
+    """Whether slurmrestd runs."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What its programs need in their environment."""
+        return {"SLURM_CONF": f"{SEEN_AS}/etc/slurm.conf"}
 
     @property
     def own_auth(self) -> bool:
@@ -83,6 +95,8 @@ class SlurmSetup:
         result["slurmctld"] = [enter, "slurmctld", "-D"]
         for node in node_names(self.nodes):
             result[f"slurmd-{node}"] = [enter, "slurmd", "-D", "-N", node]
+        if not self.rest:
+            return result
         # slurmrestd refuses to run as root or as SlurmUser; the dbv plugins of 22.05 end it where no slurmdbd is
         nobody = [
             "setpriv",
@@ -113,7 +127,7 @@ class SlurmSetup:
     def write(self) -> None:
         """Write configuration, keys, devices and the ``enter`` script into an empty folder."""
         for name in ("etc", "run", "munge", "dev", "state", "spool", "jobs"):
-            (self.folder / name).mkdir(parents=True)
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)
         for name in ("state", "run"):
             os.chown(self.folder / name, SLURM_UID, SLURM_UID)
@@ -129,9 +143,7 @@ class SlurmSetup:
             _secret(self.folder / "munge" / "key", secrets.token_bytes(128), 0)
         for number in range(self.size.gpus):  # slurmd wants character devices: copies of /dev/null
             os.mknod(self.folder / "dev" / f"gpu{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-        for name, line in (("passwd", "{0}:x:{1}:{1}::/tmp:/bin/sh\n"), ("group", "{0}:x:{1}:\n")):
-            known = self.root.joinpath("etc", name).read_text()
-            etc.joinpath(name).write_text(known + "".join(line.format(*user) for user in USERS.items()))
+        views.write_accounts(self.root, etc, self.users)
         self.enter.write_text(self._enter())
         self.enter.chmod(0o755)
 
@@ -171,31 +183,10 @@ class SlurmSetup:
         return f"NodeName={node_range(self.nodes)} Name=gpu File={SEEN_AS}/dev/{files}\n"
 
     def _enter(self) -> str:
-        folder = shlex.quote(str(self.folder))
-        root = "" if self.root == Path("/") else shlex.quote(str(self.root))
-        lines = [
-            f"mount --bind {folder} {root}{SEEN_AS}",
-            f"mount --bind {folder}/etc/passwd {root}/etc/passwd",
-            f"mount --bind {folder}/etc/group {root}/etc/group",
-        ]
-        # PATH: the machine's tools, not our wrappers of the same names
-        lines.append(f"export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C SLURM_CONF={SEEN_AS}/etc/slurm.conf")
-        go = 'cd "$PWD" 2>/dev/null || cd /tmp; exec "$@"'
-        if root:
-            lines.append(f"mount --bind {folder}/run {root}/run")
-            # every slurmd makes the same socket there: started at once, one of them finds the other's
-            own = f"mkdir -p {root}/run/slurm; mount -t tmpfs slurmd {root}/run/slurm"
-            lines.append(f'if [ "$1" = slurmd ]; then {own}; fi')
-            # proc for Slurm itself; the others as on a real cluster, where login and compute nodes share them
-            lines += [f"mount --rbind {path} {root}{path}" for path in ("/proc", "/dev", "/tmp", "/home", "/root")]
-            lines.append(f'exec chroot {root} sh -c {shlex.quote(go)} sh "$@"')
-        else:
-            lines.append(go)
-        script = "\n".join(lines)
-        return (
-            "#!/bin/sh\n# Runs a program of this cluster's Slurm where it sees the cluster's files.\n"
-            f'exec unshare --mount sh -ec {shlex.quote(script)} sh "$@"\n'
-        )
+        # every slurmd makes the same socket there: started at once, one of them finds the other's
+        own = 'mkdir -p "$R/run/slurm"; mount -t tmpfs slurmd "$R/run/slurm"'
+        first = f'if [ "$1" = slurmd ]; then {own}; fi'
+        return views.root_view(self.folder, self.root, self.variables, first=first)
 
 
 def node_names(count: int) -> list[str]:

@@ -11,8 +11,18 @@ from typing import Any
 from cluster import places
 
 SLURM_TOOLS = ("sacctmgr", "salloc", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "sprio", "squeue", "srun")
-PODBRIDGE_PORTS = 3
-"""Webhook, health, metrics."""
+PODBRIDGE_PORTS = 4
+"""Webhook, health, metrics, the virtual nodes' kubelet."""
+_START = "import sys; sys.argv[0] = 'podbridge'; from bridge.cli.main import main; sys.exit(main())"
+_ENV = ("env", f"PYTHONPATH={places.CHECKOUT}", "PYTHONDONTWRITEBYTECODE=1")
+PODBRIDGE = (*_ENV, sys.executable, "-c", _START)
+"""The words that run podbridge: it is not installed, it is run from the checkout."""
+
+
+def module(name: str) -> list[str]:
+    """Give the words that run a module of this folder."""
+    path = f"PYTHONPATH={places.CHECKOUT / 'hack'}:{places.CHECKOUT}"
+    return ["env", path, "PYTHONDONTWRITEBYTECODE=1", sys.executable, "-m", name]
 
 
 def write(state: Path, variables: Mapping[str, str], kubectl: Path | None, enter: Path | None) -> None:
@@ -23,9 +33,7 @@ def write(state: Path, variables: Mapping[str, str], kubectl: Path | None, enter
         (folder / "kubectl").symlink_to(kubectl)
     for tool in SLURM_TOOLS if enter else ():
         _script(folder / tool, f'exec {shlex.quote(str(enter))} {tool} "$@"')
-    start = "import sys; sys.argv[0] = 'podbridge'; from bridge.cli.main import main; sys.exit(main())"
-    python = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(start)}"
-    _script(folder / "podbridge", f'PYTHONPATH={shlex.quote(str(places.CHECKOUT))} {python} "$@"')
+    _script(folder / "podbridge", f'exec {shlex.join(PODBRIDGE)} "$@"')
     lines = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
     path = f'export PATH={shlex.quote(str(folder))}:"$PATH"'
     (state / "env").write_text("\n".join(["# source this file", *lines, path]) + "\n")

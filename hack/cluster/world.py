@@ -66,14 +66,17 @@ class World:
         """Path of a pod."""
         return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
+    def _path(self, pod: Object, namespace: str | None = None) -> str:
+        return self.path(pod["metadata"]["name"], namespace or pod["metadata"].get("namespace", NAMESPACE))
+
     def create(self, name: str | None = None, *, namespace: str = NAMESPACE, **more: Any) -> Object:
         """Create a pod (see :meth:`manifest`); give it as the API server returns it."""
         found: Object = self.api("POST", f"/api/v1/namespaces/{namespace}/pods", self.manifest(name, **more))
         return found
 
-    def get(self, pod: Object, namespace: str = NAMESPACE) -> Object | None:
+    def get(self, pod: Object, namespace: str | None = None) -> Object | None:
         """Give the pod as it is now, or ``None`` when it (this very one) is gone."""
-        status, found = self.api.request("GET", self.path(pod["metadata"]["name"], namespace))
+        status, found = self.api.request("GET", self._path(pod, namespace))
         if status == 404 or found["metadata"].get("uid") != pod["metadata"]["uid"]:
             return None
         result: Object = found
@@ -87,24 +90,32 @@ class World:
     def delete(self, pod: Object, grace: int | None = None) -> None:
         """Delete a pod; one that is gone already is fine."""
         body = {} if grace is None else {"gracePeriodSeconds": grace}
-        self.api.request("DELETE", self.path(pod["metadata"]["name"]), body)
+        self.api.request("DELETE", self._path(pod), body)
 
     def condition(self, pod: Object, kind: str) -> Object:
         """One condition of the pod as it is now, or nothing."""
         found = self.get(pod) or {"status": {}}
         return next((c for c in found["status"].get("conditions") or () if c["type"] == kind), {})
 
-    def events(self, pod: Object, reason: str) -> list[Object]:
+    def events(self, pod: Object, reason: str, namespace: str | None = None) -> list[Object]:
         """Events of a pod with a reason."""
-        items = self.api("GET", f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")["items"]
+        where = namespace or pod["metadata"].get("namespace", NAMESPACE)
+        items = self.api("GET", f"/apis/events.k8s.io/v1/namespaces/{where}/events")["items"]
         uid = pod["metadata"]["uid"]
         return [e for e in items if (e.get("regarding") or {}).get("uid") == uid and e.get("reason") == reason]
 
-    def seen(self, pod: Object, what: str, check: Callable[[Object], object], timeout: float = 30) -> Object:
+    def seen(
+        self,
+        pod: Object,
+        what: str,
+        check: Callable[[Object], object],
+        timeout: float = 30,
+        namespace: str | None = None,
+    ) -> Object:
         """Wait until the pod exists and ``check`` holds for it; give it."""
 
         def look() -> Object | None:
-            found = self.get(pod)
+            found = self.get(pod, namespace)
             return found if found is not None and check(found) else None
 
         found = until(f"{pod['metadata']['name']} {what}", look, timeout)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import install
+from cluster import debian, install
 from cluster.errors import ClusterError
 
 ENVTEST = ("etcd", "kube-apiserver", "kubectl")
@@ -18,10 +18,10 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     (tmp_path / "path").mkdir()
     install._envtest_folder.cache_clear()
-    install._slurm_version.cache_clear()
+    debian._slurm_version.cache_clear()
     yield tmp_path
     install._envtest_folder.cache_clear()
-    install._slurm_version.cache_clear()
+    debian._slurm_version.cache_clear()
 
 
 def tool(machine, name, script):
@@ -46,11 +46,11 @@ def calls(machine):
 
 def test_what_is_nowhere_is_built_once(machine):
     go_that_builds(machine)
-    install.ensure(None, kube=True)
+    install.ensure(kube=True)
     assert {name: path.read_text() for name, path in install.binaries().items()} == dict.fromkeys(
         install.PACKAGES, "built\n"
     )
-    install.ensure(None, kube=True)
+    install.ensure(kube=True)
     (call,) = calls(machine)
     assert f"gitVersion={install.KUBERNETES}" in call
     assert not (machine / "cache" / "bin.tmp").exists()
@@ -58,9 +58,9 @@ def test_what_is_nowhere_is_built_once(machine):
 
 def test_another_pin_builds_again(machine):
     go_that_builds(machine)
-    install.ensure(None, kube=True)
+    install.ensure(kube=True)
     (machine / "cache" / "bin" / ".pinned").write_text("older\n")
-    install.ensure(None, kube=True)
+    install.ensure(kube=True)
     assert len(calls(machine)) == 2
 
 
@@ -71,7 +71,7 @@ def test_what_the_user_has_comes_first(machine, monkeypatch):
     for name in ENVTEST:
         (own / name).write_text("own\n")
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(own))
-    install.ensure(None, kube=True)
+    install.ensure(kube=True)
     assert {name for name, path in install.binaries().items() if path.read_text() == "own\n"} == set(ENVTEST)
     (call,) = calls(machine)
     assert "cmd/kwok" in call
@@ -83,7 +83,7 @@ def test_setup_envtest_is_asked_before_building(machine):
     for name in ENVTEST:
         (machine / name).write_text("downloaded\n")
     tool(machine, "setup-envtest", f"echo {machine}")
-    install.ensure(None, kube=True)
+    install.ensure(kube=True)
     downloaded = {name for name, path in install.binaries().items() if path.read_text() == "downloaded\n"}
     assert downloaded == set(ENVTEST)
 
@@ -91,52 +91,52 @@ def test_setup_envtest_is_asked_before_building(machine):
 def test_setup_envtest_that_can_download_nothing_is_no_obstacle(machine):
     go_that_builds(machine)
     tool(machine, "setup-envtest", "echo no route to host >&2; exit 2")
-    install.ensure(None, kube=True)
+    install.ensure(kube=True)
     assert all(path.read_text() == "built\n" for path in install.binaries().values())
 
 
 def test_without_go_the_error_says_what_is_missing(machine):
     with pytest.raises(ClusterError, match=r"kwok must be built, and there is no Go tool chain"):
-        install.ensure(None, kube=True)
+        install.ensure(kube=True)
 
 
 def test_a_build_that_fails_shows_its_last_words_and_is_tried_again(machine):
     tool(machine, "go", "echo out of disk; exit 1")
     with pytest.raises(ClusterError, match=r"(?s)go build failed with 1.*out of disk"):
-        install.ensure(None, kube=True)
+        install.ensure(kube=True)
     go_that_builds(machine)
-    install.ensure(None, kube=True)
+    install.ensure(kube=True)
     assert len(calls(machine)) == 1
 
 
 def test_the_machines_own_slurm_is_used_if_it_has_the_version(machine):
     tool(machine, "slurmctld", "echo slurm-wlm 24.11.5")
-    assert install.slurm_root("24.11") == Path("/")
-    assert install.slurm_root("26.05") == machine / "cache" / "roots" / "sid"
+    assert debian.slurm_root("24.11") == Path("/")
+    assert debian.slurm_root("26.05") == machine / "cache" / "roots" / "sid"
 
 
 def test_an_unknown_version_of_slurm_is_refused(machine):
     with pytest.raises(ClusterError, match=r"no Slurm 23\.02; there are 22\.05, 24\.11, 26\.05"):
-        install.slurm_root("23.02")
+        debian.slurm_root("23.02")
 
 
 def test_a_root_folder_appears_only_when_it_is_complete(machine):
     tool(machine, "debootstrap", 'for last; do :; done; mkdir -p "$last/etc"; echo E: no such suite; exit 1')
     with pytest.raises(ClusterError, match="no such suite"):
-        install.ensure("26.05", kube=False)
+        install.ensure(["26.05"])
     assert not (machine / "cache" / "roots" / "sid").exists()
 
     tool(machine, "debootstrap", 'for last; do :; done; mkdir -p "$last/etc"')
     tool(machine, "chroot", "echo slurm-wlm 26.05.5")
-    install.ensure("26.05", kube=False)
+    install.ensure(["26.05"])
     root = machine / "cache" / "roots" / "sid"
     assert "localhost" in (root / "etc" / "hosts").read_text()
     tool(machine, "debootstrap", "exit 1")
-    install.ensure("26.05", kube=False)
+    install.ensure(["26.05"])
 
 
 def test_a_suite_that_moved_on_is_told(machine):
     tool(machine, "debootstrap", 'for last; do :; done; mkdir -p "$last/etc"')
     tool(machine, "chroot", "echo slurm-wlm 27.11.0")
     with pytest.raises(ClusterError, match=r"sid holds 27\.11\.0, not 26\.05"):
-        install.ensure("26.05", kube=False)
+        install.ensure(["26.05"])

@@ -79,4 +79,4 @@ def test_the_enter_script_is_a_shell_script(root):
         ["sh", "-c", text.replace("exec unshare --mount sh -ec", "printf %s")], capture_output=True, text=True
     ).stdout
     subprocess.run(["sh", "-n"], input=inner, text=True, check=True)
-    assert ("chroot" in inner) == (root != "/")
+    assert ("pivot_root" in inner) == (root != "/")

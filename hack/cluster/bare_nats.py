@@ -1,0 +1,71 @@
+"""Bare NATS round trips by nats-py, on the hub's and a site's own connections: the limit of the machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import ssl
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nats
+
+SUBJECT = "bridge.v1.{pool}.status.{job}"
+ANSWER = b"x" * 400
+"""About as long as an answer to a submit."""
+
+
+async def _connect(url: str, seed: str, authority: str, inbox: str) -> Any:
+    tls = ssl.create_default_context(cafile=authority)
+    more: dict[str, Any] = {"tls": tls, "nkeys_seed": seed, "inbox_prefix": inbox.encode()}
+    return await nats.connect(url, **more)
+
+
+async def _echo(url: str, seed: str, authority: str, pool: str) -> None:
+    link = await _connect(url, seed, authority, f"_INBOX.{pool}")
+
+    async def answer(message: Any) -> None:
+        await message.respond(ANSWER)
+
+    await link.subscribe(SUBJECT.format(pool=pool, job="*"), queue=pool, cb=answer)
+    await asyncio.Event().wait()
+
+
+async def _ask(url: str, seed: str, authority: str, pool: str, size: int, count: int, at_once: int) -> float:
+    link = await _connect(url, seed, authority, "_INBOX.hub")
+    payload = b"x" * size
+    subject = SUBJECT.format(pool=pool, job="bare")
+
+    async def some(number: int) -> None:
+        for _ in range(number, count, at_once):
+            await link.request(subject, payload, timeout=30)
+
+    await link.request(subject, payload, timeout=10)
+    began = time.monotonic()
+    await asyncio.gather(*(some(number) for number in range(at_once)))
+    seconds = time.monotonic() - began
+    await link.close()
+    return count / seconds
+
+
+def round_trips(url: str, seed: Path, authority: Path, pool: str, size: int, count: int, at_once: int) -> float:
+    """Ask so often with payloads of so many bytes; gives round trips per second."""
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it complains of how the library closes TLS
+    return asyncio.run(_ask(url, str(seed), str(authority), pool, size, count, at_once))
+
+
+def main() -> int:
+    """Answer everything: the site's end."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("--url", "--seed", "--authority", "--pool"):
+        parser.add_argument(name, required=True)
+    options = parser.parse_args()
+    asyncio.run(_echo(options.url, options.seed, options.authority, options.pool))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""What the hub does with pods of a pool that costs nothing: creation at once, changes of status, many at rest."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cluster import bare, nullsite
+from cluster.bench_site import NULL, questions
+from cluster.pods import PoolWorld
+from cluster.pools import NAMESPACE
+from cluster.world import until
+
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+THREADS = 8
+REST = 30.0
+"""Seconds over which rest is measured."""
+JOB = "bridge.vk.io/job"
+
+
+def body(name: str, scheduler: str | None = None) -> dict[str, Any]:
+    """Describe a small pod for the null site."""
+    made = bare.pod_body(name, scheduler, cpu="10m")
+    made["metadata"]["annotations"] = {"bridge.vk.io/pools": NULL}
+    made["spec"]["containers"][0]["command"] = ["sleep", "infinity"]
+    return made
+
+
+def create(world: PoolWorld, first: int, last: int) -> None:
+    """Create pods over some connections."""
+
+    def work(number: int) -> None:
+        api = bare.kube(world)
+        for index in range(first + number, last, THREADS):
+            api("POST", PODS, body(f"b{index}"))
+
+    bare.parallel(THREADS, work)
+
+
+def straight_line(world: PoolWorld, count: int) -> float:
+    """Create, bind, one patch, one status patch by bare clients, admission on, kubelets idle; gives pods per second."""
+    world.cluster.kill("kwok", signal.SIGSTOP)
+    try:
+
+        def work(number: int) -> None:
+            admin, api = bare.kube(world), bare.kube(world, podbridge=True)
+            for index in range(number, count, THREADS):
+                name = f"s{index}"
+                admin("POST", PODS, body(name, "bench-nobody"))
+                api("POST", f"{PODS}/{name}/binding", bare.binding(name, index))
+                api("PATCH", f"{PODS}/{name}", {"metadata": {"annotations": {JOB: f"{NULL}/{index}"}}}, bare.STRATEGIC)
+                api("PATCH", f"{PODS}/{name}/status", {"status": _running()}, bare.STRATEGIC)
+
+        return count / bare.parallel(THREADS, work)
+    finally:
+        world.cluster.kill("kwok", signal.SIGCONT)
+
+
+def _running() -> dict[str, Any]:
+    started = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+    container = {"name": "main", "image": "none", "imageID": "", "ready": True, "restartCount": 0, "state": started}
+    return {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "containerStatuses": [container]}
+
+
+def clean(world: PoolWorld) -> None:
+    """Delete every pod, at once, whoever runs."""
+    api = bare.kube(world)
+    for pod in api("GET", PODS)["items"]:
+        if pod["metadata"].get("finalizers"):
+            api("PATCH", f"{PODS}/{pod['metadata']['name']}", {"metadata": {"finalizers": None}}, bare.STRATEGIC)
+    api("DELETE", PODS, {"gracePeriodSeconds": 0})
+    until("no pod left", lambda: not _some(world, ""), 300)
+
+
+def _some(world: PoolWorld, selector: str) -> bool:
+    """Whether there is a pod that a field selector selects."""
+    return bool(world.api("GET", f"{PODS}?limit=1&fieldSelector={selector}")["items"])
+
+
+def creation_rate(world: PoolWorld, first: int, last: int) -> float:
+    """Create pods at once and wait until each runs at the site, its job on it; gives pods per second."""
+    began = time.monotonic()
+    create(world, first, last)
+    until("no pod pending", lambda: not _some(world, "status.phase%3DPending"), 900, 0.25)
+    seconds = time.monotonic() - began
+    if _some(world, "status.phase!%3DRunning"):
+        raise RuntimeError("pods have ended that should run")
+    return (last - first) / seconds
+
+
+def status_delays(world: PoolWorld, probes: int) -> list[float]:
+    """Change the status of pods at the site, and see when each is on its pod; gives the seconds, sorted."""
+    pods = random.sample(world.api("GET", PODS)["items"], probes)
+    work = world.cluster.sites[NULL].work
+    began: dict[str, float] = {}
+    delays: dict[str, float] = {}
+
+    def seen(pod: dict[str, Any]) -> None:
+        uid, statuses = pod["metadata"]["uid"], pod["status"].get("containerStatuses") or [{}]
+        if uid in began and uid not in delays and statuses[0].get("ready"):
+            delays[uid] = time.monotonic() - began[uid]
+
+    with watching(world, seen):
+        for pod in pods:
+            uid = pod["metadata"]["uid"]
+            began[uid] = time.monotonic()
+            nullsite.write_state(work / "jobs" / uid, nullsite.CONTAINER, nullsite.container(time.time(), ready=True))
+            (work / "changed" / uid).touch()
+            time.sleep(0.05)
+        until("every change on its pod", lambda: len(delays) == len(pods), 60)
+    return sorted(delays.values())
+
+
+@contextmanager
+def watching(world: PoolWorld, seen: Any) -> Iterator[None]:
+    """Call ``seen`` with each pod that changes."""
+    connection = world.api.connection(120)
+    version = world.api("GET", f"{PODS}?limit=1")["metadata"]["resourceVersion"]
+    connection.request("GET", f"{PODS}?watch=1&resourceVersion={version}")
+    response = connection.getresponse()
+
+    def read() -> None:
+        try:
+            for line in response:
+                seen(json.loads(line)["object"])
+        except (OSError, ValueError, AttributeError, http.client.HTTPException):
+            return  # closed below
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        if connection.sock is not None:
+            connection.sock.shutdown(2)
+        reader.join(5)
+
+
+def at_rest(world: PoolWorld) -> tuple[float, float, float]:
+    """Look on while nothing changes; gives podbridge's cores, its MiB, questions to the batch system a second."""
+    pid, work = world.cluster.pid("podbridge"), world.cluster.sites[NULL].work
+    used, asked, began = bare.usage(pid)[0], questions(work), time.monotonic()
+    time.sleep(REST)
+    seconds = time.monotonic() - began
+    return (bare.usage(pid)[0] - used) / seconds, bare.resident(pid), (questions(work) - asked) / seconds
+
+
+def follow(world: PoolWorld, readers: int, lines: int) -> tuple[int, float]:
+    """Follow so many growing logs at once; gives how many came whole, and the longest delay of a line in seconds."""
+    pods = world.api("GET", f"{PODS}?limit={readers}")["items"]
+    jobs = world.cluster.sites[NULL].work / "jobs"
+    late: list[float] = []
+    whole: list[str] = []
+    ready = threading.Barrier(len(pods) + 1)
+
+    def read(pod: dict[str, Any]) -> None:
+        connection = world.api.connection(120)
+        connection.request("GET", f"{PODS}/{pod['metadata']['name']}/log?follow=true")
+        response = connection.getresponse()
+        ready.wait(60)
+        got = []
+        for line in response:
+            number, said = line.split()
+            late.append(time.time() - float(said))
+            got.append(int(number))
+            if len(got) == lines:
+                break
+        if got == list(range(lines)):
+            whole.append(pod["metadata"]["name"])
+        connection.close()
+
+    for pod in pods:
+        _log(jobs / pod["metadata"]["uid"]).touch()
+    threads = [threading.Thread(target=read, args=(pod,), daemon=True) for pod in pods]
+    for thread in threads:
+        thread.start()
+    ready.wait(60)
+    for number in range(lines):
+        for pod in pods:
+            with _log(jobs / pod["metadata"]["uid"]).open("a") as file:
+                file.write(f"{number} {time.time():.3f}\n")
+        time.sleep(1)
+    for thread in threads:
+        thread.join(30)
+    return len(whole), max(late, default=float("inf"))
+
+
+def _log(folder: Any) -> Any:
+    (folder / "logs").mkdir(exist_ok=True)
+    (folder / "logs").chmod(0o755)
+    return folder / "logs" / f"{nullsite.CONTAINER}.log"

@@ -1,0 +1,154 @@
+"""What the way to a site costs, without Kubernetes: submits over NATS, and beside a bare ``sbatch``."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bridge.script import build
+from bridge.script.buildconfig import BuildConfig
+from bridge.threads import Supervisor
+from bridge.wire.client import PoolClient
+from bridge.wire.connection import Link, Settings
+from bridge.wire.messages import Cancel, Submit
+from bridge.wire.natsconf import INBOX
+from cluster import bare, bare_nats, bench_pods, nats, nullsite, tools
+from cluster.core import Cluster
+from cluster.world import until
+
+NULL = "local-site"
+SLURM = "slurm-site"
+AT_ONCE = 16
+PERIOD = 1.0
+"""Seconds between two questions to the batch system."""
+SBATCHES = 40
+_BARE_SBATCH = """
+import json, subprocess, sys, time
+times = []
+for _ in range(int(sys.argv[1])):
+    began = time.monotonic()
+    subprocess.run(["sbatch", "--parsable", "--output=/dev/null", "--wrap=true"], check=True, capture_output=True)
+    times.append(time.monotonic() - began)
+    time.sleep(0.05)
+print(json.dumps(times))
+"""
+
+
+def start_null(cluster: Cluster, states: bool = False) -> None:
+    """Start the submitter that costs nothing at :data:`NULL`."""
+    overrides = {"batch": {"period": PERIOD}, "resources": {"pods": 100_000}}
+    env = {nullsite.STATES: "1"} if states else {}
+    cluster.start_submitter(NULL, overrides, env, module="cluster.nullsite")
+
+
+@contextmanager
+def hub(cluster: Cluster, pool: str) -> Iterator[PoolClient]:
+    """Connect as the hub to one pool."""
+    supervisor = Supervisor()
+    link = Link(
+        Settings(
+            servers=(cluster.nats.url,),
+            name="bench",
+            seed_file=cluster.nats.seed("hub"),
+            ca_file=cluster.nats.ca_file,
+            inbox_prefix=INBOX,
+        )
+    )
+    link.start(supervisor)
+    until("connected", lambda: link.connected)
+    try:
+        yield PoolClient(link, nats.PREFIX, pool)
+    finally:
+        supervisor.stop()
+        supervisor.join(5)
+
+
+def submit_rate(cluster: Cluster, count: int) -> float:
+    """Build scripts and submit them from some threads; gives pods per second."""
+    config, made = BuildConfig(), bench_pods.pods(count)
+    with hub(cluster, NULL) as client:
+
+        def work(number: int) -> None:
+            for pod in made[number::AT_ONCE]:
+                client.submit(str(uuid.uuid4()), _submit(pod, config))
+
+        return count / bare.parallel(AT_ONCE, work)
+
+
+def bare_rate(cluster: Cluster, size: int, count: int) -> float:
+    """Give round trips per second of bare clients on the same connections, with payloads of so many bytes."""
+    server, home = cluster.nats, "/srv/home"
+    files = ["--seed", f"{home}/seed", "--authority", f"{home}/ca.crt"]
+    echo = [*tools.module("cluster.bare_nats"), "--url", server.websocket_url, *files, "--pool", NULL]
+    cluster.processes.start("echo", [str(cluster.sites[NULL].as_user), *echo])
+    try:
+        cluster.processes.wait("echo", lambda: _listens(cluster, f"{nats.PREFIX}.{NULL}.status.*"))
+        return bare_nats.round_trips(server.url, server.seed("hub"), server.ca_file, NULL, size, count, AT_ONCE)
+    finally:
+        cluster.processes.stop(["echo"], 0)
+        cluster.processes.forget("echo")
+
+
+def payload_size() -> int:
+    """Give the mean length of a submit on the wire."""
+    from bridge.wire.envelope import pack
+    from bridge.wire.messages import Request
+
+    config, made = BuildConfig(), bench_pods.pods(len(bench_pods.KINDS))
+    requests = [
+        Request(pool=NULL, job="x", deadline=time.time(), body=_submit(pod, config).model_dump(mode="json"))
+        for pod in made
+    ]
+    return sum(len(pack(request)) for request in requests) // len(requests)
+
+
+def sbatch_times(cluster: Cluster) -> tuple[list[float], list[float]]:
+    """Submit to the site's Slurm, bare and through podbridge; gives the seconds of each."""
+    site = cluster.sites[SLURM]
+    straight = json.loads(site.run("python3", "-c", _BARE_SBATCH, str(SBATCHES)))
+    pod = bench_pods.pods(1)[0]
+    ours = []
+    with hub(cluster, SLURM) as client:
+        for _ in range(SBATCHES):
+            job = str(uuid.uuid4())
+            began = time.monotonic()
+            client.submit(job, _submit(pod, BuildConfig.model_validate({"runtime": {"kind": "none"}})))
+            ours.append(time.monotonic() - began)
+            client.cancel(job, Cancel(grace=0, forget=True))
+            time.sleep(0.05)
+    return straight, ours
+
+
+def p50(values: list[float]) -> float:
+    """Give the median."""
+    return statistics.median(values)
+
+
+def _submit(pod: bench_pods.Object, config: BuildConfig) -> Submit:
+    job = build.build(pod, config, bench_pods.OBJECTS, bench_pods.NODE)
+    metadata = pod["metadata"]
+    return Submit(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        script=job.script,
+        cpus=job.cpus,
+        memory=job.memory,
+        time_limit=job.time_limit,
+        grace=job.grace,
+    )
+
+
+def _listens(cluster: Cluster, subject: str) -> bool:
+    connections = cluster.nats.monitor("connz?subs=1&limit=1000")["connections"]
+    return any(subject in (one.get("subscriptions_list") or ()) for one in connections)
+
+
+def questions(folder: Path) -> int:
+    """Count what the null batch system was asked so far."""
+    file = folder / "questions"
+    return file.stat().st_size if file.exists() else 0

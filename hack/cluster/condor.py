@@ -1,0 +1,123 @@
+"""A personal HTCondor: all its daemons, and its jobs, are processes of one ordinary user in a root folder.
+
+There is no ``condor_master``: who starts the daemons here is who ends them and starts them again, one by one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.processes import run
+from cluster.views import SEEN_AS
+
+TOOLS = ("condor_submit", "condor_q", "condor_rm", "condor_history", "condor_status", "condor_version", "condor_hold")
+DAEMONS = ("collector", "negotiator", "schedd", "startd")
+
+
+@dataclass(frozen=True)
+class CondorSetup:
+    """One HTCondor: where it lies and what it looks like."""
+
+    folder: Path
+    port: int
+    user: str
+    uid: int
+    cpus: int
+    memory: int
+    """MiB."""
+    gpus: int = 0
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What its programs need in their environment."""
+        return {"CONDOR_CONFIG": f"{SEEN_AS}/etc/condor_config"}
+
+    def daemons(self, enter: Path) -> dict[str, list[str]]:
+        """Command line of each daemon; ``enter`` runs a program in the root folder."""
+        result = {name: [*self._as_user(enter), f"condor_{name}", "-f"] for name in DAEMONS}
+        result["collector"] += ["-port", str(self.port)]  # the others take any, and tell the collector
+        return result
+
+    def answers(self, enter: Path, name: str) -> bool:
+        """Whether a daemon does its work."""
+        ask = self._as_user(enter)
+        if name == "schedd":
+            return "Total for query" in run([*ask, "condor_q", "-totals"], check=False)
+        known = run([*ask, "condor_status", "-any", "-af", "MyType"], check=False).split()
+        return {"collector": "Collector", "negotiator": "Negotiator", "startd": "Machine"}[name] in known
+
+    def write(self) -> None:
+        """Write the configuration and make the daemons' folders."""
+        for name in ("log", "spool", "execute", "lock", "run"):
+            folder = self.folder / "condor" / name
+            folder.mkdir(parents=True)
+            os.chown(folder, self.uid, self.uid)
+        os.chown(self.folder / "condor", self.uid, self.uid)
+        (self.folder / "etc" / "condor_config").write_text(self.conf())
+
+    def conf(self) -> str:
+        """Text of the configuration. Nothing of the machine's own is read."""
+        lines = [line for line in _BASE.strip().splitlines() if not line.startswith("#")]
+        own = f"{self.user}@podbridge"
+        lines += [f"ALLOW_{what} = {own}" for what in ("READ", "WRITE", "ADMINISTRATOR", "DAEMON", "NEGOTIATOR")]
+        lines.append(f"COLLECTOR_HOST = 127.0.0.1:{self.port}")
+        lines += [f"NUM_CPUS = {self.cpus}", f"MEMORY = {self.memory}"]
+        if self.gpus:
+            lines.append("MACHINE_RESOURCE_GPUS = " + ", ".join(f"gpu{number}" for number in range(self.gpus)))
+        return "\n".join(lines) + "\n"
+
+    def _as_user(self, enter: Path) -> list[str]:
+        ids = [f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
+        return [str(enter), "setpriv", *ids]
+
+
+# The intervals: a job starts within some two seconds of its submission (a minute by default).
+# FS: who can make a file in /tmp as a user is that user. No benchmarks, no cron jobs: they take the machine's time.
+_BASE = f"""
+RELEASE_DIR = /usr
+BIN = /usr/bin
+SBIN = /usr/sbin
+LIBEXEC = /usr/libexec/condor
+SHARE = /usr/share/condor
+LOCAL_DIR = {SEEN_AS}/condor
+LOG = $(LOCAL_DIR)/log
+SPOOL = $(LOCAL_DIR)/spool
+EXECUTE = $(LOCAL_DIR)/execute
+LOCK = $(LOCAL_DIR)/lock
+RUN = $(LOCAL_DIR)/run
+LOCAL_CONFIG_FILE =
+LOCAL_CONFIG_DIR =
+CONDOR_HOST = 127.0.0.1
+NETWORK_INTERFACE = 127.0.0.1
+BIND_ALL_INTERFACES = False
+ENABLE_IPV6 = False
+FULL_HOSTNAME = localhost
+USE_SHARED_PORT = False
+UID_DOMAIN = podbridge
+FILESYSTEM_DOMAIN = podbridge
+TRUST_UID_DOMAIN = True
+SEC_DEFAULT_AUTHENTICATION = REQUIRED
+SEC_DEFAULT_AUTHENTICATION_METHODS = FS
+SEC_DEFAULT_INTEGRITY = REQUIRED
+SEC_USE_FAMILY_SESSION = False
+SLOT_TYPE_1 = cpus=100%
+SLOT_TYPE_1_PARTITIONABLE = True
+NUM_SLOTS_TYPE_1 = 1
+START = True
+SUSPEND = False
+PREEMPT = False
+KILL = False
+RANK = 0
+NEGOTIATOR_INTERVAL = 1
+NEGOTIATOR_MIN_INTERVAL = 1
+NEGOTIATOR_CYCLE_DELAY = 1
+SCHEDD_INTERVAL = 1
+SCHEDD_MIN_INTERVAL = 1
+UPDATE_INTERVAL = 5
+STARTD_CRON_JOBLIST =
+SCHEDD_CRON_JOBLIST =
+BENCHMARKS_JOBLIST =
+RunBenchmarks = False
+"""

@@ -1,0 +1,145 @@
+"""What comes from Debian's packages: Slurm in each version, HTCondor, container runtimes, daemons for tests.
+
+What this machine's own suite has is installed by apt. The rest goes into root folders of newer suites in the cache,
+made by debootstrap; more packages are added to a root folder when a cluster needs them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from cluster import places
+from cluster.errors import ClusterError
+from cluster.steps import run_long, say
+
+SLURM_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurmrestd", "slurm-wlm-jwt-plugin", "munge")
+ADDED = {
+    "apptainer": ("sid", "apptainer", "usr/bin/apptainer"),
+    "htcondor": ("trixie", "htcondor", "usr/sbin/condor_master"),
+}
+"""What a root folder can have besides Slurm: name -> suite, package, and a file that is there when it is."""
+MACHINE = {
+    "shellcheck": "shellcheck",
+    "busybox": "busybox-static",
+    "nginx": "nginx-light",
+    "redis-server": "redis-server",
+}
+"""Programs of this machine that tests and sites use -> their packages."""
+
+
+def slurm_root(version: str) -> Path:
+    """Root folder of a Slurm: ``/`` if the machine's own has this version or can get it by apt."""
+    if version not in places.SUITES:
+        raise ClusterError(f"no Slurm {version}; there are {', '.join(places.SUITES)}")
+    if _slurm_version(Path("/")).startswith(version) or _codename() == places.SUITES[version]:
+        return Path("/")
+    return _root(places.SUITES[version])
+
+
+def added_root(name: str) -> Path:
+    """Root folder that has one of :data:`ADDED`."""
+    return _root(ADDED[name][0])
+
+
+def has(root: Path, name: str) -> bool:
+    """Whether a root folder has one of :data:`ADDED`."""
+    return (root / ADDED[name][2]).exists()
+
+
+def ensure_slurm(version: str) -> None:
+    """Make sure that there is a Slurm of this version."""
+    root = slurm_root(version)
+    if root == Path("/"):
+        if not _slurm_version(root).startswith(version):
+            say(f"installing Slurm {version} by apt (some 15 s, once)")
+            _apt(*SLURM_PACKAGES)
+            _slurm_version.cache_clear()
+    elif not root.exists():
+        _debootstrap(places.SUITES[version], root, f"Slurm {version}")
+    if not _slurm_version(root).startswith(version):
+        raise ClusterError(f"{root} holds {_slurm_version(root) or 'no Slurm'}, not {version}")
+    if root != Path("/"):
+        _finish(root)
+
+
+def ensure_added(name: str) -> None:
+    """Make sure that its root folder has one of :data:`ADDED`."""
+    suite, package, _ = ADDED[name]
+    root = _root(suite)
+    if not root.exists():
+        _debootstrap(suite, root, "Slurm")
+    _finish(root)
+    if not has(root, name):
+        say(f"adding {package} to the root folder of Debian {suite} (some 15 s, once)")
+        _apt(package, root=root)
+
+
+def ensure_machine(*names: str) -> None:
+    """Make sure that this machine has these programs of :data:`MACHINE` (all of them if none is named)."""
+    missing = [MACHINE[name] for name in names or MACHINE if shutil.which(name) is None]
+    if missing:
+        _apt(*missing)
+
+
+def _root(suite: str) -> Path:
+    return places.cache() / "roots" / suite
+
+
+def _finish(root: Path) -> None:
+    hosts = root / "etc" / "hosts"
+    if not hosts.exists():
+        # without one, every twentieth REST call waits 5 s for an answer about this machine's own name
+        hosts.write_text(f"127.0.0.1 localhost {os.uname().nodename}\n")
+
+
+def _debootstrap(suite: str, root: Path, what: str) -> None:
+    if shutil.which("debootstrap") is None:
+        _apt("debootstrap")
+    say(f"fetching {what} into a root folder of Debian {suite} (some 300 MB, about a minute, once)")
+    aside = root.with_name(f"{root.name}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    include = ",".join(SLURM_PACKAGES)
+    command = ["debootstrap", "--variant=minbase", f"--include={include}", suite, str(aside)]
+    run_long(f"debootstrap {suite}", command, "steps")
+    aside.rename(root)
+
+
+@functools.cache
+def _slurm_version(root: Path) -> str:
+    """Version of the Slurm in a root folder, such as ``26.05.5``; empty if there is none."""
+    program = ["slurmctld", "-V"] if root == Path("/") else ["chroot", str(root), "/usr/sbin/slurmctld", "-V"]
+    try:
+        return subprocess.run(program, capture_output=True, text=True, check=True).stdout.split()[-1]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return ""
+
+
+@functools.cache
+def _codename() -> str:
+    try:
+        lines = Path("/etc/os-release").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition("=")[2].strip('"') for line in lines if line.startswith("VERSION_CODENAME=")), "")
+
+
+def _apt(*packages: str, root: Path = Path("/")) -> None:
+    """Install packages, on this machine or in a root folder, where none of their daemons is started."""
+    env = {"DEBIAN_FRONTEND": "noninteractive"}
+    before = ["-o", "DPkg::Lock::Timeout=300"]
+    enter: list[str] = []
+    if root != Path("/"):
+        enter = ["chroot", str(root)]
+        # debootstrap does not look at it either: the index of a mirror that stands still counts as expired one day
+        before += ["-o", "Acquire::Check-Valid-Until=false"]
+        policy = root / "usr" / "sbin" / "policy-rc.d"
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
+    run_long("apt-get update", [*enter, "apt-get", *before, "update"], "lines", env=env)
+    command = [*enter, "apt-get", *before, "install", "-y", "--no-install-recommends", *packages]
+    run_long(f"apt-get install {' '.join(packages)}", command, "lines", env=env)

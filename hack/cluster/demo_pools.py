@@ -1,0 +1,177 @@
+"""Pools in five scenes, on real systems: ``./hack/demo.sh --pools [--site-slurm VERSION]``."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from cluster.core import Cluster
+from cluster.pods import PoolWorld
+from cluster.pools import DEFAULT_SITES, NAMESPACE
+from cluster.story import Story
+from cluster.world import Object, until
+
+SPREAD = """\
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: spread
+  namespace: remote
+spec:
+  parallelism: 10
+  completions: 10
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: main
+          image: busybox
+          command: [sh, -c, "echo I run on $(uname -n); sleep 3"]
+          resources: {requests: {cpu: "1", memory: 64Mi}}
+"""
+SPEAKER = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: speaker, namespace: remote, annotations: {bridge.vk.io/pools: slurm-site}}
+spec:
+  restartPolicy: Never
+  containers:
+    - name: main
+      image: busybox
+      command: [sh, -c, "for i in 1 2 3 4 5; do echo step $i of 5; sleep 1; done"]
+"""
+LOCAL = "local-site"
+SILENT_AFTER = 5.0
+OVERRIDES = {"pools": {"policy": "least-loaded", "silentAfter": SILENT_AFTER}}
+
+
+class PoolStory(Story):
+    """The scenes."""
+
+    world: PoolWorld
+
+    def nodes(self) -> None:
+        """Each site is a node."""
+        self.say("Two sites dial out to nats-server over WebSocket with TLS. Each has a virtual node of its name.")
+        for site in self.world.cluster.sites.values():
+            self.say(site.describe())
+        for pool in self.world.cluster.sites:
+            self.world.ready(pool)
+        self.do("kubectl get nodes -L bridge.vk.io/pool")
+        self.do("kubectl get namespace remote -o jsonpath={.metadata.annotations}")
+        print()
+
+    def spread(self) -> None:
+        """A Job spread over both sites."""
+        self.say("A Job of 10 pods in the namespace remote, whose pods may use any pool; the least loaded is chosen.")
+        self.do("kubectl apply -f -", SPREAD)
+        until("every pod bound", lambda: len(self._pods("spread", lambda p: p["spec"].get("nodeName"))) == 10, 60)
+        self.do("kubectl get pods -n remote -o wide")
+        self.say("The site's own Slurm has its share of them:")
+        queue = until("jobs at slurm-site", lambda: self._queue() if "pb-" in self._queue() else "", 30)
+        self.show(f"squeue at slurm-site:\n{queue}")
+        job = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/spread"
+        until("the Job complete", lambda: self.world.api("GET", job)["status"].get("succeeded") == 10, 90)
+        self.do("kubectl get job spread -n remote")
+        counted = Counter(pod["spec"]["nodeName"] for pod in self._pods("spread", lambda _: True))
+        self.say("Pods by pool: " + ", ".join(f"{pool} {count}" for pool, count in sorted(counted.items())))
+        if set(counted) != set(self.world.cluster.sites):
+            raise AssertionError(f"the Job was not spread over both sites: {counted}")
+        self.do("kubectl logs job/spread -n remote")
+        self.do("kubectl delete job spread -n remote")
+
+    def logs(self) -> None:
+        """Logs are followed."""
+        self.say("kubectl logs -f, while the pod runs as a Slurm job at a site that nobody can connect to.")
+        self.do("kubectl apply -f -", SPEAKER)
+        self.world.seen(self._pod("speaker"), "running", lambda p: p["status"].get("phase") == "Running", 60)
+        said = self.do("kubectl logs -f speaker -n remote")
+        if "step 5 of 5" not in said:
+            raise AssertionError(f"the log ended early: {said!r}")
+        self.do("kubectl logs speaker -n remote --tail=2 --timestamps")
+
+    def codes(self) -> None:
+        """Exit codes and reasons."""
+        self.say("One pod ends with exit code 7, one outlives its deadline.")
+        failing = self.world.run("echo no more disk >&2; exit 7", "slurm-site", "failing")
+        late = self.world.run("sleep 600", LOCAL, "late", activeDeadlineSeconds=2, terminationGracePeriodSeconds=1)
+        for pod in (failing, late):
+            self.world.ended(pod)
+        self.do("kubectl get pods failing late -n remote -o wide")
+        state = "{.status.containerStatuses[0].state.terminated}"
+        self.do(f"kubectl get pod failing -n remote -o jsonpath={state}")
+        print()
+        self.do("kubectl logs failing -n remote")
+        self.do("kubectl get pod late -n remote -o jsonpath={.status.reason}")
+        print()
+
+    def killed(self) -> None:
+        """A site is killed and comes back."""
+        world, cluster = self.world, self.world.cluster
+        long = world.run("for i in $(seq 12); do echo tick $i; sleep 1; done", LOCAL, "long")
+        doomed = world.run("sleep 600", LOCAL, "doomed", terminationGracePeriodSeconds=1)
+        for pod in (long, doomed):
+            world.seen(pod, "running", lambda p: p["status"].get("phase") == "Running", 60)
+        self.say(
+            "The submitter of local-site is killed (SIGKILL). Its jobs go on; the node says when it was last heard."
+        )
+        cluster.kill(f"{LOCAL}-submitter", signal.SIGKILL)
+        until("not ready", lambda: world.readiness(LOCAL).get("status") not in ("True", None), 60)
+        self.do("kubectl get nodes -L bridge.vk.io/pool")
+        self.say(world.readiness(LOCAL).get("message", ""))
+        self.say("Meanwhile a pod is deleted. It isn't forgotten: it stays until the site says that its job is over.")
+        self.do("kubectl delete pod doomed -n remote --wait=false")
+        time.sleep(2)
+        self.do("kubectl get pods long doomed -n remote")
+        if world.get(doomed) is None:
+            raise AssertionError("the pod was forgotten while its site was away")
+        self.say("The submitter is started again.")
+        cluster.start_submitter(LOCAL)
+        world.ready(LOCAL, 60)
+        world.gone(doomed, 60)
+        found = world.ended(long)
+        self.do("kubectl get pods -n remote")
+        said = self.do("kubectl logs long -n remote --tail=2")
+        ticks = world.logs(long).splitlines()
+        if found["status"]["phase"] != "Succeeded" or ticks != [f"tick {n}" for n in range(1, 13)]:
+            raise AssertionError(f"the pod was disturbed: {found['status']['phase']}, {said!r}")
+        self.say("Nothing was lost, and nothing ran twice.")
+        world.clear()
+
+    def play(self) -> None:
+        """Play all scenes."""
+        self.scene("Two sites, each a node of its pool's name", self.nodes)
+        self.scene("A Job is spread over both sites", self.spread)
+        self.scene("kubectl logs follows a pod at a site", self.logs)
+        self.scene("Exit codes and their reasons", self.codes)
+        self.scene("A site is killed and comes back; nothing is lost", self.killed)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+    def _pods(self, job: str, check: Callable[[Object], object]) -> list[Object]:
+        return [pod for pod in self.world.pods(NAMESPACE, f"job-name={job}") if check(pod)]
+
+    def _queue(self) -> str:
+        return self.world.cluster.site_slurm("slurm-site", "squeue", "-o", "%.6i %.9P %.42j %.9T %.8M %R")
+
+    def _pod(self, name: str) -> Object:
+        found: Object = self.world.api("GET", self.world.path(name, NAMESPACE))
+        return found
+
+
+def tell(state: Path, slurm: str, site_slurm: str) -> tuple[Cluster, Callable[[], PoolStory]]:
+    """Give the cluster, not started, and what starts podbridge on it and makes the story."""
+    cluster = Cluster(state, slurm=slurm, nodes=2, pools=list(DEFAULT_SITES), site_slurm=site_slurm)
+
+    def begin() -> PoolStory:
+        cluster.start_submitters()
+        cluster.start_podbridge(config_overrides=OVERRIDES)
+        world = PoolWorld(cluster)
+        body = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
+        until("admission", lambda: world.api("POST", path, body)["spec"]["schedulerName"] != "default-scheduler")
+        return PoolStory(world)
+
+    return cluster, begin

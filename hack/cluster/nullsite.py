@@ -1,0 +1,116 @@
+"""A site that costs nothing: the real submitter, over a batch system that does nothing.
+
+``python -m cluster.nullsite --pool POOL --config FILE`` runs it. A job counts as running as soon as it is submitted,
+and for ever; with ``$NULLSITE_STATES`` its folder says so too, as a script would, with one container ``main``. Each
+question to the batch system adds a byte to the file ``questions`` in the submitter's folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from bridge.clock import Clock
+from bridge.site import batch, service
+from bridge.site.batch.port import Amount, BatchJob, Capacity, JobRequest
+from bridge.site.config import SiteConfig
+
+STATES = "NULLSITE_STATES"
+QUESTIONS = "questions"
+CONTAINER = "main"
+_PLENTY = Amount(cpus=1_000_000, memory=2**50, extended={})
+
+
+class NullBatch:
+    """A :class:`bridge.site.batch.port.BatchSystem` in memory."""
+
+    kind = "local"
+    period = 1.0
+    lag = 1.0
+    eager = False
+
+    def __init__(self, config: SiteConfig, clock: Clock) -> None:
+        self._folder = Path(config.folder)
+        self._clock = clock
+        self._states = bool(os.environ.get(STATES))
+        self._jobs: dict[str, BatchJob] = {}
+        self._lock = threading.Lock()
+
+    def version(self) -> str:
+        """Say that it is none."""
+        return "none"
+
+    def submit(self, request: JobRequest) -> str:
+        """Take a job; its id is the UID."""
+        now = self._clock.time()
+        with self._lock:
+            self._jobs[request.uid] = BatchJob(
+                id=request.uid, uid=request.uid, phase="running", host="nowhere", started_at=now
+            )
+        if self._states:
+            (request.folder / "started").mkdir()
+            (request.folder / "state").mkdir(exist_ok=True)
+            pod = {"phase": "Running", "reason": "", "message": "", "host": "nowhere", "ip": "", "startedAt": now}
+            write_state(request.folder, "pod", {**pod, "finishedAt": None})
+            write_state(request.folder, CONTAINER, container(now, ready=False))
+        return request.uid
+
+    def find(self, uid: str) -> str | None:
+        """Look for a job."""
+        return uid if uid in self._jobs else None
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """Forget jobs."""
+        with self._lock:
+            for uid in ids:
+                self._jobs.pop(uid, None)
+
+    def jobs(self) -> dict[str, BatchJob]:
+        """Tell of all jobs."""
+        with (self._folder / QUESTIONS).open("ab") as file:
+            file.write(b".")
+        with self._lock:
+            return dict(self._jobs)
+
+    def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        """Tell that a job that was cancelled has ended."""
+        now = self._clock.time()
+        return {uid: BatchJob(id=uid, uid=uid, phase="ended", reason="Cancelled", ended_at=now) for uid in ids}
+
+    def capacity(self) -> Capacity:
+        """Tell of more than anybody asks for."""
+        return Capacity(total=_PLENTY, free=_PLENTY)
+
+
+def container(started_at: float, ready: bool) -> dict[str, object]:
+    """Give the state of a container that runs."""
+    over = {"ended": None, "restarts": 0, "last": None}
+    return {"state": "running", "reason": "", "startedAt": started_at, "started": True, "ready": ready, **over}
+
+
+def write_state(folder: Path, name: str, state: dict[str, object]) -> None:
+    """Replace a file of a job's folder ``state``, as a script does; whoever reads it may."""
+    aside = folder / "state" / f".{name}.{time.monotonic_ns()}"
+    aside.write_text(json.dumps(state) + "\n")
+    aside.chmod(0o644)
+    aside.replace(folder / "state" / f"{name}.json")
+
+
+def main() -> int:
+    """Run the submitter."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pool", required=True)
+    parser.add_argument("--config", type=Path, required=True)
+    options = parser.parse_args()
+    batch.SYSTEMS["local"] = NullBatch
+    return service.run(options.config, options.pool)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

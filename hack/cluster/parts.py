@@ -1,0 +1,171 @@
+"""The parts of one cluster, and what a test wants of each: Kubernetes, Slurm, the pools' sites and nats-server."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster import debian, install, kube, places, slurm, tools
+from cluster.errors import ClusterError
+from cluster.nats import NatsSetup
+from cluster.options import Options, Record
+from cluster.podbridges import Podbridges
+from cluster.pools import Pools
+from cluster.processes import Processes, run
+from cluster.sites import Site
+from cluster.slurm import SlurmSetup, make_token
+from cluster.views import SEEN_AS
+
+
+class Parts:
+    """What a cluster in the folder ``state`` is made of. All methods raise :class:`ClusterError`."""
+
+    def __init__(
+        self, state: Path | str, slurm: str | None = places.DEFAULT_SLURM, nodes: int = 4, **more: Any
+    ) -> None:
+        """Describe the cluster; ``more`` are the other fields of :class:`Options`."""
+        self.state = Path(state).absolute()
+        self.options = Options(slurm=slurm, nodes=nodes, **more)
+        self.processes = Processes(self.state / "run", self.state / "logs")
+        record = Record.read(self.state)
+        self._first_port = record.first_port if record else 0
+
+    # --- Kubernetes ---------------------------------------------------------------------------------------------------
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self._kube.kubeconfig("admin")
+
+    @property
+    def podbridge_kubeconfig(self) -> Path:
+        """Kubeconfig of podbridge: it is ``system:serviceaccount:podbridge:podbridge`` and may do everything."""
+        return self._kube.kubeconfig("podbridge")
+
+    def user_kubeconfig(self, name: str, groups: Sequence[str] = ()) -> Path:
+        """Write a kubeconfig for another user, known by a client certificate."""
+        safe = "".join(letter if letter.isalnum() else "-" for letter in name)
+        return self._kube.user_kubeconfig(f"user-{safe}", name, groups)
+
+    @property
+    def api(self) -> kube.Api:
+        """Plain calls as the administrator: ``cluster.api("GET", "/api/v1/nodes")``."""
+        return kube.Api(self._kube)
+
+    def kubectl(self, *args: str, input: str | None = None, check: bool = True) -> str:
+        """Run kubectl as the administrator; returns what it prints."""
+        own = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self._kube.folder / 'cache'}")
+        return run([str(install.binaries()["kubectl"]), *own, *args], input, check)
+
+    def add_namespace(self, name: str, annotations: dict[str, str] | None = None) -> None:
+        """Create a namespace in which pods can be created at once."""
+        for path, body in kube.namespace_objects(name, annotations):
+            self.api.ensure(path, body)
+
+    def audit_events(self) -> list[dict[str, Any]]:
+        """Read the audit log: one event for each request that was answered (needs ``audit=True``)."""
+        lines = (self.state / "audit.log").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    # --- Slurm --------------------------------------------------------------------------------------------------------
+    @property
+    def slurm_rest_url(self) -> str:
+        """URL of slurmrestd; empty if there is no Slurm."""
+        return f"http://127.0.0.1:{self._slurm.rest_port}" if self.options.slurm else ""
+
+    @property
+    def jwt_file(self) -> Path:
+        """File with a token of SlurmUser, valid for a month."""
+        return self.state / "slurm.jwt"
+
+    def token(self, lifetime: float = 3600, user: str = "slurm") -> str:
+        """Make a token for ``user``, valid for ``lifetime`` seconds."""
+        key = (self._slurm.folder / "etc" / "jwt_hs256.key").read_bytes()
+        return make_token(key, user, lifetime)
+
+    def run_slurm(self, *argv: str, input: str | None = None, check: bool = True) -> str:
+        """Run a tool of this Slurm (``squeue``, ``sbatch``, ...) as root; returns what it prints.
+
+        Its folder, and so that of jobs which it submits, is ``<state>/slurm/jobs``.
+        """
+        return run([str(self._slurm.enter), "env", f"--chdir={SEEN_AS}/jobs", *argv], input, check)
+
+    # --- sites --------------------------------------------------------------------------------------------------------
+    @property
+    def sites(self) -> dict[str, Site]:
+        """The sites by their names, which are their pools' too."""
+        return self._pools.sites
+
+    @property
+    def nats(self) -> NatsSetup:
+        """nats-server: its URLs, the seeds of hub and sites, its monitoring."""
+        return self._pools.nats
+
+    def site_slurm(self, site: str, *argv: str, input: str | None = None, check: bool = True) -> str:
+        """Run a tool of a site's batch system as root, where jobs run; returns what it prints."""
+        return self._pools.site(site).run_root(*argv, input=input, check=check)
+
+    # --- for shells ---------------------------------------------------------------------------------------------------
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables that make tools and podbridge talk to this cluster."""
+        result = {"PATH": f"{self.state / 'bin'}:{os.environ.get('PATH', '')}"}
+        if self.options.kube:
+            result |= {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self._kube.folder / "cache")}
+        if self.options.slurm:
+            result |= {"SLURM_REST_URL": self.slurm_rest_url, "SLURM_JWT_FILE": str(self.jwt_file)}
+        if self.options.slurm or self.options.pools:
+            result["PODBRIDGE_CONFIG"] = str(self.state / "podbridge.yaml")
+        return result
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+    @property
+    def _kube(self) -> kube.KubeSetup:
+        options = self.options
+        return kube.KubeSetup(
+            self.state / "kube",
+            self._first_port,
+            install.binaries(),
+            controller_manager=options.kcm,
+            kwok=options.kwok,
+            audit=self.state / "audit.log" if options.audit else None,
+            apiserver_args=options.apiserver_args,
+        )
+
+    @property
+    def _slurm(self) -> SlurmSetup:
+        options = self.options
+        if options.slurm is None:
+            raise ClusterError("this cluster has no Slurm")
+        return SlurmSetup(
+            options.slurm,
+            self.state / "slurm",
+            debian.slurm_root(options.slurm),
+            options.nodes,
+            options.size,
+            self._first_port + kube.PORTS + tools.PODBRIDGE_PORTS,
+            options.slurm_conf,
+        )
+
+    @property
+    def _pools(self) -> Pools:
+        options = self.options
+        port = self._first_port + self._local_ports
+        return Pools(self.state, port, options.pools, options.site_slurm, options.site_nodes)
+
+    @property
+    def _podbridges(self) -> Podbridges:
+        port = self._first_port + kube.PORTS
+        return Podbridges(self.state, self.processes, self._pools, port, lambda: self.slurm_rest_url)
+
+    @property
+    def _local_ports(self) -> int:
+        return kube.PORTS + tools.PODBRIDGE_PORTS + slurm.PORTS + self.options.nodes
+
+    def _podbridge_env(self) -> dict[str, str]:
+        variables = self.env
+        if self.options.kube:
+            variables["KUBECONFIG"] = str(self.podbridge_kubeconfig)
+        return variables

@@ -1,0 +1,85 @@
+"""What a test or the demo wants to do and see with pods on pools."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from cluster import install
+from cluster.pools import NAMESPACE
+from cluster.world import Object, World, until
+
+FINISHED = ("Succeeded", "Failed")
+
+
+class PoolWorld(World):
+    """One running cluster with pools. Pods without a name get a number."""
+
+    numbers = itertools.count(1)
+
+    def run(self, script: str, pool: str = "*", name: str | None = None, **spec: Any) -> Object:
+        """Create a pod that runs a shell script on a pool (or on one of a list)."""
+        container = {"name": "main", "image": "busybox", "command": ["sh", "-c", script]}
+        return self.create_pod({"containers": [container], "restartPolicy": "Never", **spec}, pool, name)
+
+    def create_pod(
+        self, spec: Object, pool: str = "*", name: str | None = None, annotations: Mapping[str, str] | None = None
+    ) -> Object:
+        """Create a pod for pools in their namespace."""
+        metadata = {
+            "name": name or f"r{next(self.numbers)}",
+            "annotations": {"bridge.vk.io/pools": pool, **(annotations or {})},
+        }
+        found: Object = self.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": metadata, "spec": spec})
+        return found
+
+    def ended(self, pod: Object, timeout: float = 60) -> Object:
+        """Wait until the pod is over; give it."""
+        return self.seen(pod, "ended", lambda p: p["status"].get("phase") in FINISHED, timeout)
+
+    def taken(self, pod: Object, timeout: float = 30) -> str:
+        """Wait until the site has the pod; give ``<pool>/<job>``."""
+        found = self.seen(pod, "taken", lambda p: self.remote_job(p), timeout)
+        return self.remote_job(found)
+
+    @staticmethod
+    def remote_job(pod: Object) -> str:
+        """The job at the site, as ``<pool>/<job>``; empty where there is none yet."""
+        return str((pod["metadata"].get("annotations") or {}).get("bridge.vk.io/job", ""))
+
+    def logs(self, pod: Object, *args: str, check: bool = True) -> str:
+        """Run ``kubectl logs`` on a pod."""
+        metadata = pod["metadata"]
+        return self.cluster.kubectl("logs", metadata["name"], "-n", metadata["namespace"], *args, check=check)
+
+    def follow(self, pod: Object, *args: str) -> subprocess.Popen[str]:
+        """Start ``kubectl logs -f`` on a pod; read what it printed with ``communicate``."""
+        metadata = pod["metadata"]
+        own = [str(install.binaries()["kubectl"]), f"--kubeconfig={self.cluster.kubeconfig}"]
+        command = [*own, "logs", "-f", metadata["name"], "-n", metadata["namespace"], *args]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def ready(self, pool: str, timeout: float = 30) -> Object:
+        """Wait until a pool's virtual node is ready; give it."""
+        until(f"pool {pool} ready", lambda: self.readiness(pool).get("status") == "True", timeout)
+        return self.kube_node(pool)
+
+    def readiness(self, pool: str) -> Object:
+        """Give the condition Ready of a pool's virtual node; empty where there is none."""
+        status, node = self.api.request("GET", f"/api/v1/nodes/{pool}")
+        conditions = node["status"].get("conditions") or () if status == 200 else ()
+        return next((c for c in conditions if c["type"] == "Ready"), {})
+
+    def jobs_at(self, pool: str) -> list[str]:
+        """UIDs of the jobs whose folders a site keeps."""
+        folder = self.cluster.sites[pool].work / "jobs"
+        return sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+
+    def clear(self) -> None:
+        """Delete every pod of the namespace, and wait until nothing is left on either side."""
+        self.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
+        until("no pod left", lambda: not self.pods(NAMESPACE), 90)
+        for pool in self.cluster.sites:
+            until(f"no job left at {pool}", lambda p=pool: not self.jobs_at(p), 60)  # type: ignore[misc]

@@ -1,0 +1,105 @@
+"""The pools of one cluster: nats-server, and the sites that reach the hub over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster import debian, images, nats, sites
+from cluster.errors import ClusterError
+from cluster.nats import NatsSetup
+from cluster.sites import CondorSite, Site, SlurmSite
+
+NAMESPACE = "remote"
+"""Pods of this namespace may use any pool."""
+DEFAULT_SITES = ("slurm-site", "local-site")
+NATS = "nats-server"
+_SITES: dict[str, Callable[[str, Path, int, str, int], Site]] = {
+    "slurm-site": lambda name, folder, port, slurm, nodes: SlurmSite(name, folder, port, slurm, nodes),
+    "local-site": lambda name, folder, port, slurm, nodes: Site(name, folder, port),
+    "condor-site": lambda name, folder, port, slurm, nodes: CondorSite(name, folder, port),
+    "apptainer-site": lambda name, folder, port, slurm, nodes: SlurmSite(name, folder, port, "26.05", nodes),
+}
+SITES = tuple(_SITES)
+"""The sites that there can be; a site's name is its pool's, too."""
+
+
+class Pools:
+    """nats-server and sites in the folder ``state``, on ports from ``first_port`` on."""
+
+    def __init__(self, state: Path, first_port: int, names: Sequence[str], slurm: str, nodes: int) -> None:
+        """Describe them; ``slurm`` is the version of ``slurm-site``, ``nodes`` the number of each Slurm site's."""
+        unknown = [name for name in names if name not in _SITES]
+        if unknown:
+            raise ClusterError(f"no site {', '.join(unknown)}; there are {', '.join(_SITES)}")
+        self.nats = NatsSetup(state / "nats", first_port, tuple(names))
+        self.sites: dict[str, Site] = {}
+        self.ports = nats.PORTS if names else 0
+        for name in names:
+            site = _SITES[name](name, state / "sites" / name, first_port + self.ports, slurm, nodes)
+            self.sites[name] = site
+            self.ports += site.ports
+
+    def needs(self) -> dict[str, list[str]]:
+        """What has to be installed for them, as :func:`cluster.install.ensure` takes it."""
+        slurm = [site.version for site in self.sites.values() if isinstance(site, SlurmSite)]
+        added = [name for name, (suite, *_) in debian.ADDED.items() if self._uses(name, suite)]
+        return {"slurm": slurm, "added": added, "machine": ["busybox"] if self.sites else []}
+
+    def _uses(self, name: str, suite: str) -> bool:
+        if name == "htcondor":
+            return "condor-site" in self.sites
+        return any(isinstance(site, SlurmSite) and site.root.name == suite for site in self.sites.values())
+
+    def write(self) -> None:
+        """Write everything that the daemons need."""
+        if not self.sites:
+            return
+        self.nats.write()
+        for name, site in self.sites.items():
+            site.write()
+            if site.runtime != "none":
+                images.write_busybox(site.images)
+            self.configure(name, {})
+
+    def configure(self, name: str, overrides: Mapping[str, Any]) -> None:
+        """Write a submitter's configuration; ``overrides`` are laid over it."""
+        seed, authority = self.nats.seed(name), self.nats.ca_file
+        self.site(name).configure([self.nats.websocket_url], seed, authority, overrides)
+
+    def site(self, name: str) -> Site:
+        """Give a site by its name."""
+        if name not in self.sites:
+            raise ClusterError(f"no site {name}; there are {', '.join(self.sites) or 'none'}")
+        return self.sites[name]
+
+    def daemons(self) -> dict[str, list[str]]:
+        """Command line of each daemon, in the order of starting; a site's begin with its name."""
+        result = {NATS: self.nats.command()} if self.sites else {}
+        for name, site in self.sites.items():
+            result |= {f"{name}-{daemon}": command for daemon, command in site.daemons().items()}
+        return result
+
+    def answers(self, daemon: str) -> bool:
+        """Whether a daemon does its work."""
+        if daemon == NATS:
+            return self.nats.answers()
+        site = next(site for name, site in self.sites.items() if daemon.startswith(f"{name}-"))
+        return site.answers(daemon.removeprefix(f"{site.name}-"))
+
+    def settings(self, kubelet_port: int) -> dict[str, Any]:
+        """Give what podbridge's configuration says of them."""
+        if not self.sites:
+            return {}
+        hub = {"servers": [self.nats.url], "seedFile": str(self.nats.seed("hub")), "caFile": str(self.nats.ca_file)}
+        return {
+            "managedNamespaces": ["slurm-bridge", NAMESPACE],
+            "pools": {"nats": hub, "nodeAddress": "127.0.0.1", "kubeletPort": kubelet_port},
+        }
+
+
+def end(state: Path) -> None:
+    """End all that is left of the sites in a cluster's folder, jobs included."""
+    for folder in (state / "sites").glob("*"):
+        sites.end(folder)

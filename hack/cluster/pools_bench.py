@@ -1,0 +1,100 @@
+"""One table of what pools cost, all measured in one run: ``./hack/bench.sh --pools [--pods N] [--many N]``.
+
+The site is a real submitter over a batch system that does nothing, so that what is measured is podbridge; only the
+row about ``sbatch`` has a real Slurm. Beside each figure stands the machine's own limit in the same run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from cluster import bench_hub, bench_pods, bench_site
+from cluster.core import Cluster
+from cluster.pods import PoolWorld
+from cluster.table import Table
+
+SCRIPTS = 2000
+PROBES = 200
+READERS, LINES = 200, 10
+
+
+def run(pods: int, many: int) -> int:
+    """Measure and print."""
+    state = Path(tempfile.mkdtemp(prefix="podbridge-bench-"))
+    state.chmod(0o755)
+    table = Table()
+    try:
+        scripts(table)
+        way_to_the_site(table, state / "site", pods)
+        hub(table, state / "hub", pods, many)
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+    table.show()
+    return 0
+
+
+def scripts(table: Table) -> None:
+    """Pods into scripts."""
+    rate, length = bench_pods.scripts_per_second(SCRIPTS)
+    table.add("scripts built by one core", f"{rate:.0f} /s", f"ten kinds, {length:.0f} bytes each; to reach: 500")
+
+
+def way_to_the_site(table: Table, state: Path, pods: int) -> None:
+    """Submits, without Kubernetes."""
+    with Cluster(state, slurm=None, kube=False, pools=[bench_site.NULL, bench_site.SLURM]) as cluster:
+        size = bench_site.payload_size()
+        before = bench_site.bare_rate(cluster, size, 3 * pods)
+        bench_site.start_null(cluster)
+        ours = bench_site.submit_rate(cluster, pods)
+        cluster.stop_submitter(bench_site.NULL)
+        after = bench_site.bare_rate(cluster, size, 3 * pods)
+        bare = (before + after) / 2
+        note = f"{size} bytes, {bench_site.AT_ONCE} at once"
+        table.add("(a) bare NATS round trips", f"{bare:.0f} /s ({before:.0f}, {after:.0f})", note)
+        table.add("(b) built, submitted, kept on disk", f"{ours:.0f} pods/s", f"{pods} pods, the same way")
+        table.add("b/a", f"{ours / bare:.2f}", "to reach: 0.60, or 500 pods/s")
+        cluster.start_submitter(bench_site.SLURM)
+        straight, through = bench_site.sbatch_times(cluster)
+        slow, fast = bench_site.p50(through), bench_site.p50(straight)
+        table.add("(c) sbatch, p50", f"{fast * 1000:.0f} ms", f"{len(straight)} times")
+        table.add("(d) submit by podbridge, p50", f"{slow * 1000:.0f} ms", "from the hub, sbatch included")
+        table.add("d - c", f"{(slow - fast) * 1000:.0f} ms", "to reach: under 100 ms")
+
+
+def hub(table: Table, state: Path, pods: int, many: int) -> None:
+    """Pods, from their creation on."""
+    with Cluster(state, slurm=None, nodes=4, cpus=10_000, pools=[bench_site.NULL]) as cluster:
+        world = PoolWorld(cluster)
+        bench_site.start_null(cluster, states=True)
+        rounds = []
+        for _ in range(2):
+            cluster.start_podbridge(("admission",))
+            rounds.append(bench_hub.straight_line(world, pods))
+            bench_hub.clean(world)
+            cluster.stop_podbridge()
+        cluster.start_podbridge()
+        world.ready(bench_site.NULL)
+        ours = bench_hub.creation_rate(world, 0, pods)
+        line = sum(rounds) / len(rounds)
+        table.add("(e) straight line: create, bind, patch, status", f"{line:.0f} pods/s", f"{pods} pods, 8 connections")
+        table.add("(f) podbridge, the same and a job", f"{ours:.0f} pods/s", "from the first creation to all running")
+        table.add("f/e", f"{ours / line:.2f}", "to reach: 0.60")
+        delays = bench_hub.status_delays(world, min(PROBES, pods))
+        p99 = delays[int(len(delays) * 0.99) - 1]
+        figure = f"p50 {bench_site.p50(delays):.2f} s, p99 {p99:.2f} s"
+        table.add(f"status change to pod, {pods} run", figure, f"{len(delays)} changes; to reach: 1 s")
+        if many > pods:
+            rate = bench_hub.creation_rate(world, pods, many)
+            table.add(f"{many - pods} more", f"{rate:.0f} pods/s")
+        cores, memory, asked = bench_hub.at_rest(world)
+        table.add(
+            f"hub at rest, {max(pods, many)} run", f"{memory:.0f} MiB, {cores:.2f} core", "to reach: 400 MiB, 0.2"
+        )
+        period = 1 / asked if asked else float("inf")
+        table.add("one question to the batch system every", f"{period:.1f} s", f"the period is {bench_site.PERIOD} s")
+        whole, late = bench_hub.follow(world, READERS, LINES)
+        table.add(
+            f"{READERS} logs followed at once", f"{whole} whole, at most {late:.1f} s late", f"{LINES} lines each"
+        )

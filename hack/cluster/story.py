@@ -1,0 +1,46 @@
+"""A story told on a cluster: scenes with commands as a user would type them, and what they print."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from cluster.world import World
+
+
+class Story:
+    """Tells scenes and keeps the count of what was shown."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.shown: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Explain."""
+        print(f"\033[2m# {text}\033[0m" if sys.stdout.isatty() else f"# {text}", flush=True)
+
+    def do(self, command: str, text: str | None = None) -> str:
+        """Run a command as a user would, showing it and what it prints."""
+        print(f"$ {command}", flush=True)
+        env = {**self.world.cluster.env}
+        done = subprocess.run(shlex.split(command), input=text, env=env, capture_output=True, text=True, timeout=60)
+        self.show(done.stdout + done.stderr)
+        return done.stdout
+
+    def show(self, text: str) -> None:
+        """Show what something printed."""
+        print("".join(f"  {line}\n" for line in text.splitlines()), end="", flush=True)
+
+    def scene(self, title: str, play: Callable[[], None]) -> None:
+        """Play one scene."""
+        print(f"\n== {len(self.shown) + 1}. {title}", flush=True)
+        before = time.monotonic()
+        play()
+        self.shown.append(f"{title} ({time.monotonic() - before:.1f} s)")
+
+    def play(self) -> None:
+        """Play all scenes; raises AssertionError when something is not as told."""
+        raise NotImplementedError

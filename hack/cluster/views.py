@@ -1,0 +1,117 @@
+"""What a program of the cluster sees of the file system: shell scripts that make a mount namespace and go there.
+
+A *root view* is a root folder of another Debian suite (or the machine's own root) in which a folder of the cluster
+stands at ``/srv``. A *user view* is the machine's own root as an ordinary user of a site finds it: the site's folder
+at ``/srv``, and folders that are closed to others (``/root``) empty but for what the user has to read.
+
+``pivot_root``, not ``chroot``: who is in a chroot may make no user namespace, and rootless containers need one.
+Nothing has to be unmounted: a view goes when its last process ends.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+SEEN_AS = "/srv"
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+SHARED = ("/root", "/home", "/tmp", "/proc", "/sys", "/dev")
+"""proc, sys and dev for the programs; the others as on a real cluster, where login and compute nodes share them.
+
+``/root`` first: it may hold the root folder itself, and all that is mounted there already would be mounted twice.
+"""
+ACCOUNTS = ("passwd", "group")
+MACHINE = "machine-"
+"""Prefix of the site's files for the machine's own root."""
+
+
+def write_accounts(root: Path, folder: Path, users: Mapping[str, int], prefix: str = "") -> None:
+    """Write ``passwd`` and ``group`` of ``root`` into ``folder``, with more users (name -> uid)."""
+    for name, line in (("passwd", "{0}:x:{1}:{1}::/tmp:/bin/sh\n"), ("group", "{0}:x:{1}:\n")):
+        known = root.joinpath("etc", name).read_text()
+        folder.joinpath(f"{prefix}{name}").write_text(known + "".join(line.format(*user) for user in users.items()))
+
+
+def root_view(folder: Path, root: Path, variables: dict[str, str], run: bool = True, first: str = "") -> str:
+    """Write the script with which root runs a program that sees ``folder`` at ``/srv`` of ``root``.
+
+    ``folder`` holds ``etc/passwd``, ``etc/group`` and, with ``run``, what shall be seen as ``/run``. ``first`` is a
+    command for in between, in which ``$R`` is the root and ``$1`` the program.
+    """
+    lines = _root_lines(root, str(folder), run, first)
+    lines.append(_exports(variables))
+    lines.append('exec "$@"')
+    return _script("Runs a program where it sees this folder at /srv.", "unshare --mount", lines)
+
+
+def tool_view(root: Path, uid: int, variables: dict[str, str], run: bool = True) -> str:
+    """Write the script with which an ordinary user, in a user view, runs a tool of ``root``: that of its own name.
+
+    User namespaces take the place of root's rights: in the first the user may mount, in the second it is itself again.
+    """
+    if root == Path("/"):
+        return f'#!/bin/sh\n# Runs the tool that it is named after.\n{_exports(variables)}\nexec "${{0##*/}}" "$@"\n'
+    lines = _root_lines(root, SEEN_AS, run, "")
+    lines.append(_exports(variables))
+    lines.append(f'exec unshare --user --map-user={uid} --map-group={uid} "$@"')
+    return _script(
+        "Runs the tool that it is named after.", "unshare --user --map-root-user --mount", lines, '"${0##*/}"'
+    )
+
+
+def user_view(folder: Path, uid: int, needed: Sequence[Path], variables: dict[str, str]) -> str:
+    """Write the script with which root runs a program as user ``uid``, who may read the folders ``needed``."""
+    lines = [f"mount --bind {_q(folder)} {SEEN_AS}"]
+    lines += [f"mount --bind {SEEN_AS}/etc/{MACHINE}{name} /etc/{name}" for name in ACCOUNTS]
+    kept = {path: closed for path in dict.fromkeys(needed) if (closed := _closed(path))}
+    if kept:
+        lines.append(f"mount -t tmpfs -o mode=755 kept {SEEN_AS}/mnt")
+        for number, path in enumerate(kept):
+            lines.append(f"mkdir {SEEN_AS}/mnt/{number}; mount --rbind {_q(path)} {SEEN_AS}/mnt/{number}")
+        lines += [f"mount -t tmpfs -o mode=755 closed {_q(closed)}" for closed in dict.fromkeys(kept.values())]
+        for number, path in enumerate(kept):
+            lines.append(f"mkdir -p {_q(path)}; mount --move {SEEN_AS}/mnt/{number} {_q(path)}")
+        lines.append(f"umount {SEEN_AS}/mnt")
+    words = " ".join(f"{key}={_q(value)}" for key, value in variables.items())
+    lines.append(f"cd {SEEN_AS}")
+    lines.append(f'exec env -i {words} setpriv --reuid={uid} --regid={uid} --clear-groups "$@"')
+    return _script("Runs a program as the user of this site.", "unshare --mount", lines)
+
+
+def _root_lines(root: Path, folder: str, run: bool, first: str) -> list[str]:
+    """Mount everything and go to the root."""
+    if root == Path("/"):
+        accounts = [f"mount --bind {SEEN_AS}/etc/{name} /etc/{name}" for name in ACCOUNTS]
+        return [f"mount --rbind {_q(folder)} {SEEN_AS}", *accounts]
+    lines = [f"R={_q(root)}", 'mount --rbind "$R" "$R"']
+    lines += [f'mount --rbind {path} "$R{path}"' for path in SHARED]
+    lines.append(f'mount --rbind {_q(folder)} "$R{SEEN_AS}"')
+    lines += [f'mount --bind "$R{SEEN_AS}/etc/{name}" "$R/etc/{name}"' for name in ACCOUNTS]
+    if run:
+        lines.append(f'mount --bind "$R{SEEN_AS}/run" "$R/run"')
+    if first:
+        lines.append(first)
+    lines.append('at=$PWD; cd "$R"; /usr/sbin/pivot_root . .; umount -l .; cd "$at" 2>/dev/null || cd /tmp')
+    return lines
+
+
+def _exports(variables: dict[str, str]) -> str:
+    # PATH: the machine's tools, not our wrappers of the same names
+    return "export " + " ".join(
+        f"{key}={_q(value)}" for key, value in {"PATH": PATH, "LC_ALL": "C", **variables}.items()
+    )
+
+
+def _script(what: str, unshare: str, lines: Sequence[str], program: str = "") -> str:
+    inner = _q("\n".join(lines))
+    return f'#!/bin/sh\n# {what}\nexec {unshare} sh -ec {inner} sh {program}{" " if program else ""}"$@"\n'
+
+
+def _closed(path: Path) -> Path | None:
+    """Give the topmost folder above ``path`` that is closed to other users."""
+    return next((above for above in reversed(path.parents) if not above.stat().st_mode & 0o001), None)
+
+
+def _q(text: Path | str) -> str:
+    return shlex.quote(str(text))

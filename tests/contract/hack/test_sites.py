@@ -1,0 +1,186 @@
+"""The sites of a cluster: real batch systems, each with a user of its own, and nothing left of any of them."""
+
+import contextlib
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster import Cluster
+from cluster.pools import SITES
+from cluster.processes import inside, of_user
+
+pytestmark = pytest.mark.real
+SLURMS = ("slurm-site", "apptainer-site")
+CONDOR_JOB = """\
+executable = /bin/sh
+transfer_executable = false
+should_transfer_files = NO
+arguments = "{home}/job.sh"
+output = {home}/out
+log = {home}/log
+queue
+"""
+
+
+def until(check, timeout=20):
+    end = time.monotonic() + timeout
+    while not (found := check()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture(scope="module")
+def all_sites(state_folder):
+    """Every site that there is, and no Kubernetes."""
+    with Cluster(state_folder / "sites", slurm=None, kube=False, pools=list(SITES)) as cluster:
+        yield cluster
+
+
+def write(site, name, text):
+    """Write a file into the home of the site's user; gives its path as the site sees it."""
+    site.run("sh", "-c", 'cat > ~/"$1"', "sh", name, input=text)
+    return f"/srv/home/{name}"
+
+
+def submit(site, script):
+    """Give a script to the batch system as the site's user."""
+    file = write(site, "job.sh", f"#!/bin/sh\n{script}\n")
+    if site.batch == "slurm":
+        return site.run("sbatch", "--output=/srv/home/out", file)
+    if site.batch == "htcondor":
+        return site.run("condor_submit", "-terse", write(site, "job.sub", CONDOR_JOB.format(home="/srv/home")))
+    return site.run("sh", "-c", "setsid sh ~/job.sh > ~/out 2>&1 < /dev/null &")
+
+
+def output(site):
+    with contextlib.suppress(FileNotFoundError):
+        return (site.folder / "home" / "out").read_text()
+    return ""
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_jobs_run_as_the_sites_user_and_see_its_folder_where_the_submitter_does(all_sites, name):
+    site = all_sites.sites[name]
+    submit(site, "id -u; id -un; wc -c < /srv/home/seed; echo over")
+    uid, user, letters, _ = until(lambda: (text := output(site)).endswith("over\n") and text.split())
+    assert (int(uid), user) == (site.uid, "podbridge-site")
+    assert int(letters) == all_sites.nats.seed(name).stat().st_size > 0
+
+
+def test_a_sites_user_reads_neither_other_sites_nor_the_hubs_credentials(all_sites):
+    site = all_sites.sites["local-site"]
+    for file in (all_sites.nats.seed("hub"), all_sites.sites["slurm-site"].folder / "home" / "seed"):
+        assert "ermission denied" in site.run("cat", str(file), check=False)
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_the_python_packages_and_the_checkout_are_all_that_a_submitter_finds_of_root(all_sites, name):
+    site = all_sites.sites[name]
+    command = site.submitter({})
+    run = command[: command.index("-c")]  # the interpreter, as the submitter is started
+    done = subprocess.run([*run, "-c", "import bridge.config, pydantic"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    cache = Path.home() / ".cache" / "podbridge"
+    if not Path.home().stat().st_mode & 0o001 and cache.exists():
+        seen = set(site.run("ls", "-A", str(cache)).split())
+        assert seen <= {"venv", "roots"}
+
+
+def test_apptainer_runs_containers_without_roots_help(all_sites):
+    site = all_sites.sites["apptainer-site"]
+    assert site.runtime == "apptainer"
+    flags = "--userns --containall --no-home --no-privs --cleanenv --writable-tmpfs --no-init"
+    binds = "--bind /srv/home/data:/data:ro --pwd /data"
+    inner = "id -u; pwd; touch /written && echo wrote; touch /data/x || echo read-only; exit 7"
+    submit(
+        site,
+        f"mkdir -p ~/data; apptainer exec {flags} {binds} /srv/images/busybox sh -c '{inner}' 2>/dev/null\n"
+        "echo code $?",
+    )
+    text = until(lambda: "code" in output(site) and output(site))
+    assert text.split("\n")[:5] == [str(site.uid), "/data", "wrote", "read-only", "code 7"]
+
+
+def test_sites_say_what_runs_containers_there(all_sites):
+    said = {name: site.describe() for name, site in all_sites.sites.items()}
+    assert said["slurm-site"] == "slurm-site: Slurm 24.11, 2 nodes, containers by none"
+    assert said["apptainer-site"] == "apptainer-site: Slurm 26.05, 2 nodes, containers by apptainer"
+    assert said["condor-site"] == "condor-site: HTCondor, containers by none"
+
+
+def test_daemons_of_a_site_are_killed_and_come_back_with_their_jobs(all_sites):
+    site = all_sites.sites["slurm-site"]
+    job = site.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 100").strip()
+
+    def state():
+        return all_sites.site_slurm("slurm-site", "squeue", "-h", "-j", job, "-o", "%T", check=False).strip()
+
+    until(lambda: state() == "RUNNING")
+    # slurmctld writes its jobs down up to five seconds late, and one that is killed before has never heard of them
+    known, since = site.folder / "state" / "job_state", time.time()
+    until(lambda: known.exists() and known.stat().st_mtime > since)
+    before = all_sites.pid("slurm-site-slurmctld")
+    all_sites.kill("slurm-site-slurmctld")
+    assert all_sites.pid("slurm-site-slurmctld") is None
+    all_sites.start_daemon("slurm-site-slurmctld")
+    assert all_sites.pid("slurm-site-slurmctld") not in (None, before)
+    until(lambda: state() == "RUNNING")
+    site.run("scancel", job)
+
+
+def test_condor_comes_back_with_its_queue(all_sites):
+    site = all_sites.sites["condor-site"]
+    submit(site, "sleep 100")
+
+    def queue():
+        return site.run("condor_q", "-af", "ClusterId", "JobStatus", check=False).split()
+
+    job, _ = until(lambda: (found := queue())[1:] == ["2"] and found)
+    all_sites.kill("condor-site-schedd")
+    assert all_sites.pid("condor-site-schedd") is None
+    all_sites.start_daemon("condor-site-schedd")
+    assert queue() == [job, "2"]
+    site.run("condor_rm", job)
+    until(lambda: not queue())
+
+
+def test_nats_server_is_reached_by_websocket_with_tls(all_sites):
+    import ssl
+    import urllib.error
+    import urllib.request
+
+    url = all_sites.nats.websocket_url.replace("wss://", "https://")
+    tls = ssl.create_default_context(cafile=str(all_sites.nats.ca_file))
+    with pytest.raises(urllib.error.HTTPError):  # it speaks TLS, and only WebSocket inside
+        urllib.request.urlopen(url, context=tls, timeout=5)
+    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        urllib.request.urlopen(url, timeout=5)
+
+
+@pytest.mark.parametrize("version", ["26.05", "22.05"])
+def test_nothing_is_left_of_a_site_its_jobs_and_their_containers(state_folder, version):
+    state = state_folder / f"left site {version}"
+    mounts = Path("/proc/mounts").read_text()
+    with Cluster(state, slurm=None, kube=False, pools=["slurm-site", "local-site"], site_slurm=version) as cluster:
+        users = [site.uid for site in cluster.sites.values()]
+        for site in cluster.sites.values():
+            inner = "setsid sleep 4711"
+            if site.runtime == "apptainer":
+                inner = f"apptainer exec --containall --no-home /srv/images/busybox {inner}"
+            submit(site, f"{inner} & wait")
+        for uid in users:
+            until(lambda uid=uid: any("4711" in arguments(pid) for pid in of_user(uid)))
+        assert Path("/proc/mounts").read_text() == mounts
+        folders = [site.folder for site in cluster.sites.values()]
+    assert [of_user(uid) for uid in users] == [[], []]
+    assert [inside(folder, "/srv") for folder in folders] == [[], []]
+    assert Path("/proc/mounts").read_text() == mounts
+
+
+def arguments(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
