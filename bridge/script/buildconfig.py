@@ -110,6 +110,9 @@ class Limits(Part):
     watch_memory: bool = Field(True, description="The script ends a container that outgrows its memory limit.")
     allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags (words for the submit command).")
     allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec (a script that runs outside).")
+    allow_runtime_options: bool = Field(
+        False, description="Honour slurm-job.vk.io/{mpi-flags,singularity-*,enroot-*}: words for the container runtime."
+    )
 
 
 class BuildConfig(Part):

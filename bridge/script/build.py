@@ -1,0 +1,62 @@
+"""The door of this room: a pod becomes a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.script import plan, render
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.references import Objects
+from bridge.script.volumes import inside
+
+TOKEN_MODE = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A script, and what to ask the batch system for. ``memory`` in bytes, times in seconds."""
+
+    script: str
+    cpus: int
+    memory: int
+    gpus: int
+    gpu_resource: str
+    time_limit: float | None
+    flags: list[str]
+    flavor: str
+    grace: float
+
+
+def build(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str) -> Job:
+    """Make the script of a pod for a site; raises ``ScriptError`` and ``MissingReferenceError``."""
+    planned = plan.make(pod, config, objects, node)
+    size = planned.size
+    return Job(
+        script=render.script(planned),
+        cpus=size.cpus,
+        memory=size.memory,
+        gpus=size.gpus,
+        gpu_resource=size.gpu_resource,
+        time_limit=size.time_limit,
+        flags=planned.extras.flags,
+        flavor=size.flavor,
+        grace=planned.grace,
+    )
+
+
+def token_files(pod: Mapping[str, Any], tokens: Mapping[tuple[str, str], str]) -> list[tuple[str, str, int]]:
+    """Give the files of service account tokens for a refresh: path below ``volumes/``, text, mode."""
+    files = []
+    for index, volume in enumerate(pod["spec"].get("volumes") or ()):
+        projected = volume.get("projected") or {}
+        mode = int(projected.get("defaultMode", TOKEN_MODE)) & 0o777
+        for part in projected.get("sources") or ():
+            if (inner := part.get("serviceAccountToken")) is None:
+                continue
+            path = inside(str(inner.get("path") or ""), f"spec.volumes[{index}].projected")
+            token = tokens.get((str(volume["name"]), path))
+            if token is not None:
+                files.append((f"{volume['name']}/{path}", token, mode))
+    return files

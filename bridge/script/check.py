@@ -1,0 +1,140 @@
+"""What no site can honour, whatever its configuration: refused when the pod is created. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bridge.errors import ScriptError
+from bridge.script import environment, mounts, probes, volumes
+from bridge.script.references import containers
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_RESERVED = "pod"
+_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,63}")
+
+
+def problems(pod: Mapping[str, Any]) -> list[str]:
+    """List what stands against the pod: each names the field, its value and what is allowed. Empty: nothing."""
+    found = list(_of_pod(pod["spec"]))
+    found += _of_volumes(pod["spec"])
+    for where, container in containers(pod["spec"]):
+        found += _of_container(where, container)
+    return found
+
+
+def _refused(where: str, value: Any, allowed: str) -> str:
+    return f"{where}: {value!r} is not allowed on a pool; allowed: {allowed}"
+
+
+def _of_pod(spec: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("hostPID", "hostIPC"):
+        if spec.get(key):
+            yield _refused(f"spec.{key}", True, "false")
+    if spec.get("shareProcessNamespace"):
+        yield _refused("spec.shareProcessNamespace", True, "false")
+    if spec.get("hostAliases"):
+        yield _refused("spec.hostAliases", spec["hostAliases"][0].get("ip"), "none: names are the machine's")
+    if spec.get("dnsConfig") or spec.get("dnsPolicy") == "None":
+        yield _refused("spec.dnsConfig", spec.get("dnsPolicy"), "none: name servers are the machine's")
+    if spec.get("resourceClaims"):
+        yield _refused("spec.resourceClaims", spec["resourceClaims"][0].get("name"), "extended resources")
+    if spec.get("ephemeralContainers"):
+        yield _refused("spec.ephemeralContainers", spec["ephemeralContainers"][0].get("name"), "none")
+    operating = (spec.get("os") or {}).get("name")
+    if operating not in (None, "linux"):
+        yield _refused("spec.os.name", operating, "linux")
+    context = spec.get("securityContext") or {}
+    yield from _identity("spec.securityContext", context)
+    for key in ("sysctls", "windowsOptions", "supplementalGroups"):
+        if context.get(key):
+            yield _refused(f"spec.securityContext.{key}", context[key], "none")
+
+
+def _identity(where: str, context: Mapping[str, Any]) -> Iterator[str]:
+    user = context.get("runAsUser")
+    if user is not None and context.get("runAsNonRoot") and int(user) == 0:
+        yield _refused(f"{where}.runAsUser", user, "another user, as runAsNonRoot is true")
+
+
+def _of_volumes(spec: Mapping[str, Any]) -> Iterator[str]:
+    seen: set[str] = set()
+    for index, volume in enumerate(spec.get("volumes") or ()):
+        where, name = f"spec.volumes[{index}]", str(volume.get("name") or "")
+        if not _NAME.fullmatch(name) or name in seen:
+            yield _refused(f"{where}.name", name, "a DNS label, once")
+        seen.add(name)
+        kinds = [key for key, value in volume.items() if key != "name" and value is not None]
+        if len(kinds) != 1 or kinds[0] not in volumes.ALLOWED:
+            yield _refused(f"{where} ({name})", ", ".join(sorted(kinds)) or None, ", ".join(volumes.ALLOWED))
+        for part in (volume.get("projected") or {}).get("sources") or ():
+            others = sorted(set(part) - {"configMap", "secret", "downwardAPI", "serviceAccountToken"})
+            if others:
+                yield _refused(
+                    f"{where}.projected.sources", others[0], "configMap, secret, downwardAPI, serviceAccountToken"
+                )
+
+
+def _of_container(where: str, container: Mapping[str, Any]) -> Iterator[str]:
+    name = str(container.get("name") or "")
+    if not _NAME.fullmatch(name) or name == _RESERVED:
+        yield _refused(f"{where}.name", name, f"a DNS label other than {_RESERVED!r}")
+    for key in ("stdin", "tty"):
+        if container.get(key):
+            yield _refused(f"{where}.{key}", True, "false")
+    if container.get("volumeDevices"):
+        yield _refused(f"{where}.volumeDevices", container["volumeDevices"][0].get("name"), "volumeMounts")
+    policy = container.get("restartPolicy")
+    if policy is not None and not (policy == "Always" and where.startswith("spec.init")):
+        yield _refused(f"{where}.restartPolicy", policy, "Always, and on init containers alone")
+    if container.get("restartPolicyRules"):
+        yield _refused(f"{where}.restartPolicyRules", "rules", "none")
+    yield from _of_context(where, container.get("securityContext") or {})
+    yield from _of_mounts(where, container)
+    for index, entry in enumerate(container.get("env") or ()):
+        if not environment.NAME.fullmatch(str(entry.get("name") or "")):
+            yield _refused(f"{where}.env[{index}].name", entry.get("name"), "letters, digits and _, no digit first")
+    yield from _of_handlers(where, container)
+
+
+def _of_context(where: str, context: Mapping[str, Any]) -> Iterator[str]:
+    place = f"{where}.securityContext"
+    if context.get("privileged"):
+        yield _refused(f"{place}.privileged", True, "false")
+    added = (context.get("capabilities") or {}).get("add")
+    if added:
+        yield _refused(f"{place}.capabilities.add", added, "none")
+    if context.get("procMount") not in (None, "Default"):
+        yield _refused(f"{place}.procMount", context["procMount"], "Default")
+    if context.get("windowsOptions"):
+        yield _refused(f"{place}.windowsOptions", "options", "none")
+    yield from _identity(place, context)
+
+
+def _of_mounts(where: str, container: Mapping[str, Any]) -> Iterator[str]:
+    for index, entry in enumerate(container.get("volumeMounts") or ()):
+        place = f"{where}.volumeMounts[{index}]"
+        try:
+            mounts.place_of(str(entry.get("mountPath") or ""), f"{place}.mountPath")
+            if entry.get("subPath"):
+                volumes.inside(str(entry["subPath"]), f"{place}.subPath")
+        except ScriptError as error:
+            yield str(error)
+        if entry.get("mountPropagation") not in (None, "None"):
+            yield _refused(f"{place}.mountPropagation", entry["mountPropagation"], "None")
+        if entry.get("recursiveReadOnly") not in (None, "Disabled", "IfPossible"):
+            yield _refused(f"{place}.recursiveReadOnly", entry["recursiveReadOnly"], "Disabled, IfPossible")
+
+
+def _of_handlers(where: str, container: Mapping[str, Any]) -> Iterator[str]:
+    ports = probes.named_ports(container)
+    lifecycle = container.get("lifecycle") or {}
+    if lifecycle.get("stopSignal") not in (None, "SIGTERM"):
+        yield _refused(f"{where}.lifecycle.stopSignal", lifecycle["stopSignal"], "SIGTERM")
+    try:
+        probes.make(container, where, ports, 0, {})
+        for hook in ("postStart", "preStop"):
+            probes.action(lifecycle.get(hook), f"{where}.lifecycle.{hook}", ports)
+    except ScriptError as error:
+        yield str(error)

@@ -1,0 +1,166 @@
+"""The environment of a container, as a kubelet would make it, and ``$(NAME)`` in what is given to its process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from bridge.errors import ScriptError
+from bridge.script import references
+from bridge.script.quoting import ADDRESS, clean
+from bridge.script.references import Objects
+from bridge.workload import quantity
+
+Environment = dict[str, str]
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+_SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
+FIELDS = (
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "metadata.labels['<key>']",
+    "metadata.annotations['<key>']",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+)
+_ADDRESSES = ("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs")
+
+
+def expand(text: str, environment: Mapping[str, str]) -> str:
+    """Replace ``$(NAME)`` by its value and ``$$`` by ``$``; a name that is not set stays as it stands."""
+    if "$" not in text:
+        return text
+
+    def replacement(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name is None:
+            return "$"
+        return environment.get(name, match.group())
+
+    return _REFERENCE.sub(replacement, text)
+
+
+def field(pod: Mapping[str, Any], path: str, node: str, where: str) -> str:
+    """Read a field of the pod, as the downward API does."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    if path in ("metadata.name", "metadata.namespace", "metadata.uid"):
+        return str(metadata.get(path[9:]) or "")
+    if path == "spec.nodeName":
+        return node
+    if path == "spec.serviceAccountName":
+        return str(spec.get("serviceAccountName") or "default")
+    if path in _ADDRESSES:
+        return ADDRESS
+    if match := _SUBSCRIPT.fullmatch(path):
+        return clean(str((metadata.get(match.group(1)) or {}).get(match.group(2), "")), where)
+    raise ScriptError(f"{where}: {path!r} is not allowed; allowed: {', '.join(FIELDS)}")
+
+
+def resource(
+    container: Mapping[str, Any], source: Mapping[str, Any], machine: Mapping[str, Decimal], where: str
+) -> str:
+    """Read a request or limit, divided and rounded up; what is not stated is what the job gets (``machine``)."""
+    kind, _, name = str(source.get("resource") or "").partition(".")
+    if kind not in ("limits", "requests") or not name:
+        raise ScriptError(f"{where}: resource {source.get('resource')!r} is not allowed; allowed: limits.*, requests.*")
+    resources = container.get("resources") or {}
+    stated = (resources.get(kind) or {}).get(name)
+    if stated is None and kind == "requests":
+        stated = (resources.get("limits") or {}).get(name)
+    try:
+        if stated is not None:
+            value = quantity.parse(stated)
+        else:
+            value = machine.get(name, Decimal(0)) if kind == "limits" else Decimal(0)
+        divisor = quantity.parse(source.get("divisor") or "1") or Decimal(1)
+    except ValueError as error:
+        raise ScriptError(f"{where}: {error}") from error
+    return str(quantity.whole(value / divisor))
+
+
+def make(
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+    where: str,
+    objects: Objects,
+    node: str,
+    machine: Mapping[str, Decimal],
+) -> Environment:
+    """Make the variables in order: ``envFrom`` first, then ``env``, each of which may use those before it.
+
+    Keys of ``envFrom`` that are no names of variables are left out, as a kubelet does.
+    """
+    environment: Environment = {}
+    for index, entry in enumerate(container.get("envFrom") or ()):
+        place = f"{where}.envFrom[{index}]"
+        prefix = str(entry.get("prefix") or "")
+        data: dict[str, bytes] | None = None
+        if source := entry.get("configMapRef"):
+            data = references.configmap_data(
+                objects, str(source.get("name")), place, optional=bool(source.get("optional")), binary=False
+            )
+        elif source := entry.get("secretRef"):
+            data = references.secret_data(
+                objects, str(source.get("name")), place, optional=bool(source.get("optional"))
+            )
+        for key, value in sorted((data or {}).items()):
+            if NAME.fullmatch(prefix + key):
+                environment[prefix + key] = _text(value, f"{place}, key {key!r}")
+    for index, entry in enumerate(container.get("env") or ()):
+        place = f"{where}.env[{index}]"
+        name = str(entry.get("name") or "")
+        if not NAME.fullmatch(name):
+            raise ScriptError(f"{place}.name: {name!r} is not allowed; allowed: letters, digits and _, no digit first")
+        source = entry.get("valueFrom")
+        if not source:
+            text = clean(str(entry.get("value") or ""), f"{place}.value")
+            environment[name] = expand(text, environment)
+            continue
+        found = _from(pod, container, source, place, objects, node, machine)
+        if found is not None:
+            environment[name] = found
+    return environment
+
+
+def _from(
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+    source: Mapping[str, Any],
+    place: str,
+    objects: Objects,
+    node: str,
+    machine: Mapping[str, Decimal],
+) -> str | None:
+    value: bytes | None
+    if inner := source.get("fieldRef"):
+        return field(pod, str(inner.get("fieldPath") or ""), node, f"{place}.valueFrom.fieldRef.fieldPath")
+    if inner := source.get("resourceFieldRef"):
+        return resource(container, inner, machine, f"{place}.valueFrom.resourceFieldRef")
+    if inner := source.get("configMapKeyRef"):
+        optional, name = bool(inner.get("optional")), str(inner.get("name"))
+        data = references.configmap_data(objects, name, place, optional=optional, binary=False)
+        value = references.one_key(data, str(inner.get("key")), f"ConfigMap {name!r}", place, optional=optional)
+    elif inner := source.get("secretKeyRef"):
+        optional, name = bool(inner.get("optional")), str(inner.get("name"))
+        data = references.secret_data(objects, name, place, optional=optional)
+        value = references.one_key(data, str(inner.get("key")), f"Secret {name!r}", place, optional=optional)
+    else:
+        raise ScriptError(
+            f"{place}.valueFrom: {', '.join(sorted(source))} is not allowed; "
+            f"allowed: fieldRef, resourceFieldRef, configMapKeyRef, secretKeyRef"
+        )
+    return None if value is None else _text(value, place)
+
+
+def _text(value: bytes, where: str) -> str:
+    try:
+        return clean(value.decode(), where)
+    except UnicodeDecodeError as error:
+        raise ScriptError(f"{where}: the value is not UTF-8: it can't be an environment variable") from error

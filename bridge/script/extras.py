@@ -1,0 +1,120 @@
+"""What users of the interLink Slurm plugin ask for in annotations, under the site's permission; image pull secrets."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.errors import ScriptError
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.quoting import clean
+from bridge.script.references import Objects
+from bridge.script.volumes import may_use
+
+_DOCKER_JSON, _DOCKER_CFG = ".dockerconfigjson", ".dockercfg"
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """``flags``: words for the submit command. ``options``: words for the runtime, before the image.
+
+    ``mpi``: ``None``, or the words after ``mpiexec -np <tasks>`` that stand before each main container's command line.
+    ``pre_exec``: a script that runs outside of containers before anything else. ``workdir``: where emptyDir volumes
+    live instead of the site's usual place.
+    """
+
+    flags: list[str]
+    options: list[str]
+    mpi: list[str] | None
+    pre_exec: str
+    image_root: str
+    workdir: str
+
+
+_NOTHING = Extras([], [], None, "", "", "")
+
+
+def read(pod: Mapping[str, Any], config: BuildConfig) -> Extras:
+    """Read the annotations; raises ``ScriptError`` for one that the site does not allow."""
+    annotations = pod["metadata"].get("annotations") or {}
+    asked = {key: str(value) for key, value in annotations.items() if key.startswith(names.SITE_PREFIX) and value}
+    if not asked:
+        return _NOTHING
+    limits, kind = config.limits, config.runtime.kind
+    allowed = {
+        names.FLAGS: (limits.allow_user_flags, "allow_user_flags"),
+        names.MPI_FLAGS: (limits.allow_runtime_options, "allow_runtime_options"),
+        names.SINGULARITY_OPTIONS: (limits.allow_runtime_options, "allow_runtime_options"),
+        names.SINGULARITY_MOUNTS: (limits.allow_runtime_options, "allow_runtime_options"),
+        names.ENROOT_OPTIONS: (limits.allow_runtime_options, "allow_runtime_options"),
+        names.ENROOT_MOUNTS: (limits.allow_runtime_options, "allow_runtime_options"),
+        names.PRE_EXEC: (limits.allow_pre_exec, "allow_pre_exec"),
+    }
+    for key, value in asked.items():
+        clean(value, f"annotation {key}")
+        if key in allowed and not allowed[key][0]:
+            raise ScriptError(f"annotation {key} is not allowed at this site (limits.{allowed[key][1]} is false)")
+    options: list[str] = []
+    if kind in ("apptainer", "singularity"):
+        options = _words(asked, names.SINGULARITY_MOUNTS) + _words(asked, names.SINGULARITY_OPTIONS)
+    elif kind == "enroot":
+        options = _words(asked, names.ENROOT_MOUNTS) + _words(asked, names.ENROOT_OPTIONS)
+    workdir = asked.get(names.JOB_WORKDIR, "")
+    if workdir and not may_use(workdir, config):
+        raise ScriptError(
+            f"annotation {names.JOB_WORKDIR}: {workdir!r} is not allowed; allowed at this site: below "
+            f"{', '.join(config.volumes.host_paths) or 'no path'}"
+        )
+    mpi = None
+    if names.MPI_FLAGS in asked:
+        mpi = [] if asked[names.MPI_FLAGS] == "true" else _words(asked, names.MPI_FLAGS)
+    return Extras(
+        flags=_words(asked, names.FLAGS),
+        options=options,
+        mpi=mpi,
+        pre_exec=asked.get(names.PRE_EXEC, ""),
+        image_root=asked.get(names.IMAGE_ROOT, ""),
+        workdir=workdir,
+    )
+
+
+def _words(asked: Mapping[str, str], key: str) -> list[str]:
+    try:
+        return shlex.split(asked.get(key, ""))
+    except ValueError as error:
+        raise ScriptError(f"annotation {key}: {error}") from error
+
+
+def pull_secret(pod: Mapping[str, Any], objects: Objects) -> bytes:
+    """Merge the image pull secrets into one docker ``config.json``; empty where there is none."""
+    auths: dict[str, Any] = {}
+    for reference in pod["spec"].get("imagePullSecrets") or ():
+        data = (objects.secrets.get(str(reference.get("name"))) or {}).get("data") or {}
+        try:
+            if _DOCKER_JSON in data:
+                found = json.loads(base64.b64decode(data[_DOCKER_JSON])).get("auths") or {}
+            elif _DOCKER_CFG in data:
+                found = json.loads(base64.b64decode(data[_DOCKER_CFG]))
+            else:
+                continue
+            # the first secret that names a registry wins, as for a kubelet
+            auths = {**{str(k): _login(v) for k, v in found.items()}, **auths}
+        except (binascii.Error, ValueError, AttributeError) as error:
+            raise ScriptError(
+                f"spec.imagePullSecrets: Secret {reference.get('name')!r} does not hold a docker configuration"
+            ) from error
+    return json.dumps({"auths": auths}).encode() if auths else b""
+
+
+def _login(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a login with ``auth``, which is what every runtime reads."""
+    if "auth" in entry or "username" not in entry:
+        return dict(entry)
+    pair = f"{entry['username']}:{entry.get('password', '')}"
+    return {**entry, "auth": base64.b64encode(pair.encode()).decode()}

@@ -1,0 +1,84 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034
+# Clock, state files, waking up. The working directory is the job's folder throughout; paths are relative to it.
+
+# tools such as pivot_root live there, and a batch system's users have rarely more than /usr/bin
+export PATH="${PATH:-/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
+
+declare -a STATE REASON PID BEGAN ENDED LAST CODE RESTARTS UP READY DIRTY NEXT BACKOFF WHY_KILLED
+declare -a KILL_AT STEP HOOK OVER
+declare -A PROBE PROBE_AT PROBE_PID PROBE_UNTIL PROBE_GOOD PROBE_BAD
+POD_REASON='' POD_MESSAGE='' STAGE=init WAKE=''
+
+# NOW: centiseconds that only go forward. TIME: seconds since 1970.
+clock() {
+    local up
+    read -r up _ </proc/uptime
+    up=${up/./}
+    NOW=$((10#$up))
+    printf -v TIME '%(%s)T' -1
+}
+
+nap() {
+    if [[ $WAKE ]]; then
+        read -r -t 0.2 -n 1 -u "$WAKE" _
+    else
+        sleep 0.2
+    fi
+}
+
+# Tell the submitter that something of this job is new.
+announce() {
+    : >"../../changed/${PWD##*/}"
+} 2>/dev/null
+
+# pod_state PHASE: write state/pod.json.
+pod_state() {
+    local finished=null
+    [[ $1 == Running ]] || finished=$TIME
+    printf '{"phase":"%s","reason":"%s","message":"%s","host":"%s","ip":"%s","startedAt":%s,"finishedAt":%s}\n' \
+        "$1" "$POD_REASON" "$POD_MESSAGE" "$HOST" "$ADDRESS" "$POD_BEGAN" "$finished" >state/.new/pod
+    # twice: a signal to everything may have hit mv itself
+    mv -f state/.new/pod state/pod.json || mv -f state/.new/pod state/pod.json
+    announce
+}
+
+# Write the state of every container that has changed, all at once.
+flush() {
+    local i any=''
+    for i in "${!DIRTY[@]}"; do
+        printf '{"state":"%s","reason":"%s","startedAt":%s,"ended":%s,"restarts":%d,"started":%s,"ready":%s,"last":%s}\n' \
+            "${STATE[i]}" "${REASON[i]}" "${BEGAN[i]}" "${ENDED[i]}" "${RESTARTS[i]}" "${UP[i]}" "${READY[i]}" \
+            "${LAST[i]}" >"state/.new/${NAME[i]}.json"
+        any=1
+    done
+    DIRTY=()
+    if [[ $any ]]; then
+        mv -f state/.new/*.json state/ || mv -f state/.new/*.json state/
+        announce
+    fi
+}
+
+# Words that may stand in JSON: what a host or a submitter says is not trusted either.
+safe() {
+    local text=${1//[^A-Za-z0-9.:_-]/}
+    printf '%s' "${text:0:255}"
+}
+
+find_address() {
+    local text
+    HOST=$(safe "${HOSTNAME:-unknown}")
+    text=$(ip -4 route get 192.0.2.1 2>/dev/null)
+    if [[ $text =~ \ src\ ([0-9.]+) ]]; then
+        ADDRESS=${BASH_REMATCH[1]}
+    else
+        text=$(hostname -I 2>/dev/null)
+        ADDRESS=$(safe "${text%% *}")
+    fi
+    ADDRESS=${ADDRESS:-127.0.0.1}
+}
+
+# note TEXT: a line for the site's people, in script.log.
+note() {
+    printf '%(%Y-%m-%dT%H:%M:%S%z)T %s\n' -1 "$1"
+}

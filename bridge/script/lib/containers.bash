@@ -1,0 +1,293 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034
+# One container: begin, end, begin again. Containers are numbers; what is known of each stands in arrays.
+
+# The state of everything before anything has begun.
+set_up_containers() {
+    local i
+    for i in "${!NAME[@]}"; do
+        STATE[i]=waiting REASON[i]=PodInitializing BEGAN[i]=null ENDED[i]=null LAST[i]=null CODE[i]=''
+        RESTARTS[i]=0 UP[i]=false READY[i]=false DIRTY[i]=1 PID[i]='' STEP[i]='' OVER[i]='' BACKOFF[i]=0
+    done
+}
+
+# begin I: start the container's process. It is "running" once the runtime has said so (run/<name>.go).
+begin() {
+    local i=$1 name
+    name=${NAME[i]}
+    rm -f "run/$name.go" "run/$name.why"
+    if [[ -e logs/$name.log && ${ENDED[i]} != null ]]; then
+        mv -f "logs/$name.log" "logs/$name.previous.log"
+        [[ -e logs/$name.index ]] && mv -f "logs/$name.index" "logs/$name.previous.index"
+    fi
+    : >>"logs/$name.log"
+    : >"run/$name.message"
+    chmod 666 "run/$name.message"
+    if [[ ${ENDED[i]} != null ]]; then
+        LAST[i]=${ENDED[i]} ENDED[i]=null
+        RESTARTS[i]=$((RESTARTS[i] + 1))
+    fi
+    STATE[i]=waiting REASON[i]=ContainerCreating BEGAN[i]=null UP[i]=false READY[i]=false CODE[i]=''
+    STEP[i]=creating KILL_AT[i]='' WHY_KILLED[i]='' HOOK[i]='' NEXT[i]='' DIRTY[i]=1
+    OOM_BEFORE=$(oom_count)
+    (
+        [[ $WAKE ]] && exec {WAKE}>&-
+        trap - TERM INT HUP EXIT
+        exec </dev/null >>"logs/$name.log" 2>&1
+        runtime_start "$i"
+    ) &
+    PID[i]=$!
+}
+
+# go NAME: called by a runtime, just before the container's own process takes over.
+go() {
+    : >"run/$1.go"
+    [[ -p run/wake ]] && printf . >run/wake
+} 2>/dev/null
+
+# cannot NAME CODE REASON MESSAGE: called by a runtime that can't start the container; ends this process.
+cannot() {
+    printf '%s\n%s\n' "$3" "$4" >"run/$1.why"
+    printf '%s\n' "$4" >&2
+    exit "$2"
+}
+
+# The container's process is there.
+has_begun() {
+    local i=$1
+    STATE[i]=running REASON[i]='' BEGAN[i]=$TIME STEP[i]=running DIRTY[i]=1
+    BEGAN_AT[i]=$NOW
+    if declare -F "post_start_$i" >/dev/null; then
+        in_background "post_start_$i"
+        HOOK[i]=$!
+    fi
+    set_up_probes "$i"
+}
+
+# in_background WORDS...: a group of processes of its own, so that it can be ended as one.
+in_background() {
+    set -m
+    (
+        [[ $WAKE ]] && exec {WAKE}>&-
+        trap - TERM INT HUP EXIT
+        "$@"
+    ) </dev/null >/dev/null 2>&1 &
+    set +m
+}
+
+# end_group PID: end what in_background began.
+end_group() {
+    kill -KILL -- "-$1"
+} 2>/dev/null
+
+# One look at a container: has it begun, has it ended, is it time to kill it or to begin it again?
+tend() {
+    local i=$1
+    case ${STEP[i]} in
+    '' | over) return ;;
+    backoff)
+        if ((NOW >= NEXT[i])); then
+            begin "$i"
+        fi
+        return
+        ;;
+    esac
+    if [[ ${STEP[i]} == creating && -e run/${NAME[i]}.go ]]; then
+        has_begun "$i"
+    fi
+    if ! kill -0 "${PID[i]}" 2>/dev/null; then
+        reap "$i"
+        return
+    fi
+    if [[ ${HOOK[i]} ]] && ! kill -0 "${HOOK[i]}" 2>/dev/null; then
+        hook_over "$i"
+    fi
+    if [[ ${KILL_AT[i]} ]] && ((NOW >= KILL_AT[i])); then
+        kill_now "$i"
+    fi
+    if [[ ${STEP[i]} == running ]]; then
+        probe_all "$i"
+    fi
+}
+
+# ask_to_end I GRACE [WHY]: preStop, TERM, and KILL after GRACE centiseconds. A second call can only shorten the time.
+ask_to_end() {
+    local i=$1 at=$((NOW + $2))
+    case ${STEP[i]} in
+    '')
+        OVER[i]=1
+        return
+        ;;
+    over) return ;;
+    backoff)
+        finish_waiting "$i"
+        return
+        ;;
+    esac
+    [[ ${3-} && ! ${WHY_KILLED[i]} ]] && WHY_KILLED[i]=$3
+    if [[ ! ${KILL_AT[i]} ]] || ((at < KILL_AT[i])); then
+        KILL_AT[i]=$at
+    fi
+    case ${STEP[i]} in
+    stopping | terminating) return ;;
+    esac
+    stop_probes "$i"
+    if [[ ${READY[i]} == true ]]; then
+        READY[i]=false DIRTY[i]=1
+    fi
+    if [[ ${HOOK[i]} ]]; then
+        end_group "${HOOK[i]}"
+        HOOK[i]=''
+    fi
+    if [[ ${STEP[i]} == running ]] && declare -F "pre_stop_$i" >/dev/null && (($2 > 0)); then
+        STEP[i]=stopping
+        in_background "pre_stop_$i"
+        HOOK[i]=$!
+    else
+        terminate "$i"
+    fi
+}
+
+terminate() {
+    STEP[$1]=terminating
+    runtime_signal "$1" TERM
+}
+
+kill_now() {
+    local i=$1
+    if [[ ${HOOK[i]} ]]; then
+        end_group "${HOOK[i]}"
+        HOOK[i]=''
+    fi
+    if [[ ${STEP[i]} == stopping ]]; then
+        # preStop took all the time: two seconds for the process itself, as a kubelet gives
+        KILL_AT[i]=$((NOW + 200))
+        terminate "$i"
+        return
+    fi
+    KILL_AT[i]=$((NOW + 500))
+    runtime_signal "$i" KILL
+}
+
+# A hook has ended: postStart lets the container be started, or kills it; preStop lets TERM be sent.
+hook_over() {
+    local i=$1 code
+    wait "${HOOK[i]}"
+    code=$?
+    HOOK[i]=''
+    if [[ ${STEP[i]} == stopping ]]; then
+        ((KILL_AT[i] < NOW + 200)) && KILL_AT[i]=$((NOW + 200))
+        terminate "$i"
+    elif ((code != 0)); then
+        note "${NAME[i]}: postStart failed ($code)"
+        ask_to_end "$i" "$GRACE" PostStartHookError
+    fi
+}
+
+# The container's process has ended: write down how, and decide whether it begins again.
+reap() {
+    local i=$1 code name signal=0 reason
+    name=${NAME[i]}
+    wait "${PID[i]}"
+    code=$?
+    runtime_code "$i" "$code"
+    code=$RESULT
+    runtime_clean "$i"
+    kill_session "${PID[i]}"
+    PID[i]=''
+    stop_probes "$i"
+    if [[ ${HOOK[i]} ]]; then
+        end_group "${HOOK[i]}"
+        HOOK[i]=''
+    fi
+    if ((code > 128 && code <= 192)); then
+        signal=$((code - 128))
+    fi
+    reason=Error
+    ((code == 0)) && reason=Completed
+    if [[ -s run/$name.why ]]; then
+        read -r reason <"run/$name.why"
+        reason=$(safe "$reason")
+    elif [[ ${WHY_KILLED[i]} == OOMKilled ]]; then
+        reason=OOMKilled code=137 signal=9
+    elif ((signal == 9)) && runtime_oom "$i"; then
+        reason=OOMKilled
+    fi
+    [[ ${STATE[i]} == running ]] || BEGAN[i]=$TIME
+    ENDED[i]="{\"exitCode\":$code,\"signal\":$signal,\"reason\":\"$reason\",\"startedAt\":${BEGAN[i]},\"finishedAt\":$TIME}"
+    CODE[i]=$code
+    keep_message "$i"
+    index_log "$i" "$TIME"
+    STATE[i]=terminated REASON[i]=$reason UP[i]=false READY[i]=false DIRTY[i]=1
+    if begins_again "$i"; then
+        back_off "$i"
+    else
+        STEP[i]=over OVER[i]=1
+    fi
+}
+
+begins_again() {
+    local i=$1
+    [[ $STOPPING ]] && return 1
+    [[ ${KIND[i]} == sidecar && $STAGE != last ]] && return 0
+    case ${KIND[i]}.$RESTART_POLICY in
+    main.Always) return 0 ;;
+    main.OnFailure | init.Always | init.OnFailure) ((CODE[i] != 0)) ;;
+    *) return 1 ;;
+    esac
+}
+
+# The first new beginning comes at once, then after 10 s, 20 s and so on up to 5 min; ten good minutes are forgiven.
+back_off() {
+    local i=$1 wait
+    wait=${BACKOFF[i]}
+    if ((NOW - ${BEGAN_AT[i]:-NOW} >= 60000)); then
+        wait=0
+    fi
+    NEXT[i]=$((NOW + wait))
+    if ((wait == 0)); then
+        BACKOFF[i]=$FIRST_BACKOFF
+    else
+        STATE[i]=waiting REASON[i]=CrashLoopBackOff LAST[i]=${ENDED[i]} DIRTY[i]=1
+        BACKOFF[i]=$((wait * 2 > 30000 ? 30000 : wait * 2))
+    fi
+    STEP[i]=backoff
+}
+
+# A container that waits for its next beginning will not begin again.
+finish_waiting() {
+    local i=$1
+    STATE[i]=terminated STEP[i]=over OVER[i]=1 DIRTY[i]=1 REASON[i]=Error
+    ((CODE[i] == 0)) && REASON[i]=Completed
+}
+
+# kill_session PID: what the container's process left behind goes with it.
+kill_session() {
+    local left
+    left=$(ps -o pid= -s "$1" 2>/dev/null)
+    # shellcheck disable=SC2086
+    [[ $left ]] && kill -KILL $left 2>/dev/null
+}
+
+# keep_message I: the first 4096 bytes of the termination message, or the end of the log.
+keep_message() {
+    local i=$1 name
+    name=${NAME[i]}
+    if [[ -s run/$name.message ]]; then
+        head -c 4096 "run/$name.message" >"termination/.new"
+    elif [[ -s run/$name.why ]]; then
+        tail -n +2 "run/$name.why" | head -c 4096 >"termination/.new"
+    elif [[ ${FALLBACK[i]} && ${CODE[i]} != 0 ]]; then
+        tail -n 80 "logs/$name.log" | tail -c 2048 >"termination/.new"
+    else
+        : >"termination/.new"
+    fi
+    mv -f termination/.new "termination/$name"
+}
+
+# index_log I TIME: how long the log was when.
+index_log() {
+    local name=${NAME[$1]} size
+    size=$(stat -c %s "logs/$name.log" 2>/dev/null) || return
+    printf '%s %s\n' "$size" "$2" >>"logs/$name.index"
+}

@@ -1,0 +1,205 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034
+# The pod: init containers one after the other, then all others, then the end.
+
+declare -a BEGAN_AT
+declare -A HOST_PATH
+STOPPING='' CURRENT=0 FORCED='' STOP_BY=''
+FIRST_BACKOFF=$((${PODBRIDGE_FIRST_BACKOFF_SECONDS:-10} * 100))
+
+main() {
+    set_up || exit 1
+    if ! prepare; then
+        refuse
+    fi
+    while :; do
+        clock
+        look_for_stop
+        local i
+        for i in "${!NAME[@]}"; do
+            tend "$i"
+        done
+        advance
+        watch
+        flush
+        [[ $STAGE == end ]] && break
+        nap
+    done
+    finish
+}
+
+set_up() {
+    clock
+    POD_BEGAN=$TIME
+    mkdir -p state/.new logs run termination volumes scratch control work || return 1
+    trap 'STOP_BY=${STOP_BY:-signal}' TERM INT
+    trap ':' HUP
+    trap 'died' EXIT
+    if mkfifo run/wake 2>/dev/null; then
+        { exec {WAKE}<>run/wake; } 2>/dev/null || WAKE=''
+    fi
+    PAGE=$(($(getconf PAGESIZE 2>/dev/null || echo 4096) / 1024))
+    find_address
+    set_up_containers
+    DEADLINE_AT=${DEADLINE:+$((NOW + DEADLINE))}
+    flush
+    pod_state Running
+}
+
+# What must be right before anything begins; REFUSED says what was not.
+prepare() {
+    REFUSED=FailedMount
+    POD_MESSAGE='a volume could not be made'
+    make_scratch && write_volumes && host_paths || return 1
+    REFUSED=RuntimeNotFound POD_MESSAGE='the container runtime is not there'
+    runtime_check || return 1
+    REFUSED=ProbeNotPossible POD_MESSAGE='a program that a probe needs (curl for https, grpc_health_probe for grpc) is not there'
+    local program
+    for program in "${NEEDS[@]}"; do
+        type -P -- "$program" >/dev/null || return 1
+    done
+    REFUSED=PreExecFailed POD_MESSAGE='the script of the annotation pre-exec failed'
+    before_all || return 1
+    POD_MESSAGE=''
+}
+
+refuse() {
+    local i
+    note "refused: $REFUSED"
+    POD_REASON=$REFUSED STOPPING=1 FORCED=Failed
+    STAGE=end
+}
+
+# control/stop holds "<seconds> <Reason>"; a later, shorter time counts too.
+look_for_stop() {
+    local seconds reason
+    if [[ -e control/stop ]]; then
+        read -r seconds reason <control/stop
+        if [[ $seconds =~ ^[0-9]+ ]]; then
+            seconds=${BASH_REMATCH[0]}
+            reason=$(safe "${reason:-Deleted}")
+            if [[ ! $STOPPING ]]; then
+                POD_REASON=$reason
+                [[ $reason == Deleted ]] || FORCED=Failed
+            fi
+            stop_pod $((10#$seconds * 100)) "$reason"
+        fi
+    elif [[ $STOP_BY && ! $STOPPING ]]; then
+        POD_REASON=Terminated FORCED=Failed
+        stop_pod "$GRACE" Terminated
+    elif [[ $DEADLINE_AT && ! $STOPPING ]] && ((NOW >= DEADLINE_AT)); then
+        POD_REASON=DeadlineExceeded FORCED=Failed
+        POD_MESSAGE='the pod was active for longer than its activeDeadlineSeconds'
+        stop_pod "$GRACE" DeadlineExceeded
+    fi
+}
+
+# stop_pod GRACE REASON: every container is asked to end, sidecars after the others.
+stop_pod() {
+    local i at=$((NOW + $1))
+    if [[ ! $STOPPING ]]; then
+        note "stopping: $2"
+        STOPPING=1 STOP_AT=$at
+        [[ $2 == Evicted ]] && FORCED=Failed
+    elif ((at < STOP_AT)); then
+        STOP_AT=$at
+    else
+        return 0
+    fi
+    for i in "${!NAME[@]}"; do
+        [[ ${KIND[i]} == sidecar && $STAGE != last ]] || ask_to_end "$i" $((STOP_AT - NOW))
+    done
+    [[ $STAGE == init || $STAGE == main ]] && STAGE=stop
+}
+
+# Go on where what was waited for has happened.
+advance() {
+    local i
+    case $STAGE in
+    init)
+        while ((CURRENT < ${#NAME[@]})) && [[ ${KIND[CURRENT]} != main ]]; do
+            i=$CURRENT
+            if [[ ! ${STEP[i]} ]]; then
+                begin "$i"
+                return
+            elif [[ ${KIND[i]} == sidecar ]]; then
+                [[ ${UP[i]} == true ]] || return
+            elif [[ ! ${OVER[i]} ]]; then
+                return
+            elif [[ ${CODE[i]} != 0 ]]; then
+                FORCED=Failed STOPPING=1 STOP_AT=$((NOW + GRACE)) STAGE=stop
+                advance
+                return
+            else
+                READY[i]=true DIRTY[i]=1
+            fi
+            CURRENT=$((CURRENT + 1))
+        done
+        STAGE=main
+        for i in "${!NAME[@]}"; do
+            [[ ${KIND[i]} == main ]] && begin "$i"
+        done
+        ;;
+    main)
+        all_over main || return
+        STOP_AT=$((NOW + GRACE))
+        STAGE=last
+        advance
+        ;;
+    stop)
+        { all_over main && all_over init; } || return
+        STAGE=last
+        advance
+        ;;
+    last)
+        # sidecars, the last one first, in what is left of the time
+        for ((i = ${#NAME[@]} - 1; i >= 0; i--)); do
+            [[ ${KIND[i]} == sidecar && ${STEP[i]} && ! ${OVER[i]} ]] || continue
+            ask_to_end "$i" $((STOP_AT - NOW < 200 ? 200 : STOP_AT - NOW))
+            [[ ${OVER[i]} ]] || return
+        done
+        STAGE=end
+        ;;
+    esac
+}
+
+# all_over KIND: whether nothing of the kind runs or will run.
+all_over() {
+    local i
+    for i in "${!NAME[@]}"; do
+        [[ ${KIND[i]} == "$1" ]] || continue
+        [[ ${OVER[i]} || (! ${STEP[i]} && $STOPPING) ]] || return 1
+    done
+}
+
+finish() {
+    local i phase=Succeeded
+    for i in "${!NAME[@]}"; do
+        [[ ${KIND[i]} == main && ${CODE[i]} != 0 ]] && phase=Failed
+    done
+    phase=${FORCED:-$phase}
+    clock
+    flush
+    [[ $SIZE_PID ]] && end_group "$SIZE_PID"
+    runtime_end
+    remove_scratch
+    tail_of_script
+    trap - EXIT
+    pod_state "$phase"
+    [[ $phase == Succeeded ]]
+    exit
+}
+
+# The script itself ended where it must not.
+died() {
+    local i
+    trap - EXIT
+    for i in "${!PID[@]}"; do
+        [[ ${PID[i]} ]] && kill_session "${PID[i]}"
+    done
+    POD_REASON=ScriptError
+    POD_MESSAGE='the job script ended unexpectedly; see script.log'
+    clock
+    pod_state Failed
+    exit 1
+}

@@ -1,0 +1,119 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034
+# Probes. PROBE[<container>.<kind>] holds: initial delay, period, timeout, success threshold, failure threshold, grace
+# (all times in centiseconds); the function probe_<container>_<kind> asks once.
+
+set_up_probes() {
+    local i=$1 kind initial
+    for kind in startup liveness readiness; do
+        [[ ${PROBE[$i.$kind]-} ]] || continue
+        read -r initial _ <<<"${PROBE[$i.$kind]}"
+        PROBE_AT[$i.$kind]=$((NOW + initial)) PROBE_GOOD[$i.$kind]=0 PROBE_BAD[$i.$kind]=0 PROBE_PID[$i.$kind]=''
+    done
+}
+
+stop_probes() {
+    local kind
+    for kind in startup liveness readiness; do
+        if [[ ${PROBE_PID[$1.$kind]-} ]]; then
+            end_group "${PROBE_PID[$1.$kind]}"
+            PROBE_PID[$1.$kind]=''
+        fi
+    done
+}
+
+probe_all() {
+    local i=$1
+    if [[ ${UP[i]} == false ]]; then
+        [[ ${HOOK[i]} ]] && return
+        if [[ ${PROBE[$i.startup]-} ]]; then
+            probe "$i" startup
+            return
+        fi
+        is_up "$i"
+    fi
+    [[ ${PROBE[$i.liveness]-} ]] && probe "$i" liveness
+    [[ ${STEP[i]} == running && ${PROBE[$i.readiness]-} ]] && probe "$i" readiness
+}
+
+is_up() {
+    UP[$1]=true DIRTY[$1]=1
+    [[ ${PROBE[$1.readiness]-} ]] || READY[$1]=true
+}
+
+# probe I KIND: begin a probe that is due, or take its result.
+probe() {
+    local i=$1 key=$1.$2 code period timeout
+    read -r _ period timeout _ <<<"${PROBE[$key]}"
+    if [[ ${PROBE_PID[$key]} ]]; then
+        if ! kill -0 "${PROBE_PID[$key]}" 2>/dev/null; then
+            wait "${PROBE_PID[$key]}"
+            code=$?
+        elif ((NOW >= PROBE_UNTIL[$key])); then
+            end_group "${PROBE_PID[$key]}"
+            code=124
+        else
+            return
+        fi
+        PROBE_PID[$key]=''
+        probed "$i" "$2" "$code"
+    elif ((NOW >= PROBE_AT[$key])); then
+        PROBE_AT[$key]=$((NOW + period)) PROBE_UNTIL[$key]=$((NOW + timeout))
+        in_background "probe_${i}_$2"
+        PROBE_PID[$key]=$!
+    fi
+}
+
+# probed I KIND CODE: count, and act when a threshold is reached.
+probed() {
+    local i=$1 kind=$2 key=$1.$2 good bad grace
+    read -r _ _ _ good bad grace <<<"${PROBE[$key]}"
+    if (($3 == 0)); then
+        PROBE_BAD[$key]=0 PROBE_GOOD[$key]=$((PROBE_GOOD[$key] + 1))
+        ((PROBE_GOOD[$key] >= good)) || return
+        if [[ $kind == startup ]]; then
+            is_up "$i"
+        elif [[ $kind == readiness && ${READY[i]} == false ]]; then
+            READY[i]=true DIRTY[i]=1
+        fi
+        return
+    fi
+    PROBE_GOOD[$key]=0 PROBE_BAD[$key]=$((PROBE_BAD[$key] + 1))
+    ((PROBE_BAD[$key] >= bad)) || return
+    if [[ $kind == readiness ]]; then
+        if [[ ${READY[i]} == true ]]; then
+            READY[i]=false DIRTY[i]=1
+        fi
+    else
+        note "${NAME[i]}: $kind probe failed"
+        ask_to_end "$i" "$grace" Unhealthy
+    fi
+}
+
+# probe_tcp HOST PORT
+probe_tcp() {
+    exec 3<>"/dev/tcp/$1/$2"
+}
+
+# probe_http HOST PORT LINE...: any answer from 200 to 399 is good.
+probe_http() {
+    local line
+    exec 3<>"/dev/tcp/$1/$2" || return 1
+    printf '%s\r\n' "${@:3}" '' >&3
+    IFS= read -r line <&3 || return 1
+    [[ $line =~ ^HTTP/[0-9.]+\ [23][0-9][0-9] ]]
+}
+
+# probe_https URL HEADER...: the certificate is not looked at, as by a kubelet. Headers go through a file: no word of them is in a process list.
+probe_https() {
+    local url=$1 line code
+    shift
+    code=$(for line in "$@"; do printf 'header = "%s"\n' "$line"; done |
+        curl --config - --silent --insecure --noproxy '*' --max-time 600 --output /dev/null --write-out '%{http_code}' -- "$url")
+    [[ $code == [23][0-9][0-9] ]]
+}
+
+# probe_grpc HOST:PORT SERVICE
+probe_grpc() {
+    grpc_health_probe -addr="$1" -service="$2"
+}

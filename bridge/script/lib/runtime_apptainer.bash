@@ -1,0 +1,117 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034
+# Runtime "apptainer" or "singularity".
+
+runtime_check() {
+    extra_paths
+    if [[ $CACHE_DIR ]]; then
+        export APPTAINER_CACHEDIR=$CACHE_DIR SINGULARITY_CACHEDIR=$CACHE_DIR
+    fi
+    if [[ -e run/docker/config.json ]]; then
+        export DOCKER_CONFIG=$PWD/run/docker REGISTRY_AUTH_FILE=$PWD/run/docker/config.json
+        export APPTAINER_AUTH_FILE=$REGISTRY_AUTH_FILE SINGULARITY_AUTH_FILE=$REGISTRY_AUTH_FILE
+    fi
+    tool "$RUNTIME" && plain_folder
+}
+
+# arguments_of I: WORDS up to the image.
+arguments_of() {
+    local i=$1 k covered=''
+    mounts_or_cannot "$i"
+    WORDS=("${OPTIONS[@]}" "${GPU_WORDS[@]}")
+    [[ $WRITABLE_TMPFS && ! ${READONLY_ROOT[i]} ]] && WORDS+=(--writable-tmpfs)
+    [[ ${DIRECTORY[i]} ]] && WORDS+=(--pwd "${DIRECTORY[i]}")
+    LINKS=()
+    for k in "${!TO[@]}"; do
+        if [[ ${TO[k]} == /dev/* && -f ${FROM[k]} ]]; then
+            # its /dev is new and takes no mounts, but links
+            WORDS+=(--bind "${FROM[k]}:/.podbridge/$k:${ACCESS[k]}")
+            LINKS+=("/.podbridge/$k" "${TO[k]}")
+            continue
+        fi
+        WORDS+=(--bind "${FROM[k]}:${TO[k]}:${ACCESS[k]}")
+        covered+=" ${TO[k]} "
+    done
+    for k in /tmp /var/tmp; do
+        # private to the container, and the same one for its probes
+        if [[ $covered != *" $k "* ]]; then
+            mkdir -p "work/${NAME[i]}$k"
+            WORDS+=(--bind "$PWD/work/${NAME[i]}$k:$k:rw")
+        fi
+    done
+}
+
+runtime_start() {
+    local i=$1 name=${NAME[$1]}
+    may_run_as "$i" "$FAKEROOT_USER"
+    rm -rf "work/$name"
+    mkdir -p "work/$name"
+    image_of "$i"
+    fetch "$i"
+    arguments_of "$i"
+    PODBRIDGE_ADDRESS=$ADDRESS write_exports "$i" "run/$name.env"
+    command_of "$i"
+    if [[ ${#LINKS[@]} -gt 0 && ${HAS_COMMAND[i]} ]] && has_shell; then
+        # shellcheck disable=SC2016
+        COMMAND=(/bin/sh -c 'ln -s "$1" "$2" 2>/dev/null; shift 2; exec "$@"' sh "${LINKS[@]:0:2}" "${COMMAND[@]}")
+    fi
+    mpi "$i"
+    umask 022
+    go "$name"
+    exec setsid "${MPI[@]}" "$RUNTIME" "$(verb "$i")" "${WORDS[@]}" --env-file "run/$name.env" "$IMAGE" "${COMMAND[@]}"
+}
+
+# has_shell: whether the image has one; a file has to be asked, once.
+has_shell() {
+    if [[ -d $IMAGE ]]; then
+        [[ -x $IMAGE/bin/sh || -L $IMAGE/bin/sh ]]
+        return
+    fi
+    "$RUNTIME" exec "${OPTIONS[@]}" "$IMAGE" /bin/sh -c : >/dev/null 2>&1 </dev/null
+}
+
+verb() {
+    if [[ ${HAS_COMMAND[$1]} ]]; then
+        printf exec
+    else
+        printf run
+    fi
+}
+
+# fetch I: images of registries become files first, so that a failing pull is told from a failing program.
+fetch() {
+    local i=$1 name=${NAME[$1]} file
+    case $IMAGE in
+    docker://* | oras://* | library://* | shub://* | https://* | http://*) ;;
+    *) return ;;
+    esac
+    file=$PWD/run/$name.sif
+    if [[ ! -e $file ]]; then
+        "$RUNTIME" pull --force "$file" "$IMAGE" >"run/$name.pull" 2>&1 </dev/null || pull_failed "$name" "run/$name.pull"
+    fi
+    IMAGE=$file
+}
+
+# A command for a running container gets a container of its own, with the same image, volumes, /tmp and variables.
+runtime_exec() {
+    local i=$1
+    image_of "$i"
+    [[ -e run/${NAME[i]}.sif ]] && IMAGE=$PWD/run/${NAME[i]}.sif
+    arguments_of "$i"
+    exec "$RUNTIME" exec "${WORDS[@]}" --env-file "run/${NAME[i]}.env" "$IMAGE" "${@:2}"
+}
+
+runtime_signal() {
+    if [[ $2 == KILL ]]; then
+        family "${PID[$1]}"
+        kill -KILL "${FAMILY[@]}" 2>/dev/null
+        kill_session "${PID[$1]}"
+    fi
+    kill -s "$2" -- "${PID[$1]}" 2>/dev/null
+}
+
+runtime_pid() { RESULT=${PID[$1]}; }
+runtime_code() { RESULT=$2; }
+runtime_oom() { cgroup_oom; }
+runtime_clean() { rm -f "run/${NAME[$1]}.env" "run/${NAME[$1]}.pull"; }
+runtime_end() { rm -f run/*.sif; rm -rf work; }

@@ -1,0 +1,97 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034
+# Runtime "enroot". Images and root file systems live in the job's folder and go with it.
+
+runtime_check() {
+    extra_paths
+    export ENROOT_DATA_PATH=$PWD/run/enroot ENROOT_RUNTIME_PATH=$PWD/run/enroot.runtime ENROOT_TEMP_PATH=$PWD/run
+    [[ $CACHE_DIR ]] && export ENROOT_CACHE_PATH=$CACHE_DIR
+    if [[ -s run/enroot-credentials ]]; then
+        mkdir -p run/enroot.config
+        mv run/enroot-credentials run/enroot.config/.credentials
+        export ENROOT_CONFIG_PATH=$PWD/run/enroot.config
+    fi
+    mkdir -p "$ENROOT_DATA_PATH" "$ENROOT_RUNTIME_PATH"
+    tool "$RUNTIME" && plain_folder
+}
+
+runtime_start() {
+    local i=$1 name=${NAME[$1]} k words rc
+    may_run_as "$i" 0
+    image_of "$i"
+    if [[ $IMAGE == docker://* || $IMAGE == dockerd://* ]]; then
+        if [[ ! -e run/$name.sqsh ]]; then
+            "$RUNTIME" import --output "run/$name.sqsh" "$(with_registry "$IMAGE")" >"run/$name.pull" 2>&1 </dev/null ||
+                pull_failed "$name" "run/$name.pull"
+        fi
+        IMAGE=$PWD/run/$name.sqsh
+    fi
+    if [[ ! -d $ENROOT_DATA_PATH/$name ]]; then
+        "$RUNTIME" create --name "$name" "$IMAGE" >"run/$name.pull" 2>&1 </dev/null || pull_failed "$name" "run/$name.pull"
+    fi
+    mounts_or_cannot "$i"
+    words=()
+    for k in "${OPTIONS[@]}"; do
+        [[ ${READONLY_ROOT[i]} && ($k == --rw || $k == -w) ]] || words+=("$k")
+    done
+    [[ ${RUN_AS[i]%%:*} == 0 ]] && words+=(--root)
+    for k in "${!TO[@]}"; do
+        if [[ -d ${FROM[k]} ]]; then
+            words+=(--mount "${FROM[k]}:${TO[k]}:none:x-create=dir,rbind,${ACCESS[k]}")
+        else
+            words+=(--mount "${FROM[k]}:${TO[k]}:none:x-create=file,bind,${ACCESS[k]}")
+        fi
+    done
+    # the command script: variables first, then the folder, then what the pod or else the image says
+    rc=run/$name.rc
+    write_exports "$i" "$rc"
+    command_of "$i"
+    {
+        if [[ ${DIRECTORY[i]} ]]; then
+            printf 'cd -- %q || exit 128\n' "${DIRECTORY[i]}"
+        fi
+        if [[ ${HAS_COMMAND[i]} ]]; then
+            printf 'exec "$@"\n'
+        else
+            printf '. /etc/rc\n'
+        fi
+    } >>"$rc"
+    mpi "$i"
+    umask 022
+    go "$name"
+    exec setsid "${MPI[@]}" "$RUNTIME" start --rc "$rc" "${words[@]}" "$name" "${COMMAND[@]}"
+}
+
+# enroot wants docker://registry#image where the registry is not Docker Hub.
+with_registry() {
+    local rest=${1#*://}
+    if [[ $rest != *'#'* && ${rest%%/*} == *[.:]* && $rest == */* ]]; then
+        printf '%s' "${1%%://*}://${rest%%/*}#${rest#*/}"
+    else
+        printf '%s' "$1"
+    fi
+}
+
+runtime_exec() {
+    exec "$RUNTIME" exec "${PID[$1]}" "${@:2}"
+}
+
+runtime_signal() {
+    [[ $2 == KILL ]] && kill_session "${PID[$1]}"
+    kill -s "$2" -- "${PID[$1]}" 2>/dev/null
+}
+
+runtime_pid() { RESULT=${PID[$1]}; }
+runtime_code() { RESULT=$2; }
+runtime_oom() { cgroup_oom; }
+
+# The next run begins with a fresh root file system, as a new container does.
+runtime_clean() {
+    rm -f "run/${NAME[$1]}".{rc,pull}
+    "$RUNTIME" remove --force "${NAME[$1]}" >/dev/null 2>&1 </dev/null
+}
+
+runtime_end() {
+    remove_tree run/enroot
+    rm -rf run/*.sqsh run/enroot.runtime run/enroot.config
+}

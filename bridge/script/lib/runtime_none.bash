@@ -1,0 +1,254 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034
+# Runtime "none": processes of the host. Volumes appear at their places in a mount namespace of the process's own, whose
+# root is a copy made of bind mounts, so that places can be made without touching the host.
+
+declare -A MADE
+
+runtime_check() {
+    NAMESPACE=''
+    if ((UID == 0)) && unshare -m -- true 2>/dev/null; then
+        NAMESPACE=root
+    elif unshare -U -r -m -- true 2>/dev/null; then
+        NAMESPACE=user
+    fi
+    export NAMESPACE
+}
+
+runtime_start() {
+    into "$1" start
+}
+
+# runtime_exec I WORD...: run a command beside the container, in a namespace like its own.
+runtime_exec() {
+    into "$1" exec "${@:2}"
+}
+
+into() {
+    local how=$2
+    export PODBRIDGE_ADDRESS=$ADDRESS OWN_UID=$UID OWN_GID=${GROUPS[0]}
+    case $NAMESPACE in
+    root) set -- unshare -m -- "$BASH" "$PWD/job.sh" inside "$@" ;;
+    user) set -- unshare -U -r -m -- "$BASH" "$PWD/job.sh" inside "$@" ;;
+    *) set -- "$BASH" "$PWD/job.sh" inside "$@" ;;
+    esac
+    [[ $how == start ]] && set -- setsid "$@"
+    exec "$@"
+}
+
+# inside I start|exec [WORD...]: what job.sh does when it is called from within the namespace.
+inside() {
+    local i=$1 how=$2 name=${NAME[$1]} k
+    shift 2
+    ADDRESS=$PODBRIDGE_ADDRESS
+    unset -v PODBRIDGE_ADDRESS
+    host_paths
+    mounts_or_cannot "$i"
+    if [[ $how == start ]]; then
+        command_of "$i"
+        set -- "${COMMAND[@]}"
+        exec 8>"run/$name.why"
+    else
+        exec 8>/dev/null
+    fi
+    write_exports "$i" "run/$name.$how.env"
+    exec 7<"run/$name.$how.env"
+    SPECIAL=("${#SPECIAL[@]}" "${SPECIAL[@]}")
+    mkdir -p "work/$name"
+    local directory=${DIRECTORY[i]:-$PWD/work/$name}
+    if [[ $NAMESPACE ]]; then
+        exec 9<.
+        make_root "$i" || cannot_now "$name" 128 ContainerCannotRun "volumes can't be mounted at their places: $PROBLEM"
+    elif [[ ${#TO[@]} -gt 1 || ${READONLY_ROOT[i]} ]]; then
+        cannot_now "$name" 128 ContainerCannotRun "this machine gives no mount namespace to users, and the container has volumes"
+    fi
+    umask 022
+    { [[ -d $directory ]] || mkdir -p -- "$directory"; } 2>/dev/null
+    cd -- "$directory" || cannot_now "$name" 128 ContainerCannotRun 'the working directory can not be entered'
+    if [[ $how == start ]]; then
+        if [[ $NAMESPACE ]]; then
+            : >"/proc/self/fd/9/run/$name.go"
+            [[ -p /proc/self/fd/9/run/wake ]] && printf . >"/proc/self/fd/9/run/wake"
+        else
+            : >"$JOB/run/$name.go"
+        fi
+    fi
+    set -- "$BASH" --norc --noprofile -c "$LAST_STEP" "$BASH" "${SPECIAL[@]}" "$@"
+    local user=${RUN_AS[i]%%:*} group=${RUN_AS[i]#*:}
+    if ((${user:-$OWN_UID} == 0)) && [[ ${NON_ROOT[i]} ]]; then
+        cannot_now "$name" 128 CreateContainerConfigError 'runAsNonRoot: the user of this site is root'
+    fi
+    user=${user:-$OWN_UID} group=${group:-$OWN_GID}
+    if unshare --help 2>/dev/null | grep -q -e --map-user=; then
+        if [[ $NAMESPACE == user || $user != "$OWN_UID" || $group != "$OWN_GID" ]]; then
+            # back to one's own number, or to the one asked for, and out of reach of the mounts
+            set -- unshare "--map-user=$user" "--map-group=$group" -- "$@"
+        fi
+    elif [[ $user != "$OWN_UID" || $group != "$OWN_GID" ]]; then
+        cannot_now "$name" 128 CreateContainerConfigError "runAsUser: $user is not allowed; allowed: $OWN_UID, the user of this site"
+    fi
+    unset -v NAMESPACE OWN_UID OWN_GID
+    if [[ $LOCALE ]]; then
+        LC_ALL=$LOCALE
+    else
+        unset -v LC_ALL
+    fi
+    exec "$@" 9<&-
+}
+
+# A fresh shell takes the variables from descriptor 7 and becomes the command: no name of ours is in the way. $1 counts
+# the words NAME=VALUE for names that bash keeps to itself; descriptor 8 takes what went wrong.
+# shellcheck disable=SC2016
+LAST_STEP='
+. /proc/self/fd/7
+if [[ ${@:$1+2:1} == */* ]]; then
+    if [[ ! -e ${@:$1+2:1} ]]; then
+        printf "ContainerCannotRun\n%s: no such file\n" "${@:$1+2:1}" | tee /proc/self/fd/8 >&2
+        exit 127
+    elif [[ ! -f ${@:$1+2:1} || ! -x ${@:$1+2:1} ]]; then
+        printf "ContainerCannotRun\n%s: not an executable file\n" "${@:$1+2:1}" | tee /proc/self/fd/8 >&2
+        exit 126
+    fi
+elif ! type -P -- "${@:$1+2:1}" >/dev/null; then
+    printf "ContainerCannotRun\n%s: not found in PATH\n" "${@:$1+2:1}" >&8
+    printf "%s: not found in PATH\n" "${@:$1+2:1}" >&2
+    exit 127
+fi
+if [[ $1 == 0 ]]; then
+    shift
+    exec "$@" 7<&- 8>&-
+else
+    shift
+    exec env "$@" 7<&- 8>&-
+fi'
+
+# cannot_now NAME CODE REASON MESSAGE: as cannot, from within the namespace.
+cannot_now() {
+    printf '%s\n%s\n' "$3" "$4" >&8
+    printf '%s\n' "$4" >&2
+    exit "$2"
+}
+
+# make_root I: build the new root, mount the volumes (FROM, TO, ACCESS), and move there.
+make_root() {
+    local i=$1 k
+    NEW=$PWD/run/root
+    PROBLEM='no new root'
+    mkdir -p "$NEW" && mount --make-rprivate / && mount -t tmpfs -o mode=755 podbridge "$NEW" || return 1
+    MADE=([/]=1) COVERS=()
+    mirror / || return 1
+    if [[ ${READONLY_ROOT[i]} ]]; then
+        PROBLEM='the root file system can not be made read-only'
+        read_only_tree || return 1
+    fi
+    for k in "${!TO[@]}"; do
+        PROBLEM="${TO[k]}"
+        attach "${FROM[k]}" "${TO[k]}" "${ACCESS[k]}" || return 1
+    done
+    if [[ ${READONLY_ROOT[i]} ]]; then
+        for k in "${COVERS[@]}" ''; do
+            [[ $k == /dev ]] || mount -o remount,bind,ro "$NEW$k" || return 1
+        done
+    fi
+    PROBLEM='no way into the new root'
+    cd "$NEW" && pivot_root . . && umount -l . && cd /
+}
+
+# mirror FOLDER: what the host has in a folder appears, piece by piece, in the folder of the new root.
+mirror() {
+    local entry name table=''
+    shopt -s dotglob nullglob
+    for entry in "${1%/}"/*; do
+        if [[ -L $entry ]]; then
+            cp -P -- "$entry" "$NEW$entry"
+            continue
+        elif [[ -d $entry ]]; then
+            mkdir -- "$NEW$entry"
+        else
+            : >"$NEW$entry"
+        fi
+        printf -v name '%q' "$entry"
+        [[ $name == "$entry" ]] || entry=$(escaped "$entry")
+        table+="$entry $(escaped "$NEW")$entry none rbind 0 0"$'\n'
+    done
+    shopt -u dotglob nullglob
+    # one process for all; what can't be mounted (nobody may, or it has just gone) is missing
+    printf '%s' "$table" >"$NEW/.table"
+    mount -a -T "$NEW/.table" 2>/dev/null
+    rm -f "$NEW/.table"
+}
+
+# As fstab wants it.
+escaped() {
+    local text=$1
+    text=${text//\\/\\134}
+    text=${text// /\\040}
+    text=${text//$'\t'/\\011}
+    text=${text//$'\n'/\\012}
+    printf '%s' "$text"
+}
+
+# attach SOURCE PLACE ACCESS
+attach() {
+    local source=$1 place flags
+    place=$(readlink -m -- "$2") || return 1
+    [[ $place == / ]] && return 1
+    if [[ ! -e $NEW$place ]]; then
+        make_place "${place%/*}" || return 1
+        if [[ -d $source ]]; then
+            mkdir -- "$NEW$place"
+        else
+            : >"$NEW$place"
+        fi 2>/dev/null || return 1
+    fi
+    mount --rbind -- "$source" "$NEW$place" || return 1
+    MADE[$place]=volume
+    [[ $3 == ro ]] || return 0
+    flags=$(findmnt -n -o VFS-OPTIONS -- "$NEW$place" | tail -n 1)
+    flags=,$flags,
+    mount -o "remount,bind,ro${flags//,rw,/,}" "$NEW$place" 2>/dev/null || mount -o remount,bind,ro "$NEW$place"
+}
+
+# make_place FOLDER: a folder in which a mount point can be made without the host's file system noticing.
+make_place() {
+    local folder=${1:-/} parent
+    [[ ${MADE[$folder]-} ]] && return
+    if [[ -d $NEW$folder ]]; then
+        parent=$folder
+        while [[ $parent ]]; do
+            [[ ${MADE[$parent]-} == volume ]] && return
+            parent=${parent%/*}
+        done
+        # the host's: covered by a copy
+        mount -t tmpfs -o mode=755 podbridge "$NEW$folder" && mirror "$folder" || return 1
+        COVERS+=("$folder")
+    else
+        make_place "${folder%/*}" && mkdir -- "$NEW$folder" || return 1
+    fi
+    MADE[$folder]=1
+}
+
+# Every mount below the new root, but what programs must write to, becomes read-only.
+read_only_tree() {
+    local place flags
+    while read -r place flags; do
+        case ${place#"$NEW"} in
+        '' | /proc | /proc/* | /sys | /sys/* | /dev | /dev/*) continue ;;
+        esac
+        flags=,$flags,
+        mount -o "remount,bind,ro${flags//,rw,/,}" "$(printf '%b' "$place")" || return 1
+    done < <(findmnt -R -r -n -o TARGET,VFS-OPTIONS -- "$NEW")
+}
+
+runtime_signal() {
+    if [[ $2 == KILL ]]; then
+        kill_session "${PID[$1]}"
+    fi
+    kill -s "$2" -- "${PID[$1]}" 2>/dev/null
+}
+
+runtime_pid() { RESULT=${PID[$1]}; }
+runtime_code() { RESULT=$2; }
+runtime_oom() { cgroup_oom; }
+runtime_clean() { rm -f "run/${NAME[$1]}".*.env; }
+runtime_end() { :; }

@@ -1,0 +1,128 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034
+# What is looked at about once a second: logs, memory, the size of emptyDir volumes.
+
+WATCH_AT=0 SIZE_PID='' SIZE_AT=0 SIZE_BEGAN=0
+
+watch() {
+    ((NOW >= WATCH_AT)) || return
+    WATCH_AT=$((NOW + 100))
+    local i
+    for i in "${!NAME[@]}"; do
+        [[ ${PID[i]} ]] || continue
+        if [[ logs/${NAME[i]}.log -nt logs/${NAME[i]}.index ]]; then
+            index_log "$i" "$TIME"
+        fi
+        if [[ ${MEMORY[i]} && ${STEP[i]} != creating ]]; then
+            watch_memory "$i"
+        fi
+    done
+    if ((${#SIZE_LIMIT[@]})); then
+        watch_sizes
+    fi
+}
+
+# watch_memory I: MEMORY is in KiB. Resident memory counts shared pages several times, so the proportional count decides.
+watch_memory() {
+    local i=$1 root
+    runtime_pid "$i"
+    root=$RESULT
+    [[ $root ]] || return
+    family "$root"
+    ((RESIDENT * PAGE > MEMORY[i])) || return
+    proportional
+    ((RESIDENT_KIB > MEMORY[i])) || return
+    note "${NAME[i]}: $RESIDENT_KIB KiB of memory, limit ${MEMORY[i]} KiB"
+    WHY_KILLED[i]=OOMKilled KILL_AT[i]=$((NOW + 100)) STEP[i]=terminating
+    stop_probes "$i"
+    runtime_signal "$i" KILL
+}
+
+# family PID: FAMILY are the process and all below it, and RESIDENT their pages.
+family() {
+    local queue=("$1") pid pages file children
+    FAMILY=() RESIDENT=0
+    if [[ ! -e /proc/self/task/$$/children && ! -e /proc/$$/task/$$/children ]]; then
+        # a kernel without lists of children: the session will do
+        read -r -d '' -a queue < <(ps -o pid= -s "$1")
+    fi
+    while ((${#queue[@]})); do
+        pid=${queue[0]}
+        queue=("${queue[@]:1}")
+        pages=0
+        { read -r _ pages _ <"/proc/$pid/statm"; } 2>/dev/null || continue
+        FAMILY+=("$pid")
+        RESIDENT=$((RESIDENT + pages))
+        for file in "/proc/$pid/task"/*/children; do
+            children=()
+            { read -r -a children <"$file"; } 2>/dev/null
+            queue+=("${children[@]}")
+        done
+    done
+}
+
+# RESIDENT_KIB: the proportional set size of FAMILY, or the resident one where the kernel does not count it.
+proportional() {
+    local pid key value sum=0
+    RESIDENT_KIB=$((RESIDENT * PAGE))
+    for pid in "${FAMILY[@]}"; do
+        [[ -r /proc/$pid/smaps_rollup ]] || return
+        while read -r key value _; do
+            [[ $key == Pss: ]] && sum=$((sum + value))
+        done 2>/dev/null <"/proc/$pid/smaps_rollup"
+    done
+    ((sum)) && RESIDENT_KIB=$sum
+}
+
+# The kernel's count of out-of-memory kills in this job's own cgroup.
+oom_count() {
+    local file key value line
+    while IFS=: read -r _ key line; do
+        case $key in
+        '') file=/sys/fs/cgroup$line/memory.events ;;
+        *memory*) file=/sys/fs/cgroup/memory$line/memory.oom_control ;;
+        *) continue ;;
+        esac
+        [[ -r $file ]] || continue
+        while read -r key value; do
+            if [[ $key == oom_kill ]]; then
+                printf '%s' "$value"
+                return
+            fi
+        done <"$file"
+    done </proc/self/cgroup
+    printf 0
+}
+
+# Whether the kernel killed something of this job for its memory since the container began.
+cgroup_oom() {
+    local count
+    count=$(oom_count)
+    [[ $count != "$OOM_BEFORE" ]]
+}
+
+# A look at the sizes takes as long as it takes, on the side; it gets at most a tenth of the time.
+watch_sizes() {
+    if [[ $SIZE_PID ]]; then
+        kill -0 "$SIZE_PID" 2>/dev/null && return
+        if ! wait "$SIZE_PID"; then
+            POD_REASON=Evicted POD_MESSAGE='an emptyDir volume has outgrown its sizeLimit'
+            stop_pod 0 Evicted
+        fi
+        SIZE_PID=''
+        SIZE_AT=$((NOW + 10 * (NOW - SIZE_BEGAN - 100)))
+    elif ((NOW >= SIZE_AT)); then
+        SIZE_BEGAN=$NOW
+        in_background sizes_are_kept
+        SIZE_PID=$!
+    fi
+}
+
+sizes_are_kept() {
+    local volume size
+    for volume in "${!SIZE_LIMIT[@]}"; do
+        size=$(du -skx -- "$(scratch_of "$volume")" 2>/dev/null)
+        size=${size%%[!0-9]*}
+        ((${size:-0} <= SIZE_LIMIT[$volume])) || return 1
+    done
+}

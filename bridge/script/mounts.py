@@ -1,0 +1,75 @@
+"""Which volume, or which part of it, appears where in a container."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.errors import ScriptError
+from bridge.script import environment
+from bridge.script.quoting import ADDRESS, clean
+from bridge.script.volumes import Volumes, inside
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """``kind`` is the volume's, or ``own`` for what is kept in the job's own folder (``volume`` is then the path)."""
+
+    kind: str
+    volume: str
+    sub_path: str
+    read_only: bool
+    path: str
+
+
+def make(
+    container: Mapping[str, Any], where: str, volumes: Volumes, variables: Mapping[str, str], message_path: str
+) -> list[Mount]:
+    """Give the mounts in the order in which they must be made: outer places before inner ones."""
+    mounts = [
+        _mount(entry, f"{where}.volumeMounts[{index}]", volumes, variables)
+        for index, entry in enumerate(container.get("volumeMounts") or ())
+    ]
+    place = place_of(message_path, f"{where}.terminationMessagePath")
+    if all(mount.path != place for mount in mounts):
+        mounts.append(Mount("own", f"run/{container['name']}.message", "", False, place))
+    mounts.sort(key=lambda mount: mount.path.count("/"))
+    return mounts
+
+
+def place_of(path: str, where: str) -> str:
+    """Check a place in a container: absolute, not the root, and without what runtimes give a meaning to."""
+    clean(path, where)
+    place = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+    bad = place == "/" or ".." in place.split("/") or any(letter in ':,\\"' or ord(letter) < 32 for letter in place)
+    if bad or not path.startswith("/"):
+        raise ScriptError(
+            f"{where}: {path!r} is not allowed; allowed: an absolute path, not / itself, without '..', ':', ',', "
+            f"backslash, quotation marks and control characters"
+        )
+    return place
+
+
+def _mount(entry: Mapping[str, Any], where: str, volumes: Volumes, variables: Mapping[str, str]) -> Mount:
+    name = str(entry.get("name"))
+    kind = volumes.kinds.get(name)
+    if kind is None:
+        raise ScriptError(f"{where}.name: {name!r} is no volume of the pod")
+    sub_path = str(entry.get("subPath") or "")
+    if expression := str(entry.get("subPathExpr") or ""):
+        sub_path = environment.expand(clean(expression, f"{where}.subPathExpr"), variables)
+        if ADDRESS in sub_path:
+            raise ScriptError(f"{where}.subPathExpr: {expression!r}: the address of the machine is not allowed in it")
+        if "$(" in sub_path:
+            raise ScriptError(f"{where}.subPathExpr: {expression!r} names a variable that is not set")
+    if sub_path:
+        sub_path = inside(sub_path, f"{where}.subPath")
+        sub_path = "" if sub_path == "." else sub_path
+    return Mount(
+        kind=kind,
+        volume=name,
+        sub_path=sub_path,
+        read_only=kind == "files" or bool(entry.get("readOnly")),
+        path=place_of(str(entry.get("mountPath") or ""), f"{where}.mountPath"),
+    )

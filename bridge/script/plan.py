@@ -1,0 +1,159 @@
+"""The plan: a pod at a site as plain data, every name resolved, every refusal made. Rendering only writes it down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.errors import ScriptError
+from bridge.script import check, environment, extras, mounts, probes, runtimes, sizing, volumes
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.extras import Extras
+from bridge.script.mounts import Mount
+from bridge.script.probes import Action, Probe
+from bridge.script.quoting import clean
+from bridge.script.references import Objects
+from bridge.script.sizing import Size
+from bridge.script.volumes import Volumes
+
+TERMINATION_PATH = "/dev/termination-log"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container. ``kind`` is ``init``, ``sidecar`` or ``main``; ``memory`` the limit in KiB.
+
+    ``run_as`` is ``<user>:<group>``, each a number or empty. ``command`` is empty where the image's own is run, with
+    ``args`` in the place of its arguments where there are any.
+    """
+
+    name: str
+    kind: str
+    image: str
+    always_pull: bool
+    command: list[str]
+    args: list[str]
+    directory: str
+    environment: dict[str, str]
+    mounts: list[Mount]
+    memory: int | None
+    fallback_to_logs: bool
+    read_only_root: bool
+    run_as: str
+    non_root: bool
+    probes: list[Probe]
+    post_start: Action | None
+    pre_stop: Action | None
+
+    @property
+    def ways(self) -> set[str]:
+        """How probes and hooks reach the container: ``exec``, ``http`` ..."""
+        actions = [probe.action for probe in self.probes]
+        return {action.how for action in (*actions, self.post_start, self.pre_stop) if action is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A pod. Times in seconds."""
+
+    containers: list[Container]
+    volumes: Volumes
+    restart_policy: str
+    grace: float
+    deadline: float | None
+    pull_secret: bytes
+    size: Size
+    extras: Extras
+    config: BuildConfig
+
+
+def make(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str) -> Plan:
+    """Plan a pod; raises ``ScriptError`` (not honoured here) and ``MissingReferenceError`` (not there)."""
+    problems = check.problems(pod)
+    if problems:
+        raise ScriptError("; ".join(problems))
+    spec = pod["spec"]
+    size = sizing.measure(pod, config)
+    runtime = runtimes.of(config)
+    made = volumes.make(pod, config, objects, node, size.machine)
+    containers = []
+    for kind in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(kind) or ()):
+            where = f"spec.{kind}[{index}]"
+            planned = _container(pod, container, where, config, objects, node, size, made)
+            runtime.accept(planned, where, config)
+            _reachable(planned, where, config)
+            containers.append(planned)
+    deadline = spec.get("activeDeadlineSeconds")
+    return Plan(
+        containers=containers,
+        volumes=made,
+        restart_policy=str(spec.get("restartPolicy") or "Always"),
+        grace=sizing.grace(spec),
+        deadline=None if deadline is None else float(deadline),
+        pull_secret=extras.pull_secret(pod, objects),
+        size=size,
+        extras=extras.read(pod, config),
+        config=config,
+    )
+
+
+def _container(
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+    where: str,
+    config: BuildConfig,
+    objects: Objects,
+    node: str,
+    size: Size,
+    made: Volumes,
+) -> Container:
+    if where.startswith("spec.containers"):
+        kind = "main"
+    else:
+        kind = "sidecar" if container.get("restartPolicy") == "Always" else "init"
+    variables = environment.make(pod, container, where, objects, node, size.machine)
+    lifecycle = container.get("lifecycle") or {}
+    context = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
+    message = str(container.get("terminationMessagePath") or TERMINATION_PATH)
+    ports = probes.named_ports(container)
+    return Container(
+        name=str(container["name"]),
+        kind=kind,
+        image=clean(str(container.get("image") or ""), f"{where}.image"),
+        always_pull=container.get("imagePullPolicy") == "Always",
+        command=_texts(container, "command", where, variables),
+        args=_texts(container, "args", where, variables),
+        directory=clean(str(container.get("workingDir") or ""), f"{where}.workingDir"),
+        environment=variables,
+        mounts=mounts.make(container, where, made, variables, message),
+        memory=sizing.memory_limit(container, where) if config.limits.watch_memory else None,
+        fallback_to_logs=container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
+        read_only_root=bool(context.get("readOnlyRootFilesystem")),
+        run_as=f"{_number(context.get('runAsUser'))}:{_number(context.get('runAsGroup'))}",
+        non_root=bool(context.get("runAsNonRoot")),
+        probes=probes.make(container, where, ports, sizing.grace(pod["spec"]), variables),
+        post_start=probes.action(lifecycle.get("postStart"), f"{where}.lifecycle.postStart", ports),
+        pre_stop=probes.action(lifecycle.get("preStop"), f"{where}.lifecycle.preStop", ports),
+    )
+
+
+def _reachable(container: Container, where: str, config: BuildConfig) -> None:
+    by_network = sorted(container.ways - {"exec", "sleep"})
+    if by_network and config.runtime.network == "none" and config.runtime.kind != "none":
+        raise ScriptError(
+            f"{where}: a probe or hook by {by_network[0]} is not allowed at this site, whose containers have no "
+            f"network; allowed: exec"
+        )
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else str(int(value))
+
+
+def _texts(container: Mapping[str, Any], key: str, where: str, variables: Mapping[str, str]) -> list[str]:
+    return [
+        environment.expand(clean(str(text), f"{where}.{key}[{index}]"), variables)
+        for index, text in enumerate(container.get(key) or ())
+    ]

@@ -1,0 +1,138 @@
+"""Probes and lifecycle hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.errors import ScriptError
+from bridge.script.environment import expand
+from bridge.script.quoting import ADDRESS, clean
+
+KINDS = ("startup", "liveness", "readiness")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """``how`` it is done, and its words.
+
+    ``exec`` command..., ``http`` host port line..., ``https`` url header..., ``tcp`` host port, ``grpc`` host:port
+    service, ``sleep`` seconds.
+    """
+
+    how: str
+    words: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Times in seconds."""
+
+    kind: str
+    action: Action
+    initial: float
+    period: float
+    timeout: float
+    success: int
+    failure: int
+    grace: float
+
+
+def named_ports(container: Mapping[str, Any]) -> dict[str, int]:
+    """Give the container's ports by name."""
+    return {str(p["name"]): int(p["containerPort"]) for p in container.get("ports") or () if p.get("name")}
+
+
+def make(
+    container: Mapping[str, Any], where: str, ports: Mapping[str, int], grace: float, variables: Mapping[str, str]
+) -> list[Probe]:
+    """Read a container's probes. Their commands may use its variables; those of hooks may not (as for a kubelet)."""
+    found = []
+    for kind in KINDS:
+        probe = container.get(f"{kind}Probe")
+        if not probe:
+            continue
+        place = f"{where}.{kind}Probe"
+        doing = action(probe, place, ports)
+        if doing is None:
+            raise ScriptError(f"{place}: nothing is not allowed; allowed: exec, httpGet, tcpSocket, grpc")
+        if doing.how == "exec":
+            doing = Action("exec", [expand(text, variables) for text in doing.words])
+        found.append(
+            Probe(
+                kind=kind,
+                action=doing,
+                initial=float(probe.get("initialDelaySeconds") or 0),
+                period=float(probe.get("periodSeconds") or 10),
+                timeout=float(probe.get("timeoutSeconds") or 1),
+                success=int(probe.get("successThreshold") or 1),
+                failure=int(probe.get("failureThreshold") or 3),
+                grace=float(probe.get("terminationGracePeriodSeconds") or grace),
+            )
+        )
+    return found
+
+
+def action(handler: Mapping[str, Any] | None, where: str, ports: Mapping[str, int]) -> Action | None:
+    """Read a handler; ``None`` where there is none."""
+    if not handler:
+        return None
+    if (inner := handler.get("exec")) is not None:
+        command = [clean(str(text), f"{where}.exec.command") for text in inner.get("command") or ()]
+        if not command:
+            raise ScriptError(f"{where}.exec.command: nothing is not allowed; allowed: a command")
+        return Action("exec", command)
+    if (inner := handler.get("httpGet")) is not None:
+        return _http(inner, f"{where}.httpGet", ports)
+    if (inner := handler.get("tcpSocket")) is not None:
+        return Action("tcp", [_host(inner, where), str(_port(inner.get("port"), where, ports))])
+    if (inner := handler.get("grpc")) is not None:
+        port = _port(inner.get("port"), where, ports)
+        return Action("grpc", [f"{ADDRESS}:{port}", clean(str(inner.get("service") or ""), f"{where}.grpc.service")])
+    if (inner := handler.get("sleep")) is not None:
+        return Action("sleep", [str(int(inner.get("seconds") or 0))])
+    return None
+
+
+def _http(inner: Mapping[str, Any], where: str, ports: Mapping[str, int]) -> Action:
+    host, port = _host(inner, where), _port(inner.get("port"), where, ports)
+    path = _line(str(inner.get("path") or "/"), f"{where}.path").replace(" ", "%20")
+    path = path if path.startswith("/") else f"/{path}"
+    headers = [("Accept", "*/*"), ("User-Agent", "kube-probe/1")]
+    for header in inner.get("httpHeaders") or ():
+        name = _line(str(header.get("name") or ""), f"{where}.httpHeaders")
+        headers = [pair for pair in headers if pair[0].lower() != name.lower()]
+        headers.append((name, _line(str(header.get("value") or ""), f"{where}.httpHeaders")))
+    if str(inner.get("scheme") or "HTTP").upper() == "HTTPS":
+        url = f"https://{host}:{port}{path}"
+        return Action("https", [url, *(f"{k}: {v}".replace("\\", "\\\\").replace('"', '\\"') for k, v in headers)])
+    if all(name.lower() != "host" for name, _ in headers):
+        headers.insert(0, ("Host", f"{host}:{port}"))
+    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), "Connection: close"]
+    return Action("http", [host, str(port), *lines])
+
+
+def _host(inner: Mapping[str, Any], where: str) -> str:
+    host = _line(str(inner.get("host") or ""), f"{where}.host")
+    if "/" in host or " " in host:
+        raise ScriptError(f"{where}.host: {host!r} is not allowed; allowed: a host name or an address")
+    return host or ADDRESS
+
+
+def _port(port: Any, where: str, ports: Mapping[str, int]) -> int:
+    if isinstance(port, str) and not port.isdigit():
+        if port not in ports:
+            raise ScriptError(f"{where}.port: {port!r} is no port of the container")
+        return ports[port]
+    number = int(port or 0)
+    if not 1 <= number <= 65535:
+        raise ScriptError(f"{where}.port: {number} is not allowed; allowed: 1 to 65535")
+    return number
+
+
+def _line(text: str, where: str) -> str:
+    clean(text, where)
+    if any(ord(letter) < 32 and letter != "\t" for letter in text):
+        raise ScriptError(f"{where}: control characters are not allowed; allowed: one line of text")
+    return text

@@ -1,0 +1,49 @@
+"""Words for bash: whatever a user wrote comes out as data, never as code.
+
+A text may hold :data:`ADDRESS`, which stands for the machine's IP address: it is known only where the job runs. The
+mark begins with NUL, which no text from a pod may hold (:func:`clean`), so that nobody can forge it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from shlex import quote
+
+from bridge.errors import ScriptError
+
+ADDRESS = "\x00address\x00"
+_ADDRESS_WORD = '"$ADDRESS"'
+
+
+def clean(text: str, where: str) -> str:
+    """Give the text back; raises ``ScriptError`` for what no process can be handed (NUL, half a surrogate pair)."""
+    if "\x00" in text:
+        raise ScriptError(f"{where}: a NUL character is not allowed; allowed: any other character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ScriptError(f"{where}: the text is not valid Unicode; allowed: any Unicode text") from error
+    return text
+
+
+def word(text: str) -> str:
+    """Quote one word."""
+    if ADDRESS in text:
+        return _ADDRESS_WORD.join(quote(part) if part else "" for part in text.split(ADDRESS))
+    return quote(text)
+
+
+def words(texts: Iterable[str]) -> str:
+    """Quote several words, with spaces between."""
+    return " ".join([word(text) for text in texts])
+
+
+def array(name: str, texts: Iterable[str]) -> str:
+    """Assign an array; ``name`` is ours."""
+    return f"{name}=({words(texts)})"
+
+
+def encoded(data: bytes) -> str:
+    """Base64 in lines of 76 characters, ready for a heredoc; ends with a line break unless empty."""
+    return base64.encodebytes(data).decode()

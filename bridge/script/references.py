@@ -1,0 +1,158 @@
+"""What a pod refers to, and the objects that were found."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge.errors import MissingReferenceError, ScriptError
+
+Pod = Mapping[str, Any]
+Raw = Mapping[str, Any]
+DEFAULT_TOKEN_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """A service account token of a projected volume: file ``path`` of ``volume``; empty audience: the API's own."""
+
+    volume: str
+    path: str
+    audience: str = ""
+    expiration_seconds: int = DEFAULT_TOKEN_SECONDS
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The key of :attr:`Objects.tokens`."""
+        return (self.volume, self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """Names in the pod's own namespace. ``optional_*`` are those that the pod can do without everywhere."""
+
+    configmaps: frozenset[str]
+    secrets: frozenset[str]
+    optional_configmaps: frozenset[str]
+    optional_secrets: frozenset[str]
+    tokens: tuple[TokenRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Raw Kubernetes objects by name, tokens by (volume, path). What is not in it does not exist."""
+
+    configmaps: Mapping[str, Raw] = field(default_factory=dict)
+    secrets: Mapping[str, Raw] = field(default_factory=dict)
+    tokens: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Give every container with the path of its field, init containers first."""
+    for kind in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(kind) or ()):
+            yield f"spec.{kind}[{index}]", container
+
+
+def needed(pod: Pod) -> Needed:
+    """Find what must be read before the script can be made. An image pull secret may be missing, as for a kubelet."""
+    spec = pod["spec"]
+    found: dict[str, dict[str, bool]] = {"configmaps": {}, "secrets": {}}
+    tokens: list[TokenRequest] = []
+
+    def note(kind: str, name: Any, optional: Any) -> None:
+        if name:
+            found[kind][str(name)] = bool(optional) and found[kind].get(str(name), True)
+
+    for volume in spec.get("volumes") or ():
+        if (source := volume.get("configMap")) is not None:
+            note("configmaps", source.get("name"), source.get("optional"))
+        elif (source := volume.get("secret")) is not None:
+            note("secrets", source.get("secretName"), source.get("optional"))
+        elif (source := volume.get("projected")) is not None:
+            for part in source.get("sources") or ():
+                if (inner := part.get("configMap")) is not None:
+                    note("configmaps", inner.get("name"), inner.get("optional"))
+                if (inner := part.get("secret")) is not None:
+                    note("secrets", inner.get("name"), inner.get("optional"))
+                if (inner := part.get("serviceAccountToken")) is not None:
+                    tokens.append(
+                        TokenRequest(
+                            str(volume.get("name")),
+                            str(inner.get("path") or ""),
+                            str(inner.get("audience") or ""),
+                            int(inner.get("expirationSeconds") or DEFAULT_TOKEN_SECONDS),
+                        )
+                    )
+    for _, container in containers(spec):
+        for entry in container.get("env") or ():
+            source = entry.get("valueFrom") or {}
+            if inner := source.get("configMapKeyRef"):
+                note("configmaps", inner.get("name"), inner.get("optional"))
+            if inner := source.get("secretKeyRef"):
+                note("secrets", inner.get("name"), inner.get("optional"))
+        for entry in container.get("envFrom") or ():
+            if inner := entry.get("configMapRef"):
+                note("configmaps", inner.get("name"), inner.get("optional"))
+            if inner := entry.get("secretRef"):
+                note("secrets", inner.get("name"), inner.get("optional"))
+    for reference in spec.get("imagePullSecrets") or ():
+        note("secrets", reference.get("name"), True)
+    return Needed(
+        configmaps=frozenset(found["configmaps"]),
+        secrets=frozenset(found["secrets"]),
+        optional_configmaps=frozenset(name for name, optional in found["configmaps"].items() if optional),
+        optional_secrets=frozenset(name for name, optional in found["secrets"].items() if optional),
+        tokens=tuple(tokens),
+    )
+
+
+def configmap_data(
+    objects: Objects, name: str, where: str, *, optional: bool, binary: bool = True
+) -> dict[str, bytes] | None:
+    """Read a ConfigMap's keys; ``None`` where it is optional and not there. Variables see no ``binary`` ones."""
+    found = objects.configmaps.get(name)
+    if found is None:
+        if optional:
+            return None
+        raise MissingReferenceError(f"{where}: ConfigMap {name!r} does not exist")
+    data = {key: text.encode("utf-8", "surrogatepass") for key, text in (found.get("data") or {}).items()}
+    if binary:
+        items = _items(found, "binaryData")
+        data.update((key, _decode(text, f"ConfigMap {name!r}, key {key!r}")) for key, text in items)
+    return data
+
+
+def secret_data(objects: Objects, name: str, where: str, *, optional: bool) -> dict[str, bytes] | None:
+    """Read a Secret's keys; ``None`` where it is optional and not there."""
+    found = objects.secrets.get(name)
+    if found is None:
+        if optional:
+            return None
+        raise MissingReferenceError(f"{where}: Secret {name!r} does not exist")
+    data = {key: _decode(text, f"Secret {name!r}, key {key!r}") for key, text in _items(found, "data")}
+    data.update((key, text.encode("utf-8", "surrogatepass")) for key, text in _items(found, "stringData"))
+    return data
+
+
+def one_key(data: dict[str, bytes] | None, key: str, kind: str, where: str, *, optional: bool) -> bytes | None:
+    """Pick a key; ``None`` where it is optional and not there."""
+    if data is not None and key in data:
+        return data[key]
+    if optional:
+        return None
+    raise MissingReferenceError(f"{where}: {kind} has no key {key!r}")
+
+
+def _items(found: Raw, kind: str) -> list[tuple[str, str]]:
+    return list((found.get(kind) or {}).items())
+
+
+def _decode(text: str, where: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=False)
+    except (binascii.Error, ValueError) as error:
+        raise ScriptError(f"{where}: the value is not base64") from error

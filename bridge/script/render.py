@@ -1,0 +1,152 @@
+"""A plan as bash: a small part of data, then the library. Every word of the pod's goes through :mod:`.quoting`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from bridge.script import library, runtimes
+from bridge.script.plan import Container, Plan
+from bridge.script.probes import Action
+from bridge.script.quoting import array, encoded, word, words
+
+_END = "PODBRIDGE_END"
+_PROGRAMS = {"https": "curl", "grpc": "grpc_health_probe"}
+_HEAD = """\
+#!/bin/bash
+umask 077
+case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
+JOB=$PWD
+if [[ ${1-} != inside ]]; then
+    if ! mkdir started 2>/dev/null; then
+        [[ -d started ]]
+        exit
+    fi
+    printf '%s\\n' "${SLURM_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}" >started/job
+fi
+LOCALE=${LC_ALL-}
+"""
+_TAIL = """\
+LC_ALL=C
+if [[ ${1-} == inside ]]; then
+    shift
+    inside "$@"
+else
+    main
+fi
+"""
+
+
+def script(plan: Plan) -> str:
+    """Write the script."""
+    runtime = runtimes.of(plan.config)
+    parts = [_HEAD]
+    if plan.config.header:
+        # once: the script calls itself again within namespaces, where what the header exported is there already
+        parts.append(f"if [[ ${{1-}} != inside ]]; then\n:\n{plan.config.header.rstrip()}\nfi\n")
+    parts.append(library.text(runtime.library))
+    parts.extend(f"{line}\n" for line in _data(plan))
+    parts.extend(f"{line}\n" for line in runtime.options(plan))
+    parts.append(_TAIL)
+    return "".join(parts)
+
+
+def _data(plan: Plan) -> Iterator[str]:
+    containers = plan.containers
+    yield array("NAME", [c.name for c in containers])
+    yield array("KIND", [c.kind for c in containers])
+    yield array("MEMORY", ["" if c.memory is None else str(c.memory) for c in containers])
+    yield array("FALLBACK", ["1" if c.fallback_to_logs else "" for c in containers])
+    yield array("READONLY_ROOT", ["1" if c.read_only_root else "" for c in containers])
+    yield array("RUN_AS", [c.run_as for c in containers])
+    yield array("NON_ROOT", ["1" if c.non_root else "" for c in containers])
+    yield array("DIRECTORY", [c.directory for c in containers])
+    yield array("NEEDS", sorted({_PROGRAMS[how] for c in containers for how in c.ways if how in _PROGRAMS}))
+    yield f"RESTART_POLICY={word(plan.restart_policy)}"
+    yield f"GRACE={_centiseconds(plan.grace)}"
+    yield f"DEADLINE={'' if plan.deadline is None else _centiseconds(plan.deadline)}"
+    yield from _volumes(plan)
+    for name, body in (
+        ("command_of", [array("COMMAND", (*c.command, *c.args)) for c in containers]),
+        (
+            "variables_of",
+            [array("VARIABLES", [t for pair in c.environment.items() for t in pair]) for c in containers],
+        ),
+        ("mounts_of", [_mounts(c) for c in containers]),
+    ):
+        yield f"{name}() {{\ncase $1 in"
+        for index, text in enumerate(body):
+            yield f"{index}) {text} ;;"
+        yield "esac\n}"
+    for index, container in enumerate(containers):
+        yield from _handlers(index, container)
+    yield f"tail_of_script() {{\n:\n{plan.config.footer.rstrip()}\n}}"
+    yield "before_all() {"
+    yield ":"
+    if plan.extras.pre_exec:
+        yield from _put("pre-exec", plan.extras.pre_exec.encode(), 0o600, command="keep")
+        yield ". ./run/pre-exec"
+    yield "}"
+
+
+def _volumes(plan: Plan) -> Iterator[str]:
+    volumes = plan.volumes
+    usual = "" if plan.config.volumes.scratch_in_job_folder else plan.config.volumes.scratch_area
+    area = plan.extras.workdir or usual
+    yield f"SCRATCH_AREA={word(area)}"
+    for name, scratch in volumes.scratch.items():
+        yield f"SCRATCH[{name}]={'memory' if scratch.memory else 'disk'}"
+        if scratch.limit is not None:
+            yield f"SIZE_LIMIT[{name}]={scratch.limit}"
+    yield "host_paths() {"
+    yield ":"
+    allowed = words(plan.config.volumes.host_paths)
+    for name, host in volumes.host.items():
+        yield f"HOST_PATH[{name}]=$(host_path {word(host.path)} {word(host.type)} {allowed}) || return 1"
+    yield "}"
+    yield "write_volumes() {"
+    folders = [name for name, kind in volumes.kinds.items() if kind == "files"]
+    yield f"mkdir -p {words(f'volumes/{name}' for name in folders)}" if folders else ":"
+    for file in volumes.files:
+        yield from _put(file.path, file.data, file.mode)
+    if plan.pull_secret:
+        path, login = runtimes.of(plan.config).login(plan.pull_secret)
+        yield from _put(path, login, 0o600, command="keep")
+    yield "}"
+
+
+def _put(path: str, data: bytes, mode: int, command: str = "put") -> Iterator[str]:
+    yield f"{command} {word(path)} {mode:o} <<'{_END}' || return 1\n{encoded(data)}{_END}"
+
+
+def _mounts(container: Container) -> str:
+    lines = ["FROM=() TO=() ACCESS=()"]
+    lines += [
+        f"add_mount {mount.kind} "
+        f"{words((mount.volume, mount.sub_path, 'ro' if mount.read_only else 'rw', mount.path))} || return 1"
+        for mount in container.mounts
+    ]
+    return "\n".join(lines)
+
+
+def _handlers(index: int, container: Container) -> Iterator[str]:
+    for probe in container.probes:
+        times = " ".join(str(_centiseconds(t)) for t in (probe.initial, probe.period, probe.timeout))
+        yield (f"PROBE[{index}.{probe.kind}]='{times} {probe.success} {probe.failure} {_centiseconds(probe.grace)}'")
+        yield f"probe_{index}_{probe.kind}() {{\n{_action(index, probe.action)}\n}}"
+    if container.post_start:
+        yield f"post_start_{index}() {{\n{_action(index, container.post_start)}\n}}"
+    if container.pre_stop:
+        yield f"pre_stop_{index}() {{\n{_action(index, container.pre_stop)}\n}}"
+
+
+def _action(index: int, action: Action) -> str:
+    if action.how == "exec":
+        return f"runtime_exec {index} {words(action.words)}"
+    if action.how == "sleep":
+        return f"sleep {words(action.words)}"
+    return f"probe_{action.how} {words(action.words)}"
+
+
+def _centiseconds(seconds: float) -> int:
+    return math.ceil(seconds * 100)

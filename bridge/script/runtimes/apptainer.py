@@ -1,0 +1,72 @@
+"""Apptainer and Singularity. ``command`` is run by ``exec``, the image's own by ``run``.
+
+Source: the user guide of Apptainer 1.x (command line, bind paths, environment, ``--no-eval``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bridge.errors import ScriptError
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.quoting import array, word
+from bridge.script.runtimes import images
+
+if TYPE_CHECKING:
+    from bridge.script.plan import Container, Plan
+
+library = "apptainer"
+login = images.login
+
+
+def accept(container: Container, where: str, config: BuildConfig) -> None:
+    """Refuse names that are no images, and user 0 where the site does not fake it."""
+    images.accept_image(container, where)
+    if container.run_as.startswith("0:") and not config.apptainer.fakeroot:
+        raise ScriptError(
+            f"{where}.securityContext.runAsUser: 0 is not allowed at this site (apptainer.fakeroot is false)"
+        )
+
+
+def options(plan: Plan) -> list[str]:
+    """Give the site's options, in words."""
+    own = plan.config.apptainer
+    kind = plan.config.runtime.kind
+    executable = "singularity" if kind == "singularity" and own.executable == "apptainer" else own.executable
+    words = ["--no-umask", "--no-eval"]
+    words += [
+        f"--{flag}"
+        for flag, on in (
+            ("fakeroot", own.fakeroot),
+            ("userns", own.userns),
+            ("uts", own.uts),
+            ("sharens", own.sharens),
+            ("containall", own.containall),
+            ("no-init", own.no_init),
+            ("no-home", own.no_home),
+            ("no-privs", own.no_privs and not own.fakeroot),
+            ("cleanenv", own.cleanenv),
+            ("unsquash", own.unsquash),
+        )
+        if on
+    ]
+    if plan.config.runtime.network == "none":
+        words += ["--net", "--network", "none"]
+    return [
+        *images.options(plan),
+        f"RUNTIME={word(executable)}",
+        array("OPTIONS", [*words, *own.options, *plan.extras.options]),
+        array("GPU_WORDS", _gpus(plan)),
+        f"WRITABLE_TMPFS={'1' if own.writable_tmpfs else ''}",
+        f"FAKEROOT_USER={'0' if own.fakeroot else ''}",
+    ]
+
+
+def _gpus(plan: Plan) -> list[str]:
+    support, resource = plan.config.apptainer.nvidia_support, plan.size.gpu_resource
+    words = []
+    if support == "always" or (support == "auto" and resource == "nvidia.com/gpu"):
+        words.append("--nv")
+    if resource == "amd.com/gpu":
+        words.append("--rocm")
+    return words

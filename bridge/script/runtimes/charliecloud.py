@@ -1,0 +1,32 @@
+"""Charliecloud. Source: ch-run(1), ch-image(1), ch-convert(1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bridge.errors import ScriptError
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.quoting import array, word
+from bridge.script.runtimes import images
+
+if TYPE_CHECKING:
+    from bridge.script.plan import Container, Plan
+
+library = "charliecloud"
+login = images.login
+
+
+def accept(container: Container, where: str, config: BuildConfig) -> None:
+    """Refuse what ch-run has no word for."""
+    images.accept_image(container, where)
+    images.accept_lines(container, where)
+    if not container.command:
+        raise ScriptError(f"{where}.command: nothing is not allowed at this site: charliecloud runs no entry points")
+    if container.read_only_root:
+        raise ScriptError(f"{where}.securityContext.readOnlyRootFilesystem: true is not allowed at this site")
+
+
+def options(plan: Plan) -> list[str]:
+    """Give the site's options, in words."""
+    own = plan.config.charliecloud
+    return [*images.options(plan), f"BIN_DIR={word(own.bin_dir or '')}", array("OPTIONS", own.options)]

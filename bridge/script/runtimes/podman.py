@@ -1,0 +1,38 @@
+"""Podman, rootless. Source: podman-run(1), podman-exec(1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.quoting import array, word
+from bridge.script.runtimes import images
+
+if TYPE_CHECKING:
+    from bridge.script.plan import Container, Plan
+
+library = "podman"
+login = images.login
+
+
+def accept(container: Container, where: str, config: BuildConfig) -> None:
+    """Refuse names that are no images, and variables that podman itself would obey."""
+    images.accept_image(container, where)
+    images.accept_lines(container, where)
+
+
+def options(plan: Plan) -> list[str]:
+    """Give the site's options, in words."""
+    own = plan.config.podman
+    words = ["--cap-drop", "all", "--security-opt", "no-new-privileges"]
+    if plan.size.gpu_resource == "nvidia.com/gpu":
+        words += ["--device", "nvidia.com/gpu=all"]
+    elif plan.size.gpu_resource == "amd.com/gpu":
+        words += ["--device", "/dev/kfd", "--device", "/dev/dri"]
+    return [
+        *images.options(plan),
+        "declare -a INNER",
+        f"RUNTIME={word(own.executable)}",
+        f"NETWORK={plan.config.runtime.network}",
+        array("OPTIONS", [*words, *own.options]),
+    ]

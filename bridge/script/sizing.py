@@ -1,0 +1,161 @@
+"""What the batch system is asked for: CPUs, memory, GPUs, time, and the flavor that covers it all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from bridge import names
+from bridge.errors import ScriptError
+from bridge.script.buildconfig import BuildConfig, Flavor
+from bridge.workload import quantity
+from bridge.workload.resources import Resources, pod_requests
+
+SLACK = 60.0
+"""Seconds that a job gets on top of deadline and grace: the script writes its last words in them."""
+DEFAULT_GRACE = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """``memory`` in bytes, ``time_limit`` in seconds (``None``: the site's own)."""
+
+    cpus: int
+    memory: int
+    gpus: int
+    gpu_resource: str
+    time_limit: float | None
+    flavor: str
+
+    @property
+    def machine(self) -> dict[str, Decimal]:
+        """What a container may take that states no limit."""
+        return {"cpu": Decimal(self.cpus), "memory": Decimal(self.memory)}
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether an extended resource is a GPU: ``nvidia.com/gpu``, ``amd.com/gpu``, ``<vendor>.com/gpu``."""
+    return resource.endswith(".com/gpu")
+
+
+def grace(spec: Mapping[str, Any]) -> float:
+    """``terminationGracePeriodSeconds``; 30 where none is stated."""
+    stated = spec.get("terminationGracePeriodSeconds")
+    return DEFAULT_GRACE if stated is None else float(max(0, int(stated)))
+
+
+def measure(pod: Mapping[str, Any], config: BuildConfig) -> Size:
+    """Count the pod and choose its flavor; raises ``ScriptError`` where none may be had."""
+    spec = pod["spec"]
+    try:
+        asked = pod_requests(spec)
+        memory = pod_requests(_by_limits(spec)).get("memory", Decimal(0))
+    except ValueError as error:
+        raise ScriptError(f"spec.containers: resources: {error}") from error
+    if memory:
+        asked["memory"] = memory
+    gpus = [name for name in asked if is_gpu(name)]
+    if len(gpus) > 1:
+        raise ScriptError(f"spec.containers: resources {', '.join(sorted(gpus))}: one kind of GPU is allowed in a pod")
+    deadline = spec.get("activeDeadlineSeconds")
+    flavor = _choose(pod, config, asked, None if deadline is None else float(deadline))
+    unknown = [
+        name
+        for name in asked
+        if "/" in name and not is_gpu(name) and (flavor is None or name not in flavor.max_resources)
+    ]
+    if unknown:
+        raise ScriptError(f"spec.containers: resource {unknown[0]!r} is not allowed: no flavor of this site has it")
+    limits = config.limits
+    cpus = quantity.whole(asked.get("cpu", Decimal(0))) or (flavor.cpu if flavor and flavor.cpu else limits.default_cpu)
+    bytes_ = quantity.whole(asked.get("memory", Decimal(0))) or int(
+        quantity.parse(flavor.memory if flavor and flavor.memory else limits.default_memory)
+    )
+    ends = [] if deadline is None else [float(deadline) + grace(spec) + SLACK]
+    ends += [float(top) for top in (limits.max_time_seconds, flavor.max_time_seconds if flavor else None) if top]
+    return Size(
+        cpus=cpus,
+        memory=bytes_,
+        gpus=quantity.whole(asked[gpus[0]]) if gpus else 0,
+        gpu_resource=gpus[0] if gpus else "",
+        time_limit=min(ends) if ends else None,
+        flavor=flavor.name if flavor else "",
+    )
+
+
+def _by_limits(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the spec's memory alone, with limits in the place of requests where there are any."""
+    return {
+        "containers": [_memory_of(container) for container in spec.get("containers") or ()],
+        "initContainers": [_memory_of(container) for container in spec.get("initContainers") or ()],
+        **_memory_of(spec, restart=False),
+        "overhead": {name: value for name, value in (spec.get("overhead") or {}).items() if name == "memory"},
+    }
+
+
+def _memory_of(holder: Mapping[str, Any], *, restart: bool = True) -> dict[str, Any]:
+    resources = holder.get("resources") or {}
+    stated = (resources.get("limits") or {}).get("memory") or (resources.get("requests") or {}).get("memory")
+    found: dict[str, Any] = {"resources": {"requests": {"memory": stated}}} if stated else {}
+    if restart and "restartPolicy" in holder:
+        found["restartPolicy"] = holder["restartPolicy"]
+    return found
+
+
+def _choose(pod: Mapping[str, Any], config: BuildConfig, asked: Resources, deadline: float | None) -> Flavor | None:
+    known = {flavor.name: flavor for flavor in config.flavors}
+    wanted = (pod["metadata"].get("annotations") or {}).get(names.FLAVOR)
+    if wanted:
+        if wanted not in known:
+            raise ScriptError(
+                f"annotation {names.FLAVOR}: {wanted!r} is not allowed; "
+                f"allowed at this site: {', '.join(known) or 'none'}"
+            )
+        lacking = _lacking(known[wanted], asked, deadline)
+        if lacking:
+            raise ScriptError(f"annotation {names.FLAVOR}: {wanted!r} is too small for this pod: {lacking}")
+        return known[wanted]
+    for flavor in config.flavors:
+        if not _lacking(flavor, asked, deadline):
+            return flavor
+    if not config.flavors:
+        return None
+    default = known.get(config.default_flavor)
+    gpus = [name for name in asked if is_gpu(name)]
+    if default is None or (gpus and gpus[0] not in default.max_resources):
+        raise ScriptError(
+            f"spec.containers: no flavor of this site covers what the pod asks for: "
+            f"{'; '.join(f'{flavor.name}: {_lacking(flavor, asked, deadline)}' for flavor in config.flavors)}"
+        )
+    return default
+
+
+def _lacking(flavor: Flavor, asked: Resources, deadline: float | None) -> str:
+    """Say what a flavor lacks, or nothing. What it does not name it does not limit, but extended resources it lacks."""
+    for name, value in asked.items():
+        most = flavor.max_resources.get(name)
+        if most is None:
+            if "/" in name:
+                return f"it has no {name}"
+            continue
+        try:
+            if value > quantity.parse(most):
+                return f"at most {name} {most}"
+        except ValueError as error:
+            raise ScriptError(f"BuildConfig: flavors: {flavor.name}: max_resources: {name}: {error}") from error
+    if deadline is not None and flavor.max_time_seconds is not None and deadline > flavor.max_time_seconds:
+        return f"at most {flavor.max_time_seconds} s"
+    return ""
+
+
+def memory_limit(container: Mapping[str, Any], where: str) -> int | None:
+    """Give a container's memory limit in KiB, or ``None``."""
+    text = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    if text is None:
+        return None
+    try:
+        return max(1, int(quantity.parse(text)) // 1024)
+    except ValueError as error:
+        raise ScriptError(f"{where}.resources.limits.memory: {error}") from error

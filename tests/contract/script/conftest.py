@@ -1,0 +1,237 @@
+"""Runs scripts for real, with bash on this machine: a job folder as the submitter makes it, and a look into it."""
+
+import http.server
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.script.build import build
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.references import Objects
+
+NOBODY = 65534
+UID = "8c2f7a1e-0000-4000-8000-000000000001"
+
+
+class Job:
+    """One job folder and, once started, the process that runs its script."""
+
+    def __init__(self, folder: Path, script: str, user: int | None, environment: dict[str, str]) -> None:
+        self.home = folder
+        self.folder = folder / "jobs" / UID
+        self.folder.mkdir(parents=True, mode=0o700)
+        (folder / "changed").mkdir()
+        (self.folder / "control").mkdir(mode=0o700)
+        path = self.folder / "job.sh"
+        path.write_text(script)
+        path.chmod(0o600)
+        self._user = user
+        self._environment = {**os.environ, **environment}
+        self._process: subprocess.Popen[bytes] | None = None
+        if user is not None:
+            for each in (folder, *folder.rglob("*")):
+                os.chown(each, user, user)
+
+    def start(self) -> "Job":
+        self._process = self.spawn()
+        return self
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        with (self.folder / "script.log").open("ab") as log:
+            return subprocess.Popen(
+                ["bash", str(self.folder / "job.sh")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                user=self._user,
+                group=self._user,
+                extra_groups=[] if self._user is not None else None,
+                start_new_session=True,
+            )
+
+    def wait(self, timeout: float = 60) -> int:
+        assert self._process is not None
+        return self._process.wait(timeout)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    def pod(self) -> dict[str, Any]:
+        return self._json("pod")
+
+    def state(self, container: str) -> dict[str, Any]:
+        return self._json(container)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.folder / "state" / f"{name}.json").read_text()))
+        except FileNotFoundError:
+            return {}
+
+    def log(self, name: str = "main") -> str:
+        return (self.folder / "logs" / f"{name}.log").read_bytes().decode()
+
+    def log_if_any(self, name: str = "main") -> str:
+        path = self.folder / "logs" / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def message(self, container: str = "main") -> str:
+        return (self.folder / "termination" / container).read_text()
+
+    def ask_to_stop(self, seconds: float = 30, reason: str = "Deleted") -> None:
+        new = self.folder / "control" / ".stop"
+        new.write_text(f"{seconds:g} {reason}\n")
+        new.rename(self.folder / "control" / "stop")
+
+    def until(self, condition: Callable[[], object], timeout: float = 30) -> None:
+        end = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < end, self.everything()
+            time.sleep(0.05)
+
+    def everything(self) -> str:
+        texts = []
+        for path in sorted(self.folder.rglob("*")):
+            if (path.is_file() and path.parent.name in ("state", "logs", "termination")) or path.name == "script.log":
+                texts.append(f"--- {path.relative_to(self.folder)}\n{path.read_bytes()[:4000]!r}")
+        return "\n".join(texts)
+
+    def end(self) -> None:
+        """End whatever is left of the job: everything whose working directory or command line is below its folder."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and str(self.home).encode() in (entry / "cmdline").read_bytes():
+                    os.kill(int(entry.name), 9)
+            except (OSError, ProcessLookupError):
+                continue
+
+
+class Site:
+    """Makes jobs for a site without a container runtime."""
+
+    def __init__(self, user: int | None) -> None:
+        self.user = user
+        self._jobs: list[Job] = []
+        self._folders: list[Path] = []
+
+    def home_for_host_path(self) -> Path:
+        """A folder outside of every job that belongs to the user."""
+        folder = Path(tempfile.mkdtemp(prefix="script-host-"))
+        if self.user is not None:
+            os.chown(folder, self.user, self.user)
+        self._folders.append(folder)
+        return folder
+
+    def job(
+        self,
+        spec: dict[str, Any],
+        objects: Objects | None = None,
+        config: dict[str, Any] | None = None,
+        environment: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+    ) -> Job:
+        pod = {
+            "metadata": {
+                "name": "pod",
+                "namespace": "default",
+                "uid": UID,
+                "labels": {"app": "test"},
+                "annotations": annotations or {},
+            },
+            "spec": {"restartPolicy": "Never", **spec},
+        }
+        settings = BuildConfig.model_validate({"runtime": {"kind": "none"}, **(config or {})})
+        made = build(pod, settings, objects or Objects(), "virtual")
+        home = Path(tempfile.mkdtemp(prefix="script-"))
+        job = Job(home, made.script, self.user, {"PODBRIDGE_FIRST_BACKOFF_SECONDS": "1", **(environment or {})})
+        self._jobs.append(job)
+        return job
+
+    def run(self, spec: dict[str, Any], timeout: float = 60, **more: Any) -> Job:
+        job = self.job(spec, **more).start()
+        try:
+            job.wait(timeout)
+        except subprocess.TimeoutExpired:
+            pytest.fail(job.everything())
+        return job
+
+    def shell(self, text: str, **container: Any) -> dict[str, Any]:
+        return {"name": "main", "image": "busybox", "command": ["sh", "-c", text], **container}
+
+    def close(self) -> None:
+        for job in self._jobs:
+            job.end()
+            shutil.rmtree(job.home, ignore_errors=True)
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["self", "nobody"])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Once as whoever runs the tests, once as an ordinary user."""
+    if request.param == "nobody" and os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    made = Site(NOBODY if request.param == "nobody" else None)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ordinary() -> Iterator[Site]:
+    """As an ordinary user alone, for what takes long."""
+    made = Site(NOBODY if os.getuid() == 0 else None)
+    yield made
+    made.close()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        good = self.path == "/good?x=1" and self.headers["X-Test"] == "it's $HOME"
+        self.send_response(200 if good else 500)
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def http_port() -> Iterator[int]:
+    """A port of this machine where GET /good?x=1 with a certain header is answered with 200, all else with 500."""
+    with http.server.ThreadingHTTPServer(("0.0.0.0", 0), _Handler) as server:  # noqa: S104
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port where nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+@pytest.fixture
+def python() -> str:
+    """A Python that an ordinary user may run."""
+    found = shutil.which("python3", path="/usr/bin:/bin")
+    if found is None:
+        pytest.skip("no python3 in /usr/bin")
+    return found

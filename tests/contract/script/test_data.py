@@ -1,0 +1,379 @@
+"""What a container is given: variables, arguments and volumes, byte by byte."""
+
+import base64
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import ScriptError
+from bridge.script.references import Objects
+
+pytestmark = pytest.mark.real
+
+NASTY = {
+    "EMPTY": "",
+    "SPACE": " ",
+    "SPACES": "  two  words  ",
+    "NEWLINE": "one\ntwo\n",
+    "ONLY_NEWLINES": "\n\n\n",
+    "CARRIAGE": "a\r\nb\r",
+    "TAB": "\ta\t",
+    "BACKTICK": "`touch /tmp/never`",
+    "DOLLAR": "$HOME ${PATH} $(NOT_SET) $(id)",
+    "SINGLE": "it's ''quoted''",
+    "DOUBLE": 'say "hello"',
+    "BACKSLASH": "\\n \\ \\\\ \\$",
+    "SEMICOLON": "; rm -rf / & | > < * ? [a-z] {a,b} ~ !",
+    "UNICODE": "Grüße, 世界 \U0001f680 \u2028",
+    "HEREDOC": "PODBRIDGE_END\nEOF\n",
+    "HASH": "# not a comment",
+    "EQUALS": "a=b=c",
+    "CONTROL": "\x01\x1b[31m\x7f",
+    "DASH": "-n",
+    "LONG": "x" * 100_000,
+}
+KEPT_BY_BASH = {"UID": "77", "RANDOM": "a", "GROUPS": "g", "SHLVL": "x", "BASH_ENV": "/none", "_": "u"}
+
+
+@pytest.mark.parametrize("source", ["value", "configmap", "secret"])
+def test_variables_byte_by_byte(site, source):
+    values = NASTY | {"NAME": "n", "STATE": "s", "i": "1", "PID": "p", "IFS": "x", "k": "k"}
+    data = {k: base64.b64encode(v.encode()).decode() for k, v in values.items()}
+    container = {"name": "main", "image": "x", "command": ["/usr/bin/env", "-0"]}
+    if source == "value":
+        container["env"] = [{"name": k, "value": v.replace("$", "$$")} for k, v in (values | KEPT_BY_BASH).items()]
+    elif source == "configmap":
+        container["envFrom"] = [{"configMapRef": {"name": "c"}}]
+    else:
+        container["env"] = [{"name": k, "valueFrom": {"secretKeyRef": {"name": "s", "key": k}}} for k in values]
+    objects = Objects(configmaps={"c": {"data": values}}, secrets={"s": {"data": data}})
+    job = site.run({"containers": [container]}, objects=objects)
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+    got = dict(pair.split("=", 1) for pair in job.log().split("\0") if pair)
+    expected = dict(values)
+    if source == "value":
+        expected |= {k: v for k, v in KEPT_BY_BASH.items() if k != "_"}
+    assert {k: got.get(k) for k in expected} == expected
+
+
+def test_no_value_is_in_a_process_list(ordinary):
+    env = [{"name": "TOKEN", "value": "very-secret-value"}]
+    job = ordinary.run({"containers": [ordinary.shell("ps axww -o args", env=env)]})
+    assert "ps axww" in job.log() and "very-secret-value" not in job.log()
+
+
+def test_arguments_byte_by_byte(site):
+    words = [value for value in NASTY.values() if value != NASTY["LONG"]]
+    container = {
+        "name": "main",
+        "image": "x",
+        "command": ["printf", "%s\\0"],
+        "args": [word.replace("$", "$$") for word in words],
+    }
+    job = site.run({"containers": [container]})
+    assert job.log().split("\0")[:-1] == words
+
+
+def test_variables_of_the_machine_and_of_the_pod(ordinary):
+    def field(name, path):
+        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+    env = [
+        field("IP", "status.podIP"),
+        field("HOST_IP", "status.hostIP"),
+        field("NODE", "spec.nodeName"),
+        field("LABEL", "metadata.labels['app']"),
+        {"name": "URL", "value": "http://$(IP):80/'x'"},
+        {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+        {"name": "MIB", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
+    ]
+    text = 'echo "$IP $HOST_IP $NODE $LABEL $URL $CPUS $MIB $0"'
+    container = ordinary.shell(text, args=["$(IP)-$(NODE)"], env=env, resources={"limits": {"memory": "1Gi"}})
+    job = ordinary.run({"containers": [container]})
+    ip = job.pod()["ip"]
+    assert job.log().split() == [ip, ip, "virtual", "test", f"http://{ip}:80/'x'", "1", "1024", f"{ip}-virtual"]
+
+
+def test_working_directory(site):
+    spec = {
+        "volumes": [{"name": "disk", "emptyDir": {}}],
+        "containers": [
+            site.shell("pwd", name="usual", workingDir="/usr/bin"),
+            site.shell(
+                "pwd",
+                name="volume",
+                workingDir="/my data/new",
+                volumeMounts=[{"name": "disk", "mountPath": "/my data"}],
+            ),
+        ],
+    }
+    job = site.run(spec)
+    assert job.log("usual") == "/usr/bin\n" and job.log("volume") == "/my data/new\n"
+
+
+def b64(text):
+    return base64.b64encode(text.encode() if isinstance(text, str) else text).decode()
+
+
+OBJECTS = Objects(
+    configmaps={
+        "c": {"data": {"one": "1\n", "two": "2", "it's $x": "odd"}, "binaryData": {"raw": b64(b"\x00\xff")}},
+        "kube-root-ca.crt": {"data": {"ca.crt": "-----BEGIN\nCERT\n-----END\n"}},
+    },
+    secrets={"s": {"data": {"key": b64("secret\n"), "other": b64("x")}}},
+    tokens={("api", "token"): "abc.def"},
+)
+
+
+def test_configmap_secret_and_projected(site):
+    spec = {
+        "volumes": [
+            {"name": "all", "configMap": {"name": "c", "defaultMode": 0o440}},
+            {
+                "name": "some",
+                "configMap": {"name": "c", "items": [{"key": "two", "path": "deep/er/2", "mode": 0o600}]},
+            },
+            {"name": "secret", "secret": {"secretName": "s", "defaultMode": 0o400}},
+            {"name": "none", "configMap": {"name": "not-there", "optional": True}},
+            {
+                "name": "api",
+                "projected": {
+                    "sources": [
+                        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+                        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                        {"downwardAPI": {"items": [{"path": "ns", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+                        {"secret": {"name": "s", "items": [{"key": "other", "path": "sub/other"}]}},
+                    ]
+                },
+            },
+            {
+                "name": "down",
+                "downwardAPI": {
+                    "items": [
+                        {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}, "mode": 0o444},
+                        {
+                            "path": "mem",
+                            "resourceFieldRef": {
+                                "containerName": "main",
+                                "resource": "limits.memory",
+                                "divisor": "1Ki",
+                            },
+                        },
+                    ]
+                },
+            },
+        ],
+        "containers": [
+            site.shell(
+                'cd /v && for f in $(find . -type f | grep -v odd | sort); do echo "$f $(stat -c %a $f)"; done; '
+                "cat /v/all/one /v/some/deep/er/2 /v/secret/key /var/run/secrets/kubernetes.io/serviceaccount/*;"
+                'cat "/v/all/it\'s \\$x"; od -An -tx1 /v/all/raw; cat /v/down/labels /v/down/mem; ls -A /v/none',
+                resources={"limits": {"memory": "64Mi"}},
+                volumeMounts=[
+                    {"name": name, "mountPath": f"/v/{name}"} for name in ("all", "some", "secret", "none", "down")
+                ]
+                + [{"name": "api", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}],
+            )
+        ],
+    }
+    job = site.run(spec, objects=OBJECTS)
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+    lines = job.log()
+    assert "./all/one 440\n" in lines and "./some/deep/er/2 600\n" in lines and "./secret/key 400\n" in lines
+    assert "./some/one" not in lines and "./down/labels 444\n" in lines
+    for text in ("1\n2secret\n", "-----BEGIN\nCERT\n-----END\n", "abc.def", "default", "odd", " 00 ff\n", 'app="test"'):
+        assert text in lines
+    assert "65536" in lines
+
+
+@pytest.mark.parametrize("kind", ["emptyDir", "configMap", "hostPath"])
+def test_read_only(site, kind):
+    host = site.home_for_host_path()
+    volume = {
+        "emptyDir": {"emptyDir": {}},
+        "configMap": {"configMap": {"name": "c"}},
+        "hostPath": {"hostPath": {"path": str(host), "type": "Directory"}},
+    }[kind]
+    mounts = [{"name": "v", "mountPath": "/v", "readOnly": True}]
+    if kind != "configMap":
+        mounts.append({"name": "v", "mountPath": "/w"})
+    spec = {
+        "volumes": [{"name": "v", **volume}],
+        "containers": [
+            site.shell(
+                "touch /v/x && exit 1; "
+                + ("touch /w/x && ls /v/x" if kind != "configMap" else "rm -f /v/one && exit 2; cat /v/one"),
+                volumeMounts=mounts,
+            )
+        ],
+    }
+    job = site.run(spec, objects=OBJECTS, config={"volumes": {"host_paths": [str(host)]}})
+    assert "Read-only file system" in job.log()
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+
+
+def test_sub_path(site):
+    spec = {
+        "volumes": [{"name": "disk", "emptyDir": {}}, {"name": "c", "configMap": {"name": "c"}}],
+        "initContainers": [
+            site.shell(
+                "echo in >/all/a/file; ls /all; ln -s / /all/out",
+                name="init",
+                volumeMounts=[
+                    {"name": "disk", "mountPath": "/all/a", "subPath": "a"},
+                    {"name": "disk", "mountPath": "/all"},
+                ],
+            )
+        ],
+        "containers": [
+            site.shell(
+                "cat /part/file; cat /etc/my/one; ls /etc/my; ls -d /etc/passwd; ls /made",
+                env=[{"name": "WHO", "value": "a"}],
+                volumeMounts=[
+                    {"name": "disk", "mountPath": "/part", "subPathExpr": "$(WHO)"},
+                    {"name": "disk", "mountPath": "/made", "subPath": "deep/new"},
+                    {"name": "c", "mountPath": "/etc/my/one", "subPath": "one"},
+                ],
+            )
+        ],
+    }
+    job = site.run(spec, objects=OBJECTS)
+    assert job.log() == "in\n1\none\n/etc/passwd\n"
+
+
+def test_sub_path_does_not_follow_links_out(site):
+    spec = {
+        "volumes": [{"name": "disk", "emptyDir": {}}],
+        "initContainers": [
+            site.shell(
+                "ln -s /etc /d/out; ln -s ../../../.. /d/up",
+                name="init",
+                volumeMounts=[{"name": "disk", "mountPath": "/d"}],
+            )
+        ],
+        "containers": [
+            site.shell("ls /x", name=name, volumeMounts=[{"name": "disk", "mountPath": "/x", "subPath": sub}])
+            for name, sub in (("a", "out"), ("b", "up"), ("c", "out/passwd"))
+        ],
+    }
+    job = site.run(spec)
+    for name in "abc":
+        assert job.state(name)["ended"]["reason"] == "CreateContainerConfigError"
+        assert "passwd" not in job.log(name)
+
+
+def test_shared_between_containers_and_gone_at_the_end(site):
+    mount = {"volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}
+    spec = {
+        "volumes": [{"name": "disk", "emptyDir": {}}],
+        "containers": [
+            site.shell("echo hello >/disk/x", name="writer", **mount),
+            site.shell("until [ -e /disk/x ]; do sleep 0.1; done; cat /disk/x", **mount),
+        ],
+    }
+    job = site.run(spec)
+    assert job.log() == "hello\n"
+    assert list((job.folder / "scratch").iterdir()) == []
+
+
+def test_memory_medium_and_other_area(ordinary):
+    area = ordinary.home_for_host_path()
+    spec = {
+        "volumes": [{"name": "fast", "emptyDir": {"medium": "Memory"}}, {"name": "slow", "emptyDir": {}}],
+        "containers": [
+            ordinary.shell(
+                "stat -f -c %T /fast; touch /slow/x; sleep 1",
+                volumeMounts=[{"name": "fast", "mountPath": "/fast"}, {"name": "slow", "mountPath": "/slow"}],
+            )
+        ],
+    }
+    config = {"volumes": {"scratch_area": str(area), "scratch_in_job_folder": False}}
+    job = ordinary.job(spec, config=config).start()
+    job.until(lambda: list(area.glob("podbridge-*/slow/x")))
+    assert job.wait() == 0
+    assert job.log() == "tmpfs\n"
+    assert list(area.iterdir()) == []
+
+
+def test_size_limit(site):
+    spec = {
+        "volumes": [{"name": "disk", "emptyDir": {"sizeLimit": "5Mi"}}],
+        "containers": [
+            site.shell(
+                "head -c 10000000 /dev/zero >/disk/x; sleep 1000",
+                volumeMounts=[{"name": "disk", "mountPath": "/disk"}],
+            )
+        ],
+    }
+    job = site.run(spec, timeout=30)
+    assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "Evicted")
+    assert "sizeLimit" in job.pod()["message"]
+
+
+def test_host_path_types(ordinary):
+    host = ordinary.home_for_host_path()
+    (host / "folder").mkdir()
+    (host / "file").write_text("hello\n")
+    (host / "link").symlink_to("/etc")
+
+    def run(path, kind):
+        spec = {
+            "volumes": [{"name": "h", "hostPath": {"path": str(host / path), "type": kind}}],
+            "containers": [ordinary.shell("ls -d /h", volumeMounts=[{"name": "h", "mountPath": "/h"}])],
+        }
+        return ordinary.run(spec, config={"volumes": {"host_paths": [str(host)]}})
+
+    for path, kind in (("folder", ""), ("folder", "Directory"), ("file", "File"), ("new/er", "DirectoryOrCreate")):
+        assert run(path, kind).pod()["phase"] == "Succeeded", (path, kind)
+    for path, kind in (("folder", "File"), ("file", "Directory"), ("nothing", "Directory"), ("link", ""), ("no", "")):
+        job = run(path, kind)
+        assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "FailedMount"), (path, kind)
+        assert job.wait() == 1 and job.state("main")["state"] == "waiting"
+
+
+def test_host_path_that_the_site_does_not_allow(ordinary):
+    spec = {"volumes": [{"name": "h", "hostPath": {"path": "/etc"}}], "containers": [ordinary.shell("true")]}
+    with pytest.raises(ScriptError, match=re.escape("spec.volumes[0].hostPath.path: '/etc' is not allowed")):
+        ordinary.job(spec)
+
+
+def test_mounts_do_not_touch_the_host(site):
+    spec = {
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "containers": [
+            site.shell(
+                "touch /etc/script-new-place/x /script-top/x; ls /etc/passwd /usr/bin/env",
+                volumeMounts=[
+                    {"name": "v", "mountPath": "/etc/script-new-place"},
+                    {"name": "v", "mountPath": "/script-top/deep"},
+                    {"name": "v", "mountPath": "/script-top"},
+                ],
+            )
+        ],
+    }
+    job = site.run(spec)
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+    assert not Path("/etc/script-new-place").exists() and not Path("/script-top").exists()
+
+
+def test_read_only_root(site):
+    spec = {
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "containers": [
+            site.shell(
+                "touch /v/fine && touch /tmp/script-no && exit 1; touch /script-no && exit 2; echo x >/dev/null",
+                securityContext={"readOnlyRootFilesystem": True},
+                volumeMounts=[{"name": "v", "mountPath": "/v"}],
+            )
+        ],
+    }
+    job = site.run(spec)
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+
+
+def test_own_user_number(site):
+    job = site.run({"containers": [site.shell("id -u; id -g")]})
+    own = str(65534 if site.user is not None else os.getuid())
+    assert job.log().split() == [own, own]

@@ -1,0 +1,150 @@
+"""How containers end, and what is written down of it."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.real
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "reason"),
+    [
+        ("true", 0, "Completed"),
+        ("exit 42", 42, "Error"),
+        ("kill -9 $$$$", 137, "Error"),
+        ("kill -TERM $$$$", 143, "Error"),
+    ],
+)
+def test_exit_codes(site, text, code, reason):
+    before = int(time.time())
+    job = site.run({"containers": [site.shell(text)]})
+    state = job.state("main")
+    assert state["state"] == "terminated" and not state["ready"]
+    assert (state["ended"]["exitCode"], state["ended"]["reason"]) == (code, reason)
+    assert state["ended"]["signal"] == (code - 128 if code > 128 else 0)
+    assert before <= state["ended"]["startedAt"] <= state["ended"]["finishedAt"] <= time.time()
+    assert job.pod()["phase"] == ("Failed" if code else "Succeeded")
+    assert job.wait() == (1 if code else 0)
+    assert job.pod()["host"] and job.pod()["ip"] and job.pod()["finishedAt"] >= before
+    assert (job.home / "changed" / job.folder.name).exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [(["/no/such/program"], 127), (["no-such-program"], 127), (["/etc/passwd"], 126)]
+)
+def test_command_not_found(site, command, code):
+    job = site.run({"containers": [{"name": "main", "image": "x", "command": command}]})
+    ended = job.state("main")["ended"]
+    assert (ended["exitCode"], ended["reason"]) == (code, "ContainerCannotRun")
+    assert command[0] in job.message()
+
+
+def test_command_not_found_by_a_shell_is_the_shells_own_code(ordinary):
+    job = ordinary.run({"containers": [ordinary.shell("no-such-program")]})
+    ended = job.state("main")["ended"]
+    assert (ended["exitCode"], ended["reason"]) == (127, "Error")
+
+
+def test_parallel_containers_one_fails(site):
+    job = site.run(
+        {
+            "containers": [
+                site.shell("echo a; sleep 1", name="a"),
+                site.shell("echo b; exit 5", name="b"),
+                site.shell("echo c; sleep 1", name="c"),
+            ]
+        }
+    )
+    assert [job.state(name)["ended"]["exitCode"] for name in "abc"] == [0, 5, 0]
+    assert job.pod()["phase"] == "Failed"
+    assert [job.log(name) for name in "abc"] == ["a\n", "b\n", "c\n"]
+    began = [job.state(name)["ended"]["startedAt"] for name in "abc"]
+    assert max(began) - min(began) <= 1
+
+
+def test_output_is_kept_byte_by_byte(ordinary):
+    job = ordinary.run({"containers": [ordinary.shell(r"printf '\377\000\n'; printf err >&2")]})
+    assert (job.folder / "logs" / "main.log").read_bytes() == b"\xff\x00\nerr"
+
+
+def test_index_of_the_log(ordinary):
+    job = ordinary.run({"containers": [ordinary.shell("for i in 1 2 3; do echo line $i; sleep 1; done")]})
+    lines = [tuple(map(int, line.split())) for line in (job.folder / "logs" / "main.index").read_text().splitlines()]
+    assert lines == sorted(lines) and lines[-1][0] == len(job.log()) and len(lines) >= 3
+
+
+def test_termination_message(site):
+    job = site.run({"containers": [site.shell("printf done >/dev/termination-log")]})
+    assert job.message() == "done"
+
+
+def test_termination_message_at_another_path_is_cut(site):
+    text = "head -c 5000 /dev/zero | tr '\\0' x >/place/of/my/own"
+    job = site.run({"containers": [site.shell(text, terminationMessagePath="/place/of/my/own")]})
+    assert job.message() == "x" * 4096
+
+
+def test_termination_message_falls_back_to_the_log(ordinary):
+    spec = [
+        ordinary.shell("seq 1000; exit 3", name="fails", terminationMessagePolicy="FallbackToLogsOnError"),
+        ordinary.shell("seq 1000", name="succeeds", terminationMessagePolicy="FallbackToLogsOnError"),
+        ordinary.shell("seq 1000; exit 3", name="fails-as-usual"),
+    ]
+    job = ordinary.run({"containers": spec})
+    assert job.message("fails") == "".join(f"{n}\n" for n in range(921, 1001))
+    assert job.message("succeeds") == "" == job.message("fails-as-usual")
+
+
+def test_second_copy_does_nothing(ordinary):
+    job = ordinary.job({"containers": [ordinary.shell("echo once; sleep 2")]}).start()
+    job.until(lambda: job.state("main").get("state") == "running")
+    before = {path: path.read_bytes() for path in (job.folder / "state").glob("*.json")}
+    assert job.spawn().wait(10) == 0
+    assert {path: path.read_bytes() for path in (job.folder / "state").glob("*.json")} == before
+    assert job.wait() == 0
+    assert job.spawn().wait(10) == 0
+    assert job.log() == "once\n"
+
+
+def test_killed_child_is_an_end_like_any_other(ordinary):
+    text = "sleep 1000 & echo $$$$; wait"
+    job = ordinary.job({"containers": [ordinary.shell(text)]}).start()
+    job.until(lambda: job.state("main").get("state") == "running" and "\n" in job.log())
+    pid = int(job.log())
+    os.kill(pid, 9)
+    assert job.wait(10) == 1
+    assert job.state("main")["ended"]["exitCode"] == 137
+    assert processes_below(job) == []
+
+
+def test_what_a_container_leaves_behind_goes_with_it(ordinary):
+    job = ordinary.run({"containers": [ordinary.shell("sleep 12321 & sleep 0.3")]})
+    assert job.pod()["phase"] == "Succeeded"
+    assert processes_below(job, "12321") == []
+
+
+def processes_below(job, word=""):
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if not entry.name.isdigit():
+                continue
+            line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            if (str(job.folder) in line) or (word and word in line):
+                found.append((entry.name, line))
+        except OSError:
+            continue
+    return found
+
+
+def test_files_are_ones_own_alone(site):
+    job = site.run({"containers": [site.shell("echo secret")]})
+    for path in job.folder.rglob("*"):
+        if path.name == "script.log":
+            continue  # the caller's
+        mode = path.stat().st_mode & 0o777
+        assert mode & 0o077 == 0 or path.parent.name in ("run", "scratch", "volumes"), (path, oct(mode))
+    assert job.folder.stat().st_mode & 0o777 == 0o700

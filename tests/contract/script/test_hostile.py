@@ -1,0 +1,67 @@
+"""A pod whose every text is meant to be executed, run for real: nothing but its own command runs."""
+
+from pathlib import Path
+
+import pytest
+
+from bridge.script.references import Objects
+
+pytestmark = pytest.mark.real
+
+TEXTS = [
+    "$(touch CANARY)",
+    "`touch CANARY`",
+    "'; touch CANARY; '",
+    '"; touch CANARY; "',
+    "\ntouch CANARY\n",
+    "PODBRIDGE_END\ntouch CANARY\nPODBRIDGE_END",
+    "${x:=$(touch CANARY)}",
+    "a[$(touch CANARY)]",
+    "$((CANARY=1))",
+    "\\'; touch CANARY #",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_text_is_data(ordinary, text):
+    canary = ordinary.home_for_host_path() / "canary"
+    text = text.replace("CANARY", str(canary))
+    path = "".join(letter for letter in text if letter not in ',:"\\\n')
+    part = path.replace("/", "_")
+    spec = {
+        "volumes": [
+            {"name": "e", "emptyDir": {}},
+            {"name": "c", "configMap": {"name": "c", "items": [{"key": part, "path": part}]}},
+        ],
+        "containers": [
+            {
+                "name": "main",
+                "image": text,
+                "command": ["sh", "-c", 'printf "%s\\0" "$0" "$V" "$PWD"; cat "$1"; sleep 3'],
+                "args": [text.replace("$", "$$"), f"/c {path.replace('$', '$$')}/{part.replace('$', '$$')}"],
+                "workingDir": f"/e {path}/{part}",
+                "env": [{"name": "V", "value": text.replace("$", "$$")}],
+                "volumeMounts": [
+                    {"name": "e", "mountPath": f"/e {path}", "subPath": part},
+                    {"name": "c", "mountPath": f"/c {path}"},
+                ],
+                "terminationMessagePath": f"/m {path}",
+                "livenessProbe": {"exec": {"command": ["printf", text]}, "periodSeconds": 1},
+                "readinessProbe": {"exec": {"command": ["test", "x", "=", text]}, "periodSeconds": 1},
+                "lifecycle": {
+                    "postStart": {"exec": {"command": ["printf", "%s", text]}},
+                    "preStop": {"exec": {"command": [text]}},
+                },
+            }
+        ],
+    }
+    objects = Objects(configmaps={"c": {"data": {part: text}}})
+    job = ordinary.run(spec, objects=objects, annotations={"a": text, "slurm-job.vk.io/image-root": text})
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+    first, second, third, rest = job.log().split("\0")
+    assert (first, second, third, rest) == (text, text, f"/e {path}/{part}", text)
+    assert not canary.exists()
+    assert [each for each in Path(job.folder).rglob("*") if "canary" in each.name.lower() and each.is_file()] in (
+        [],
+        [job.folder / "volumes" / "c" / part],
+    )

@@ -1,0 +1,374 @@
+"""The life of a pod: order of containers, restarts, deadlines, graceful ends, hooks and probes."""
+
+import itertools
+import signal
+import time
+
+import pytest
+
+pytestmark = pytest.mark.real
+
+DISK = {"volumes": [{"name": "disk", "emptyDir": {}}]}
+MOUNT = {"volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}
+
+
+def note(text):
+    return f"echo {text} >>/disk/order"
+
+
+def order(job, last="main"):
+    return job.log(last).split()
+
+
+def test_init_containers_one_after_the_other(site):
+    spec = {
+        **DISK,
+        "initContainers": [
+            site.shell(f"sleep 0.5; {note('one')}", name="one", **MOUNT),
+            site.shell(note("two"), name="two", **MOUNT),
+        ],
+        "containers": [site.shell("cat /disk/order", **MOUNT)],
+    }
+    job = site.run(spec)
+    assert order(job) == ["one", "two"]
+    assert [job.state(n)["ended"]["reason"] for n in ("one", "two", "main")] == ["Completed"] * 3
+    assert job.pod()["phase"] == "Succeeded"
+
+
+def test_failing_init_container_ends_the_pod(site):
+    spec = {
+        "initContainers": [site.shell("exit 9", name="bad"), site.shell("echo no", name="later")],
+        "containers": [site.shell("echo no")],
+    }
+    job = site.run(spec)
+    assert job.pod()["phase"] == "Failed" and job.wait() == 1
+    assert job.state("bad")["ended"]["exitCode"] == 9
+    for name in ("later", "main"):
+        assert job.state(name) == {
+            "state": "waiting",
+            "reason": "PodInitializing",
+            "startedAt": None,
+            "ended": None,
+            "restarts": 0,
+            "started": False,
+            "ready": False,
+            "last": None,
+        }
+        assert not (job.folder / "logs" / f"{name}.log").exists()
+
+
+def test_failing_init_container_is_tried_again(ordinary):
+    text = "echo x >>/disk/tries; [ $(wc -l </disk/tries) -ge 3 ]"
+    spec = {
+        **DISK,
+        "restartPolicy": "OnFailure",
+        "initContainers": [ordinary.shell(text, name="init", **MOUNT)],
+        "containers": [ordinary.shell("wc -l </disk/tries", **MOUNT)],
+    }
+    job = ordinary.run(spec)
+    assert job.log().strip() == "3"
+    assert job.state("init")["restarts"] == 2
+    assert job.pod()["phase"] == "Succeeded"
+
+
+def test_sidecars_begin_in_order_and_end_in_reverse(site):
+    def sidecar(name):
+        text = (
+            f"trap '{note(name + '-ends')}; exit 0' TERM; {note(name)}; touch /disk/{name}; while :; do sleep 0.1; done"
+        )
+        probe = {"exec": {"command": ["test", "-e", f"/disk/{name}"]}, "periodSeconds": 1}
+        return site.shell(text, name=name, restartPolicy="Always", startupProbe=probe, **MOUNT)
+
+    spec = {
+        **DISK,
+        "initContainers": [sidecar("one"), site.shell(note("init"), name="init", **MOUNT), sidecar("two")],
+        "containers": [site.shell(f"{note('main')}; sleep 1; cp /disk/order /disk/copy", **MOUNT)],
+    }
+    job = site.job(spec).start()
+    job.until(lambda: job.state("two").get("started"))
+    assert job.state("one")["ready"] and job.state("one")["state"] == "running"
+    scratch = job.folder / "scratch" / "disk" / "order"
+    job.until(lambda: job.state("main").get("state") == "running")
+    text = ""
+    while job.process.poll() is None:
+        try:
+            text = scratch.read_text()
+        except FileNotFoundError:
+            break
+        time.sleep(0.02)
+    assert job.wait() == 0
+    assert text.split() == ["one", "init", "two", "main", "two-ends", "one-ends"]
+    assert job.pod()["phase"] == "Succeeded"
+    assert job.state("one")["state"] == "terminated"
+
+
+def test_sidecar_is_begun_again_and_does_not_decide(ordinary):
+    spec = {
+        "initContainers": [ordinary.shell("sleep 0.2; exit 3", name="car", restartPolicy="Always")],
+        "containers": [ordinary.shell("sleep 2")],
+    }
+    job = ordinary.run(spec)
+    assert job.pod()["phase"] == "Succeeded"
+    assert job.state("car")["restarts"] >= 1
+
+
+def test_restart_backs_off(ordinary):
+    spec = {"restartPolicy": "Always", "containers": [ordinary.shell("date +%s.%N; exit 7")]}
+    job = ordinary.job(spec).start()
+    times, current = [], ""
+    job.until(lambda: job.state("main").get("reason") == "CrashLoopBackOff")
+    state = job.state("main")
+    assert state["state"] == "waiting" and state["last"]["exitCode"] == 7 and state["restarts"] == 1
+    while len(times) < 4:
+        now = job.log().strip() if (job.folder / "logs" / "main.log").exists() else ""
+        if now and now != current:
+            times.append(float(now))
+            current = now
+        time.sleep(0.05)
+    job.ask_to_stop(1)
+    job.wait(20)
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert gaps == sorted(gaps) and gaps[-1] >= 1.9
+    assert job.state("main")["state"] == "terminated"
+    assert float((job.folder / "logs" / "main.previous.log").read_text()) in times
+    assert job.pod()["phase"] == "Failed" and job.pod()["reason"] == "Deleted"
+
+
+@pytest.mark.parametrize(("policy", "code", "restarts"), [("OnFailure", 0, 0), ("Never", 1, 0)])
+def test_what_is_not_begun_again(ordinary, policy, code, restarts):
+    job = ordinary.run({"restartPolicy": policy, "containers": [ordinary.shell(f"exit {code}")]})
+    assert job.state("main")["restarts"] == restarts
+
+
+def test_previous_log(ordinary):
+    text = "if [ -e /disk/second ]; then echo second; else echo first; touch /disk/second; exit 1; fi"
+    job = ordinary.run({**DISK, "restartPolicy": "OnFailure", "containers": [ordinary.shell(text, **MOUNT)]})
+    assert job.log() == "second\n" and job.log("main.previous") == "first\n"
+    state = job.state("main")
+    assert state["restarts"] == 1 and state["last"]["exitCode"] == 1 and state["ended"]["exitCode"] == 0
+    assert (job.folder / "logs" / "main.previous.index").exists()
+
+
+def test_deadline(site):
+    spec = {
+        "activeDeadlineSeconds": 2,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [site.shell("trap '' TERM; while :; do sleep 0.1; done")],
+    }
+    before = time.monotonic()
+    job = site.run(spec)
+    assert 2.5 < time.monotonic() - before < 8
+    assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "DeadlineExceeded")
+    assert job.state("main")["ended"]["exitCode"] == 137
+
+
+def test_deadline_is_failure_even_if_the_container_ends_well(ordinary):
+    text = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+    job = ordinary.run({"activeDeadlineSeconds": 1, "containers": [ordinary.shell(text)]})
+    assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "DeadlineExceeded")
+    assert job.state("main")["ended"]["exitCode"] == 0
+
+
+@pytest.mark.parametrize("how", ["file", "signal"])
+def test_graceful_end(site, how):
+    text = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.1; done"
+    job = site.job({"terminationGracePeriodSeconds": 20, "containers": [site.shell(text)]}).start()
+    job.until(lambda: job.log_if_any() == "ready\n")
+    if how == "file":
+        job.ask_to_stop(20)
+    else:
+        job.process.send_signal(signal.SIGTERM)
+    assert job.wait(10) == 1
+    assert job.log() == "ready\ncaught\n"
+    assert job.state("main")["ended"]["exitCode"] == 7
+    assert job.pod()["reason"] == ("Deleted" if how == "file" else "Terminated")
+
+
+def test_grace_runs_out(site):
+    text = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    job = site.job({"containers": [site.shell(text)]}).start()
+    job.until(lambda: job.log_if_any() == "ready\n")
+    before = time.monotonic()
+    job.ask_to_stop(2)
+    job.wait(15)
+    assert 1.8 < time.monotonic() - before < 5
+    assert job.state("main")["ended"]["exitCode"] == 137 and job.state("main")["ended"]["signal"] == 9
+
+
+def test_a_shorter_grace_counts(ordinary):
+    text = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    job = ordinary.job({"containers": [ordinary.shell(text)]}).start()
+    job.until(lambda: job.log_if_any() == "ready\n")
+    job.ask_to_stop(600)
+    time.sleep(1)
+    job.ask_to_stop(0)
+    job.wait(10)
+    assert job.state("main")["ended"]["exitCode"] == 137
+
+
+def test_stop_before_the_main_containers(ordinary):
+    spec = {
+        "initContainers": [ordinary.shell("sleep 1000", name="init")],
+        "containers": [ordinary.shell("echo no")],
+    }
+    job = ordinary.job(spec).start()
+    job.until(lambda: job.state("init").get("state") == "running")
+    job.ask_to_stop(5)
+    assert job.wait(10) == 1
+    assert job.pod()["phase"] == "Failed" and job.state("init")["ended"]["exitCode"] == 143
+    assert not (job.folder / "logs" / "main.log").exists()
+
+
+def test_hooks(site):
+    text = "trap 'echo term >>/disk/order; cat /disk/order; exit 0' TERM; while :; do sleep 0.1; done"
+    lifecycle = {
+        "postStart": {"exec": {"command": ["sh", "-c", note("postStart")]}},
+        "preStop": {"exec": {"command": ["sh", "-c", f"sleep 0.5; {note('preStop')}"]}},
+    }
+    job = site.job({**DISK, "containers": [site.shell(text, lifecycle=lifecycle, **MOUNT)]}).start()
+    job.until(lambda: job.state("main").get("started"))
+    job.ask_to_stop(10)
+    job.wait(15)
+    assert order(job) == ["postStart", "preStop", "term"]
+
+
+def test_failing_post_start_kills(ordinary):
+    lifecycle = {"postStart": {"exec": {"command": ["false"]}}}
+    job = ordinary.run({"containers": [ordinary.shell("exec sleep 1000", lifecycle=lifecycle)]})
+    assert job.state("main")["ended"]["exitCode"] == 143 and job.pod()["phase"] == "Failed"
+
+
+def test_pre_stop_that_hangs_is_cut(ordinary):
+    lifecycle = {"preStop": {"sleep": {"seconds": 1000}}}
+    text = "trap 'echo term; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+    job = ordinary.job({"containers": [ordinary.shell(text, lifecycle=lifecycle)]}).start()
+    job.until(lambda: job.log_if_any() == "ready\n")
+    before = time.monotonic()
+    job.ask_to_stop(2)
+    job.wait(15)
+    assert 1.8 < time.monotonic() - before < 5 and job.log() == "ready\nterm\n"
+
+
+def test_liveness_failure_restarts(site):
+    text = "echo run; touch /disk/healthy; sleep 1; rm /disk/healthy; exec sleep 1000"
+    probe = {"exec": {"command": ["cat", "/disk/healthy"]}, "periodSeconds": 1, "failureThreshold": 2}
+    spec = {
+        **DISK,
+        "restartPolicy": "Always",
+        "containers": [site.shell(text, livenessProbe={**probe, "initialDelaySeconds": 1}, **MOUNT)],
+    }
+    job = site.job(spec).start()
+    job.until(lambda: job.state("main").get("restarts", 0) >= 1)
+    assert job.state("main")["last"]["exitCode"] == 143
+    job.ask_to_stop(1)
+    job.wait(15)
+
+
+def test_liveness_failure_with_its_own_grace_and_never(ordinary):
+    probe = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1}
+    text = "trap '' TERM; while :; do sleep 0.1; done"
+    container = ordinary.shell(text, livenessProbe={**probe, "terminationGracePeriodSeconds": 1})
+    job = ordinary.run({"terminationGracePeriodSeconds": 600, "containers": [container]})
+    assert job.state("main")["ended"]["exitCode"] == 137 and job.pod()["phase"] == "Failed"
+
+
+def test_readiness(site):
+    probe = {"exec": {"command": ["test", "-e", "/disk/ready"]}, "periodSeconds": 1, "failureThreshold": 1}
+    text = "sleep 1; touch /disk/ready; sleep 2; rm /disk/ready; sleep 3"
+    job = site.job({**DISK, "containers": [site.shell(text, readinessProbe=probe, **MOUNT)]}).start()
+    job.until(lambda: job.state("main").get("started"))
+    assert not job.state("main")["ready"]
+    job.until(lambda: job.state("main").get("ready"))
+    job.until(lambda: not job.state("main").get("ready"))
+    assert job.state("main")["state"] == "running" and job.wait() == 0
+
+
+def test_startup_probe_holds_the_others_back(ordinary):
+    startup = {"exec": {"command": ["test", "-e", "/disk/up"]}, "periodSeconds": 1, "failureThreshold": 30}
+    liveness = {"exec": {"command": ["test", "-e", "/disk/up"]}, "periodSeconds": 1, "failureThreshold": 1}
+    container = ordinary.shell(
+        "sleep 3; touch /disk/up; sleep 2", startupProbe=startup, livenessProbe=liveness, **MOUNT
+    )
+    job = ordinary.run({**DISK, "containers": [container]})
+    assert job.pod()["phase"] == "Succeeded"
+
+
+def test_startup_probe_gives_up(ordinary):
+    startup = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 2}
+    job = ordinary.run({"containers": [ordinary.shell("exec sleep 1000", startupProbe=startup)]})
+    assert job.state("main")["ended"]["exitCode"] == 143
+
+
+def test_probe_that_hangs_is_a_failure(ordinary):
+    probe = {"exec": {"command": ["sleep", "1000"]}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 1}
+    job = ordinary.run({"containers": [ordinary.shell("exec sleep 1000", livenessProbe=probe)]})
+    assert job.state("main")["ended"]["exitCode"] == 143
+
+
+@pytest.mark.parametrize(("path", "good"), [("/good?x=1", True), ("/bad", False)])
+def test_http_probe(ordinary, path, good, http_port):
+    probe = {
+        "httpGet": {"port": http_port, "path": path, "httpHeaders": [{"name": "X-Test", "value": "it's $HOME"}]},
+        "periodSeconds": 1,
+        "failureThreshold": 1,
+    }
+    job = ordinary.job({"containers": [ordinary.shell("exec sleep 4", readinessProbe=probe)]}).start()
+    job.until(lambda: job.state("main").get("started"))
+    time.sleep(2)
+    assert job.state("main")["ready"] is good
+    job.ask_to_stop(1)
+    job.wait()
+
+
+def test_tcp_probe(ordinary, http_port, closed_port):
+    containers = [
+        ordinary.shell("exec sleep 3", name=name, readinessProbe={"tcpSocket": {"port": port}, "periodSeconds": 1})
+        for name, port in (("open", http_port), ("closed", closed_port))
+    ]
+    job = ordinary.job({"containers": containers}).start()
+    job.until(lambda: job.state("open").get("ready"))
+    assert not job.state("closed")["ready"]
+    job.ask_to_stop(1)
+    job.wait()
+
+
+def test_http_hook(ordinary, http_port):
+    lifecycle = {"postStart": {"httpGet": {"port": http_port, "path": "/bad"}}}
+    job = ordinary.run({"containers": [ordinary.shell("exec sleep 1000", lifecycle=lifecycle)]})
+    assert job.state("main")["ended"]["exitCode"] == 143
+
+
+MEMORY = "python3 -c 'x = bytearray(120 << 20); import time; print(len(x), flush=True); time.sleep(1000)'"
+
+
+def test_memory_limit(site, python):
+    container = site.shell(MEMORY.replace("python3", python), resources={"limits": {"memory": "64Mi"}})
+    job = site.run({"containers": [container]})
+    ended = job.state("main")["ended"]
+    assert (ended["exitCode"], ended["signal"], ended["reason"]) == (137, 9, "OOMKilled")
+    assert job.pod()["phase"] == "Failed"
+
+
+def test_memory_below_the_limit(ordinary, python):
+    text = MEMORY.replace("python3", python).replace("1000", "3")
+    job = ordinary.run({"containers": [ordinary.shell(text, resources={"limits": {"memory": "400Mi"}})]})
+    assert job.pod()["phase"] == "Succeeded"
+
+
+def test_memory_is_not_watched_where_the_site_says_so(ordinary, python):
+    text = MEMORY.replace("python3", python).replace("1000", "3")
+    job = ordinary.run(
+        {"containers": [ordinary.shell(text, resources={"limits": {"memory": "64Mi"}})]},
+        config={"limits": {"watch_memory": False}},
+    )
+    assert job.pod()["phase"] == "Succeeded"
+
+
+def test_oom_of_one_container_is_begun_again(ordinary, python):
+    container = ordinary.shell(
+        f"[ -e /disk/x ] && exit 0; touch /disk/x; {MEMORY.replace('python3', python)}",
+        resources={"limits": {"memory": "64Mi"}},
+        **MOUNT,
+    )
+    job = ordinary.run({**DISK, "restartPolicy": "OnFailure", "containers": [container]})
+    assert job.state("main")["last"]["reason"] == "OOMKilled" and job.pod()["phase"] == "Succeeded"

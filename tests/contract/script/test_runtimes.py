@@ -1,0 +1,333 @@
+"""What each container runtime is told: programs of their names write down their words and run the command on the host.
+
+The real runtimes are run elsewhere; here it is what stands on the command line, how variables travel, and what follows
+from a failing pull.
+"""
+
+import base64
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bridge.script.references import Objects
+from tests.contract.script.conftest import Site
+from tests.contract.script.test_data import NASTY
+
+pytestmark = pytest.mark.real
+
+RECORD = '{ printf "%s\\0" "$@"; printf "\\1\\0"; } >>"$STUB_FOLDER/${0##*/}.words"\n'
+STUBS = {
+    "apptainer": RECORD
+    + """
+case $1 in
+pull) [[ $4 == *missing* ]] && { echo "FATAL: no such image" >&2; exit 255; }; echo image >"$3"; exit ;;
+esac
+verb=$1; shift
+while [[ $1 == --* ]]; do
+    case $1 in
+    --env-file) file=$2; shift 2 ;;
+    --bind | --pwd | --network) shift 2 ;;
+    *) shift ;;
+    esac
+done
+shift
+[[ $verb == run ]] && set -- echo entry point "$@"
+exec env -i PATH="$PATH" bash --norc -c '. "$0"; exec "$@"' "$file" "$@"
+""",
+    "podman": RECORD
+    + """
+case $1 in
+rm | kill) exit ;;
+inspect) echo 0; exit ;;
+image) exit 1 ;;
+pull) [[ $3 == *missing* ]] && { echo "Error: no such image" >&2; exit 125; }; exit 0 ;;
+exec) shift 2; exec "$@" ;;
+esac
+shift
+names=()
+while [[ $1 == --* ]]; do
+    case $1 in
+    --*=*) shift ;;
+    --replace | --read-only) shift ;;
+    --env) names+=("$2"); shift 2 ;;
+    --env-file) file=$2; shift 2 ;;
+    --entrypoint) entry=$2; shift 2 ;;
+    *) shift 2 ;;
+    esac
+done
+shift
+words=()
+while IFS= read -r line; do words+=("$line"); done <"$file"
+for name in "${names[@]}"; do words+=("$name=${!name}"); done
+exec env -i "${words[@]}" ${entry:+"$entry"} "$@"
+""",
+    "enroot": RECORD
+    + """
+case $1 in
+import) [[ $4 == *missing* ]] && { echo "[ERROR] no such image" >&2; exit 1; }; echo image >"$3"; exit ;;
+create) mkdir -p "$ENROOT_DATA_PATH/$3"; exit ;;
+remove) rm -rf "$ENROOT_DATA_PATH/$3"; exit ;;
+exec) shift 2; exec "$@" ;;
+esac
+shift
+while [[ $1 == --* ]]; do
+    case $1 in
+    --rc) rc=$2; shift 2 ;;
+    --mount) shift 2 ;;
+    *) shift ;;
+    esac
+done
+[[ -d $ENROOT_DATA_PATH/$1 ]] || exit 1
+shift
+exec env -i PATH="$PATH" sh "$rc" "$@"
+""",
+    "ch-image": RECORD + '[[ $2 == *missing* ]] && { echo "error: no such image" >&2; exit 1; }; exit 0\n',
+    "ch-convert": RECORD + 'mkdir -p "${@: -1}"\n',
+    "ch-run": RECORD
+    + """
+words=()
+while [[ $1 == --* && $1 != -- ]]; do
+    case $1 in
+    --set-env=*) while IFS= read -r line; do
+        name=${line%%=*} value=${line#*=}
+        value=${value#\\'}
+        words+=("$name=${value%\\'}")
+    done <"${1#*=}" ;;
+    esac
+    shift
+done
+shift 2
+exec env "${words[@]}" "$@"
+""",
+}
+KINDS = {"apptainer": "apptainer", "podman": "podman", "enroot": "enroot", "charliecloud": "ch-run"}
+
+
+class Stubs:
+    """A folder of programs, and what they were told."""
+
+    def __init__(self, site: Site) -> None:
+        self.folder = site.home_for_host_path()
+        self.told = site.home_for_host_path()
+        for name, text in STUBS.items():
+            path = self.folder / name
+            path.write_text(f"#!/bin/bash\nSTUB_FOLDER={self.told}\n{text}")
+            path.chmod(0o755)
+
+    def settings(self, kind: str, **more: object) -> dict[str, object]:
+        return {
+            "runtime": {"kind": kind},
+            "volumes": {"additional_directories_in_path": [str(self.folder)], **dict(more.pop("volumes", {}))},
+            **more,
+        }
+
+    def calls(self, program: str) -> list[list[str]]:
+        path = self.told / f"{program}.words"
+        if not path.exists():
+            return []
+        return [part.split("\0")[:-1] for part in path.read_bytes().decode().split("\1\0") if part]
+
+
+@pytest.fixture
+def stubs(ordinary: Site) -> Stubs:
+    return Stubs(ordinary)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_variables_and_words(ordinary, stubs, kind):
+    env = [{"name": name, "value": value.replace("$", "$$")} for name, value in NASTY.items() if len(value) < 50_000]
+    env += [
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "PATH", "value": "/usr/bin:/bin"},
+    ]
+    container = {"name": "main", "image": "busybox:1", "command": ["/usr/bin/env", "-0"], "env": env}
+    job = ordinary.run({"containers": [container]}, config=stubs.settings(kind))
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+    got = dict(pair.split("=", 1) for pair in job.log().split("\0") if "=" in pair)
+    expected = {name: value for name, value in NASTY.items() if len(value) < 50_000}
+    assert {name: got.get(name) for name in expected} == expected
+    assert got["IP"] == job.pod()["ip"]
+    everything = [word for program in STUBS for call in stubs.calls(program) for word in call]
+    assert not any(NASTY["UNICODE"] in word for word in everything)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exit_code_and_restart(ordinary, stubs, kind):
+    text = "if [ -e /tmp/script-stub-%s ]; then rm /tmp/script-stub-%s; exit 0; fi; touch /tmp/script-stub-%s; exit 7"
+    mark = f"{kind}-{os.getpid()}"
+    container = {"name": "main", "image": "busybox", "command": ["sh", "-c", text % (mark, mark, mark)]}
+    job = ordinary.run(
+        {"restartPolicy": "OnFailure", "containers": [container]},
+        config=stubs.settings(kind),
+    )
+    state = job.state("main")
+    assert (state["ended"]["exitCode"], state["last"]["exitCode"], state["restarts"]) == (0, 7, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pull_that_fails(ordinary, stubs, kind):
+    container = {"name": "main", "image": "registry.example/missing:1", "command": ["true"]}
+    job = ordinary.run({"containers": [container]}, config=stubs.settings(kind))
+    ended = job.state("main")["ended"]
+    assert (ended["reason"], ended["exitCode"]) == ("ErrImagePull", 128)
+    assert "no such image" in job.message() and job.pod()["phase"] == "Failed"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_runtime_that_is_not_there(ordinary, kind):
+    section = {"executable": "/no/such/program"}
+    config = {"runtime": {"kind": kind}, **({kind: section} if kind != "charliecloud" else {})}
+    job = ordinary.run({"containers": [{"name": "main", "image": "x", "command": ["true"]}]}, config=config)
+    assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "RuntimeNotFound")
+    assert job.wait() == 1 and "there is no " in (job.folder / "script.log").read_text()
+
+
+def words_of(stubs, program, verb):
+    """The words of the call that started the container, or of the pull."""
+    calls = [call for call in stubs.calls(program) if call[0] == verb]
+    return next((call for call in calls if "--env-file" in call or "--rc" in call), calls[0])
+
+
+def pod(**container):
+    return {
+        "volumes": [{"name": "c", "configMap": {"name": "c"}}, {"name": "e", "emptyDir": {}}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "busybox:1",
+                "workingDir": "/e",
+                "volumeMounts": [{"name": "c", "mountPath": "/c"}, {"name": "e", "mountPath": "/e"}],
+                **container,
+            }
+        ],
+    }
+
+
+OBJECTS = Objects(configmaps={"c": {"data": {"k": "v"}}})
+
+
+def test_apptainer_is_told(ordinary, stubs):
+    probe = {"exec": {"command": ["true"]}, "periodSeconds": 1}
+    spec = pod(command=["sh", "-c", "sleep 2"], readinessProbe=probe, resources={"limits": {"nvidia.com/gpu": 1}})
+    config = stubs.settings("apptainer", apptainer={"options": ["--dns", "1.1.1.1"]})
+    job = ordinary.run(spec, objects=OBJECTS, config=config)
+    words = words_of(stubs, "apptainer", "exec")
+    folder = str(job.folder)
+    assert words_of(stubs, "apptainer", "pull")[2:] == [f"{folder}/run/main.sif", "docker://busybox:1"]
+    for flag in ("--containall", "--no-home", "--cleanenv", "--no-eval", "--no-umask", "--writable-tmpfs", "--nv"):
+        assert flag in words
+    binds = [words[index + 1] for index, word in enumerate(words) if word == "--bind"]
+    assert binds == [
+        f"{folder}/volumes/c:/c:ro",
+        f"{folder}/scratch/e:/e:rw",
+        f"{folder}/run/main.message:/.podbridge/2:rw",
+        f"{folder}/work/main/tmp:/tmp:rw",
+        f"{folder}/work/main/var/tmp:/var/tmp:rw",
+    ]
+    assert f"{folder}/run/main.sif" in words
+    assert words[words.index("--pwd") + 1] == "/e" and words[-3:] == ["sh", "-c", "sleep 2"]
+    probes = [call for call in stubs.calls("apptainer") if call[-1] == "true"]
+    # a probe gets the same image, volumes and variables
+    assert probes and probes[0][: probes[0].index("--env-file")] == words[: words.index("--env-file")]
+
+
+def test_apptainer_runs_the_images_own(ordinary, stubs):
+    job = ordinary.run(
+        pod(args=["--help"], securityContext={"readOnlyRootFilesystem": True}),
+        objects=OBJECTS,
+        config=stubs.settings("apptainer"),
+    )
+    assert job.log() == "entry point --help\n"
+    assert "--writable-tmpfs" not in words_of(stubs, "apptainer", "run")
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("/images/x.sif", "/images/x.sif"),
+        ("oras://registry/x:1", "pull oras://registry/x:1"),
+        ("tool:1", "{dir}/tool_1"),
+        ("docker://tool:1", "{dir}/tool_1"),
+        ("lab/other:2", "{dir}/unpacked/lab/other:2"),
+        ("third", "pull docker://third"),
+        ("../x", None),
+    ],
+)
+def test_where_images_come_from(ordinary, stubs, image, expected):
+    images = ordinary.home_for_host_path()
+    (images / "tool_1").write_text("image")
+    (images / "unpacked" / "lab" / "other:2").mkdir(parents=True)
+    volumes = {"image_dir": str(images), "cvmfs_unpacked_path": str(images / "unpacked")}
+    spec = {"containers": [{"name": "main", "image": image, "command": ["true"]}]}
+    if expected is None:
+        with pytest.raises(Exception, match="image"):
+            ordinary.job(spec, config=stubs.settings("apptainer", volumes=volumes))
+        return
+    job = ordinary.run(spec, config=stubs.settings("apptainer", volumes=volumes))
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+    if expected.startswith("pull "):
+        assert words_of(stubs, "apptainer", "pull")[-1] == expected[5:]
+    else:
+        words = words_of(stubs, "apptainer", "exec")
+        assert words[words.index("--env-file") + 2] == expected.format(dir=images)
+
+
+def test_podman_is_told(ordinary, stubs):
+    spec = pod(command=["sh", "-c", "true"], securityContext={"runAsUser": 1000, "runAsGroup": 5})
+    job = ordinary.run(spec, objects=OBJECTS, config=stubs.settings("podman"))
+    words = words_of(stubs, "podman", "run")
+    folder = str(job.folder)
+    volumes = [words[index + 1] for index, word in enumerate(words) if word == "--volume"]
+    assert volumes[:2] == [f"{folder}/volumes/c:/c:ro", f"{folder}/scratch/e:/e:rw"]
+    assert words[words.index("--user") + 1] == "1000:5" and words[words.index("--network") + 1] == "host"
+    assert words[words.index("--entrypoint") + 1] == "sh" and words[-3:] == ["busybox:1", "-c", "true"]
+    assert words[words.index("--cap-drop") + 1] == "all"
+
+
+def test_enroot_is_told(ordinary, stubs):
+    spec = pod(command=["pwd"], image="registry.example/team/tool:2", workingDir="/usr")
+    job = ordinary.run(spec, objects=OBJECTS, config=stubs.settings("enroot"))
+    assert words_of(stubs, "enroot", "import")[-1] == "docker://registry.example#team/tool:2"
+    words = words_of(stubs, "enroot", "start")
+    assert f"{job.folder}/volumes/c:/c:none:x-create=dir,rbind,ro" in words and "--rw" in words
+    assert words[-2:] == ["main", "pwd"] and job.log() == "/usr\n"
+
+
+def test_charliecloud_is_told(ordinary, stubs):
+    spec = pod(command=["true"])
+    job = ordinary.run(spec, objects=OBJECTS, config=stubs.settings("charliecloud"))
+    words = stubs.calls("ch-run")[0]
+    assert f"--bind={job.folder}/scratch/e:/e" in words and "--cd=/e" in words
+    assert f"--bind={job.folder}/run/main.ro.0:/c" in words and words[-2:] == ["--", "true"]
+    assert stubs.calls("ch-image") == [["pull", "busybox:1"]]
+
+
+def test_logins_for_registries(ordinary, stubs):
+    text = '{"auths":{"registry.example":{"username":"u","password":"very-secret"}}}'
+    objects = Objects(secrets={"r": {"data": {".dockerconfigjson": base64.b64encode(text.encode()).decode()}}})
+    spec = {
+        "imagePullSecrets": [{"name": "r"}],
+        "containers": [{"name": "main", "image": "x", "command": ["sleep", "2"]}],
+    }
+    for kind, path in (
+        ("apptainer", "run/docker/config.json"),
+        ("podman", "run/docker/config.json"),
+        ("enroot", "run/enroot.config/.credentials"),
+    ):
+        job = ordinary.job(spec, objects=objects, config=stubs.settings(kind)).start()
+        job.until(lambda job=job: job.state("main").get("state") == "running")
+        login = job.folder / path
+        assert login.stat().st_mode & 0o777 == 0o600
+        assert "dTp2ZXJ5LXNlY3JldA==" in login.read_text() or "password very-secret" in login.read_text()
+        job.wait()
+        words = [word for program in STUBS for call in stubs.calls(program) for word in call]
+        assert not any("very-secret" in word for word in words)
+
+
+def test_stub_texts_are_bash(tmp_path):
+    for name, text in STUBS.items():
+        path = Path(tmp_path) / name
+        path.write_text(text)
+        assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0

@@ -1,0 +1,71 @@
+# (1, 1073741824, 0, '', 86400.0, ['--constraint', 'a b', '--exclusive'], 'small', 30.0)
+#!/bin/bash
+umask 077
+case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
+JOB=$PWD
+if [[ ${1-} != inside ]]; then
+    if ! mkdir started 2>/dev/null; then
+        [[ -d started ]]
+        exit
+    fi
+    printf '%s\n' "${SLURM_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}" >started/job
+fi
+LOCALE=${LC_ALL-}
+if [[ ${1-} != inside ]]; then
+:
+module purge
+fi
+# (the library)
+NAME=(main)
+KIND=(main)
+MEMORY=('')
+FALLBACK=('')
+READONLY_ROOT=('')
+RUN_AS=(:)
+NON_ROOT=('')
+DIRECTORY=('')
+NEEDS=()
+RESTART_POLICY=Never
+GRACE=3000
+DEADLINE=
+SCRATCH_AREA=/data/work
+host_paths() {
+:
+}
+write_volumes() {
+:
+}
+command_of() {
+case $1 in
+0) COMMAND=(sh -c solve) ;;
+esac
+}
+variables_of() {
+case $1 in
+0) VARIABLES=() ;;
+esac
+}
+mounts_of() {
+case $1 in
+0) FROM=() TO=() ACCESS=()
+add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
+esac
+}
+tail_of_script() {
+:
+echo the end
+}
+before_all() {
+:
+keep pre-exec 600 <<'PODBRIDGE_END' || return 1
+bW9kdWxlIGxvYWQgbXBpCmV4cG9ydCBYPScxJwo=
+PODBRIDGE_END
+. ./run/pre-exec
+}
+LC_ALL=C
+if [[ ${1-} == inside ]]; then
+    shift
+    inside "$@"
+else
+    main
+fi

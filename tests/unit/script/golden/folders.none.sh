@@ -1,0 +1,75 @@
+# (1, 1073741824, 0, '', 86400.0, [], 'small', 30.0)
+#!/bin/bash
+umask 077
+case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
+JOB=$PWD
+if [[ ${1-} != inside ]]; then
+    if ! mkdir started 2>/dev/null; then
+        [[ -d started ]]
+        exit
+    fi
+    printf '%s\n' "${SLURM_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}" >started/job
+fi
+LOCALE=${LC_ALL-}
+if [[ ${1-} != inside ]]; then
+:
+module purge
+fi
+# (the library)
+NAME=(main)
+KIND=(main)
+MEMORY=('')
+FALLBACK=('')
+READONLY_ROOT=('')
+RUN_AS=(:)
+NON_ROOT=('')
+DIRECTORY=('/disk/my work')
+NEEDS=()
+RESTART_POLICY=OnFailure
+GRACE=3000
+DEADLINE=
+SCRATCH_AREA=''
+SCRATCH[disk]=disk
+SIZE_LIMIT[disk]=1048576
+SCRATCH[fast]=memory
+host_paths() {
+:
+HOST_PATH[data]=$(host_path /data/set Directory /data) || return 1
+}
+write_volumes() {
+:
+}
+command_of() {
+case $1 in
+0) COMMAND=(sh -c 'ls /data') ;;
+esac
+}
+variables_of() {
+case $1 in
+0) VARIABLES=(WHO me) ;;
+esac
+}
+mounts_of() {
+case $1 in
+0) FROM=() TO=() ACCESS=()
+add_mount scratch disk '' rw /disk || return 1
+add_mount scratch fast '' rw /fast || return 1
+add_mount host data '' ro /data || return 1
+add_mount scratch disk users/me rw /disk/mine || return 1
+add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
+esac
+}
+tail_of_script() {
+:
+echo the end
+}
+before_all() {
+:
+}
+LC_ALL=C
+if [[ ${1-} == inside ]]; then
+    shift
+    inside "$@"
+else
+    main
+fi

@@ -1,0 +1,90 @@
+# (1, 1073741824, 0, '', 86400.0, [], 'small', 30.0)
+#!/bin/bash
+umask 077
+case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
+JOB=$PWD
+if [[ ${1-} != inside ]]; then
+    if ! mkdir started 2>/dev/null; then
+        [[ -d started ]]
+        exit
+    fi
+    printf '%s\n' "${SLURM_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}" >started/job
+fi
+LOCALE=${LC_ALL-}
+if [[ ${1-} != inside ]]; then
+:
+module purge
+fi
+# (the library)
+NAME=(main other)
+KIND=(main main)
+MEMORY=('' '')
+FALLBACK=('' '')
+READONLY_ROOT=('' 1)
+RUN_AS=(1000:1000 1000:1000)
+NON_ROOT=(1 1)
+DIRECTORY=('' '')
+NEEDS=()
+RESTART_POLICY=Never
+GRACE=3000
+DEADLINE=
+SCRATCH_AREA=''
+host_paths() {
+:
+}
+write_volumes() {
+:
+keep docker/config.json 600 <<'PODBRIDGE_END' || return 1
+eyJhdXRocyI6IHsicmVnaXN0cnkuZXhhbXBsZSI6IHsidXNlcm5hbWUiOiAidSIsICJwYXNzd29y
+ZCI6ICJwIiwgImF1dGgiOiAiZFRwdyJ9fX0=
+PODBRIDGE_END
+}
+command_of() {
+case $1 in
+0) COMMAND=(--help) ;;
+1) COMMAND=() ;;
+esac
+}
+variables_of() {
+case $1 in
+0) VARIABLES=() ;;
+1) VARIABLES=() ;;
+esac
+}
+mounts_of() {
+case $1 in
+0) FROM=() TO=() ACCESS=()
+add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
+1) FROM=() TO=() ACCESS=()
+add_mount own run/other.message '' rw /dev/termination-log || return 1 ;;
+esac
+}
+tail_of_script() {
+:
+echo the end
+}
+before_all() {
+:
+}
+IMAGES=(registry.example/team/tool:2 /images/other.sif)
+HAS_COMMAND=('' '')
+ALWAYS_PULL=('' 1)
+EXTRA_PATHS=()
+IMAGE_DIR=''
+UNPACKED=''
+CACHE_DIR=''
+IMAGE_ROOT=docker://
+MPI_ASKED=
+MPI_WORDS=()
+RUNTIME=apptainer
+OPTIONS=(--no-umask --no-eval --containall --no-home --no-privs --cleanenv)
+GPU_WORDS=()
+WRITABLE_TMPFS=1
+FAKEROOT_USER=
+LC_ALL=C
+if [[ ${1-} == inside ]]; then
+    shift
+    inside "$@"
+else
+    main
+fi

@@ -1,0 +1,75 @@
+# (1, 1073741824, 0, '', 86400.0, [], 'small', 30.0)
+#!/bin/bash
+umask 077
+case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
+JOB=$PWD
+if [[ ${1-} != inside ]]; then
+    if ! mkdir started 2>/dev/null; then
+        [[ -d started ]]
+        exit
+    fi
+    printf '%s\n' "${SLURM_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}" >started/job
+fi
+LOCALE=${LC_ALL-}
+if [[ ${1-} != inside ]]; then
+:
+module purge
+fi
+# (the library)
+NAME=(one two main)
+KIND=(init init main)
+MEMORY=('' '' '')
+FALLBACK=('' '' '')
+READONLY_ROOT=('' '' '')
+RUN_AS=(: : :)
+NON_ROOT=('' '' '')
+DIRECTORY=('' '' '')
+NEEDS=()
+RESTART_POLICY=Never
+GRACE=3000
+DEADLINE=
+SCRATCH_AREA=''
+host_paths() {
+:
+}
+write_volumes() {
+:
+}
+command_of() {
+case $1 in
+0) COMMAND=(sh -c 'echo one') ;;
+1) COMMAND=(sh -c 'echo two') ;;
+2) COMMAND=(sh -c 'echo main') ;;
+esac
+}
+variables_of() {
+case $1 in
+0) VARIABLES=() ;;
+1) VARIABLES=() ;;
+2) VARIABLES=() ;;
+esac
+}
+mounts_of() {
+case $1 in
+0) FROM=() TO=() ACCESS=()
+add_mount own run/one.message '' rw /dev/termination-log || return 1 ;;
+1) FROM=() TO=() ACCESS=()
+add_mount own run/two.message '' rw /dev/termination-log || return 1 ;;
+2) FROM=() TO=() ACCESS=()
+add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
+esac
+}
+tail_of_script() {
+:
+echo the end
+}
+before_all() {
+:
+}
+LC_ALL=C
+if [[ ${1-} == inside ]]; then
+    shift
+    inside "$@"
+else
+    main
+fi

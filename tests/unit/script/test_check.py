@@ -1,0 +1,90 @@
+"""What no site can honour is refused by field, value and what is allowed."""
+
+import copy
+
+import pytest
+
+from bridge.errors import ScriptError
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.check import problems
+from bridge.script.plan import make
+from bridge.script.references import Objects
+from tests.unit.script.pods import KINDS, pod
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_good_pods(kind):
+    assert problems(KINDS[kind]) == []
+
+
+def with_container(**fields):
+    return {"containers": [{"name": "main", "image": "x", **fields}]}
+
+
+def with_volume(**source):
+    return {"volumes": [{"name": "v", **source}], "containers": [{"name": "main"}]}
+
+
+MOUNT = {"name": "v", "mountPath": "/v"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"hostPID": True}, "spec.hostPID: True"),
+        ({"hostIPC": True}, "spec.hostIPC: True"),
+        ({"shareProcessNamespace": True}, "spec.shareProcessNamespace"),
+        ({"hostAliases": [{"ip": "1.2.3.4"}]}, "spec.hostAliases: '1.2.3.4'"),
+        ({"dnsPolicy": "None"}, "spec.dnsConfig"),
+        ({"dnsConfig": {"nameservers": ["1.1.1.1"]}}, "spec.dnsConfig"),
+        ({"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims: 'gpu'"),
+        ({"os": {"name": "windows"}}, "spec.os.name: 'windows'"),
+        ({"securityContext": {"sysctls": [{"name": "x"}]}}, "spec.securityContext.sysctls"),
+        ({"securityContext": {"supplementalGroups": [1]}}, "spec.securityContext.supplementalGroups"),
+        ({"securityContext": {"runAsUser": 0, "runAsNonRoot": True}}, "spec.securityContext.runAsUser: 0"),
+        (with_container(securityContext={"privileged": True}), "spec.containers[0].securityContext.privileged: True"),
+        (with_container(securityContext={"capabilities": {"add": ["NET_ADMIN"]}}), "capabilities.add: ['NET_ADMIN']"),
+        (with_container(securityContext={"procMount": "Unmasked"}), "procMount: 'Unmasked'"),
+        (with_container(stdin=True), "spec.containers[0].stdin"),
+        (with_container(tty=True), "spec.containers[0].tty"),
+        (with_container(volumeDevices=[{"name": "d"}]), "spec.containers[0].volumeDevices: 'd'"),
+        (with_container(restartPolicy="Always"), "spec.containers[0].restartPolicy"),
+        (with_container(name="pod"), "spec.containers[0].name: 'pod'"),
+        (with_container(name="a.b"), "spec.containers[0].name: 'a.b'"),
+        (with_container(env=[{"name": "A-B"}]), "spec.containers[0].env[0].name: 'A-B'"),
+        (with_container(lifecycle={"stopSignal": "SIGINT"}), "stopSignal: 'SIGINT'"),
+        (with_container(livenessProbe={"httpGet": {"port": "web"}}), "livenessProbe.httpGet.port: 'web'"),
+        (with_container(livenessProbe={"httpGet": {"port": 80, "path": "/\r\nX: y"}}), "control characters"),
+        (with_container(livenessProbe={"tcpSocket": {"port": 0}}), "0 is not allowed; allowed: 1 to 65535"),
+        (with_container(livenessProbe={"exec": {}}), "livenessProbe.exec.command"),
+        (with_volume(persistentVolumeClaim={"claimName": "c"}), "spec.volumes[0] (v): 'persistentVolumeClaim'"),
+        (with_volume(nfs={"server": "s"}), "'nfs' is not allowed"),
+        (with_volume(csi={"driver": "d"}), "'csi' is not allowed"),
+        (with_volume(ephemeral={}), "'ephemeral' is not allowed"),
+        (with_volume(image={"reference": "x"}), "'image' is not allowed"),
+        (with_volume(projected={"sources": [{"clusterTrustBundle": {}}]}), "'clusterTrustBundle'"),
+        (with_container(volumeMounts=[{**MOUNT, "mountPropagation": "Bidirectional"}]), "'Bidirectional'"),
+        (with_container(volumeMounts=[{**MOUNT, "recursiveReadOnly": "Enabled"}]), "'Enabled'"),
+        (with_container(volumeMounts=[{**MOUNT, "subPath": "../x"}]), "subPath: '../x'"),
+        (with_container(volumeMounts=[{**MOUNT, "mountPath": "v"}]), "mountPath: 'v'"),
+        (with_container(volumeMounts=[{**MOUNT, "mountPath": "/"}]), "mountPath: '/'"),
+        (with_container(volumeMounts=[{**MOUNT, "mountPath": "/a:b"}]), "mountPath: '/a:b'"),
+    ],
+)
+def test_refused(spec, field):
+    base = with_container()
+    base["volumes"] = [{"name": "v", "emptyDir": {}}]
+    found = problems(pod({**base, **copy.deepcopy(spec)}))
+    assert len(found) == 1 and field in found[0] and ("allowed: " in found[0] or "is no port" in found[0]), found
+
+
+def test_all_are_told_at_once():
+    spec = {**with_container(stdin=True, tty=True), "hostPID": True}
+    assert len(problems(pod(spec))) == 3
+
+
+def test_probes_by_network_where_there_is_none():
+    spec = with_container(command=["x"], livenessProbe={"tcpSocket": {"port": 80}})
+    config = BuildConfig.model_validate({"runtime": {"network": "none"}})
+    with pytest.raises(ScriptError, match=r"spec\.containers\[0\]: a probe or hook by tcp is not allowed at this site"):
+        make(pod(spec), config, Objects(), "node")

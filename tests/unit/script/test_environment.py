@@ -1,0 +1,153 @@
+"""Variables, and ``$(NAME)``, as a kubelet has them."""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.errors import MissingReferenceError, ScriptError
+from bridge.script import environment
+from bridge.script.quoting import ADDRESS
+from bridge.script.references import Objects
+
+POD = {
+    "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"a": "b"}, "annotations": {"x/y": "z"}},
+    "spec": {},
+}
+MACHINE = {"cpu": Decimal(4), "memory": Decimal(2**30)}
+OBJECTS = Objects(
+    configmaps={"c": {"data": {"a": "1", "b.c": "2", "B": "3"}, "binaryData": {"raw": "AP8="}}},
+    secrets={"s": {"data": {"a": "c2VjcmV0"}}},
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("$(A)", "1"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$1"),
+        ("$$$$", "$$"),
+        ("$(B)", "$(B)"),
+        ("$A", "$A"),
+        ("$(A", "$(A"),
+        ("a$(A)b$(E)c", "a1bc"),
+        ("$", "$"),
+        ("$()", "$()"),
+        ("$(A)$(A)", "11"),
+        ("$($(A))", "$($(A))"),
+    ],
+)
+def test_expand(text, expected):
+    assert environment.expand(text, {"A": "1", "E": ""}) == expected
+
+
+@given(st.text(), st.dictionaries(st.text(min_size=1), st.text()))
+def test_expand_leaves_text_without_dollars_alone(text, values):
+    assert environment.expand(text.replace("$", ""), values) == text.replace("$", "")
+
+
+@given(st.text())
+def test_doubled_dollars_come_back(text):
+    assert environment.expand(text.replace("$", "$$"), {"A": "1"}) == text
+
+
+def make(container, objects=OBJECTS):
+    return environment.make(POD, container, "spec.containers[0]", objects, "node", MACHINE)
+
+
+def test_order_and_precedence():
+    made = make(
+        {
+            "envFrom": [{"configMapRef": {"name": "c"}}, {"secretRef": {"name": "s"}}],
+            "env": [
+                {"name": "X", "value": "$(a)-$(LATER)"},
+                {"name": "B", "value": "own"},
+                {"name": "LATER", "value": "l"},
+                {"name": "Y", "value": "$(X)$(LATER)"},
+            ],
+        }
+    )
+    assert made == {"a": "secret", "B": "own", "X": "secret-$(LATER)", "LATER": "l", "Y": "secret-$(LATER)l"}
+
+
+def test_prefix_and_names_that_are_none():
+    assert make({"envFrom": [{"configMapRef": {"name": "c"}, "prefix": "P_"}]}) == {"P_a": "1", "P_B": "3"}
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("metadata.name", "p"),
+        ("metadata.namespace", "n"),
+        ("metadata.uid", "u"),
+        ("metadata.labels['a']", "b"),
+        ("metadata.labels['none']", ""),
+        ("metadata.annotations['x/y']", "z"),
+        ("spec.nodeName", "node"),
+        ("spec.serviceAccountName", "default"),
+        ("status.podIP", ADDRESS),
+        ("status.hostIPs", ADDRESS),
+    ],
+)
+def test_field(path, expected):
+    assert make({"env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}]}) == {"X": expected}
+
+
+@pytest.mark.parametrize(
+    ("resource", "divisor", "expected"),
+    [
+        ("limits.cpu", None, "2"),
+        ("limits.cpu", "1m", "1500"),
+        ("requests.cpu", "1m", "1500"),
+        ("limits.memory", "1Mi", "1024"),
+        ("requests.memory", None, "0"),
+        ("limits.memory", "0", str(2**30)),
+    ],
+)
+def test_resource(resource, divisor, expected):
+    container = {
+        "resources": {"limits": {"cpu": "1500m"}},
+        "env": [{"name": "X", "valueFrom": {"resourceFieldRef": {"resource": resource, "divisor": divisor}}}],
+    }
+    assert make(container) == {"X": expected}
+
+
+@pytest.mark.parametrize("kind", ["configMapKeyRef", "secretKeyRef"])
+@pytest.mark.parametrize("name", ["s", "c", "not-there"])
+def test_missing(kind, name):
+    reference = {"name": name, "key": "not-there"}
+    with pytest.raises(MissingReferenceError):
+        make({"env": [{"name": "X", "valueFrom": {kind: reference}}]})
+    assert make({"env": [{"name": "X", "valueFrom": {kind: {**reference, "optional": True}}}]}) == {}
+
+
+def test_env_from_that_is_missing():
+    with pytest.raises(MissingReferenceError, match="ConfigMap 'no' does not exist"):
+        make({"envFrom": [{"configMapRef": {"name": "no"}}]})
+    assert make({"envFrom": [{"secretRef": {"name": "no", "optional": True}}]}) == {}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "a-b", "value": "x"},
+        {"name": "", "value": "x"},
+        {"name": "1A", "value": "x"},
+        {"name": "A;B", "value": "x"},
+        {"name": "A", "value": "x\x00"},
+        {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.hostname"}}},
+        {"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "cpu"}}},
+        {"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "x"}}},
+        {"name": "A", "valueFrom": {"fileKeyRef": {"path": "x"}}},
+    ],
+)
+def test_refused(entry):
+    with pytest.raises(ScriptError, match=r"spec\.containers\[0\]"):
+        make({"env": [entry]})
+
+
+def test_a_secret_that_is_no_text():
+    with pytest.raises(ScriptError, match="not UTF-8"):
+        make({"envFrom": [{"secretRef": {"name": "s"}}]}, Objects(secrets={"s": {"data": {"A": "/w=="}}}))

@@ -1,0 +1,126 @@
+"""What a pod needs, and tokens for a refresh."""
+
+import base64
+import json
+
+import pytest
+
+from bridge.errors import MissingReferenceError, ScriptError
+from bridge.script.build import build, token_files
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.extras import pull_secret, read
+from bridge.script.references import Objects, TokenRequest, needed
+from tests.unit.script.pods import KINDS, OBJECTS, SITE, pod
+
+NONE = BuildConfig.model_validate({"runtime": {"kind": "none"}})
+
+
+def test_needed():
+    spec = {
+        "imagePullSecrets": [{"name": "pull"}],
+        "volumes": [
+            {"name": "a", "configMap": {"name": "c1"}},
+            {"name": "b", "secret": {"secretName": "s1", "optional": True}},
+            {
+                "name": "p",
+                "projected": {
+                    "sources": [
+                        {"configMap": {"name": "c2", "optional": True}},
+                        {"secret": {"name": "s2"}},
+                        {"serviceAccountToken": {"path": "t", "audience": "vault", "expirationSeconds": 600}},
+                    ]
+                },
+            },
+        ],
+        "initContainers": [{"name": "i", "envFrom": [{"configMapRef": {"name": "c3", "optional": True}}]}],
+        "containers": [
+            {
+                "name": "m",
+                "env": [
+                    {"name": "X", "valueFrom": {"configMapKeyRef": {"name": "c3", "key": "k"}}},
+                    {"name": "Y", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "k", "optional": True}}},
+                ],
+                "envFrom": [{"secretRef": {"name": "s4"}}],
+            }
+        ],
+    }
+    found = needed(pod(spec))
+    assert found.configmaps == {"c1", "c2", "c3"} and found.optional_configmaps == {"c2"}
+    assert found.secrets == {"s1", "s2", "s3", "s4", "pull"} and found.optional_secrets == {"s1", "s3", "pull"}
+    assert found.tokens == (TokenRequest("p", "t", "vault", 600),)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_needed_is_enough(kind):
+    found = needed(KINDS[kind])
+    had = Objects(
+        configmaps={name: OBJECTS.configmaps[name] for name in found.configmaps if name in OBJECTS.configmaps},
+        secrets={name: OBJECTS.secrets[name] for name in found.secrets if name in OBJECTS.secrets},
+        tokens={request.key: OBJECTS.tokens[request.key] for request in found.tokens},
+    )
+    config = BuildConfig.model_validate(SITE)
+    assert build(KINDS[kind], config, had, "n").script == build(KINDS[kind], config, OBJECTS, "n").script
+
+
+def test_what_is_missing_is_waited_for():
+    with pytest.raises(MissingReferenceError) as told:
+        build(KINDS["files"], BuildConfig.model_validate(SITE), Objects(), "n")
+    assert told.value.retryable and "ConfigMap 'settings' does not exist" in str(told.value)
+    without_token = Objects(configmaps=OBJECTS.configmaps, secrets=OBJECTS.secrets)
+    with pytest.raises(MissingReferenceError, match="no token for 'token'"):
+        build(KINDS["files"], BuildConfig.model_validate(SITE), without_token, "n")
+
+
+def test_token_files():
+    files = token_files(KINDS["files"], {("kube-api-access", "token"): "new"})
+    assert files == [("kube-api-access/token", "new", 0o644)]
+    assert token_files(KINDS["simple"], {}) == []
+
+
+def test_pull_secrets_are_merged():
+    def secret(auths):
+        return {"data": {".dockerconfigjson": base64.b64encode(json.dumps({"auths": auths}).encode()).decode()}}
+
+    objects = Objects(secrets={"a": secret({"x": {"auth": "MTox"}}), "b": secret({"x": {"auth": "no"}, "y": {}})})
+    wanted = pod({"imagePullSecrets": [{"name": "a"}, {"name": "b"}, {"name": "none"}], "containers": []})
+    assert json.loads(pull_secret(wanted, objects)) == {"auths": {"x": {"auth": "MTox"}, "y": {}}}
+    assert json.loads(pull_secret(KINDS["image"], OBJECTS))["auths"]["registry.example"]["auth"] == "dTpw"
+    with pytest.raises(ScriptError, match="does not hold a docker configuration"):
+        pull_secret(wanted, Objects(secrets={"a": {"data": {".dockerconfigjson": "e30x"}}}))
+
+
+@pytest.mark.parametrize(
+    ("key", "switch"),
+    [
+        ("flags", "allow_user_flags"),
+        ("pre-exec", "allow_pre_exec"),
+        ("mpi-flags", "allow_runtime_options"),
+        ("singularity-options", "allow_runtime_options"),
+        ("singularity-mounts", "allow_runtime_options"),
+        ("enroot-options", "allow_runtime_options"),
+        ("enroot-mounts", "allow_runtime_options"),
+    ],
+)
+def test_annotations_need_the_sites_permission(key, switch):
+    wanted = pod({"containers": []}, annotations={f"slurm-job.vk.io/{key}": "--x 'y z'"})
+    with pytest.raises(ScriptError, match=f"slurm-job.vk.io/{key} is not allowed at this site .limits.{switch}"):
+        read(wanted, NONE)
+    allowed = BuildConfig.model_validate({"limits": {switch: True}, "runtime": {"kind": "apptainer"}})
+    found = read(wanted, allowed)
+    if key == "flags":
+        assert found.flags == ["--x", "y z"]
+    if key.startswith("singularity"):
+        assert found.options == ["--x", "y z"]
+
+
+@pytest.mark.parametrize("value", ["'open", "a\x00b"])
+def test_annotations_that_can_not_be_read(value):
+    config = BuildConfig.model_validate({"limits": {"allow_user_flags": True}})
+    with pytest.raises(ScriptError, match=r"annotation slurm-job\.vk\.io/flags"):
+        read(pod({"containers": []}, annotations={"slurm-job.vk.io/flags": value}), config)
+
+
+def test_workdir_is_below_what_the_site_allows():
+    wanted = pod({"containers": []}, annotations={"slurm-job.vk.io/job-workdir": "/etc"})
+    with pytest.raises(ScriptError, match="job-workdir: '/etc' is not allowed"):
+        read(wanted, BuildConfig.model_validate(SITE))

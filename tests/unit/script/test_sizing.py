@@ -1,0 +1,120 @@
+"""What the batch system is asked for."""
+
+import pytest
+
+from bridge.errors import ScriptError
+from bridge.script import sizing
+from bridge.script.buildconfig import BuildConfig
+from tests.unit.script.pods import pod
+
+FLAVORS = {
+    "flavors": [
+        {"name": "small", "max_resources": {"cpu": "2", "memory": "4Gi"}, "max_time_seconds": 3600},
+        {"name": "large", "max_resources": {"cpu": "64"}, "cpu": 8, "memory": "16Gi"},
+        {"name": "gpu", "max_resources": {"nvidia.com/gpu": "4", "rdma/ib": "1"}},
+    ],
+    "default_flavor": "large",
+}
+
+
+def measure(spec, config=None, **metadata):
+    return sizing.measure(pod(spec, **metadata), BuildConfig.model_validate(config or {}))
+
+
+def asks(requests=None, limits=None, **more):
+    return {"name": "c", "resources": {"requests": requests or {}, "limits": limits or {}}, **more}
+
+
+def test_nothing_asked():
+    size = measure({"containers": [{"name": "c"}]})
+    assert (size.cpus, size.memory, size.gpus, size.time_limit, size.flavor) == (1, 2**30, 0, None, "")
+
+
+def test_sum_of_containers_and_rounding_up():
+    size = measure({"containers": [asks({"cpu": "700m"}), asks({"cpu": "700m"}, {"memory": "1Gi"})]})
+    assert (size.cpus, size.memory) == (2, 2**30)
+
+
+def test_memory_is_the_limit_where_there_is_one():
+    size = measure({"containers": [asks({"memory": "1Gi"}, {"memory": "3Gi"}), asks({"memory": "1Gi"})]})
+    assert size.memory == 4 * 2**30
+
+
+def test_init_containers_count_by_their_peak_and_sidecars_always():
+    size = measure(
+        {
+            "initContainers": [
+                asks(limits={"memory": "8Gi", "cpu": "1"}),
+                asks(limits={"memory": "1Gi", "cpu": "1"}, restartPolicy="Always"),
+            ],
+            "containers": [asks(limits={"memory": "2Gi", "cpu": "3"})],
+        }
+    )
+    assert (size.cpus, size.memory) == (4, 8 * 2**30)
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu"])
+def test_gpus(name):
+    size = measure({"containers": [asks(limits={name: "2"}), asks(limits={name: "1"})]})
+    assert (size.gpus, size.gpu_resource) == (3, name)
+
+
+def test_two_kinds_of_gpus():
+    with pytest.raises(ScriptError, match="one kind of GPU"):
+        measure({"containers": [asks(limits={"nvidia.com/gpu": "2", "amd.com/gpu": "1"})]})
+
+
+@pytest.mark.parametrize(
+    ("limits", "deadline", "flavor"),
+    [
+        ({"cpu": "1"}, None, "small"),
+        ({}, None, "small"),
+        ({"cpu": "3"}, None, "large"),
+        ({"memory": "5Gi"}, None, "large"),
+        ({"cpu": "1"}, 4000, "large"),
+        ({"nvidia.com/gpu": "1"}, None, "gpu"),
+        ({"nvidia.com/gpu": "1", "rdma/ib": "1"}, None, "gpu"),
+        ({"cpu": "65"}, None, "gpu"),
+    ],
+)
+def test_first_flavor_that_covers(limits, deadline, flavor):
+    spec = {"containers": [asks(limits=limits)], **({"activeDeadlineSeconds": deadline} if deadline else {})}
+    assert measure(spec, FLAVORS).flavor == flavor
+
+
+def test_default_flavor_where_none_covers():
+    config = {**FLAVORS, "flavors": FLAVORS["flavors"][:2]}
+    assert measure({"containers": [asks(limits={"cpu": "65"})]}, config).flavor == "large"
+    with pytest.raises(ScriptError, match=r"small: it has no nvidia.com/gpu; large: it has no nvidia.com/gpu"):
+        measure({"containers": [asks(limits={"nvidia.com/gpu": "1"})]}, config)
+
+
+def test_annotation_chooses():
+    chosen = {"annotations": {"slurm-job.vk.io/flavor": "large"}}
+    size = measure({"containers": [{"name": "c"}]}, FLAVORS, **chosen)
+    assert (size.flavor, size.cpus, size.memory) == ("large", 8, 16 * 2**30)
+    with pytest.raises(ScriptError, match="'huge' is not allowed; allowed at this site: small, large, gpu"):
+        measure({"containers": [{"name": "c"}]}, FLAVORS, annotations={"slurm-job.vk.io/flavor": "huge"})
+    with pytest.raises(ScriptError, match="too small for this pod: at most cpu 2"):
+        measure({"containers": [asks(limits={"cpu": "3"})]}, FLAVORS, annotations={"slurm-job.vk.io/flavor": "small"})
+
+
+def test_unknown_resource():
+    with pytest.raises(ScriptError, match=r"'example\.com/fpga'"):
+        measure({"containers": [asks(limits={"example.com/fpga": "1"})]})
+
+
+@pytest.mark.parametrize(
+    ("deadline", "grace", "site", "expected"),
+    [(None, 30, None, None), (100, 30, None, 190.0), (100, 0, 120, 120.0), (None, 30, 500, 500.0)],
+)
+def test_time_limit(deadline, grace, site, expected):
+    spec = {"containers": [{"name": "c"}], "terminationGracePeriodSeconds": grace}
+    if deadline:
+        spec["activeDeadlineSeconds"] = deadline
+    assert measure(spec, {"limits": {"max_time_seconds": site}}).time_limit == expected
+
+
+def test_quantity_that_is_none():
+    with pytest.raises(ScriptError, match="resources"):
+        measure({"containers": [asks(limits={"cpu": "lots"})]})
