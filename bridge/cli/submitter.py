@@ -1,0 +1,50 @@
+"""``podbridge submitter``: the site's end of a pool."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.group(
+    "submitter",
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Examples:\n\n  podbridge submitter config > site.toml\n\n"
+    "  podbridge submitter --pool cineca --config site.toml",
+)
+@click.option("--pool", help="Name of the pool; default: the configuration's.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="PODBRIDGE_SITE_CONFIG",
+    show_envvar=True,
+    help="Configuration file (TOML).",
+)
+@click.pass_context
+def submitter(context: click.Context, pool: str | None, config: Path | None) -> None:
+    """Run the submitter of a pool: it takes jobs from the hub and hands them to this batch system."""
+    if context.invoked_subcommand is not None:
+        return
+    if config is None:
+        raise click.UsageError("--config FILE is missing (podbridge submitter config prints one to begin with)")
+    from bridge.site.service import run
+
+    sys.exit(run(config, pool))
+
+
+@submitter.command("config")
+@click.option("--check", type=click.Path(path_type=Path, dir_okay=False), help="Say what is wrong with this file.")
+def show_config(check: Path | None) -> None:
+    """Print a documented configuration with all defaults, or check one."""
+    if check is None:
+        from bridge.site.sample import sample
+
+        click.echo(sample(), nl=False)
+        return
+    from bridge.site.config import load
+
+    found = load(check)
+    click.echo(f"{check}: pool {found.pool}, {found.batch.kind}, BuildConfig {found.buildconfig().digest}")

@@ -1,0 +1,208 @@
+"""What the site says of itself: resources as measured, its BuildConfig, whether jobs can be taken."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Protocol
+
+from bridge import __version__
+from bridge.clock import Clock
+from bridge.errors import BatchError, BridgeError
+from bridge.logs import kv
+from bridge.site.batch.port import Amount, BatchSystem, Capacity
+from bridge.site.config import SiteConfig
+from bridge.site.folder import Folder
+from bridge.site.submitter import ANNOUNCE, BUILDCONFIG
+from bridge.site.watcher import Watcher
+from bridge.threads import Supervisor
+from bridge.wire.messages import Announce, BuildConfigMessage, Event
+from bridge.workload import quantity
+
+log = logging.getLogger(__name__)
+
+PRESENT = "present"
+RUNTIME_TIMEOUT = 10.0
+
+
+class Publisher(Protocol):
+    """Where announcements go: they may get lost, the next one follows."""
+
+    def publish_announce(self, announce: Announce) -> None: ...  # noqa: D102
+    def publish_buildconfig(self, config: BuildConfigMessage) -> None: ...  # noqa: D102
+    def publish_event(self, event: Event) -> None: ...  # noqa: D102
+
+
+class Presence:
+    """Whether other submitters of this folder live: each holds a share of a lock."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._file = os.open(folder.path / PRESENT, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+
+    def alone(self) -> bool:
+        """Whether this is the only one."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_SH)  # a try that fails lets go of the share, too
+        return True
+
+
+class Announcer:
+    """Announces while on duty: at start, on change, and each period."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        batch: BatchSystem,
+        watcher: Watcher,
+        config: Callable[[], SiteConfig],
+        publisher: Publisher,
+        clock: Clock,
+    ) -> None:
+        self._folder, self._batch, self._watcher = folder, batch, watcher
+        self._config, self._publisher, self._clock = config, publisher, clock
+        self._capacity: Capacity | None = None
+        self._measured_at = float("-inf")
+        self._problem = ""
+        self._versions: tuple[str, str] | None = None
+        self._described: SiteConfig | None = None
+        self.wake = threading.Event()
+
+    def run(self, supervisor: Supervisor) -> None:
+        """Announce until the process stops; ``wake`` has it done at once."""
+        last: Announce | None = None
+        due = 0.0
+        while not supervisor.stopping.is_set():
+            if self._watcher.on_duty:
+                now = self._clock.monotonic()
+                announce = self.make()
+                if self.wake.is_set() or now >= due or last is None or _changed(last, announce):
+                    self.wake.clear()
+                    self.publish(announce)
+                    last, due = announce, now + announce.period
+            supervisor.wait(min(1.0, self._config().announce.period))
+
+    def publish(self, announce: Announce) -> None:
+        """Send an announcement, and the BuildConfig with it if that is new."""
+        config = self._config()
+        message = BuildConfigMessage(pool=config.pool, digest=announce.digest, config=config.buildconfig().dump())
+        self._folder.note(BUILDCONFIG, message.model_dump(mode="json"))
+        self._folder.note(ANNOUNCE, announce.model_dump(mode="json"))
+        with contextlib.suppress(BridgeError):  # no connection: the next one tells
+            if self._described != config:
+                self._publisher.publish_buildconfig(message)
+                self._described = config
+            self._publisher.publish_announce(announce)
+
+    def reconnected(self) -> None:
+        """Say everything again: who listens may be new."""
+        self._described = None
+        self.wake.set()
+
+    def make(self, *, leaving: bool = False) -> Announce:
+        """Say how things are."""
+        config = self._config()
+        if not leaving:
+            self._measure(config)
+        capacity = self._capacity or Capacity(Amount(), Amount())
+        counts = self._watcher.counts()
+        living = counts.get("queued", 0) + counts.get("running", 0) + counts.get("unknown", 0)
+        total, free = _told(capacity.total, config), _told(capacity.free, config, free=True)
+        total["pods"] = str(config.resources.pods)
+        free["pods"] = str(max(0, config.resources.pods - living))
+        batch, runtime = self._versions or (config.batch.kind, config.runtime.kind)
+        return Announce(
+            pool=config.pool,
+            submitter=self._watcher.name,
+            sequence=self._watcher.sequence,
+            time=self._clock.time(),
+            period=config.announce.period,
+            version=__version__,
+            batch=batch,
+            runtime=runtime,
+            capacity=total,
+            free=free,
+            jobs=counts,
+            labels=dict(config.node.labels),
+            taints=list(config.node.taints),
+            problem="the submitter has stopped" if leaving else self._watcher.problem or self._problem,
+            digest=config.buildconfig().digest,
+            leaving=leaving,
+        )
+
+    def _measure(self, config: SiteConfig) -> None:
+        now = self._clock.monotonic()
+        if now - self._measured_at < (config.announce.capacity_period if not self._problem else config.announce.period):
+            return
+        self._measured_at = now
+        try:
+            if self._versions is None:
+                self._versions = self._batch.version(), runtime_version(config)
+            self._capacity = self._batch.capacity()
+        except BatchError as error:
+            if not self._problem:
+                log.warning("resources not measured", extra=kv(why=error))
+            self._problem = str(error)
+        else:
+            self._problem = ""
+
+
+def _told(amount: Amount, config: SiteConfig, *, free: bool = False) -> dict[str, str]:
+    """Write an amount as Kubernetes quantities, what the configuration says instead of what was measured."""
+    resources = config.resources
+    told = {"cpu": str(amount.cpus), "memory": f"{amount.memory // 2**20}Mi"}
+    told |= {name: str(count) for name, count in amount.extended.items()}
+    said = {"cpu": resources.cpu, "memory": resources.memory, **resources.extended}
+    for name, value in said.items():
+        if value is not None:
+            told[name] = _least(told.get(name), value) if free else value
+    return told
+
+
+def _least(measured: str | None, configured: str) -> str:
+    def size(text: str) -> Decimal:
+        return quantity.parse(text)
+
+    return configured if measured is None else min(measured, configured, key=size)
+
+
+def _changed(old: Announce, new: Announce) -> bool:
+    """Whether the hub should hear at once; what moves all the time waits for the period."""
+    return any(
+        getattr(old, name) != getattr(new, name)
+        for name in ("submitter", "capacity", "labels", "taints", "problem", "digest", "batch", "runtime")
+    )
+
+
+def runtime_version(config: SiteConfig) -> str:
+    """Ask the container runtime for its version; where it is not installed here, its kind alone is told."""
+    kind = config.runtime.kind
+    if kind == "none":
+        return kind
+    if kind == "charliecloud":
+        executable = str(Path(config.charliecloud.bin_dir or "") / "ch-run")
+    else:
+        executable = getattr(config, "apptainer" if kind == "singularity" else kind).executable
+    words = [executable, "version" if kind == "enroot" else "--version"]
+    if shutil.which(executable) is None:
+        return kind
+    try:
+        found = subprocess.run(
+            words, capture_output=True, text=True, timeout=RUNTIME_TIMEOUT, stdin=subprocess.DEVNULL, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return kind
+    text = (found.stdout or found.stderr).strip().splitlines()
+    return f"{kind} {text[0].split()[-1]}"[:100] if found.returncode == 0 and text else kind

@@ -1,0 +1,91 @@
+"""Running a batch system's commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.errors import BatchError
+
+LONGEST_WORDS = 1000
+
+
+class SilentError(BatchError):
+    """A command did not end in time and was killed: what it was to do may be done."""
+
+    reason = "BatchSystemSilent"
+
+
+class AbsentError(BatchError):
+    """There is no such command here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a command printed, and its exit status."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def words(self) -> str:
+        """The command's complaint, on one line."""
+        lines = [line.strip() for line in (self.err.strip() or self.out.strip()).splitlines() if line.strip()]
+        return "; ".join(lines)[:LONGEST_WORDS] or f"exit status {self.code}"
+
+
+class Commands:
+    """The commands of one batch system: in a folder, or on PATH."""
+
+    def __init__(self, bin_dir: str | None, timeout: float, environment: Mapping[str, str]) -> None:
+        self._bin_dir, self._timeout, self._environment = bin_dir, timeout, dict(environment)
+
+    def run(
+        self, *words: str, input: str = "", cwd: Path | None = None, extra: Mapping[str, str] | None = None
+    ) -> Said:
+        """Run one; raises :class:`SilentError` after the time-out, :class:`BatchError` if it can't be run."""
+        program = self._find(words[0])
+        try:
+            process = subprocess.Popen(
+                [program, *words[1:]],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**self._environment, **(extra or {})},
+                cwd=cwd or "/",
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise AbsentError(f"{program} is not there", retryable=True) from error
+        except OSError as error:
+            raise BatchError(f"{program} can't be run: {error.strerror}", retryable=True) from error
+        with process:
+            try:
+                out, err = process.communicate(input.encode(), self._timeout)
+            except subprocess.TimeoutExpired as error:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise SilentError(f"{words[0]} did not end within {self._timeout:g} s", retryable=True) from error
+        return Said(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    def _find(self, name: str) -> str:
+        if self._bin_dir is not None:
+            return str(Path(self._bin_dir) / name)
+        found = shutil.which(name)
+        if found is None:
+            raise AbsentError(
+                f"{name} is not on PATH", retryable=True, hint="set bin_dir, or start the submitter where it is"
+            )
+        return found
+
+
+def command_environment(job: Mapping[str, str], kept: Sequence[str]) -> dict[str, str]:
+    """Give the environment of commands: a job's, and what the commands themselves need of this process's."""
+    return {**{name: os.environ[name] for name in kept if name in os.environ}, **job}

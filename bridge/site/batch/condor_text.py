@@ -1,0 +1,152 @@
+"""What HTCondor's commands read and print. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bridge.errors import BatchError
+from bridge.site.batch.port import BatchJob, Phase
+from bridge.wire.messages import UID_PATTERN
+
+UID = "PodbridgeUid"
+"""Attribute of a job: the pod's UID."""
+ATTRIBUTES = (
+    "ClusterId", "ProcId", UID, "JobStatus", "LastJobStatus", "HoldReason", "HoldReasonCode", "RemoveReason",
+    "ExitCode", "ExitSignal", "ExitBySignal", "RemoteHost", "LastRemoteHost", "JobStartDate", "JobCurrentStartDate",
+    "CompletionDate", "EnteredCurrentStatus", "NumJobStarts",
+)  # fmt: skip
+SLOT_ATTRIBUTES = (
+    "Name", "Machine", "SlotType", "PartitionableSlot", "DynamicSlot", "State", "Cpus", "Memory", "GPUs",
+    "TotalSlotCpus", "TotalSlotMemory", "TotalSlotGPUs",
+)  # fmt: skip
+# the folder is the wrapper's own: nothing of the job is quoted anywhere
+WRAPPER = b"""#!/bin/bash
+cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
+exec bash ./job.sh >>script.log 2>&1
+"""
+_UID = re.compile(UID_PATTERN)
+_PHASES: dict[int, Phase] = {1: "queued", 2: "running", 3: "ended", 4: "ended", 5: "queued", 6: "running", 7: "running"}
+"""JobStatus: idle, running, removed, completed, held, transferring output, suspended."""
+_HOLD_REASONS = {34: "OOMKilled", 46: "DeadlineExceeded", 47: "DeadlineExceeded"}
+"""HoldReasonCode; every other one is ``Held``."""
+HELD_REASONS = frozenset({"Held", *_HOLD_REASONS.values()})
+
+
+def value(text: str) -> str:
+    """Write a value of a submit file, in which ``$`` begins a macro."""
+    if "\n" in text or "\r" in text:
+        raise BatchError(f"{text!r} has more than one line")
+    return text.replace("$", "$(DOLLAR)")
+
+
+def string(text: str) -> str:
+    """Write a ClassAd string."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def environment(variables: Mapping[str, str]) -> str:
+    """Write variables in the submit file's new syntax: quotes are doubled."""
+    words = []
+    for name, content in variables.items():
+        quoted = content.replace('"', '""').replace("'", "''")
+        words.append(f"{name}='{quoted}'")
+    return '"' + value(" ".join(words)) + '"'
+
+
+def jobs(output: str, *, held_ends: bool = True) -> list[BatchJob]:
+    """Read the JSON of condor_q or condor_history; nothing at all means no jobs."""
+    return [job for ad in _ads(output) if (job := _job(ad, held_ends)) is not None]
+
+
+def _ads(output: str) -> list[dict[str, Any]]:
+    if not output.strip():
+        return []
+    try:
+        found = json.loads(output)
+    except ValueError as error:
+        raise BatchError(f"HTCondor's answer is no JSON: {output[:200]!r}", retryable=True) from error
+    return [ad for ad in found if isinstance(ad, dict)] if isinstance(found, list) else []
+
+
+def _job(ad: Mapping[str, Any], held_ends: bool) -> BatchJob | None:
+    uid, status = ad.get(UID), ad.get("JobStatus")
+    if not isinstance(uid, str) or not _UID.fullmatch(uid) or status not in _PHASES:
+        return None
+    phase = _PHASES[status]
+    reason = message = ""
+    exit_code: int | None = None
+    if status == 5:
+        reason = _HOLD_REASONS.get(ad.get("HoldReasonCode", 0), "Held")
+        message = str(ad.get("HoldReason", ""))
+        phase = "ended" if held_ends else "queued"
+    elif status == 3:
+        message = str(ad.get("RemoveReason", ""))
+        reason = _why_removed(ad, message)
+    elif status == 4 and not ad.get("ExitBySignal"):
+        exit_code = _integer(ad, "ExitCode")
+    elif status == 7:
+        reason = "Suspended"
+    ended = phase == "ended"
+    return BatchJob(
+        id=f"{ad.get('ClusterId')}.{ad.get('ProcId')}",
+        uid=uid,
+        phase=phase,
+        reason=reason,
+        message=message,
+        exit_code=exit_code,
+        signal=(_integer(ad, "ExitSignal") or 0) if ad.get("ExitBySignal") else 0,
+        host=_machine(ad.get("RemoteHost") or ad.get("LastRemoteHost")),
+        started_at=_moment(ad, "JobCurrentStartDate") or _moment(ad, "JobStartDate"),
+        ended_at=(_moment(ad, "CompletionDate") or _moment(ad, "EnteredCurrentStatus")) if ended else None,
+        by_itself=status == 4,
+    )
+
+
+def _why_removed(ad: Mapping[str, Any], why: str) -> str:
+    """Tell our own PeriodicRemove (see the submit file), for time or for a lost machine, from a person's removal."""
+    if "PeriodicRemove" in why:
+        return "DeadlineExceeded" if ad.get("LastJobStatus") == 2 else "NodeFailed"
+    if "held: podbridge ends it" in why:
+        return _HOLD_REASONS.get(ad.get("HoldReasonCode", 0), "Held")
+    return "Cancelled"
+
+
+def _integer(ad: Mapping[str, Any], name: str) -> int | None:
+    found = ad.get(name)
+    return found if isinstance(found, int) else None
+
+
+def _moment(ad: Mapping[str, Any], name: str) -> float | None:
+    found = ad.get(name)
+    return float(found) if isinstance(found, int | float) and found > 0 else None
+
+
+def _machine(slot: object) -> str:
+    """Give the machine of ``slot1_2@node7.example``."""
+    return slot.rpartition("@")[2] if isinstance(slot, str) else ""
+
+
+def slots(output: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Add up all slots, and what is free of them: CPUs, MiB, GPUs.
+
+    A partitionable slot tells in ``Cpus`` what is left of its ``TotalSlotCpus``; the dynamic slots made of it are in
+    that total already.
+    """
+    total = {"Cpus": 0, "Memory": 0, "GPUs": 0, "TotalGPUs": 0}
+    free = dict(total)
+    for ad in _ads(output):
+        if ad.get("DynamicSlot") or ad.get("SlotType") == "Dynamic":
+            continue
+        whole = bool(ad.get("PartitionableSlot")) or ad.get("SlotType") == "Partitionable"
+        usable = ad.get("State") not in ("Owner", "Drained")
+        for name in ("Cpus", "Memory", "GPUs"):
+            now = _integer(ad, name) or 0
+            size = (_integer(ad, f"TotalSlot{name}") or now) if whole else now
+            if usable:
+                total[name] += size
+                free[name] += now if whole or ad.get("State") == "Unclaimed" else 0
+    total["TotalGPUs"] = free["TotalGPUs"] = total["GPUs"]
+    return total, free

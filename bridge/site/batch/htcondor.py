@@ -1,0 +1,176 @@
+"""HTCondor, by its commands: condor_submit, condor_q, condor_history, condor_rm and condor_status."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.logs import kv
+from bridge.site.batch import condor_text as text
+from bridge.site.batch.commands import Commands, Said, SilentError, command_environment
+from bridge.site.batch.port import Amount, BatchJob, Capacity, JobRequest, job_environment
+from bridge.site.config import SiteConfig
+from bridge.site.folder import write
+
+log = logging.getLogger(__name__)
+
+MIB = 2**20
+GPU_RESOURCE = "nvidia.com/gpu"
+KEPT = ("CONDOR_CONFIG", "LD_LIBRARY_PATH", "KRB5CCNAME", "BEARER_TOKEN_FILE", "_CONDOR_SEC_TOKEN_DIRECTORY")
+LEAVE = 600
+"""Seconds that a completed job stays in the queue, to be seen by :meth:`CondorBatch.jobs`."""
+_LATER = re.compile(
+    r"failed to connect|can't (?:connect|find)|unable to (?:connect|locate)|timed? ?out|too many|authenticat|exceed"
+    r"|communication error|no route|unavailable",
+    re.IGNORECASE,
+)
+_UNKNOWN = re.compile(r"failed to commit|disconnect|connection (?:lost|closed|reset)|commit.*timed? out", re.IGNORECASE)
+
+
+class CondorBatch:
+    """One schedd, as the user who runs this."""
+
+    kind = "htcondor"
+    period = 10.0
+    lag = 15.0
+    eager = False
+
+    def __init__(self, config: SiteConfig) -> None:
+        self._config = config.htcondor
+        self._environment = job_environment(self._config.environment)
+        self._commands = Commands(
+            self._config.bin_dir, self._config.timeout, command_environment(job_environment({}), KEPT)
+        )
+
+    def version(self) -> str:
+        """Give the version of the commands here."""
+        found = re.search(r"CondorVersion: (\S+)", self._ask("condor_version").out)
+        return f"htcondor {found[1] if found else ''}".strip()
+
+    # --- one job ------------------------------------------------------------------------------------------------------
+    def submit(self, request: JobRequest) -> str:
+        """Run condor_submit. What it is given holds no secret: a wrapper that starts the job's own script."""
+        if request.flags:
+            raise BatchError(f"flags {list(request.flags)}: this batch system takes none")
+        folder = request.folder
+        write(folder / "wrapper.sh", text.WRAPPER, mode=0o700)
+        write(folder / "job.sub", self.submit_file(request).encode())
+        try:
+            said = self._commands.run("condor_submit", *self._where(), "-terse", "job.sub", cwd=folder)
+        except SilentError as error:
+            raise BatchUnknownOutcomeError(str(error), retryable=True) from error
+        found = re.search(r"^(\d+\.\d+)(?: - \d+\.\d+)?\s*$", said.out, re.MULTILINE)
+        if said.code == 0 and found:
+            if said.err.strip():
+                log.info("condor_submit says", extra=kv(job=request.uid, words=said.words))
+            return found[1]
+        if said.code == 0 or _UNKNOWN.search(said.err):
+            raise BatchUnknownOutcomeError(f"condor_submit: {said.words}", retryable=True)
+        raise BatchError(said.words, retryable=bool(_LATER.search(said.err)))
+
+    def submit_file(self, request: JobRequest) -> str:
+        """Write the submit file of a job."""
+        folder = text.value(str(request.folder))
+        # a job that began and lost its machine must not begin again; one that ran too long ends
+        remove = ["(JobStatus == 1 && NumJobStarts > 0)"]
+        if request.time_limit is not None:
+            limit = math.ceil(request.time_limit)
+            remove.append(f"(JobStatus == 2 && time() - EnteredCurrentStatus > {limit})")
+        lines = {
+            "universe": "vanilla",
+            "executable": f"{folder}/wrapper.sh",
+            "initialdir": folder,
+            "transfer_executable": "False",
+            "should_transfer_files": "NO",
+            "getenv": "False",
+            "environment": text.environment(self._environment),
+            "batch_name": request.name,
+            f"+{text.UID}": text.string(request.uid),
+            "request_cpus": str(request.cpus),
+            "request_memory": str(max(1, math.ceil(request.memory / MIB))),
+            "notification": "Never",
+            "on_exit_remove": "True",
+            "periodic_remove": " || ".join(remove),
+            "leave_in_queue": f"JobStatus == 4 && time() - EnteredCurrentStatus < {LEAVE}",
+        }
+        if request.gpus:
+            lines["request_gpus"] = str(request.gpus)
+        more = [*self._config.submit_lines, *(request.flavor.flags if request.flavor else ())]
+        return "\n".join([*(f"{key} = {value}" for key, value in lines.items()), *more, "queue 1", ""])
+
+    def find(self, uid: str) -> str | None:
+        """Look in the queue, then among the jobs that have left it."""
+        wanted = f"{text.UID} == {text.string(uid)}"
+        jobs = text.jobs(self._query(wanted)) or text.jobs(self._history(wanted, 1))
+        return min((job.id for job in jobs), default=None)
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """Run condor_rm."""
+        self._remove(sorted(ids), "the hub wants its end")
+
+    def _remove(self, ids: list[str], why: str) -> None:
+        for start in range(0, len(ids), 500):
+            some = ids[start : start + 500]
+            said = self._commands.run("condor_rm", *self._where(), "-reason", why, *some)
+            gone = re.search(r"not found|couldn't find|already|no jobs matched|no result", said.err + said.out, re.I)
+            if said.code != 0 and not gone:
+                raise BatchError(f"condor_rm: {said.words}", retryable=True)
+
+    # --- all jobs -----------------------------------------------------------------------------------------------------
+    def jobs(self) -> dict[str, BatchJob]:
+        """Run condor_q, once for all; jobs that are held end."""
+        found = text.jobs(self._query(f"{text.UID} =!= undefined"), held_ends=self._config.remove_held)
+        held = [job.id for job in found if job.reason in text.HELD_REASONS and job.phase == "ended"]
+        if held:
+            try:
+                self._remove(held, "held: podbridge ends it")
+            except BatchError as error:
+                log.warning("held jobs not removed yet", extra=kv(why=error))
+        return {job.id: job for job in found}
+
+    def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        """Run condor_history."""
+        result: dict[str, BatchJob] = {}
+        wanted = sorted(ids)
+        for start in range(0, len(wanted), 100):
+            some = wanted[start : start + 100]
+            test = " || ".join(f"(ClusterId == {c} && ProcId == {p})" for c, _, p in (i.partition(".") for i in some))
+            result.update((job.id, job) for job in text.jobs(self._history(test, len(some))) if job.phase == "ended")
+        return result
+
+    def _query(self, constraint: str) -> str:
+        attributes = ",".join(text.ATTRIBUTES)
+        return self._ask("condor_q", *self._where(), "-json", "-attributes", attributes, "-constraint", constraint).out
+
+    def _history(self, constraint: str, most: int) -> str:
+        attributes = ",".join(text.ATTRIBUTES)
+        where = ["-name", self._config.schedd] if self._config.schedd else []
+        return self._ask(
+            "condor_history", *where, "-json", "-attributes", attributes, "-limit", str(most), "-constraint", constraint
+        ).out
+
+    def capacity(self) -> Capacity:
+        """Run condor_status: what machines have, and what of it is not given out."""
+        pool = ["-pool", self._config.pool] if self._config.pool else []
+        said = self._ask("condor_status", *pool, "-json", "-attributes", ",".join(text.SLOT_ATTRIBUTES))
+        total, free = text.slots(said.out)
+        return Capacity(_amount(total), _amount(free))
+
+    def _where(self) -> list[str]:
+        config = self._config
+        return [*(["-pool", config.pool] if config.pool else []), *(["-name", config.schedd] if config.schedd else [])]
+
+    def _ask(self, *words: str) -> Said:
+        said = self._commands.run(*words, cwd=Path("/"))
+        if said.code != 0:
+            raise BatchError(f"{words[0]}: {said.words}", retryable=True)
+        return said
+
+
+def _amount(found: Mapping[str, int]) -> Amount:
+    gpus = {GPU_RESOURCE: found["GPUs"]} if found["TotalGPUs"] else {}
+    return Amount(found["Cpus"], found["Memory"] * MIB, gpus)

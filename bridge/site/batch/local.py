@@ -1,0 +1,422 @@
+"""A small batch system: this machine alone, first come, first served.
+
+CPUs, memory and GPUs are given out as asked for. Each job is a session of its own, which goes on when the submitter
+ends, however it ends. All state is on disk: one file per job, and a file that the job's first process makes and no
+second one can, so a job that may or may not have been started is just started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from bridge.clock import Clock
+from bridge.errors import BatchError
+from bridge.logs import kv
+from bridge.site.batch import processes
+from bridge.site.batch.port import Amount, BatchJob, Capacity, JobRequest, job_environment
+from bridge.site.config import Local
+from bridge.site.folder import read_some, write
+from bridge.workload import quantity
+
+log = logging.getLogger(__name__)
+
+TERM_TIME = 10.0
+"""Seconds from SIGTERM to SIGKILL."""
+START_TIME = 10.0
+"""Seconds after which a job that was started must have made its file."""
+MEMORY_SLACK = 64 * 2**20
+GUARD_PERIOD = 2.0
+KEPT = 600.0
+"""Seconds that an ended job is still told of."""
+
+# The claim is made with noclobber: one process makes the file, any other one fails and ends.
+_LAUNCH = """\
+read -r -a stat </proc/$$/stat
+read -r boot </proc/sys/kernel/random/boot_id
+set -C
+echo "$$ ${stat[21]} $boot" >"$1" || exit 0
+set +C
+exec </dev/null >>"$3/script.log" 2>&1
+exec bash "$3/job.sh"
+"""
+
+
+Claim = tuple[int, int, str]
+"""Pid of a job's first process, its start in clock ticks, and the machine's boot id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One job, as it stands on disk."""
+
+    uid: str
+    folder: str
+    queued_at: float
+    cpus: int
+    memory: int
+    gpus: int
+    time_limit: float | None
+    phase: str = "queued"
+    devices: tuple[int, ...] = ()
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int = 0
+    reason: str = ""
+    message: str = ""
+    outside: bool = False
+    """Whether it was ended from outside."""
+    ending_at: float | None = None
+    """When it was sent SIGTERM."""
+
+
+@dataclass(slots=True)
+class _Room:
+    cpus: int
+    memory: int
+    devices: list[int] = field(default_factory=list)
+
+    def fits(self, job: Record) -> bool:
+        return job.cpus <= self.cpus and job.memory <= self.memory and job.gpus <= len(self.devices)
+
+
+class LocalBatch:
+    """Jobs of this machine. ``jobs`` is also what moves them on: the submitter on duty calls it."""
+
+    kind = "local"
+    period = 0.5
+    lag = 1.0
+    eager = True
+
+    def __init__(self, folder: Path, config: Local, clock: Clock) -> None:
+        self._path = folder / "local"
+        self._config, self._clock = config, clock
+        self._lock = threading.Lock()
+        self._records: dict[str, Record] = {}
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._guarded_at = 0.0
+        self._boot = processes.boot_id()
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        memory = config.memory and int(quantity.parse(config.memory))
+        seen = len(os.sched_getaffinity(0))
+        self._room = _Room(
+            config.cpus or seen,
+            memory or _machine_memory(),
+            list(range(_machine_gpus() if config.gpus is None else config.gpus)),
+        )
+
+    def version(self) -> str:
+        """Give the name of the machine's system."""
+        system = os.uname()
+        return f"local {system.sysname} {system.release}"
+
+    def submit(self, request: JobRequest) -> str:
+        """Put a job at the end of the queue; what can never fit is refused."""
+        job = Record(
+            uid=request.uid,
+            folder=str(request.folder),
+            queued_at=self._clock.time(),
+            cpus=request.cpus,
+            memory=request.memory,
+            gpus=request.gpus,
+            time_limit=request.time_limit,
+        )
+        if request.flags:
+            raise BatchError(f"flags {list(request.flags)}: this batch system has none")
+        if not self._room.fits(job):
+            room = self._room
+            raise BatchError(
+                f"the job asks for {job.cpus} CPUs, {job.memory} bytes of memory and {job.gpus} GPUs; this machine"
+                f" gives out at most {room.cpus}, {room.memory} and {len(room.devices)}"
+            )
+        if self.find(request.uid) is None:
+            self._write(job)
+        return request.uid
+
+    def find(self, uid: str) -> str | None:
+        """Look for a job: its id is the UID."""
+        return uid if (self._path / f"{uid}.json").exists() else None
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """Have jobs end: marked now, done at the next look by the submitter on duty."""
+        for uid in ids:
+            if self.find(uid) is not None:
+                (self._path / f"{uid}.cancel").touch(mode=0o600)
+
+    def jobs(self) -> dict[str, BatchJob]:
+        """Tell of all jobs, after those that ended are noted and those that fit are started."""
+        with self._lock:
+            now = self._clock.time()
+            self._read_new()
+            running = {uid: job for uid, job in self._records.items() if job.phase == "running"}
+            for uid, job in running.items():
+                self._look(uid, job, now)
+            self._mark_cancelled(now)
+            if now - self._guarded_at >= GUARD_PERIOD:
+                self._guarded_at = now
+                self._guard(now)
+            self._start_next(now)
+            self._drop_old(now)
+            return {uid: self._tell(job) for uid, job in self._records.items()}
+
+    def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        """Tell nothing: :meth:`jobs` tells of ended ones for some minutes."""
+        return {}
+
+    def capacity(self) -> Capacity:
+        """Give what the machine has, and what jobs leave of it."""
+        with self._lock:
+            self._read_new()
+            free, name = self._free(), self._config.gpu_resource
+            waiting = [job for job in self._records.values() if job.phase == "queued"]
+        total = self._room
+
+        def devices(count: int) -> dict[str, int]:
+            return {name: count} if total.devices else {}
+
+        return Capacity(
+            Amount(total.cpus, total.memory, devices(len(total.devices))),
+            Amount(
+                max(0, free.cpus - sum(job.cpus for job in waiting)),
+                max(0, free.memory - sum(job.memory for job in waiting)),
+                devices(max(0, len(free.devices) - sum(job.gpus for job in waiting))),
+            ),
+        )
+
+    # --- state on disk ------------------------------------------------------------------------------------------------
+    def _write(self, job: Record) -> None:
+        write(self._path / f"{job.uid}.json", json.dumps(asdict(job)).encode())
+
+    def _keep(self, job: Record) -> Record:
+        self._write(job)
+        self._records[job.uid] = job
+        return job
+
+    def _read_new(self) -> None:
+        for name in os.listdir(self._path):
+            uid, dot, kind = name.rpartition(".")
+            if kind != "json" or not dot or name.startswith(".") or uid in self._records:
+                continue
+            try:
+                found = json.loads(read_some(self._path / name, 65536) or b"")
+            except ValueError:  # the machine lost power; the submitter still has the job's folder
+                (self._path / name).unlink(missing_ok=True)
+                continue
+            self._records[uid] = Record(**{**found, "devices": tuple(found["devices"])})
+
+    def _drop_old(self, now: float) -> None:
+        for uid, job in tuple(self._records.items()):
+            # with its folder gone, nobody asks any more
+            if job.phase == "ended" and job.ended_at and now - job.ended_at > KEPT and not Path(job.folder).exists():
+                for kind in ("cancel", "pid", "json"):
+                    (self._path / f"{uid}.{kind}").unlink(missing_ok=True)
+                del self._records[uid]
+
+    # --- a job's life -------------------------------------------------------------------------------------------------
+    def _start_next(self, now: float) -> None:
+        free = self._free()
+        waiting = [job for job in self._records.values() if job.phase == "queued"]
+        for job in sorted(waiting, key=lambda job: (job.queued_at, job.uid)):
+            if not free.fits(job):
+                break  # strictly in order: a large job is not overtaken for ever
+            devices = tuple(free.devices[: job.gpus])
+            started = self._keep(replace(job, phase="running", started_at=now, devices=devices))
+            free.cpus -= job.cpus
+            free.memory -= job.memory
+            del free.devices[: job.gpus]
+            self._launch(started)
+
+    def _free(self) -> _Room:
+        running = [job for job in self._records.values() if job.phase == "running"]
+        used = {device for job in running for device in job.devices}
+        return _Room(
+            self._room.cpus - sum(job.cpus for job in running),
+            self._room.memory - sum(job.memory for job in running),
+            [device for device in self._room.devices if device not in used],
+        )
+
+    def _launch(self, job: Record) -> None:
+        variables = job_environment(self._config.environment)
+        if self._room.devices:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.devices))
+        words = ["bash", "-c", _LAUNCH, "podbridge-job", str(self._path / f"{job.uid}.pid"), job.uid, job.folder]
+        if self._config.nice:
+            words = ["nice", "-n", str(self._config.nice), *words]
+        try:
+            self._children[job.uid] = subprocess.Popen(
+                words,
+                cwd=job.folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                umask=0o077,
+            )
+        except OSError as error:
+            self._end(job, "BatchSystemRefused", f"the job can't be started: {error.strerror}")
+
+    def _look(self, uid: str, job: Record, now: float) -> None:
+        """Note the end of a job that runs."""
+        code: int | None = None
+        if (child := self._children.get(uid)) is not None and (code := child.poll()) is not None:
+            del self._children[uid]
+        claim = self._claim(uid)
+        if claim is None:
+            if code is not None or now - (job.started_at or now) > START_TIME:
+                if job.ending_at is not None:
+                    self._end(job, job.reason, job.message)
+                elif code is None:  # another submitter died between noting the start and starting
+                    self._launch(self._keep(replace(job, started_at=now)))
+                else:
+                    self._end(job, "BatchSystemRefused", f"the job can't be started (exit code {code})")
+            return
+        pid, started, boot = claim
+        if boot != self._boot:
+            self._end(job, "NodeFailed", "the machine was started again")
+            return
+        found = processes.read(pid)
+        if found is not None and found.started == started and not found.zombie:
+            self._end_in_time(job, claim, now)
+            return
+        self._kill_session(claim)
+        if job.ending_at is not None:
+            self._end(job, job.reason, job.message)
+        elif code is None:
+            self._end(job, "", "", by_itself=True)
+        elif code < 0:
+            self._end(job, "Killed", f"the job was ended by signal {-code}", number=-code)
+        else:
+            self._end(job, "", "", by_itself=True, code=code)
+
+    def _end_in_time(self, job: Record, claim: Claim, now: float) -> None:
+        if job.ending_at is not None:
+            if now - job.ending_at >= TERM_TIME:
+                self._kill_session(claim)
+        elif job.time_limit is not None and job.started_at is not None and now - job.started_at >= job.time_limit:
+            message = f"the job ran for longer than {job.time_limit:g} s"
+            self._ask_to_end(job, "DeadlineExceeded", message, now)
+
+    def _mark_cancelled(self, now: float) -> None:
+        for name in os.listdir(self._path):
+            uid, _, kind = name.rpartition(".")
+            job = self._records.get(uid)
+            if kind != "cancel" or job is None:
+                continue
+            if job.phase == "queued":
+                self._end(job, "Cancelled", "")
+            elif job.phase == "running" and job.ending_at is None:
+                self._ask_to_end(job, "Cancelled", "", now)
+            (self._path / name).unlink(missing_ok=True)
+
+    def _ask_to_end(self, job: Record, reason: str, message: str, now: float) -> None:
+        self._keep(replace(job, ending_at=now, reason=reason, message=message))
+        claim = self._claim(job.uid)
+        if claim is not None and _is(claim):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(claim[0], signal.SIGTERM)
+
+    def _guard(self, now: float) -> None:
+        """Kill jobs that have outgrown their memory."""
+        if not self._config.watch_memory:
+            return
+        claims: dict[int, Claim] = {}
+        sessions: dict[int, Record] = {}
+        for uid, job in self._records.items():
+            if job.phase == "running" and job.ending_at is None and (claim := self._claim(uid)) is not None:
+                claims[claim[0]] = claim
+                sessions[claim[0]] = job
+        if not sessions:
+            return
+        for pid, found in processes.members(processes.read_all(), sessions).items():
+            job, used = sessions[pid], sum(process.rss for process in found)
+            if used > job.memory * 1.1 + MEMORY_SLACK:
+                message = f"the job used {used} bytes of memory and asked for {job.memory}"
+                self._keep(replace(job, ending_at=now, reason="OOMKilled", message=message))
+                self._kill_session(claims[pid])
+
+    def _kill_session(self, claim: Claim) -> None:
+        """Kill what is left of a job."""
+        pid, started, _ = claim
+        found = processes.read_all()
+        if pid in found and found[pid].started != started:
+            return  # the number belongs to another process by now, so nothing is left of the job's session
+        for process in processes.members(found, [pid])[pid]:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, signal.SIGKILL)
+
+    def _end(
+        self,
+        job: Record,
+        reason: str,
+        message: str,
+        *,
+        by_itself: bool = False,
+        code: int | None = None,
+        number: int = 0,
+    ) -> None:
+        log.debug("local job ended", extra=kv(job=job.uid, reason=reason))
+        self._keep(
+            replace(
+                job,
+                phase="ended",
+                ended_at=self._clock.time(),
+                exit_code=code,
+                signal=number,
+                reason=reason,
+                message=message,
+                outside=not by_itself,
+                devices=(),
+            )
+        )
+
+    def _claim(self, uid: str) -> Claim | None:
+        """Read the file that the job's first process made: its pid, its start, the machine's start."""
+        content = read_some(self._path / f"{uid}.pid", 256)
+        match = re.fullmatch(rb"(\d+) (\d+) (\S+)\n", content or b"")
+        return (int(match[1]), int(match[2]), match[3].decode()) if match else None
+
+    def _tell(self, job: Record) -> BatchJob:
+        waiting = job.phase == "queued"
+        return BatchJob(
+            id=job.uid,
+            uid=job.uid,
+            phase=job.phase,  # type: ignore[arg-type]
+            reason="WaitingForResources" if waiting else job.reason if job.phase == "ended" else "",
+            message=job.message if job.phase == "ended" else "",
+            exit_code=job.exit_code,
+            signal=job.signal,
+            host="" if waiting else os.uname().nodename,
+            started_at=job.started_at,
+            ended_at=job.ended_at,
+            by_itself=job.phase == "ended" and not job.outside,
+        )
+
+
+def _is(claim: Claim) -> bool:
+    found = processes.read(claim[0])
+    return found is not None and found.started == claim[1]
+
+
+def _machine_memory() -> int:
+    with open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * 1024
+    raise BatchError("/proc/meminfo says nothing about MemTotal")
+
+
+def _machine_gpus() -> int:
+    with contextlib.suppress(OSError):
+        return sum(1 for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name))
+    return 0

@@ -1,0 +1,72 @@
+"""Processes of this machine, read from ``/proc``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process. ``started`` is in clock ticks since the machine started, ``rss`` in bytes."""
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+    rss: int
+    zombie: bool
+
+
+def read(pid: int) -> Process | None:
+    """Read one process; ``None``: there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # pid (command, which may hold anything) state ppid pgrp session ...: see proc(5)
+    fields = text[text.rindex(b")") + 2 :].split()
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        started=int(fields[19]),
+        rss=int(fields[21]) * _PAGE,
+        zombie=fields[0] in (b"Z", b"X"),
+    )
+
+
+def read_all() -> dict[int, Process]:
+    """Read all processes."""
+    found = (read(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process is not None}
+
+
+def members(processes: dict[int, Process], sessions: Collection[int]) -> dict[int, list[Process]]:
+    """Sort processes by session; what has left a session counts to it while its parents do."""
+    children: dict[int, list[Process]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process)
+    wanted = set(sessions)
+    result: dict[int, list[Process]] = {session: [] for session in wanted}
+    owner: dict[int, int] = {p.pid: p.session for p in processes.values() if p.session in wanted}
+    todo = list(owner)
+    while todo:
+        pid = todo.pop()
+        for child in children.get(pid, ()):
+            if child.pid not in owner:
+                owner[child.pid] = owner[pid]
+                todo.append(child.pid)
+    for pid, session in owner.items():
+        result[session].append(processes[pid])
+    return result
+
+
+def boot_id() -> str:
+    """Give what changes when the machine starts again."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()

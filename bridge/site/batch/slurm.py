@@ -1,0 +1,214 @@
+"""Slurm, by its commands: sbatch, squeue, scancel, sinfo and, where there is accounting, sacct. 22.05 to 26.05."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import shlex
+import time
+from collections.abc import Collection, Iterable
+
+from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.logs import kv
+from bridge.site.batch import slurm_text as text
+from bridge.site.batch.commands import AbsentError, Commands, Said, SilentError, command_environment
+from bridge.site.batch.port import NAME_PREFIX, Amount, BatchJob, Capacity, JobRequest, job_environment
+from bridge.site.batch.slurm_flags import allowed_flags
+from bridge.site.config import SiteConfig
+
+log = logging.getLogger(__name__)
+
+MIB = 2**20
+KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
+_EPOCH = {"SLURM_TIME_FORMAT": "%s"}
+ACCOUNTING_RETRY = 600.0
+"""Seconds before sacct is asked again on a cluster that had no accounting."""
+MOST_IDS = 500
+"""Ids on one command line."""
+
+_UNKNOWN = re.compile(
+    r"socket timed out|zero bytes were transmitted|unexpected message|connection (?:reset|timed out)"
+    r"|message receive failure|message send failure|slurm_receive_msg|communication shutdown failure",
+    re.IGNORECASE,
+)
+"""Complaints of sbatch after which the job may be there."""
+_LATER = re.compile(
+    r"unable to contact|standby mode|temporarily|not responding|try again|qos ?policy|accounting/qos|limit"
+    r"|munge|authentication|credential|required node not available|in maintenance|queue is full|too many",
+    re.IGNORECASE,
+)
+"""Complaints that may pass."""
+
+
+class SlurmBatch:
+    """One Slurm cluster, as the user who runs this."""
+
+    kind = "slurm"
+    period = 5.0
+    lag = 15.0
+    eager = False
+
+    def __init__(self, config: SiteConfig) -> None:
+        slurm = config.slurm
+        self._config = slurm
+        self._partitions = [f.partition for f in config.flavors if f.partition]
+        if slurm.partition:
+            self._partitions.append(slurm.partition)
+        # sbatch gives its own environment to the job (--export=ALL): no login shell, and nothing of this process's
+        self._commands = Commands(
+            slurm.bin_dir, slurm.timeout, command_environment(job_environment(slurm.environment), KEPT)
+        )
+        self._no_accounting_until = math.inf if slurm.accounting == "never" else 0.0
+
+    def version(self) -> str:
+        """Give the version of the commands here."""
+        said = self._ask("sbatch", "--version")
+        return f"slurm {said.out.split()[-1]}" if said.out.split() else "slurm"
+
+    # --- one job ------------------------------------------------------------------------------------------------------
+    def submit(self, request: JobRequest) -> str:
+        """Run sbatch; the script that Slurm keeps a copy of only starts the job's own, and holds no secret."""
+        folder = shlex.quote(str(request.folder))
+        script = f"#!/bin/bash\nexec bash {folder}/job.sh >>{folder}/script.log 2>&1\n"
+        words = self.words(request)
+        try:
+            said = self._commands.run("sbatch", *words, input=script)
+        except SilentError as error:
+            raise BatchUnknownOutcomeError(str(error), retryable=True) from error
+        found = re.match(r"(\d+)(?:;\S*)?\s*$", (said.out.strip().splitlines() or [""])[-1])
+        if said.code == 0 and found:
+            if said.err.strip():
+                log.info("sbatch says", extra=kv(job=request.uid, words=said.words))
+            return found[1]
+        if said.code == 0 or _UNKNOWN.search(said.err):
+            raise BatchUnknownOutcomeError(f"sbatch: {said.words}", retryable=True)
+        raise BatchError(said.words, retryable=bool(_LATER.search(said.err)))
+
+    def words(self, request: JobRequest) -> list[str]:
+        """Give the words of sbatch for a job; raises where the user's flags are not allowed."""
+        flavor, slurm = request.flavor, self._config
+        words = [
+            "--parsable",
+            f"--job-name={request.name}",
+            "--no-requeue",
+            "--input=/dev/null",
+            "--output=/dev/null",
+            "--error=/dev/null",
+            "--export=ALL",
+            f"--chdir={request.folder}",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--cpus-per-task={request.cpus}",
+            f"--mem={math.ceil(request.memory / MIB)}M",
+        ]
+        for option in ("account", "partition", "qos"):
+            value = (flavor and getattr(flavor, option)) or getattr(slurm, option)
+            if value:
+                words.append(f"--{option}={value}")
+        if flavor and flavor.reservation:
+            words.append(f"--reservation={flavor.reservation}")
+        if flavor and flavor.nodelist:
+            words.append(f"--nodelist={flavor.nodelist}")
+        if request.time_limit is not None:
+            words.append(f"--time={max(1, math.ceil(request.time_limit / 60))}")
+        gres = self._gres(request)
+        if gres:
+            words.append(f"--gres={','.join(gres)}")
+        return [*words, *slurm.options, *(flavor.flags if flavor else ()), *allowed_flags(request.flags)]
+
+    def _gres(self, request: JobRequest) -> list[str]:
+        """Give the generic resources: the flavor's, and the GPUs that the pod asks for, of the flavor's kind if any."""
+        listed = list(request.flavor.generic_resources) if request.flavor else []
+        if not request.gpus:
+            return listed
+        kinds = [re.sub(r":\d+$", "", item) for item in listed if item.split(":")[0] == "gpu"]
+        others = [item for item in listed if item.split(":")[0] != "gpu"]
+        kind = kinds[0] if kinds else self._config.gres.get(request.gpu_resource, "gpu")
+        return [*others, f"{kind}:{request.gpus}"]
+
+    def find(self, uid: str) -> str | None:
+        """Look by name."""
+        jobs = text.jobs(self._squeue(f"--name={NAME_PREFIX}{uid}"))
+        return min((job.id for job in jobs if job.uid == uid), key=int, default=None)
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """Run scancel; it ends with SIGTERM, and after KillWait with SIGKILL."""
+        for some in _portions(ids):
+            said = self._commands.run("scancel", *some)
+            bad = [
+                line
+                for line in said.err.splitlines()
+                if line.strip() and not re.search(r"invalid job id|already complet", line, re.IGNORECASE)
+            ]
+            if said.code != 0 and bad:
+                raise BatchError(f"scancel: {'; '.join(bad)}", retryable=True)
+
+    # --- all jobs -----------------------------------------------------------------------------------------------------
+    def jobs(self) -> dict[str, BatchJob]:
+        """Run squeue, once for all."""
+        return {job.id: job for job in text.jobs(self._squeue())}
+
+    def _squeue(self, *more: str) -> str:
+        return self._ask("squeue", "--me", "--noheader", "--all", "--states=all", "--format", text.FORMAT, *more).out
+
+    def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        """Run sacct, where there is accounting."""
+        if time.monotonic() < self._no_accounting_until:
+            return {}
+        found: dict[str, BatchJob] = {}
+        for some in _portions(ids):
+            try:
+                said = self._commands.run(
+                    "sacct",
+                    "--noheader",
+                    "--parsable2",
+                    "--allocations",
+                    f"--jobs={','.join(some)}",
+                    f"--format={text.SACCT_FORMAT}",
+                    extra=_EPOCH,
+                )
+            except AbsentError:
+                self._no_accounting_until = math.inf
+                return {}
+            if said.code != 0 and "disabled" in said.err + said.out:
+                self._no_accounting_until = time.monotonic() + ACCOUNTING_RETRY
+                return {}
+            if said.code != 0:
+                raise BatchError(f"sacct: {said.words}", retryable=True)
+            found.update((job.id, job) for job in text.past_jobs(said.out))
+        return found
+
+    def capacity(self) -> Capacity:
+        """Run sinfo, and add up the nodes of this site's partitions that are in working order."""
+        said = self._ask("sinfo", "--noheader", "--Node", "--Format", text.SINFO_FORMAT)
+        nodes = text.nodes(said.out, set(self._partitions))
+        total, free = Amount(), Amount()
+        for node in nodes:
+            total, free = _plus(total, node.total, self._resources), _plus(free, node.free, self._resources)
+        return Capacity(total, free)
+
+    def _resources(self, gres: str) -> str | None:
+        """Give the extended resource that a gres (``gpu`` or ``gpu:a100``) is offered as."""
+        wanted = {kind: name for name, kind in reversed(self._config.gres.items())}
+        return wanted.get(gres) or wanted.get(gres.split(":")[0])
+
+    def _ask(self, *words: str) -> Said:
+        said = self._commands.run(*words, extra=_EPOCH)
+        if said.code != 0:
+            raise BatchError(f"{words[0]}: {said.words}", retryable=True)
+        return said
+
+
+def _plus(left: Amount, right: text.NodeAmount, resource: text.Naming) -> Amount:
+    extended = dict(left.extended)
+    for gres, count in right.gres.items():
+        name = resource(gres)
+        if name is not None:
+            extended[name] = extended.get(name, 0) + count
+    return Amount(left.cpus + right.cpus, left.memory + right.memory, extended)
+
+
+def _portions(ids: Iterable[str]) -> Iterable[list[str]]:
+    wanted = sorted(ids)
+    return (wanted[start : start + MOST_IDS] for start in range(0, len(wanted), MOST_IDS))

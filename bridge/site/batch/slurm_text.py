@@ -1,0 +1,196 @@
+"""What Slurm's commands print, and every state of a job in one table. Pure.
+
+``squeue`` tells one word for a job's state: a flag, such as COMPLETING, hides the state beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, field
+
+from bridge.site.batch.port import NAME_PREFIX, BatchJob, Phase
+from bridge.wire.messages import UID_PATTERN
+
+FORMAT = "%i|%T|%N|%S|%e|%j|%r"
+SACCT_FORMAT = "JobIDRaw,State,NodeList,Start,End,JobName,ExitCode"
+SINFO_FORMAT = "NodeList:|,CPUsState:|,Memory:|,AllocMem:|,Gres:|,GresUsed:|,StateLong:|,Partition:|"
+MIB = 2**20
+Naming = Callable[[str], str | None]
+_UID = re.compile(UID_PATTERN)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One row: what a word means, and for an end from outside the pod's reason and a sentence."""
+
+    phase: Phase
+    reason: str = ""
+    text: str = ""
+    by_itself: bool = False
+
+
+STATES: dict[str, State] = {
+    # states
+    "PENDING": State("queued"),
+    "RUNNING": State("running"),
+    "SUSPENDED": State("running", "Suspended"),
+    "COMPLETED": State("ended", by_itself=True),
+    "FAILED": State("ended", by_itself=True),
+    "CANCELLED": State("ended", "Cancelled", "the Slurm job was cancelled"),
+    "TIMEOUT": State("ended", "DeadlineExceeded", "the Slurm job reached its time limit"),
+    "NODE_FAIL": State("ended", "NodeFailed", "a node of the Slurm job failed"),
+    "PREEMPTED": State("ended", "Preempted", "the Slurm job was preempted by another one"),
+    "BOOT_FAIL": State("ended", "NodeFailed", "a node of the Slurm job did not boot"),
+    "DEADLINE": State("ended", "DeadlineExceeded", "the Slurm job could not end before its deadline"),
+    "OUT_OF_MEMORY": State("ended", "OOMKilled", "the Slurm job used more memory than it asked for"),
+    "REVOKED": State("ended", "Cancelled", "the Slurm job was revoked: another cluster runs it"),
+    # flags
+    "CONFIGURING": State("running"),
+    "COMPLETING": State("running"),
+    "EXPEDITING": State("queued"),
+    "LAUNCH_FAILED": State("running"),
+    "POWER_UP_NODE": State("running"),
+    "RECONFIG_FAIL": State("running"),
+    "REQUEUED": State("queued", "Requeued"),
+    "REQUEUE_FED": State("queued", "Requeued"),
+    "REQUEUE_HOLD": State("queued", "RequeueHold"),
+    "RESIZING": State("running"),
+    "RESV_DEL_HOLD": State("queued", "ReservationDeleted"),
+    "SIGNALING": State("running"),
+    "SPECIAL_EXIT": State("queued", "RequeueHold"),
+    "STAGE_OUT": State("running"),
+    "STOPPED": State("running", "Stopped"),
+    "UPDATE_DB": State("running"),
+}
+
+_OTHER = State("running")
+"""Of a newer Slurm's word: it neither ends nor begins anything."""
+
+
+def state(word: str) -> State:
+    """Look a word up, whole: ``NODE_FAIL`` is no ``F``. sacct says ``CANCELLED by 1000``."""
+    return STATES.get(word.strip().rstrip("+").split(" ")[0], _OTHER)
+
+
+def jobs(output: str) -> Iterator[BatchJob]:
+    """Read what squeue printed; lines that are not of our jobs, or make no sense, are left out."""
+    for line in output.splitlines():
+        fields = line.strip().split("|", 6)
+        if len(fields) == 7 and fields[0].isdigit():
+            job_id, word, hosts, start, end, name, reason = fields
+            job = _job(job_id, word, hosts, start, end, name, reason, None)
+            if job is not None:
+                yield job
+
+
+def past_jobs(output: str) -> Iterator[BatchJob]:
+    """Read what sacct printed: ended jobs only."""
+    for line in output.splitlines():
+        fields = line.strip().split("|")
+        if len(fields) == 7 and fields[0].isdigit():
+            job_id, word, hosts, start, end, name, code = fields
+            job = _job(job_id, word, hosts, start, end, name, "", code)
+            if job is not None and job.phase == "ended":
+                yield job
+
+
+def _job(
+    job_id: str, word: str, hosts: str, start: str, end: str, name: str, reason: str, code: str | None
+) -> BatchJob | None:
+    uid = name.removeprefix(NAME_PREFIX)
+    if uid == name or not _UID.fullmatch(uid):
+        return None
+    row = state(word)
+    placed = hosts not in ("", "(null)", "None assigned", "N/A")
+    if row.by_itself and not placed:
+        return None  # what sbatch was refused leaves a FAILED job behind
+    waiting = row.phase == "queued"
+    exit_code, _, number = (code or "").partition(":")
+    return BatchJob(
+        id=job_id,
+        uid=uid,
+        phase=row.phase,
+        reason=row.reason or (_camel(reason) if waiting else ""),
+        message=row.text or (f"waits in Slurm: {reason}" if waiting and reason not in ("", "None") else ""),
+        exit_code=int(exit_code) if exit_code.isdigit() else None,
+        signal=int(number) if number.isdigit() else 0,
+        host=hosts if placed else "",
+        started_at=_moment(start) if placed else None,
+        ended_at=_moment(end) if row.phase == "ended" else None,
+        by_itself=row.by_itself,
+    )
+
+
+def _camel(reason: str) -> str:
+    """Give Slurm's word for why a job waits, without the details in it."""
+    found = re.match(r"[A-Za-z][A-Za-z0-9_]*", reason)
+    word = found[0] if found else ""
+    return "" if word in ("None", "null") else word
+
+
+def _moment(word: str) -> float | None:
+    return float(word) if word.isdigit() and int(word) else None
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class NodeAmount:
+    """CPUs, bytes, and generic resources by ``name`` or ``name:type``."""
+
+    cpus: int = 0
+    memory: int = 0
+    gres: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """One node in working order."""
+
+    name: str
+    total: NodeAmount
+    free: NodeAmount
+
+
+_BAD = ("down", "drain", "drng", "fail", "err", "futur", "unk", "inval", "blocked", "reboot", "powering_down")
+
+
+def nodes(output: str, partitions: Set[str]) -> list[NodeInfo]:
+    """Read what sinfo printed: each working node once, of some partitions (none named: the default one)."""
+    found: dict[str, NodeInfo] = {}
+    for line in output.splitlines():
+        fields = [word.strip() for word in line.split("|")]
+        if len(fields) < 8:
+            continue
+        name, cpus, memory, allocated, gres, used, word, partition = fields[:8]
+        wanted = partition.rstrip("*") in partitions if partitions else partition.endswith("*")
+        counts = [int(part) if part.isdigit() else 0 for part in cpus.split("/")]
+        if not wanted or name in found or len(counts) != 4 or _is_bad(word):
+            continue
+        busy, idle, _, _ = counts
+        size, taken = _integer(memory) * MIB, _integer(allocated) * MIB
+        there, gone = gres_counts(gres), gres_counts(used)
+        left = {kind: max(0, count - gone.get(kind, 0)) for kind, count in there.items()}
+        found[name] = NodeInfo(name, NodeAmount(busy + idle, size, there), NodeAmount(idle, max(0, size - taken), left))
+    return list(found.values())
+
+
+def _is_bad(word: str) -> bool:
+    lower = word.lower()
+    return lower.rstrip("~#!%$@^+-").endswith("*") or lower.startswith(_BAD)
+
+
+def _integer(word: str) -> int:
+    return int(word) if word.isdigit() else 0
+
+
+def gres_counts(written: str) -> dict[str, int]:
+    """Count ``gpu:a100:4(S:0-1),gpu:2`` by name and type: ``{"gpu:a100": 4, "gpu": 2}``."""
+    counts: dict[str, int] = {}
+    for item in re.sub(r"\([^)]*\)", "", written).split(","):
+        name, *rest = item.strip().split(":")
+        if not name or not rest or not rest[-1].isdigit():
+            continue
+        kind = f"{name}:{rest[0]}" if len(rest) > 1 and rest[0] else name
+        counts[kind] = counts.get(kind, 0) + int(rest[-1])
+    return counts

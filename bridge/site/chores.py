@@ -1,0 +1,71 @@
+"""What must be done for a job now. Pure: facts and the time in, chores out, each of which may be done twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bridge.site.folder import Facts
+
+KILL_ALLOWANCE = 10.0
+"""Seconds after the grace period at which the batch system ends a job that did not end by itself."""
+CANCEL_PERIOD = 30.0
+"""Seconds between two cancels of a job that does not go away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ask the script to end."""
+
+    grace: float
+    reason: str = "Deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Have the batch system end the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Ask the batch system again: the last time brought no answer, and no job."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The end is wanted of a job that the batch system never had: it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Drop everything of the job."""
+
+
+Chore = Stop | Kill | Submit | GiveUp | Forget
+
+
+def confirmed(facts: Facts) -> bool:
+    """Whether the batch system has nothing of the job any more."""
+    return facts.batch is not None and facts.batch.phase == "ended"
+
+
+def chores(facts: Facts, now: float, *, over: bool, settle: float, killed_at: float | None) -> list[Chore]:
+    """List what is to be done, in order.
+
+    ``over``: the job has ended as far as anyone can tell. ``killed_at``: when it was last cancelled by this process.
+    """
+    cancel = facts.cancel
+    unknown = not facts.job_id and not facts.started and not confirmed(facts)
+    settled = now - facts.meta.attempted_at >= settle
+    if cancel is None:
+        return [Submit()] if unknown and settled else []
+    if over and confirmed(facts):
+        return [Forget()] if cancel.forget else []
+    if unknown:
+        return [GiveUp()] if settled else [Stop(0)]
+    if confirmed(facts):  # it may yet be seen to have ended well: the folder lags
+        return []
+    due = not facts.started or cancel.grace <= 0 or now >= cancel.at + cancel.grace + KILL_ALLOWANCE
+    todo: list[Chore] = [] if facts.final else [Stop(cancel.grace if facts.started else 0)]
+    if due and (facts.job_id or facts.started_job) and (killed_at is None or now - killed_at >= CANCEL_PERIOD):
+        todo.append(Kill())
+    return todo

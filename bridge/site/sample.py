@@ -1,0 +1,131 @@
+"""Documentation of ``site.toml``, made from its model: an example of the file, and the table of its keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from bridge.site.config import SiteConfig, section_of
+
+_FIRST = ("pool", "folder", "sync", "default_flavor", "header", "footer")
+_EXAMPLES = {
+    "nats.seed_file": '"/home/me/.config/podbridge/site.seed"',
+    "nats.user": '"site"',
+    "nats.password_file": '"/home/me/.config/podbridge/password"',
+    "nats.ca_file": '"/home/me/.config/podbridge/ca.crt"',
+    "volumes.image_dir": '"/shared/images"',
+    "volumes.apptainer_cachedir": '"/shared/cache/apptainer"',
+    "volumes.cvmfs_unpacked_path": '"/cvmfs/unpacked.cern.ch"',
+    "charliecloud.bin_dir": '"/opt/charliecloud/bin"',
+    "slurm.bin_dir": '"/opt/slurm/bin"',
+    "htcondor.bin_dir": '"/opt/condor/bin"',
+    "slurm.account": '"project"',
+    "slurm.partition": '"batch"',
+    "slurm.qos": '"normal"',
+    "htcondor.schedd": '"schedd.example"',
+    "htcondor.pool": '"collector.example:9618"',
+    "limits.max_time_seconds": "86400",
+    "resources.cpu": '"128"',
+    "resources.memory": '"512Gi"',
+    "local.cpus": "8",
+    "local.memory": '"16Gi"',
+    "local.gpus": "1",
+    "batch.period": "5",
+    "batch.lag": "15",
+    "nats.inbox_prefix": '"_INBOX.my-pool"',
+}
+_FLAVOR = """\
+# Kinds of jobs, chosen by the annotation slurm-job.vk.io/flavor, or the first that covers the pod.
+# [[flavors]]
+# name = "gpu"
+# description = "One node with A100s"
+# partition = "gpu"
+# account = "project"
+# qos = "normal"
+# reservation = "training"
+# nodelist = "gpu[01-04]"
+# generic_resources = ["gpu:a100"]
+# max_time_seconds = 43200
+# max_resources = { cpu = "32", memory = "256Gi", "nvidia.com/gpu" = "4" }
+# cpu = 8
+# memory = "32Gi"
+# flags = ["--exclusive"]
+"""
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }" if value else "{}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(str(value) if isinstance(value, Path) else value)
+
+
+def _words(field: FieldInfo) -> str:
+    annotation = field.annotation
+    for kind in (annotation, *get_args(annotation)):
+        choices = get_args(kind)
+        if choices and all(isinstance(choice, str) for choice in choices):
+            return "One of " + ", ".join(choices) + "."
+    return ""
+
+
+def _described(field: FieldInfo) -> str:
+    return " ".join(text for text in (field.description or "", _words(field)) if text)
+
+
+def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, Any]]:
+    for name, field in model.model_fields.items():
+        yield name, field, field.get_default(call_default_factory=True)
+
+
+def sample() -> str:
+    """Write a documented ``site.toml`` that validates: every key with its default; keys without one as comments."""
+    fields = {name: (field, default) for name, field, default in _fields(SiteConfig)}
+    lines = [
+        "# Configuration of a podbridge submitter. Every key is shown; all but pool may be left out.",
+        "",
+    ]
+    for name in _FIRST:
+        field, default = fields[name]
+        if text := _described(field):
+            lines.append(f"# {text}")
+        lines += [f"{name} = {_toml(default)}", ""]
+    for name, (field, default) in fields.items():
+        model = section_of(field.annotation)
+        if name in _FIRST or model is None or name == "flavors":
+            continue
+        about = (model.__doc__ or "").replace("``", "").partition(": ")[2].strip()
+        lines += [f"# {about[0].upper()}{about[1:]}"] if about else []
+        lines.append(f"[{name}]")
+        for key, inner, _ in _fields(model):
+            if text := _described(inner):
+                lines.append(f"# {text}")
+            value = getattr(default, key)
+            lines.append(f"# {key} = {_EXAMPLES[f'{name}.{key}']}" if value is None else f"{key} = {_toml(value)}")
+        lines.append("")
+    return "\n".join(lines) + "\n" + _FLAVOR
+
+
+def reference() -> str:
+    """Write the table of all keys, as it stands in ``docs/sites.md``."""
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+
+    def row(key: str, field: FieldInfo, default: Any) -> None:
+        shown = "required" if field.is_required() else "" if default is None else f"`{_toml(default)}`"
+        rows.append(f"| `{key}` | {shown} | {_described(field)} |".replace("  |", " |"))
+
+    for name, field, default in _fields(SiteConfig):
+        model = section_of(field.annotation)
+        if model is None:
+            row(name, field, default)
+            continue
+        prefix = f"[[{name}]]" if isinstance(default, list) else f"[{name}]"
+        for key, inner, value in _fields(model):
+            row(f"{prefix} {key}", inner, value)
+    return "\n".join(rows) + "\n"

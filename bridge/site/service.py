@@ -1,0 +1,252 @@
+"""The submitter's process: builds its parts, runs them, and ends in good order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import stat
+import sys
+import threading
+from pathlib import Path
+
+from bridge import __version__, logs
+from bridge.clock import Clock, SystemClock
+from bridge.errors import BatchError, BridgeError, ConfigError
+from bridge.logs import kv
+from bridge.site import batch as batch_systems
+from bridge.site import config as configuration
+from bridge.site.announce import Announcer, Presence, Publisher
+from bridge.site.batch.port import BatchSystem
+from bridge.site.config import SiteConfig
+from bridge.site.folder import Folder
+from bridge.site.submitter import Submitter
+from bridge.site.watcher import Patience, Watcher
+from bridge.threads import Supervisor
+from bridge.wire.connection import Link, Settings
+from bridge.wire.messages import Event, JobStatus
+from bridge.wire.server import Announcer as WireAnnouncer
+from bridge.wire.server import serve
+
+log = logging.getLogger(__name__)
+
+LOOK_PERIOD = 0.1
+"""Seconds between two looks into ``changed/``."""
+SWITCH_INTERVAL = 0.001
+"""Seconds after which a computing thread gives way: requests and events wait that long for a look to end."""
+EAGER_PAUSE = 0.05
+"""Seconds between two looks at the batch system, at least."""
+DUTY_PERIOD = 0.5
+"""Seconds between two tries to take over."""
+STATIC = ("pool", "folder", "sync", "nats", "batch", "slurm", "htcondor", "local", "logging")
+"""Keys that are read at start only."""
+
+
+class Live:
+    """The configuration, read again when its file changes. A file that can't be used changes nothing."""
+
+    def __init__(self, path: Path, pool: str | None) -> None:
+        self._path, self._pool = path, pool
+        self._stamp = self._now()
+        self.config = configuration.load(path, pool)
+
+    def _now(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino
+
+    def refresh(self) -> bool:
+        """Read the file again if it changed; says whether the configuration did."""
+        stamp = self._now()
+        if stamp is None or stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            fresh = configuration.load(self._path, self._pool)
+        except ConfigError as error:
+            log.warning("configuration not taken up", extra=kv(why=error))
+            return False
+        for key in STATIC:
+            if getattr(fresh, key) != getattr(self.config, key):
+                log.warning("changed in the configuration, counts after a restart", extra=kv(key=key))
+        merged = fresh.model_copy(update={key: getattr(self.config, key) for key in STATIC})
+        changed = merged != self.config
+        self.config = merged
+        if changed:
+            log.info("configuration taken up", extra=kv(digest=merged.buildconfig().digest))
+        return changed
+
+
+class Service:
+    """One submitter. ``publisher`` takes what the site has to say; it is set before :meth:`start`."""
+
+    def __init__(self, live: Live, clock: Clock | None = None, batch: BatchSystem | None = None) -> None:
+        config = live.config
+        self.live = live
+        self.clock = clock or SystemClock()
+        self.supervisor = Supervisor()
+        self.folder = Folder(Path(config.folder), sync=config.sync)
+        self.folder.prepare()
+        self.batch = batch or batch_systems.make(config, self.clock)
+        self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
+        lag = self.batch.lag if config.batch.lag is None else config.batch.lag
+        self.period = self.batch.period if config.batch.period is None else config.batch.period
+        patience = Patience(config.batch.settle, config.batch.lost_after, lag)
+        self.publisher: Publisher | None = None
+        self._wake = threading.Event()
+        self.watcher = Watcher(
+            self.folder,
+            self.batch,
+            patience,
+            self.name,
+            self.clock,
+            self._publish,
+            lambda uid: self.handlers.resubmit(uid),
+        )
+        self.handlers = Submitter(
+            self.folder,
+            self.batch,
+            self.watcher,
+            lambda: self.live.config,
+            self.clock,
+            lag=lag,
+            settle=config.batch.settle,
+            wait=self.supervisor.wait,
+            wake=self._wake.set,
+        )
+        self.presence = Presence(self.folder)
+        self.announcer: Announcer | None = None
+
+    @property
+    def config(self) -> SiteConfig:
+        """The configuration as it is now."""
+        return self.live.config
+
+    def start(self, publisher: Publisher) -> None:
+        """Start the threads that watch and announce."""
+        self.publisher = publisher
+        self.announcer = Announcer(
+            self.folder, self.batch, self.watcher, lambda: self.live.config, publisher, self.clock
+        )
+        announcer = self.announcer
+        self.supervisor.spawn("changes", self._watch_changes)
+        self.supervisor.spawn("batch", self._watch_batch)
+        self.supervisor.spawn("announce", lambda: announcer.run(self.supervisor))
+        self.supervisor.spawn("configuration", self._watch_configuration)
+
+    def stop(self) -> None:
+        """Say goodbye if nobody else goes on; let go of the duty."""
+        if self.watcher.on_duty and self.announcer is not None and self.presence.alone():
+            self.announcer.publish(self.announcer.make(leaving=True))
+        self.watcher.leave_duty()
+
+    def connection_changed(self, connected: bool) -> None:
+        """Say everything again after a break."""
+        if connected and self.announcer is not None:
+            self.announcer.reconnected()
+
+    def _publish(self, number: int, status: JobStatus) -> None:
+        if self.publisher is None:
+            return
+        try:
+            self.publisher.publish_event(
+                Event(pool=self.config.pool, submitter=self.name, sequence=number, status=status)
+            )
+        except BridgeError as error:  # the hub sees the gap, and asks for a snapshot
+            log.debug("event not sent", extra=kv(job=status.job, why=error))
+
+    def _watch_changes(self) -> None:
+        stopping = self.supervisor.stopping
+        while not stopping.is_set():
+            if not self.watcher.on_duty:
+                if not self.watcher.take_duty():
+                    stopping.wait(DUTY_PERIOD)
+                    continue
+                self._wake.set()
+                if self.announcer is not None:
+                    self.announcer.reconnected()
+            if self.watcher.look_at_changes():
+                self._wake.set()
+            stopping.wait(LOOK_PERIOD)
+
+    def _watch_batch(self) -> None:
+        stopping, due = self.supervisor.stopping, 0.0
+        while not stopping.is_set():
+            woken = self._wake.wait(min(self.period, 0.5))
+            self._wake.clear()
+            if not self.watcher.on_duty:
+                continue
+            now = self.clock.monotonic()
+            if now >= due or (woken and self.batch.eager):
+                due = now + self.period
+                self.watcher.look_at_batch()
+                stopping.wait(EAGER_PAUSE)
+            elif woken:
+                self.watcher.tend_wanted()
+
+    def _watch_configuration(self) -> None:
+        while not self.supervisor.wait(1.0):
+            if self.live.refresh() and self.announcer is not None:
+                self.announcer.reconnected()
+
+
+def link_settings(config: SiteConfig, name: str) -> Settings:
+    """Say how to connect; raises :class:`ConfigError` where a secret can be read by others."""
+    nats = config.nats
+    for file in (nats.seed_file, nats.password_file):
+        if file is None:
+            continue
+        try:
+            mode = stat.S_IMODE(file.stat().st_mode)
+        except OSError as error:
+            raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+        if mode & 0o077:
+            raise ConfigError(f"{file} is open to others (mode {mode:04o})", hint=f"chmod 600 {file}")
+    return Settings(
+        servers=tuple(nats.servers),
+        name=name,
+        seed_file=nats.seed_file,
+        user=nats.user,
+        password_file=nats.password_file,
+        ca_file=nats.ca_file,
+        **({"inbox_prefix": nats.inbox_prefix} if nats.inbox_prefix else {}),
+    )
+
+
+def run(path: Path, pool: str | None) -> int:
+    """Run until a signal, or until a thread dies; gives the exit status."""
+    live = Live(path, pool)
+    logs.setup(live.config.logging.level, live.config.logging.format)
+    os.umask(0o077)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    service = Service(live)
+    supervisor = service.supervisor
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: supervisor.stop())
+    config = service.config
+    log.info(
+        "starting",
+        extra=kv(version=__version__, pool=config.pool, batch=config.batch.kind, submitter=service.name),
+    )
+    try:
+        log.info("batch system", extra=kv(version=service.batch.version()))
+    except BatchError as error:
+        log.warning("the batch system does not answer", extra=kv(why=error))
+    link = Link(link_settings(config, service.name))
+    serve(link, config.nats.prefix, config.pool, service.handlers, service.clock)
+    service.start(WireAnnouncer(link, config.nats.prefix, config.pool))
+    link.watch(service.connection_changed)
+    link.start(supervisor)
+    supervisor.stopping.wait()
+    if supervisor.failure is not None:
+        log.error("ending", extra=kv(why=supervisor.failure))
+    service.stop()
+    left = supervisor.join(5)
+    if left:
+        log.warning("threads still busy at the end", extra=kv(threads=",".join(left)))
+    log.info("ended", extra=kv(status=1 if supervisor.failure else 0))
+    return 1 if supervisor.failure else 0

@@ -1,0 +1,180 @@
+"""What a job's folder and the batch system say together, as one status. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from bridge.site.folder import Facts
+from bridge.wire.messages import ContainerState, Ended, JobStatus
+
+Phase = Literal["queued", "running", "ended"]
+Outcome = Literal["", "Succeeded", "Failed"]
+
+KILLED = 137
+LATEST = 1e11
+SIGNALLED = "Terminated"
+"""Reason of a script that got SIGTERM."""
+AWAIT_WHY = 30.0
+"""Seconds that the end of such a script is kept back, until the batch system says why."""
+OUTSIDE = frozenset({"Terminated", "Killed", "Stopped"})
+"""Reasons of a script that does not know who ended it: the batch system's word counts instead."""
+NEVER_RAN = "ScriptDidNotRun"
+LOST = "JobLost"
+CONTAINER_REASONS = frozenset({"OOMKilled", "DeadlineExceeded"})
+"""Reasons that a container cut off has too; the others are the pod's alone, and its containers were killed."""
+
+
+def status(facts: Facts, now: float, lag: float) -> JobStatus:
+    """Make the status of a job; ``lag`` is how long a shared folder may hide what a job wrote last."""
+    messages = dict(facts.messages)
+    pod, batch, meta = facts.pod or {}, facts.batch, facts.meta
+    phase: Phase = "queued"
+    outcome: Outcome = ""
+    reason = message = ""
+    over = is_over(facts, now, lag)
+    if facts.final and _awaits_why(facts, now):
+        phase = "running"
+    elif facts.final:
+        phase = "ended"
+        outcome = "Succeeded" if pod.get("phase") == "Succeeded" else "Failed"
+        reason, message = _text(pod, "reason"), _text(pod, "message")
+        if outcome == "Failed" and reason in OUTSIDE and batch and batch.phase == "ended" and not batch.by_itself:
+            reason, message = batch.reason, batch.message
+    elif over:
+        phase, outcome = "ended", "Failed"
+        reason, message = _why(facts)
+    elif facts.started:
+        phase = "running"
+    elif facts.cancel is not None:
+        reason = "Cancelling"
+    elif batch is not None:
+        reason, message = ("Starting", "") if batch.phase != "queued" else (batch.reason, batch.message)
+    elif not facts.job_id:
+        reason = "Submitting"
+    init: list[ContainerState] = []
+    main: list[ContainerState] = []
+    for name, content in facts.containers:
+        state = _container(name, content, messages.get(name, ""))
+        if over and not facts.final:
+            state = _cut_off(state, reason, _ended_at(facts))
+        (init if content.get("init") is True else main).append(state)
+    return JobStatus(
+        job=facts.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        job_id=facts.job_id or facts.started_job,
+        phase=phase,
+        outcome=outcome,
+        reason=reason,
+        message=message,
+        host=_text(pod, "host") or (batch.host if batch else ""),
+        ip=_text(pod, "ip"),
+        submitted_at=meta.submitted_at,
+        started_at=_number(pod, "startedAt") or (batch.started_at if batch and phase != "queued" else None),
+        ended_at=None if phase != "ended" else _number(pod, "finishedAt") or _ended_at(facts),
+        init_containers=init,
+        containers=main,
+    )
+
+
+def is_over(facts: Facts, now: float, lag: float) -> bool:
+    """Whether nothing of the job runs and nothing will: its own record says so, or the batch system for long enough."""
+    if facts.final:
+        return True
+    batch = facts.batch
+    if batch is None or batch.phase != "ended":
+        return False
+    # nothing was ever written by a job that waited and was cancelled: nothing can come late
+    return (not batch.by_itself and not facts.started and batch.started_at is None) or now - facts.batch_at >= lag
+
+
+def _awaits_why(facts: Facts, now: float) -> bool:
+    """Whether a script was ended by a signal from outside, and the batch system has not said yet what that was."""
+    pod, batch = facts.pod or {}, facts.batch
+    told = batch is not None and batch.phase == "ended"
+    return not told and pod.get("reason") == SIGNALLED and now < (_number(pod, "finishedAt") or 0) + AWAIT_WHY
+
+
+def _why(facts: Facts) -> tuple[str, str]:
+    batch = facts.batch
+    if batch is None:
+        return LOST, ""
+    if facts.cancel is not None and batch.reason in ("", "Cancelled", LOST):
+        return "Deleted", batch.message
+    if not batch.by_itself:
+        return batch.reason or LOST, batch.message
+    code = "" if batch.exit_code is None else f" (exit code {batch.exit_code})"
+    if not facts.started:
+        return NEVER_RAN, f"the batch job ended{code} and its script did not begin: {batch.message or 'see script.log'}"
+    return LOST, f"the batch job ended{code} and its script did not write down how"
+
+
+def _ended_at(facts: Facts) -> float | None:
+    batch = facts.batch
+    if batch is None or batch.phase != "ended":
+        return None
+    return batch.ended_at or facts.batch_at or None
+
+
+def _cut_off(state: ContainerState, reason: str, at: float | None) -> ContainerState:
+    """Say how a container ended whose script was killed: as kubelets do for one that they killed."""
+    if state.state != "running":
+        return state
+    ended = Ended(
+        exit_code=KILLED,
+        signal=9,
+        reason=reason if reason in CONTAINER_REASONS else "Error",
+        message="" if reason in CONTAINER_REASONS else reason,
+        started_at=state.started_at,
+        finished_at=at,
+    )
+    return state.model_copy(update={"state": "terminated", "reason": "", "ended": ended, "ready": False})
+
+
+# --- the script's records: written on a machine where the user's code runs, so nothing in them is taken on trust ------
+def _container(name: str, content: Mapping[str, Any], message: str) -> ContainerState:
+    state = content.get("state")
+    ended = _ended(content.get("ended"), message)
+    if state == "terminated" and ended is None:
+        ended = Ended(exit_code=KILLED, reason="Error", message=message)
+    return ContainerState(
+        name=name,
+        state=state if state in ("waiting", "running", "terminated") else "waiting",
+        reason=_text(content, "reason"),
+        message=_text(content, "message"),
+        started_at=_number(content, "startedAt"),
+        ended=ended,
+        restarts=max(0, _integer(content, "restarts")),
+        started=content.get("started") is True,
+        ready=content.get("ready") is True,
+        last=_ended(content.get("last"), ""),
+    )
+
+
+def _ended(content: object, message: str) -> Ended | None:
+    if not isinstance(content, dict):
+        return None
+    return Ended(
+        exit_code=_integer(content, "exitCode", KILLED),
+        signal=_integer(content, "signal"),
+        reason=_text(content, "reason"),
+        message=message,
+        started_at=_number(content, "startedAt"),
+        finished_at=_number(content, "finishedAt"),
+    )
+
+
+def _text(content: Mapping[str, Any], key: str) -> str:
+    value = content.get(key)
+    return value[:1024] if isinstance(value, str) else ""
+
+
+def _number(content: Mapping[str, Any], key: str) -> float | None:
+    value = content.get(key)
+    return float(value) if isinstance(value, int | float) and 0 < value < LATEST else None
+
+
+def _integer(content: Mapping[str, Any], key: str, otherwise: int = 0) -> int:
+    value = content.get(key)
+    return value if isinstance(value, int) and abs(value) < 2**31 else otherwise

@@ -1,0 +1,286 @@
+"""The submitter's answers: what the hub asks, done with the folder and the batch system.
+
+Any submitter of a pool answers; what it says is read from the folders, so it does not matter which one is asked. All
+of it is idempotent by UID. Errors are :class:`bridge.errors.BridgeError`; the wire makes replies of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from bridge.clock import Clock
+from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
+from bridge.logs import kv
+from bridge.site import chores
+from bridge.site import status as telling
+from bridge.site.batch.port import BatchSystem, JobRequest
+from bridge.site.config import SiteConfig
+from bridge.site.folder import Cancellation, Facts, Folder, JobFolder, Meta, write
+from bridge.site.logs import read_log
+from bridge.site.watcher import SEQUENCE, Watcher
+from bridge.wire import messages
+from bridge.workload import quantity
+
+log = logging.getLogger(__name__)
+
+ANNOUNCE = "announce.json"
+BUILDCONFIG = "buildconfig.json"
+LARGEST_SCRIPT = 32 * 2**20
+
+
+class Submitter:
+    """Answers requests: the ``Handlers`` of :mod:`bridge.wire.server`.
+
+    ``config`` gives the configuration as it is now, ``wait`` waits and says whether the process ends, ``wake`` has
+    the batch system looked at, or jobs tended, soon.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        batch: BatchSystem,
+        watcher: Watcher,
+        config: Callable[[], SiteConfig],
+        clock: Clock,
+        *,
+        lag: float,
+        settle: float,
+        wait: Callable[[float], bool],
+        wake: Callable[[], None],
+    ) -> None:
+        self._folder, self._batch, self._watcher, self._config, self._clock = folder, batch, watcher, config, clock
+        self._lag, self._settle, self._wait, self._wake = lag, settle, wait, wake
+
+    # --- submit -------------------------------------------------------------------------------------------------------
+    def submit(self, job: str, body: messages.Submit) -> messages.Submitted:
+        """Have a job run, once."""
+        where = self._folder.job(job)
+        facts = where.read()
+        if facts is not None and (facts.job_id or facts.started):
+            return messages.Submitted(status=self._status(facts), existed=True)
+        meta = self._meta(body)
+        with self._folder.locked(job):
+            self._refuse_gone(job)
+            existed = where.exists()
+            facts = where.read()
+            if existed and facts is None:
+                where.remove()
+            if facts is not None:
+                self._find_or_submit(facts)
+            else:
+                where.create(body.script, meta)
+                try:
+                    self._refuse_gone(job)  # a cancel that found no folder a moment ago
+                    where.write_id(self._batch.submit(self._request(job, meta)))
+                except BatchUnknownOutcomeError:
+                    self._tell(job)
+                    raise
+                except (BatchError, SiteRefusedError):
+                    if (facts := where.read()) is not None and facts.cancel is not None:
+                        self._folder.bury(job)
+                    where.remove()
+                    self._tell(job)
+                    raise
+        self._tell(job)
+        return messages.Submitted(status=self._told(where), existed=existed)
+
+    def _tell(self, job: str) -> None:
+        """Let the submitter on duty know of a change."""
+        if self._watcher.on_duty:
+            self._watcher.refresh(job)
+            self._wake()
+        else:
+            self._folder.touch(job)
+
+    def resubmit(self, job: str) -> None:
+        """Ask the batch system again where the last submit brought no answer; raises :class:`BatchError`."""
+        with self._folder.locked(job):
+            facts = self._folder.job(job).read()
+            if facts is not None:
+                self._find_or_submit(facts)
+
+    def _find_or_submit(self, facts: Facts) -> None:
+        if facts.job_id or facts.started or facts.cancel is not None or chores.confirmed(facts):
+            return
+        where = self._folder.job(facts.uid)
+        found = self._batch.find(facts.uid)
+        if found is None:
+            now = self._clock.time()
+            if now - facts.meta.attempted_at < self._settle:
+                return  # it may yet appear; the submitter on duty sees to it
+            meta = replace(facts.meta, attempted_at=now, attempts=facts.meta.attempts + 1)
+            where.write_meta(meta)
+            log.info("submitting again", extra=kv(job=facts.uid))
+            found = self._batch.submit(self._request(facts.uid, meta))
+        where.write_id(found)
+
+    def _refuse_gone(self, job: str) -> None:
+        if self._folder.is_gone(job):
+            raise SiteRefusedError("the job was cancelled, or has ended and was forgotten", reason="Forgotten")
+
+    def _meta(self, body: messages.Submit) -> Meta:
+        """Check a request and put the site's defaults in."""
+        config = self._config()
+        flavor = config.flavor(body.flavor or config.default_flavor)
+        if flavor is None and body.flavor:
+            names = ", ".join(known.name for known in config.flavors) or "none"
+            raise SiteRefusedError(f"no flavor {body.flavor!r} (there are: {names})", reason="UnknownFlavor")
+        if body.flags and not config.limits.allow_user_flags:
+            raise SiteRefusedError(
+                "this site takes no flags of users (limits.allow_user_flags is false)", reason="FlagsNotAllowed"
+            )
+        if len(body.script) > LARGEST_SCRIPT:
+            raise SiteRefusedError(f"the script is larger than {LARGEST_SCRIPT} bytes", reason="ScriptTooLarge")
+        most = (flavor.max_time_seconds if flavor else None) or config.limits.max_time_seconds
+        time_limit = body.time_limit if most is None else min(body.time_limit or most, most)
+        memory = body.memory or int(quantity.parse((flavor and flavor.memory) or config.limits.default_memory))
+        now = self._clock.time()
+        return Meta(
+            namespace=body.namespace,
+            name=body.name,
+            cpus=body.cpus,
+            memory=memory,
+            gpus=body.gpus,
+            gpu_resource=body.gpu_resource,
+            time_limit=time_limit,
+            flags=tuple(body.flags),
+            flavor=flavor.name if flavor else "",
+            grace=body.grace,
+            submitted_at=now,
+            attempted_at=now,
+        )
+
+    def _request(self, job: str, meta: Meta) -> JobRequest:
+        return JobRequest(
+            uid=job,
+            folder=self._folder.job(job).path,
+            cpus=meta.cpus,
+            memory=meta.memory,
+            gpus=meta.gpus,
+            gpu_resource=meta.gpu_resource,
+            time_limit=meta.time_limit,
+            flavor=self._config().flavor(meta.flavor),
+            flags=meta.flags,
+        )
+
+    # --- cancel and status --------------------------------------------------------------------------------------------
+    def cancel(self, job: str, body: messages.Cancel) -> messages.Status:
+        """Have a job end; at once what the script can be told, the rest is done by the submitter on duty."""
+        where = self._folder.job(job)
+        facts = where.read()
+        if facts is None:
+            self._folder.bury(job)
+            facts = where.read()  # a submit that was about to make it has not seen the marker, or it has
+            if facts is None:
+                return messages.Status(status=None)
+        with contextlib.suppress(FileNotFoundError):  # it is being forgotten this moment
+            self._want_end(where, facts, body)
+        self._tell(job)
+        return self.status(job)
+
+    def _want_end(self, where: JobFolder, facts: Facts, body: messages.Cancel) -> None:
+        now = self._clock.time()
+        wanted = Cancellation(now, body.grace, body.forget)
+        if (old := facts.cancel) is not None:
+            sooner = min(wanted, old, key=lambda c: c.at + c.grace)
+            wanted = replace(sooner, forget=old.forget or body.forget)
+        if wanted != facts.cancel:
+            where.write_cancel(wanted)
+        if facts.started and not facts.final:
+            where.ask_to_stop(body.grace, "Deleted")
+
+    def status(self, job: str) -> messages.Status:
+        """Tell of one job."""
+        facts = self._folder.job(job).read()
+        return messages.Status(status=None if facts is None else self._status(facts))
+
+    def _status(self, facts: Facts) -> messages.JobStatus:
+        return telling.status(facts, self._clock.time(), self._lag)
+
+    def _told(self, where: JobFolder) -> messages.JobStatus:
+        facts = where.read()
+        if facts is None:
+            raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
+        return self._status(facts)
+
+    def snapshot(self, body: messages.Snapshot) -> messages.SnapshotPage:
+        """Give a page of all jobs."""
+        if self._watcher.on_duty:
+            sequence, jobs, more = self._watcher.page(body.after, body.limit)
+            return messages.SnapshotPage(submitter=self._watcher.name, sequence=sequence, jobs=jobs, more=more)
+        known = self._folder.noted(SEQUENCE)  # read first: what is read after it is newer
+        if known is None:
+            raise SiteRefusedError("no submitter is on duty yet", reason="NotReady", retryable=True)
+        uids = [uid for uid in self._folder.uids() if uid > body.after]
+        found = (self._folder.job(uid).read() for uid in uids[: body.limit])
+        return messages.SnapshotPage(
+            submitter=str(known.get("submitter", "")),
+            sequence=int(known.get("sequence", 0)),
+            jobs=[self._status(facts) for facts in found if facts is not None],
+            more=len(uids) > body.limit,
+        )
+
+    def describe(self) -> messages.Description:
+        """Give what the submitter on duty announced last."""
+        announce, config = self._folder.noted(ANNOUNCE), self._folder.noted(BUILDCONFIG)
+        if announce is None or config is None:
+            raise SiteRefusedError("no submitter is on duty yet", reason="NotReady", retryable=True)
+        known = self._folder.noted(SEQUENCE) or {}
+        if self._watcher.on_duty:
+            known = {"submitter": self._watcher.name, "sequence": self._watcher.sequence}
+        return messages.Description(
+            announce=messages.Announce.model_validate({**announce, **known}),
+            buildconfig=messages.BuildConfigMessage.model_validate(config),
+        )
+
+    # --- files and logs -----------------------------------------------------------------------------------------------
+    def files(self, job: str, body: messages.Files) -> None:
+        """Replace files of a job's volumes; all are checked before the first is written."""
+        where = self._folder.job(job)
+        if not where.exists():
+            raise SiteRefusedError(f"no job {job} here", reason="NotFound")
+        volumes = where.path / "volumes"
+        todo = [(_inside(volumes, file.path), _decoded(file), file.mode & 0o777) for file in body.files]
+        for path, content, mode in todo:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write(path, content, mode=mode)
+
+    def logs(self, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
+        """Write a log, piece by piece: see :func:`bridge.site.logs.read_log`."""
+        where = self._folder.job(job)
+        facts = where.read()
+        if facts is None:
+            raise SiteRefusedError(f"no job {job} here", reason="NotFound")
+
+        def over() -> bool:
+            now = where.read()
+            return now is None or telling.is_over(now, self._clock.time(), self._lag)
+
+        with contextlib.closing(read_log(where.path, body, facts, over, self._wait, self._clock)) as pieces:
+            write(b"")
+            for piece in pieces:
+                write(piece)
+
+
+def _inside(volumes: Path, name: str) -> Path:
+    """Give the path of a volume's file; links that the job's own code made don't lead out."""
+    parts = PurePosixPath(name).parts
+    bad = not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name or len(parts) < 2
+    path = volumes.joinpath(*parts) if not bad else volumes
+    if bad or not Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(volumes)):
+        raise SiteRefusedError(f"files: {name!r} is no path of a file below a volume", reason="BadPath")
+    return path
+
+
+def _decoded(file: messages.File) -> bytes:
+    try:
+        return base64.b64decode(file.data, validate=True)
+    except binascii.Error as error:
+        raise SiteRefusedError(f"files: {file.path!r} is not base64", reason="BadData") from error

@@ -1,0 +1,411 @@
+"""Watching: what changes in the folders is seen several times a second, what changes in the batch system each period.
+
+One submitter of a pool is on duty at a time: it holds a lock that goes with its process. It alone looks, publishes
+and tends jobs. All that it knows stands in the folders, so another can take over at any moment.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+
+from bridge.clock import Clock
+from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.logs import kv
+from bridge.site import status as telling
+from bridge.site.batch.port import BatchJob, BatchSystem
+from bridge.site.chores import Forget, GiveUp, Kill, Stop, Submit, chores, confirmed
+from bridge.site.folder import Facts, Folder
+from bridge.wire.messages import JobStatus
+
+log = logging.getLogger(__name__)
+
+DUTY = "duty"
+SEQUENCE = "duty.json"
+SWEEP_PERIOD = 3600.0
+ATTEMPTS = 3
+"""Submits of one job, where the batch system loses it."""
+REREAD = 20
+"""Running jobs whose folder is read again at each look, whether or not it said so: touched files may get lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds: see ``[batch]`` of the configuration."""
+
+    settle: float
+    lost_after: float
+    lag: float
+
+
+@dataclass(slots=True)
+class Entry:
+    """One job in memory: nothing that could not be read again."""
+
+    facts: Facts
+    status: JobStatus
+    id_at: float
+    """When its batch id became known here."""
+    missing_since: float | None = None
+    missing_looks: int = 0
+    killed_at: float | None = None
+    read_at: float = 0.0
+
+
+class Watcher:
+    """Watches all jobs of a folder while on duty.
+
+    ``publish`` gets each changed status with its number. ``resubmit`` asks the batch system again for a job whose
+    submit was never answered. ``name`` tells this process from all others.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        batch: BatchSystem,
+        patience: Patience,
+        name: str,
+        clock: Clock,
+        publish: Callable[[int, JobStatus], None],
+        resubmit: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.sequence = 0
+        self.problem = ""
+        """Why the batch system can't be asked; empty: it answers."""
+        self.looked_at: float | None = None
+        self._folder, self._batch, self._patience, self._clock = folder, batch, patience, clock
+        self._publish, self._resubmit = publish, resubmit
+        self._entries: dict[str, Entry] = {}
+        self._order: list[str] = []
+        self._open: set[str] = set()
+        """Jobs that may still change without saying so: not ended, not confirmed, or to be forgotten."""
+        self._pending: set[str] = set()
+        """Jobs that have ended but whose time of the lag is not over."""
+        self._wanted: set[str] = set()
+        """Jobs whose end is wanted, and that have changed since they were tended."""
+        self._lock = threading.RLock()
+        self._duty: int | None = None
+        self._owners: dict[str, str] = {}
+        self._swept_at = 0.0
+        self._noted = -1
+
+    # --- duty ---------------------------------------------------------------------------------------------------------
+    @property
+    def on_duty(self) -> bool:
+        """Whether this process watches."""
+        return self._duty is not None
+
+    def take_duty(self) -> bool:
+        """Try to be the one who watches; reads everything when that succeeds."""
+        if self._duty is not None:
+            return True
+        descriptor = os.open(self._folder.path / DUTY, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._begin()
+        self._duty = descriptor
+        return True
+
+    def leave_duty(self) -> None:
+        """Let another take over at once."""
+        with self._lock:
+            if self._duty is not None:
+                os.close(self._duty)
+                self._duty = None
+
+    def _begin(self) -> None:
+        now = self._clock.time()
+        with self._lock:
+            self._entries.clear()
+            self._order.clear()
+            for uid in self._folder.uids():
+                facts = self._folder.job(uid).read()
+                if facts is None:  # the machine lost power while sync was off
+                    log.warning("folder without a job removed", extra=kv(job=uid))
+                    self._folder.job(uid).remove()
+                    continue
+                self._entries[uid] = Entry(facts, telling.status(facts, now, self._patience.lag), 0.0, read_at=now)
+                self._order.append(uid)
+                self._sort_out(uid)
+            self._note()
+        log.info("on duty", extra=kv(submitter=self.name, jobs=len(self._entries)))
+
+    def _note(self) -> None:
+        """Let the other submitters know how far events have gone."""
+        if self._noted != self.sequence:
+            self._folder.note(SEQUENCE, {"submitter": self.name, "sequence": self.sequence})
+            self._noted = self.sequence
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+    def page(self, after: str, limit: int) -> tuple[int, list[JobStatus], bool]:
+        """Give the number of the last event, jobs after a UID in order, and whether there are more."""
+        with self._lock:
+            first = bisect.bisect_right(self._order, after) if after else 0
+            uids = self._order[first : first + limit]
+            return self.sequence, [self._entries[uid].status for uid in uids], first + limit < len(self._order)
+
+    def counts(self) -> dict[str, int]:
+        """Count jobs by phase."""
+        with self._lock:
+            return dict(Counter(entry.status.phase for entry in self._entries.values()))
+
+    # --- looking at folders -------------------------------------------------------------------------------------------
+    def look_at_changes(self) -> int:
+        """Read the folders of jobs that say they changed; gives their number."""
+        changed = self._folder.take_changed()
+        now = self._clock.time()
+        for uid in changed:
+            self.refresh(uid)
+        for uid in tuple(self._pending):
+            entry = self._entries.get(uid)
+            if entry is not None and now - entry.facts.batch_at >= self._patience.lag:
+                self.refresh(uid)
+        with self._lock:
+            self._note()
+        return len(changed)
+
+    def refresh(self, uid: str) -> Entry | None:
+        """Read one job's folder, and publish its status if that changed."""
+        now = self._clock.time()
+        with self._lock:
+            facts = self._folder.job(uid).read()
+            known = self._entries.get(uid)
+            if facts is None:
+                if known is not None:
+                    del self._entries[uid]
+                    del self._order[bisect.bisect_left(self._order, uid)]
+                    self._open.discard(uid)
+                    self._pending.discard(uid)
+                return None
+            status = telling.status(facts, now, self._patience.lag)
+            if known is None:
+                entry = self._entries[uid] = Entry(facts, status, now)
+                bisect.insort(self._order, uid)
+            else:
+                entry = known
+                if facts.job_id != known.facts.job_id:
+                    entry.id_at = now
+                changed = status != known.status
+                entry.facts, entry.status = facts, status
+                if not changed:
+                    entry.read_at = now
+                    self._sort_out(uid)
+                    return entry
+            entry.read_at = now
+            self._sort_out(uid)
+            self.sequence += 1
+            self._publish(self.sequence, status)
+            return entry
+
+    def _sort_out(self, uid: str) -> None:
+        entry = self._entries[uid]
+        sure = confirmed(entry.facts)
+        ended = entry.status.phase == "ended"
+        (self._pending.add if sure and not ended else self._pending.discard)(uid)
+        forget = entry.facts.cancel is not None and entry.facts.cancel.forget
+        if entry.facts.cancel is not None:
+            self._wanted.add(uid)
+        (self._open.discard if ended and sure and not forget else self._open.add)(uid)
+
+    # --- looking at the batch system ----------------------------------------------------------------------------------
+    def look_at_batch(self) -> None:
+        """Ask the batch system once about all jobs, note what it says, and do what is to be done."""
+        asked_at = self._clock.time()
+        try:
+            found = self._batch.jobs()
+        except BatchError as error:
+            self._complain(str(error))
+        else:
+            self._complain("")
+            self._compare(found, asked_at)
+            self.looked_at = asked_at
+        self._reread()
+        self.tend()
+        if asked_at - self._swept_at >= SWEEP_PERIOD:
+            self._folder.sweep(asked_at)
+            self._swept_at = asked_at
+
+    def _complain(self, problem: str) -> None:
+        if problem != self.problem:
+            if problem:
+                log.warning("the batch system does not answer", extra=kv(why=problem))
+            else:
+                log.info("the batch system answers again")
+            self.problem = problem
+
+    def _compare(self, found: dict[str, BatchJob], asked_at: float) -> None:
+        self._owners = {job.id: job.uid for job in found.values()}
+        by_uid: dict[str, list[BatchJob]] = {}
+        for job in found.values():
+            by_uid.setdefault(job.uid, []).append(job)
+        surplus: list[str] = []
+        vanished: dict[str, Entry] = {}
+        for uid in tuple(self._open):
+            entry = self._entries.get(uid)
+            if entry is None or confirmed(entry.facts):
+                continue
+            mine = by_uid.get(uid, [])
+            job_id = entry.facts.job_id or entry.facts.started_job
+            if not job_id and mine:
+                # the submit was never answered; more than one job: the one that was there first is the one
+                job_id = min(mine, key=lambda job: _number(job.id)).id
+            if job_id and not entry.facts.job_id:
+                self._folder.job(uid).write_id(job_id)
+                self.refresh(uid)
+            surplus += [job.id for job in mine if job.id != job_id and job.phase != "ended"]
+            if job_id in found and found[job_id].uid == uid:
+                entry.missing_since, entry.missing_looks = None, 0
+                self._record(uid, found[job_id])
+            elif job_id and entry.id_at < asked_at:
+                vanished[job_id] = entry
+        surplus += [
+            job.id
+            for uid, jobs in by_uid.items()
+            if uid not in self._entries and self._folder.is_gone(uid)
+            for job in jobs
+            if job.phase != "ended"
+        ]
+        self._look_for(vanished, asked_at)
+        if surplus:
+            log.warning("surplus batch jobs cancelled", extra=kv(ids=",".join(surplus)))
+            self._cancel(surplus)
+
+    def _look_for(self, vanished: dict[str, Entry], now: float) -> None:
+        """The batch system no longer lists these jobs: find out how they ended."""
+        asked = [job_id for job_id, entry in vanished.items() if not entry.facts.final]
+        past: dict[str, BatchJob] = {}
+        if asked:
+            try:
+                past = self._batch.past(asked)
+            except BatchError as error:
+                log.warning("no records of ended jobs", extra=kv(why=error))
+        for job_id, entry in vanished.items():
+            uid = entry.facts.uid
+            if job_id in past:
+                self._record(uid, past[job_id])
+                continue
+            entry.missing_since = now if entry.missing_since is None else entry.missing_since
+            entry.missing_looks += 1
+            fresh = self.refresh(uid)
+            if fresh is None:
+                continue
+            gone = BatchJob(id=job_id, uid=uid, phase="ended", reason=telling.LOST)
+            if fresh.facts.final:
+                self._record(uid, replace(gone, reason="", by_itself=True))
+            elif entry.missing_looks >= 2 and now - entry.missing_since >= self._patience.lost_after:
+                self._lose(fresh, gone)
+
+    def _lose(self, entry: Entry, gone: BatchJob) -> None:
+        """The batch system has no record of a job, as after a crash: what never began is submitted again."""
+        facts, where = entry.facts, self._folder.job(entry.facts.uid)
+        if not facts.started and facts.cancel is None and facts.meta.attempts < ATTEMPTS:
+            log.warning("the batch system lost a job that had not begun", extra=kv(job=facts.uid, id=gone.id))
+            where.drop_id()
+            entry.missing_since, entry.missing_looks = None, 0
+            self.refresh(facts.uid)
+            return
+        if facts.started:  # should anything of it still run, after all
+            self._stop(facts.uid, 0, telling.LOST)
+        message = "the batch system no longer knows the job, and its script did not write down an end"
+        self._record(facts.uid, replace(gone, message=message))
+
+    def _record(self, uid: str, job: BatchJob) -> None:
+        """Keep what the batch system says, if it is new."""
+        with self._lock:
+            entry = self._entries.get(uid)
+            if entry is None or entry.facts.batch == job:
+                return
+            known = entry.facts.batch
+            again = known is not None and known.phase == job.phase
+            with contextlib.suppress(FileNotFoundError):
+                self._folder.job(uid).write_batch(job, entry.facts.batch_at if again else self._clock.time())
+            self.refresh(uid)
+
+    def _reread(self) -> None:
+        running = [self._entries[uid] for uid in tuple(self._open) if uid in self._entries]
+        for entry in sorted(running, key=lambda entry: entry.read_at)[:REREAD]:
+            self.refresh(entry.facts.uid)
+
+    # --- tending ------------------------------------------------------------------------------------------------------
+    def tend_wanted(self) -> None:
+        """Do what is to be done for jobs whose end was asked for just now."""
+        wanted, self._wanted = self._wanted, set()
+        self.tend(wanted)
+
+    def tend(self, uids: Collection[str] | None = None) -> None:
+        """Do what is to be done now for these jobs, or for each."""
+        now = self._clock.time()
+        kill: list[str] = []
+        for uid in tuple(self._open if uids is None else uids):
+            entry = self._entries.get(uid)
+            if entry is None:
+                continue
+            over = entry.status.phase == "ended"
+            for chore in chores(entry.facts, now, over=over, settle=self._patience.settle, killed_at=entry.killed_at):
+                match chore:
+                    case Kill():
+                        entry.killed_at = now
+                        job_id = entry.facts.job_id or entry.facts.started_job
+                        # a batch system that lost its records gives the same ids again
+                        if self._owners.get(job_id, uid) == uid:
+                            kill.append(job_id)
+                    case Stop(grace, reason):
+                        self._stop(uid, grace, reason)
+                    case Submit():
+                        self._submit_again(uid)
+                    case GiveUp():
+                        self._record(uid, BatchJob(id="", uid=uid, phase="ended", reason="Cancelled"))
+                    case Forget():
+                        self._forget(uid)
+        if kill:
+            self._cancel(kill)
+
+    def _stop(self, uid: str, grace: float, reason: str) -> None:
+        try:
+            self._folder.job(uid).ask_to_stop(grace, reason)
+        except FileNotFoundError:
+            self.refresh(uid)
+
+    def _cancel(self, ids: Iterable[str]) -> None:
+        wanted = list(ids)
+        try:
+            self._batch.cancel(wanted)
+        except BatchError as error:
+            log.warning("batch jobs not cancelled yet", extra=kv(ids=len(wanted), why=error))
+            with self._lock:
+                for entry in self._entries.values():
+                    if entry.facts.job_id in wanted:
+                        entry.killed_at = None
+
+    def _submit_again(self, uid: str) -> None:
+        try:
+            self._resubmit(uid)
+        except BatchUnknownOutcomeError as error:
+            log.warning("submit without an answer", extra=kv(job=uid, why=error))
+        except BatchError as error:
+            log.warning("submit refused", extra=kv(job=uid, why=error))
+            if not error.retryable:
+                job = BatchJob(id="", uid=uid, phase="ended", reason=error.reason, message=str(error))
+                self._record(uid, job)
+        self.refresh(uid)
+
+    def _forget(self, uid: str) -> None:
+        self._folder.bury(uid)
+        self._folder.job(uid).remove()
+        self.refresh(uid)
+
+
+def _number(job_id: str) -> tuple[int, str]:
+    digits = job_id.partition(".")[0]
+    return (int(digits), job_id) if digits.isdigit() else (0, job_id)

@@ -1,0 +1,194 @@
+"""A real nats-server, real submitters as processes of their own, and the hub's end of the wire."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
+from bridge.threads import Supervisor
+from bridge.wire.client import PoolClient
+from bridge.wire.connection import Link, Settings
+from bridge.wire.envelope import parse
+from bridge.wire.messages import Announce, Cancel, Event, Logs
+
+RUN = "from bridge.cli.main import main; main()"
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+def until(look, timeout=20.0, what="it"):
+    """Wait until ``look()`` gives something, and give that."""
+    end = time.monotonic() + timeout
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < end, f"{what} did not happen within {timeout} s; last: {found!r}"
+        time.sleep(0.02)
+
+
+class Site:
+    """A pool's site: its folder, its submitters, and what a hub hears of it."""
+
+    def __init__(self, path, url, batch, text=""):
+        self.path, self.url = path, url
+        self.folder = path / "site"
+        self.config = path / "site.toml"
+        self.pool = "site-" + os.urandom(3).hex()
+        self.config.write_text(
+            f'pool = "{self.pool}"\nfolder = "{self.folder}"\n[nats]\nservers = ["{url}"]\n'
+            f"[announce]\nperiod = 1\ncapacity_period = 1\n{text}\n"
+            + ("" if "[batch]" in text else f'[batch]\nkind = "{batch}"\n')
+        )
+        self.processes = []
+        self.environment = dict(os.environ)
+        self.supervisor = Supervisor()
+        self.link = Link(Settings(servers=(url,), name="hub"))
+        self.events, self.announced, self.heard = [], [], threading.Condition()
+        base = f"bridge.v1.{self.pool}"
+        self.link.subscribe(f"{base}.event", self._event)
+        self.link.subscribe(f"{base}.announce", self._announce)
+        self.link.start(self.supervisor)
+        until(lambda: self.link.connected)
+        self.client = PoolClient(self.link, "bridge.v1", self.pool)
+
+    def _event(self, subject, data, respond):
+        self.events.append((time.time(), parse(Event, data)))
+
+    def _announce(self, subject, data, respond):
+        self.announced.append(parse(Announce, data))
+
+    def start(self, wait=True):
+        log = (self.path / f"submitter-{len(self.processes)}.log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-c", RUN, "submitter", "--config", str(self.config)],
+            cwd=CHECKOUT,
+            env=self.environment,
+            stdout=log,
+            stderr=log,
+        )
+        log.close()
+        self.processes.append(process)
+        if wait:
+            until(self.answers, what="an answer")
+            until(lambda: "connected to nats" in self.said(-1), what="its connection")
+        return process
+
+    def answers(self):
+        for process in self.processes:
+            if process.poll() not in (None, -9, 0):
+                raise AssertionError(self.said())
+        with contextlib.suppress(SiteError):
+            return self.client.describe(timeout=1)
+        return None
+
+    def kill(self, process, number=signal.SIGKILL):
+        process.send_signal(number)
+        process.wait(10)
+
+    def said(self, number=None):
+        files = sorted(self.path.glob("submitter-*.log"))
+        return "\n".join(file.read_text() for file in (files if number is None else [files[number]]))
+
+    def status(self, uid):
+        return self.client.status(uid).status
+
+    def wait(self, uid, phase, timeout=20.0):
+        last = None
+
+        def look():
+            nonlocal last
+            with contextlib.suppress(SiteDownError, SiteUnknownOutcomeError):
+                last = self.status(uid)
+            return last if last is not None and last.phase == phase else None
+
+        try:
+            return until(look, timeout)
+        except AssertionError:
+            raise AssertionError(f"{uid} was not {phase} within {timeout} s: {last}") from None
+
+    def heard_end(self, uid):
+        """The first event that says that a job has ended, and when it came."""
+
+        def look():
+            return next(((at, e) for at, e in self.events if (e.status.job, e.status.phase) == (uid, "ended")), None)
+
+        return until(look, 10, f"the event of the end of {uid}")
+
+    def log(self, uid, **more):
+        with contextlib.closing(self.client.logs(uid, Logs(container="main", stream="x" * 8, **more))) as reader:
+            return b"".join(reader)
+
+    def end(self):
+        with contextlib.suppress(SiteError, AssertionError):
+            for job in self.client.snapshot().jobs:
+                self.client.cancel(job.job, Cancel(grace=0, forget=True))
+            until(lambda: not self.client.snapshot().jobs, 15)
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            if process.poll() is None:
+                process.kill()
+        self.supervisor.stop()
+        self.supervisor.join(3)
+
+
+@pytest.fixture(scope="session")
+def nats_url():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = Path(sys.executable).parent / "nats-server"
+    process = subprocess.Popen([str(server), "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
+    try:
+        yield f"nats://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture
+def place():
+    """A folder on a short path that every machine of the site sees."""
+    path = Path(tempfile.mkdtemp(prefix="site-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def site(place, nats_url):
+    """A site with the batch system ``local`` and one submitter."""
+    made = Site(place, nats_url, "local", '[local]\ncpus = 4\nmemory = "4Gi"\n')
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture
+def make_site(place, nats_url):
+    """Make sites of any kind."""
+    made = []
+
+    def make(batch="local", text=""):
+        path = place / str(len(made))
+        path.mkdir()
+        made.append(Site(path, nats_url, batch, text))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()

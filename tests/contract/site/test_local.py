@@ -1,0 +1,205 @@
+"""A site with the batch system ``local``: real submitters, a real nats-server, real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from bridge.errors import SiteError, SiteRefusedError
+from bridge.wire.messages import Cancel
+from tests.contract.site.conftest import until
+from tests.contract.site.jobs import submit, uid
+
+pytestmark = pytest.mark.real
+
+
+def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
+    job = uid()
+    told = site.client.submit(job, submit("echo hello; exit 3"))
+    assert not told.existed
+    done = site.wait(job, "ended")
+    assert (done.outcome, done.containers[0].ended.exit_code) == ("Failed", 3)
+    assert done.containers[0].ended.message == "said at the end"
+    assert site.log(job) == b"hello\n"
+    site.heard_end(job)
+    phases = [event.status.phase for _, event in site.events if event.status.job == job]
+    assert phases[0] == "queued"
+    assert "running" in phases
+    assert phases[-1] == "ended"
+    assert [event.sequence for _, event in site.events] == list(range(1, len(site.events) + 1))
+
+
+def test_a_submit_twice_runs_once(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("echo once"))
+    assert site.client.submit(job, submit("echo twice")).existed
+    site.wait(job, "ended")
+    assert site.log(job) == b"once\n"
+
+
+def test_an_event_comes_soon_after_the_change(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("sleep 1; date +%s.%N >&2"))
+    site.wait(job, "ended")
+    ended = float(site.log(job))
+    # the script looks ten times a second, and so does the submitter
+    assert site.heard_end(job)[0] - ended < 1.0
+
+
+def test_a_job_outlives_its_submitter_and_is_found_again(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("sleep 3; echo survived"))
+    site.wait(job, "running")
+    site.kill(site.processes[0])
+    time.sleep(0.3)
+    with pytest.raises(SiteError):
+        site.client.status(job, timeout=1)
+    site.start()
+    assert site.status(job).phase == "running"
+    assert site.wait(job, "ended").outcome == "Succeeded"
+    assert site.log(job) == b"survived\n"
+
+
+def test_another_submitter_takes_over(site: Any) -> None:
+    site.start()
+    job = uid()
+    site.client.submit(job, submit("sleep 2"))
+    site.wait(job, "running")
+    before = site.client.snapshot().submitter
+    first = next(process for process in site.processes if f"-{process.pid}-" in before)
+    site.kill(first)
+    at = time.monotonic()
+    while site.client.snapshot().submitter == before:
+        assert time.monotonic() - at < 5
+        time.sleep(0.05)
+    site.wait(job, "ended")
+    assert site.heard_end(job)[1].submitter != before
+
+
+def test_cancel_ends_a_job_and_forget_drops_it(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("sleep 60"))
+    site.wait(job, "running")
+    site.client.cancel(job, Cancel(grace=2))
+    done = site.wait(job, "ended")
+    assert (done.outcome, done.reason) == ("Failed", "Deleted")
+    site.client.cancel(job, Cancel(grace=2, forget=True))
+    end = time.monotonic() + 10
+    while site.status(job) is not None:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert not (site.folder / "jobs" / job).exists()
+    with pytest.raises(SiteRefusedError) as refused:
+        site.client.submit(job, submit("echo again"))
+    assert refused.value.reason == "Forgotten"
+
+
+def test_cancel_before_the_submit_wins(site: Any) -> None:
+    job = uid()
+    assert site.client.cancel(job, Cancel(grace=0)).status is None
+    with pytest.raises(SiteRefusedError) as refused:
+        site.client.submit(job, submit("echo late"))
+    assert refused.value.reason == "Forgotten"
+
+
+def test_a_script_that_ignores_everything_is_killed(site: Any) -> None:
+    job = uid()
+    site.client.submit(
+        job,
+        submit("true").model_copy(
+            update={"script": 'trap "" TERM\ncd "${0%/*}"\nmkdir started\nsleep 1000 & wait\nwait\n'}
+        ),
+    )
+    site.wait(job, "running")
+    site.client.cancel(job, Cancel(grace=0))
+    done = site.wait(job, "ended", 30)
+    assert (done.outcome, done.reason) == ("Failed", "Deleted")
+
+
+def test_jobs_wait_in_line_for_cpus(site: Any) -> None:
+    jobs = [uid() for _ in range(3)]
+    for number, job in enumerate(jobs):
+        site.client.submit(job, submit("sleep 1", name=f"n{number}", cpus=3))
+    site.wait(jobs[0], "running")
+    assert site.status(jobs[1]).phase == "queued"
+    until(lambda: site.status(jobs[1]).reason == "WaitingForResources", 5)
+    ends = [site.wait(job, "ended", 30) for job in jobs]
+    starts = [end.started_at for end in ends]
+    assert starts == sorted(starts)
+
+
+def test_a_job_that_never_fits_is_refused(site: Any) -> None:
+    with pytest.raises(SiteRefusedError) as refused:
+        site.client.submit(uid(), submit("true", cpus=64))
+    assert refused.value.reason == "BatchSystemRefused"
+    assert "64 CPUs" in str(refused.value)
+    assert not list((site.folder / "jobs").iterdir())
+
+
+def test_a_job_over_its_memory_is_killed(site: Any) -> None:
+    job = uid()
+    grow = "x=$(head -c 300000000 /dev/zero | tr '\\0' x); sleep 60"
+    site.client.submit(job, submit(grow, memory=32 * 2**20))
+    done = site.wait(job, "ended", 30)
+    assert (done.outcome, done.reason) == ("Failed", "OOMKilled")
+
+
+def test_a_job_over_its_time_ends(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("sleep 60", time_limit=1))
+    done = site.wait(job, "ended", 30)
+    assert (done.outcome, done.reason) == ("Failed", "DeadlineExceeded")
+
+
+def test_resources_are_announced_as_measured(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("sleep 3", cpus=3))
+    site.wait(job, "running")
+    end = time.monotonic() + 10
+    while not (site.announced and site.announced[-1].free.get("cpu") == "1"):
+        assert time.monotonic() < end, site.announced[-1:]
+        time.sleep(0.05)
+    told = site.announced[-1]
+    assert (told.capacity["cpu"], told.capacity["memory"]) == ("4", "4096Mi")
+    assert told.jobs == {"running": 1}
+
+
+def test_the_last_submitter_says_goodbye(site: Any) -> None:
+    site.kill(site.processes[0], signal.SIGTERM)
+    assert site.processes[0].returncode == 0
+    time.sleep(0.5)
+    assert site.announced[-1].leaving
+
+
+def test_a_log_is_followed_to_its_end(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("for i in 1 2 3; do echo $i; sleep 0.5; done"))
+    site.wait(job, "running")
+    time.sleep(0.5)
+    assert site.log(job, follow=True) == b"1\n2\n3\n"
+    assert site.log(job, tail=1) == b"3\n"
+    stamped = site.log(job, timestamps=True).decode().splitlines()
+    assert [line.split(" ")[1] for line in stamped] == ["1", "2", "3"]
+
+
+def test_a_folder_open_to_others_is_refused(make_site: Any) -> None:
+    made = make_site()
+    made.folder.mkdir()
+    made.folder.chmod(0o755)
+    process = made.start(wait=False)
+    assert process.wait(20) == 1
+    assert "chmod 700" in made.said()
+
+
+def test_what_runs_is_private(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("umask; touch x; sleep 1"))
+    site.wait(job, "running")
+    for folder, _, files in os.walk(site.folder):
+        assert os.stat(folder).st_mode & 0o077 == 0, folder
+        for file in files:
+            assert os.lstat(os.path.join(folder, file)).st_mode & 0o077 == 0, file

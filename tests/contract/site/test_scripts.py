@@ -1,0 +1,135 @@
+"""Scripts as the hub builds them, run at a site with no container runtime."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from typing import Any
+
+import pytest
+
+from bridge.errors import SiteError
+from bridge.script.build import build
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.references import Objects
+from bridge.wire.messages import Cancel, Submit
+from tests.contract.site.conftest import until
+from tests.contract.site.jobs import uid
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def site(make_site: Any) -> Any:
+    made = make_site("local", '[runtime]\nkind = "none"\n[local]\ncpus = 8\nmemory = "8Gi"\n')
+    made.start()
+    return made
+
+
+def pod(job: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "p", "namespace": "default", "uid": job},
+        "spec": {"restartPolicy": "Never", "containers": list(containers), "terminationGracePeriodSeconds": 2, **spec},
+    }
+
+
+def container(name: str, command: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "image": "none", "command": ["bash", "-c", command], **more}
+
+
+def run(site: Any, job: str, manifest: dict[str, Any]) -> Any:
+    config = BuildConfig.model_validate(site.client.describe().buildconfig.config)
+    made = build(manifest, config, Objects({}, {}, {}), site.pool)
+    body = Submit(
+        namespace="default", name="p", script=made.script, cpus=made.cpus, memory=made.memory, flags=made.flags,
+        time_limit=made.time_limit, flavor=made.flavor, grace=made.grace,
+    )  # fmt: skip
+    return site.client.submit(job, body).status
+
+
+def test_init_and_parallel_containers(site: Any) -> None:
+    job = uid()
+    manifest = pod(
+        job,
+        container("main", "echo main; exit 4"),
+        container("other", "echo other"),
+        initContainers=[container("first", "echo init")],
+    )
+    run(site, job, manifest)
+    done = site.wait(job, "ended", 40)
+    assert done.outcome == "Failed"
+    codes = {state.name: state.ended.exit_code for state in [*done.init_containers, *done.containers]}
+    assert codes == {"first": 0, "main": 4, "other": 0}
+    assert site.log(job) == b"main\n"
+
+
+def test_deleted_with_grace(site: Any) -> None:
+    job = uid()
+    run(site, job, pod(job, container("main", "trap 'echo asked; exit 0' TERM; while :; do sleep 0.1; done")))
+    site.wait(job, "running")
+    until(lambda: [state for state in site.status(job).containers if state.state == "running"])
+    time.sleep(0.5)
+    site.client.cancel(job, Cancel(grace=10))
+    done = site.wait(job, "ended", 15)
+    assert done.reason == "Deleted"
+    assert done.containers[0].ended.exit_code == 0
+    assert site.log(job) == b"asked\n"
+
+
+def test_a_restarted_container_has_a_previous_log(site: Any) -> None:
+    job = uid()
+    command = "echo run; [ -e once ] && sleep 60; touch once; exit 1"
+    run(
+        site,
+        job,
+        pod(
+            job,
+            container("main", f"cd /tmp/{job} && {command}"),
+            restartPolicy="OnFailure",
+            initContainers=[container("make", f"mkdir /tmp/{job}")],
+        ),
+    )
+    try:
+        until(lambda: (s := site.status(job)).containers and any(c.restarts for c in s.containers), 40)
+        assert site.log(job, previous=True) == b"run\n"
+        assert next(c for c in site.status(job).containers if c.name == "main").last.exit_code == 1
+    finally:
+        shutil.rmtree(f"/tmp/{job}", ignore_errors=True)
+
+
+def test_5_submitters_killed_at_random_lose_and_double_nothing(site: Any) -> None:
+    """Thirty pods; each says once that it ran. Two submitters, one of them killed again and again."""
+    site.start()
+    jobs = [uid() for _ in range(30)]
+    ran = site.path / "ran"
+    ran.mkdir()
+    chance, kills = random.Random(7), 0
+
+    def sent(job: str) -> bool:
+        manifest = pod(
+            job,
+            container("main", f"echo x >>{ran}/{job}; sleep 1", resources={"limits": {"cpu": "1", "memory": "64Mi"}}),
+        )
+        try:
+            run(site, job, manifest)
+        except SiteError:
+            return False
+        return True
+
+    left = list(jobs)
+    while left or kills < 6:
+        left = [job for job in left if not sent(job)]
+        if kills < 6 and chance.random() < 0.5:
+            living = [process for process in site.processes if process.poll() is None]
+            site.kill(chance.choice(living))
+            kills += 1
+            site.start(wait=False)
+        time.sleep(0.3)
+    for job in jobs:
+        assert site.wait(job, "ended", 60).outcome == "Succeeded"
+    assert [(ran / job).read_text() for job in jobs] == ["x\n"] * 30
+    for job in jobs:
+        site.client.cancel(job, Cancel(grace=0, forget=True))
+    until(lambda: not site.client.snapshot().jobs, 30)
+    assert list((site.folder / "jobs").iterdir()) == []

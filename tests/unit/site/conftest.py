@@ -1,0 +1,167 @@
+"""A site without NATS: a batch system in memory that outlives its submitters, and a clock that moves when told to."""
+
+import pytest
+
+from bridge.clock import FakeClock
+from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.site.batch.port import Amount, BatchJob, Capacity
+from bridge.site.config import parse
+from bridge.site.folder import Folder
+from bridge.site.submitter import Submitter
+from bridge.site.watcher import Patience, Watcher
+from bridge.wire.messages import Submit
+
+UID = "0a1b2c3d-1111-2222-3333-444455556666"
+TEXT = 'pool = "p"\n[limits]\nallow_user_flags = true\n[[flavors]]\nname = "f"\nmax_time_seconds = 100\n'
+
+
+class MemoryBatch:
+    """What a cluster would do: jobs appear when submitted, and are told of until ``forget``."""
+
+    kind, period, lag, eager = "memory", 1.0, 2.0, False
+
+    def __init__(self):
+        self.table, self.submits, self.cancelled, self.history = {}, [], [], {}
+        self.refuse = self.silent = self.down = None
+        self.swallow = False
+        self.queries = 0
+        self.during_submit = lambda: None
+
+    def version(self):
+        return "memory 1"
+
+    def submit(self, request):
+        self.submits.append(request)
+        self.during_submit()
+        if self.refuse:
+            raise self.refuse
+        if not self.swallow:
+            job_id = str(len(self.submits))
+            self.table[job_id] = BatchJob(id=job_id, uid=request.uid, phase="queued", reason="Priority")
+        if self.silent or self.swallow:
+            raise BatchUnknownOutcomeError("no answer", retryable=True)
+        return job_id
+
+    def find(self, uid):
+        self._ask()
+        return next((job.id for job in self.table.values() if job.uid == uid), None)
+
+    def cancel(self, ids):
+        self._ask()
+        for job_id in ids:
+            self.cancelled.append(job_id)
+            if job_id in self.table and self.table[job_id].phase != "ended":
+                self.end(job_id, "Cancelled")
+
+    def jobs(self):
+        self._ask()
+        self.queries += 1
+        return dict(self.table)
+
+    def past(self, ids):
+        return {job_id: self.history[job_id] for job_id in ids if job_id in self.history}
+
+    def capacity(self):
+        self._ask()
+        return Capacity(Amount(8, 2**33, {"nvidia.com/gpu": 2}), Amount(6, 2**32, {"nvidia.com/gpu": 1}))
+
+    def _ask(self):
+        if self.down:
+            raise BatchError("down", retryable=True)
+
+    def run(self, job_id):
+        job = self.table[job_id]
+        self.table[job_id] = BatchJob(id=job_id, uid=job.uid, phase="running", host="n1", started_at=5.0)
+
+    def end(self, job_id, reason="", code=None):
+        job = self.table[job_id]
+        self.table[job_id] = BatchJob(
+            id=job_id,
+            uid=job.uid,
+            phase="ended",
+            reason=reason,
+            by_itself=not reason,
+            exit_code=code,
+            started_at=job.started_at,
+        )
+
+
+class World:
+    """A site whose submitters may be dropped and made anew at any moment."""
+
+    def __init__(self, path):
+        self.path, self.batch, self.clock = path / "site", MemoryBatch(), FakeClock()
+        self.events = []
+        self.config = parse(TEXT)
+        self.again()
+
+    def again(self):
+        """Start a new submitter, as after kill -9."""
+        if hasattr(self, "watcher"):
+            self.watcher.leave_duty()
+        self.folder = Folder(self.path)
+        self.folder.prepare()
+        self.watcher = Watcher(
+            self.folder,
+            self.batch,
+            Patience(60, 60, 2),
+            f"s{len(self.events)}",
+            self.clock,
+            lambda number, status: self.events.append((number, status)),
+            lambda uid: self.submitter.resubmit(uid),
+        )
+        self.submitter = Submitter(
+            self.folder,
+            self.batch,
+            self.watcher,
+            lambda: self.config,
+            self.clock,
+            lag=2,
+            settle=60,
+            wait=self._wait,
+            wake=lambda: None,
+        )
+        assert self.watcher.take_duty()
+
+    def _wait(self, seconds):
+        self.clock.advance(seconds)
+        return False
+
+    def submit(self, uid=UID, **more):
+        return self.submitter.submit(uid, Submit(namespace="ns", name="pod", script="true\n", **more))
+
+    def status(self, uid=UID):
+        return self.submitter.status(uid).status
+
+    def look(self, seconds=0.0):
+        self.clock.advance(seconds)
+        self.watcher.look_at_changes()
+        self.watcher.look_at_batch()
+
+    def write(self, name, content, uid=UID):
+        path = self.folder.job(uid).path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        self.folder.touch(uid)
+
+    def begin(self, uid=UID):
+        """What the script does first."""
+        self.batch.run(self.submitter.status(uid).status.job_id)
+        self.write("started/job", "", uid)
+        self.write("state/pod.json", '{"phase":"Running","host":"n1","ip":"10.0.0.1","startedAt":7}', uid)
+        self.write("state/main.json", '{"state":"running","startedAt":7,"ready":true}', uid)
+
+    def finish(self, uid=UID, code=0, reason=""):
+        """What the script does last."""
+        self.write(
+            "state/main.json",
+            f'{{"state":"terminated","startedAt":7,"ended":{{"exitCode":{code},"startedAt":7,"finishedAt":9}}}}',
+            uid,
+        )
+        phase = "Failed" if code else "Succeeded"
+        self.write("state/pod.json", f'{{"phase":"{phase}","reason":"{reason}","startedAt":7,"finishedAt":9}}', uid)
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)

@@ -1,0 +1,107 @@
+"""What a site says of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.errors import SiteDownError
+from bridge.site.announce import Announcer, Presence, runtime_version
+from bridge.site.config import parse
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.announced: list[Any] = []
+        self.configs: list[Any] = []
+        self.down = False
+
+    def publish_announce(self, announce: Any) -> None:
+        if self.down:
+            raise SiteDownError("no connection")
+        self.announced.append(announce)
+
+    def publish_buildconfig(self, config: Any) -> None:
+        if self.down:
+            raise SiteDownError("no connection")
+        self.configs.append(config)
+
+    def publish_event(self, event: Any) -> None: ...
+
+
+def announcer(world: Any, heard: Heard) -> Announcer:
+    return Announcer(world.folder, world.batch, world.watcher, lambda: world.config, heard, world.clock)
+
+
+def test_9_11_what_is_measured_is_announced(world: Any) -> None:
+    world.submit()
+    world.look()
+    told = announcer(world, Heard()).make()
+    assert told.capacity == {"cpu": "8", "memory": "8192Mi", "nvidia.com/gpu": "2", "pods": "10000"}
+    assert told.free == {"cpu": "6", "memory": "4096Mi", "nvidia.com/gpu": "1", "pods": "9999"}
+    assert (told.jobs, told.sequence, told.submitter) == ({"queued": 1}, world.watcher.sequence, world.watcher.name)
+    assert told.batch == "memory 1"
+
+
+def test_what_is_configured_counts_instead(world: Any) -> None:
+    world.config = parse(
+        'pool = "p"\n[resources]\ncpu = "4"\npods = 3\nextended = { "x/y" = "1" }\n[node]\ntaints = ["a=b:NoSchedule"]'
+    )
+    told = announcer(world, Heard()).make()
+    assert (told.capacity["cpu"], told.free["cpu"]) == ("4", "4")
+    assert (told.capacity["pods"], told.capacity["x/y"], told.free["x/y"]) == ("3", "1", "1")
+    assert told.taints == ["a=b:NoSchedule"]
+
+
+def test_a_batch_system_that_is_down_is_a_problem_and_keeps_its_size(world: Any) -> None:
+    made = announcer(world, Heard())
+    before = made.make()
+    world.batch.down = True
+    world.clock.advance(31)
+    told = made.make()
+    assert (told.problem, told.capacity) == ("down", before.capacity)
+    world.batch.down = None
+    world.clock.advance(11)
+    assert made.make().problem == ""
+
+
+def test_the_buildconfig_is_told_once_and_again_after_a_break(world: Any) -> None:
+    heard = Heard()
+    made = announcer(world, heard)
+    made.publish(made.make())
+    made.publish(made.make())
+    assert (len(heard.configs), len(heard.announced)) == (1, 2)
+    assert heard.configs[0].digest == heard.announced[0].digest == world.config.buildconfig().digest
+    made.reconnected()
+    made.publish(made.make())
+    assert len(heard.configs) == 2
+    heard.down = True
+    world.config = parse('pool = "p"\nheader = "x"')
+    made.publish(made.make())
+    heard.down = False
+    made.publish(made.make())
+    assert heard.configs[-1].config["header"] == "x"
+    described = world.submitter.describe()
+    assert (described.announce.digest, described.buildconfig.digest) == (heard.configs[-1].digest,) * 2
+
+
+def test_who_is_alone_knows_it(world: Any) -> None:
+    first = Presence(world.folder)
+    assert first.alone()
+    second = Presence(world.folder)
+    assert not first.alone()
+    assert not second.alone()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [("apptainer version 1.4.5", "apptainer 1.4.5"), ("1.4.5", "apptainer 1.4.5"), ("", "apptainer")]
+)
+def test_the_runtime_says_its_version(tmp_path: Path, said: str, told: str) -> None:
+    tool = tmp_path / "tool"
+    tool.write_text(f"#!/bin/sh\necho {said}\n")
+    tool.chmod(0o755)
+    assert runtime_version(parse(f'pool = "p"\n[apptainer]\nexecutable = "{tool}"')) == told
+    assert runtime_version(parse('pool = "p"\n[apptainer]\nexecutable = "/none"')) == "apptainer"
+    assert runtime_version(parse('pool = "p"\n[runtime]\nkind = "none"')) == "none"

@@ -1,0 +1,171 @@
+"""HTCondor's words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.site.batch import condor_text as text
+from bridge.site.batch.htcondor import CondorBatch
+from bridge.site.batch.port import JobRequest
+from bridge.site.config import parse
+
+
+def ad(**more: Any) -> dict[str, Any]:
+    return {"ClusterId": 12, "ProcId": 0, "PodbridgeUid": "a-1", "JobStatus": 1, "EnteredCurrentStatus": 50, **more}
+
+
+def one(**more: Any) -> Any:
+    (job,) = text.jobs(json.dumps([ad(**more)]))
+    return job
+
+
+def test_states() -> None:
+    assert (one().id, one().uid, one().phase) == ("12.0", "a-1", "queued")
+    running = one(JobStatus=2, RemoteHost="slot1_3@n7.example", JobCurrentStartDate=40)
+    assert (running.phase, running.host, running.started_at) == ("running", "n7.example", 40)
+    done = one(JobStatus=4, ExitCode=3, ExitBySignal=False, CompletionDate=60, LastRemoteHost="slot1@n8")
+    assert (done.phase, done.exit_code, done.by_itself, done.ended_at, done.host) == ("ended", 3, True, 60, "n8")
+    assert one(JobStatus=4, ExitBySignal=True, ExitSignal=9).signal == 9
+    assert one(JobStatus=6).phase == "running"
+    assert one(JobStatus=7).reason == "Suspended"
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"JobStatus": 3, "RemoveReason": "via condor_rm (by user x)"}, "Cancelled"),
+        (
+            {"JobStatus": 3, "RemoveReason": "The job attribute PeriodicRemove ...", "LastJobStatus": 2},
+            "DeadlineExceeded",
+        ),
+        ({"JobStatus": 3, "RemoveReason": "The job attribute PeriodicRemove ...", "LastJobStatus": 1}, "NodeFailed"),
+        ({"JobStatus": 5, "HoldReasonCode": 34, "HoldReason": "memory usage exceeded request_memory"}, "OOMKilled"),
+        ({"JobStatus": 5, "HoldReasonCode": 1, "HoldReason": "via condor_hold"}, "Held"),
+        ({"JobStatus": 3, "HoldReasonCode": 34, "RemoveReason": "held: podbridge ends it"}, "OOMKilled"),
+    ],
+)
+def test_section_4_ends_from_outside(more: dict[str, Any], reason: str) -> None:
+    found = one(**more)
+    assert (found.phase, found.reason, found.by_itself) == ("ended", reason, False)
+
+
+def test_a_held_job_may_be_left_alone() -> None:
+    (job,) = text.jobs(json.dumps([ad(JobStatus=5, HoldReason="x")]), held_ends=False)
+    assert (job.phase, job.reason) == ("queued", "Held")
+
+
+def test_nothing_is_no_jobs_and_nonsense_is_no_answer() -> None:
+    assert text.jobs("") == text.jobs("\n") == text.jobs("[]") == []
+    assert text.jobs('[{"JobStatus": 2}, 7, {"PodbridgeUid": "a b", "JobStatus": 2}]') == []
+    with pytest.raises(BatchError, match="no JSON"):
+        text.jobs("Failed to connect")
+
+
+def test_slots() -> None:
+    slots = [
+        {"SlotType": "Partitionable", "PartitionableSlot": True, "State": "Unclaimed", "Cpus": 6, "Memory": 1000,
+         "GPUs": 1, "TotalSlotCpus": 8, "TotalSlotMemory": 4000, "TotalSlotGPUs": 2},
+        {"SlotType": "Dynamic", "DynamicSlot": True, "State": "Claimed", "Cpus": 2, "Memory": 3000, "GPUs": 1},
+        {"SlotType": "Static", "State": "Claimed", "Cpus": 1, "Memory": 500},
+        {"SlotType": "Static", "State": "Unclaimed", "Cpus": 1, "Memory": 500},
+        {"SlotType": "Static", "State": "Owner", "Cpus": 1, "Memory": 500},
+    ]  # fmt: skip
+    total, free = text.slots(json.dumps(slots))
+    assert total == {"Cpus": 10, "Memory": 5000, "GPUs": 2, "TotalGPUs": 2}
+    assert free == {"Cpus": 7, "Memory": 1500, "GPUs": 1, "TotalGPUs": 2}
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[A-Z]{1,5}", fullmatch=True),
+        st.text(max_size=20).filter(lambda t: "\n" not in t and "\r" not in t),
+    )
+)
+def test_environment_is_one_line_whose_quotes_are_doubled(variables: dict[str, str]) -> None:
+    line = text.environment(variables)
+    assert "\n" not in line
+    assert line[0] == line[-1] == '"'
+    assert line[1:-1].replace('""', "").count('"') == 0
+    assert "$(" not in line.replace("$(DOLLAR)", "")
+
+
+def condor(tmp_path: Path, lines: str = "") -> CondorBatch:
+    for name in ("submit", "q", "history", "rm", "status", "version"):
+        tool = tmp_path / f"condor_{name}"
+        tool.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" >>{tmp_path}/{name}.words\n{lines}\n')
+        tool.chmod(0o755)
+    return CondorBatch(
+        parse(f'pool = "p"\n[htcondor]\nbin_dir = "{tmp_path}"\nsubmit_lines = ["+Project = \\"x\\""]\n')
+    )
+
+
+def request(tmp_path: Path, **more: Any) -> JobRequest:
+    folder = tmp_path / "jobs" / "a-1"
+    folder.mkdir(parents=True)
+    return JobRequest(uid="a-1", folder=folder, memory=10 * 2**20 + 1, **more)
+
+
+def test_9_11_memory_is_asked_for_in_mib(tmp_path: Path) -> None:
+    written = condor(tmp_path).submit_file(request(tmp_path, cpus=3, gpus=2, time_limit=90.5)).splitlines()
+    assert {
+        "universe = vanilla", "request_cpus = 3", "request_memory = 11", "request_gpus = 2", 'batch_name = pb-a-1',
+        '+PodbridgeUid = "a-1"', "getenv = False", "should_transfer_files = NO", "on_exit_remove = True",
+        '+Project = "x"', "queue 1",
+    } <= set(written)  # fmt: skip
+    remove = next(line for line in written if line.startswith("periodic_remove"))
+    assert "NumJobStarts > 0" in remove
+    assert "> 91)" in remove
+
+
+def test_submit(tmp_path: Path) -> None:
+    asked = request(tmp_path)
+    assert condor(tmp_path, "echo 'WARNING: odd' >&2; echo '12.0 - 12.0'").submit(asked) == "12.0"
+    assert (asked.folder / "wrapper.sh").stat().st_mode & 0o777 == 0o700
+    assert (asked.folder / "job.sub").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "retryable"),
+    [
+        ("ERROR: Failed to connect to local queue manager", BatchError, True),
+        ("ERROR: on Line 3 of submit file: bad", BatchError, False),
+        ("ERROR: Failed to commit job submission into the queue.", BatchUnknownOutcomeError, True),
+    ],
+)
+def test_complaints(tmp_path: Path, said: str, kind: type[BatchError], retryable: bool) -> None:
+    with pytest.raises(BatchError) as refused:
+        condor(tmp_path, f"echo '{said}' >&2; exit 1").submit(request(tmp_path))
+    assert (type(refused.value), refused.value.retryable) == (kind, retryable)
+
+
+def test_section_4_held_jobs_are_removed(tmp_path: Path) -> None:
+    batch = condor(
+        tmp_path, f"""[[ $0 == *condor_q ]] && echo '{json.dumps([ad(JobStatus=5, HoldReasonCode=34)])}'; true"""
+    )
+    assert batch.jobs()["12.0"].reason == "OOMKilled"
+    assert (tmp_path / "rm.words").read_text().split()[-1] == "12.0"
+
+
+def test_rm_of_what_is_gone_is_no_error(tmp_path: Path) -> None:
+    condor(tmp_path, 'echo "Couldn\'t find/remove all jobs matching 12.0" >&2; exit 1').cancel(["12.0"])
+    with pytest.raises(BatchError):
+        condor(tmp_path, "echo 'Failed to connect' >&2; exit 1").cancel(["12.0"])
+
+
+def test_find_looks_into_the_history_too(tmp_path: Path) -> None:
+    done = json.dumps([ad(JobStatus=4)])
+    batch = condor(tmp_path, f"[[ $0 == *condor_history ]] && echo '{done}'; true")
+    assert batch.find("a-1") == "12.0"
+    assert set(batch.past(["12.0"])) == {"12.0"}
+
+
+def test_flags_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BatchError, match="flags"):
+        condor(tmp_path).submit(request(tmp_path, flags=("-x",)))

@@ -1,0 +1,137 @@
+"""``site.toml``: strict, documented, and clear about what is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli.submitter import submitter
+from bridge.errors import ConfigError
+from bridge.script.buildconfig import BuildConfig
+from bridge.site import config, sample
+from bridge.site.service import STATIC, Live, link_settings
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "sites.md"
+
+
+def test_section_2_the_sample_is_valid_and_says_only_defaults() -> None:
+    assert config.parse(sample.sample()) == config.parse('pool = "my-pool"')
+
+
+def test_the_sample_names_every_key() -> None:
+    text = sample.sample()
+    for name, field in config.SiteConfig.model_fields.items():
+        model = config.section_of(field.annotation)
+        for key in [name] if model is None else list(model.model_fields):
+            assert f"\n{key} = " in text or f"\n# {key} = " in text, (name, key)
+
+
+def test_what_stands_in_comments_of_the_sample_is_valid_too() -> None:
+    without = re.sub(r"(?m)^# seed_file.*\n", "", sample.sample())  # either a seed, or a user with a password
+    loaded = config.parse(re.sub(r"(?m)^# (?=[a-z_]+ = |\[\[)", "", without))
+    assert loaded.flavors[0].name == "gpu"
+    assert loaded.slurm.partition == "batch"
+
+
+def test_the_documentation_has_the_table_of_keys() -> None:
+    assert sample.reference() in DOCS.read_text()
+
+
+def test_every_section_of_a_buildconfig_is_there() -> None:
+    text = 'pool = "p"\nheader = "module load x"\n[apptainer]\nfakeroot = true\n[[flavors]]\nname = "a"\n'
+    told = config.parse(text).buildconfig()
+    assert told.header == "module load x"
+    assert told.apptainer.fakeroot
+    assert BuildConfig.model_validate(told.dump()) == told
+    assert set(BuildConfig.model_fields) <= set(config.SiteConfig.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x", "not TOML"),
+        ("folder = '/x'", "pool is not set"),
+        ('pool = "A_B"', "pool"),
+        ('pool = "p"\nfoldr = "/x"', "unknown key foldr (did you mean folder?)"),
+        ('pool = "p"\n[slurm]\npartitoin = "x"', "unknown key slurm.partitoin (did you mean partition?)"),
+        ('pool = "p"\n[[flavors]]\nname = "a"\nqoss = "x"', "unknown key flavors.0.qoss (did you mean qos?)"),
+        (
+            'pool = "p"\n[batch]\nkind = "pbs"',
+            "batch.kind: Input should be 'slurm', 'htcondor' or 'local' (value: 'pbs')",
+        ),
+        ('pool = "p"\n[nats]\nservers = ["nats://u:p@h"]', "no credentials in URLs"),
+        ('pool = "p"\n[nats]\nservers = ["http://h"]', "must begin with nats://"),
+        ('pool = "p"\ndefault_flavor = "x"', "'x' is none of the flavors"),
+        ('pool = "p"\n[[flavors]]\nname = "a"\n[[flavors]]\nname = "a"', "a twice"),
+        ('pool = "p"\n[resources]\ncpu = "many"', "resources.cpu: 'many' is not a quantity"),
+        ('pool = "p"\n[node]\ntaints = ["x"]', "node.taints.0"),
+        ('pool = "p"\n[batch]\nperiod = 0', "batch.period"),
+        ('pool = "p"\nfolder = "relative"', "folder"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config.parse(text)
+    assert words in str(refused.value)
+
+
+def test_the_command_line_says_the_pool() -> None:
+    assert config.parse("", pool="p").pool == "p"
+    assert config.parse('pool = "a"', pool="b").pool == "b"
+
+
+def test_the_command_prints_the_sample() -> None:
+    done = CliRunner().invoke(submitter, ["config"])
+    assert done.exit_code == 0
+    assert config.parse(done.output).pool == "my-pool"
+
+
+def test_the_command_checks_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(sample.sample())
+    done = CliRunner().invoke(submitter, ["config", "--check", str(file)])
+    assert "pool my-pool, slurm" in done.output
+
+
+def test_the_command_wants_a_configuration() -> None:
+    done = CliRunner().invoke(submitter, ["--pool", "p"])
+    assert done.exit_code == 2
+    assert "--config" in done.output
+
+
+def test_section_2_a_change_of_the_file_is_taken_up_and_a_bad_one_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('pool = "p"\n')
+    live = Live(file, None)
+    before = live.config.buildconfig().digest
+    assert not live.refresh()
+    file.write_text('pool = "p"\nheader = "module load x"\nfolder = "/other"\n')
+    assert live.refresh()
+    assert live.config.buildconfig().digest != before
+    assert live.config.folder == "/var/tmp/podbridge"
+    file.write_text('pool = "p"\nhaeder = "x"\n')
+    assert not live.refresh()
+    assert live.config.header == "module load x"
+    file.unlink()
+    assert not live.refresh()
+
+
+def test_every_key_is_either_static_or_live() -> None:
+    assert set(STATIC) <= set(config.SiteConfig.model_fields)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604])
+def test_a_seed_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    seed = tmp_path / "seed"
+    seed.write_text("secret")
+    seed.chmod(mode)
+    told = config.parse(f'pool = "p"\n[nats]\nseed_file = "{seed}"')
+    with pytest.raises(ConfigError) as refused:
+        link_settings(told, "n")
+    assert refused.value.hint == f"chmod 600 {seed}"
+    os.chmod(seed, 0o600)
+    assert link_settings(told, "n").seed_file == seed

@@ -1,0 +1,147 @@
+"""The submitter is killed at every step of its work, and begins anew: one batch job, and nothing lost."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from bridge.errors import BridgeError
+from bridge.wire.messages import Cancel
+from tests.unit.site.conftest import UID
+
+STEPS = ("mkdir", "open", "rename", "replace", "fsync", "unlink")
+
+
+class Killed(BaseException):
+    """As SIGKILL: nobody catches it."""
+
+
+class Killer:
+    """Counts the calls that change something on disk, and dies instead of making the chosen one."""
+
+    def __init__(self, monkeypatch: Any, world: Any) -> None:
+        self.left: int | None = None
+        self.count = 0
+        for name in STEPS:
+            monkeypatch.setattr(os, name, self._wrapped(getattr(os, name)))
+        real = world.batch.submit
+
+        def submit(request: Any) -> str:
+            self.step()
+            answer: str = real(request)
+            self.step()  # the batch system has the job, and nobody hears it
+            return answer
+
+        world.batch.submit = submit
+
+    def _wrapped(self, real: Any) -> Any:
+        def call(*args: Any, **more: Any) -> Any:
+            writes = real.__name__ != "open" or (len(args) > 1 and args[1] & os.O_CREAT)
+            if writes:
+                self.step()
+            return real(*args, **more)
+
+        return call
+
+    def step(self) -> None:
+        self.count += 1
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Killed
+
+
+def live(world: Any, killer: Killer, act: Any) -> bool:
+    """Act, being killed after so many steps; gives whether it was."""
+    try:
+        act()
+    except Killed:
+        return True
+    except BridgeError:
+        return False
+    finally:
+        killer.left = None
+    return False
+
+
+def test_there_are_as_many_points_as_are_tried(world: Any, monkeypatch: Any) -> None:
+    killer = Killer(monkeypatch, world)
+    world.submit()
+    assert 10 < killer.count < 24
+
+
+@pytest.mark.parametrize("point", range(24))
+def test_killed_at_any_point_of_a_submit(world: Any, monkeypatch: Any, point: int) -> None:
+    killer = Killer(monkeypatch, world)
+    killer.left = point
+    live(world, killer, lambda: world.submit())
+    world.again()
+    world.look(1)
+    world.submit()  # the hub asks again
+    world.look(61)
+    world.look(61)
+    assert world.status().job_id
+    assert len([job for job in world.batch.table.values() if job.phase != "ended"]) == 1
+    world.begin()
+    world.finish()
+    world.look(1)
+    assert world.status().outcome == "Succeeded"
+
+
+@pytest.mark.parametrize("point", range(30))
+def test_killed_at_any_point_of_a_cancel_that_forgets(world: Any, monkeypatch: Any, point: int) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    killer = Killer(monkeypatch, world)
+    killer.left = point
+
+    def act() -> None:
+        world.submitter.cancel(UID, Cancel(grace=0, forget=True))
+        for _ in range(4):
+            world.look(3)
+
+    live(world, killer, act)
+    world.again()
+    if world.submitter.status(UID).status is not None:
+        world.submitter.cancel(UID, Cancel(grace=0, forget=True))  # the hub asks until it hears the end
+    for _ in range(4):
+        world.look(3)
+    assert world.status() is None
+    assert all(job.phase == "ended" for job in world.batch.table.values())
+    world.folder.sweep(world.clock.time() + 10**10)
+    assert list((world.path / "staging").iterdir()) == []
+
+
+@pytest.mark.parametrize("point", range(20))
+def test_killed_at_any_point_of_a_look(world: Any, monkeypatch: Any, point: int) -> None:
+    world.submit()
+    world.begin()
+    killer = Killer(monkeypatch, world)
+    killer.left = point
+    live(world, killer, lambda: world.look(1))
+    world.again()
+    world.look(1)
+    assert world.status().phase == "running"
+    world.finish()
+    world.batch.end("1", code=0)
+    killer.left = point
+    live(world, killer, lambda: world.look(1))
+    world.again()
+    assert world.status().outcome == "Succeeded"
+
+
+def test_what_a_killed_submit_left_is_swept_after_a_while(world: Any, monkeypatch: Any) -> None:
+    killer = Killer(monkeypatch, world)
+    killer.left = 3
+    assert live(world, killer, lambda: world.submit())
+    monkeypatch.undo()
+    staging = world.path / "staging"
+    assert len(list(staging.iterdir())) == 1
+    now = next(staging.iterdir()).stat().st_ctime
+    world.folder.sweep(now + 10)
+    assert len(list(staging.iterdir())) == 1
+    world.folder.sweep(now + 4000)
+    assert list(staging.iterdir()) == []

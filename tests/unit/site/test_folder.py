@@ -1,0 +1,149 @@
+"""The site's folder: private, whole at every moment, and not fooled by what jobs write into theirs."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.errors import ConfigError, SiteRefusedError
+from bridge.site.folder import Folder
+from bridge.wire.messages import File, Files
+from tests.unit.site.conftest import UID
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o705, 0o777])
+def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "site"
+    path.mkdir()
+    path.chmod(mode)
+    with pytest.raises(ConfigError) as refused:
+        Folder(path).prepare()
+    assert refused.value.hint == f"chmod 700 {path}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "site"
+    path.mkdir(mode=0o700)
+    os.chown(path, 65534, 65534)
+    with pytest.raises(ConfigError, match="belongs to user 65534"):
+        Folder(path).prepare()
+
+
+def test_everything_is_private(world: Any) -> None:
+    world.submit()
+    world.look()
+    for folder, _, files in os.walk(world.path):
+        assert os.stat(folder).st_mode & 0o077 == 0
+        assert all(os.stat(os.path.join(folder, file)).st_mode & 0o077 == 0 for file in files)
+
+
+@pytest.mark.parametrize("uid", ["", "..", "a/b", "a.b", "-a", "a" * 65, "a\n"])
+def test_what_is_no_uid_names_no_folder(world: Any, uid: str) -> None:
+    with pytest.raises(ValueError, match="is no UID"):
+        world.folder.job(uid)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", '"x"', "\xff", '{"phase": 7, "startedAt": "x"}', "9" * 70000]
+)
+def test_9_1_nonsense_in_a_jobs_folder_spoils_nothing(world: Any, content: str) -> None:
+    world.submit()
+    world.submit("other")
+    world.begin()
+    for name in ("state/pod.json", "state/main.json", "state/odd name.json", "batch.json", "cancel.json"):
+        world.write(name, content)
+    world.look()
+    assert {job.job: job.phase for job in world.watcher.page("", 10)[1]} == {UID: "running", "other": "queued"}
+
+
+def test_a_link_or_a_pipe_instead_of_a_state_file_is_not_followed(world: Any, tmp_path: Path) -> None:
+    world.submit()
+    world.begin()
+    state = world.folder.job(UID).path / "state"
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"state":"terminated","reason":"stolen"}')
+    (state / "main.json").unlink()
+    (state / "main.json").symlink_to(secret)
+    os.mkfifo(state / "other.json")
+    world.look()
+    assert world.status().containers == []
+
+
+def test_9_1_termination_messages_need_not_be_text(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.write("termination/main", b"\xff\xfe" + b"x" * 10000)
+    world.finish(code=1)
+    message = world.status().containers[0].ended.message
+    assert len(message) == 4096
+    assert message.startswith("\ufffd\ufffdx")
+
+
+def test_a_lock_keeps_others_out(world: Any) -> None:
+    order = []
+
+    def second() -> None:
+        with Folder(world.path).locked(UID):
+            order.append("second")
+
+    with world.folder.locked(UID):
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.1)
+        order.append("first")
+    thread.join(5)
+    assert order == ["first", "second"]
+
+
+def test_files_of_volumes_are_replaced(world: Any) -> None:
+    world.submit()
+    world.submitter.files(UID, Files(files=[File(path="token/token", data="bmV3", mode=0o644)]))
+    path = world.folder.job(UID).path / "volumes" / "token" / "token"
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("path", ["../job.sh", "/etc/passwd", "a/../../job.sh", "", ".", "file", "a/\0", "link/file"])
+def test_files_stay_in_their_volume(world: Any, tmp_path: Path, path: str) -> None:
+    world.submit()
+    (world.folder.job(UID).path / "volumes").mkdir()
+    (world.folder.job(UID).path / "volumes" / "link").symlink_to(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SiteRefusedError) as refused:
+        world.submitter.files(UID, Files(files=[File(path="ok/x", data=""), File(path=path, data="")]))
+    assert refused.value.reason == "BadPath"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_files_of_a_job_that_is_not_here(world: Any) -> None:
+    with pytest.raises(SiteRefusedError) as refused:
+        world.submitter.files(UID, Files(files=[]))
+    assert refused.value.reason == "NotFound"
+
+
+def test_ten_thousand_jobs_are_read_in_seconds(world: Any) -> None:
+    """A tenth of them in a tenth of the time, so that the test stays short."""
+    for number in range(1000):
+        job = world.folder.job(f"u-{number:04d}")
+        (job.path / "state").mkdir(parents=True)
+        (job.path / "started").mkdir()
+        (job.path / "job.json").write_text(_META)
+        (job.path / "job.id").write_text(str(number))
+        (job.path / "state" / "pod.json").write_text('{"phase":"Running"}')
+        (job.path / "state" / "main.json").write_text('{"state":"running"}')
+    began = time.process_time()
+    world.again()
+    assert time.process_time() - began < 1.5
+    assert world.watcher.counts() == {"running": 1000}
+
+
+_META = (
+    '{"namespace":"ns","name":"n","cpus":1,"memory":1,"gpus":0,"gpu_resource":"","time_limit":null,"flags":[],'
+    '"flavor":"","grace":1,"submitted_at":1,"attempted_at":1}'
+)

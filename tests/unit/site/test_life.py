@@ -1,0 +1,336 @@
+"""A job's life at a site: exactly once, whatever goes wrong in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
+from bridge.wire.messages import Cancel, Snapshot
+from tests.unit.site.conftest import UID
+
+
+def test_a_job_from_submit_to_forget(world: Any) -> None:
+    assert world.submit().status.phase == "queued"
+    world.look()
+    assert (world.status().phase, world.status().reason) == ("queued", "Priority")
+    world.begin()
+    world.look()
+    assert (world.status().phase, world.status().host) == ("running", "n1")
+    world.write("termination/main", "bye")
+    world.finish(code=3)
+    world.look()
+    done = world.status()
+    assert (done.phase, done.outcome, done.containers[0].ended.exit_code) == ("ended", "Failed", 3)
+    assert done.containers[0].ended.message == "bye"
+    world.batch.end("1", code=1)
+    world.look()
+    world.submitter.cancel(UID, Cancel(grace=0, forget=True))
+    world.look()
+    assert world.status() is None
+    assert world.batch.cancelled == []
+    numbers = [number for number, _ in world.events]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_submit_is_idempotent(world: Any) -> None:
+    world.submit()
+    assert world.submit().existed
+    world.again()
+    assert world.submit().existed
+    assert len(world.batch.submits) == 1
+
+
+def test_9_3_a_refusal_is_told_in_the_batch_systems_words_and_leaves_nothing(world: Any) -> None:
+    world.batch.refuse = BatchError("Invalid account", retryable=False)
+    with pytest.raises(BatchError, match="Invalid account"):
+        world.submit()
+    assert world.status() is None
+    assert world.folder.uids() == []
+    world.batch.refuse = None
+    assert not world.submit().existed
+
+
+def test_9_3_a_submit_whose_answer_is_lost_is_found_by_its_name(world: Any) -> None:
+    world.batch.silent = True
+    with pytest.raises(BatchUnknownOutcomeError):
+        world.submit()
+    assert (world.status().phase, world.status().reason) == ("queued", "Submitting")
+    world.again()
+    assert world.submit().existed
+    assert world.status().job_id == "1"
+    assert len(world.batch.submits) == 1
+
+
+def test_the_submitter_on_duty_finds_it_too(world: Any) -> None:
+    world.batch.silent = True
+    with pytest.raises(BatchUnknownOutcomeError):
+        world.submit()
+    world.look()
+    assert world.status().job_id == "1"
+
+
+def test_a_submit_that_never_arrived_is_made_again_but_not_soon(world: Any) -> None:
+    world.batch.swallow = True
+    with pytest.raises(BatchUnknownOutcomeError):
+        world.submit()
+    world.batch.swallow = False
+    world.look(10)
+    assert world.submit().existed
+    assert len(world.batch.submits) == 1
+    world.look(60)
+    assert len(world.batch.submits) == 2
+    assert world.status().job_id == "2"
+
+
+def test_a_second_job_of_the_same_name_is_cancelled(world: Any) -> None:
+    """The first submit's job appears after the second was made."""
+    world.submit()
+    late = world.batch.table["1"]
+    world.batch.table["7"] = type(late)(id="7", uid=late.uid, phase="queued")
+    world.look(1)
+    assert world.batch.cancelled == ["7"]
+    assert world.status().job_id == "1"
+
+
+def test_a_refused_second_try_ends_the_job(world: Any) -> None:
+    world.batch.swallow = True
+    with pytest.raises(BatchUnknownOutcomeError):
+        world.submit()
+    world.batch.swallow, world.batch.refuse = False, BatchError("no such partition")
+    world.look(61)
+    world.look(3)
+    assert (world.status().phase, world.status().reason) == ("ended", "BatchSystemRefused")
+
+
+def test_cancel_while_the_submit_goes_on_wins(world: Any) -> None:
+    world.batch.during_submit = lambda: world.submitter.cancel(UID, Cancel(grace=30, forget=True))
+    world.submit()
+    world.look(1)
+    world.look(1)
+    world.look(1)
+    assert world.batch.cancelled == ["1"]
+    assert world.status() is None
+
+
+def test_cancel_while_a_submit_goes_on_that_is_refused(world: Any) -> None:
+    world.batch.refuse = BatchError("no")
+    world.batch.during_submit = lambda: world.submitter.cancel(UID, Cancel(grace=30, forget=True))
+    with pytest.raises(BatchError):
+        world.submit()
+    world.batch.refuse = None
+    with pytest.raises(SiteRefusedError) as refused:
+        world.submit()
+    assert refused.value.reason == "Forgotten"
+
+
+def test_what_was_refused_is_forgotten_by_the_watcher_too(world: Any) -> None:
+    """A cancel that came in between has shown it the folder."""
+    world.batch.refuse = BatchError("no")
+    world.batch.during_submit = lambda: world.watcher.refresh(UID)
+    with pytest.raises(BatchError):
+        world.submit()
+    world.look(1)
+    assert world.watcher.counts() == {}
+
+
+def test_a_submit_after_the_cancel_is_refused_for_a_day(world: Any) -> None:
+    assert world.submitter.cancel(UID, Cancel(grace=0)).status is None
+    with pytest.raises(SiteRefusedError, match="cancelled"):
+        world.submit()
+    assert world.batch.submits == []
+
+
+def test_a_running_job_is_asked_first_and_killed_after_its_grace(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look()
+    world.submitter.cancel(UID, Cancel(grace=20))
+    stop = world.folder.job(UID).path / "control" / "stop"
+    assert stop.read_text() == "20 Deleted\n"
+    world.look(29)
+    assert world.batch.cancelled == []
+    world.look(2)
+    assert world.batch.cancelled == ["1"]
+    world.submitter.cancel(UID, Cancel(grace=0))
+    assert stop.read_text() == "0 Deleted\n"
+    world.look(3)
+    world.look(3)
+    assert (world.status().outcome, world.status().reason) == ("Failed", "Deleted")
+    assert world.status().containers[0].ended.exit_code == 137
+
+
+def test_cancel_with_forget_while_the_batch_system_is_down_is_not_lost(world: Any) -> None:
+    world.submit()
+    world.batch.down = True
+    world.submitter.cancel(UID, Cancel(grace=0, forget=True))
+    world.look(1)
+    world.again()
+    world.look(100)
+    assert world.status() is not None
+    world.batch.down = None
+    world.look(1)
+    world.look(1)
+    world.look(1)
+    assert world.status() is None
+    assert "1" in world.batch.cancelled
+
+
+def test_9_3_a_batch_system_that_is_down_changes_nothing(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look()
+    before = world.status()
+    world.batch.down = True
+    for _ in range(5):
+        world.look(100)
+    assert world.status() == before
+    assert world.watcher.problem == "down"
+    world.batch.down = None
+    world.look()
+    assert world.watcher.problem == ""
+
+
+def test_9_3_a_job_that_vanished_is_lost_after_two_looks_and_a_while(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    del world.batch.table["1"]
+    world.look(1)
+    world.look(30)
+    assert world.status().phase == "running"
+    world.look(31)
+    world.look(3)
+    assert (world.status().outcome, world.status().reason) == ("Failed", "JobLost")
+    assert (world.folder.job(UID).path / "control" / "stop").read_text() == "0 JobLost\n"
+
+
+def test_a_job_that_vanished_and_ended_well_has(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    del world.batch.table["1"]
+    world.finish()
+    world.look(1)
+    assert world.status().outcome == "Succeeded"
+    world.look(1)
+    world.submitter.cancel(UID, Cancel(forget=True))
+    world.look(1)
+    assert world.status() is None
+
+
+def test_accounting_tells_how_a_vanished_job_ended(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    job = world.batch.table.pop("1")
+    world.batch.history["1"] = type(job)(id="1", uid=UID, phase="ended", reason="OOMKilled", started_at=5.0)
+    world.look(1)
+    world.look(3)
+    assert (world.status().outcome, world.status().reason) == ("Failed", "OOMKilled")
+    assert world.status().containers[0].ended.reason == "OOMKilled"
+
+
+def test_a_job_lost_before_it_began_is_submitted_again_three_times_at_most(world: Any) -> None:
+    world.submit()
+    for _ in range(12):
+        world.look(35)
+        world.batch.table.clear()
+    assert len(world.batch.submits) == 3
+    world.look(100)
+    world.look(3)
+    assert (world.status().phase, world.status().reason) == ("ended", "JobLost")
+
+
+def test_an_id_given_twice_is_not_taken_for_the_same_job(world: Any) -> None:
+    """A slurmctld that lost its state counts from an older number again."""
+    world.submit()
+    world.begin()
+    world.look(1)
+    job = world.batch.table["1"]
+    world.batch.table["1"] = type(job)(id="1", uid="another", phase="running")
+    world.submitter.cancel(UID, Cancel(grace=0))
+    world.look(1)
+    assert world.batch.cancelled == []
+    assert world.status().phase == "running"
+
+
+def test_the_folder_may_lag_behind_the_batch_system(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    world.batch.end("1", code=0)
+    world.look(1)
+    assert world.status().phase == "running"
+    world.finish()
+    world.look(1)
+    assert world.status().outcome == "Succeeded"
+
+
+def test_a_script_ended_by_a_signal_waits_for_the_batch_systems_reason(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.finish(code=143)
+    now = world.clock.time()
+    world.write("state/pod.json", f'{{"phase":"Failed","reason":"Terminated","finishedAt":{now}}}')
+    world.look(1)
+    assert world.status().phase == "running"
+    world.batch.end("1", "DeadlineExceeded")
+    world.look(1)
+    assert (world.status().phase, world.status().reason) == ("ended", "DeadlineExceeded")
+
+
+def test_9_2_two_pods_of_one_name_are_two_jobs(world: Any) -> None:
+    world.submit("a-1")
+    world.submit("a-2")
+    assert world.folder.job("a-1").path != world.folder.job("a-2").path
+    assert len(world.batch.submits) == 2
+
+
+def test_8101_and_1081_are_two_jobs(world: Any) -> None:
+    world.submit("00008101")
+    assert not world.submit("00001081").existed
+
+
+def test_snapshots_come_in_pages_and_say_where_events_are(world: Any) -> None:
+    uids = [f"u-{number:03d}" for number in range(25)]
+    for uid in uids:
+        world.submit(uid)
+    world.look()
+    seen, after = [], ""
+    while True:
+        page = world.submitter.snapshot(Snapshot(after=after, limit=10))
+        assert (page.submitter, page.sequence) == (world.watcher.name, world.watcher.sequence)
+        seen += [job.job for job in page.jobs]
+        if not page.more:
+            break
+        after = page.jobs[-1].job
+    assert seen == uids
+
+
+def test_one_not_on_duty_answers_from_the_folders(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look()
+    on_duty = world.submitter.snapshot(Snapshot())
+    world.watcher.leave_duty()
+    assert world.submitter.snapshot(Snapshot()) == on_duty
+
+
+def test_flavor_and_site_limits(world: Any) -> None:
+    world.submit("a", flavor="f", time_limit=1000)
+    world.submit("b", flavor="f")
+    world.submit("c", time_limit=7)
+    assert [request.time_limit for request in world.batch.submits] == [100, 100, 7]
+    assert world.batch.submits[0].memory == 2**30
+    with pytest.raises(SiteRefusedError, match="no flavor 'x'"):
+        world.submit("d", flavor="x")
+
+
+def test_one_query_for_any_number_of_jobs(world: Any) -> None:
+    for number in range(50):
+        world.submit(f"u-{number}")
+    before = world.batch.queries
+    world.look(1)
+    assert world.batch.queries == before + 1

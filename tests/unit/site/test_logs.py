@@ -1,0 +1,224 @@
+"""Logs as ``kubectl logs`` asks for them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.clock import FakeClock
+from bridge.errors import SiteRefusedError
+from bridge.site.folder import Facts, Meta
+from bridge.site.logs import read_log
+from bridge.wire.messages import Logs
+from tests.unit.site.conftest import UID
+
+
+def facts(**more: Any) -> Facts:
+    return Facts(uid="u", meta=Meta("ns", "n", 1, 1, 0, "", None, (), "", 1, 1, 1), started=True, **more)
+
+
+def job(tmp_path: Path, content: bytes, index: str = "") -> Path:
+    for name in ("logs", "state"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    (tmp_path / "logs" / "main.log").write_bytes(content)
+    if index:
+        (tmp_path / "logs" / "main.index").write_text(index)
+    return tmp_path
+
+
+def read(path: Path, over: bool = True, wait: Any = None, told: Facts | None = None, **ask: Any) -> bytes:
+    clock = FakeClock()
+
+    def pause(seconds: float) -> bool:
+        clock.advance(seconds)
+        return bool(wait and wait())
+
+    options = Logs(container=ask.pop("container", "main"), stream="x" * 8, **ask)
+    return b"".join(read_log(path, options, told or facts(), lambda: over, pause, clock))
+
+
+LINES = b"".join(b"line %d\n" % number for number in range(1, 11))
+INDEX = "14 100.0\n35 200.5\n71 300\n"
+"""Two lines by 100, five by 200.5, all ten by 300."""
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        ({}, LINES),
+        ({"tail": 0}, b""),
+        ({"tail": 1}, b"line 10\n"),
+        ({"tail": 3}, b"line 8\nline 9\nline 10\n"),
+        ({"tail": 99}, LINES),
+        ({"limit_bytes": 9}, LINES[:9]),  # the first, as kubelets give them: interlink.md 3.6
+        ({"limit_bytes": 4, "tail": 1}, b"line"),
+        ({"since": 50.0}, LINES),
+        ({"since": 100.0}, LINES),
+        ({"since": 150.0}, LINES[14:]),
+        ({"since": 250.0}, LINES[35:]),
+        ({"since": 250.0, "tail": 2}, b"line 9\nline 10\n"),
+        ({"since": 301.0}, b""),
+    ],
+)
+def test_options(tmp_path: Path, ask: dict[str, Any], expected: bytes) -> None:
+    assert read(job(tmp_path, LINES, INDEX), **ask) == expected
+
+
+def test_timestamps_are_when_lines_were_written(tmp_path: Path) -> None:
+    got = read(job(tmp_path, LINES, INDEX), timestamps=True).decode().splitlines()
+    assert got[0] == "1970-01-01T00:01:40.000000000Z line 1"
+    assert got[4] == "1970-01-01T00:03:20.500000000Z line 5"
+    assert got[9] == "1970-01-01T00:05:00.000000000Z line 10"
+
+
+def test_a_last_line_without_an_end_counts(tmp_path: Path) -> None:
+    path = job(tmp_path, b"a\nb\nc")
+    assert read(path, tail=2) == b"b\nc"
+    assert read(path, tail=1, timestamps=True).endswith(b"Z c")
+
+
+def test_9_1_bytes_that_are_no_text_pass_unchanged(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 1000
+    assert read(job(tmp_path, content)) == content
+
+
+def test_a_line_in_progress_at_since_is_shown_whole(tmp_path: Path) -> None:
+    assert read(job(tmp_path, LINES, "10 100\n70 200\n"), since=150.0) == LINES[7:]
+
+
+def test_previous_is_the_run_before(tmp_path: Path) -> None:
+    path = job(tmp_path, b"now")
+    (path / "logs" / "main.previous.log").write_bytes(b"before")
+    assert read(path, previous=True) == b"before"
+
+
+@pytest.mark.parametrize(
+    ("ask", "over", "known", "reason"),
+    [
+        ({"container": "../job"}, True, (), "ContainerNotFound"),
+        ({"container": "other"}, False, (("main", {}),), "ContainerNotFound"),
+        ({"container": "main2"}, False, (("main2", {}),), "ContainerWaiting"),
+        ({"previous": True}, False, (), "NotFound"),
+    ],
+)
+def test_what_there_is_no_log_of(tmp_path: Path, ask: Any, over: bool, known: Any, reason: str) -> None:
+    with pytest.raises(SiteRefusedError) as refused:
+        read(job(tmp_path, b""), over, told=facts(containers=known), **ask)
+    assert refused.value.reason == reason
+
+
+def test_a_container_that_never_ran_has_an_empty_log(tmp_path: Path) -> None:
+    assert read(tmp_path, over=True) == b""
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    path = job(tmp_path, b"")
+    (path / "secret").write_text("secret")
+    (path / "logs" / "main.log").unlink()
+    (path / "logs" / "main.log").symlink_to(path / "secret")
+    assert read(path) == b""
+
+
+def test_a_log_is_followed_until_its_container_ends(tmp_path: Path) -> None:
+    path = job(tmp_path, b"1\n")
+    steps = iter([b"2\n", b"", b"3\n", None])
+
+    def more() -> bool:
+        step = next(steps, b"")
+        if step is None:
+            (path / "state" / "main.json").write_text('{"state":"terminated"}')
+            step = b"4\n"
+        with (path / "logs" / "main.log").open("ab") as file:
+            file.write(step)
+        return False
+
+    assert read(path, over=False, wait=more, follow=True) == b"1\n2\n3\n4\n"
+
+
+def test_a_followed_log_ends_with_its_run_when_the_container_starts_again(tmp_path: Path) -> None:
+    path = job(tmp_path, b"first\n")
+
+    def restart() -> bool:
+        log = path / "logs" / "main.log"
+        if log.read_bytes() == b"first\n":
+            log.rename(path / "logs" / "main.previous.log")
+            log.write_bytes(b"second\n")
+        return False
+
+    assert read(path, over=False, wait=restart, follow=True) == b"first\n"
+
+
+def test_a_followed_log_ends_with_the_submitter(tmp_path: Path) -> None:
+    assert read(job(tmp_path, b"x\n"), over=False, wait=lambda: True, follow=True) == b"x\n"
+
+
+def test_a_followed_log_ends_when_the_job_is_lost(tmp_path: Path) -> None:
+    path = job(tmp_path, b"x\n")
+    (path / "state" / "main.json").write_text('{"state":"running"}')
+    assert read(path, over=True, follow=True) == b"x\n"
+
+
+def test_lines_followed_with_timestamps_are_whole(tmp_path: Path) -> None:
+    path = job(tmp_path, b"be")
+    steps = iter([b"gun\nen", b"d\n"])
+
+    def more() -> bool:
+        with (path / "logs" / "main.log").open("ab") as file:
+            file.write(next(steps, b""))
+        return False
+
+    lines = read(path, over=True, wait=more, follow=True, timestamps=True).splitlines()
+    assert [line.split(b" ", 1)[1] for line in lines] == [b"begun", b"end"]
+
+
+@given(st.binary(max_size=400), st.integers(0, 12))
+def test_tail_gives_what_python_would(tmp_path_factory: Any, content: bytes, tail: int) -> None:
+    lines = content.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    kept = [line + b"\n" for line in lines]
+    if not content.endswith(b"\n") and kept:
+        kept[-1] = kept[-1][:-1]
+    expected = b"".join(kept[-tail:]) if tail else b""
+    assert read(job(tmp_path_factory.mktemp("log"), content), tail=tail) == expected
+
+
+def test_a_long_log_has_a_quick_end(tmp_path: Path) -> None:
+    line = b"x" * 99 + b"\n"
+    path = job(tmp_path, line * 200_000)
+    assert read(path, tail=3) == line * 3
+    assert len(read(path, tail=1500)) == 150_000
+
+
+def test_what_the_submitter_writes(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.write("logs/main.log", b"hello")
+    world.finish()
+    pieces: list[bytes] = []
+    world.submitter.logs(UID, Logs(container="main", stream="x" * 8, follow=True), pieces.append)
+    assert pieces[0] == b""
+    assert b"".join(pieces) == b"hello"
+
+
+def test_a_reader_that_is_gone_ends_the_reading(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.write("logs/main.log", b"hello")
+
+    class GoneError(Exception):
+        pass
+
+    def write(piece: bytes) -> None:
+        if piece:
+            raise GoneError
+
+    before = threading.active_count()
+    with pytest.raises(GoneError):
+        world.submitter.logs(UID, Logs(container="main", stream="x" * 8, follow=True), write)
+    assert threading.active_count() == before

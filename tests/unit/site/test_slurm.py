@@ -1,0 +1,292 @@
+"""Slurm's words: what its commands print, what they are asked, and which complaint means what."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.script.buildconfig import Flavor
+from bridge.site.batch import slurm_text as text
+from bridge.site.batch.port import JobRequest
+from bridge.site.batch.slurm import SlurmBatch
+from bridge.site.batch.slurm_flags import allowed_flags
+from bridge.site.config import parse
+
+SQUEUE = """\
+2|FAILED||1795266742|1795266742|pb-a-2|BadConstraints
+3|PENDING||N/A|N/A|pb-a-3|JobHeldUser
+1|RUNNING|node-0|1795266742|1795266802|pb-a-1|None
+4|CANCELLED||1795266743|1795266743|pb-a-4|JobHeldUser
+5|CANCELLED|node-0|1795266742|1795266743|pb-a-5|None
+6|PENDING||N/A|N/A|pb-a-6|ReqNodeNotAvail, UnavailableNodes:n[1-2]|x
+7|RUNNING|node-0|1795266742|1795266802|somebody else's|None
+8|COMPLETED|node-1|1795266742|1795266743|pb-a-8|None
+9|RUNNING|node-1|1795266742|1795266743|pb-bad uid|None
+slurm_load_jobs: something odd
+"""
+
+
+def test_squeue_as_22_05_and_26_05_print_it() -> None:
+    found = {job.uid: job for job in text.jobs(SQUEUE)}
+    # a-2: what sbatch was refused stays there as a FAILED job that had no node
+    assert sorted(found) == ["a-1", "a-3", "a-4", "a-5", "a-6", "a-8"]
+    assert (found["a-1"].phase, found["a-1"].host, found["a-1"].started_at) == ("running", "node-0", 1795266742)
+    assert (found["a-3"].phase, found["a-3"].reason, found["a-3"].started_at) == ("queued", "JobHeldUser", None)
+    assert (found["a-4"].phase, found["a-4"].reason, found["a-4"].started_at) == ("ended", "Cancelled", None)
+    assert found["a-5"].started_at == 1795266742
+    assert (found["a-6"].reason, found["a-6"].message) == (
+        "ReqNodeNotAvail",
+        "waits in Slurm: ReqNodeNotAvail, UnavailableNodes:n[1-2]|x",
+    )
+    assert found["a-8"].by_itself
+    assert found["a-8"].ended_at == 1795266743
+
+
+@pytest.mark.parametrize(
+    ("word", "phase", "reason"),
+    [
+        ("CONFIGURING", "running", ""),  # interlink.md 3.6: no FAILED, though it has an F
+        ("NODE_FAIL", "ended", "NodeFailed"),
+        ("BOOT_FAIL", "ended", "NodeFailed"),
+        ("REQUEUED", "queued", "Requeued"),
+        ("REQUEUE_HOLD", "queued", "RequeueHold"),
+        ("TIMEOUT", "ended", "DeadlineExceeded"),
+        ("OUT_OF_MEMORY", "ended", "OOMKilled"),
+        ("PREEMPTED", "ended", "Preempted"),
+        ("DEADLINE", "ended", "DeadlineExceeded"),
+        ("CANCELLED by 1000", "ended", "Cancelled"),
+        ("CANCELLED+", "ended", "Cancelled"),
+        ("COMPLETING", "running", ""),
+        ("SUSPENDED", "running", "Suspended"),
+        ("A_STATE_OF_TOMORROW", "running", ""),
+    ],
+)
+def test_3_6_states_are_whole_words(word: str, phase: str, reason: str) -> None:
+    row = text.state(word)
+    assert (row.phase, row.reason) == (phase, reason)
+
+
+def test_no_state_is_another_ones_prefix_by_accident() -> None:
+    for word in text.STATES:
+        assert text.state(word) is text.STATES[word]
+        assert text.state(word[:-1]) is not text.STATES[word]
+
+
+@given(st.text(max_size=200))
+def test_any_output_is_read_without_an_error(output: str) -> None:
+    list(text.jobs(output))
+    list(text.past_jobs(output))
+    text.nodes(output, set())
+    text.gres_counts(output)
+
+
+def test_sacct() -> None:
+    output = "11|OUT_OF_MEMORY|n1|10|20|pb-a|0:125\n12|RUNNING|n1|10|Unknown|pb-b|0:0\n11.batch|x|x|x|x|x|x\n"
+    (found,) = text.past_jobs(output)
+    assert (found.id, found.reason, found.signal, found.ended_at) == ("11", "OOMKilled", 125, 20)
+
+
+def test_sinfo_counts_each_working_node_once() -> None:
+    output = """\
+node-0|4/124/0/128|512000|1024|gpu:a100:8(S:0-1)|gpu:a100:3(IDX:0-2)|mixed|main*|
+node-0|4/124/0/128|512000|1024|gpu:a100:8(S:0-1)|gpu:a100:3(IDX:0-2)|mixed|other|
+node-1|0/0/128/128|512000|0|gpu:a100:8|gpu:a100:0|down*|main*|
+node-2|0/128/0/128|512000|0|(null)|gpu:(null):0(IDX:N/A)|idle~|main*|
+node-3|0/128/0/128|512000|0|gpu:8|gpu:0|drained|main*|
+node-4|0/128/0/128|512000|0|gpu:8|gpu:0|idle*|main*|
+node-5|0/64/0/64|1000|0|gpu:2,craynetwork:4|gpu:1|idle|other|
+"""
+    found = text.nodes(output, set())
+    assert [node.name for node in found] == ["node-0", "node-2"]
+    assert (found[0].total.cpus, found[0].free.cpus) == (128, 124)
+    assert found[0].free.memory == (512000 - 1024) * 2**20
+    assert (found[0].total.gres, found[0].free.gres) == ({"gpu:a100": 8}, {"gpu:a100": 5})
+    assert found[1].total.gres == {}
+    (other,) = [node for node in text.nodes(output, {"other"}) if node.name == "node-5"]
+    assert other.total.gres == {"gpu": 2, "craynetwork": 4}
+
+
+# --- sbatch -----------------------------------------------------------------------------------------------------------
+def slurm(tmp_path: Path, lines: str = "", more: str = "") -> SlurmBatch:
+    """Slurm with an sbatch that does as it is told, and keeps what it got."""
+    for name in ("sbatch", "squeue", "scancel", "sinfo", "sacct"):
+        tool = tmp_path / name
+        tool.write_text(
+            f'#!/bin/bash\nprintf "%s\\n" "$@" >{tmp_path}/{name}.words\ncat >{tmp_path}/{name}.stdin\n'
+            f"env >{tmp_path}/{name}.env\n{lines}\n"
+        )
+        tool.chmod(0o755)
+    return SlurmBatch(parse(f'pool = "p"\n{more}\n[slurm]\nbin_dir = "{tmp_path}"\ntimeout = 2\npartition = "std"\n'))
+
+
+def request(**more: Any) -> JobRequest:
+    return JobRequest(uid="a-1", folder=Path("/x y/jobs/a-1"), memory=10 * 2**20 + 1, **more)
+
+
+def test_3_6_warnings_on_stderr_are_no_error(tmp_path: Path) -> None:
+    assert slurm(tmp_path, "echo 'sbatch: Your budget is low' >&2; echo 77").submit(request()) == "77"
+
+
+@pytest.mark.parametrize(("line", "job"), [("echo '77;cluster'", "77"), ("echo lua says hello; echo 78", "78")])
+def test_parsable_output(tmp_path: Path, line: str, job: str) -> None:
+    assert slurm(tmp_path, line).submit(request()) == job
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "retryable"),
+    [
+        ("Batch job submission failed: Invalid partition name specified", BatchError, False),
+        ("Batch job submission failed: Requested node configuration is not available", BatchError, False),
+        ("Batch job submission failed: Unable to contact slurm controller (connect failure)", BatchError, True),
+        ("Batch job submission failed: Job violates accounting/QOS policy (job submit limit)", BatchError, True),
+        ("Batch job submission failed: Socket timed out on send/recv operation", BatchUnknownOutcomeError, True),
+        ("Batch job submission failed: Zero Bytes were transmitted or received", BatchUnknownOutcomeError, True),
+        ("Batch job submission failed: Unexpected message received", BatchUnknownOutcomeError, True),
+    ],
+)
+def test_complaints(tmp_path: Path, said: str, kind: type[BatchError], retryable: bool) -> None:
+    with pytest.raises(BatchError) as refused:
+        slurm(tmp_path, f"echo 'sbatch: error: {said}' >&2; exit 1").submit(request())
+    assert type(refused.value) is kind
+    assert refused.value.retryable is retryable
+    assert said in str(refused.value)
+
+
+def test_an_sbatch_that_hangs_is_killed_and_its_outcome_unknown(tmp_path: Path) -> None:
+    with pytest.raises(BatchUnknownOutcomeError, match="did not end within 2 s"):
+        slurm(tmp_path, "sleep 60 & wait").submit(request())
+
+
+def test_an_sbatch_that_says_no_id_may_have_done_it(tmp_path: Path) -> None:
+    with pytest.raises(BatchUnknownOutcomeError):
+        slurm(tmp_path, "exit 0").submit(request())
+
+
+def test_9_3_no_sbatch_at_all_is_an_answer(tmp_path: Path) -> None:
+    batch = slurm(tmp_path)
+    (tmp_path / "sbatch").unlink()
+    with pytest.raises(BatchError) as refused:
+        batch.submit(request())
+    assert not isinstance(refused.value, BatchUnknownOutcomeError)
+
+
+def test_9_8_no_secret_is_given_to_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "hunter2")
+    monkeypatch.setenv("SBATCH_PARTITION", "elsewhere")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    slurm(tmp_path, "echo 1").submit(request())
+    assert (tmp_path / "sbatch.stdin").read_text() == (
+        "#!/bin/bash\nexec bash '/x y/jobs/a-1'/job.sh >>'/x y/jobs/a-1'/script.log 2>&1\n"
+    )
+    names = {line.partition("=")[0] for line in (tmp_path / "sbatch.env").read_text().splitlines()}
+    assert names.isdisjoint({"MY_TOKEN", "SBATCH_PARTITION", "SLURM_JOB_ID"})
+    assert "--export=ALL" in (tmp_path / "sbatch.words").read_text().split("\n")
+
+
+def test_9_11_resources_are_asked_for_in_slurms_units(tmp_path: Path) -> None:
+    flavor = Flavor(
+        name="f",
+        account="acc",
+        qos="q",
+        reservation="r",
+        nodelist="n[1-2]",
+        generic_resources=["gpu:a100:1", "shard:2"],
+        flags=["--exclusive"],
+    )
+    words = slurm(tmp_path).words(
+        request(cpus=3, gpus=2, gpu_resource="nvidia.com/gpu", time_limit=61, flavor=flavor, flags=("-n2", "-t", "5"))
+    )
+    assert {
+        "--cpus-per-task=3", "--mem=11M", "--time=2", "--gres=shard:2,gpu:a100:2", "--account=acc", "--qos=q",
+        "--reservation=r", "--nodelist=n[1-2]", "--partition=std", "--job-name=pb-a-1", "--no-requeue", "--parsable",
+        "--nodes=1", "--ntasks=1",
+    } <= set(words)  # fmt: skip
+    assert words[-3:] == ["--exclusive", "--ntasks=2", "--time=5"]
+    assert "--gres=gpu:1" in slurm(tmp_path).words(request(gpus=1, gpu_resource="amd.com/gpu"))
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("-p gpu -A acc", ["--partition=gpu", "--account=acc"]),
+        ("--time 10:00 --exclusive", ["--time=10:00", "--exclusive"]),
+        ("--exclusive=user -N2", ["--exclusive=user", "--nodes=2"]),
+        ("--comment='it is; $(mine)'", ["--comment=it is; $(mine)"]),
+    ],
+)
+def test_allowed_flags(written: str, read: list[str]) -> None:
+    assert allowed_flags(shlex.split(written)) == read
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--wrap=reboot"], ["--output=/etc/x"], ["-o", "x"], ["script.sh"], ["--uid=0"], ["--export=ALL"],
+        ["--array=1-9"], ["-D", "/"], ["--job-name=x"], ["--requeue"], ["--partition"], ["--partition", "--wrap=x"],
+        ["-"], ["--"], [""],
+        ["--get-user-env"], ["--parsable"], ["--test-only"], ["--comment=a\nb"], ["-M", "other"], ["--contiguous=x"],
+    ],
+)  # fmt: skip
+def test_flags_that_are_not_allowed(words: list[str]) -> None:
+    with pytest.raises(BatchError, match="flag"):
+        allowed_flags(words)
+
+
+@given(st.lists(st.text(max_size=20), max_size=6))
+def test_what_passes_is_one_option_each_and_never_the_script(words: list[str]) -> None:
+    try:
+        passed = allowed_flags(words)
+    except BatchError:
+        return
+    assert all(word.startswith("--") and word[2:3].isalpha() for word in passed)
+
+
+# --- the others -------------------------------------------------------------------------------------------------------
+def test_scancel_of_jobs_that_are_gone_is_no_error(tmp_path: Path) -> None:
+    said = "scancel: error: Kill job error on job id 99: Invalid job id specified"
+    slurm(tmp_path, f"echo '{said}' >&2; exit 1").cancel(["99", "98"])
+    assert (tmp_path / "scancel.words").read_text().split() == ["98", "99"]
+    with pytest.raises(BatchError, match="contact"):
+        slurm(tmp_path, "echo 'scancel: error: Unable to contact slurm controller' >&2; exit 1").cancel(["99"])
+
+
+def test_a_thousand_jobs_are_cancelled_by_few_commands(tmp_path: Path) -> None:
+    slurm(tmp_path, f"echo x >>{tmp_path}/count").cancel([str(number) for number in range(1000)])
+    assert len((tmp_path / "count").read_text().split()) == 2
+
+
+def test_9_3_without_accounting_nothing_is_known_and_it_is_not_asked_again(tmp_path: Path) -> None:
+    batch = slurm(tmp_path, f"echo x >>{tmp_path}/count; echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert batch.past(["1"]) == {}
+    assert batch.past(["1"]) == {}
+    assert len((tmp_path / "count").read_text().split()) == 1
+
+
+def test_squeue_is_asked_for_everything_of_mine_with_times_as_numbers(tmp_path: Path) -> None:
+    batch = slurm(tmp_path, "printf '1|RUNNING|n1|5|6|pb-a-1|None\\n'")
+    assert batch.find("a-1") == "1"
+    assert batch.find("a-2") is None
+    assert set(batch.jobs()) == {"1"}
+    assert "SLURM_TIME_FORMAT=%s" in (tmp_path / "squeue.env").read_text().splitlines()
+    assert {"--me", "--all", "--states=all"} <= set((tmp_path / "squeue.words").read_text().split())
+
+
+def test_capacity_names_gpus_as_kubernetes_does(tmp_path: Path) -> None:
+    batch = slurm(tmp_path, "echo 'n1|1/3/0/4|100|50|gpu:a100:2,gpu:1|gpu:a100:1,gpu:0|mixed|std|'")
+    told = batch.capacity()
+    assert (told.total.cpus, told.free.cpus, told.free.memory) == (4, 3, 50 * 2**20)
+    assert (told.total.extended, told.free.extended) == ({"nvidia.com/gpu": 3}, {"nvidia.com/gpu": 2})
+
+
+def test_a_slurmctld_that_does_not_answer(tmp_path: Path) -> None:
+    batch = slurm(tmp_path, "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    for ask in (batch.jobs, batch.capacity, lambda: batch.find("a")):
+        with pytest.raises(BatchError) as refused:
+            ask()
+        assert refused.value.retryable
