@@ -19,6 +19,7 @@ from bridge.errors import ConfigError
 
 DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
+SUBJECT = r"^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$"
 
 
 class Section(BaseModel):
@@ -114,6 +115,45 @@ class Nodes(Section):
     cordon: bool = Field(True, description="Drained or down in Slurm -> cordoned in Kubernetes.")
 
 
+class Nats(Section):
+    """The NATS server over which pools are reached; without ``servers`` there are no pools."""
+
+    servers: list[Annotated[str, Field(pattern=r"^(nats|tls|ws|wss)://[^\s]+$")]] = []
+    seed_file: Path | None = Field(None, description="nkey seed; instead of user and password.")
+    user: str | None = None
+    password_file: Path | None = None
+    ca_file: Path | None = None
+    prefix: Annotated[str, Field(pattern=SUBJECT)] = names.SUBJECT_PREFIX
+    inbox_prefix: Annotated[str, Field(pattern=SUBJECT)] = Field(
+        "_INBOX.hub", description="Where answers come; the server must let this user listen there."
+    )
+
+
+class Pools(Section):
+    """Pools and their virtual nodes."""
+
+    nats: Nats = Nats()
+    silent_after: Seconds = Field(30, description="Without word for so long, a pool's node is NotReady.")
+    remove_after: Annotated[float, Field(gt=0)] = Field(
+        86400, description="Silent for so long, a pool's node is deleted, once no pod is bound to it."
+    )
+    policy: Literal["order", "least-loaded", "weight"] = Field(
+        "order", description="Which pool a pod goes to, of those that have room for it."
+    )
+    weights: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="Pool -> weight, for policy weight.")
+    submit_timeout: Seconds = Field(60, description="Patience with a site that takes a job.")
+    kubelet_port: Annotated[int, Field(ge=0, le=65535)] = names.KUBELET_PORT
+    kubelet_cert_dir: Path | None = Field(None, description="Folder with tls.crt and tls.key; default: self-made.")
+    node_address: str | None = Field(
+        None, description="IP address under which the API server reaches the kubelet port; default $POD_IP."
+    )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there are pools at all."""
+        return bool(self.nats.servers)
+
+
 class Serving(Section):
     """Health and metrics; port 0 takes a free one, null switches off."""
 
@@ -133,7 +173,10 @@ class Config(Section):
     """The whole file."""
 
     scheduler_name: DnsName = names.DEFAULT_SCHEDULER_NAME
-    slurm_rest_api: str = Field("http://slurm-restapi.slurm:6820", description="URL, or unix:///path/of/socket.")
+    slurm_rest_api: str = Field(
+        "http://slurm-restapi.slurm:6820",
+        description="URL, or unix:///path/of/socket; empty: no Slurm beside the kubelets, only pools.",
+    )
     managed_namespaces: list[DnsName] = [names.DEFAULT_NAMESPACE]
     managed_namespace_selector: LabelSelector | None = Field(None, description="If set, the list is ignored.")
     mcs_label: str = ""
@@ -152,6 +195,7 @@ class Config(Section):
     kubernetes: Kubernetes = Kubernetes()
     slurm: Slurm = Slurm()
     nodes: Nodes = Nodes()
+    pools: Pools = Pools()
     admission: Admission = Admission()
     leader_election: LeaderElection = LeaderElection()
     serving: Serving = Serving()
@@ -160,9 +204,15 @@ class Config(Section):
     @field_validator("slurm_rest_api")
     @classmethod
     def _url(cls, value: str) -> str:
-        if not value.startswith(("http://", "https://", "unix:///")):
-            raise ValueError("must begin with http://, https:// or unix:///")
+        if value and not value.startswith(("http://", "https://", "unix:///")):
+            raise ValueError("must begin with http://, https:// or unix:///, or be empty (no colocated Slurm)")
         return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _some_place(self) -> Config:
+        if not self.slurm_rest_api and not self.pools.enabled:
+            raise ValueError("slurmRestApi is empty and pools.nats.servers names no server: there is nowhere to run")
+        return self
 
 
 def known_keys(model: type[BaseModel]) -> list[str]:

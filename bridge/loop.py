@@ -76,7 +76,7 @@ class Loop(ABC):
         """Whether all that a decision needs has been seen once."""
         return all(cache.synced for cache in self._caches)
 
-    def led(self) -> None:
+    def led(self) -> None:  # noqa: B027  (most have nothing to do)
         """Do what is to be done when this process begins to lead."""
 
     def wake(self, *_: object) -> None:

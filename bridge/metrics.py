@@ -39,4 +39,12 @@ START_TO_BIND_SECONDS = Histogram(
 CONTROLLER_ACTIONS = Counter(
     "podbridge_controller_actions_total", "What a controller did.", ["controller", "action", "result"]
 )
+POOL_UP = Gauge("podbridge_pool_up", "1 while a pool's site is heard and takes jobs.", ["pool"])
+POOL_JOBS = Gauge("podbridge_pool_jobs", "Jobs of a pool, as its site says.", ["pool", "phase"])
+POOL_ACTIONS = Counter("podbridge_pool_actions_total", "What was done for pods on pools.", ["action", "result"])
+POOL_EVENT_SECONDS = Histogram(
+    "podbridge_pool_event_to_pod_seconds",
+    "From the arrival of a site's event to the pod's new status.",
+    buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 2, 5, 10),
+)
 BUILD_INFO = Gauge("podbridge_build_info", "Always 1; the labels say what runs.", ["version"])

@@ -15,6 +15,7 @@ from typing import Any
 from admission.server import Admission
 from admission.sizes import NodeSizes
 from bridge import __version__, names
+from bridge.cli.remote import Remote, node_version
 from bridge.clock import SystemClock
 from bridge.config import Config, jwt_source
 from bridge.errors import BridgeError, KubeError, LostLeadershipError
@@ -37,6 +38,7 @@ from bridge.threads import Supervisor
 from bridge.workload.pods import is_open
 from controllers.loop import Controllers
 from scheduler.loop import Scheduler
+from scheduler.pools.loop import PoolScheduler
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +123,7 @@ class Hub:
             self.supervisor.spawn("admission-start", lambda: self._patiently(admission.start))
         if "scheduler" in self.parts or "controllers" in self.parts:
             self.health.ready("hub", lambda: "not started yet")
-            self.supervisor.spawn("hub-start", lambda: self._patiently(self._start_slurm_side))
+            self.supervisor.spawn("hub-start", lambda: self._patiently(self._start_sides))
         self.supervisor.spawn("cache-nodes", lambda: self.nodes.run(self.supervisor.stopping))
         self.supervisor.spawn("events", lambda: self.events.run(self.supervisor.stopping))
 
@@ -139,12 +141,12 @@ class Hub:
                 stopping.wait(2)
         stopping.wait()
 
-    def _start_slurm_side(self) -> None:
+    def _start_sides(self) -> None:
         config, spawn, stopping = self.config, self.supervisor.spawn, self.supervisor.stopping
-        cluster = cluster_id(self.kube)
-        slurm = SlurmClient(config, jwt_source(config))
-        poller = Poller(slurm, cluster, config, clock=self.clock)
-        poller.subscribe(_Greeting(slurm))
+        # whatever asks the API server comes first: it is tried again
+        cluster, version = cluster_id(self.kube), node_version(self.kube)
+        limits = config.kubernetes
+        kube = self.kube.limited(Bucket(limits.qps, limits.burst)) if limits.qps else self.kube
         pod_cache = Cache(
             self.kube,
             PODS,
@@ -154,21 +156,38 @@ class Hub:
             field_selector=f"spec.schedulerName={config.scheduler_name}",
             clock=self.clock,
         )
-        limits = config.kubernetes
-        kube = self.kube.limited(Bucket(limits.qps, limits.burst)) if limits.qps else self.kube
-        sides = Sides(config, kube, slurm, poller, pod_cache, self.nodes, self.events, cluster, self.clock)
-        for name, part in (("scheduler", Scheduler), ("controllers", Controllers)):
-            if name in self.parts:
-                loop = part(sides, self._elector(name))
-                self.loops.append(loop)
-                self.health.live(name, loop.stuck)
-                loop.start(self.supervisor)
+        electors = {part: self._elector(part) for part in self.parts if part != "admission"}
+        local: set[str] = set()
+        taken: Callable[[str], bool] | None = None
+        loops: list[Loop] = []
+        if config.slurm_rest_api:
+            slurm = SlurmClient(config, jwt_source(config))
+            poller = Poller(slurm, cluster, config, clock=self.clock)
+            poller.subscribe(_Greeting(slurm))
+            sides = Sides(config, kube, slurm, poller, pod_cache, self.nodes, self.events, cluster, self.clock)
+            if "scheduler" in electors:
+                loops.append(Scheduler(sides, electors["scheduler"], local))
+            if "controllers" in electors:
+                loops.append(Controllers(sides, electors["controllers"]))
+            self.health.ready("slurm", lambda: _answered(poller))
+            spawn("slurm-poller", lambda: poller.run(stopping))
+            taken = lambda uid: uid in poller.snapshot.by_uid  # noqa: E731
+        if "scheduler" in electors:  # without pools too: it tells pods that wait for one
+            caches, lead = (pod_cache, self.nodes), electors["scheduler"]
+            loops.append(PoolScheduler(config, kube, caches, self.events, lead, self.clock, local, taken))
+        if config.pools.enabled and "controllers" in electors:
+            lead = electors["controllers"]
+            remote = Remote(config, kube, self.nodes, self.events, lead, self.clock, self.identity, version)
+            remote.start(self.supervisor, self.health)
+            loops.append(remote.loop)
+        for loop in loops:
+            self.loops.append(loop)
+            self.health.live(loop.name, loop.stuck)
+            loop.start(self.supervisor)
         for cache in (pod_cache, self.nodes):
             self.health.ready(f"cache-{cache.name}", lambda c=cache: _fresh(c))  # type: ignore[misc]
         spawn("cache-pods", lambda: pod_cache.run(stopping))
-        self.health.ready("slurm", lambda: _answered(poller))
         self.health.ready("hub", lambda: None)
-        spawn("slurm-poller", lambda: poller.run(stopping))
 
     def _elector(self, name: str) -> Elector | None:
         lease = self.config.leader_election

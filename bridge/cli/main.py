@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from bridge import __version__
+from bridge.cli.nats import nats
+from bridge.cli.submitter import submitter
 from bridge.errors import BridgeError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -216,6 +218,10 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     if kind is not None:
         click.echo(kind(cli, {}, "podbridge", "_PODBRIDGE_COMPLETE").source())
+
+
+cli.add_command(nats)
+cli.add_command(submitter)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from bridge.logs import kv
 from bridge.pools.view import Part, View
 from bridge.script.buildconfig import BuildConfig
 from bridge.threads import Supervisor
-from bridge.wire.client import PoolClient
+from bridge.wire.client import SUBMIT_TIMEOUT, PoolClient
 from bridge.wire.connection import Link
 from bridge.wire.envelope import GarbledError, explain, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Cancel, Event, File, Files, JobStatus, Logs, Submit
@@ -45,8 +45,11 @@ Changed = Callable[[str], None]
 class NatsPool:
     """One pool; implements :class:`bridge.pools.port.Pool`. Made by :class:`NatsPools`."""
 
-    def __init__(self, link: Link, prefix: str, name: str, clock: Clock) -> None:
+    def __init__(
+        self, link: Link, prefix: str, name: str, clock: Clock, submit_timeout: float = SUBMIT_TIMEOUT
+    ) -> None:
         self.name = name
+        self._submit_timeout = submit_timeout
         self._client = PoolClient(link, prefix, name, clock)
         self._clock = clock
         self._lock = threading.Lock()
@@ -71,7 +74,7 @@ class NatsPool:
 
     def submit(self, job: str, submit: Submit) -> JobStatus:
         """Have a job run; one that exists is given as it is."""
-        status = self._client.submit(job, submit).status
+        status = self._client.submit(job, submit, self._submit_timeout).status
         with self._lock:
             changed = self._view.submitted(status, self._clock.monotonic())
         if changed:
@@ -228,10 +231,16 @@ class NatsPool:
 
 
 class NatsPools:
-    """All pools that have announced themselves, since this process started."""
+    """All pools that have announced themselves, since this process started.
 
-    def __init__(self, link: Link, prefix: str, clock: Clock = _CLOCK) -> None:
+    ``submit_timeout``: seconds that a site may take for a submit.
+    """
+
+    def __init__(
+        self, link: Link, prefix: str, clock: Clock = _CLOCK, *, submit_timeout: float = SUBMIT_TIMEOUT
+    ) -> None:
         self._link, self._prefix, self._clock = link, prefix, clock
+        self._submit_timeout = submit_timeout
         self._lock = threading.Lock()
         self._pools: dict[str, NatsPool] = {}
         self._subscribers: list[Callable[[str, str], None]] = []
@@ -326,7 +335,7 @@ class NatsPools:
         with self._lock:
             if len(self._pools) >= MOST_POOLS:
                 raise GarbledError(f"more than {MOST_POOLS} pools")
-            pool = NatsPool(self._link, self._prefix, name, self._clock)
+            pool = NatsPool(self._link, self._prefix, name, self._clock, self._submit_timeout)
             pool.subscribe(lambda job: self._tell(name, job))
             self._pools = {**self._pools, name: pool}
         log.info("a pool announces itself", extra=kv(pool=name))

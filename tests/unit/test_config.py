@@ -55,3 +55,27 @@ def test_the_token_comes_from_file_then_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("SLURM_JWT_FILE", str(tmp_path / "t"))
     assert config.jwt_source(config.Config()) == tmp_path / "t"
     assert config.jwt_source(config.parse("slurm: {jwtFile: /x}")).name == "x"
+
+
+def test_pools_are_off_without_a_server_and_need_one_where_there_is_no_slurm():
+    assert not config.Config().pools.enabled
+    found = config.parse("{slurmRestApi: '', pools: {nats: {servers: ['tls://n:4222']}, weights: {a: 2}}}")
+    assert found.pools.enabled
+    assert (found.pools.silent_after, found.pools.nats.prefix, found.pools.weights) == (30, "bridge.v1", {"a": 2})
+    with pytest.raises(ConfigError, match="nowhere to run"):
+        config.parse("slurmRestApi: ''")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("nats: {servers: ['http://n']}", "servers"),
+        ("nats: {servers: ['nats://n'], prefix: 'a..b'}", "prefix"),
+        ("nats: {sever: []}", "did you mean servers?"),
+        ("policy: cheapest", "least-loaded"),
+        ("weights: {a: 0}", "weights"),
+    ],
+)
+def test_bad_pools_are_refused_by_name(text, word):
+    with pytest.raises(ConfigError, match=word.replace("?", "[?]")):
+        config.parse(f"pools: {{{text}}}")

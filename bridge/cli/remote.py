@@ -1,0 +1,119 @@
+"""The hub's side of pools: the link to NATS, the pools, their virtual nodes, and the kubelet API."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from bridge import names
+from bridge.clock import Clock
+from bridge.config import Config
+from bridge.errors import KubeError
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.lease import Elector
+from bridge.pools.nats import NatsPools
+from bridge.serving.health import Health
+from bridge.threads import Supervisor
+from bridge.wire.connection import Link
+from bridge.wire.connection import Settings as LinkSettings
+from controllers.kubelet.app import Found
+from controllers.kubelet.server import Kubelet
+from controllers.kubelet.server import Settings as KubeletSettings
+from controllers.virtual.loop import VirtualNodes
+from controllers.virtual.wanted import Settings as NodeSettings
+
+
+def link_settings(config: Config, name: str) -> LinkSettings:
+    """Say where NATS is, and who this is; raises ``ConfigError``."""
+    nats = config.pools.nats
+    return LinkSettings(
+        servers=tuple(nats.servers),
+        name=name,
+        seed_file=nats.seed_file,
+        user=nats.user,
+        password_file=nats.password_file,
+        ca_file=nats.ca_file,
+        inbox_prefix=nats.inbox_prefix,
+    )
+
+
+def node_address(config: Config, server: str) -> str:
+    """Give the address under which the API server reaches this process: configured, the pod's, or the host's own."""
+    given = config.pools.node_address or os.environ.get("POD_IP")
+    if given:
+        return given
+    parts = urlsplit(server)
+    try:
+        with socket.socket(
+            socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET, socket.SOCK_DGRAM
+        ) as probe:
+            probe.connect((parts.hostname or "127.0.0.1", parts.port or 443))  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+class Remote:
+    """Everything about pools that runs in one process. ``version`` is that of the nodes (:func:`node_version`)."""
+
+    def __init__(
+        self,
+        config: Config,
+        kube: KubeClient,
+        nodes: Cache,
+        events: EventRecorder,
+        elector: Elector | None,
+        clock: Clock,
+        identity: str,
+        version: str,
+    ) -> None:
+        address = node_address(config, kube.server)
+        self._link = Link(link_settings(config, f"{names.COMPONENT} {identity}"))
+        self._pools = NatsPools(self._link, config.pools.nats.prefix, clock, submit_timeout=config.pools.submit_timeout)
+        self._kubelet = Kubelet(
+            KubeletSettings(
+                port=config.pools.kubelet_port, cert_dir=config.pools.kubelet_cert_dir, addresses=(address,)
+            ),
+            kube,
+            clock,
+            find=self._find,
+            pods=lambda: self.loop.pods(),
+            pools=self._pools.pools,
+        )
+        settings = NodeSettings(
+            silent_after=config.pools.silent_after,
+            remove_after=config.pools.remove_after,
+            address=address,
+            port=config.pools.kubelet_port,
+            version=version,
+        )
+        self.loop = VirtualNodes(config, kube, nodes, events, elector, clock, self._pools, settings, self._link.problem)
+
+    def start(self, supervisor: Supervisor, health: Health) -> None:
+        """Start the link, the pools and the kubelet API; the loop is started by its owner, after this."""
+        self._link.start(supervisor)
+        self._pools.start(supervisor)
+        self._kubelet.start(supervisor)
+        self.loop.settings = replace(self.loop.settings, port=self._kubelet.port)
+        health.ready("kubelet", self._kubelet.ready)
+
+    def _find(self, namespace: str, name: str) -> Found | None:
+        found = self.loop.find(namespace, name)
+        if found is None:
+            return None
+        pod, pool = found
+        return Found(pod, pool, pod["metadata"]["uid"])
+
+
+def node_version(kube: KubeClient) -> str:
+    """Give the API server's version, with podbridge's name: nodes' versions are compared with it."""
+    try:
+        return f"{kube.get('/version').get('gitVersion', 'v0.0.0')}-{names.COMPONENT}"
+    except KubeError as error:
+        if error.retryable:
+            raise
+        return f"v0.0.0-{names.COMPONENT}"

@@ -1,0 +1,273 @@
+"""Carries out what was decided for a pod: at its site, and on the pod."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from bridge import names
+from bridge.backoff import Backoff
+from bridge.clock import Clock
+from bridge.errors import (
+    BridgeError,
+    KubeConflictError,
+    KubeInvalidError,
+    KubeNotFoundError,
+    LostLeadershipError,
+    MissingReferenceError,
+    ScriptError,
+    SiteError,
+    SiteUnknownOutcomeError,
+)
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.resources import PODS
+from bridge.logs import kv
+from bridge.pools.port import Pool
+from bridge.script import build
+from bridge.wire.messages import File, JobStatus, Submit
+from bridge.workload import pods
+from controllers.virtual import decide, patching, verdicts
+from controllers.virtual.decide import Entry
+from controllers.virtual.objects import Reader
+
+log = logging.getLogger(__name__)
+
+Pod = decide.Pod
+
+RETRY = Backoff(first=1.0, limit=30.0)
+LATE = 5.0
+"""Seconds after its deadline for which a request may still be taken: clocks differ."""
+REFUSED_AGAIN = 60.0
+"""Seconds until a status that the API server found invalid is tried again."""
+FORGOTTEN = 5.0
+"""Seconds for which the view may still show what was forgotten, or the cache lack what is there."""
+REFRESH_AGAIN = 60.0
+
+
+class Actor:
+    """Writes to pods and asks their sites; ``lead`` raises once this process leads no more."""
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        events: EventRecorder,
+        reader: Reader,
+        clock: Clock,
+        lead: Callable[[], None],
+        address: str,
+        submit_timeout: float,
+    ) -> None:
+        self._kube = kube.fenced(lead)
+        self._events = events
+        self._reader = reader
+        self._clock = clock
+        self._lead = lead
+        self._address = address
+        self._submit_timeout = submit_timeout
+
+    def act(self, action: decide.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
+        """Carry one action out; what fails is tried again after the entry's back-off, and said once on the pod."""
+        try:
+            self._do(action, pool, entry, cache)
+        except LostLeadershipError:
+            raise
+        except BridgeError as error:
+            self._later(entry, error)
+            pod = getattr(action, "pod", None)
+            if isinstance(error, SiteError) and pod is not None:
+                text = f"waits for the site: {_words(error)}"
+                self._tell(entry, pod, "BridgeWaiting", text, about=error.reason, warning=True)
+            raise
+        entry.failures = 0
+
+    def _do(self, action: decide.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
+        match action:
+            case decide.Write():
+                self._write(action, entry, cache)
+            case decide.Remove():
+                self._remove(action, cache)
+            case decide.Fail():
+                self._fail(action.pod, cache, "BridgeJobLost", action.reason, action.message)
+            case decide.Submit() if pool is not None:
+                self._submit(action.pod, pool, entry, cache)
+            case decide.Look() if pool is not None:
+                self._answered(entry, pool.status(pods.uid(action.pod)))
+            case decide.Cancel() if pool is not None:
+                self._cancel(action, pool, entry)
+            case decide.Orphan() if pool is not None:
+                self._orphan(action.job, pool, entry)
+            case decide.Refresh() if pool is not None:
+                self._refresh(action.pod, pool, entry)
+
+    # --- at the site --------------------------------------------------------------------------------------------------
+    def _submit(self, pod: Pod, pool: Pool, entry: Entry, cache: Cache) -> None:
+        config = pool.buildconfig()
+        if config is None:
+            return
+        try:
+            objects, refresh_in = self._reader.read(pod)
+            job = build.build(pod, config, objects, pool.name)
+        except MissingReferenceError as error:
+            self._later(entry, error)
+            self._tell(entry, pod, "BridgeWaiting", _words(error), warning=True)
+            status = verdicts.waiting(pod, error.reason, _words(error), self._address, self._clock.time())
+            self._patch(pod, cache, patching.patch(pod.get("status") or {}, status))
+            return
+        except ScriptError as error:
+            self._fail(pod, cache, "BridgeRejected", error.reason, _words(error))
+            return
+        metadata = pod["metadata"]
+        submit = Submit(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            script=job.script,
+            cpus=job.cpus,
+            memory=job.memory,
+            gpus=job.gpus,
+            gpu_resource=job.gpu_resource,
+            time_limit=job.time_limit,
+            flags=job.flags,
+            flavor=job.flavor,
+            grace=job.grace,
+        )
+        self._lead()
+        try:
+            answer = pool.submit(pods.uid(pod), submit)
+        except SiteUnknownOutcomeError:
+            entry.sent_until, entry.nothing = self._clock.monotonic() + self._submit_timeout + LATE, 0
+            raise
+        except SiteError as error:
+            if error.retryable:
+                raise
+            self._fail(pod, cache, "BridgeRejected", error.reason, _words(error))
+            return
+        self._answered(entry, answer)
+        entry.refresh_at = None if refresh_in is None else self._clock.monotonic() + refresh_in
+        log.info("pod given to its site", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
+
+    def _answered(self, entry: Entry, answer: JobStatus | None) -> None:
+        now = self._clock.monotonic()
+        if answer is None:
+            entry.nothing += 1
+            entry.nothing_at = now
+            entry.answer = None
+        else:
+            entry.nothing = 0
+            entry.answer, entry.answered_at = answer, now
+
+    def _cancel(self, action: decide.Cancel, pool: Pool, entry: Entry) -> None:
+        pod = action.pod
+        self._lead()
+        self._answered(entry, pool.cancel(pods.uid(pod), action.grace))
+        entry.cancelled = pod["metadata"].get("deletionTimestamp") or "over"
+        entry.cancelled_at = self._clock.monotonic()
+        if entry.answer is not None:
+            self._tell(entry, pod, "BridgeCancelled", f"pool {pool.name} ends job {entry.answer.job_id}")
+
+    def _orphan(self, job: JobStatus, pool: Pool, entry: Entry) -> None:
+        """Ask the API server itself, not the cache, before a job is ended, or its folder dropped, for want of a pod."""
+        now = self._clock.monotonic()
+        try:
+            found = self._kube.get(PODS.path(job.namespace, job.name))
+        except KubeNotFoundError:
+            found = None
+        if found is not None and pods.uid(found) == job.job:
+            entry.not_before = now + FORGOTTEN
+            return
+        self._lead()
+        if job.phase == "ended":
+            entry.not_before = now + FORGOTTEN
+            if pool.cancel(job.job, 0, forget=True) is None:
+                log.info("job forgotten", extra=kv(pod=f"{job.namespace}/{job.name}", pool=pool.name, job=job.job_id))
+            return
+        pool.cancel(job.job, decide.ORPHAN_GRACE)
+        entry.cancelled, entry.cancelled_at = "orphan", now
+        log.warning("job without a pod ended", extra=kv(pool=pool.name, job=job.job_id, uid=job.job))
+
+    def _refresh(self, pod: Pod, pool: Pool, entry: Entry) -> None:
+        entry.refresh_at = self._clock.monotonic() + REFRESH_AGAIN
+        tokens = self._reader.tokens(pod)
+        files = [
+            File(path=path, data=base64.b64encode(text.encode()).decode(), mode=mode)
+            for path, text, mode in build.token_files(pod, tokens.texts)
+        ]
+        if files:
+            pool.refresh(pods.uid(pod), files)
+        entry.refresh_at = None if tokens.refresh_in is None else self._clock.monotonic() + tokens.refresh_in
+
+    # --- on the pod ---------------------------------------------------------------------------------------------------
+    def _write(self, action: decide.Write, entry: Entry, cache: Cache) -> None:
+        """Write status and job in one go: the API server takes annotations with a status, as it does with a binding."""
+        pod, job = action.pod, action.job
+        self._patch(pod, cache, action.patch, action.job_id)
+        entry.written_at = self._clock.monotonic()
+        why = ": ".join(part for part in (job.reason, job.message) if part)
+        if action.job_id is not None:
+            self._events.event(pod, "BridgeSubmitted", f"pool {action.job_id.replace('/', ' has it as job ', 1)}")
+        if job.phase == "queued" and why:
+            self._tell(entry, pod, "BridgeQueued", why, about=job.reason)
+        phase = action.status.get("phase")
+        if phase == "Running" and (pod.get("status") or {}).get("phase") != "Running":
+            self._events.event(pod, "BridgeStarted", f"runs on {job.host or 'the site'}")
+        if phase == "Failed" and action.status.get("reason"):
+            text = f"{action.status['reason']}: {action.status.get('message', '')}"
+            self._events.event(pod, "BridgeFailed", text, warning=True)
+
+    def _patch(self, pod: Pod, cache: Cache, status: dict[str, Any], job_id: str | None = None) -> None:
+        if not status and job_id is None:
+            return
+        metadata: dict[str, Any] = {"uid": pods.uid(pod)}
+        if job_id is not None:
+            metadata["annotations"] = {names.REMOTE_JOB: job_id}
+        try:
+            answer = self._kube.patch(_path(pod, "status"), {"metadata": metadata, "status": status}, kind="strategic")
+        except (KubeNotFoundError, KubeConflictError) as error:
+            log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
+            return
+        cache.apply(answer)
+
+    def _remove(self, action: decide.Remove, cache: Cache) -> None:
+        """Write the pod's end, then delete it for good: nothing of it is left at the site."""
+        pod = action.pod
+        self._patch(pod, cache, action.patch)
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pods.uid(pod)}}
+        try:
+            answer = self._kube.delete(_path(pod), body)
+        except (KubeNotFoundError, KubeConflictError) as error:
+            log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
+            return
+        if "metadata" in answer and answer.get("kind") == "Pod":
+            cache.apply(answer)  # somebody's finalizer may hold it for a while
+        log.info("pod removed", extra=kv(pod=pods.key(pod)))
+
+    def _fail(self, pod: Pod, cache: Cache, event: str, reason: str, message: str) -> None:
+        status = verdicts.failed(pod, reason, message, self._address, self._clock.time())
+        self._patch(pod, cache, patching.patch(pod.get("status") or {}, status))
+        self._events.event(pod, event, f"{reason}: {message}", warning=True)
+        log.info("pod failed", extra=kv(pod=pods.key(pod), reason=reason, message=message[:200]))
+
+    def _later(self, entry: Entry, error: BridgeError) -> None:
+        entry.failures += 1
+        delay = REFUSED_AGAIN if isinstance(error, KubeInvalidError) else RETRY.delay(entry.failures)
+        entry.not_before = self._clock.monotonic() + delay
+
+    def _tell(
+        self, entry: Entry, pod: Pod, reason: str, message: str, *, about: str = "", warning: bool = False
+    ) -> None:
+        """Write an Event that is worth saying once; ``about`` tells it from others of its reason, else its words do."""
+        key = f"{reason} {about or message}"
+        if key not in entry.told:
+            entry.told.add(key)
+            self._events.event(pod, reason, message, warning=warning)
+
+
+def _words(error: BridgeError) -> str:
+    return f"{error}{f' ({error.hint})' if error.hint else ''}"
+
+
+def _path(pod: Pod, sub: str | None = None) -> str:
+    return PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)

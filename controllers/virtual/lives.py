@@ -1,0 +1,208 @@
+"""The lives of pods on virtual nodes: a queue of those to look at, and the workers that do.
+
+A pod is looked at when it or its job has changed. A worker takes both sides' views of this one pod, decides, and writes
+to the API server, or hands the call to its pool's own workers. So a site that hangs holds up nobody else's pods.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bridge.clock import Clock
+from bridge.errors import BridgeError, LostLeadershipError
+from bridge.kube.cache import Cache
+from bridge.kube.queue import WorkQueue
+from bridge.logs import kv
+from bridge.metrics import POOL_ACTIONS, POOL_EVENT_SECONDS
+from bridge.pools.port import Pool
+from bridge.script import references
+from bridge.threads import Supervisor
+from bridge.wire.messages import JobStatus
+from bridge.workers import Workers
+from bridge.workload import pods
+from controllers.virtual import decide
+from controllers.virtual.act import Actor
+from controllers.virtual.decide import Entry
+
+log = logging.getLogger(__name__)
+
+GATHER = 0.05
+"""Seconds for which a site's events about one pod are gathered: containers of a pod change together."""
+TOKENS_WITHIN = 300.0
+"""Seconds within which a new leader renews tokens whose age it does not know."""
+_URGENCY: dict[type[decide.Action], int] = {
+    decide.Cancel: 1,
+    decide.Look: 2,
+    decide.Refresh: 3,
+    decide.Submit: 5,
+    decide.Orphan: 8,
+}
+"""What goes to the pool's own workers; smaller first. All else is written at once."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What is kept for each pool: its pods, the threads that ask its site, what is remembered of each pod.
+
+    ``usable``: its virtual node is there, and podbridge's. ``calls``: UIDs for which the site is being asked.
+    """
+
+    name: str
+    cache: Cache
+    workers: Workers
+    pool: Pool | None = None
+    usable: bool = False
+    entries: dict[str, Entry] = field(default_factory=dict)
+    calls: set[str] = field(default_factory=set)
+
+    def uids(self) -> list[str]:
+        """Name all pods that are bound here, and all jobs."""
+        jobs = self.pool.jobs().keys() if self.pool is not None else ()
+        return list({*map(pods.uid, self.cache.items()), *jobs})
+
+
+class Lives:
+    """Looks after pods one by one; ``led_since`` gives when this process began to lead, ``None`` while it does not."""
+
+    def __init__(
+        self,
+        actor: Actor,
+        clock: Clock,
+        address: str,
+        led_since: Callable[[], float | None],
+        lead: Callable[[], None],
+    ) -> None:
+        self._actor = actor
+        self._clock = clock
+        self._address = address
+        self._led_since = led_since
+        self._lead = lead
+        self._queue: WorkQueue[tuple[str, str]] = WorkQueue("virtual-pods", clock=clock)
+        self._records: dict[str, Record] = {}
+        self._told: dict[tuple[str, str], float] = {}
+        self._lock = threading.Lock()
+
+    def start(self, supervisor: Supervisor, workers: int) -> None:
+        """Start the workers."""
+        for number in range(workers):
+            supervisor.spawn(f"virtual-pods-{number}", lambda: self._work(supervisor.stopping))
+
+    def include(self, record: Record) -> None:
+        """Look after the pods of one more pool."""
+        self._records[record.name] = record
+
+    def add(self, pool: str, uid: str) -> None:
+        """Have a pod looked at."""
+        self._queue.add((pool, uid))
+
+    def heard(self, pool: str, uid: str) -> None:
+        """Take a site's news about a job."""
+        self._told.setdefault((pool, uid), self._clock.monotonic())
+        self._queue.add_after((pool, uid), GATHER)
+
+    def needs(self, record: Record, uid: str, job: JobStatus | None) -> bool:
+        """Whether there is something to do for a pod, told or not."""
+        pod, entry = record.cache.by_uid(uid), record.entries.get(uid) or Entry()
+        if uid in record.calls or entry.is_settled(pod, job):
+            return False
+        view = self._view(record, pod, job, entry)
+        return not isinstance(decide.decide(view), decide.Wait | None)
+
+    def _work(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            key = self._queue.get(0.5)
+            if key is None:
+                continue
+            try:
+                if self._led_since() is not None:
+                    self._lead()
+                    self._one(*key)
+            except LostLeadershipError as error:
+                log.warning("not sent: this process leads no more", extra=kv(key=key, error=error))
+            finally:
+                self._queue.done(key)
+
+    def _one(self, name: str, uid: str) -> None:
+        record = self._records.get(name)
+        if record is None or not record.usable or not record.cache.synced or uid in record.calls:
+            return  # each of these ends with the key in the queue again
+        told = self._told.pop((name, uid), None)
+        pod = record.cache.by_uid(uid)
+        job = record.pool.jobs().get(uid) if record.pool is not None else None
+        if pod is None and job is None:
+            record.entries.pop(uid, None)
+            return
+        entry = record.entries.get(uid)
+        if entry is None:
+            entry = record.entries[uid] = self._new_entry(pod)
+        if entry.is_settled(pod, job):
+            return
+        if job is not None:
+            entry.nothing, entry.sent_until = 0, None
+        action = decide.decide(self._view(record, pod, job, entry))
+        if action is None:
+            entry.settled = None if pod is None or job is None else (pod["metadata"]["resourceVersion"], job)
+            return
+        if isinstance(action, decide.Wait):
+            self._queue.add_after((name, uid), max(0.01, action.seconds))
+        elif type(action) in _URGENCY:
+            self._hand_over(uid, record, action, entry)
+        else:
+            self._act(uid, record, action, entry)
+            if told is not None and isinstance(action, decide.Write) and not entry.failures:
+                POOL_EVENT_SECONDS.observe(self._clock.monotonic() - told)
+
+    def _view(self, record: Record, pod: decide.Pod | None, job: JobStatus | None, entry: Entry) -> decide.View:
+        pool = record.pool
+        view = decide.PoolView(
+            name=record.name,
+            synced=record.cache.synced,
+            complete_at=pool.complete_at() if pool is not None else None,
+            buildable=pool is not None and pool.buildconfig() is not None,
+            led_since=self._led_since() or 0.0,
+            address=self._address,
+        )
+        return decide.View(pod, job, entry, view, self._clock.monotonic(), self._clock.time())
+
+    def _new_entry(self, pod: decide.Pod | None) -> Entry:
+        entry = Entry()
+        if pod is not None and decide.remote_job(pod) and references.needed(pod).tokens:
+            entry.refresh_at = self._clock.monotonic() + TOKENS_WITHIN * random.random()  # noqa: S311
+        return entry
+
+    def _hand_over(self, uid: str, record: Record, action: decide.Action, entry: Entry) -> None:
+        """Have the pool's own workers ask the site; the pod is looked at again afterwards."""
+        with self._lock:
+            record.calls.add(uid)
+
+        def call() -> None:
+            try:
+                self._act(uid, record, action, entry)
+            finally:
+                with self._lock:
+                    record.calls.discard(uid)
+                self._queue.add((record.name, uid))
+
+        if not record.workers.submit(uid, call, _URGENCY[type(action)]):
+            with self._lock:
+                record.calls.discard(uid)
+            self._queue.add_after((record.name, uid), GATHER)
+
+    def _act(self, uid: str, record: Record, action: decide.Action, entry: Entry) -> None:
+        kind = type(action).__name__.lower()
+        try:
+            self._actor.act(action, record.pool, entry, record.cache)
+        except LostLeadershipError:
+            raise
+        except BridgeError as error:
+            POOL_ACTIONS.labels(kind, "error").inc()
+            if entry.failures in (1, 2) or entry.failures % 10 == 0:
+                extra = kv(pool=record.name, uid=uid, action=kind, failures=entry.failures, error=error)
+                log.warning("not done; it is tried again", extra=extra)
+            self._queue.add_after((record.name, uid), max(GATHER, entry.not_before - self._clock.monotonic()))
+        else:
+            POOL_ACTIONS.labels(kind, "ok").inc()

@@ -1,0 +1,230 @@
+"""The loop of virtual nodes: pools come and go, their nodes and leases, and what no event tells of their pods."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bridge.clock import Clock, rfc3339
+from bridge.config import Config
+from bridge.errors import BridgeError
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.lease import Elector
+from bridge.kube.resources import PODS
+from bridge.loop import IDLE, Loop
+from bridge.metrics import POOL_JOBS, POOL_UP
+from bridge.pools.port import Pool
+from bridge.threads import Supervisor
+from bridge.workers import Workers
+from bridge.workload import places, pods
+from controllers.virtual import nodes
+from controllers.virtual.act import Actor
+from controllers.virtual.lives import Lives, Record
+from controllers.virtual.objects import Reader
+from controllers.virtual.prune import prune
+from controllers.virtual.register import Registrar
+from controllers.virtual.wanted import Settings, State
+
+LEASE_PERIOD = 10.0
+RETRY_NODE = 2.0
+SWEEP = 60.0
+"""Seconds in which every pod is looked at once, whatever is (not) told."""
+PHASES = ("queued", "running", "ended", "unknown")
+
+
+class Pools(Protocol):
+    """Where pools come from (:class:`bridge.pools.nats.NatsPools`)."""
+
+    def pools(self) -> Mapping[str, Pool]:
+        """Give all known pools by name."""
+
+    def subscribe(self, changed: Callable[[str, str], None]) -> None:
+        """Have ``changed`` called with a pool's name, and the UID of a job or an empty string."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What the loop remembers of a pool. ``ready``: what its pods wait for; ``heard``: the last time, in words too."""
+
+    ready: tuple[bool, bool, bool] = (False, False, False)
+    heard: tuple[float | None, str] = (None, "")
+    renewed_at: float = float("-inf")
+    sweep: Iterator[str] = field(default_factory=lambda: iter(()))
+
+
+class VirtualNodes(Loop):
+    """Everything that makes a pool look like a node.
+
+    ``link_problem`` says why NATS is not reached (``None``: it is).
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        kube: KubeClient,
+        node_cache: Cache,
+        events: EventRecorder,
+        elector: Elector | None,
+        clock: Clock,
+        pools: Pools,
+        settings: Settings,
+        link_problem: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        super().__init__("virtual-nodes", (node_cache,), elector, 4, clock)
+        self.settings = settings
+        self._kube = kube
+        self._nodes = node_cache
+        self._pools = pools
+        self._link_problem = link_problem
+        self._threads = config.workers
+        self._memory = nodes.Memory()
+        self._registrar = Registrar(kube, node_cache, events, clock, self.lead, self._memory, settings.remove_after)
+        actor = Actor(
+            kube, events, Reader(kube, clock), clock, self.lead, settings.address, config.pools.submit_timeout
+        )
+        self._lives = Lives(actor, clock, settings.address, lambda: self.led_since, self.lead)
+        self._records: dict[str, Record] = {}
+        self._turns: dict[str, _Turn] = {}
+        self._resting: dict[str, float] = {}
+        self._since = clock.monotonic()
+        self._supervisor: Supervisor | None = None
+
+    def find(self, namespace: str, name: str) -> tuple[Mapping[str, Any], Pool] | None:
+        """Give a pod on a virtual node, and its pool."""
+        for record in list(self._records.values()):
+            pod = record.cache.get(namespace, name)
+            if pod is not None and record.pool is not None and record.usable:
+                return pod, record.pool
+        return None
+
+    def pods(self) -> Iterator[Mapping[str, Any]]:
+        """Give the pods on all virtual nodes."""
+        return itertools.chain.from_iterable(r.cache.items() for r in list(self._records.values()) if r.usable)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start the loop and its workers; the pools are started by their owner."""
+        self._supervisor = supervisor
+        self._since = self.clock.monotonic()
+        self._pools.subscribe(self._heard)
+        self._lives.start(supervisor, self._threads)
+        super().start(supervisor)
+
+    def led(self) -> None:
+        """Look at everything anew; what was remembered is from an earlier lead, or none."""
+        for record in self._records.values():
+            record.entries.clear()
+            self._turns[record.name].ready = (False, False, False)
+
+    def look(self) -> None:
+        """Look after nodes and leases, and at what no event tells."""
+        self._find()
+        now = self.clock.monotonic()
+        self._resting = {key: until for key, until in self._resting.items() if until > now}
+        known = ((name, self._nodes.get("", name)) for name in self._records)
+        view = nodes.View(
+            pools=[self._state(record) for record in self._records.values()],
+            nodes={name: node for name, node in known if node is not None},
+            settings=self.settings,
+            memory=self._memory,
+            link_problem=self._link_problem() or "",
+            since=self._since,
+            now=now,
+            time=self.clock.time(),
+        )
+        for action in nodes.decide(view):
+            name = action.name if isinstance(action, nodes.Create) else action.node["metadata"]["name"]
+            self._call(f"node/{name}", lambda a=action: self._registrar.act(a))  # type: ignore[misc]
+        for state in view.pools:
+            self._tend(self._records[state.name], state, view)
+
+    def _heard(self, pool: str, uid: str) -> None:
+        if uid:
+            self._lives.heard(pool, uid)
+        else:
+            self.wake()
+
+    def _find(self) -> None:
+        """Keep a record of each pool that is announced, and of each virtual node whose pool is not (yet)."""
+        pools = self._pools.pools()
+        virtual = [node["metadata"]["name"] for node in self._nodes.items() if places.is_virtual(node)]
+        for name in {*pools, *virtual}:
+            record = self._records.get(name) or self._add(name)
+            record.pool = pools.get(name)
+            node = self._nodes.get("", name)
+            record.usable = node is not None and nodes.is_ours(node, name)
+
+    def _add(self, name: str) -> Record:
+        """Begin with a pool: a cache of the pods bound to it, and threads of its own for its site."""
+        assert self._supervisor is not None  # noqa: S101
+        stopping, selector = self._supervisor.stopping, f"spec.nodeName={name}"
+        cache = Cache(self._kube, PODS, name=f"pods-{name}", prune=prune, field_selector=selector, clock=self.clock)
+        cache.subscribe(lambda _, old, new: self._lives.add(name, pods.uid(new if new is not None else old or {})))
+        record = Record(name, cache, Workers(f"pool-{name}", self._threads))
+        self._records[name], self._turns[name] = record, _Turn()
+        self._lives.include(record)
+        record.workers.start(self._supervisor)
+        self._supervisor.spawn(f"cache-pods-{name}", lambda: cache.run(stopping))
+        return record
+
+    def _state(self, record: Record) -> State:
+        announced = record.pool.announced() if record.pool is not None else None
+        bound = len(record.cache) if record.cache.synced else None
+        if announced is None:
+            return State(record.name, bound=bound)
+        announce, heard = announced
+        turn = self._turns[record.name]
+        if turn.heard[0] != heard:
+            turn.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
+        return State(record.name, announce, heard, turn.heard[1], bound)
+
+    def _tend(self, record: Record, state: State, view: nodes.View) -> None:
+        announce, turn, pool = state.announce, self._turns[record.name], record.pool
+        up = announce is not None and not announce.problem and not nodes.is_silent(view, state)
+        POOL_UP.labels(record.name).set(up)
+        if announce is not None:
+            for phase in PHASES:
+                POOL_JOBS.labels(record.name, phase).set(announce.jobs.get(phase, 0))
+        if not record.usable:
+            turn.ready = (False, False, False)
+            return
+        if view.now - turn.renewed_at >= LEASE_PERIOD:
+            turn.renewed_at = view.now
+            self._call(f"lease/{record.name}", lambda: self._registrar.renew(view.nodes[record.name]))
+        ready = (
+            record.cache.synced,
+            pool is not None and pool.complete_at() is not None,
+            pool is not None and pool.buildconfig() is not None,
+        )
+        if ready != turn.ready:
+            turn.ready = ready
+            for uid in record.uids():
+                self._lives.add(record.name, uid)
+        self._sweep(record, turn)
+
+    def _sweep(self, record: Record, turn: _Turn) -> None:
+        """Look at a part of the pods, so that each has its turn within a minute, whether anything was told or not."""
+        portion = max(20, int(2 * len(record.cache) * IDLE / SWEEP))
+        batch = list(itertools.islice(turn.sweep, portion))
+        if not batch:
+            turn.sweep = iter(record.uids())
+        jobs = record.pool.jobs() if record.pool is not None and batch else {}
+        for uid in batch:
+            if self._lives.needs(record, uid, jobs.get(uid)):
+                self._lives.add(record.name, uid)
+
+    def _call(self, key: str, call: Callable[[], None]) -> None:
+        if key in self._resting:
+            return
+
+        def run() -> None:
+            try:
+                call()
+            except BridgeError:
+                self._resting[key] = self.clock.monotonic() + RETRY_NODE
+                raise
+
+        self.workers.submit(key, run)

@@ -1,0 +1,267 @@
+"""What to do for the virtual node of each pool: pure.
+
+The node carries the pool's name. A node of that name which is not podbridge's own is never touched, and its pool never
+used. Labels, taints and capacity come from the site's announcements, checked; a site that is silent makes its node
+NotReady, with the last words in the condition, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge import names
+from bridge.clock import parse_rfc3339, rfc3339
+from bridge.workload import quantity
+from controllers.virtual import offer as offers
+from controllers.virtual import wanted
+from controllers.virtual.offer import Offer
+from controllers.virtual.wanted import Body, Settings, State
+
+Node = Mapping[str, Any]
+
+HEARTBEAT = 300.0
+"""Seconds after which an unchanged status is written again, as kubelets do."""
+SETTLE = 5.0
+"""Seconds after a write within which the cache may not show it yet."""
+LOOK_GONE = 60.0
+"""Seconds between two looks whether a silent pool's node can go."""
+PERIODS = 2.5
+"""Announcements of a slow site that may be missing before it counts as silent."""
+REWORD = 15.0
+"""Seconds at least between two reports that differ in their words alone."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was written, by node: (status without times, monotonic time); what was looked at; who was told."""
+
+    written: dict[str, tuple[Body, float]] = field(default_factory=dict)
+    looked: dict[str, float] = field(default_factory=dict)
+    collisions: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make the node."""
+
+    name: str
+    body: Body
+    status: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Bring labels, taints and the record of what is the site's into step (merge patch)."""
+
+    node: Node
+    patch: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Write the status (strategic patch); ``news`` is an Event: reason, message, whether it is a warning."""
+
+    node: Node
+    patch: Body
+    status: Body
+    news: tuple[str, str, bool] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Vanish:
+    """Look whether the silent pool's node may go: long enough, and without any pod."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Collide:
+    """Tell that a pool has the name of a node that is not podbridge's."""
+
+    node: Node
+
+
+Action = Create | Describe | Report | Vanish | Collide
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a decision may depend on. ``since``: the monotonic time from which this process has listened."""
+
+    pools: Iterable[State]
+    nodes: Mapping[str, Node]
+    settings: Settings
+    memory: Memory
+    link_problem: str
+    since: float
+    now: float
+    time: float
+
+
+def is_ours(node: Node, pool: str) -> bool:
+    """Whether the node is the virtual node of that pool."""
+    label: str | None = (node["metadata"].get("labels") or {}).get(names.POOL_LABEL)
+    return label == pool
+
+
+def decide(view: View) -> list[Action]:
+    """Decide for every pool; at most one action for each node."""
+    actions = (_one(view, state) for state in view.pools)
+    return [action for action in actions if action is not None]
+
+
+def _one(view: View, state: State) -> Action | None:
+    node = view.nodes.get(state.name)
+    if node is not None and not is_ours(node, state.name):
+        if state.name in view.memory.collisions:
+            return None
+        view.memory.collisions.add(state.name)
+        return Collide(node)
+    view.memory.collisions.discard(state.name)
+    offer = offers.check(state.announce) if state.announce is not None else None
+    if node is None:
+        if state.announce is None or offer is None or is_silent(view, state):
+            return None
+        status = _status(view, state, offer)
+        return Create(state.name, wanted.node(state.name, offer, status, view.time), status)
+    if offer is not None:
+        patch = _describe(node, state.name, offer)
+        if patch is not None:
+            return Describe(node, patch)
+    if state.heard is None and not is_silent(view, state):
+        return None  # this process has just begun to listen: what the node says stands
+    report = _report(view, node, _status(view, state, offer))
+    return report or _vanish(view, node, state)
+
+
+def is_silent(view: View, state: State) -> bool:
+    """Whether the site has said nothing for too long."""
+    if state.announce is None or state.heard is None:
+        return view.now - view.since > view.settings.silent_after
+    patience = max(view.settings.silent_after, PERIODS * min(state.announce.period, 120))
+    return view.now - state.heard > patience
+
+
+def _status(view: View, state: State, offer: Offer | None) -> Body:
+    silent = is_silent(view, state)
+    return wanted.status(state, offer, view.settings, silent=silent, link_problem=view.link_problem)
+
+
+# --- what is different ------------------------------------------------------------------------------------------------
+def _describe(node: Node, pool: str, offer: Offer) -> Body | None:
+    """Build the patch of metadata and taints, if one is needed: what others put on the node stays."""
+    metadata, record = node["metadata"], wanted.record(offer)
+    before = (metadata.get("annotations") or {}).get(names.SITE_ANNOUNCED, "")
+    old_labels, old_taints = _recorded(before)
+    has, wanted_labels = metadata.get("labels") or {}, wanted.labels(pool, offer)
+    labels: Body = {key: value for key, value in wanted_labels.items() if has.get(key) != value}
+    labels |= {key: None for key in old_labels - wanted_labels.keys() if key in has}
+    taints = list((node.get("spec") or {}).get("taints") or ())
+    ours = wanted.taints(pool, offer)
+    mine = {f"{t['key']}:{t['effect']}" for t in ours} | old_taints
+    kept = [taint for taint in taints if f"{taint.get('key')}:{taint.get('effect')}" not in mine]
+    new = [*ours, *kept]
+    patch: Body = {}
+    if labels:
+        patch["labels"] = labels
+    if before != record:
+        patch["annotations"] = {names.SITE_ANNOUNCED: record}
+    spec = {} if _as_set(new) == _as_set(taints) else {"spec": {"taints": new}}
+    if not patch and not spec:
+        return None
+    # the node controller writes taints too: the version makes this one fail rather than undo that
+    identity = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+    return {"metadata": {**identity, **patch}, **spec}
+
+
+def _recorded(text: str) -> tuple[set[str], set[str]]:
+    try:
+        data = json.loads(text or "{}")
+        return offers.from_json(data)
+    except (ValueError, TypeError, AttributeError):
+        return set(), set()
+
+
+def _as_set(taints: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, str]]:
+    return {(t.get("key", ""), t.get("value") or "", t.get("effect", "")) for t in taints}
+
+
+def _report(view: View, node: Node, status: Body) -> Report | None:
+    name = node["metadata"]["name"]
+    written, at = view.memory.written.get(name, (None, float("-inf")))
+    age = view.now - at
+    changed_by_others = age > SETTLE and _differs(node, status)
+    if written is not None and not changed_by_others:
+        pause = HEARTBEAT if written == status else REWORD if _silently(written) == _silently(status) else 0.0
+        if age < pause:
+            return None
+    now = rfc3339(view.time)
+    cached = {c.get("type"): c for c in (node.get("status") or {}).get("conditions") or ()}
+    conditions = []
+    for condition in status["conditions"]:
+        entry = {**condition, "lastHeartbeatTime": now}
+        if cached.get(condition["type"], {}).get("status") != condition["status"]:
+            entry["lastTransitionTime"] = now
+        conditions.append(entry)
+    body: Body = {**status, "conditions": conditions, "addresses": [*status["addresses"], {"$patch": "replace"}]}
+    for kind in ("capacity", "allocatable"):
+        if kind in body:
+            body[kind] = {"$patch": "replace", **body[kind]}
+    return Report(node, {"metadata": {"uid": node["metadata"]["uid"]}, "status": body}, status, _news(cached, status))
+
+
+def _silently(status: Body) -> Body:
+    """Give a status without its words."""
+    return {**status, "conditions": [(c["type"], c["status"], c["reason"]) for c in status["conditions"]]}
+
+
+def _news(cached: Mapping[str, Mapping[str, Any]], status: Body) -> tuple[str, str, bool] | None:
+    before = cached.get("Ready", {})
+    ready = status["conditions"][0]
+    if not before or (before.get("status"), before.get("reason")) == (ready["status"], ready["reason"]):
+        return None
+    return ready["reason"], ready["message"], ready["status"] != "True"
+
+
+def _differs(node: Node, status: Body) -> bool:
+    """Whether the node's status was changed by somebody else."""
+    found = node.get("status") or {}
+    cached = {c.get("type"): (c.get("status"), c.get("reason")) for c in found.get("conditions") or ()}
+    if any(cached.get(c["type"]) != (c["status"], c["reason"]) for c in status["conditions"]):
+        return True
+    return any(
+        kind in status and _quantities(found.get(kind)) != _quantities(status[kind])
+        for kind in ("capacity", "allocatable")
+    )
+
+
+def _quantities(pairs: Mapping[str, Any] | None) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, text in (pairs or {}).items():
+        try:
+            result[name] = quantity.parse(text)
+        except ValueError:
+            result[name] = text
+    return result
+
+
+def _vanish(view: View, node: Node, state: State) -> Action | None:
+    name = state.name
+    if state.bound != 0 or not (is_silent(view, state) or (state.announce is not None and state.announce.leaving)):
+        return None
+    pause = min(LOOK_GONE, view.settings.remove_after)
+    if view.now - view.memory.looked.get(name, float("-inf")) < pause:
+        return None
+    view.memory.looked[name] = view.now
+    return Vanish(node)
+
+
+def may_vanish(node: Node, remove_after: float, time: float) -> bool:
+    """Whether the node (as the API server has it now) has been without its site for ``remove_after`` seconds."""
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == wanted.CONNECTED and condition.get("status") == "False":
+            return bool(time - parse_rfc3339(condition["lastTransitionTime"]) >= remove_after)
+    return False

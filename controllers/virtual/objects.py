@@ -1,0 +1,124 @@
+"""What a pod refers to, read from the API server: ConfigMaps, Secrets, service account tokens.
+
+Read one by one, when they are needed, and remembered for a few seconds: a thousand pods of a Job ask once. podbridge
+neither lists nor watches anybody's Secrets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.clock import Clock, parse_rfc3339
+from bridge.errors import KubeForbiddenError, KubeNotFoundError, MissingReferenceError
+from bridge.kube.client import KubeClient, Object
+from bridge.kube.resources import CONFIGMAPS, SECRETS, SERVICE_ACCOUNTS, Resource
+from bridge.script import references
+from bridge.script.references import Needed, Objects, TokenRequest
+
+Pod = Mapping[str, Any]
+
+FRESH = 10.0
+"""Seconds for which an object that was found is not read again."""
+MISSING = 2.0
+"""The same for one that was not there."""
+REFRESH_AT = 0.8
+"""Share of a token's life after which it is renewed, as kubelets do."""
+SHORTEST = 600
+"""Seconds: the API server gives out no shorter tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens by volume and path, and the seconds until they should be renewed (``None``: there are none)."""
+
+    texts: dict[tuple[str, str], str]
+    refresh_in: float | None
+
+
+class Reader:
+    """Reads what pods refer to; safe for many threads."""
+
+    def __init__(self, kube: KubeClient, clock: Clock) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._known: OrderedDict[tuple[str, str, str], tuple[float, Object | None]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, pod: Pod) -> tuple[Objects, float | None]:
+        """Give all that the pod refers to, and the seconds until its tokens should be renewed.
+
+        Raises :class:`MissingReferenceError` that names everything that is missing and not optional.
+        """
+        namespace, needed = pod["metadata"]["namespace"], references.needed(pod)
+        configmaps, no_configmaps = self._all(CONFIGMAPS, namespace, needed.configmaps, needed.optional_configmaps)
+        secrets, no_secrets = self._all(SECRETS, namespace, needed.secrets, needed.optional_secrets)
+        missing = [f"ConfigMap {name}" for name in no_configmaps] + [f"Secret {name}" for name in no_secrets]
+        if missing:
+            raise MissingReferenceError(f"waiting for {', '.join(missing)} in namespace {namespace}")
+        tokens = self.tokens(pod, needed)
+        return Objects(configmaps, secrets, tokens.texts), tokens.refresh_in
+
+    def tokens(self, pod: Pod, needed: Needed | None = None) -> Tokens:
+        """Ask for the pod's service account tokens, bound to the pod: they die with it."""
+        texts: dict[tuple[str, str], str] = {}
+        lives: list[float] = []
+        for request in (needed or references.needed(pod)).tokens:
+            texts[request.key], life = self._token(pod, request)
+            lives.append(life)
+        return Tokens(texts, REFRESH_AT * min(lives) if lives else None)
+
+    def _token(self, pod: Pod, request: TokenRequest) -> tuple[str, float]:
+        metadata = pod["metadata"]
+        account = pod["spec"].get("serviceAccountName") or "default"
+        spec: Object = {
+            "audiences": [request.audience] if request.audience else [],
+            "expirationSeconds": max(SHORTEST, request.expiration_seconds),
+            "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": metadata["name"], "uid": metadata["uid"]},
+        }
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        try:
+            answer = self._kube.create(SERVICE_ACCOUNTS.path(metadata["namespace"], account, "token"), body)
+        except KubeNotFoundError as error:
+            raise MissingReferenceError(f"waiting for ServiceAccount {account}, or the pod is gone: {error}") from error
+        status = answer["status"]
+        return status["token"], max(60.0, parse_rfc3339(status["expirationTimestamp"]) - self._clock.time())
+
+    def _all(
+        self, kind: Resource, namespace: str, wanted: frozenset[str], optional: frozenset[str]
+    ) -> tuple[dict[str, Object], list[str]]:
+        found: dict[str, Object] = {}
+        missing: list[str] = []
+        for name in sorted(wanted):
+            obj = self._one(kind, namespace, name)
+            if obj is not None:
+                found[name] = obj
+            elif name not in optional:
+                missing.append(name)
+        return found, missing
+
+    def _one(self, kind: Resource, namespace: str, name: str) -> Object | None:
+        key = (kind.plural, namespace, name)
+        now = self._clock.monotonic()
+        with self._lock:
+            at, obj = self._known.get(key, (float("-inf"), None))
+        if now - at < (FRESH if obj is not None else MISSING):
+            return obj
+        try:
+            obj = self._kube.get(kind.path(namespace, name))
+        except KubeNotFoundError:
+            obj = None
+        except KubeForbiddenError as error:
+            raise MissingReferenceError(
+                f"podbridge may not read {kind.plural}/{name} in namespace {namespace}",
+                hint="bind the ClusterRole podbridge-pools in that namespace",
+            ) from error
+        with self._lock:
+            self._known[key] = (now, obj)
+            self._known.move_to_end(key)
+            while next(iter(self._known.values()))[0] < now - FRESH:
+                self._known.popitem(last=False)
+        return obj

@@ -1,0 +1,147 @@
+"""What a site says of itself, checked: a bad value is left out and named, it never spoils the rest. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.wire.messages import Announce
+from bridge.workload import quantity
+
+Taint = dict[str, str]
+
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+DEFAULT_PODS = "10000"
+"""Pods of a site that names no limit: its batch system has queues."""
+MOST = 100
+"""Labels, taints and resources each, at most."""
+
+_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SITES_OWN = frozenset(
+    {
+        "kubernetes.io/arch",
+        "node.kubernetes.io/instance-type",
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+    }
+)
+"""Kubernetes' labels that a site may set, as a kubelet may (admission plugin NodeRestriction)."""
+_SITES_DOMAINS = ("node.kubernetes.io", "kubelet.kubernetes.io")
+_KUBERNETES = ("kubernetes.io", "k8s.io")
+_OURS = ("bridge.vk.io", "virtual-node.interlink", "slinky.slurm.net")
+_STANDARD = frozenset({"cpu", "memory", "pods", "ephemeral-storage"})
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Labels, taints and capacity fit for a Node; ``problems`` name what was left out."""
+
+    labels: dict[str, str]
+    taints: tuple[Taint, ...]
+    capacity: dict[str, str]
+    problems: tuple[str, ...]
+
+
+def check(announce: Announce) -> Offer:
+    """Take what is usable of an announcement."""
+    problems: list[str] = []
+    labels = dict(_few(announce.labels.items(), "labels", problems))
+    labels = {key: value for key, value in labels.items() if not _told(problems, "label", key, _label(key, value))}
+    taints: dict[tuple[str, str], Taint] = {}
+    for text in _few(announce.taints, "taints", problems):
+        taint = _taint(text)
+        if isinstance(taint, str):
+            _told(problems, "taint", text, taint)
+        else:
+            taints[taint["key"], taint["effect"]] = taint
+    capacity = {"pods": DEFAULT_PODS}
+    for name, text in _few(announce.capacity.items(), "resources", problems):
+        if not _told(problems, "resource", name, _resource(name, text)):
+            capacity[name] = text.strip()
+    return Offer(labels, tuple(taints.values()), capacity, tuple(problems))
+
+
+def _few(entries: Iterable[Any], what: str, problems: list[str]) -> list[Any]:
+    listed = list(entries)
+    if len(listed) > MOST:
+        problems.append(f"more than {MOST} {what}")
+    return listed[:MOST]
+
+
+def _told(problems: list[str], what: str, which: str, why: str) -> bool:
+    if why:
+        problems.append(f"{what} {which[:100]!r}: {why}")
+    return bool(why)
+
+
+def _is_key(text: str) -> bool:
+    domain, slash, name = text.rpartition("/")
+    if slash and (len(domain) > 253 or not _DOMAIN.fullmatch(domain)):
+        return False
+    return _PART.fullmatch(name) is not None
+
+
+def _in(domain: str, domains: Iterable[str]) -> bool:
+    return any(domain == each or domain.endswith("." + each) for each in domains)
+
+
+def _reserved(key: str) -> str:
+    domain = key.rpartition("/")[0]
+    if key == names.POOL_TAINT or _in(domain, _OURS):
+        return "podbridge's own"
+    if key in _SITES_OWN or _in(domain, _SITES_DOMAINS):
+        return ""
+    return "Kubernetes' own" if _in(domain, _KUBERNETES) else ""
+
+
+def _label(key: str, value: str) -> str:
+    if not _is_key(key):
+        return "not a label's name"
+    if value and not _PART.fullmatch(value):
+        return f"{value[:100]!r} is not a label's value"
+    return _reserved(key)
+
+
+def _taint(text: str) -> Taint | str:
+    """Read ``key=value:Effect`` or ``key:Effect``; gives what is wrong with it instead."""
+    pair, _, effect = text.rpartition(":")
+    key, _, value = pair.partition("=")
+    if effect not in EFFECTS:
+        return f"must be key=value:Effect with one of the effects {', '.join(EFFECTS)}"
+    if not _is_key(key) or (value and not _PART.fullmatch(value)):
+        return "not a taint's key and value"
+    # the node controller adds and removes taints in Kubernetes' domains as the node's state says
+    if _in(key.rpartition("/")[0], _KUBERNETES):
+        return "Kubernetes' own"
+    return _reserved(key) or {"key": key, "value": value, "effect": effect}
+
+
+def _resource(name: str, text: str) -> str:
+    domain, slash, _ = name.rpartition("/")
+    if not (name in _STANDARD or (slash and _is_key(name) and not _in(domain, _KUBERNETES))):
+        return f"must be one of {', '.join(sorted(_STANDARD))}, or vendor.com/thing"
+    try:
+        value = quantity.parse(text)
+    except ValueError as error:
+        return str(error)[:200]
+    if value < 0 or value >= 2**63:
+        return f"{text[:100]!r} is out of range"
+    if name != "cpu" and value != value.to_integral_value():
+        return f"{text[:100]!r} is not a whole number"
+    if name == "cpu" and value * 1000 != (value * 1000).to_integral_value():
+        return f"{text[:100]!r} is finer than a thousandth"
+    return ""
+
+
+def as_json(offer: Offer) -> dict[str, Any]:
+    """Say which labels and taints are the site's: what it withdraws later is found by that."""
+    return {"labels": sorted(offer.labels), "taints": sorted(f"{t['key']}:{t['effect']}" for t in offer.taints)}
+
+
+def from_json(data: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """Read that again: label keys, and taints as ``key:Effect``."""
+    return set(data.get("labels") or ()), set(data.get("taints") or ())

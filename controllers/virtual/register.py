@@ -1,0 +1,136 @@
+"""Carries out what was decided for virtual nodes, and keeps their leases."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from bridge.clock import Clock, rfc3339
+from bridge.errors import BridgeError, KubeConflictError, KubeInvalidError, KubeNotFoundError
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.resources import LEASES, NODES, PODS
+from bridge.logs import kv
+from bridge.metrics import POOL_ACTIONS
+from controllers.virtual import nodes
+
+log = logging.getLogger(__name__)
+
+LEASE_NAMESPACE = "kube-node-lease"
+LEASE_SECONDS = 40
+
+
+class Registrar:
+    """Writes Nodes and their Leases; ``lead`` raises once this process leads no more."""
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        cache: Cache,
+        events: EventRecorder,
+        clock: Clock,
+        lead: Callable[[], None],
+        memory: nodes.Memory,
+        remove_after: float,
+    ) -> None:
+        self._kube = kube.fenced(lead)
+        self._cache = cache
+        self._events = events
+        self._clock = clock
+        self._memory = memory
+        self._remove_after = remove_after
+
+    def act(self, action: nodes.Action) -> None:
+        """Carry one action out."""
+        name = f"node-{type(action).__name__.lower()}"
+        try:
+            self._do(action)
+        except BridgeError:
+            POOL_ACTIONS.labels(name, "error").inc()
+            raise
+        POOL_ACTIONS.labels(name, "ok").inc()
+
+    def _do(self, action: nodes.Action) -> None:
+        match action:
+            case nodes.Create():
+                self._create(action)
+            case nodes.Describe():
+                path = NODES.path(name=action.node["metadata"]["name"])
+                self._cache.apply(self._kube.patch(path, action.patch, kind="merge"))
+            case nodes.Report():
+                self._report(action)
+            case nodes.Vanish():
+                self._vanish(action.node)
+            case nodes.Collide():
+                name = action.node["metadata"]["name"]
+                text = f"a pool announces itself as {name}, but this node is not podbridge's: the pool is not used"
+                log.error("a pool has the name of a node", extra=kv(pool=name))
+                self._events.event(action.node, "PoolNameTaken", text, warning=True, action="Registering")
+
+    def _create(self, action: nodes.Create) -> None:
+        try:
+            node = self._kube.create(NODES.path(), action.body)
+        except KubeConflictError:
+            return  # it is there: the cache will show whose it is
+        self._memory.written[action.name] = (action.status, self._clock.monotonic())
+        self._events.event(node, "PoolRegistered", f"pool {action.name} has a node", action="Registering")
+        log.info("node made", extra=kv(node=action.name))
+
+    def _report(self, action: nodes.Report) -> None:
+        name = action.node["metadata"]["name"]
+        path = NODES.path(name=name, sub="status")
+        try:
+            answer = self._kube.patch(path, action.patch, kind="strategic")
+        except KubeInvalidError as error:
+            # the conditions matter most: they keep pods away from a silent site, and tell why
+            log.warning("the API server refuses what a site says of itself", extra=kv(node=name, error=error))
+            less = {"conditions": action.patch["status"]["conditions"]}
+            answer = self._kube.patch(path, {**action.patch, "status": less}, kind="strategic")
+        self._cache.apply(answer)
+        self._memory.written[name] = (action.status, self._clock.monotonic())
+        if action.news is not None:
+            reason, message, warning = action.news
+            self._events.event(action.node, reason, message, warning=warning, action="Reporting")
+            log.info("node's state changed", extra=kv(node=name, reason=reason, message=message))
+
+    def _vanish(self, node: nodes.Node) -> None:
+        """Delete the node of a pool that has been gone for long enough, unless a pod is bound to it."""
+        name = node["metadata"]["name"]
+        try:
+            fresh = self._kube.get(NODES.path(name=name))
+            if not nodes.may_vanish(fresh, self._remove_after, self._clock.time()):
+                return
+            bound = self._kube.get(PODS.path(), {"fieldSelector": f"spec.nodeName={name}", "limit": 1})
+            if bound.get("items"):
+                return
+            # a pod that is bound between the two is seen by the resourceVersion only if the node changed too; it then
+            # waits on a node that is gone, and Kubernetes' own garbage collection deletes it, unstarted
+            metadata = fresh["metadata"]
+            conditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+            self._kube.delete(NODES.path(name=name), {"preconditions": conditions})
+        except (KubeNotFoundError, KubeConflictError):
+            return
+        self._memory.written.pop(name, None)
+        log.warning("node of a pool that is gone deleted", extra=kv(node=name))
+
+    def renew(self, node: nodes.Node) -> None:
+        """Renew the node's lease; make it where there is none."""
+        name = node["metadata"]["name"]
+        spec: dict[str, Any] = {
+            "holderIdentity": name,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": rfc3339(self._clock.time(), micro=True),
+        }
+        try:
+            self._kube.patch(LEASES.path(LEASE_NAMESPACE, name), {"spec": spec})
+        except KubeNotFoundError:
+            owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]}
+            body = {
+                "apiVersion": LEASES.api_version,
+                "kind": "Lease",
+                "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
+                "spec": spec,
+            }
+            self._kube.create(LEASES.path(LEASE_NAMESPACE), body)

@@ -1,0 +1,87 @@
+"""Statuses that the hub itself gives a pod, without a word of its site. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bridge.clock import parse_rfc3339
+from bridge.wire.messages import ContainerState, Ended, JobStatus
+from controllers.virtual.status import KILLED, Pod, Status, pod_status
+
+
+def failed(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> Status:
+    """Give the status of a pod that the hub itself ends: its job is lost, or never was."""
+    metadata = pod["metadata"]
+    job = JobStatus(
+        job=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        phase="ended",
+        outcome="Failed",
+        reason=reason,
+        message=message,
+        submitted_at=now,
+        ended_at=now,
+        init_containers=_known(pod, "initContainers", "initContainerStatuses"),
+        containers=_known(pod, "containers", "containerStatuses"),
+    )
+    return pod_status(pod, job, host_ip, now)
+
+
+def waiting(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> Status:
+    """Give the status of a pod that can't go to the site yet: its containers wait, and say for what."""
+    metadata = pod["metadata"]
+    states = {
+        kind: [
+            ContainerState(name=container["name"], reason=reason, message=message)
+            for container in pod["spec"].get(kind) or ()
+        ]
+        for kind in ("initContainers", "containers")
+    }
+    job = JobStatus(
+        job=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        phase="queued",
+        submitted_at=now,
+        init_containers=states["initContainers"],
+        containers=states["containers"],
+    )
+    return pod_status(pod, job, host_ip, now)
+
+
+def _known(pod: Pod, kind: str, told: str) -> list[ContainerState]:
+    """Read back what the pod's status says of its containers."""
+    result = []
+    for entry in (pod.get("status") or {}).get(told) or ():
+        state = entry.get("state") or {}
+        over = state.get("terminated")
+        result.append(
+            ContainerState(
+                name=entry["name"],
+                state="terminated" if over else "running" if "running" in state else "waiting",
+                started_at=_seconds((state.get("running") or over or {}).get("startedAt")),
+                ended=_ended(over),
+                restarts=entry.get("restartCount", 0),
+                last=_ended((entry.get("lastState") or {}).get("terminated")),
+            )
+        )
+    return result
+
+
+def _ended(over: Mapping[str, Any] | None) -> Ended | None:
+    if over is None:
+        return None
+    return Ended(
+        exit_code=over.get("exitCode", KILLED),
+        signal=over.get("signal", 0),
+        reason=over.get("reason", ""),
+        message=over.get("message", ""),
+        started_at=_seconds(over.get("startedAt")),
+        finished_at=_seconds(over.get("finishedAt")),
+    )
+
+
+def _seconds(text: str | None) -> float | None:
+    return None if not text else parse_rfc3339(text)

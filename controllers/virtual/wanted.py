@@ -1,0 +1,149 @@
+"""What a pool's node should be: labels, taints, status. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.clock import rfc3339
+from bridge.wire.messages import Announce
+from controllers.virtual import offer as offers
+from controllers.virtual.offer import Offer
+
+Body = dict[str, Any]
+
+CONNECTED = "PoolConnected"
+ACCEPTED = "AnnouncementAccepted"
+MESSAGE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A pool as the hub knows it. ``heard`` is monotonic, ``heard_at`` the same moment in words.
+
+    ``bound`` counts the pods bound to its node; ``None`` while that is not known.
+    """
+
+    name: str
+    announce: Announce | None = None
+    heard: float | None = None
+    heard_at: str = ""
+    bound: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the configuration says; ``address`` and ``port`` lead to the kubelet API."""
+
+    silent_after: float
+    remove_after: float
+    address: str
+    port: int
+    version: str
+
+
+def labels(pool: str, offer: Offer) -> dict[str, str]:
+    """Give all labels: the site's, and over them podbridge's."""
+    return {
+        **offer.labels,
+        "kubernetes.io/hostname": pool,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/role": "agent",
+        "node.kubernetes.io/exclude-from-external-load-balancers": "true",
+        "alpha.service-controller.kubernetes.io/exclude-balancer": "true",
+        names.VIRTUAL_TYPE_LABEL: names.VIRTUAL_TYPE,
+        names.POOL_LABEL: pool,
+    }
+
+
+def taints(pool: str, offer: Offer) -> list[Body]:
+    """Give all taints: podbridge's two, and the site's."""
+    return [
+        {"key": names.VIRTUAL_TAINT, "value": "true", "effect": "NoSchedule"},
+        {"key": names.POOL_TAINT, "value": pool, "effect": "NoSchedule"},
+        *offer.taints,
+    ]
+
+
+def record(offer: Offer) -> str:
+    """Say which labels and taints are the site's, for the node's annotation."""
+    return json.dumps(offers.as_json(offer), sort_keys=True, separators=(",", ":"))
+
+
+def _conditions(state: State, offer: Offer | None, silent: bool, link_problem: str) -> list[Body]:
+    announce = state.announce
+    words = _words(announce)
+    if silent:
+        heard = f"last heard {state.heard_at}" if state.heard_at else "not heard since podbridge started"
+        link = f"; {link_problem}" if link_problem else ""
+        last = f"; last words: {words}" if words else ""
+        ready = ("False", "SiteSilent", f"{heard}{link}{last}")
+        connected = ("False", "NatsDisconnected" if link else "SiteSilent", f"{heard}{link}")
+    elif announce is not None and announce.leaving:
+        ready = connected = ("False", "SiteLeft", f"the submitter said that it stops; {words}")
+    else:
+        connected = ("True", "SiteHeard", "the site's submitter announces itself")
+        problem = announce.problem if announce is not None else ""
+        ready = ("False", "SiteProblem", problem) if problem else ("True", "SiteReady", words)
+    problems = "; ".join(offer.problems) if offer is not None else ""
+    accepted = ("False", "ValuesLeftOut", problems) if problems else ("True", "AllAccepted", "")
+    fine = ("False", "NotKnownHere", "the site's batch system looks after its machines")
+    rows = {"Ready": ready, CONNECTED: connected}
+    if offer is not None:
+        rows[ACCEPTED] = accepted
+    rows |= dict.fromkeys(("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"), fine)
+    return [
+        {"type": kind, "status": good, "reason": reason, "message": message[:MESSAGE]}
+        for kind, (good, reason, message) in rows.items()
+    ]
+
+
+def _words(announce: Announce | None) -> str:
+    if announce is None:
+        return ""
+    about = [announce.batch, announce.runtime, announce.version and f"podbridge {announce.version}", announce.problem]
+    return ", ".join(part for part in about if part)
+
+
+def status(state: State, offer: Offer | None, settings: Settings, *, silent: bool, link_problem: str) -> Body:
+    """Give the status without times. What is unknown of a silent site is not in it."""
+    result: Body = {
+        "conditions": _conditions(state, offer, silent, link_problem),
+        # no Hostname: the API server would prefer it, and look the pool's name up in DNS
+        "addresses": [{"type": "InternalIP", "address": settings.address}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": settings.port}},
+    }
+    if offer is not None and state.announce is not None:
+        result["capacity"] = result["allocatable"] = offer.capacity
+        result["nodeInfo"] = {
+            "architecture": offer.labels.get("kubernetes.io/arch", ""),
+            "operatingSystem": "linux",
+            "osImage": state.announce.batch[:MESSAGE],
+            "containerRuntimeVersion": state.announce.runtime[:MESSAGE],
+            "kubeletVersion": settings.version,
+            "kubeProxyVersion": "",
+            "kernelVersion": "",
+            "machineID": "",
+            "systemUUID": "",
+            "bootID": "",
+        }
+    return result
+
+
+def node(pool: str, offer: Offer, wanted: Body, time: float) -> Body:
+    """Give the whole Node, to be created."""
+    now = rfc3339(time)
+    stamped = [{**c, "lastHeartbeatTime": now, "lastTransitionTime": now} for c in wanted["conditions"]]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": pool,
+            "labels": labels(pool, offer),
+            "annotations": {names.SITE_ANNOUNCED: record(offer)},
+        },
+        "spec": {"taints": taints(pool, offer), "providerID": f"podbridge:///{pool}"},
+        "status": {**wanted, "conditions": stamped},
+    }

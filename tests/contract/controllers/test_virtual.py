@@ -1,0 +1,490 @@
+"""Virtual nodes and the lives of their pods: a real API server, podbridge's own permissions, and a site in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from bridge.clock import SystemClock
+from bridge.config import parse
+from bridge.errors import KubeNotFoundError, SiteRefusedError
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.prune import prune_node
+from bridge.kube.resources import CONFIGMAPS, LEASES, NODES, PODS, SECRETS
+from bridge.threads import Supervisor
+from cluster.world import until
+from controllers.virtual import decide
+from controllers.virtual.loop import VirtualNodes
+from controllers.virtual.wanted import Settings
+from tests.fakes.pool import FakePool, FakePools
+
+pytestmark = pytest.mark.real
+
+NAMESPACE = "virtual"
+NUMBERS = itertools.count(1)
+
+
+class Hub:
+    """The virtual nodes' loop, started and stopped as a process would."""
+
+    def __init__(self, kubernetes, pools, **options):
+        text = "{nats: {servers: ['nats://127.0.0.1:1']}, silentAfter: 2, removeAfter: 2, submitTimeout: 1}"
+        config = parse(f"pools: {text}")
+        self.supervisor = Supervisor()
+        self.kube = KubeClient.load(str(kubernetes.podbridge_kubeconfig))
+        nodes = Cache(self.kube, NODES, name="nodes", prune=prune_node)
+        self.events = EventRecorder(self.kube, rate=options.get("rate", 100))
+        settings = Settings(2.0, options.get("remove_after", 3600.0), "127.0.0.1", 10250, "v1.0.0-podbridge")
+        self.loop = VirtualNodes(config, self.kube, nodes, self.events, None, SystemClock(), pools, settings)
+        self.loop.start(self.supervisor)
+        self.supervisor.spawn("nodes", lambda: nodes.run(self.supervisor.stopping))
+        self.supervisor.spawn("events", lambda: self.events.run(self.supervisor.stopping))
+
+    def stop(self):
+        self.events.flush(2)
+        self.supervisor.stop()
+        self.kube.close()
+        self.supervisor.join(3)
+        assert self.supervisor.failure is None
+
+
+class Place:
+    """A hub, a site, and what a test does with pods there."""
+
+    def __init__(self, kubernetes, **options):
+        self.kubernetes = kubernetes
+        self.options = options
+        self.admin = KubeClient.load(str(kubernetes.kubeconfig))
+        self.pool = FakePool(f"site{next(NUMBERS)}", labels={"gpu": "a100"}, batch="Slurm 26.05")
+        self.pools = FakePools(self.pool)
+        self.alive = True
+        self.hub = Hub(kubernetes, self.pools, **options)
+        self.supervisor = Supervisor()
+        self.supervisor.spawn("announce", self._announce)
+        until("node", lambda: self.node() is not None)
+
+    def _announce(self):
+        while not self.supervisor.wait(0.5):
+            if self.alive:
+                self.pool.announce(**{**self.pool.heard[0].model_dump(), "time": time.time()})
+
+    def restart(self):
+        self.hub.stop()
+        self.hub = Hub(self.kubernetes, self.pools, **self.options)
+
+    def stop(self):
+        self.supervisor.stop()
+        self.hub.stop()
+        self.supervisor.join(3)
+        for pod in self.admin.get(PODS.path(NAMESPACE))["items"]:
+            self.kill(pod)
+        with contextlib.suppress(KubeNotFoundError):
+            self.admin.delete(NODES.path(name=self.pool.name))
+
+    def node(self):
+        try:
+            return self.admin.get(NODES.path(name=self.pool.name))
+        except KubeNotFoundError:
+            return None
+
+    def condition(self, kind="Ready"):
+        return next(c for c in self.node()["status"]["conditions"] if c["type"] == kind)
+
+    def pod(self, name=None, **spec):
+        """Create a pod that is bound already."""
+        container = {"name": "main", "image": "none", "command": ["true"]}
+        body = {
+            "metadata": {"name": name or f"p{next(NUMBERS)}", **spec.pop("metadata", {})},
+            "spec": {
+                "nodeName": self.pool.name,
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": False,
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [{**container, **spec.pop("container", {})}],
+                **spec,
+            },
+        }
+        return self.admin.create(PODS.path(NAMESPACE), body)
+
+    def get(self, pod):
+        try:
+            found = self.admin.get(PODS.path(NAMESPACE, pod["metadata"]["name"]))
+        except KubeNotFoundError:
+            return None
+        return found if found["metadata"]["uid"] == pod["metadata"]["uid"] else None
+
+    def seen(self, pod, check, what="as it should be", timeout=15):
+        def look():
+            found = self.get(pod)
+            return found if found is not None and check(SimpleNamespace(**found)) else None
+
+        return until(f"pod {what}", look, timeout)
+
+    def phase(self, pod, phase):
+        return self.seen(pod, lambda p: p.status["phase"] == phase, phase)
+
+    def taken(self, pod):
+        until("submit", lambda: uid(pod) in self.pool.site)
+        return self.seen(pod, lambda p: "bridge.vk.io/job" in p.metadata.get("annotations", {}), "taken")
+
+    def delete(self, pod, grace=None):
+        body = {} if grace is None else {"gracePeriodSeconds": grace}
+        self.admin.delete(PODS.path(NAMESPACE, pod["metadata"]["name"]), body)
+
+    def kill(self, pod):
+        try:
+            if pod["metadata"].get("finalizers"):
+                self.admin.patch(PODS.path(NAMESPACE, pod["metadata"]["name"]), {"metadata": {"finalizers": None}})
+            self.delete(pod, 0)
+        except KubeNotFoundError:
+            pass
+
+    def gone(self, pod, timeout=15):
+        until("gone", lambda: self.get(pod) is None, timeout)
+
+    def events(self, obj, reason):
+        items = self.admin.get(f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")["items"]
+        return [e for e in items if e["regarding"].get("uid") == uid(obj) and e["reason"] == reason]
+
+    def writes(self, verb, names):
+        """What podbridge has sent about these pods."""
+        return [
+            event
+            for event in self.kubernetes.audit_events()
+            if event["verb"] == verb
+            and event["objectRef"].get("name") in names
+            and "podbridge" in event["user"]["username"]
+        ]
+
+
+def uid(pod):
+    return pod["metadata"]["uid"]
+
+
+@pytest.fixture
+def place(kubernetes, monkeypatch):
+    monkeypatch.setattr(decide, "LOOK_AGAIN", 0.3)
+    monkeypatch.setattr(decide, "CANCEL_AGAIN", 1.0)
+    kubernetes.add_namespace(NAMESPACE)
+    made = Place(kubernetes)
+    yield made
+    made.stop()
+
+
+# --- the node ---------------------------------------------------------------------------------------------------------
+def test_a_pool_has_a_node_and_a_lease(place):
+    node = place.node()
+    assert node["metadata"]["labels"]["gpu"] == "a100"
+    assert node["status"]["capacity"] == {"cpu": "64", "memory": "256Gi", "pods": "10k"}
+    assert place.condition()["status"] == "True"
+    lease = until("lease", lambda: _lease(place))
+    assert lease["spec"]["leaseDurationSeconds"] == 40
+    assert lease["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+
+
+def _lease(place):
+    try:
+        return place.admin.get(LEASES.path("kube-node-lease", place.pool.name))
+    except KubeNotFoundError:
+        return None
+
+
+def test_what_a_site_says_anew_is_taken_over(place):
+    place.pool.announce(
+        labels={"disk": "ssd"}, taints=["disk=ssd:NoSchedule"], capacity={"nvidia.com/gpu": "4", "cpu": "bad"}
+    )
+    node = until("labels", lambda: (n := place.node())["metadata"]["labels"].get("disk") and n)
+    assert "gpu" not in node["metadata"]["labels"]
+    until("capacity", lambda: place.node()["status"]["capacity"] == {"nvidia.com/gpu": "4", "pods": "10k"})
+    assert place.node()["status"]["allocatable"] == {"nvidia.com/gpu": "4", "pods": "10k"}
+    assert "disk" in [taint["key"] for taint in place.node()["spec"]["taints"]]
+    assert "'cpu'" in place.condition("AnnouncementAccepted")["message"]
+
+
+def test_a_silent_site_is_not_ready_and_loses_nothing(place):
+    pod = place.pod()
+    place.taken(pod)
+    place.pool.run(uid(pod))
+    place.phase(pod, "Running")
+    place.alive = False
+    until("NotReady", lambda: place.condition()["status"] == "False", 20)
+    assert place.condition()["reason"] == "SiteSilent"
+    assert "last words: Slurm 26.05" in place.condition()["message"]
+    until("taint", lambda: any(t["key"] == "node.kubernetes.io/not-ready" for t in place.node()["spec"]["taints"]), 20)
+    assert place.get(pod)["status"]["phase"] == "Running"
+    place.alive = True
+    until("Ready", lambda: place.condition()["status"] == "True", 20)
+    assert place.get(pod)["status"]["phase"] == "Running"
+    assert place.pool.count("submit") == 1
+
+
+def test_a_gone_pools_node_goes_and_its_pods_do_not(kubernetes):
+    kubernetes.add_namespace(NAMESPACE)
+    place = Place(kubernetes, remove_after=1.5)
+    try:
+        pod = place.pod()
+        place.taken(pod)
+        place.alive = False
+        until("NotReady", lambda: place.condition()["status"] == "False", 20)
+        time.sleep(4)
+        assert place.node() is not None
+        assert place.get(pod) is not None
+        place.kill(pod)
+        until("the node gone", lambda: place.node() is None, 20)
+        place.alive = True
+        until("the node again", lambda: place.node() is not None, 20)
+    finally:
+        place.stop()
+
+
+def test_a_node_that_is_there_already_is_not_taken_over(place):
+    name = f"real{next(NUMBERS)}"
+    place.admin.create(NODES.path(), {"metadata": {"name": name, "labels": {"mine": "yes"}}})
+    pod = place.admin.create(
+        PODS.path(NAMESPACE),
+        {"metadata": {"name": name}, "spec": {"nodeName": name, "containers": [{"name": "main", "image": "i"}]}},
+    )
+    other = FakePool(name)
+    place.pools.add(other)
+    time.sleep(2)
+    node = place.admin.get(NODES.path(name=name))
+    assert node["metadata"]["labels"] == {"mine": "yes"}
+    assert not [t for t in node["spec"].get("taints", ()) if "vk.io" in t["key"]]
+    assert other.asked == []
+    events = place.admin.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+    assert [e for e in events if e["reason"] == "PoolNameTaken" and e["regarding"]["name"] == name]
+    place.kill(pod)
+    place.admin.delete(NODES.path(name=name))
+
+
+# --- pods -------------------------------------------------------------------------------------------------------------
+def test_a_pods_life(place):
+    pod = place.pod(container={"command": ["sh", "-c", "exit 3"]})
+    found = place.taken(pod)
+    assert found["metadata"]["annotations"]["bridge.vk.io/job"] == f"{place.pool.name}/1"
+    assert found["status"]["phase"] == "Pending"
+    assert found["status"]["hostIP"] == "127.0.0.1"
+    place.pool.set(uid(pod), reason="Priority")
+    place.seen(pod, lambda p: "Priority" in str(p.status), "with the reason", 20)
+    place.pool.run(uid(pod))
+    found = place.phase(pod, "Running")
+    assert {c["type"]: c["status"] for c in found["status"]["conditions"]}["Ready"] == "True"
+    place.pool.end(uid(pod), 3)
+    found = place.phase(pod, "Failed")
+    over = found["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert (over["exitCode"], over["reason"]) == (3, "Error")
+    assert found["status"]["qosClass"] == "BestEffort"
+    assert "PodScheduled" not in {c["type"]: c["status"] for c in found["status"]["conditions"]}  # it was bound by hand
+    time.sleep(0.5)
+    assert uid(pod) in place.pool.site, "the folder stays for the logs"
+    place.delete(pod)
+    place.gone(pod)
+    until("forgotten", lambda: uid(pod) not in place.pool.site)
+    for reason in ("BridgeSubmitted", "BridgeQueued", "BridgeStarted"):
+        until(reason, lambda r=reason: place.events(pod, r))
+
+
+def test_a_deleted_pod_goes_only_when_the_site_confirms(place):
+    pod = place.pod()
+    place.taken(pod)
+    place.pool.run(uid(pod))
+    place.phase(pod, "Running")
+    place.pool.obeys = False
+    place.delete(pod, 5)
+    until("cancelled", lambda: place.pool.count("cancel") >= 2, 15)
+    assert place.get(pod) is not None
+    place.pool.end(uid(pod), 143)
+    place.gone(pod)
+    until("forgotten", lambda: place.pool.count("forget") == 1)
+
+
+def test_9_5_a_pod_deleted_while_the_site_is_down(place):
+    pod = place.pod()
+    place.taken(pod)
+    place.pool.run(uid(pod))
+    place.phase(pod, "Running")
+    place.pool.down()
+    place.delete(pod, 0 + 1)
+    until("told", lambda: place.events(pod, "BridgeWaiting"))
+    time.sleep(3)
+    assert place.get(pod) is not None
+    assert uid(pod) in place.pool.site
+    place.pool.problem = None
+    place.gone(pod, 45)
+    until("forgotten", lambda: uid(pod) not in place.pool.site)
+
+
+def test_9_5_an_answer_that_was_lost_is_looked_up_and_nothing_runs_twice(place):
+    place.pool.swallow = True
+    pod = place.pod()
+    until("status asked", lambda: place.pool.count("status", uid(pod)) >= 1, 20)
+    found = place.taken(pod)
+    assert found["metadata"]["annotations"]["bridge.vk.io/job"].endswith("/1")
+    assert place.pool.count("submit") == 1
+
+
+def test_a_restart_of_the_hub_changes_nothing(place):
+    running, waiting = place.pod(), place.pod()
+    for pod in (running, waiting):
+        place.taken(pod)
+    place.pool.run(uid(running))
+    before = place.phase(running, "Running")
+    place.restart()
+    place.pool.run(uid(waiting))
+    place.phase(waiting, "Running")
+    assert place.pool.count("submit") == 2
+    assert place.get(running)["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+def test_a_pod_created_again_under_its_name_is_another_pod(place):
+    first = place.pod("again")
+    place.taken(first)
+    place.pool.run(uid(first))
+    place.phase(first, "Running")
+    place.delete(first, 0)
+    place.gone(first)
+    second = place.pod("again")
+    found = place.taken(second)
+    assert found["metadata"]["annotations"]["bridge.vk.io/job"].endswith("/2")
+    until("the first forgotten", lambda: uid(first) not in place.pool.site)
+    assert uid(second) in place.pool.site
+    assert place.pool.site[uid(second)].phase == "queued"
+
+
+def test_a_pod_deleted_by_force_leaves_no_job(place):
+    pod = place.pod()
+    place.taken(pod)
+    place.pool.run(uid(pod))
+    place.phase(pod, "Running")
+    place.kill(pod)
+    until("forgotten", lambda: place.pool.count("cancel") and uid(pod) not in place.pool.site)
+
+
+def test_9_3_a_job_that_the_site_has_lost(place):
+    pod = place.pod()
+    place.taken(pod)
+    place.pool.run(uid(pod))
+    place.phase(pod, "Running")
+    place.pool.lose(uid(pod))
+    place.pool.down()
+    place.pool.snapshot()
+    time.sleep(1)
+    assert place.get(pod)["status"]["phase"] == "Running", "silence ends nothing"
+    place.pool.problem = None
+    found = place.seen(pod, lambda p: p.status["phase"] == "Failed", "lost", 45)
+    assert found["status"]["reason"] == "JobLost"
+    assert place.events(pod, "BridgeJobLost")
+
+
+def test_9_3_a_pod_that_the_site_refuses(place):
+    place.pool.problem = SiteRefusedError("no such partition", reason="InvalidPartition", hint="ask for another")
+    pod = place.pod()
+    found = place.phase(pod, "Failed")
+    assert found["status"]["reason"] == "InvalidPartition"
+    assert found["status"]["message"] == "no such partition (ask for another)"
+    place.pool.problem = SiteRefusedError("slurmctld is away", retryable=True)
+    later = place.pod()
+    until("asked", lambda: place.pool.count("submit", uid(later)) >= 2, 15)
+    assert place.get(later)["status"]["phase"] == "Pending"
+    place.pool.problem = None
+    place.taken(later)
+
+
+def test_a_pod_that_no_script_can_be_made_of(place):
+    pod = place.pod(volumes=[{"name": "n", "nfs": {"server": "s", "path": "/"}}])
+    found = place.phase(pod, "Failed")
+    assert found["status"]["reason"] == "NotPossibleAtSite"
+    assert "nfs" in found["status"]["message"]
+    place.delete(pod)
+    place.gone(pod)
+    assert place.pool.asked == []
+
+
+def test_references_are_awaited(place):
+    key = {"name": "V", "valueFrom": {"secretKeyRef": {"name": "late", "key": "k"}}}
+    volume = {"name": "c", "configMap": {"name": "late"}}
+    pod = place.pod(container={"env": [key]}, volumes=[volume])
+    found = place.seen(pod, lambda p: "late" in str(p.status), "waiting for its references")
+    waiting = found["status"]["containerStatuses"][0]["state"]["waiting"]
+    assert waiting["reason"] == "WaitingForReference"
+    assert waiting["message"] == f"waiting for ConfigMap late, Secret late in namespace {NAMESPACE}"
+    place.admin.create(SECRETS.path(NAMESPACE), {"metadata": {"name": "late"}, "stringData": {"k": "s3cret"}})
+    place.admin.create(CONFIGMAPS.path(NAMESPACE), {"metadata": {"name": "late"}, "data": {"file": "text"}})
+    place.taken(pod)
+    assert "s3cret" in place.pool.submits[uid(pod)].script
+    assert len(place.events(pod, "BridgeWaiting")) == 1
+
+
+def test_service_account_tokens_are_bound_to_the_pod_and_refreshed(place):
+    place.admin.create(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "robot"}})
+    pod = place.pod(automountServiceAccountToken=True, serviceAccountName="robot")
+    place.taken(pod)
+    place.pool.run(uid(pod))
+    place.phase(pod, "Running")
+    record = place.hub.loop._records[place.pool.name]
+    record.entries[uid(pod)].refresh_at = time.monotonic()
+    place.hub.loop._lives.add(place.pool.name, uid(pod))
+    until("refreshed", lambda: uid(pod) in place.pool.refreshed)
+    assert [file.path.rpartition("/")[2] for file in place.pool.refreshed[uid(pod)]] == ["token"]
+
+
+def test_a_pod_held_by_a_finalizer_is_deleted_once(place):
+    pod = place.pod(metadata={"finalizers": ["example.com/hold"]})
+    place.taken(pod)
+    place.pool.run(uid(pod))
+    place.phase(pod, "Running")
+    place.delete(pod, 1)
+    found = place.phase(pod, "Failed")
+    until("deleted", lambda: place.get(pod)["metadata"]["deletionGracePeriodSeconds"] == 0)
+    time.sleep(1.5)
+    deletes = place.writes("delete", {pod["metadata"]["name"]})
+    assert len(deletes) == 1
+    assert uid(found) in place.pool.site, "its logs can still be read"
+    place.kill(place.get(pod))
+    until("forgotten", lambda: uid(pod) not in place.pool.site)
+
+
+def test_a_job_controllers_pods(place):
+    body = {
+        "metadata": {"name": "spread"},
+        "spec": {
+            "completions": 3,
+            "parallelism": 3,
+            "template": {
+                "spec": {
+                    "nodeName": place.pool.name,
+                    "restartPolicy": "Never",
+                    "automountServiceAccountToken": False,
+                    "containers": [{"name": "main", "image": "none", "command": ["true"]}],
+                }
+            },
+        },
+    }
+    path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+    place.admin.create(path, body)
+    until("three jobs", lambda: len(place.pool.site) == 3)
+    for job in list(place.pool.site):
+        place.pool.end(job)
+    until("complete", lambda: place.admin.get(f"{path}/spread")["status"].get("succeeded") == 3, 20)
+    place.admin.delete(f"{path}/spread", {"propagationPolicy": "Background"})
+    until("forgotten", lambda: not place.pool.site, 20)
+
+
+def test_few_writes_for_each_pod(place):
+    pods = [place.pod() for _ in range(40)]
+    for pod in pods:
+        place.taken(pod)
+    names = {pod["metadata"]["name"] for pod in pods}
+    for pod in pods:
+        place.pool.run(uid(pod))
+    for pod in pods:
+        place.phase(pod, "Running")
+    time.sleep(1)
+    writes = place.writes("patch", names)
+    assert len(writes) == 80, "one with the job, one when it runs"

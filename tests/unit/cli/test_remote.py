@@ -1,0 +1,30 @@
+import pytest
+
+from bridge import config
+from bridge.cli import remote
+
+
+@pytest.mark.parametrize(
+    ("given", "pod_ip", "server", "address"),
+    [
+        ("10.1.1.1", "10.2.2.2", "https://127.0.0.1:6443", "10.1.1.1"),
+        (None, "10.2.2.2", "https://127.0.0.1:6443", "10.2.2.2"),
+        (None, None, "https://127.0.0.1:6443", "127.0.0.1"),
+        (None, None, "https://[::1]:6443", "::1"),
+        (None, None, "https://name.invalid", "127.0.0.1"),
+    ],
+)
+def test_a_nodes_address(monkeypatch, given, pod_ip, server, address):
+    monkeypatch.delenv("POD_IP", raising=False)
+    if pod_ip:
+        monkeypatch.setenv("POD_IP", pod_ip)
+    found = config.Config.model_validate({"pools": {"nodeAddress": given}})
+    assert remote.node_address(found, server) == address
+
+
+def test_the_link_is_as_configured(tmp_path):
+    text = f"pools: {{nats: {{servers: ['nats://n:4222'], seedFile: {tmp_path}/seed, inboxPrefix: _INBOX.me}}}}"
+    settings = remote.link_settings(config.parse(text), "podbridge x")
+    assert settings.servers == ("nats://n:4222",)
+    assert settings.seed_file == tmp_path / "seed"
+    assert settings.inbox_prefix == "_INBOX.me"

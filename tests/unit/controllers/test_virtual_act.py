@@ -1,0 +1,227 @@
+"""What is done about a decision: in which order, and what is remembered when it fails."""
+
+import pytest
+
+from bridge import names
+from bridge.clock import FakeClock
+from bridge.errors import (
+    KubeNotFoundError,
+    KubeUnavailableError,
+    LostLeadershipError,
+    SiteDownError,
+    SiteRefusedError,
+    SiteTooLargeError,
+    SiteUnknownOutcomeError,
+)
+from bridge.wire.messages import JobStatus
+from controllers.virtual import decide
+from controllers.virtual.act import Actor
+from controllers.virtual.decide import Entry
+from controllers.virtual.objects import Reader
+from tests.fakes.pool import FakePool
+
+
+class Kube:
+    """An API server that holds objects by path, and remembers what was written."""
+
+    def __init__(self):
+        self.objects = {}
+        self.writes = []
+
+    def fenced(self, check):
+        return self
+
+    def get(self, path, params=None):
+        if path not in self.objects:
+            raise KubeNotFoundError(path, status=404)
+        return self.objects[path]
+
+    def patch(self, path, body, *, kind="merge"):
+        self.writes.append(("patch", path, body))
+        return {"metadata": {}}
+
+    def delete(self, path, body=None):
+        self.writes.append(("delete", path, body))
+        return {"kind": "Status", "metadata": {}}
+
+    def create(self, path, body):
+        self.writes.append(("create", path, body))
+        return {"status": {"token": "t0ken", "expirationTimestamp": "2027-01-15T09:00:00Z"}}
+
+
+class Recorder:
+    def __init__(self):
+        self.told = []
+
+    def event(self, obj, reason, message, **_):
+        self.told.append((reason, message))
+
+
+class Cache:
+    def apply(self, obj):
+        pass
+
+
+class World:
+    def __init__(self):
+        self.kube, self.events, self.clock, self.pool = Kube(), Recorder(), FakeClock(1_800_000_000.0), FakePool("site")
+        self.leads, self.entry = True, Entry()
+        reader = Reader(self.kube, self.clock)
+        self.actor = Actor(self.kube, self.events, reader, self.clock, self.lead, "10.0.0.1", 30)
+
+    def lead(self):
+        if not self.leads:
+            raise LostLeadershipError("not any more")
+
+    def act(self, action):
+        self.actor.act(action, self.pool, self.entry, Cache())
+
+    def patches(self):
+        return [body for what, _, body in self.kube.writes if what == "patch"]
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def pod(**spec):
+    main = {"name": "main", "image": "i", "command": ["true"], **spec.pop("main", {})}
+    return {
+        "metadata": {"namespace": "ns", "name": "p", "uid": "u1"},
+        "spec": {"nodeName": "site", "restartPolicy": "Never", "containers": [main], **spec},
+        "status": {"phase": "Pending"},
+    }
+
+
+PATH = "/api/v1/namespaces/ns/pods/p"
+RUNNING = JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase="running")
+
+
+def test_a_submit_asks_for_what_the_pod_asks_for(world):
+    world.act(decide.Submit(pod(main={"resources": {"limits": {"cpu": "2"}}})))
+    assert world.pool.submits["u1"].cpus == 2
+    assert world.entry.answer.phase == "queued"
+    assert world.kube.writes == [], "the pod is written by the decision that follows"
+
+
+def test_an_unknown_outcome_is_remembered_until_the_request_is_surely_dead(world):
+    world.pool.swallow = True
+    with pytest.raises(SiteUnknownOutcomeError):
+        world.act(decide.Submit(pod()))
+    assert world.entry.sent_until == world.clock.now + 35
+    assert world.entry.not_before > world.clock.now
+
+
+def test_a_site_that_is_down_is_asked_again_later_and_said_once(world):
+    world.pool.down()
+    pauses = []
+    for _ in range(8):
+        with pytest.raises(SiteDownError):
+            world.act(decide.Submit(pod()))
+        pauses.append(world.entry.not_before - world.clock.now)
+    assert world.entry.sent_until is None
+    assert pauses[0] <= 1
+    assert 20 < pauses[-1] <= 30
+    assert len(world.events.told) == 1
+
+
+@pytest.mark.parametrize("error", [SiteRefusedError("no", reason="NoSuchPartition"), SiteTooLargeError("9 MB")])
+def test_what_can_never_work_fails_the_pod(world, error):
+    world.pool.problem = error
+    world.act(decide.Submit(pod()))
+    (body,) = world.patches()
+    assert body["status"]["phase"] == "Failed"
+    assert body["status"]["reason"] == error.reason
+    assert body["metadata"] == {"uid": "u1"}
+    assert world.events.told[0][0] == "BridgeRejected"
+
+
+def test_a_process_that_leads_no_more_asks_nothing(world):
+    world.leads = False
+    for action in (decide.Submit(pod()), decide.Cancel(pod(), 30), decide.Orphan(RUNNING)):
+        with pytest.raises(LostLeadershipError):
+            world.act(action)
+    assert world.pool.asked == []
+
+
+def test_status_and_job_go_in_one_write(world):
+    world.act(decide.Write(pod(), RUNNING, {"phase": "Running"}, {"phase": "Running"}, "site/7"))
+    ((_, path, body),) = world.kube.writes
+    assert path == f"{PATH}/status"
+    assert body == {
+        "metadata": {"uid": "u1", "annotations": {names.REMOTE_JOB: "site/7"}},
+        "status": {"phase": "Running"},
+    }
+    assert [reason for reason, _ in world.events.told] == ["BridgeSubmitted", "BridgeStarted"]
+
+
+def test_a_removed_pod_is_written_and_then_deleted_for_good(world):
+    world.act(decide.Remove(pod(), {}, {"phase": "Failed"}))
+    assert [what for what, _, _ in world.kube.writes] == ["patch", "delete"]
+    assert world.kube.writes[1][2] == {"gracePeriodSeconds": 0, "preconditions": {"uid": "u1"}}
+
+
+def test_a_cancel_is_remembered_by_the_deletion_that_it_is_for(world):
+    the_pod = pod()
+    the_pod["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:30Z"
+    world.act(decide.Cancel(the_pod, 30))
+    assert world.entry.cancelled == "2027-01-15T08:00:30Z"
+    assert world.entry.nothing == 1, "the site holds nothing of it"
+
+
+@pytest.mark.parametrize("uid", ["u1", "other", None])
+def test_no_job_is_ended_for_want_of_a_pod_that_is_there(world, uid):
+    world.act(decide.Submit(pod()))
+    world.pool.run("u1")
+    if uid:
+        world.kube.objects[PATH] = {"metadata": {"uid": uid}}
+    world.act(decide.Orphan(world.pool.site["u1"]))
+    assert world.pool.count("cancel") == (uid != "u1")
+    assert (world.entry.not_before > world.clock.now) is (uid == "u1")
+
+
+def test_no_job_is_ended_when_the_api_server_cannot_be_asked(world):
+    def broken(path, params=None):
+        raise KubeUnavailableError("down")
+
+    world.kube.get = broken
+    with pytest.raises(KubeUnavailableError):
+        world.act(decide.Orphan(RUNNING))
+    assert world.pool.asked == []
+
+
+def test_an_ended_job_without_a_pod_is_forgotten(world):
+    world.act(decide.Submit(pod()))
+    world.pool.end("u1")
+    world.act(decide.Orphan(world.pool.site["u1"]))
+    assert world.pool.site == {}
+
+
+def test_what_is_missing_is_named_on_the_pod(world):
+    volumes = [
+        {"name": "a", "secret": {"secretName": "s"}},
+        {"name": "b", "configMap": {"name": "c", "optional": True}},
+    ]
+    for _ in range(2):
+        world.act(decide.Submit(pod(volumes=volumes)))
+    assert world.events.told == [("BridgeWaiting", "waiting for Secret s in namespace ns")]
+    waiting = world.patches()[0]["status"]["containerStatuses"][0]["state"]["waiting"]
+    assert waiting == {"reason": "WaitingForReference", "message": "waiting for Secret s in namespace ns"}
+    assert world.pool.asked == []
+
+
+def test_tokens_are_renewed_at_four_fifths_of_their_life(world):
+    token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
+    the_pod = pod(serviceAccountName="sa", volumes=[{"name": "t", "projected": {"sources": [token]}}])
+    world.act(decide.Submit(the_pod))
+    (_, path, body) = world.kube.writes[0]
+    assert path == "/api/v1/namespaces/ns/serviceaccounts/sa/token"
+    assert body["spec"]["boundObjectRef"] == {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u1"}
+    assert world.entry.refresh_at == world.clock.now + 0.8 * 3600
+    world.act(decide.Refresh(the_pod))
+    assert [file.path for file in world.pool.refreshed["u1"]] == ["t/token"]
+    world.pool.down()
+    with pytest.raises(SiteDownError):
+        world.act(decide.Refresh(the_pod))
+    assert world.entry.refresh_at == world.clock.now + 60

@@ -1,0 +1,247 @@
+"""A pod's life at a site: never twice, never forgotten, and silence ends nothing."""
+
+import pytest
+
+from bridge import names
+from bridge.clock import rfc3339
+from bridge.wire.messages import ContainerState, Ended, JobStatus
+from controllers.virtual import decide
+from controllers.virtual.decide import Cancel, Entry, Fail, Look, Orphan, PoolView, Refresh, Remove, Submit, Wait, Write
+
+NOW, TIME = 1000.0, 1_800_000_000.0
+
+
+def pod(*, taken=True, phase="Pending", deleted=None, grace=30, status=None):
+    metadata = {"namespace": "ns", "name": "p", "uid": "u1", "annotations": {}}
+    if taken:
+        metadata["annotations"] = {names.REMOTE_JOB: "site/7"}
+    if deleted is not None:
+        metadata |= {"deletionTimestamp": rfc3339(TIME + deleted), "deletionGracePeriodSeconds": grace}
+    spec = {"nodeName": "site", "restartPolicy": "Never", "containers": [{"name": "main", "image": "i"}]}
+    spec["terminationGracePeriodSeconds"] = 20
+    return {"metadata": metadata, "spec": spec, "status": status or {"phase": phase}}
+
+
+def job(phase="running", **values):
+    if phase == "running":
+        values.setdefault("containers", [ContainerState(name="main", state="running", started=True, started_at=TIME)])
+    if phase == "ended":
+        over = ContainerState(name="main", state="terminated", ended=Ended(exit_code=0))
+        values = {"containers": [over], "outcome": "Succeeded", **values}
+    return JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase=phase, **values)
+
+
+def pool(*, complete=900.0, synced=True, buildable=True, led_since=500.0):
+    return PoolView("site", synced, complete, buildable, led_since, "10.0.0.1")
+
+
+def look(the_pod, the_job=None, entry=None, the_pool=None, now=NOW):
+    return decide.decide(decide.View(the_pod, the_job, entry or Entry(), the_pool or pool(), now, TIME + now - NOW))
+
+
+def written(the_pod, the_job):
+    """The pod after what was decided for it was written."""
+    action = look(the_pod, the_job)
+    annotations = dict(the_pod["metadata"]["annotations"])
+    if action.job_id:
+        annotations[names.REMOTE_JOB] = action.job_id
+    return {**the_pod, "metadata": {**the_pod["metadata"], "annotations": annotations}, "status": action.status}
+
+
+# --- submit -----------------------------------------------------------------------------------------------------------
+def test_a_bound_pod_is_given_to_its_site():
+    the_pod = pod(taken=False)
+    assert look(the_pod) == Submit(the_pod)
+
+
+@pytest.mark.parametrize(
+    "the_pool",
+    [pool(complete=None), pool(buildable=False), pool(synced=False)],
+    ids=["no snapshot", "no config", "no list"],
+)
+def test_nothing_is_submitted_before_both_sides_are_known(the_pool):
+    assert look(pod(taken=False), the_pool=the_pool) is None
+
+
+def test_a_job_that_is_there_is_not_asked_for_again():
+    action = look(pod(taken=False), job("queued"))
+    assert isinstance(action, Write)
+    assert action.job_id == "site/7"
+    assert action.status["phase"] == "Pending"
+
+
+@pytest.mark.parametrize("the_pod", [pod(taken=False, deleted=30), pod(taken=False, phase="Failed")])
+def test_what_is_over_is_not_submitted(the_pod):
+    assert not isinstance(look(the_pod), Submit)
+
+
+def test_an_unknown_outcome_is_looked_up_before_anything_else():
+    the_pod, entry = pod(taken=False), Entry(sent_until=NOW + 20)
+    assert look(the_pod, entry=entry) == Look(the_pod)
+    entry.nothing = 1  # but the request may still be on its way
+    assert look(the_pod, entry=entry) == Wait(20)
+    assert look(the_pod, entry=entry, now=NOW + 21) == Submit(the_pod)
+
+
+def test_a_failure_is_followed_by_a_pause():
+    the_pod = pod(taken=False)
+    assert look(the_pod, entry=Entry(not_before=NOW + 3)) == Wait(3)
+    assert look(the_pod, entry=Entry(not_before=NOW)) == Submit(the_pod)
+
+
+# --- while it runs ----------------------------------------------------------------------------------------------------
+def test_a_pod_that_shows_its_jobs_state_is_left_alone():
+    the_pod = written(pod(taken=False), job())
+    assert look(the_pod, job()) is None
+    assert look(the_pod, job("unknown")) is None
+
+
+def test_a_change_is_written():
+    the_pod = written(pod(taken=False), job("queued"))
+    action = look(the_pod, job())
+    assert isinstance(action, Write)
+    assert action.job_id is None
+    assert action.status["phase"] == "Running"
+
+
+def test_why_a_job_waits_is_not_written_all_the_time():
+    the_pod = written(pod(taken=False), job("queued", reason="Priority"))
+    news = job("queued", reason="Resources")
+    assert look(the_pod, news, Entry(written_at=NOW - 5)) == Wait(10)
+    assert isinstance(look(the_pod, news, Entry(written_at=NOW - 16)), Write)
+
+
+def test_tokens_are_renewed_while_it_runs():
+    the_pod = written(pod(taken=False), job())
+    assert look(the_pod, job(), Entry(refresh_at=NOW - 1)) == Refresh(the_pod)
+    assert look(the_pod, job(), Entry(refresh_at=NOW + 60)) == Wait(60)
+    assert look(written(the_pod, job("ended")), job("ended"), Entry(refresh_at=NOW - 1)) is None
+
+
+# --- lost -------------------------------------------------------------------------------------------------------------
+def test_a_job_is_lost_only_when_the_site_has_said_so_twice():
+    the_pod, entry = pod(), Entry()
+    assert look(the_pod, entry=entry, the_pool=pool(complete=None)) is None
+    assert look(the_pod, entry=entry) == Look(the_pod)
+    entry.nothing, entry.nothing_at = 1, NOW - 1
+    assert isinstance(look(the_pod, entry=entry), Wait)
+    entry.nothing_at = NOW - 6
+    assert look(the_pod, entry=entry) == Look(the_pod)
+    entry.nothing = 2
+    action = look(the_pod, entry=entry)
+    assert isinstance(action, Fail)
+    assert action.reason == "JobLost"
+
+
+def test_a_direct_answer_stands_until_a_snapshot_from_after_it():
+    the_pod = written(pod(taken=False), job("queued"))
+    entry = Entry(answer=job("queued"), answered_at=950)
+    assert look(the_pod, entry=entry, the_pool=pool(complete=940)) is None
+    assert look(the_pod, entry=entry, the_pool=pool(complete=960)) == Look(the_pod)
+
+
+# --- deletion ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("deleted", "grace", "left"), [(30, 30, 30), (12, 30, 12), (-5, 30, 0), (500, 30, 30), (0, 0, 0)]
+)
+def test_a_deleted_pods_job_is_ended_within_what_is_left_of_its_grace(deleted, grace, left):
+    the_pod = pod(deleted=deleted, grace=grace)
+    assert look(the_pod, job()) == Cancel(the_pod, left)
+
+
+def test_the_site_is_told_again_until_it_confirms():
+    the_pod = written(pod(), job())
+    the_pod["metadata"] |= pod(deleted=30)["metadata"]
+    stamp = the_pod["metadata"]["deletionTimestamp"]
+    told = Entry(cancelled=stamp, cancelled_at=NOW - 4)
+    assert look(the_pod, job(), told) == Wait(6)
+    assert isinstance(look(the_pod, job(), told, now=NOW + 7), Cancel)
+    # somebody has shortened the grace period
+    told.cancelled = "2026-01-01T00:00:00Z"
+    assert isinstance(look(the_pod, job(), told), Cancel)
+
+
+def test_what_ends_meanwhile_is_shown():
+    the_pod = written(pod(taken=False), job())
+    the_pod["metadata"] |= pod(deleted=30)["metadata"]
+    told = Entry(cancelled=the_pod["metadata"]["deletionTimestamp"], cancelled_at=NOW)
+    stopping = job(containers=[ContainerState(name="main", state="terminated", ended=Ended(exit_code=143))])
+    assert isinstance(look(the_pod, stopping, told), Write)
+
+
+def test_a_deleted_pod_goes_when_its_job_has_ended():
+    the_pod = pod(deleted=30)
+    action = look(the_pod, job("ended", outcome="Failed", reason="Deleted"))
+    assert isinstance(action, Remove)
+    assert action.status["phase"] == "Failed"
+
+
+def test_a_deleted_pod_goes_when_the_site_holds_nothing():
+    the_pod = pod(deleted=30)
+    assert isinstance(look(the_pod), Cancel)  # the view may be wrong: the site is asked
+    action = look(the_pod, entry=Entry(nothing=1))
+    assert isinstance(action, Remove)
+    assert action.status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
+
+
+def test_9_5_a_deletion_while_the_site_is_down_is_not_lost():
+    the_pod = pod(deleted=-3600)
+    for the_pool in (pool(complete=None), pool(complete=900)):
+        assert isinstance(look(the_pod, the_pool=the_pool), Cancel)
+        assert look(the_pod, entry=Entry(not_before=NOW + 30), the_pool=the_pool) == Wait(30)
+
+
+def test_a_pod_that_was_never_submitted_goes_at_once():
+    the_pod = pod(taken=False, deleted=30)
+    assert isinstance(look(the_pod), Remove)
+    # an earlier leader may have sent it
+    assert isinstance(look(the_pod, the_pool=pool(complete=400)), Cancel)
+    assert isinstance(look(the_pod, the_pool=pool(complete=None)), Cancel)
+    # or this one, and nobody knows whether it arrived
+    assert isinstance(look(the_pod, entry=Entry(sent_until=NOW + 5, nothing=1)), Cancel)
+    assert isinstance(look(the_pod, entry=Entry(sent_until=NOW - 5, nothing=1)), Remove)
+
+
+def test_a_pod_that_was_removed_and_is_held_by_a_finalizer_is_left_alone():
+    assert look(pod(phase="Failed", deleted=0, grace=0), job("ended")) is None
+
+
+def test_a_finished_pod_that_was_being_deleted_is_removed():
+    assert isinstance(look(pod(phase="Failed", deleted=30), job("ended")), Remove)
+    assert look(pod(phase="Failed", deleted=30), the_pool=pool(complete=None)) is None
+
+
+@pytest.mark.parametrize("phase", ["queued", "running"])
+def test_a_pod_that_somebody_else_ended_ends_its_job(phase):
+    the_pod = pod(phase="Failed")
+    assert look(the_pod, job(phase)) == Cancel(the_pod, 20)
+    assert isinstance(look(the_pod, job(phase), Entry(cancelled="over", cancelled_at=NOW - 1)), Wait)
+
+
+def test_a_finished_pod_keeps_its_folder_at_the_site_for_its_logs():
+    assert look(pod(phase="Succeeded"), job("ended")) is None
+
+
+# --- jobs without pods ------------------------------------------------------------------------------------------------
+def test_a_job_without_a_pod_is_an_orphan():
+    for phase in ("queued", "running", "ended", "unknown"):
+        assert look(None, job(phase)) == Orphan(job(phase))
+
+
+def test_no_job_is_an_orphan_before_all_pods_are_known():
+    assert look(None, job(), the_pool=pool(synced=False)) is None
+
+
+def test_an_orphan_is_told_again_until_it_has_ended():
+    assert isinstance(look(None, job(), Entry(cancelled="orphan", cancelled_at=NOW - 1)), Wait)
+    assert isinstance(look(None, job(), Entry(cancelled="orphan", cancelled_at=NOW - 11)), Orphan)
+    assert isinstance(look(None, job("ended"), Entry(cancelled="orphan", cancelled_at=NOW - 1)), Orphan)
+
+
+def test_a_job_id_that_comes_late_is_written():
+    nameless = job("queued").model_copy(update={"job_id": ""})
+    the_pod = written(pod(taken=False), nameless)
+    assert decide.remote_job(the_pod) == "site/u1"
+    assert look(the_pod, nameless) is None
+    assert look(the_pod, job("queued")).job_id == "site/7"
+    assert look(written(the_pod, job("queued")), nameless, Entry(written_at=NOW)) != Submit(the_pod)

@@ -1,0 +1,95 @@
+"""What a site says of itself is never taken on trust, and a bad value never spoils the rest."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.wire.messages import Announce
+from controllers.virtual import offer
+
+
+def announce(**values):
+    return Announce(pool="site", submitter="s", sequence=1, time=0, period=5, version="1", **values)
+
+
+def test_good_values_are_taken():
+    found = offer.check(
+        announce(
+            labels={"gpu": "a100", "example.com/rack": "", "kubernetes.io/arch": "arm64"},
+            taints=["gpu=yes:NoSchedule", "example.com/slow:PreferNoSchedule"],
+            capacity={"cpu": "128", "memory": "2Ti", "nvidia.com/gpu": "8", "ephemeral-storage": "1e12"},
+        )
+    )
+    assert found.problems == ()
+    assert found.labels == {"gpu": "a100", "example.com/rack": "", "kubernetes.io/arch": "arm64"}
+    assert found.taints == (
+        {"key": "gpu", "value": "yes", "effect": "NoSchedule"},
+        {"key": "example.com/slow", "value": "", "effect": "PreferNoSchedule"},
+    )
+    assert found.capacity == {
+        "pods": "10000",
+        "cpu": "128",
+        "memory": "2Ti",
+        "nvidia.com/gpu": "8",
+        "ephemeral-storage": "1e12",
+    }
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "bridge.vk.io/pool", "virtual-node.interlink/type", "kubernetes.io/hostname", "kubernetes.io/os",
+        "node-role.kubernetes.io/control-plane", "node-restriction.kubernetes.io/x", "slinky.slurm.net/slurm-nodename",
+        "pool.vk.io", "has space", "a/b/c", "", "-x", "x" * 64, "UPPER.example/x",
+    ],
+)  # fmt: skip
+def test_a_label_that_a_site_must_not_set_is_left_out_and_named(key):
+    found = offer.check(announce(labels={key: "v", "good": "1"}))
+    assert found.labels == {"good": "1"}
+    assert len(found.problems) == 1
+    assert repr(key) in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gpu=yes", "gpu=yes:Never", ":NoSchedule", "=x:NoSchedule", "a b=c:NoSchedule", "k=v v:NoSchedule", "",
+        "pool.vk.io=other:NoSchedule", "virtual-node.interlink/no-schedule=false:NoSchedule",
+        "node.kubernetes.io/not-ready:NoExecute", "slinky.slurm.net/managed-node=x:NoExecute",
+    ],
+)  # fmt: skip
+def test_a_taint_that_a_site_must_not_set_is_left_out_and_named(text):
+    found = offer.check(announce(taints=[text, "good=1:NoSchedule"]))
+    assert [taint["key"] for taint in found.taints] == ["good"]
+    assert len(found.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cpu", "many"), ("cpu", "-1"), ("cpu", "0.0001"), ("memory", "1.5"), ("memory", "9Ei999"), ("pods", "1e99"),
+        ("gpu", "1"), ("nvidia.com/gpu", "0.5"), ("kubernetes.io/thing", "1"), ("a b/c", "1"), ("cpu", "1 2"),
+    ],
+)  # fmt: skip
+def test_a_bad_resource_is_left_out_and_named(name, text):
+    found = offer.check(announce(capacity={name: text, "example.com/good": "3"}))
+    assert found.capacity == {"pods": "10000", "example.com/good": "3"}
+    assert len(found.problems) == 1
+    assert repr(name) in found.problems[0]
+
+
+def test_too_much_is_cut():
+    found = offer.check(announce(labels={f"l{n}": "" for n in range(500)}))
+    assert len(found.labels) == offer.MOST
+    assert found.problems == ("more than 100 labels",)
+
+
+@given(
+    st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=4),
+    st.lists(st.text(max_size=30), max_size=4),
+    st.dictionaries(st.text(max_size=20), st.text(max_size=12), max_size=4),
+)
+def test_nothing_raises(labels, taints, capacity):
+    found = offer.check(announce(labels=labels, taints=taints, capacity=capacity))
+    assert found.capacity["pods"]
+    assert offer.from_json(offer.as_json(found))[0] == set(found.labels)

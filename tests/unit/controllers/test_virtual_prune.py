@@ -1,0 +1,55 @@
+"""All of a pod until the site has it, then no more than its status needs."""
+
+import json
+
+from bridge import names
+from bridge.script import references
+from bridge.wire.messages import ContainerState, JobStatus
+from controllers.virtual import status as statuses
+from controllers.virtual.prune import prune
+
+
+def pod(annotations=None, phase="Pending"):
+    token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}
+    ca = {"configMap": {"name": "kube-root-ca.crt"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": "ns",
+            "name": "p",
+            "uid": "u",
+            "annotations": annotations or {},
+            "labels": {"a": "b"},
+        },
+        "spec": {
+            "nodeName": "site",
+            "restartPolicy": "OnFailure",
+            "serviceAccountName": "sa",
+            "containers": [{"name": "main", "image": "i", "env": [{"name": "SECRET", "value": "x" * 9000}]}],
+            "volumes": [
+                {"name": "t", "projected": {"defaultMode": 420, "sources": [token, ca]}},
+                {"name": "e", "emptyDir": {}},
+            ],
+        },
+        "status": {"phase": phase},
+    }
+
+
+def test_a_pod_that_is_to_be_submitted_is_whole():
+    assert prune(pod({"other": "x"})) == pod({"other": "x"})
+
+
+def test_a_pod_at_its_site_is_small_and_still_enough():
+    small = prune(pod({names.REMOTE_JOB: "site/7", "other": "x"}))
+    assert len(json.dumps(small)) < 700
+    assert small["metadata"]["annotations"] == {names.REMOTE_JOB: "site/7"}
+    job = JobStatus(job="u", namespace="ns", name="p", phase="running", containers=[ContainerState(name="main")])
+    whole = pod({names.REMOTE_JOB: "site/7"})
+    assert statuses.pod_status(small, job, "10.0.0.1", 1e9) == statuses.pod_status(whole, job, "10.0.0.1", 1e9)
+    assert references.needed(small).tokens == references.needed(whole).tokens
+    assert prune(small) == small
+
+
+def test_a_pod_that_ended_without_a_job_is_small():
+    assert "labels" not in prune(pod(phase="Failed"))["metadata"]
