@@ -1,0 +1,120 @@
+"""Everything killed and stopped at random while 200 pods run on two sites: none lost, run twice or left behind.
+
+The hub, the submitters and nats-server are killed by SIGKILL; the site's slurmctld is ended by SIGTERM, and all of
+them are stopped for a while.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+
+import pytest
+
+from cluster import Cluster
+from cluster.pods import PoolWorld
+from cluster.pools import NAMESPACE
+from cluster.world import until
+
+pytestmark = pytest.mark.real
+PODS = 200
+SITES = ("slurm-site", "local-site")
+VICTIMS = ("podbridge", "nats-server", "slurm-site-submitter", "local-site-submitter", "slurm-site-slurmctld")
+LONGEST_PAUSE = 4.0
+MARK = "echo ran >>$HOME/marks/$NAME; sleep {seconds}; echo over"
+
+
+@pytest.fixture
+def world(state_folder):
+    with Cluster(state_folder / "chaos-pools", slurm=None, pools=list(SITES), nodes=1) as cluster:
+        cluster.start_submitters()
+        cluster.start_podbridge()
+        world = PoolWorld(cluster)
+        for pool in SITES:
+            world.ready(pool)
+        yield world
+
+
+def create(world, number):
+    name = f"c{number}"
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "command": ["sh", "-c", MARK.format(seconds=number % 20)],
+        "env": [{"name": "NAME", "value": name}],
+        "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}},
+    }
+    return world.create_pod({"containers": [container], "restartPolicy": "Never"}, SITES[number % 2], name)
+
+
+def hurt(world, chance):
+    """Kill a daemon, or stop it for a while, and bring it back."""
+    victim = chance.choice(VICTIMS)
+    site = next((site for site in SITES if victim == f"{site}-submitter"), None)
+    if chance.random() < 0.4:
+        world.cluster.kill(victim, signal.SIGSTOP)
+        time.sleep(chance.uniform(0.2, LONGEST_PAUSE))
+        world.cluster.kill(victim, signal.SIGCONT)
+        return f"{victim} stopped"
+    if victim.endswith("slurmctld"):
+        # killed by force, it forgets what it was told in its last five seconds, and kills jobs that it can't remember
+        world.cluster.stop_daemon(victim)
+    else:
+        world.cluster.kill(victim)
+    time.sleep(chance.uniform(0, LONGEST_PAUSE / 2))
+    if victim == "podbridge":
+        world.cluster.start_podbridge()
+    elif site:
+        world.cluster.start_submitter(site)
+    else:
+        world.cluster.start_daemon(victim)
+    return f"{victim} killed"
+
+
+def runs(world):
+    """How often each pod's script ran, by name."""
+    counts = {}
+    for site in SITES:
+        text = world.cluster.sites[site].run("sh", "-c", "cd $HOME/marks 2>/dev/null && wc -l * || true")
+        for line in text.splitlines():
+            count, _, name = line.strip().partition(" ")
+            if name != "total":
+                counts[name] = counts.get(name, 0) + int(count)
+    return counts
+
+
+def test_two_hundred_pods_survive_everything(world, capsys):
+    seed = random.randrange(1_000_000)
+    chance = random.Random(seed)
+    for site in SITES:
+        world.cluster.sites[site].run("sh", "-c", "mkdir -p $HOME/marks")
+    pods = [create(world, number) for number in range(PODS // 2)]
+    hurts = []
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        hurts.append(hurt(world, chance))
+        if len(pods) < PODS:
+            pods += [create(world, number) for number in range(len(pods), min(PODS, len(pods) + 20))]
+        time.sleep(chance.uniform(0.5, 3))
+    pods += [create(world, number) for number in range(len(pods), PODS)]
+
+    def over():
+        phases = [pod["status"].get("phase") for pod in world.pods(NAMESPACE)]
+        return len(phases) == PODS and all(phase in ("Succeeded", "Failed") for phase in phases)
+
+    until("all pods over", over, 240, 1.0)
+    found = {pod["metadata"]["name"]: pod["status"] for pod in world.pods(NAMESPACE)}
+    ran = runs(world)
+    lost = [name for name, status in found.items() if status["phase"] != "Succeeded"]
+    twice = [name for name, count in ran.items() if count > 1]
+    never = [name for name in found if name not in ran]
+    world.clear()
+    left = [uid for site in SITES for uid in world.jobs_at(site)]
+    with capsys.disabled():
+        print(f"\nchaos on pools, seed {seed}: {len(hurts)} kills and stops, {PODS} pods: ", end="")
+        print(f"{len(lost)} lost, {len(twice)} run twice, {len(never)} never run, {len(left)} left behind")
+    assert not lost, {name: found[name] for name in lost[:3]}
+    assert not twice
+    assert not never
+    assert not left

@@ -1,0 +1,31 @@
+"""One cluster with every kind of site, and podbridge on it; two versions of Slurm at the sites."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster import Cluster
+from cluster.pods import PoolWorld
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+SITES = ("slurm-site", "local-site", "condor-site", "apptainer-site")
+
+
+@pytest.fixture(scope="package")
+def pools_world(state_folder):
+    """A cluster with a colocated Slurm and all sites, their submitters, and podbridge."""
+    with Cluster(state_folder / "pools", slurm="26.05", nodes=2, pools=list(SITES), audit=True) as cluster:
+        cluster.start_submitters()
+        cluster.start_podbridge()
+        world = PoolWorld(cluster)
+        for pool in SITES:
+            world.ready(pool)
+        yield world
+
+
+@pytest.fixture(scope="module", params=SITES)
+def pool(request):
+    """Each site, by the name of its pool."""
+    return request.param

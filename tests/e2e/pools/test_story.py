@@ -1,0 +1,131 @@
+"""What users and administrators see of pools, on real systems: one scene after the other."""
+
+import signal
+import time
+
+import pytest
+import requests
+
+from bridge.workload import quantity
+from cluster.pools import NAMESPACE
+from cluster.world import until
+
+pytestmark = pytest.mark.real
+TAINTS = {"virtual-node.interlink/no-schedule": "true"}
+
+
+class TestNodes:
+    def test_each_pool_has_a_virtual_node_with_what_the_site_offers(self, pools_world, pool):
+        node = pools_world.ready(pool)
+        assert {t["key"]: t.get("value") for t in node["spec"]["taints"]} == {**TAINTS, "pool.vk.io": pool}
+        assert node["metadata"]["labels"]["bridge.vk.io/pool"] == pool
+        offered = node["status"]["allocatable"]
+        assert all(quantity.parse(offered[name]) > 0 for name in ("cpu", "memory", "pods"))
+
+    def test_a_silent_site_is_not_ready_and_says_its_last_words(self, pools_world):
+        pool = "local-site"
+        pools_world.cluster.kill("local-site-submitter", signal.SIGSTOP)
+        try:
+            until("not ready", lambda: pools_world.readiness(pool).get("status") == "False", 60)
+            assert "last heard" in pools_world.readiness(pool)["message"]
+            waiting = pools_world.run("echo late", pool)
+            until("told", lambda: "SiteSilent" in pools_world.condition(waiting, "PodScheduled").get("message", ""))
+        finally:
+            pools_world.cluster.kill("local-site-submitter", signal.SIGCONT)
+        pools_world.ready(pool)
+        assert pools_world.ended(waiting)["status"]["phase"] == "Succeeded"
+
+
+class TestPods:
+    def test_a_pod_runs_and_its_end_is_on_it(self, pools_world, pool):
+        pod = pools_world.run("echo hello; exit 7", pool)
+        found = pools_world.ended(pod)
+        assert found["spec"]["nodeName"] == pool
+        assert pools_world.remote_job(found).startswith(f"{pool}/")
+        ended = found["status"]["containerStatuses"][0]["state"]["terminated"]
+        assert (ended["exitCode"], ended["reason"]) == (7, "Error")
+        assert "hello" in pools_world.logs(pod)
+
+    def test_a_job_is_spread_over_the_pools_that_its_namespace_opens(self, pools_world):
+        container = {"name": "main", "image": "busybox", "command": ["sh", "-c", "echo done"]}
+        template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+        path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+        spec = {"parallelism": 12, "completions": 12, "template": template}
+        pools_world.api("POST", path, {"metadata": {"name": "spread"}, "spec": spec})
+        until("complete", lambda: pools_world.api("GET", f"{path}/spread")["status"].get("succeeded") == 12, 90)
+        pods = pools_world.pods(NAMESPACE, "job-name=spread")
+        assert all(pools_world.remote_job(pod) for pod in pods)
+
+    def test_logs_with_every_option(self, pools_world, pool):
+        pod = pools_world.run("for i in 1 2 3 4 5; do echo line $i; sleep 1; done", pool)
+        pools_world.running(pod)
+        follow = pools_world.follow(pod)
+        assert follow.communicate(timeout=30)[0] == "".join(f"line {n}\n" for n in range(1, 6))
+        pools_world.ended(pod)
+        assert pools_world.logs(pod, "--tail=2") == "line 4\nline 5\n"
+        assert pools_world.logs(pod, "--tail=0") == ""
+        assert pools_world.logs(pod, "--limit-bytes=6") == "line 1"
+        stamped = pools_world.logs(pod, "--timestamps").splitlines()
+        assert [line.split(" ", 1)[1] for line in stamped] == [f"line {n}" for n in range(1, 6)]
+        assert stamped == sorted(stamped)
+        assert pools_world.logs(pod, "--since=1h").count("\n") == 5
+        time.sleep(3)
+        assert pools_world.logs(pod, "--since=1s") == ""
+        assert "previous terminated container" in pools_world.logs(pod, "--previous", check=False)
+
+    def test_exec_and_port_forward_are_refused_with_a_reason(self, pools_world):
+        pod = pools_world.run("sleep 20", "local-site", terminationGracePeriodSeconds=1)
+        pools_world.running(pod)
+        said = pools_world.cluster.kubectl("exec", pod["metadata"]["name"], "-n", NAMESPACE, "--", "id", check=False)
+        assert "not possible" in said
+        pools_world.delete(pod)
+        pools_world.gone(pod)
+
+    def test_a_pod_deleted_while_it_waits_leaves_nothing(self, pools_world, pool):
+        pod = pools_world.run("sleep 60", pool, terminationGracePeriodSeconds=1)
+        pools_world.taken(pod)
+        pools_world.delete(pod)
+        pools_world.gone(pod)
+        until("nothing at the site", lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool))
+
+    def test_a_pod_deleted_by_force_leaves_nothing(self, pools_world, pool):
+        pod = pools_world.run("sleep 60", pool, terminationGracePeriodSeconds=1)
+        pools_world.running(pod)
+        pools_world.delete(pod, 0)
+        assert pools_world.get(pod) is None
+        until("nothing at the site", lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool), 60)
+
+    def test_a_pod_of_the_same_name_is_another_pod(self, pools_world, pool):
+        first = pools_world.run("echo first; sleep 60", pool, name=f"same-{pool}", terminationGracePeriodSeconds=1)
+        pools_world.running(first)
+        pools_world.delete(first, 0)
+        second = pools_world.run("echo second", pool, name=f"same-{pool}")
+        pools_world.ended(second)
+        assert pools_world.logs(second) == "second\n"
+
+    def test_deletion_waits_for_a_site_that_is_down_and_is_carried_out_when_it_is_back(self, pools_world):
+        pool = "local-site"
+        pod = pools_world.run("sleep 300", pool, terminationGracePeriodSeconds=1)
+        pools_world.running(pod)
+        pools_world.cluster.stop_submitter(pool)
+        pools_world.delete(pod)
+        time.sleep(5)
+        assert pools_world.get(pod) is not None, "forgotten while the site was down"
+        pools_world.cluster.start_submitter(pool)
+        pools_world.gone(pod, 60)
+        until("nothing at the site", lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool))
+
+    def test_both_sides_allowed(self, pools_world):
+        local = pools_world.run("sleep 1", "local,local-site", name="either-local")
+        remote = pools_world.run("sleep 1", "local-site,local", name="either-remote")
+        assert pools_world.bound(local)["spec"]["nodeName"].startswith("node-")
+        assert pools_world.bound(remote)["spec"]["nodeName"] == "local-site"
+        for pod in (local, remote):
+            pools_world.delete(pod, 0)
+
+
+class TestKubelet:
+    def test_an_unauthenticated_client_gets_nothing(self, pools_world):
+        port = pools_world.cluster.podbridge_port("kubelet")
+        answer = requests.get(f"https://127.0.0.1:{port}/pods", verify=False, timeout=5)
+        assert answer.status_code == 401
