@@ -1,0 +1,180 @@
+"""A pool in memory: a site that does as it is told, is silent, loses its memory, or answers too late."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
+from bridge.script.buildconfig import BuildConfig
+from bridge.wire.messages import Announce, ContainerState, Ended, File, JobStatus, Logs, Submit
+
+
+class FakePool:
+    """One pool; implements the port. Everything it was asked is in ``asked``."""
+
+    def __init__(self, name: str, **announced: Any) -> None:
+        self.name = name
+        self.asked: list[tuple[str, str]] = []
+        self.submits: dict[str, Submit] = {}
+        self.site: dict[str, JobStatus] = {}
+        self.refreshed: dict[str, Sequence[File]] = {}
+        self.problem: SiteError | None = None
+        """What every request answers."""
+        self.swallow = False
+        """Whether answers to submits get lost, after the job was taken."""
+        self.obeys = True
+        """Whether a cancelled job ends at once."""
+        self.heard: tuple[Announce, float] | None = None
+        self.complete: float | None = time.monotonic()
+        self.config: BuildConfig | None = BuildConfig.model_validate({"runtime": {"kind": "none"}})
+        self._view: dict[str, JobStatus] = {}
+        self._subscribers: list[Callable[[str], None]] = []
+        self._lock = threading.RLock()
+        self.announce(**announced)
+
+    # --- the port -----------------------------------------------------------------------------------------------------
+    def announced(self) -> tuple[Announce, float] | None:
+        return self.heard
+
+    def buildconfig(self) -> BuildConfig | None:
+        return self.config
+
+    def submit(self, job: str, submit: Submit) -> JobStatus:
+        with self._lock:
+            self._ask("submit", job)
+            if job not in self.site:
+                self.submits[job] = submit
+                number = str(len(self.submits))
+                self.site[job] = JobStatus(
+                    job=job, namespace=submit.namespace, name=submit.name, job_id=number, phase="queued"
+                )
+            if self.swallow:
+                raise SiteUnknownOutcomeError("no answer in time")
+            self._seen(job)
+            return self.site[job]
+
+    def cancel(self, job: str, grace: float, *, forget: bool = False) -> JobStatus | None:
+        with self._lock:
+            self._ask("forget" if forget else "cancel", job)
+            if job in self.site and self.site[job].phase != "ended" and self.obeys:
+                self.end(job, 143, reason="Deleted")
+            if forget:
+                self.site.pop(job, None)
+            self._seen(job)
+            return self.site.get(job)
+
+    def status(self, job: str) -> JobStatus | None:
+        with self._lock:
+            self._ask("status", job)
+            self._seen(job)
+            return self.site.get(job)
+
+    def jobs(self) -> dict[str, JobStatus]:
+        return dict(self._view) if self.complete is not None else {}
+
+    def complete_at(self) -> float | None:
+        return self.complete
+
+    def logs(self, job: str, options: Logs) -> Iterator[bytes]:
+        raise NotImplementedError
+
+    def refresh(self, job: str, files: Sequence[File]) -> None:
+        self._ask("refresh", job)
+        self.refreshed[job] = files
+
+    def subscribe(self, changed: Callable[[str], None]) -> None:
+        self._subscribers.append(changed)
+
+    # --- what happens at the site -------------------------------------------------------------------------------------
+    def announce(self, **values: Any) -> None:
+        base = {"submitter": "s", "sequence": 0, "time": time.time(), "period": 1, "version": "1"}
+        capacity = {"cpu": "64", "memory": "256Gi"}
+        announce = Announce.model_validate({"pool": self.name, "capacity": capacity, **base, **values})
+        self.heard = (announce, time.monotonic())
+        self.tell("")
+
+    def set(self, job: str, *, told: bool = True, **changes: Any) -> None:
+        with self._lock:
+            self.site[job] = self.site[job].model_copy(update=changes)
+            if told:
+                self._seen(job)
+
+    def run(self, job: str, *containers: str) -> None:
+        names = containers or ("main",)
+        now = time.time()
+        states = [ContainerState(name=n, state="running", started=True, ready=True, started_at=now) for n in names]
+        self.set(job, phase="running", started_at=now, host="cn1", containers=states)
+
+    def end(self, job: str, code: int = 0, *containers: str, **changes: Any) -> None:
+        now = time.time()
+        over = Ended(exit_code=code, started_at=now, finished_at=now)
+        states = [ContainerState(name=n, state="terminated", ended=over) for n in containers or ("main",)]
+        outcome = "Failed" if code else "Succeeded"
+        self.set(job, **{"phase": "ended", "outcome": outcome, "ended_at": now, "containers": states, **changes})
+
+    def snapshot(self) -> None:
+        """A complete snapshot: the view is what the site has."""
+        with self._lock:
+            changed = {*self._view, *self.site}
+            self.complete = time.monotonic()
+            self._view = dict(self.site)
+        for job in changed:
+            self.tell(job)
+        self.tell("")
+
+    def lose(self, job: str) -> None:
+        """The site loses a job, and its folder."""
+        self.site.pop(job, None)
+        self._view.pop(job, None)
+
+    def tell(self, job: str) -> None:
+        for subscriber in self._subscribers:
+            subscriber(job)
+
+    def _seen(self, job: str) -> None:
+        before = self._view.get(job)
+        if job in self.site:
+            self._view[job] = self.site[job]
+        else:
+            self._view.pop(job, None)
+        if self._view.get(job) != before:
+            self.tell(job)
+
+    def _ask(self, what: str, job: str) -> None:
+        self.asked.append((what, job))
+        if self.problem is not None:
+            raise self.problem
+
+    def count(self, what: str, job: str | None = None) -> int:
+        return sum(1 for kind, uid in self.asked if kind == what and job in (None, uid))
+
+    def down(self) -> None:
+        self.problem = SiteDownError("nobody listens")
+
+
+class FakePools:
+    """Where pools come from."""
+
+    def __init__(self, *pools: FakePool) -> None:
+        self._pools: dict[str, FakePool] = {}
+        self._subscribers: list[Callable[[str, str], None]] = []
+        for pool in pools:
+            self.add(pool)
+
+    def add(self, pool: FakePool) -> None:
+        self._pools[pool.name] = pool
+        pool.subscribe(lambda job: self._tell(pool.name, job))
+        self._tell(pool.name, "")
+
+    def pools(self) -> dict[str, FakePool]:
+        return dict(self._pools)
+
+    def subscribe(self, changed: Callable[[str, str], None]) -> None:
+        self._subscribers.append(changed)
+
+    def _tell(self, pool: str, job: str) -> None:
+        for subscriber in self._subscribers:
+            subscriber(pool, job)
