@@ -15,6 +15,7 @@ from bridge import (
 )
 from bridge.config import Config
 from bridge.slurm import states
+from bridge.workload import places
 from bridge.workload.annotations import KEYS
 
 TARGET = Path(__file__).parents[1] / "docs" / "reference.md"
@@ -48,6 +49,37 @@ REASONS = (
     ("Node, Event", "SlurmNodeResumed", "uncordoned because Slurm gives the node again"),
     ("Node, Event", "SlurmNodeDraining", "drained in Slurm because it is cordoned"),
     ("Node, Event", "SlurmNodeUndrained", "resumed in Slurm because it is uncordoned"),
+    ("Pod, Event", "BridgeSubmitted", "the site has the pod, as this job"),
+    ("Pod, Event", "BridgeQueued", "why the job waits at the site"),
+    ("Pod, Event", "BridgeStarted", "its first container runs at the site"),
+    ("Pod, Event", "BridgeWaiting", "a reference is missing, or the site does not answer; goes on by itself"),
+    ("Pod, Event", "BridgeRejected", "the pod can't run at the site; it failed, its status has the reason"),
+    ("Pod, Event", "BridgeCancelled", "the job at the site is being ended"),
+    ("Pod, Event", "BridgeFailed", "the pod failed at the site, for this reason"),
+    ("Pod, Event", "BridgeJobLost", "the site knows the job no more; the pod failed"),
+    ("Pod, status", "NotPossibleAtSite", "no script can be made of the pod there; the message names field and value"),
+    ("Pod, status", "WaitingForReference", "a ConfigMap, Secret or key is missing; goes on by itself"),
+    ("Pod, status", "JobLost", "the site itself said twice that it knows the job no more"),
+    ("Pod, status", "MessageTooLarge", "script, ConfigMaps and Secrets are together larger than NATS takes"),
+    ("Virtual node, `Ready`", "SiteReady", "the site is heard, and takes pods"),
+    ("Virtual node, `Ready=False`", "SiteProblem", "the submitter says why it can take nothing now"),
+    ("Virtual node, `Ready=False`", "SiteSilent", "nothing was heard; the message has the last words"),
+    ("Virtual node, `Ready=False`", "SiteLeft", "the submitter said that it stops"),
+    ("Node, Event", "PoolNameTaken", "a pool has the name of a node that is not podbridge's: it gets none"),
+)
+
+POOL_ANNOTATIONS = (
+    (names.POOLS, "pod or namespace", f"which pools, in order: {places.ALLOWED}"),
+    (names.FLAGS, "pod", "words for the submit command, where `limits.allow_user_flags` is true at the site"),
+    (names.FLAVOR, "pod", "one of the site's flavors"),
+    (names.PRE_EXEC, "pod", "a script that runs before the containers, where `limits.allow_pre_exec` is true"),
+    (names.MPI_FLAGS, "pod", "words for mpiexec before the command, where `limits.allow_runtime_options` is true"),
+    (names.SINGULARITY_MOUNTS, "pod", "`--bind` words for apptainer or singularity, where the same is true"),
+    (names.SINGULARITY_OPTIONS, "pod", "more of its options, likewise"),
+    (names.ENROOT_MOUNTS, "pod", "mounts for enroot, likewise"),
+    (names.ENROOT_OPTIONS, "pod", "more of its options, likewise"),
+    (names.IMAGE_ROOT, "pod", "put before image names that are no path and no URL"),
+    (names.JOB_WORKDIR, "pod", "where emptyDir volumes live, below one of `volumes.host_paths`"),
 )
 
 
@@ -105,6 +137,14 @@ def text() -> str:
         [f"`{names.MANAGED_TAINT}`", "taint of nodes", "value: the scheduler's name; effect NoExecute"],
         [f"`{names.SLURM_NODENAME_LABEL}`", "label on a node", "set it where Slurm's name of the node differs"],
         [f"`{names.SLURM_REASON}`", "annotation on a node", "the Slurm state that a cordon of podbridge's mirrors"],
+        [f"`{names.REMOTE_JOB}`", "annotation on the pod", "`<pool>/<job>`: the job at the site"],
+        [
+            f"`{names.POOL_TAINT}`",
+            "taint of a virtual node",
+            "value: the pool; effect NoSchedule; Kueue tolerates it for a pod",
+        ],
+        [f"`{names.VIRTUAL_TAINT}`", "taint of a virtual node", "value `true`; effect NoSchedule"],
+        [f"`{names.POOL_LABEL}`", "label of a virtual node", "the pool that it stands for"],
     ]
     parts = [
         "# Reference",
@@ -112,6 +152,9 @@ def text() -> str:
         "## Annotations of pods and their owners",
         "A pod's own annotation wins over its Job's (JobSet's, ...). Permissions: see [admission](admission.md).",
         annotations(),
+        "## Annotations for pools",
+        "How each is honoured: [scripts](scripts.md); what a site allows: [sites](sites.md).",
+        table(["annotation", "where", "meaning"], [[f"`{name}`", *rest] for name, *rest in POOL_ANNOTATIONS]),
         "## Names that podbridge writes or reads",
         table(["name", "where", "what"], own),
         "## Configuration",
