@@ -96,6 +96,11 @@ class NatsPool:
             self._gone(job, asked)
         return status
 
+    def job(self, job: str) -> JobStatus | None:
+        """Give one job of the view."""
+        with self._lock:
+            return self._view.jobs.get(job) if self._view.complete_at is not None else None
+
     def jobs(self) -> dict[str, JobStatus]:
         """Give the view of all jobs by UID, kept by events and snapshots. Empty before the first snapshot."""
         with self._lock:

@@ -32,6 +32,9 @@ class Pool(Protocol):
     def status(self, job: str) -> JobStatus | None:
         """Ask for one job; ``None``: the site holds nothing of it."""
 
+    def job(self, job: str) -> JobStatus | None:
+        """Give one job of the view (:meth:`jobs`)."""
+
     def jobs(self) -> dict[str, JobStatus]:
         """Give the view of all jobs by UID, kept by events and snapshots. Empty before the first snapshot."""
 

@@ -115,7 +115,7 @@ def make_app(sources: Sources, tokens: Tokens, access: Access, clock: Clock) -> 
         pool = found.pool
         if pool is None:
             raise AnswerError(502, f"pool {found.node} has not been heard of since podbridge started")
-        check_log(found.pod, pool.jobs().get(found.job), container, previous=options.previous)
+        check_log(found.pod, pool.job(found.job), container, previous=options.previous)
         body = _Log(pool, found.job, options)
         flask.request.environ.get(ON_HANG_UP, _nobody_hangs_up)(body.close)
         return flask.Response(body, content_type="text/plain; charset=utf-8")

@@ -132,7 +132,7 @@ class Lives:
             return  # each of these ends with the key in the queue again
         told = self._told.pop((name, uid), None)
         pod = record.cache.by_uid(uid)
-        job = record.pool.jobs().get(uid) if record.pool is not None else None
+        job = record.pool.job(uid) if record.pool is not None else None
         if pod is None and job is None:
             record.entries.pop(uid, None)
             return

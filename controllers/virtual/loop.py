@@ -93,11 +93,11 @@ class VirtualNodes(Loop):
         self._since = clock.monotonic()
         self._supervisor: Supervisor | None = None
 
-    def find(self, namespace: str, name: str) -> tuple[Mapping[str, Any], Pool] | None:
-        """Give a pod on a virtual node, and its pool."""
+    def find(self, namespace: str, name: str) -> tuple[Mapping[str, Any], Pool | None] | None:
+        """Give a pod on a virtual node, and its pool (``None``: not heard of since this process started)."""
         for record in list(self._records.values()):
             pod = record.cache.get(namespace, name)
-            if pod is not None and record.pool is not None and record.usable:
+            if pod is not None and record.usable:
                 return pod, record.pool
         return None
 

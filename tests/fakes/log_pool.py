@@ -87,6 +87,9 @@ class LogPool:
             return self.changed.wait_for(lambda: self.open == count, timeout)
 
     # --- the rest of a pool -------------------------------------------------------------------------------------------
+    def job(self, job: str) -> JobStatus | None:
+        return self.statuses.get(job)
+
     def jobs(self) -> dict[str, JobStatus]:
         return dict(self.statuses)
 

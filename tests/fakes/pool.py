@@ -72,6 +72,9 @@ class FakePool:
             self._seen(job)
             return self.site.get(job)
 
+    def job(self, job: str) -> JobStatus | None:
+        return self.jobs().get(job)
+
     def jobs(self) -> dict[str, JobStatus]:
         return dict(self._view) if self.complete is not None else {}
 
