@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -91,12 +92,13 @@ class Supervisor:
         self.stopping.set()
 
     def join(self, timeout: float) -> list[str]:
-        """Wait for the threads, ``timeout`` seconds at most each; gives the names of those still running."""
+        """Wait for the threads, ``timeout`` seconds in all; gives the names of those still running."""
         with self._lock:
             threads = list(self._threads)
+        end = time.monotonic() + timeout
         for thread in threads:
             if thread is not threading.current_thread():
-                thread.join(timeout)
+                thread.join(max(0.0, end - time.monotonic()))
         return [thread.name for thread in threads if thread.is_alive()]
 
     def wait(self, seconds: float) -> bool:

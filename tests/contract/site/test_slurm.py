@@ -199,7 +199,7 @@ def test_resources_are_measured(site: Any) -> None:
     job = uid()
     site.client.submit(job, submit("sleep 60", cpus=28, gpus=3, memory=2**30))
     site.wait(job, "running", 30)
-    until(lambda: site.announced[-1].free.get("nvidia.com/gpu") == "13", 15, str(site.announced[-1]))
+    until(lambda: [a for a in site.announced if a.free.get("nvidia.com/gpu") == "13"], 30, str(site.announced[-1:]))
     told = site.announced[-1]
     assert told.free["cpu"] == "228"
     assert told.capacity["cpu"] == "256"

@@ -12,6 +12,7 @@ from cluster.world import until
 
 pytestmark = pytest.mark.real
 NAMESPACE = "remote"
+CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 
 
 def manifest(case: Case, pool: str) -> dict:
@@ -47,9 +48,10 @@ def test_conformance(pools_world, pool, created, case):
         return
     assert status == 201, answer
     world = pools_world
-    if "create" in case.while_running:
+    late = case.while_running.get("create")
+    if late:
         until("the Event", lambda: world.events(answer, case.while_running["expect_event"]))
-        world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", case.while_running["create"])
+        world.api("POST", CONFIG_MAPS, late)
     if case.while_running.get("delete"):
         deleted_while_it_runs(world, pool, answer, case)
         return
@@ -61,6 +63,8 @@ def test_conformance(pools_world, pool, created, case):
         answer, "ended", lambda p: p["status"]["phase"] in ("Succeeded", "Failed"), case.timeout, NAMESPACE
     )
     judge(world, pool, found, case)
+    if late:  # the next site's pod is to wait, too
+        world.api("DELETE", f"{CONFIG_MAPS}/{late['metadata']['name']}")
 
 
 def judge(world, pool, found, case):
