@@ -240,7 +240,7 @@ class TestStory:
     def test_12_a_time_limit_ends_the_pod(self, limited, world):
         until("an Event", lambda: world.events(limited, "TimeLimit"), 150, 0.5)
         world.gone(limited)
-        assert not world.queue()
+        until("no job left", lambda: not world.queue())
 
     def test_13_a_node_that_fails_ends_its_pod(self, world):
         pod = world.create(stop="3")
