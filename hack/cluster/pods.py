@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from cluster import install
@@ -54,6 +55,13 @@ class PoolWorld(World):
         metadata = pod["metadata"]
         return self.cluster.kubectl("logs", metadata["name"], "-n", metadata["namespace"], *args, check=check)
 
+    def log_bytes(self, pod: Object, *args: str) -> bytes:
+        """Give the log byte by byte, as ``kubectl logs`` prints it."""
+        metadata = pod["metadata"]
+        own = [str(install.binaries()["kubectl"]), f"--kubeconfig={self.cluster.kubeconfig}"]
+        command = [*own, "logs", metadata["name"], "-n", metadata["namespace"], *args]
+        return subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=120).stdout
+
     def follow(self, pod: Object, *args: str) -> subprocess.Popen[str]:
         """Start ``kubectl logs -f`` on a pod; read what it printed with ``communicate``."""
         metadata = pod["metadata"]
@@ -76,6 +84,10 @@ class PoolWorld(World):
         """UIDs of the jobs whose folders a site keeps."""
         folder = self.cluster.sites[pool].work / "jobs"
         return sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+
+    def job_folder(self, pod: Object, pool: str) -> Path:
+        """The folder that a site keeps of a pod's job, whether it is there or not."""
+        return self.cluster.sites[pool].work / "jobs" / str(pod["metadata"]["uid"])
 
     def clear(self) -> None:
         """Delete every pod of the namespace, and wait until nothing is left on either side."""

@@ -1,0 +1,257 @@
+"""Who may read, say and spoil what: other users of a site's machine, other sites, and garbage from either side.
+
+What is said over NATS here is said by a bare client with real credentials: it keeps to no rules of ours.
+"""
+
+import asyncio
+import json
+import os
+import ssl
+import subprocess
+import time
+import zlib
+
+import nats
+import pytest
+
+from bridge.wire.envelope import pack, parse
+from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Reply, Request
+from bridge.wire.natsconf import INBOX
+from bridge.wire.subjects import ANY, Subjects
+from cluster.nats import PREFIX
+from cluster.world import until
+
+pytestmark = pytest.mark.real
+POOL, OTHER = "local-site", "slurm-site"
+NOBODY = 65534
+GARBAGE = {
+    "nothing": b"",
+    "bytes": bytes(range(256)) * 4,
+    "half of json": b'{"v":1,"pool":',
+    "no fields": b"{}",
+    "another version": b'{"v":2,"pool":"local-site","deadline":1e12}',
+    "a list": b"[1,2,3]",
+    "deep": b'{"a":' * 100_000,
+    "not a number": b'{"v":1,"pool":"local-site","deadline":NaN,"sequence":1e999}',
+    "cut off": zlib.compress(b'{"v":1}' * 1000)[:-20],
+    "a bomb": zlib.compress(b'{"v":1,"a":"' + b"a" * 80_000_000, 9),
+    "large": os.urandom(1) + b"x" * 7_900_000,
+}
+
+
+@pytest.fixture
+def world(pools_world):
+    """The world, without pods before and after."""
+    pools_world.clear()
+    yield pools_world
+    pools_world.clear()
+
+
+def speak(world, user, said, asked=(), listen=()):
+    """Connect as ``user``; publish, ask and listen. Give the answers, what was heard, and the server's complaints."""
+    answers, heard, complaints = [], [], []
+
+    async def complain(error):
+        complaints.append(str(error))
+
+    async def hear(message):
+        heard.append(message.subject)
+
+    async def talk():
+        server = world.cluster.nats
+        client = await nats.connect(
+            server.url,
+            tls=ssl.create_default_context(cafile=str(server.ca_file)),
+            nkeys_seed=str(server.seed(user)),
+            inbox_prefix=(INBOX if user == "hub" else "_INBOX").encode(),
+            error_cb=complain,
+        )
+        for subject in listen:
+            await client.subscribe(subject, cb=hear)
+        await client.flush(10)
+        for subject, data in said:
+            await client.publish(subject, data)
+            await client.flush(30)
+        for subject, data in asked:
+            answers.append((await client.request(subject, data, timeout=30)).data)
+        await asyncio.sleep(2 if listen else 0.2)
+        await client.close()
+
+    asyncio.run(talk())
+    return answers, heard, complaints
+
+
+def announcement(pool, **changes):
+    """What a site might say of itself."""
+    known = {"pool": pool, "submitter": "intruder", "sequence": 0, "time": time.time(), "period": 2, "version": "0"}
+    return Announce.model_construct(**{**known, "capacity": {"cpu": "100000", "memory": "1Pi"}, **changes})
+
+
+def an_end(pool, pod, number=1):
+    """An event that a pod's job has ended well."""
+    metadata = pod["metadata"]
+    named = {"job": metadata["uid"], "namespace": metadata["namespace"], "name": metadata["name"]}
+    status = JobStatus(**named, job_id="1", phase="ended", outcome="Succeeded")
+    return pack(Event(pool=pool, submitter="intruder", sequence=number, status=status))
+
+
+def as_user(uid, *argv):
+    """Run a program as a user without any group; give its exit code and what it printed."""
+    command = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *map(str, argv)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+class TestOtherUsers:
+    @pytest.mark.parametrize("who", ["nobody", "another site's user"])
+    def test_a_job_s_folder_is_closed_to_other_users(self, world, who):
+        site = world.cluster.sites[POOL]
+        uid = NOBODY if who == "nobody" else world.cluster.sites[OTHER].uid
+        word = f"between-us-{time.monotonic_ns()}"
+        container = {"name": "main", "image": "busybox", "command": ["sh", "-c", f"echo {word}; sleep 120"]}
+        container["env"] = [{"name": "WORD", "value": word}]
+        pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
+        world.running(pod)
+        folder = world.job_folder(pod, POOL)
+        until("the log", lambda: word in (folder / "logs" / "main.log").read_text())
+        files = [entry for entry in folder.rglob("*") if entry.is_file()]
+        assert {"job.sh", "job.json", "logs/main.log"} <= {str(file.relative_to(folder)) for file in files}
+        assert as_user(site.uid, "cat", folder / "job.sh")[0] == 0, "its own user can"
+        assert as_user(uid, "ls", site.folder)[0] == 0, "the way there is open"
+        for file in (*files, site.folder / "home" / "seed"):
+            code, text = as_user(uid, "cat", file)
+            assert code != 0
+            assert "Permission denied" in text
+        for place in (folder, site.work, site.work / "jobs", site.folder / "home"):
+            assert as_user(uid, "ls", place)[0] != 0
+        for file in (folder / "control" / "stop", site.work / "changed" / "x", site.work / "jobs" / "x"):
+            assert as_user(uid, "touch", file)[0] != 0
+        environments = [entry for entry in self.processes_of(site.uid) if word in self.environment(site.uid, entry)]
+        assert environments, "its own user can"
+        assert not [entry for entry in environments if word in self.environment(uid, entry)]
+        assert world.get(pod)["status"]["phase"] == "Running"
+
+    @staticmethod
+    def processes_of(uid):
+        """Pids of a user's processes."""
+        return subprocess.run(["pgrep", "-U", str(uid)], capture_output=True, text=True, check=False).stdout.split()
+
+    @staticmethod
+    def environment(uid, pid):
+        """Variables of a process, as a user sees them."""
+        return as_user(uid, "cat", f"/proc/{pid}/environ")[1]
+
+
+class TestForgery:
+    def test_nats_9_6_a_site_can_not_speak_or_listen_for_another(self, world):
+        victim = world.run("sleep 40; exit 6", OTHER)
+        world.running(victim, 60)
+        node = world.kube_node(OTHER)
+        other, own = Subjects(PREFIX, OTHER), Subjects(PREFIX, POOL)
+        forged = [
+            (other.announce, pack(announcement(OTHER))),
+            (other.buildconfig, pack(BuildConfigMessage(pool=OTHER, digest="x", config={}))),
+            (other.event, an_end(OTHER, victim)),
+            (other.cancel(victim["metadata"]["uid"]), pack(request(OTHER, victim["metadata"]["uid"]))),
+        ]
+        # what it may say, about what is not its own
+        forged += [(own.event, an_end(POOL, victim)), (own.event, an_end(OTHER, victim, 2))]
+        wanted = [*other.requests().values(), other.streams, Subjects(PREFIX, ANY).event, f"{INBOX}.>", ">"]
+        late = world.run("echo unheard", OTHER)
+        _, heard, complaints = speak(world, POOL, forged, listen=wanted)
+        assert not heard
+        denied = [text for text in complaints if "permissions violation" in text.lower()]
+        assert len(denied) >= len(wanted) + 4, complaints
+        assert world.ended(late, 60)["status"]["phase"] == "Succeeded"
+        assert world.get(victim)["status"]["phase"] == "Running"
+        assert world.kube_node(OTHER)["status"]["capacity"] == node["status"]["capacity"]
+        found = world.ended(victim, 90)
+        assert found["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 6
+
+    def test_nats_9_12_nonsense_from_one_site_stops_no_other(self, world):
+        before = {site: world.kube_node(site) for site in (POOL, OTHER)}
+        pid = world.cluster.pid("podbridge")
+        running = world.run("sleep 10; exit 3", OTHER)
+        own = Subjects(PREFIX, POOL)
+        labels = {"no value": "x" * 1000, "": "", "a/b/c": "-", "kubernetes.io/hostname": OTHER}
+        capacity = {"cpu": "many", "memory": "-5Gi", "": "1", "a b": "1", "pods": "1e999", "nvidia.com/gpu": "0.5"}
+        taints = ["nonsense", "=:", "pool.vk.io=x:NoSchedule", "a=b:Sometimes"]
+        bad = announcement(POOL, labels=labels, capacity=capacity, taints=taints, period=float("1e300"))
+        said = [(subject, data) for subject in self.subjects(own) for data in GARBAGE.values()]
+        said += [(own.announce, pack(bad)), (own.event, self.nonsense(POOL))]
+        _, _, complaints = speak(world, POOL, said)
+        assert not complaints
+        here = world.run("echo here", POOL)
+        assert world.ended(here, 60)["status"]["phase"] == "Succeeded"
+        assert world.logs(here) == "here\n"
+        assert world.ended(running, 60)["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
+        assert world.cluster.pid("podbridge") == pid
+        for site, node in before.items():
+            world.ready(site, 60)
+            # the site's own next words count again
+            until("as before", lambda s=site, n=node: self.offer(world.kube_node(s)) == self.offer(n), 60)
+
+    @staticmethod
+    def subjects(own):
+        return [own.announce, own.buildconfig, own.event, own.stream("abcdefgh")]
+
+    @staticmethod
+    def offer(node):
+        """What a node says that comes from its site."""
+        return node["status"]["capacity"], node["metadata"]["labels"], node["spec"]["taints"]
+
+    @staticmethod
+    def nonsense(pool):
+        """An event that has the right form and makes no sense."""
+        status = {"job": "not-a-job", "namespace": "\x00", "name": "../..", "phase": "ended", "started_at": -1e300}
+        return json.dumps({"v": 1, "pool": pool, "submitter": "", "sequence": -7, "status": status}).encode()
+
+
+def request(pool, job="", body=None, **changes):
+    """A request as the hub writes it."""
+    known = {"pool": pool, "job": job, "deadline": time.time() + 60, "body": body or {}}
+    return Request.model_construct(**{**known, **changes})
+
+
+class TestGarbage:
+    def test_malformed_and_oversized_requests_are_answered_and_disturb_nothing(self, world):
+        running = world.run("sleep 20; echo undisturbed; exit 4", POOL)
+        world.running(running)
+        name = f"{POOL}-submitter"
+        pid, jobs = world.cluster.pid(name), world.jobs_at(POOL)
+        own, uid = Subjects(PREFIX, POOL), running["metadata"]["uid"]
+        places = {kind: pattern.replace("*", uid) for kind, pattern in own.requests().items()}
+        asked = [(subject, data) for subject in places.values() for data in GARBAGE.values()]
+        asked += [(places[kind], data) for kind, data in self.misfits(uid)]
+        answers, _, complaints = speak(world, "hub", [(own.ack("abcdefgh"), data) for data in GARBAGE.values()], asked)
+        assert not complaints
+        problems = [parse(Reply, answer).error for answer in answers]
+        assert len(problems) == len(asked)
+        assert None not in problems
+        assert "InternalError" not in {problem.reason for problem in problems}
+        assert world.cluster.pid(name) == pid
+        assert world.jobs_at(POOL) == jobs
+        site = world.cluster.sites[POOL]
+        assert not list(site.folder.rglob("*escaped*"))
+        assert world.ended(world.run("echo next", POOL))["status"]["phase"] == "Succeeded"
+        found = world.ended(running)
+        assert found["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 4
+        assert world.logs(running) == "undisturbed\n"
+
+    @staticmethod
+    def misfits(uid):
+        """Requests of the right form that must not be carried out, each with its kind."""
+        submit = {"namespace": "n", "name": "p", "script": "touch escaped"}
+        outside = [{"path": path, "data": "eA=="} for path in ("../escaped", "/srv/home/escaped", "a/../../escaped")]
+        return [
+            ("submit", pack(request(POOL, "../../escaped", submit))),
+            ("submit", pack(request(OTHER, uid, submit))),
+            ("submit", pack(request(POOL, "another", submit))),
+            ("submit", pack(request(POOL, uid, submit, deadline=time.time() - 60))),
+            ("submit", pack(request(POOL, uid, {**submit, "cpus": -1}))),
+            ("submit", pack(request(POOL, uid, {**submit, "script": 7}))),
+            ("logs", pack(request(POOL, uid, {"container": "../../seed", "stream": "abcdefgh"}))),
+            ("logs", pack(request(POOL, uid, {"container": "main", "stream": "> *"}))),
+            *[("files", pack(request(POOL, uid, {"files": [file]}))) for file in outside],
+            ("snapshot", pack(request(POOL, "", {"limit": 10**9}))),
+        ]
