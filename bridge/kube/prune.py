@@ -39,44 +39,45 @@ _CONTAINER = ("name", "resources", "restartPolicy")
 def prune_pod(pod: Object) -> Object:
     """Keep identity, placement, requests and phase; drop environment, volumes, images and the containers' states."""
     spec = pod.get("spec") or {}
-    kept = _pick(spec, _POD_SPEC)
+    kept = pick(spec, _POD_SPEC)
     node_affinity = (spec.get("affinity") or {}).get("nodeAffinity")
     if node_affinity:
         kept["affinity"] = {"nodeAffinity": node_affinity}
     for containers in ("containers", "initContainers"):
         if spec.get(containers):
-            kept[containers] = [_pick(container, _CONTAINER) for container in spec[containers]]
+            kept[containers] = [pick(container, _CONTAINER) for container in spec[containers]]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _metadata(pod),
         "spec": kept,
-        "status": _pick(pod.get("status") or {}, _POD_STATUS),
+        "status": pick(pod.get("status") or {}, _POD_STATUS),
     }
 
 
 def prune_node(node: Object) -> Object:
     """Keep names, labels, annotations, taints, room and conditions; drop images, addresses and system information."""
     status = node.get("status") or {}
-    kept = _pick(status, ("allocatable", "capacity"))
-    kept["conditions"] = [_pick(c, ("type", "status", "reason")) for c in status.get("conditions") or ()]
+    kept = pick(status, ("allocatable", "capacity"))
+    kept["conditions"] = [pick(c, ("type", "status", "reason")) for c in status.get("conditions") or ()]
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": _metadata(node),
-        "spec": _pick(node.get("spec") or {}, ("unschedulable", "taints")),
+        "spec": pick(node.get("spec") or {}, ("unschedulable", "taints")),
         "status": kept,
     }
 
 
 def _metadata(obj: Object) -> Object:
     metadata = obj.get("metadata") or {}
-    kept = _pick(metadata, _META)
+    kept = pick(metadata, _META)
     annotations = metadata.get("annotations")
     if annotations:
         kept["annotations"] = {key: value for key, value in annotations.items() if key != LAST_APPLIED}
     return kept
 
 
-def _pick(source: Object, keys: tuple[str, ...]) -> Object:
+def pick(source: Object, keys: tuple[str, ...]) -> Object:
+    """Keep some keys of a mapping, those that it has."""
     return {key: source[key] for key in keys if key in source}

@@ -52,13 +52,12 @@ def status(facts: Facts, now: float, lag: float) -> JobStatus:
         reason, message = ("Starting", "") if batch.phase != "queued" else (batch.reason, batch.message)
     elif not facts.job_id:
         reason = "Submitting"
-    init: list[ContainerState] = []
-    main: list[ContainerState] = []
+    containers: list[ContainerState] = []
     for name, content in facts.containers:
         state = _container(name, content, messages.get(name, ""))
         if over and not facts.final:
             state = _cut_off(state, reason, _ended_at(facts))
-        (init if content.get("init") is True else main).append(state)
+        containers.append(state)
     return JobStatus(
         job=facts.uid,
         namespace=meta.namespace,
@@ -73,8 +72,7 @@ def status(facts: Facts, now: float, lag: float) -> JobStatus:
         submitted_at=meta.submitted_at,
         started_at=_number(pod, "startedAt") or (batch.started_at if batch and phase != "queued" else None),
         ended_at=None if phase != "ended" else _number(pod, "finishedAt") or _ended_at(facts),
-        init_containers=init,
-        containers=main,
+        containers=containers,
     )
 
 

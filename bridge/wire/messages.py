@@ -117,7 +117,7 @@ class JobStatus(Message):
     started_at: float | None = None
     ended_at: float | None = None
     init_containers: list[ContainerState] = []
-    containers: list[ContainerState] = []
+    containers: list[ContainerState] = Field([], description="A site need not tell the two kinds apart: the pod does.")
 
 
 class Submitted(Message):

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from bridge import names
+from bridge.kube.prune import pick
 
 Object = dict[str, Any]
 
@@ -30,13 +31,13 @@ def prune(pod: Object) -> Object:
     job = (metadata.get("annotations") or {}).get(names.REMOTE_JOB)
     if not job and status.get("phase") not in ("Succeeded", "Failed"):
         return pod
-    kept = _pick(metadata, _META)
+    kept = pick(metadata, _META)
     if job:
         kept["annotations"] = {names.REMOTE_JOB: job}
-    small = _pick(spec, _SPEC)
+    small = pick(spec, _SPEC)
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
-            small[kind] = [_pick(container, _CONTAINER) for container in spec[kind]]
+            small[kind] = [pick(container, _CONTAINER) for container in spec[kind]]
     tokens = [volume for volume in map(_tokens, spec.get("volumes") or ()) if volume is not None]
     if tokens:
         small["volumes"] = tokens
@@ -58,7 +59,3 @@ def _shared(value: Any) -> Any:
         return [_shared(inner) for inner in value]
     word = isinstance(value, str) and len(value) <= _WORD and not value[:1].isdigit()
     return sys.intern(value) if word else value
-
-
-def _pick(source: Object, keys: tuple[str, ...]) -> Object:
-    return {key: source[key] for key in keys if key in source}
