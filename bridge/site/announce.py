@@ -117,7 +117,7 @@ class Announcer:
         if not leaving:
             self._measure(config)
         capacity = self._capacity or Capacity(Amount(), Amount())
-        counts = self._watcher.counts()
+        counts = self._watcher.register.counts()
         living = counts.get("queued", 0) + counts.get("running", 0) + counts.get("unknown", 0)
         total, free = _told(capacity.total, config), _told(capacity.free, config, free=True)
         total["pods"] = str(config.resources.pods)
@@ -126,7 +126,7 @@ class Announcer:
         return Announce(
             pool=config.pool,
             submitter=self._watcher.name,
-            sequence=self._watcher.sequence,
+            sequence=self._watcher.register.sequence,
             time=self._clock.time(),
             period=config.announce.period,
             version=__version__,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bridge.site.folder import Facts
+from bridge.site.facts import Facts
 
 KILL_ALLOWANCE = 10.0
 """Seconds after the grace period at which the batch system ends a job that did not end by itself."""

@@ -17,7 +17,9 @@ from typing import BinaryIO
 
 from bridge.clock import Clock
 from bridge.errors import SiteRefusedError
-from bridge.site.folder import LARGEST_STATE, Facts, read_some
+from bridge.site.facts import Facts
+from bridge.site.files import read_some
+from bridge.site.folder import LARGEST_STATE
 from bridge.wire.messages import Logs
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from bridge.site.folder import Facts
+from bridge.site.facts import Facts
 from bridge.wire.messages import ContainerState, Ended, JobStatus
 
 Phase = Literal["queued", "running", "ended"]
@@ -83,8 +83,9 @@ def is_over(facts: Facts, now: float, lag: float) -> bool:
     batch = facts.batch
     if batch is None or batch.phase != "ended":
         return False
-    # nothing was ever written by a job that waited and was cancelled: nothing can come late
-    return (not batch.by_itself and not facts.started and batch.started_at is None) or now - facts.batch_at >= lag
+    if not facts.started and (facts.cancel is not None or (not batch.by_itself and batch.started_at is None)):
+        return True  # nothing was ever written by a job that waited and was cancelled, and of a deleted one nobody asks
+    return now - facts.batch_at >= lag
 
 
 def _awaits_why(facts: Facts, now: float) -> bool:

@@ -22,7 +22,9 @@ from bridge.site import chores
 from bridge.site import status as telling
 from bridge.site.batch.port import BatchSystem, JobRequest
 from bridge.site.config import SiteConfig
-from bridge.site.folder import Cancellation, Facts, Folder, JobFolder, Meta, write
+from bridge.site.facts import Cancellation, Facts, Meta
+from bridge.site.files import write
+from bridge.site.folder import Folder, JobFolder
 from bridge.site.logs import read_log
 from bridge.site.watcher import SEQUENCE, Watcher
 from bridge.wire import messages
@@ -88,16 +90,19 @@ class Submitter:
                     where.remove()
                     self._tell(job)
                     raise
-        self._tell(job)
-        return messages.Submitted(status=self._told(where), existed=existed)
+        facts = self._tell(job)
+        if facts is None:
+            raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
+        return messages.Submitted(status=self._status(facts), existed=existed)
 
-    def _tell(self, job: str) -> None:
-        """Let the submitter on duty know of a change."""
-        if self._watcher.on_duty:
-            self._watcher.refresh(job)
-            self._wake()
-        else:
+    def _tell(self, job: str) -> Facts | None:
+        """Let the submitter on duty know of a change; gives what is known now."""
+        if not self._watcher.on_duty:
             self._folder.touch(job)
+            return self._folder.job(job).read()
+        entry = self._watcher.register.refresh(job)
+        self._wake()
+        return None if entry is None else entry.facts
 
     def resubmit(self, job: str) -> None:
         """Ask the batch system again where the last submit brought no answer; raises :class:`BatchError`."""
@@ -182,8 +187,8 @@ class Submitter:
                 return messages.Status(status=None)
         with contextlib.suppress(FileNotFoundError):  # it is being forgotten this moment
             self._want_end(where, facts, body)
-        self._tell(job)
-        return self.status(job)
+        facts = self._tell(job)
+        return messages.Status(status=None if facts is None else self._status(facts))
 
     def _want_end(self, where: JobFolder, facts: Facts, body: messages.Cancel) -> None:
         now = self._clock.time()
@@ -204,16 +209,10 @@ class Submitter:
     def _status(self, facts: Facts) -> messages.JobStatus:
         return telling.status(facts, self._clock.time(), self._lag)
 
-    def _told(self, where: JobFolder) -> messages.JobStatus:
-        facts = where.read()
-        if facts is None:
-            raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
-        return self._status(facts)
-
     def snapshot(self, body: messages.Snapshot) -> messages.SnapshotPage:
         """Give a page of all jobs."""
         if self._watcher.on_duty:
-            sequence, jobs, more = self._watcher.page(body.after, body.limit)
+            sequence, jobs, more = self._watcher.register.page(body.after, body.limit)
             return messages.SnapshotPage(submitter=self._watcher.name, sequence=sequence, jobs=jobs, more=more)
         known = self._folder.noted(SEQUENCE)  # read first: what is read after it is newer
         if known is None:
@@ -234,7 +233,7 @@ class Submitter:
             raise SiteRefusedError("no submitter is on duty yet", reason="NotReady", retryable=True)
         known = self._folder.noted(SEQUENCE) or {}
         if self._watcher.on_duty:
-            known = {"submitter": self._watcher.name, "sequence": self._watcher.sequence}
+            known = {"submitter": self._watcher.name, "sequence": self._watcher.register.sequence}
         return messages.Description(
             announce=messages.Announce.model_validate({**announce, **known}),
             buildconfig=messages.BuildConfigMessage.model_validate(config),

@@ -6,13 +6,10 @@ and tends jobs. All that it knows stands in the folders, so another can take ove
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import fcntl
 import logging
 import os
-import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
@@ -22,7 +19,8 @@ from bridge.logs import kv
 from bridge.site import status as telling
 from bridge.site.batch.port import BatchJob, BatchSystem
 from bridge.site.chores import Forget, GiveUp, Kill, Stop, Submit, chores, confirmed
-from bridge.site.folder import Facts, Folder
+from bridge.site.folder import Folder
+from bridge.site.register import Entry, Register
 from bridge.wire.messages import JobStatus
 
 log = logging.getLogger(__name__)
@@ -45,20 +43,6 @@ class Patience:
     lag: float
 
 
-@dataclass(slots=True)
-class Entry:
-    """One job in memory: nothing that could not be read again."""
-
-    facts: Facts
-    status: JobStatus
-    id_at: float
-    """When its batch id became known here."""
-    missing_since: float | None = None
-    missing_looks: int = 0
-    killed_at: float | None = None
-    read_at: float = 0.0
-
-
 class Watcher:
     """Watches all jobs of a folder while on duty.
 
@@ -77,21 +61,12 @@ class Watcher:
         resubmit: Callable[[str], None],
     ) -> None:
         self.name = name
-        self.sequence = 0
         self.problem = ""
         """Why the batch system can't be asked; empty: it answers."""
         self.looked_at: float | None = None
         self._folder, self._batch, self._patience, self._clock = folder, batch, patience, clock
-        self._publish, self._resubmit = publish, resubmit
-        self._entries: dict[str, Entry] = {}
-        self._order: list[str] = []
-        self._open: set[str] = set()
-        """Jobs that may still change without saying so: not ended, not confirmed, or to be forgotten."""
-        self._pending: set[str] = set()
-        """Jobs that have ended but whose time of the lag is not over."""
-        self._wanted: set[str] = set()
-        """Jobs whose end is wanted, and that have changed since they were tended."""
-        self._lock = threading.RLock()
+        self._resubmit = resubmit
+        self.register = Register(folder, patience.lag, clock, publish)
         self._duty: int | None = None
         self._owners: dict[str, str] = {}
         self._swept_at = 0.0
@@ -119,46 +94,24 @@ class Watcher:
 
     def leave_duty(self) -> None:
         """Let another take over at once."""
-        with self._lock:
+        with self.register.lock:
             if self._duty is not None:
                 os.close(self._duty)
                 self._duty = None
 
     def _begin(self) -> None:
-        now = self._clock.time()
-        with self._lock:
-            self._entries.clear()
-            self._order.clear()
-            for uid in self._folder.uids():
-                facts = self._folder.job(uid).read()
-                if facts is None:  # the machine lost power while sync was off
-                    log.warning("folder without a job removed", extra=kv(job=uid))
-                    self._folder.job(uid).remove()
-                    continue
-                self._entries[uid] = Entry(facts, telling.status(facts, now, self._patience.lag), 0.0, read_at=now)
-                self._order.append(uid)
-                self._sort_out(uid)
-            self._note()
-        log.info("on duty", extra=kv(submitter=self.name, jobs=len(self._entries)))
+        for uid in self.register.load():  # the machine lost power while sync was off
+            log.warning("folder without a job removed", extra=kv(job=uid))
+            self._folder.job(uid).remove()
+        self._note()
+        log.info("on duty", extra=kv(submitter=self.name, jobs=len(self.register.entries)))
 
     def _note(self) -> None:
         """Let the other submitters know how far events have gone."""
-        if self._noted != self.sequence:
-            self._folder.note(SEQUENCE, {"submitter": self.name, "sequence": self.sequence})
-            self._noted = self.sequence
-
-    # --- what is known ------------------------------------------------------------------------------------------------
-    def page(self, after: str, limit: int) -> tuple[int, list[JobStatus], bool]:
-        """Give the number of the last event, jobs after a UID in order, and whether there are more."""
-        with self._lock:
-            first = bisect.bisect_right(self._order, after) if after else 0
-            uids = self._order[first : first + limit]
-            return self.sequence, [self._entries[uid].status for uid in uids], first + limit < len(self._order)
-
-    def counts(self) -> dict[str, int]:
-        """Count jobs by phase."""
-        with self._lock:
-            return dict(Counter(entry.status.phase for entry in self._entries.values()))
+        with self.register.lock:
+            if self._noted != self.register.sequence:
+                self._folder.note(SEQUENCE, {"submitter": self.name, "sequence": self.register.sequence})
+                self._noted = self.register.sequence
 
     # --- looking at folders -------------------------------------------------------------------------------------------
     def look_at_changes(self) -> int:
@@ -166,57 +119,13 @@ class Watcher:
         changed = self._folder.take_changed()
         now = self._clock.time()
         for uid in changed:
-            self.refresh(uid)
-        for uid in tuple(self._pending):
-            entry = self._entries.get(uid)
+            self.register.refresh(uid)
+        for uid in tuple(self.register.pending):
+            entry = self.register.entries.get(uid)
             if entry is not None and now - entry.facts.batch_at >= self._patience.lag:
-                self.refresh(uid)
-        with self._lock:
-            self._note()
+                self.register.refresh(uid)
+        self._note()
         return len(changed)
-
-    def refresh(self, uid: str) -> Entry | None:
-        """Read one job's folder, and publish its status if that changed."""
-        now = self._clock.time()
-        with self._lock:
-            facts = self._folder.job(uid).read()
-            known = self._entries.get(uid)
-            if facts is None:
-                if known is not None:
-                    del self._entries[uid]
-                    del self._order[bisect.bisect_left(self._order, uid)]
-                    self._open.discard(uid)
-                    self._pending.discard(uid)
-                return None
-            status = telling.status(facts, now, self._patience.lag)
-            if known is None:
-                entry = self._entries[uid] = Entry(facts, status, now)
-                bisect.insort(self._order, uid)
-            else:
-                entry = known
-                if facts.job_id != known.facts.job_id:
-                    entry.id_at = now
-                changed = status != known.status
-                entry.facts, entry.status = facts, status
-                if not changed:
-                    entry.read_at = now
-                    self._sort_out(uid)
-                    return entry
-            entry.read_at = now
-            self._sort_out(uid)
-            self.sequence += 1
-            self._publish(self.sequence, status)
-            return entry
-
-    def _sort_out(self, uid: str) -> None:
-        entry = self._entries[uid]
-        sure = confirmed(entry.facts)
-        ended = entry.status.phase == "ended"
-        (self._pending.add if sure and not ended else self._pending.discard)(uid)
-        forget = entry.facts.cancel is not None and entry.facts.cancel.forget
-        if entry.facts.cancel is not None:
-            self._wanted.add(uid)
-        (self._open.discard if ended and sure and not forget else self._open.add)(uid)
 
     # --- looking at the batch system ----------------------------------------------------------------------------------
     def look_at_batch(self) -> None:
@@ -251,8 +160,8 @@ class Watcher:
             by_uid.setdefault(job.uid, []).append(job)
         surplus: list[str] = []
         vanished: dict[str, Entry] = {}
-        for uid in tuple(self._open):
-            entry = self._entries.get(uid)
+        for uid in tuple(self.register.open):
+            entry = self.register.entries.get(uid)
             if entry is None or confirmed(entry.facts):
                 continue
             mine = by_uid.get(uid, [])
@@ -262,7 +171,7 @@ class Watcher:
                 job_id = min(mine, key=lambda job: _number(job.id)).id
             if job_id and not entry.facts.job_id:
                 self._folder.job(uid).write_id(job_id)
-                self.refresh(uid)
+                self.register.refresh(uid)
             surplus += [job.id for job in mine if job.id != job_id and job.phase != "ended"]
             if job_id in found and found[job_id].uid == uid:
                 entry.missing_since, entry.missing_looks = None, 0
@@ -272,7 +181,7 @@ class Watcher:
         surplus += [
             job.id
             for uid, jobs in by_uid.items()
-            if uid not in self._entries and self._folder.is_gone(uid)
+            if uid not in self.register.entries and self._folder.is_gone(uid)
             for job in jobs
             if job.phase != "ended"
         ]
@@ -297,7 +206,7 @@ class Watcher:
                 continue
             entry.missing_since = now if entry.missing_since is None else entry.missing_since
             entry.missing_looks += 1
-            fresh = self.refresh(uid)
+            fresh = self.register.refresh(uid)
             if fresh is None:
                 continue
             gone = BatchJob(id=job_id, uid=uid, phase="ended", reason=telling.LOST)
@@ -313,7 +222,7 @@ class Watcher:
             log.warning("the batch system lost a job that had not begun", extra=kv(job=facts.uid, id=gone.id))
             where.drop_id()
             entry.missing_since, entry.missing_looks = None, 0
-            self.refresh(facts.uid)
+            self.register.refresh(facts.uid)
             return
         if facts.started:  # should anything of it still run, after all
             self._stop(facts.uid, 0, telling.LOST)
@@ -322,33 +231,37 @@ class Watcher:
 
     def _record(self, uid: str, job: BatchJob) -> None:
         """Keep what the batch system says, if it is new."""
-        with self._lock:
-            entry = self._entries.get(uid)
+        with self.register.lock:
+            entry = self.register.entries.get(uid)
             if entry is None or entry.facts.batch == job:
                 return
             known = entry.facts.batch
             again = known is not None and known.phase == job.phase
+            at = entry.facts.batch_at if again else self._clock.time()
             with contextlib.suppress(FileNotFoundError):
-                self._folder.job(uid).write_batch(job, entry.facts.batch_at if again else self._clock.time())
-            self.refresh(uid)
+                self._folder.job(uid).write_batch(job, at)
+            if job.phase == "ended":  # what the script wrote last may be unread
+                self.register.refresh(uid)
+            else:
+                self.register.take(uid, replace(entry.facts, batch=job, batch_at=at))
 
     def _reread(self) -> None:
-        running = [self._entries[uid] for uid in tuple(self._open) if uid in self._entries]
+        running = [self.register.entries[uid] for uid in tuple(self.register.open) if uid in self.register.entries]
         for entry in sorted(running, key=lambda entry: entry.read_at)[:REREAD]:
-            self.refresh(entry.facts.uid)
+            self.register.refresh(entry.facts.uid)
 
     # --- tending ------------------------------------------------------------------------------------------------------
     def tend_wanted(self) -> None:
         """Do what is to be done for jobs whose end was asked for just now."""
-        wanted, self._wanted = self._wanted, set()
+        wanted, self.register.wanted = self.register.wanted, set()
         self.tend(wanted)
 
     def tend(self, uids: Collection[str] | None = None) -> None:
         """Do what is to be done now for these jobs, or for each."""
         now = self._clock.time()
         kill: list[str] = []
-        for uid in tuple(self._open if uids is None else uids):
-            entry = self._entries.get(uid)
+        for uid in tuple(self.register.open if uids is None else uids):
+            entry = self.register.entries.get(uid)
             if entry is None:
                 continue
             over = entry.status.phase == "ended"
@@ -375,7 +288,7 @@ class Watcher:
         try:
             self._folder.job(uid).ask_to_stop(grace, reason)
         except FileNotFoundError:
-            self.refresh(uid)
+            self.register.refresh(uid)
 
     def _cancel(self, ids: Iterable[str]) -> None:
         wanted = list(ids)
@@ -383,8 +296,8 @@ class Watcher:
             self._batch.cancel(wanted)
         except BatchError as error:
             log.warning("batch jobs not cancelled yet", extra=kv(ids=len(wanted), why=error))
-            with self._lock:
-                for entry in self._entries.values():
+            with self.register.lock:
+                for entry in self.register.entries.values():
                     if entry.facts.job_id in wanted:
                         entry.killed_at = None
 
@@ -398,12 +311,12 @@ class Watcher:
             if not error.retryable:
                 job = BatchJob(id="", uid=uid, phase="ended", reason=error.reason, message=str(error))
                 self._record(uid, job)
-        self.refresh(uid)
+        self.register.refresh(uid)
 
     def _forget(self, uid: str) -> None:
         self._folder.bury(uid)
         self._folder.job(uid).remove()
-        self.refresh(uid)
+        self.register.refresh(uid)
 
 
 def _number(job_id: str) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from bridge.site.batch import condor_text as text
 from bridge.site.batch.commands import Commands, Said, SilentError, command_environment
 from bridge.site.batch.port import Amount, BatchJob, Capacity, JobRequest, job_environment
 from bridge.site.config import SiteConfig
-from bridge.site.folder import write
+from bridge.site.files import write
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from bridge.logs import kv
 from bridge.site.batch import processes
 from bridge.site.batch.port import Amount, BatchJob, Capacity, JobRequest, job_environment
 from bridge.site.config import Local
-from bridge.site.folder import read_some, write
+from bridge.site.files import read_some, write
 from bridge.workload import quantity
 
 log = logging.getLogger(__name__)

@@ -24,6 +24,8 @@ KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
 _EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 ACCOUNTING_RETRY = 600.0
 """Seconds before sacct is asked again on a cluster that had no accounting."""
+ACCOUNTING_REST = 60.0
+"""Seconds before a sacct that hung is tried again: it keeps the looks at all jobs waiting."""
 MOST_IDS = 500
 """Ids on one command line."""
 
@@ -60,6 +62,7 @@ class SlurmBatch:
             slurm.bin_dir, slurm.timeout, command_environment(job_environment(slurm.environment), KEPT)
         )
         self._no_accounting_until = math.inf if slurm.accounting == "never" else 0.0
+        self._accounting_rests_until = 0.0
 
     def version(self) -> str:
         """Give the version of the commands here."""
@@ -153,31 +156,33 @@ class SlurmBatch:
         return self._ask("squeue", "--me", "--noheader", "--all", "--states=all", "--format", text.FORMAT, *more).out
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """Run sacct, where there is accounting."""
-        if time.monotonic() < self._no_accounting_until:
+        """Run sacct, where there is accounting: of an id that was given twice, it tells the newer job."""
+        now = time.monotonic()
+        if now < self._no_accounting_until:
             return {}
+        if now < self._accounting_rests_until:
+            raise BatchError("sacct did not answer a moment ago", retryable=True)
         found: dict[str, BatchJob] = {}
         for some in _portions(ids):
             try:
-                said = self._commands.run(
-                    "sacct",
-                    "--noheader",
-                    "--parsable2",
-                    "--allocations",
-                    f"--jobs={','.join(some)}",
-                    f"--format={text.SACCT_FORMAT}",
-                    extra=_EPOCH,
-                )
+                said = self._sacct(some)
             except AbsentError:
-                self._no_accounting_until = math.inf
+                self._no_accounting_until = now + ACCOUNTING_RETRY
                 return {}
-            if said.code != 0 and "disabled" in said.err + said.out:
-                self._no_accounting_until = time.monotonic() + ACCOUNTING_RETRY
+            except SilentError:
+                self._accounting_rests_until = time.monotonic() + ACCOUNTING_REST
+                raise
+            if said.code != 0 and "accounting storage is disabled" in said.err + said.out:
+                self._no_accounting_until = now + ACCOUNTING_RETRY
                 return {}
             if said.code != 0:
                 raise BatchError(f"sacct: {said.words}", retryable=True)
             found.update((job.id, job) for job in text.past_jobs(said.out))
         return found
+
+    def _sacct(self, ids: Collection[str]) -> Said:
+        options = ("--noheader", "--parsable2", "--allocations", f"--format={text.SACCT_FORMAT}")
+        return self._commands.run("sacct", *options, f"--jobs={','.join(ids)}", extra=_EPOCH)
 
     def capacity(self) -> Capacity:
         """Run sinfo, and add up the nodes of this site's partitions that are in working order."""

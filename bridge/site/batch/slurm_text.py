@@ -85,10 +85,14 @@ def jobs(output: str) -> Iterator[BatchJob]:
 
 
 def past_jobs(output: str) -> Iterator[BatchJob]:
-    """Read what sacct printed: ended jobs only."""
+    """Read what sacct printed: jobs that have ended, as far as the records know better than squeue.
+
+    ``CANCELLED`` by nobody is what slurmdbd makes of all open records when slurmctld comes back without its state: such
+    a job was not ended, it was forgotten.
+    """
     for line in output.splitlines():
         fields = line.strip().split("|")
-        if len(fields) == 7 and fields[0].isdigit():
+        if len(fields) == 7 and fields[0].isdigit() and fields[1] != "CANCELLED":
             job_id, word, hosts, start, end, name, code = fields
             job = _job(job_id, word, hosts, start, end, name, "", code)
             if job is not None and job.phase == "ended":
@@ -106,15 +110,17 @@ def _job(
     if row.by_itself and not placed:
         return None  # what sbatch was refused leaves a FAILED job behind
     waiting = row.phase == "queued"
-    exit_code, _, number = (code or "").partition(":")
+    message = row.text or (f"waits in Slurm: {reason}" if waiting and reason not in ("", "None") else "")
+    exit_code, _, word = (code or "").partition(":")
+    number = int(word) if word.isdigit() else 0
     return BatchJob(
         id=job_id,
         uid=uid,
         phase=row.phase,
         reason=row.reason or (_camel(reason) if waiting else ""),
-        message=row.text or (f"waits in Slurm: {reason}" if waiting and reason not in ("", "None") else ""),
-        exit_code=int(exit_code) if exit_code.isdigit() else None,
-        signal=int(number) if number.isdigit() else 0,
+        message=message or (f"its script was ended by signal {number}" if number else ""),
+        exit_code=int(exit_code) if exit_code.isdigit() and not number else None,
+        signal=number,
         host=hosts if placed else "",
         started_at=_moment(start) if placed else None,
         ended_at=_moment(end) if row.phase == "ended" else None,

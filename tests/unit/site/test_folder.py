@@ -59,7 +59,7 @@ def test_9_1_nonsense_in_a_jobs_folder_spoils_nothing(world: Any, content: str) 
     for name in ("state/pod.json", "state/main.json", "state/odd name.json", "batch.json", "cancel.json"):
         world.write(name, content)
     world.look()
-    assert {job.job: job.phase for job in world.watcher.page("", 10)[1]} == {UID: "running", "other": "queued"}
+    assert {job.job: job.phase for job in world.watcher.register.page("", 10)[1]} == {UID: "running", "other": "queued"}
 
 
 def test_a_link_or_a_pipe_instead_of_a_state_file_is_not_followed(world: Any, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_ten_thousand_jobs_are_read_in_seconds(world: Any) -> None:
     began = time.process_time()
     world.again()
     assert time.process_time() - began < 1.5
-    assert world.watcher.counts() == {"running": 1000}
+    assert world.watcher.register.counts() == {"running": 1000}
 
 
 _META = (

@@ -128,11 +128,11 @@ def test_cancel_while_a_submit_goes_on_that_is_refused(world: Any) -> None:
 def test_what_was_refused_is_forgotten_by_the_watcher_too(world: Any) -> None:
     """A cancel that came in between has shown it the folder."""
     world.batch.refuse = BatchError("no")
-    world.batch.during_submit = lambda: world.watcher.refresh(UID)
+    world.batch.during_submit = lambda: world.watcher.register.refresh(UID)
     with pytest.raises(BatchError):
         world.submit()
     world.look(1)
-    assert world.watcher.counts() == {}
+    assert world.watcher.register.counts() == {}
 
 
 def test_a_submit_after_the_cancel_is_refused_for_a_day(world: Any) -> None:
@@ -268,6 +268,16 @@ def test_the_folder_may_lag_behind_the_batch_system(world: Any) -> None:
     assert world.status().outcome == "Succeeded"
 
 
+def test_a_job_deleted_in_the_moment_of_its_start_is_over_when_the_batch_system_says_so(world: Any) -> None:
+    world.submit()
+    world.batch.run("1")
+    world.look(1)
+    world.submitter.cancel(UID, Cancel(grace=30))
+    world.batch.end("1", "Cancelled")
+    world.look()
+    assert (world.status().phase, world.status().reason) == ("ended", "Deleted")
+
+
 def test_a_script_ended_by_a_signal_waits_for_the_batch_systems_reason(world: Any) -> None:
     world.submit()
     world.begin()
@@ -301,7 +311,7 @@ def test_snapshots_come_in_pages_and_say_where_events_are(world: Any) -> None:
     seen, after = [], ""
     while True:
         page = world.submitter.snapshot(Snapshot(after=after, limit=10))
-        assert (page.submitter, page.sequence) == (world.watcher.name, world.watcher.sequence)
+        assert (page.submitter, page.sequence) == (world.watcher.name, world.watcher.register.sequence)
         seen += [job.job for job in page.jobs]
         if not page.more:
             break

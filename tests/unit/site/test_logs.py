@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bridge.clock import FakeClock
 from bridge.errors import SiteRefusedError
-from bridge.site.folder import Facts, Meta
+from bridge.site.facts import Facts, Meta
 from bridge.site.logs import read_log
 from bridge.wire.messages import Logs
 from tests.unit.site.conftest import UID

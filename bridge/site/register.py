@@ -1,0 +1,123 @@
+"""All jobs of a folder in memory: nothing that could not be read again, in order, and published as it changes."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bridge.clock import Clock
+from bridge.site import status as telling
+from bridge.site.chores import confirmed
+from bridge.site.facts import Facts
+from bridge.site.folder import Folder
+from bridge.wire.messages import JobStatus
+
+
+@dataclass(slots=True)
+class Entry:
+    """One job in memory."""
+
+    facts: Facts
+    status: JobStatus
+    id_at: float
+    """When its batch id became known here."""
+    missing_since: float | None = None
+    missing_looks: int = 0
+    killed_at: float | None = None
+    read_at: float = 0.0
+
+
+class Register:
+    """The jobs known to the submitter on duty.
+
+    ``publish`` gets each changed status with its number; ``lag``: see :func:`bridge.site.status.status`.
+    """
+
+    def __init__(self, folder: Folder, lag: float, clock: Clock, publish: Callable[[int, JobStatus], None]) -> None:
+        self.sequence = 0
+        """Number of the last event."""
+        self.entries: dict[str, Entry] = {}
+        self.open: set[str] = set()
+        """Jobs that may still change without saying so: not ended, not confirmed, or to be forgotten."""
+        self.pending: set[str] = set()
+        """Jobs that have ended but whose time of the lag is not over."""
+        self.wanted: set[str] = set()
+        """Jobs whose end is wanted, and that have changed since they were tended."""
+        self.lock = threading.RLock()
+        self._order: list[str] = []
+        self._folder, self._lag, self._clock, self._publish = folder, lag, clock, publish
+
+    def load(self) -> list[str]:
+        """Read everything anew, telling nobody; gives the folders that hold no job."""
+        now = self._clock.time()
+        empty: list[str] = []
+        with self.lock:
+            self.entries.clear()
+            self._order.clear()
+            for uid in self._folder.uids():
+                facts = self._folder.job(uid).read()
+                if facts is None:
+                    empty.append(uid)
+                    continue
+                self.entries[uid] = Entry(facts, telling.status(facts, now, self._lag), 0.0, read_at=now)
+                self._order.append(uid)
+                self._sort_out(uid)
+        return empty
+
+    def page(self, after: str, limit: int) -> tuple[int, list[JobStatus], bool]:
+        """Give the number of the last event, jobs after a UID in order, and whether there are more."""
+        with self.lock:
+            first = bisect.bisect_right(self._order, after) if after else 0
+            uids = self._order[first : first + limit]
+            return self.sequence, [self.entries[uid].status for uid in uids], first + limit < len(self._order)
+
+    def counts(self) -> dict[str, int]:
+        """Count jobs by phase."""
+        with self.lock:
+            return dict(Counter(entry.status.phase for entry in self.entries.values()))
+
+    def refresh(self, uid: str) -> Entry | None:
+        """Read one job's folder, and publish its status if that changed."""
+        with self.lock:
+            facts = self._folder.job(uid).read()
+            if facts is not None:
+                return self.take(uid, facts)
+            if self.entries.pop(uid, None) is not None:
+                del self._order[bisect.bisect_left(self._order, uid)]
+                self.open.discard(uid)
+                self.pending.discard(uid)
+            return None
+
+    def take(self, uid: str, facts: Facts) -> Entry:
+        """Keep what is known of a job now, and publish its status if that changed."""
+        now = self._clock.time()
+        status = telling.status(facts, now, self._lag)
+        entry = self.entries.get(uid)
+        if entry is None:
+            changed = True
+            entry = self.entries[uid] = Entry(facts, status, now)
+            bisect.insort(self._order, uid)
+        else:
+            changed = status != entry.status
+            if facts.job_id != entry.facts.job_id:
+                entry.id_at = now
+            entry.facts, entry.status = facts, status
+        entry.read_at = now
+        self._sort_out(uid)
+        if changed:
+            self.sequence += 1
+            self._publish(self.sequence, status)
+        return entry
+
+    def _sort_out(self, uid: str) -> None:
+        entry = self.entries[uid]
+        sure = confirmed(entry.facts)
+        ended = entry.status.phase == "ended"
+        (self.pending.add if sure and not ended else self.pending.discard)(uid)
+        forget = entry.facts.cancel is not None and entry.facts.cancel.forget
+        if entry.facts.cancel is not None:
+            self.wanted.add(uid)
+        (self.open.discard if ended and sure and not forget else self.open.add)(uid)
