@@ -8,25 +8,23 @@ second one can, so a job that may or may not have been started is just started a
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
-import re
 import signal
 import subprocess
 import threading
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bridge.clock import Clock
 from bridge.errors import BatchError
 from bridge.logs import kv
+from bridge.site.batch import local_room as room
 from bridge.site.batch import processes
+from bridge.site.batch.local_records import Claim, Record, Records
 from bridge.site.batch.port import Amount, BatchJob, Capacity, JobRequest, job_environment
 from bridge.site.config import Local
-from bridge.site.files import read_some, write
-from bridge.workload import quantity
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +34,6 @@ START_TIME = 10.0
 """Seconds after which a job that was started must have made its file."""
 MEMORY_SLACK = 64 * 2**20
 GUARD_PERIOD = 2.0
-KEPT = 600.0
-"""Seconds that an ended job is still told of."""
 
 # The claim is made with noclobber: one process makes the file, any other one fails and ends.
 _LAUNCH = """\
@@ -51,45 +47,6 @@ exec bash "$3/job.sh"
 """
 
 
-Claim = tuple[int, int, str]
-"""Pid of a job's first process, its start in clock ticks, and the machine's boot id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One job, as it stands on disk."""
-
-    uid: str
-    folder: str
-    queued_at: float
-    cpus: int
-    memory: int
-    gpus: int
-    time_limit: float | None
-    phase: str = "queued"
-    devices: tuple[int, ...] = ()
-    started_at: float | None = None
-    ended_at: float | None = None
-    exit_code: int | None = None
-    signal: int = 0
-    reason: str = ""
-    message: str = ""
-    outside: bool = False
-    """Whether it was ended from outside."""
-    ending_at: float | None = None
-    """When it was sent SIGTERM."""
-
-
-@dataclass(slots=True)
-class _Room:
-    cpus: int
-    memory: int
-    devices: list[int] = field(default_factory=list)
-
-    def fits(self, job: Record) -> bool:
-        return job.cpus <= self.cpus and job.memory <= self.memory and job.gpus <= len(self.devices)
-
-
 class LocalBatch:
     """Jobs of this machine. ``jobs`` is also what moves them on: the submitter on duty calls it."""
 
@@ -99,21 +56,13 @@ class LocalBatch:
     eager = True
 
     def __init__(self, folder: Path, config: Local, clock: Clock) -> None:
-        self._path = folder / "local"
         self._config, self._clock = config, clock
         self._lock = threading.Lock()
-        self._records: dict[str, Record] = {}
+        self._records = Records(folder / "local")
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._guarded_at = 0.0
         self._boot = processes.boot_id()
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        memory = config.memory and int(quantity.parse(config.memory))
-        seen = len(os.sched_getaffinity(0))
-        self._room = _Room(
-            config.cpus or seen,
-            memory or _machine_memory(),
-            list(range(_machine_gpus() if config.gpus is None else config.gpus)),
-        )
+        self._room = room.measure(config)
 
     def version(self) -> str:
         """Give the name of the machine's system."""
@@ -134,31 +83,31 @@ class LocalBatch:
         if request.flags:
             raise BatchError(f"flags {list(request.flags)}: this batch system has none")
         if not self._room.fits(job):
-            room = self._room
+            most = self._room
             raise BatchError(
                 f"the job asks for {job.cpus} CPUs, {job.memory} bytes of memory and {job.gpus} GPUs; this machine"
-                f" gives out at most {room.cpus}, {room.memory} and {len(room.devices)}"
+                f" gives out at most {most.cpus}, {most.memory} and {len(most.devices)}"
             )
         if self.find(request.uid) is None:
-            self._write(job)
+            self._records.write(job)
         return request.uid
 
     def find(self, uid: str) -> str | None:
         """Look for a job: its id is the UID."""
-        return uid if (self._path / f"{uid}.json").exists() else None
+        return uid if self._records.exists(uid) else None
 
     def cancel(self, ids: Collection[str]) -> None:
         """Have jobs end: marked now, done at the next look by the submitter on duty."""
         for uid in ids:
             if self.find(uid) is not None:
-                (self._path / f"{uid}.cancel").touch(mode=0o600)
+                (self._records.path / f"{uid}.cancel").touch(mode=0o600)
 
     def jobs(self) -> dict[str, BatchJob]:
         """Tell of all jobs, after those that ended are noted and those that fit are started."""
         with self._lock:
             now = self._clock.time()
-            self._read_new()
-            running = {uid: job for uid, job in self._records.items() if job.phase == "running"}
+            self._records.read_new()
+            running = {uid: job for uid, job in self._records.jobs.items() if job.phase == "running"}
             for uid, job in running.items():
                 self._look(uid, job, now)
             self._mark_cancelled(now)
@@ -166,8 +115,8 @@ class LocalBatch:
                 self._guarded_at = now
                 self._guard(now)
             self._start_next(now)
-            self._drop_old(now)
-            return {uid: self._tell(job) for uid, job in self._records.items()}
+            self._records.drop_old(now)
+            return {uid: job.told() for uid, job in self._records.jobs.items()}
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
         """Tell nothing: :meth:`jobs` tells of ended ones for some minutes."""
@@ -176,9 +125,9 @@ class LocalBatch:
     def capacity(self) -> Capacity:
         """Give what the machine has, and what jobs leave of it."""
         with self._lock:
-            self._read_new()
-            free, name = self._free(), self._config.gpu_resource
-            waiting = [job for job in self._records.values() if job.phase == "queued"]
+            self._records.read_new()
+            free, name = self._room.beside(self._records.jobs.values()), self._config.gpu_resource
+            waiting = [job for job in self._records.jobs.values() if job.phase == "queued"]
         total = self._room
 
         def devices(count: int) -> dict[str, int]:
@@ -193,63 +142,33 @@ class LocalBatch:
             ),
         )
 
-    # --- state on disk ------------------------------------------------------------------------------------------------
-    def _write(self, job: Record) -> None:
-        write(self._path / f"{job.uid}.json", json.dumps(asdict(job)).encode())
-
-    def _keep(self, job: Record) -> Record:
-        self._write(job)
-        self._records[job.uid] = job
-        return job
-
-    def _read_new(self) -> None:
-        for name in os.listdir(self._path):
-            uid, dot, kind = name.rpartition(".")
-            if kind != "json" or not dot or name.startswith(".") or uid in self._records:
-                continue
-            try:
-                found = json.loads(read_some(self._path / name, 65536) or b"")
-            except ValueError:  # the machine lost power; the submitter still has the job's folder
-                (self._path / name).unlink(missing_ok=True)
-                continue
-            self._records[uid] = Record(**{**found, "devices": tuple(found["devices"])})
-
-    def _drop_old(self, now: float) -> None:
-        for uid, job in tuple(self._records.items()):
-            # with its folder gone, nobody asks any more
-            if job.phase == "ended" and job.ended_at and now - job.ended_at > KEPT and not Path(job.folder).exists():
-                for kind in ("cancel", "pid", "json"):
-                    (self._path / f"{uid}.{kind}").unlink(missing_ok=True)
-                del self._records[uid]
-
     # --- a job's life -------------------------------------------------------------------------------------------------
     def _start_next(self, now: float) -> None:
-        free = self._free()
-        waiting = [job for job in self._records.values() if job.phase == "queued"]
+        free = self._room.beside(self._records.jobs.values())
+        waiting = [job for job in self._records.jobs.values() if job.phase == "queued"]
         for job in sorted(waiting, key=lambda job: (job.queued_at, job.uid)):
             if not free.fits(job):
                 break  # strictly in order: a large job is not overtaken for ever
             devices = tuple(free.devices[: job.gpus])
-            started = self._keep(replace(job, phase="running", started_at=now, devices=devices))
+            started = self._records.keep(replace(job, phase="running", started_at=now, devices=devices))
             free.cpus -= job.cpus
             free.memory -= job.memory
             del free.devices[: job.gpus]
             self._launch(started)
 
-    def _free(self) -> _Room:
-        running = [job for job in self._records.values() if job.phase == "running"]
-        used = {device for job in running for device in job.devices}
-        return _Room(
-            self._room.cpus - sum(job.cpus for job in running),
-            self._room.memory - sum(job.memory for job in running),
-            [device for device in self._room.devices if device not in used],
-        )
-
     def _launch(self, job: Record) -> None:
         variables = job_environment(self._config.environment)
         if self._room.devices:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.devices))
-        words = ["bash", "-c", _LAUNCH, "podbridge-job", str(self._path / f"{job.uid}.pid"), job.uid, job.folder]
+        words = [
+            "bash",
+            "-c",
+            _LAUNCH,
+            "podbridge-job",
+            str(self._records.path / f"{job.uid}.pid"),
+            job.uid,
+            job.folder,
+        ]
         if self._config.nice:
             words = ["nice", "-n", str(self._config.nice), *words]
         try:
@@ -271,13 +190,13 @@ class LocalBatch:
         code: int | None = None
         if (child := self._children.get(uid)) is not None and (code := child.poll()) is not None:
             del self._children[uid]
-        claim = self._claim(uid)
+        claim = self._records.claim(uid)
         if claim is None:
             if code is not None or now - (job.started_at or now) > START_TIME:
                 if job.ending_at is not None:
                     self._end(job, job.reason, job.message)
                 elif code is None:  # another submitter died between noting the start and starting
-                    self._launch(self._keep(replace(job, started_at=now)))
+                    self._launch(self._records.keep(replace(job, started_at=now)))
                 else:
                     self._end(job, "BatchSystemRefused", f"the job can't be started (exit code {code})")
             return
@@ -308,20 +227,20 @@ class LocalBatch:
             self._ask_to_end(job, "DeadlineExceeded", message, now)
 
     def _mark_cancelled(self, now: float) -> None:
-        for name in os.listdir(self._path):
+        for name in os.listdir(self._records.path):
             uid, _, kind = name.rpartition(".")
-            job = self._records.get(uid)
+            job = self._records.jobs.get(uid)
             if kind != "cancel" or job is None:
                 continue
             if job.phase == "queued":
                 self._end(job, "Cancelled", "")
             elif job.phase == "running" and job.ending_at is None:
                 self._ask_to_end(job, "Cancelled", "", now)
-            (self._path / name).unlink(missing_ok=True)
+            (self._records.path / name).unlink(missing_ok=True)
 
     def _ask_to_end(self, job: Record, reason: str, message: str, now: float) -> None:
-        self._keep(replace(job, ending_at=now, reason=reason, message=message))
-        claim = self._claim(job.uid)
+        self._records.keep(replace(job, ending_at=now, reason=reason, message=message))
+        claim = self._records.claim(job.uid)
         if claim is not None and _is(claim):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(claim[0], signal.SIGTERM)
@@ -332,8 +251,8 @@ class LocalBatch:
             return
         claims: dict[int, Claim] = {}
         sessions: dict[int, Record] = {}
-        for uid, job in self._records.items():
-            if job.phase == "running" and job.ending_at is None and (claim := self._claim(uid)) is not None:
+        for uid, job in self._records.jobs.items():
+            if job.phase == "running" and job.ending_at is None and (claim := self._records.claim(uid)) is not None:
                 claims[claim[0]] = claim
                 sessions[claim[0]] = job
         if not sessions:
@@ -342,7 +261,7 @@ class LocalBatch:
             job, used = sessions[pid], sum(process.rss for process in found)
             if used > job.memory * 1.1 + MEMORY_SLACK:
                 message = f"the job used {used} bytes of memory and asked for {job.memory}"
-                self._keep(replace(job, ending_at=now, reason="OOMKilled", message=message))
+                self._records.keep(replace(job, ending_at=now, reason="OOMKilled", message=message))
                 self._kill_session(claims[pid])
 
     def _kill_session(self, claim: Claim) -> None:
@@ -366,7 +285,7 @@ class LocalBatch:
         number: int = 0,
     ) -> None:
         log.debug("local job ended", extra=kv(job=job.uid, reason=reason))
-        self._keep(
+        self._records.keep(
             replace(
                 job,
                 phase="ended",
@@ -380,43 +299,7 @@ class LocalBatch:
             )
         )
 
-    def _claim(self, uid: str) -> Claim | None:
-        """Read the file that the job's first process made: its pid, its start, the machine's start."""
-        content = read_some(self._path / f"{uid}.pid", 256)
-        match = re.fullmatch(rb"(\d+) (\d+) (\S+)\n", content or b"")
-        return (int(match[1]), int(match[2]), match[3].decode()) if match else None
-
-    def _tell(self, job: Record) -> BatchJob:
-        waiting = job.phase == "queued"
-        return BatchJob(
-            id=job.uid,
-            uid=job.uid,
-            phase=job.phase,  # type: ignore[arg-type]
-            reason="WaitingForResources" if waiting else job.reason if job.phase == "ended" else "",
-            message=job.message if job.phase == "ended" else "",
-            exit_code=job.exit_code,
-            signal=job.signal,
-            host="" if waiting else os.uname().nodename,
-            started_at=job.started_at,
-            ended_at=job.ended_at,
-            by_itself=job.phase == "ended" and not job.outside,
-        )
-
 
 def _is(claim: Claim) -> bool:
     found = processes.read(claim[0])
     return found is not None and found.started == claim[1]
-
-
-def _machine_memory() -> int:
-    with open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemTotal:"):
-                return int(line.split()[1]) * 1024
-    raise BatchError("/proc/meminfo says nothing about MemTotal")
-
-
-def _machine_gpus() -> int:
-    with contextlib.suppress(OSError):
-        return sum(1 for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name))
-    return 0

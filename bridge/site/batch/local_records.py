@@ -1,0 +1,110 @@
+"""Jobs of this machine as they stand on disk: a file for each, and the claim that its first process makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bridge.site.batch.port import BatchJob
+from bridge.site.files import read_some, write
+
+KEPT = 600.0
+"""Seconds that an ended job is still told of."""
+Claim = tuple[int, int, str]
+"""Pid of a job's first process, its start in clock ticks, and the machine's boot id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One job, as it stands on disk."""
+
+    uid: str
+    folder: str
+    queued_at: float
+    cpus: int
+    memory: int
+    gpus: int
+    time_limit: float | None
+    phase: str = "queued"
+    devices: tuple[int, ...] = ()
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int = 0
+    reason: str = ""
+    message: str = ""
+    outside: bool = False
+    """Whether it was ended from outside."""
+    ending_at: float | None = None
+    """When it was sent SIGTERM."""
+
+    def told(self) -> BatchJob:
+        """Say it as batch systems do."""
+        waiting = self.phase == "queued"
+        return BatchJob(
+            id=self.uid,
+            uid=self.uid,
+            phase=self.phase,  # type: ignore[arg-type]
+            reason="WaitingForResources" if waiting else self.reason if self.phase == "ended" else "",
+            message=self.message if self.phase == "ended" else "",
+            exit_code=self.exit_code,
+            signal=self.signal,
+            host="" if waiting else os.uname().nodename,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            by_itself=self.phase == "ended" and not self.outside,
+        )
+
+
+class Records:
+    """All jobs, on disk and in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.jobs: dict[str, Record] = {}
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def exists(self, uid: str) -> bool:
+        """Whether there is such a job."""
+        return (self.path / f"{uid}.json").exists()
+
+    def write(self, job: Record) -> None:
+        """Put a job down for the submitter on duty to find."""
+        write(self.path / f"{job.uid}.json", json.dumps(asdict(job)).encode())
+
+    def keep(self, job: Record) -> Record:
+        """Keep a job's new state."""
+        self.write(job)
+        self.jobs[job.uid] = job
+        return job
+
+    def read_new(self) -> None:
+        """Take up what others have put down."""
+        for name in os.listdir(self.path):
+            uid, dot, kind = name.rpartition(".")
+            if kind != "json" or not dot or name.startswith(".") or uid in self.jobs:
+                continue
+            try:
+                found = json.loads(read_some(self.path / name, 65536) or b"")
+            except ValueError:  # the machine lost power; the submitter still has the job's folder
+                (self.path / name).unlink(missing_ok=True)
+                continue
+            self.jobs[uid] = Record(**{**found, "devices": tuple(found["devices"])})
+
+    def drop_old(self, now: float) -> None:
+        """Drop what has ended long ago."""
+        for uid, job in tuple(self.jobs.items()):
+            # with its folder gone, nobody asks any more
+            if job.phase == "ended" and job.ended_at and now - job.ended_at > KEPT and not Path(job.folder).exists():
+                for kind in ("cancel", "pid", "json"):
+                    (self.path / f"{uid}.{kind}").unlink(missing_ok=True)
+                del self.jobs[uid]
+
+    def claim(self, uid: str) -> Claim | None:
+        """Read the file that the job's first process made: its pid, its start, the machine's start."""
+        content = read_some(self.path / f"{uid}.pid", 256)
+        match = re.fullmatch(rb"(\d+) (\d+) (\S+)\n", content or b"")
+        return (int(match[1]), int(match[2]), match[3].decode()) if match else None

@@ -1,0 +1,58 @@
+"""What this machine has, and what its jobs leave of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bridge.errors import BatchError
+from bridge.site.batch.local_records import Record
+from bridge.site.config import Local
+from bridge.workload import quantity
+
+
+@dataclass(slots=True)
+class Room:
+    """CPUs, bytes of memory, and numbers of GPUs."""
+
+    cpus: int
+    memory: int
+    devices: list[int] = field(default_factory=list)
+
+    def fits(self, job: Record) -> bool:
+        """Whether there is room for a job."""
+        return job.cpus <= self.cpus and job.memory <= self.memory and job.gpus <= len(self.devices)
+
+    def beside(self, jobs: Iterable[Record]) -> Room:
+        """Give what is left beside the jobs that run."""
+        running = [job for job in jobs if job.phase == "running"]
+        used = {device for job in running for device in job.devices}
+        return Room(
+            self.cpus - sum(job.cpus for job in running),
+            self.memory - sum(job.memory for job in running),
+            [device for device in self.devices if device not in used],
+        )
+
+
+def measure(config: Local) -> Room:
+    """Give what the configuration says, else what the machine has."""
+    memory = config.memory and int(quantity.parse(config.memory))
+    gpus = _machine_gpus() if config.gpus is None else config.gpus
+    return Room(config.cpus or len(os.sched_getaffinity(0)), memory or _machine_memory(), list(range(gpus)))
+
+
+def _machine_memory() -> int:
+    with open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * 1024
+    raise BatchError("/proc/meminfo says nothing about MemTotal")
+
+
+def _machine_gpus() -> int:
+    with contextlib.suppress(OSError):
+        return sum(1 for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name))
+    return 0
