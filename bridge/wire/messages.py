@@ -17,6 +17,10 @@ UID_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
 POOL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 Uid = Annotated[str, StringConstraints(pattern=UID_PATTERN)]
+NAMESPACE_PATTERN = POOL_PATTERN
+NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$"
+Namespace = Annotated[str, StringConstraints(pattern=NAMESPACE_PATTERN)]
+PodName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 PoolName = Annotated[str, StringConstraints(pattern=POOL_PATTERN)]
 
 
@@ -56,8 +60,8 @@ class Reply(Message):
 class Submit(Message):
     """Body of ``submit``: one pod as one script, and what to ask the batch system for."""
 
-    namespace: str
-    name: str
+    namespace: Namespace
+    name: PodName
     script: str
     cpus: int = Field(1, ge=1)
     memory: int = Field(0, ge=0, description="Bytes; 0: the site's default.")
@@ -104,8 +108,8 @@ class JobStatus(Message):
     """
 
     job: Uid
-    namespace: str
-    name: str
+    namespace: Namespace
+    name: PodName
     job_id: str = ""
     phase: Literal["queued", "running", "ended", "unknown"]
     outcome: Literal["", "Succeeded", "Failed"] = ""

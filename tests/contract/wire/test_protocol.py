@@ -27,7 +27,7 @@ from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventua
 pytestmark = pytest.mark.real
 
 SUBJECTS = Subjects(PREFIX, "alpha")
-SUBMIT = Submit(namespace="ns", name="a.b * > c", script="#!/bin/bash\n" + "echo hi\n" * 900)
+SUBMIT = Submit(namespace="ns", name="a.b-c", script="#!/bin/bash\n" + "echo hi\n" * 900)
 
 
 def logs(container: str = "main", **options: Any) -> Logs:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bridge.wire import envelope
 from bridge.wire.envelope import GarbledError, pack, pack_chunk, parse, parse_body, parse_chunk, unpack
-from bridge.wire.messages import Announce, Event, LogChunk, Reply, Request, SnapshotPage, Submit
+from bridge.wire.messages import Announce, Event, JobStatus, LogChunk, Reply, Request, SnapshotPage, Submit
 
 KINDS = (Request, Reply, Announce, Event, SnapshotPage, LogChunk)
 JSON = st.recursive(
@@ -114,3 +114,14 @@ def test_unknown_keys_are_ignored() -> None:
 def test_chunks_come_back(data: bytes, number: int, end: bool, error: str) -> None:
     head = LogChunk(number=number, end=end, error=error)
     assert parse_chunk(pack_chunk(head, data)) == (head, data)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [("", "p"), ("ns", ""), ("../x", "p"), ("n/s", "p"), ("ns", "p/../q"), ("Ns", "p"), ("ns", "a" * 254)],
+)
+def test_a_status_names_a_pod_as_kubernetes_does(namespace: str, name: str) -> None:
+    told = {"job": "u-1", "namespace": namespace, "name": name, "phase": "running"}
+    with pytest.raises(GarbledError, match=r"namespace|name"):
+        parse_body(JobStatus, told)
+    assert parse_body(JobStatus, {**told, "namespace": "ns", "name": "a.pod-1"}).name == "a.pod-1"
