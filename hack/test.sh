@@ -42,9 +42,11 @@ else
     skipped+=("shellcheck (not on this machine, apt cannot install it)")
 fi
 
+# Most of the time of a test with real daemons is waiting, so several files run at once; chaos has the machine to itself.
+declare -A at_once=([unit]=2 [contract]=4 [e2e]=3 [chaos]=0)
 for suite in unit contract e2e chaos; do
     if compgen -G "tests/$suite/**" >/dev/null; then
-        check "$suite tests" "$python" -m pytest "tests/$suite"
+        check "$suite tests" "$python" -m pytest -n "${at_once[$suite]}" --dist loadfile "tests/$suite"
     else
         skipped+=("$suite tests (there are none)")
     fi

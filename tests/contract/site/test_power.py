@@ -1,0 +1,135 @@
+"""The machine loses its power: what a submitter said it has, it has.
+
+A copy of a mounted file system's image holds what was forced to disk and nothing that only the memory knew: what a
+machine finds when it starts again. While it is copied all threads stand still, wherever they were.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.site.facts import Cancellation, Meta
+from bridge.site.folder import Folder
+
+pytestmark = pytest.mark.real
+
+THREADS = 8
+SCRIPT = "#!/bin/bash\n" + "echo a line of a script\n" * 1000
+META = Meta("ns", "pod", 1, 2**20, 0, "", None, (), "", 30.0, 1.0, 1.0)
+
+
+@contextmanager
+def mounted(image: Path, place: Path) -> Iterator[Path]:
+    place.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-o", "loop,commit=300", image, place], check=True)  # nothing goes to disk unasked
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "disk.img"
+    with path.open("wb") as file:
+        file.truncate(64 * 2**20)
+    subprocess.run(["mkfs.ext4", "-q", path], check=True)
+    return path
+
+
+@pytest.fixture
+def going(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Gives what, when cleared, has every thread stop before its next step to the disk."""
+    event = threading.Event()
+    event.set()
+
+    def gated(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            event.wait()
+            return real(*args, **more)
+
+        return call
+
+    for name in ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink"):
+        monkeypatch.setattr(os, name, gated(getattr(os, name)))
+    return event
+
+
+def crash_while_jobs_come_in(
+    image: Path, tmp_path: Path, going: threading.Event, *, sync: bool
+) -> tuple[list[str], list[str], Path]:
+    """Give the jobs that were there for sure, those that were cancelled for sure, and the image after the crash."""
+    there: list[str] = []
+    cancelled: list[str] = []
+    enough = threading.Event()
+    with mounted(image, tmp_path / "before") as place:
+        folder = Folder(place / "site", sync=sync)
+        folder.prepare()
+        subprocess.run(["sync", "-f", place], check=True)
+
+        def work(number: int) -> None:
+            count = 0
+            while not enough.is_set():
+                job = folder.job(f"job-{number}-{count}")
+                job.create(SCRIPT + job.uid, META)
+                there.append(job.uid)
+                if count % 3 == 0:
+                    job.write_cancel(Cancellation(1.0, 30.0))
+                    cancelled.append(job.uid)
+                count += 1
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        while len(there) < 100:
+            enough.wait(0.01)
+        going.clear()
+        known = list(there), list(cancelled)
+        subprocess.run(["cp", image, tmp_path / "crashed.img"], check=True)
+        enough.set()
+        going.set()
+        for thread in threads:
+            thread.join(30)
+    return *known, tmp_path / "crashed.img"
+
+
+def test_a_job_that_was_taken_survives_a_power_cut(image: Path, tmp_path: Path, going: threading.Event) -> None:
+    there, cancelled, crashed = crash_while_jobs_come_in(image, tmp_path, going, sync=True)
+    with mounted(crashed, tmp_path / "after") as place:
+        folder = Folder(place / "site")
+        found = folder.uids()
+        assert not set(there) - set(found)
+        for uid in there:
+            job = folder.job(uid)
+            assert (job.path / "job.sh").read_text() == SCRIPT + uid
+            assert job.meta() == META
+        for uid in cancelled:
+            facts = folder.job(uid).read()
+            assert facts is not None
+            assert facts.cancel == Cancellation(1.0, 30.0)
+
+
+def test_no_job_is_half_there_after_a_power_cut(image: Path, tmp_path: Path, going: threading.Event) -> None:
+    _, _, crashed = crash_while_jobs_come_in(image, tmp_path, going, sync=True)
+    with mounted(crashed, tmp_path / "after") as place:
+        folder = Folder(place / "site")
+        for uid in folder.uids():
+            assert (folder.job(uid).path / "job.sh").read_text() == SCRIPT + uid
+            assert folder.job(uid).meta() == META
+
+
+def test_without_forcing_to_disk_jobs_are_lost(image: Path, tmp_path: Path, going: threading.Event) -> None:
+    """What ``sync = false`` gives away; it also shows that these tests can fail."""
+    there, _, crashed = crash_while_jobs_come_in(image, tmp_path, going, sync=False)
+    with mounted(crashed, tmp_path / "after") as place:
+        folder = Folder(place / "site")
+        whole = [uid for uid in folder.uids() if (folder.job(uid).path / "job.sh").read_text() == SCRIPT + uid]
+        assert set(there) - set(whole)
