@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,30 @@ def test_a_job_that_was_taken_survives_a_power_cut(image: Path, tmp_path: Path, 
             facts = folder.job(uid).read()
             assert facts is not None
             assert facts.cancel == Cancellation(1.0, 30.0)
+
+
+def test_the_very_last_step_survives_too(image: Path, tmp_path: Path) -> None:
+    """With nobody else whose forced writes would take ours along."""
+    steps = ("job", "cancellation", "second attempt")
+    with mounted(image, tmp_path / "before") as place:
+        folder = Folder(place / "site")
+        folder.prepare()
+        subprocess.run(["sync", "-f", place], check=True)
+        job = folder.job("job")
+        for step in steps:
+            if step == "job":
+                job.create(SCRIPT, META)
+            elif step == "cancellation":
+                job.write_cancel(Cancellation(1.0, 30.0))
+            else:
+                job.write_meta(replace(META, attempts=2))
+            subprocess.run(["cp", image, tmp_path / f"{step}.img"], check=True)
+    for step in steps:
+        with mounted(tmp_path / f"{step}.img", tmp_path / "after") as place:
+            facts = Folder(place / "site").job("job").read()
+            assert facts is not None
+            assert (facts.cancel is not None) == (step != "job")
+            assert facts.meta.attempts == (2 if step == "second attempt" else 1)
 
 
 def test_no_job_is_half_there_after_a_power_cut(image: Path, tmp_path: Path, going: threading.Event) -> None:
