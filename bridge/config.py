@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from bridge.errors import ConfigError
 
 DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
+_REDIS = r"rediss?://[^\s@/?#]+(/\d{0,4})?|unix:///[^\s?#]+"
 SUBJECT = r"^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$"
 
 
@@ -129,10 +131,64 @@ class Nats(Section):
     )
 
 
+class RedisStore(Section):
+    """A redis server; every Kubernetes cluster has a prefix, or a server, of its own."""
+
+    url: str | None = Field(
+        None, description="`redis://host:port/database`, `rediss://...` (TLS) or `unix:///socket`; no password in it."
+    )
+    user: str | None = Field(None, description="ACL user; default: redis' own default user.")
+    password_file: Path | None = Field(None, description="Read anew at each connect.")
+    ca_file: Path | None = Field(None, description="Authority of a rediss:// server; default: the system's.")
+    prefix: Annotated[str, Field(pattern=r"^[0-9A-Za-z_.:-]{1,64}$")] = Field(
+        "podbridge", description="Keys are `<prefix>:pools` and `<prefix>:jobs`."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(_REDIS, value):
+            raise ValueError(
+                "must be redis://host:port/database, rediss://host:port/database or unix:///path, without user, "
+                "password or options; those have keys of their own (user, passwordFile, caFile)"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> RedisStore:
+        if self.user is not None and self.password_file is None:
+            raise ValueError("user without passwordFile")
+        if self.ca_file is not None and not (self.url or "").startswith("rediss://"):
+            raise ValueError("caFile needs a url that begins with rediss://")
+        return self
+
+
+class NatsStore(Section):
+    """A key-value bucket of the NATS server of the pools, used over the hub's own connection."""
+
+    bucket: Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")] = "podbridge"
+    replicas: Annotated[int, Field(ge=1, le=5)] = Field(1, description="Of a bucket that podbridge makes.")
+
+
+class Store(Section):
+    """Where pools are remembered from one hub to the next."""
+
+    kind: Literal["none", "redis", "nats"] = Field("none", description="`redis`, `nats`, or `none`: nowhere.")
+    redis: RedisStore = RedisStore()
+    nats: NatsStore = NatsStore()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Store:
+        if self.kind == "redis" and self.redis.url is None:
+            raise ValueError("kind is redis, and redis.url names no server")
+        return self
+
+
 class Pools(Section):
     """Pools and their virtual nodes."""
 
     nats: Nats = Nats()
+    store: Store = Store()
     silent_after: Seconds = Field(30, description="Without word for so long, a pool's node is NotReady.")
     remove_after: Annotated[float, Field(gt=0)] = Field(
         86400, description="Silent for so long, a pool's node is deleted, once no pod is bound to it."
@@ -281,4 +337,5 @@ def _explain(problem: dict[str, Any]) -> str:
         near = difflib.get_close_matches(str(path[-1]), keys, n=1, cutoff=0.5)
         return f"unknown key {key}" + (f" (did you mean {near[0]}?)" if near else f" (known keys: {', '.join(keys)})")
     value = problem.get("input")
-    return f"{key}: {problem['msg']} (value: {value!r})" if key else problem["msg"]
+    shown = re.sub(r"://.*@", "://***@", repr(value))  # it may be a password
+    return f"{key}: {problem['msg']} (value: {shown})" if key else problem["msg"]

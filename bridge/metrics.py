@@ -47,4 +47,11 @@ POOL_EVENT_SECONDS = Histogram(
     "From the arrival of a site's event to the pod's new status.",
     buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 2, 5, 10),
 )
+POOL_REMEMBERED = Gauge(
+    "podbridge_pool_remembered_jobs",
+    "Jobs that the store remembers at a site which has not listed its jobs since this process started.",
+    ["pool"],
+)
+STORE_UP = Gauge("podbridge_store_up", "1 while the store of pools answers.", ["kind"])
+STORE_WAITING = Gauge("podbridge_store_waiting", "What waits to be written to the store of pools.", ["kind"])
 BUILD_INFO = Gauge("podbridge_build_info", "Always 1; the labels say what runs.", ["version"])

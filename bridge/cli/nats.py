@@ -14,6 +14,7 @@ _EXAMPLES = """Examples:
 \b
   podbridge nats config --pools alpha,beta --out /etc/podbridge/nats --websocket-port 8080
   podbridge nats config --out /etc/podbridge/nats --add-pool gamma
+  podbridge nats config --out /etc/podbridge/nats --jetstream --force
   podbridge nats config --pools alpha --out nats --websocket-port 443 --tls-cert chain.pem --tls-key key.pem
 """
 
@@ -34,6 +35,8 @@ def nats() -> None:
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="Its key.")
 @click.option("--prefix", default=names.SUBJECT_PREFIX, show_default=True, help="Prefix of all subjects.")
 @click.option("--passwords", is_flag=True, help="Passwords instead of nkeys, for users that are new.")
+@click.option("--jetstream", is_flag=True, help="A key-value bucket for the hub (pools.store.kind nats). Stays on.")
+@click.option("--bucket", default="", help="Its name (pools.store.nats.bucket). Default: podbridge.")
 @click.option("--force", is_flag=True, help="Write nats-server.conf again, although it is there.")
 def config(
     out: Path,
@@ -46,6 +49,8 @@ def config(
     tls_key: Path | None,
     prefix: str,
     passwords: bool,
+    jetstream: bool,
+    bucket: str,
     force: bool,
 ) -> None:
     """Write a configuration for nats-server, and a secret of its own for the hub and for each pool.
@@ -66,7 +71,9 @@ def config(
         key=str(tls_key.resolve()) if tls_key else "",
     )
     wanted = [*(word for word in pools.split(",") if word), *add_pool]
-    written = natsfiles.write(out, prefix, wanted, listeners, passwords=passwords, force=force)
+    written = natsfiles.write(
+        out, prefix, wanted, listeners, passwords=passwords, force=force, jetstream=jetstream, bucket=bucket
+    )
     for file in written.new:
         click.echo(f"written: {file}")
     if written.server not in written.new:
@@ -74,9 +81,15 @@ def config(
     elif not tls_cert and not listen.startswith(("127.", "localhost:", "[::1]:")):
         click.echo(f"podbridge: {listen} is not encrypted: a network you trust, or --tls-cert and --tls-key", err=True)
     click.echo(f"written: {written.users}")
+    if written.bucket and "jetstream" not in written.server.read_text():
+        click.echo(
+            f"podbridge: {written.server} does not switch JetStream on: give --force, or see docs/nats.md", err=True
+        )
     click.echo("\nNext:")
     click.echo(f"  nats-server -t -c {written.server}    # is it right?")
     click.echo(f"  nats-server -c {written.server}       # or, where it runs: nats-server --signal reload")
     click.echo(f"  hub: {written.hub}, with the inbox prefix {INBOX}")
+    if written.bucket:
+        click.echo(f"  hub: pools.store: {{kind: nats, nats: {{bucket: {written.bucket}}}}}")
     for pool, file in written.pools.items():
         click.echo(f"  site {pool}: {file}, to be kept there with mode 0600")

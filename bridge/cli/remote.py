@@ -15,8 +15,11 @@ from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
+from bridge.pools.memory import Memory
 from bridge.pools.nats import NatsPools
 from bridge.serving.health import Health
+from bridge.store.nats import NatsStore
+from bridge.store.port import Store
 from bridge.threads import Supervisor
 from bridge.wire.connection import Link
 from bridge.wire.connection import Settings as LinkSettings
@@ -39,6 +42,20 @@ def link_settings(config: Config, name: str) -> LinkSettings:
         ca_file=nats.ca_file,
         inbox_prefix=nats.inbox_prefix,
     )
+
+
+def open_store(config: Config, link: Link) -> Store | None:
+    """Give the store that pools are remembered in, if there is to be one; nothing is asked of it yet."""
+    store, nats = config.pools.store, config.pools.nats
+    match store.kind:
+        case "redis":
+            from bridge.store.redis import Access, RedisStore  # a tenth of a second that others need not wait
+
+            redis = store.redis
+            return RedisStore(Access(redis.url or "", redis.user, redis.password_file, redis.ca_file, redis.prefix))
+        case "nats":
+            return NatsStore(link, store.nats.bucket, nats.inbox_prefix, store.nats.replicas)
+    return None
 
 
 def node_address(config: Config, server: str) -> str:
@@ -91,15 +108,39 @@ class Remote:
             port=config.pools.kubelet_port,
             version=version,
         )
-        self.loop = VirtualNodes(config, kube, nodes, events, elector, clock, self._pools, settings, self._link.problem)
+        store, kind = open_store(config, self._link), config.pools.store.kind
+        self._memory: Memory | None = None
+        if store is not None:
+            reachable = (lambda: self._link.connected) if kind == "nats" else (lambda: True)
+            self._memory = Memory(store, self._pools, clock, self._leads, kind, reachable)
+            if kind == "nats":
+                self._link.watch(self._memory.doubt)
+        self.loop = VirtualNodes(
+            config,
+            kube,
+            nodes,
+            events,
+            elector,
+            clock,
+            self._pools,
+            settings,
+            self._link.problem,
+            self._memory.remembered if self._memory is not None else lambda _: 0,
+            self._pools.remove,
+        )
 
     def start(self, supervisor: Supervisor, health: Health) -> None:
         """Start the link, the pools and the kubelet API; the loop is started by its owner, after this."""
         self._link.start(supervisor)
+        if self._memory is not None:
+            self._memory.start(supervisor)
         self._pools.start(supervisor)
         self._kubelet.start(supervisor)
         self.loop.settings = replace(self.loop.settings, port=self._kubelet.port)
         health.ready("kubelet", self._kubelet.ready)
+
+    def _leads(self) -> bool:
+        return self.loop.led_since is not None
 
     def _find(self, namespace: str, name: str) -> Found | None:
         found = self.loop.find(namespace, name)

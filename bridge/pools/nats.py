@@ -3,240 +3,34 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
-from pydantic import ValidationError
-
-from bridge.backoff import Backoff
 from bridge.clock import Clock, SystemClock
 from bridge.errors import SiteError
 from bridge.logs import kv
-from bridge.pools.view import Part, View
-from bridge.script.buildconfig import BuildConfig
+from bridge.pools.natspool import PERIOD, NatsPool, check_pool
 from bridge.threads import Supervisor
-from bridge.wire.client import SUBMIT_TIMEOUT, PoolClient
+from bridge.wire.client import SUBMIT_TIMEOUT
 from bridge.wire.connection import Link
-from bridge.wire.envelope import GarbledError, explain, parse
-from bridge.wire.messages import Announce, BuildConfigMessage, Cancel, Event, File, Files, JobStatus, Logs, Submit
+from bridge.wire.envelope import GarbledError, parse
+from bridge.wire.messages import Announce, BuildConfigMessage, Event
 from bridge.wire.session import Respond
 from bridge.wire.subjects import ANY, Subjects, pool_of
 from bridge.workers import Workers
 
+__all__ = ["PERIOD", "NatsPool", "NatsPools"]
+
 log = logging.getLogger(__name__)
 
-PERIOD = 60.0
-"""Seconds between two snapshots of a pool."""
 MOST_POOLS = 1000
-_BACKOFF = Backoff(first=1.0, limit=30.0)
-LEAST_GAP = 1.0
-"""Seconds between two snapshots of a pool, whatever happens."""
 _TICK = 0.5
-_CONFIG_WAIT = 0.3
-"""Seconds that a BuildConfig may come after the announcement that names it."""
 _WORKERS = 4
-_MOST_PAGES = 1000
 _CLOCK = SystemClock()
-
-Changed = Callable[[str], None]
-
-
-class NatsPool:
-    """One pool; implements :class:`bridge.pools.port.Pool`. Made by :class:`NatsPools`."""
-
-    def __init__(
-        self, link: Link, prefix: str, name: str, clock: Clock, submit_timeout: float = SUBMIT_TIMEOUT
-    ) -> None:
-        self.name = name
-        self._submit_timeout = submit_timeout
-        self._client = PoolClient(link, prefix, name, clock)
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._view = View()
-        self._announced: tuple[Announce, float] | None = None
-        self._configs: dict[str, BuildConfig | None] = {}
-        self._subscribers: list[Changed] = []
-        self._wanted = True
-        self._failures = 0
-        self._asked_at = self._snapshot_at = self._described_at = -math.inf
-        self.config_problem = ""
-
-    # --- the port -----------------------------------------------------------------------------------------------------
-    def announced(self) -> tuple[Announce, float] | None:
-        """Give the last announcement and the monotonic time at which it came; ``None`` before the first."""
-        return self._announced
-
-    def buildconfig(self) -> BuildConfig | None:
-        """Give the BuildConfig that the last announcement names; ``None`` while it is not known, or can't be used."""
-        announced = self._announced
-        return self._configs.get(announced[0].digest) if announced else None
-
-    def submit(self, job: str, submit: Submit) -> JobStatus:
-        """Have a job run; one that exists is given as it is."""
-        status = self._client.submit(job, submit, self._submit_timeout).status
-        with self._lock:
-            changed = self._view.submitted(status, self._clock.monotonic())
-        if changed:
-            self._tell(job)
-        return status
-
-    def cancel(self, job: str, grace: float, *, forget: bool = False) -> JobStatus | None:
-        """End a job; ``None`` once the site holds nothing of it."""
-        status = self._client.cancel(job, Cancel(grace=grace, forget=forget)).status
-        if status is None:
-            self._gone(job, self._clock.monotonic())
-        return status
-
-    def status(self, job: str) -> JobStatus | None:
-        """Ask for one job; ``None``: the site holds nothing of it."""
-        asked = self._clock.monotonic()
-        status = self._client.status(job).status
-        if status is None:
-            self._gone(job, asked)
-        return status
-
-    def job(self, job: str) -> JobStatus | None:
-        """Give one job of the view."""
-        with self._lock:
-            return self._view.jobs.get(job) if self._view.complete_at is not None else None
-
-    def jobs(self) -> dict[str, JobStatus]:
-        """Give the view of all jobs by UID, kept by events and snapshots. Empty before the first snapshot."""
-        with self._lock:
-            return dict(self._view.jobs) if self._view.complete_at is not None else {}
-
-    def complete_at(self) -> float | None:
-        """Monotonic time at which the last complete snapshot was asked for; ``None`` before the first."""
-        return self._view.complete_at
-
-    def logs(self, job: str, options: Logs) -> Iterator[bytes]:
-        """Give a log, piece by piece; ``close()`` of what is given ends it at the site too."""
-        return self._client.logs(job, options)
-
-    def refresh(self, job: str, files: Sequence[File]) -> None:
-        """Replace files of volumes of a job that runs."""
-        self._client.files(job, Files(files=list(files)))
-
-    def subscribe(self, changed: Changed) -> None:
-        """Have ``changed`` called after a change: with the pod's UID, or an empty string for the announcement."""
-        self._subscribers.append(changed)
-
-    # --- what comes in, on one thread, in its order -------------------------------------------------------------------
-    def on_announce(self, announce: Announce) -> None:
-        """Take an announcement."""
-        self._announced = (announce, self._clock.monotonic())
-        with self._lock:
-            if self._view.announced(announce.submitter, announce.sequence):
-                self._wanted, self._failures = True, 0
-        self._tell("")
-
-    def on_buildconfig(self, message: BuildConfigMessage) -> None:
-        """Take a BuildConfig; one that can't be used is known as such, so that it is not asked for again."""
-        config: BuildConfig | None = None
-        problem = ""
-        try:
-            config = BuildConfig.model_validate(message.config)
-        except ValidationError as error:
-            problem = explain(error)
-            log.warning("a BuildConfig can't be used", extra=kv(pool=self.name, error=problem))
-        with self._lock:
-            # the one before stays for the announcement that still names it
-            previous = [item for item in self._configs.items() if item[0] != message.digest][-1:]
-            self._configs = dict([*previous, (message.digest, config)])
-            self.config_problem = problem
-        self._tell("")
-
-    def on_event(self, event: Event) -> None:
-        """Take an event."""
-        with self._lock:
-            changed, missed = self._view.event(event, self._clock.monotonic())
-            self._wanted |= missed
-        if changed:
-            self._tell(event.status.job)
-
-    # --- what is asked for, on a worker -------------------------------------------------------------------------------
-    def want(self) -> None:
-        """Have a snapshot taken soon."""
-        with self._lock:
-            self._wanted, self._failures = True, 0
-
-    def due(self, now: float) -> bool:
-        """Whether it is time to ask the site for something."""
-        pause = _BACKOFF.delay(self._failures, rand=lambda: 0.0) if self._failures else LEAST_GAP
-        return now - self._asked_at >= pause and (self._lacks_snapshot(now) or self._lacks_config(now))
-
-    def ask(self) -> None:
-        """Ask for what is due; failures are logged, and asked again later."""
-        self._asked_at = self._clock.monotonic()
-        try:
-            if self._lacks_snapshot(self._asked_at):
-                self._snapshot()
-            if self._lacks_config(now := self._clock.monotonic()):
-                self._described_at = now
-                described = self._client.describe().buildconfig
-                _same(self.name, described.pool)
-                self.on_buildconfig(described)
-        except SiteError as error:
-            self._failures += 1
-            if self._failures & (self._failures - 1) == 0:
-                log.warning("a pool can't be asked", extra=kv(pool=self.name, failures=self._failures, error=error))
-        else:
-            self._failures = 0
-
-    def _lacks_snapshot(self, now: float) -> bool:
-        return self._wanted or now - self._snapshot_at >= PERIOD
-
-    def _lacks_config(self, now: float) -> bool:
-        announced = self._announced
-        if announced is None or announced[0].digest in self._configs:
-            return False
-        return now - announced[1] >= _CONFIG_WAIT and now - self._described_at >= _BACKOFF.limit
-
-    def _snapshot(self) -> None:
-        with self._lock:
-            self._wanted = False
-        began = self._snapshot_at = self._clock.monotonic()
-        parts: list[Part] = []
-        try:
-            after, more = "", True
-            while more:
-                asked = self._clock.monotonic()
-                page = self._client.snapshot(after)
-                parts.append(Part(page.submitter, page.sequence, page.jobs, page.unreadable, asked))
-                if page.unreadable:
-                    log.error("jobs that can't be read", extra=kv(pool=self.name, jobs=len(page.unreadable)))
-                more = page.more
-                if more and (page.last <= after or len(parts) >= _MOST_PAGES):
-                    raise SiteError(f"a snapshot of pool {self.name} that does not end")
-                after = page.last
-        except SiteError:
-            with self._lock:
-                self._wanted = True
-            raise
-        with self._lock:
-            changed = self._view.snapshot(parts, began)
-        for job in changed:
-            self._tell(job)
-        self._tell("")
-
-    # --- inside -------------------------------------------------------------------------------------------------------
-    def _gone(self, job: str, asked: float) -> None:
-        with self._lock:
-            known = self._view.gone(job, asked, self._clock.monotonic())
-        if known:
-            self._tell(job)
-
-    def _tell(self, job: str) -> None:
-        for subscriber in self._subscribers:
-            try:
-                subscriber(job)
-            except Exception:
-                log.exception("a subscriber of a pool failed", extra=kv(pool=self.name))
 
 
 class NatsPools:
-    """All pools that have announced themselves, since this process started.
+    """All pools that have announced themselves since this process started, or are remembered from before.
 
     ``submit_timeout``: seconds that a site may take for a submit.
     """
@@ -275,9 +69,18 @@ class NatsPools:
         """Forget a pool; it comes back when it announces itself."""
         with self._lock:
             self._pools = {key: pool for key, pool in self._pools.items() if key != name}
+        self._tell(name, "")
+
+    def recall(self, announce: Announce, heard: float, buildconfig: BuildConfigMessage | None) -> None:
+        """Know a pool by what an earlier process was told; raises GarbledError when there are too many."""
+        pool = self._pools.get(announce.pool) or self._add(announce.pool)
+        pool.recall(announce, heard, buildconfig)
 
     def subscribe(self, changed: Callable[[str, str], None]) -> None:
-        """Have ``changed`` called after a change in any pool: with its name, and what the pool itself tells."""
+        """Have ``changed`` called after a change in any pool: with its name, and what the pool itself tells.
+
+        A pool that was removed tells an empty string, too.
+        """
         self._subscribers.append(changed)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -315,19 +118,19 @@ class NatsPools:
 
     def _on_announce(self, name: str, data: bytes) -> None:
         announce = parse(Announce, data)
-        _same(name, announce.pool)
+        check_pool(name, announce.pool)
         pool = self._pools.get(name) or self._add(name)
         pool.on_announce(announce)
         self._hurry(pool)
 
     def _on_buildconfig(self, name: str, data: bytes) -> None:
         message = parse(BuildConfigMessage, data)
-        _same(name, message.pool)
+        check_pool(name, message.pool)
         (self._pools.get(name) or self._add(name)).on_buildconfig(message)
 
     def _on_event(self, name: str, data: bytes) -> None:
         event = parse(Event, data)
-        _same(name, event.pool)
+        check_pool(name, event.pool)
         if (pool := self._pools.get(name)) is not None:  # else its announcement brings a snapshot
             pool.on_event(event)
             self._hurry(pool)
@@ -338,19 +141,16 @@ class NatsPools:
 
     def _add(self, name: str) -> NatsPool:
         with self._lock:
+            if name in self._pools:
+                return self._pools[name]
             if len(self._pools) >= MOST_POOLS:
                 raise GarbledError(f"more than {MOST_POOLS} pools")
             pool = NatsPool(self._link, self._prefix, name, self._clock, self._submit_timeout)
             pool.subscribe(lambda job: self._tell(name, job))
             self._pools = {**self._pools, name: pool}
-        log.info("a pool announces itself", extra=kv(pool=name))
+        log.info("a pool is known", extra=kv(pool=name))
         return pool
 
     def _tell(self, name: str, job: str) -> None:
         for subscriber in self._subscribers:
             subscriber(name, job)
-
-
-def _same(subject_pool: str, pool: str) -> None:
-    if pool != subject_pool:
-        raise GarbledError(f"on the subject of pool {subject_pool}, but about pool {pool}")

@@ -6,12 +6,14 @@ import json
 from dataclasses import dataclass, field
 
 from bridge.errors import ConfigError
+from bridge.wire.bucket import BucketSubjects
 from bridge.wire.subjects import ANY, Subjects
 
 HUB = "hub"
 INBOX = "_INBOX.hub"
 """Where answers to the hub go: no site may listen there."""
 MAX_PAYLOAD = 8 * 1024 * 1024
+MAX_STORE = 1024 * 1024 * 1024
 ACCOUNT = "PODBRIDGE"
 ANSWER_WITHIN = "5m"
 """How long a site may take to answer a request; longer than any deadline."""
@@ -48,20 +50,25 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Where the server listens: addresses as host:port, empty for none. Without a certificate nothing is encrypted."""
+    """Where the server listens: addresses as host:port, empty for none. Without a certificate nothing is encrypted.
+
+    ``jetstream``: the folder in which it keeps buckets; empty: it keeps nothing.
+    """
 
     client: str = "127.0.0.1:4222"
     websocket: str = ""
     certificate: str = ""
     key: str = ""
     max_payload: int = MAX_PAYLOAD
+    jetstream: str = ""
 
 
-def hub_permissions(prefix: str) -> Permissions:
-    """Give what the hub needs: ask every pool, hear what every pool says, get answers."""
+def hub_permissions(prefix: str, bucket: str = "") -> Permissions:
+    """Give what the hub needs: ask every pool, hear what every pool says, get answers, and use its bucket."""
     every = Subjects(prefix, ANY)
     said = [every.announce, every.buildconfig, every.event, every.streams]
-    return Permissions([*every.requests().values(), every.acks], [*said, f"{INBOX}.>"])
+    store = BucketSubjects(bucket).publish() if bucket else []
+    return Permissions([*every.requests().values(), every.acks, *store], [*said, f"{INBOX}.>"])
 
 
 def site_permissions(prefix: str, pool: str) -> Permissions:
@@ -73,12 +80,13 @@ def site_permissions(prefix: str, pool: str) -> Permissions:
     return Permissions([own.announce, own.buildconfig, own.event, own.streams], [*asked, own.acks], answers=True)
 
 
-def users_text(users: list[User]) -> str:
+def users_text(users: list[User], *, jetstream: bool = False) -> str:
     """Write the file of users: everything that changes when a pool comes or goes."""
     lines = [
         "# Written by podbridge nats config, and written again by it.",
         "accounts: {",
         f"  {ACCOUNT}: {{",
+        *(["    jetstream: enabled"] if jetstream else []),
         "    users: [",
     ]
     for user in users:
@@ -109,6 +117,9 @@ def server_text(listeners: Listeners, users_file: str) -> str:
     if listeners.websocket:
         secure = f"tls: {tls}" if listeners.certificate else "no_tls: true  # behind a proxy that terminates TLS"
         lines += ["websocket: {", f"  listen: {_quote(listeners.websocket)}", f"  {secure}", "}"]
+    if listeners.jetstream:
+        size = f"max_memory_store: 0, max_file_store: {MAX_STORE}"
+        lines.append(f"jetstream: {{store_dir: {_quote(listeners.jetstream)}, {size}}}")
     lines.append(f"include {_quote(users_file)}")
     return "\n".join(lines) + "\n"
 

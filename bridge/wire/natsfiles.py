@@ -6,6 +6,8 @@
     users.conf         0600  written each time
     hub.seed           0600  or hub.password
     pools/NAME.seed    0600  or pools/NAME.password
+    bucket             0600  name of the hub's key-value bucket, where there is one
+    jetstream/         0700  where the server keeps it
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nkeys  # type: ignore[import-untyped]
 
 from bridge.errors import ConfigError
+from bridge.wire.bucket import DEFAULT_BUCKET
 from bridge.wire.natsconf import (
     HUB,
     Listeners,
@@ -32,17 +35,22 @@ from bridge.wire.natsconf import (
 
 SERVER, USERS, POOLS = "nats-server.conf", "users.conf", "pools"
 SEED, PASSWORD = ".seed", ".password"
+BUCKET, JETSTREAM = "bucket", "jetstream"
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a folder holds now. ``new``: the files that were not there, or were written again."""
+    """What a folder holds now. ``new``: the files that were not there, or were written again.
+
+    ``bucket``: the hub's key-value bucket, empty if it has none.
+    """
 
     server: Path
     users: Path
     hub: Path
     pools: dict[str, Path]
     new: list[Path]
+    bucket: str = ""
 
 
 def write(
@@ -53,8 +61,15 @@ def write(
     *,
     passwords: bool = False,
     force: bool = False,
+    jetstream: bool = False,
+    bucket: str = "",
 ) -> Written:
-    """Write a folder, or bring it up to date: pools of an earlier run stay. ``force`` writes nats-server.conf again."""
+    """Write a folder, or bring it up to date: pools and the bucket of an earlier run stay.
+
+    ``force`` writes nats-server.conf again; ``jetstream`` gives the hub a key-value bucket, of the name ``bucket``.
+    """
+    bucket = _bucket(folder, jetstream, bucket)
+    may_hub = hub_permissions(prefix, bucket)  # raises unless both are names
     permissions = {pool: site_permissions(prefix, pool) for pool in pools}  # raises unless it is a name
     below = folder / POOLS
     below.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,15 +80,19 @@ def write(
     new: list[Path] = []
     hub = _secret(folder / HUB, passwords, new)
     sites = {pool: _secret(below / pool, passwords, new) for pool in sorted(permissions)}
-    users = [_user(HUB, hub, hub_permissions(prefix))]
+    if bucket:
+        _replace(folder / BUCKET, bucket + "\n")
+        (folder / JETSTREAM).mkdir(mode=0o700, exist_ok=True)
+        listeners = replace(listeners, jetstream=str((folder / JETSTREAM).resolve()))
+    users = [_user(HUB, hub, may_hub)]
     # a name that no pool can take is the hub's
     users += [_user(f"pool-{pool}", file, permissions[pool]) for pool, file in sites.items()]
-    _replace(folder / USERS, users_text(users))
+    _replace(folder / USERS, users_text(users, jetstream=bool(bucket)))
     server = folder / SERVER
     if force or not server.exists():
         _replace(server, server_text(listeners, USERS))
         new.append(server)
-    return Written(server, folder / USERS, hub, sites, new)
+    return Written(server, folder / USERS, hub, sites, new, bucket)
 
 
 def new_seed() -> str:
@@ -89,6 +108,13 @@ def public_key(seed: str) -> str:
     except (nkeys.NkeysError, ValueError) as error:
         raise ConfigError("not the seed of an nkey") from error
     return key.decode().rstrip("=")
+
+
+def _bucket(folder: Path, jetstream: bool, wanted: str) -> str:
+    """Give the bucket's name: the one that is wanted now, or that of an earlier run; empty: there is none."""
+    file = folder / BUCKET
+    before = file.read_text().strip() if file.exists() else ""
+    return (wanted or before or DEFAULT_BUCKET) if jetstream or before else ""
 
 
 def _is_secret(file: Path) -> bool:

@@ -59,7 +59,8 @@ class _Turn:
 class VirtualNodes(Loop):
     """Everything that makes a pool look like a node.
 
-    ``link_problem`` says why NATS is not reached (``None``: it is).
+    ``link_problem`` says why NATS is not reached (``None``: it is), ``remembered`` how many jobs a store knows at a
+    pool, ``forget`` drops a pool.
     """
 
     def __init__(
@@ -73,6 +74,8 @@ class VirtualNodes(Loop):
         pools: Pools,
         settings: Settings,
         link_problem: Callable[[], str | None] = lambda: None,
+        remembered: Callable[[str], int] = lambda _: 0,
+        forget: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__("virtual-nodes", (node_cache,), elector, 4, clock)
         self.settings = settings
@@ -80,9 +83,12 @@ class VirtualNodes(Loop):
         self._nodes = node_cache
         self._pools = pools
         self._link_problem = link_problem
+        self._remembered = remembered
         self._threads = config.workers
         self._memory = nodes.Memory()
-        self._registrar = Registrar(kube, node_cache, events, clock, self.lead, self._memory, settings.remove_after)
+        self._registrar = Registrar(
+            kube, node_cache, events, clock, self.lead, self._memory, settings.remove_after, forget
+        )
         actor = Actor(
             kube, events, Reader(kube, clock), clock, self.lead, settings.address, config.pools.submit_timeout
         )
@@ -108,7 +114,6 @@ class VirtualNodes(Loop):
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers; the pools are started by their owner."""
         self._supervisor = supervisor
-        self._since = self.clock.monotonic()
         self._pools.subscribe(self._heard)
         self._lives.start(supervisor, self._threads)
         super().start(supervisor)
@@ -136,7 +141,7 @@ class VirtualNodes(Loop):
             time=self.clock.time(),
         )
         for action in nodes.decide(view):
-            name = action.name if isinstance(action, nodes.Create) else action.node["metadata"]["name"]
+            name = action.name if isinstance(action, nodes.Create | nodes.Forget) else action.node["metadata"]["name"]
             self._call(f"node/{name}", lambda a=action: self._registrar.act(a))  # type: ignore[misc]
         for state in view.pools:
             self._tend(self._records[state.name], state, view)
@@ -173,17 +178,18 @@ class VirtualNodes(Loop):
     def _state(self, record: Record) -> State:
         announced = record.pool.announced() if record.pool is not None else None
         bound = len(record.cache) if record.cache.synced else None
+        remembered = self._remembered(record.name)
         if announced is None:
-            return State(record.name, bound=bound)
+            return State(record.name, bound=bound, remembered=remembered)
         announce, heard = announced
         turn = self._turns[record.name]
         if turn.heard[0] != heard:
             turn.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
-        return State(record.name, announce, heard, turn.heard[1], bound)
+        return State(record.name, announce, heard, turn.heard[1], bound, remembered)
 
     def _tend(self, record: Record, state: State, view: nodes.View) -> None:
         announce, turn, pool = state.announce, self._turns[record.name], record.pool
-        up = announce is not None and not announce.problem and not nodes.is_silent(view, state)
+        up = announce is not None and not announce.problem and nodes.is_heard(view, state)
         POOL_UP.labels(record.name).set(up)
         if announce is not None:
             for phase in PHASES:

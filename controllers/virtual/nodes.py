@@ -84,7 +84,14 @@ class Collide:
     node: Node
 
 
-Action = Create | Describe | Report | Vanish | Collide
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Know nothing of a pool any more: it is silent, and has no node."""
+
+    name: str
+
+
+Action = Create | Describe | Report | Vanish | Collide | Forget
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +130,17 @@ def _one(view: View, state: State) -> Action | None:
     view.memory.collisions.discard(state.name)
     offer = offers.check(state.announce) if state.announce is not None else None
     if node is None:
-        if state.announce is None or offer is None or is_silent(view, state):
+        if state.announce is None or offer is None:
             return None
+        if not is_heard(view, state):
+            return _forget(view, state)
         status = _status(view, state, offer)
         return Create(state.name, wanted.node(state.name, offer, status, view.time), status)
     if offer is not None:
         patch = _describe(node, state.name, offer)
         if patch is not None:
             return Describe(node, patch)
-    if state.heard is None and not is_silent(view, state):
+    if not is_heard(view, state) and not is_silent(view, state):
         return None  # this process has just begun to listen: what the node says stands
     report = _report(view, node, _status(view, state, offer))
     return report or _vanish(view, node, state)
@@ -142,7 +151,13 @@ def is_silent(view: View, state: State) -> bool:
     if state.announce is None or state.heard is None:
         return view.now - view.since > view.settings.silent_after
     patience = max(view.settings.silent_after, PERIODS * min(state.announce.period, 120))
-    return view.now - state.heard > patience
+    # what is remembered from before this process was not missed by it
+    return view.now - max(state.heard, view.since) > patience
+
+
+def is_heard(view: View, state: State) -> bool:
+    """Whether this process itself has heard the site, and not too long ago."""
+    return state.heard is not None and state.heard >= view.since and not is_silent(view, state)
 
 
 def _status(view: View, state: State, offer: Offer | None) -> Body:
@@ -210,7 +225,9 @@ def _report(view: View, node: Node, status: Body) -> Report | None:
     for kind in ("capacity", "allocatable"):
         if kind in body:
             body[kind] = {"$patch": "replace", **body[kind]}
-    return Report(node, {"metadata": {"uid": node["metadata"]["uid"]}, "status": body}, status, _news(cached, status))
+    # a write that an earlier leader sent off before it was stopped may arrive after ours: the version makes it fail
+    identity = {key: node["metadata"][key] for key in ("uid", "resourceVersion")}
+    return Report(node, {"metadata": identity, "status": body}, status, _news(cached, status))
 
 
 def _silently(status: Body) -> Body:
@@ -250,13 +267,23 @@ def _quantities(pairs: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _vanish(view: View, node: Node, state: State) -> Action | None:
     name = state.name
-    if state.bound != 0 or not (is_silent(view, state) or (state.announce is not None and state.announce.leaving)):
+    if (
+        state.bound != 0
+        or state.remembered
+        or not (is_silent(view, state) or (state.announce is not None and state.announce.leaving))
+    ):
         return None
     pause = min(LOOK_GONE, view.settings.remove_after)
     if view.now - view.memory.looked.get(name, float("-inf")) < pause:
         return None
     view.memory.looked[name] = view.now
     return Vanish(node)
+
+
+def _forget(view: View, state: State) -> Action | None:
+    """Forget a pool whose node is gone: deleted by podbridge, or by an administrator who gives the site up."""
+    heard = max(state.heard or view.since, view.since)
+    return Forget(state.name) if state.bound == 0 and view.now - heard > view.settings.remove_after else None
 
 
 def may_vanish(node: Node, remove_after: float, time: float) -> bool:

@@ -23,7 +23,7 @@ LEASE_SECONDS = 40
 
 
 class Registrar:
-    """Writes Nodes and their Leases; ``lead`` raises once this process leads no more."""
+    """Writes Nodes and their Leases; ``lead`` raises once this process leads no more. ``forget`` drops a pool."""
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class Registrar:
         lead: Callable[[], None],
         memory: nodes.Memory,
         remove_after: float,
+        forget: Callable[[str], None],
     ) -> None:
         self._kube = kube.fenced(lead)
         self._cache = cache
@@ -41,6 +42,7 @@ class Registrar:
         self._clock = clock
         self._memory = memory
         self._remove_after = remove_after
+        self._forget = forget
 
     def act(self, action: nodes.Action) -> None:
         """Carry one action out."""
@@ -63,6 +65,8 @@ class Registrar:
                 self._report(action)
             case nodes.Vanish():
                 self._vanish(action.node)
+            case nodes.Forget():
+                self._forget(action.name)
             case nodes.Collide():
                 name = action.node["metadata"]["name"]
                 text = f"a pool announces itself as {name}, but this node is not podbridge's: the pool is not used"

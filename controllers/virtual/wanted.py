@@ -23,7 +23,8 @@ MESSAGE = 1024
 class State:
     """A pool as the hub knows it. ``heard`` is monotonic, ``heard_at`` the same moment in words.
 
-    ``bound`` counts the pods bound to its node; ``None`` while that is not known.
+    ``bound`` counts the pods bound to its node; ``None`` while that is not known. ``remembered`` counts the jobs that a
+    store says are there.
     """
 
     name: str
@@ -31,6 +32,7 @@ class State:
     heard: float | None = None
     heard_at: str = ""
     bound: int | None = None
+    remembered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ def _conditions(state: State, offer: Offer | None, silent: bool, link_problem: s
         heard = f"last heard {state.heard_at}" if state.heard_at else "not heard since podbridge started"
         link = f"; {link_problem}" if link_problem else ""
         last = f"; last words: {words}" if words else ""
-        ready = ("False", "SiteSilent", f"{heard}{link}{last}")
+        jobs = f"; jobs remembered there: {state.remembered}" if state.remembered else ""
+        ready = ("False", "SiteSilent", f"{heard}{link}{jobs}{last}")
         connected = ("False", "NatsDisconnected" if link else "SiteSilent", f"{heard}{link}")
     elif announce is not None and announce.leaving:
         ready = connected = ("False", "SiteLeft", f"the submitter said that it stops; {words}")

@@ -1,0 +1,237 @@
+"""What is remembered of pools from one hub to the next: their last words, and which pods they have.
+
+Nothing is decided here, and nothing waits for it. Where a site has spoken, its words count; what a store says is taken
+only for what this process has not heard itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bridge.clock import Clock
+from bridge.logs import kv
+from bridge.metrics import POOL_REMEMBERED
+from bridge.pools import records
+from bridge.pools.nats import NatsPool, NatsPools
+from bridge.pools.records import JOBS, POOLS, JobRecord, PoolRecord
+from bridge.store.keeper import Keeper, Key
+from bridge.store.port import Store
+from bridge.threads import Supervisor
+from bridge.wire.envelope import GarbledError
+from bridge.wire.messages import Announce, BuildConfigMessage, JobStatus
+
+log = logging.getLogger(__name__)
+
+AGAIN = 10.0
+"""Seconds at least between two writes of announcements that differ in their numbers alone."""
+MOST_JOBS = 50_000
+"""Jobs that are remembered of one pool: a site that makes up more fills no store."""
+_BEFORE = 0.001
+WAIT = 3.0
+"""Seconds that a start waits for the store."""
+
+
+class Job(NamedTuple):
+    """A job that a site holds; ``time`` is when it was first seen there."""
+
+    namespace: str
+    name: str
+    job_id: str
+    time: float
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What was last marked of a pool: what matters of which announcement, and when; and the snapshot of its jobs."""
+
+    words: tuple[object, ...] = ()
+    heard: float = float("-inf")
+    marked_at: float = float("-inf")
+    complete_at: float | None = None
+
+
+class Memory:
+    """What is kept in ``store`` about ``pools``; ``leads``, ``name`` and ``reachable`` as for the :class:`Keeper`."""
+
+    kinds = (POOLS, JOBS)
+
+    def __init__(
+        self,
+        store: Store,
+        pools: NatsPools,
+        clock: Clock,
+        leads: Callable[[], bool],
+        name: str,
+        reachable: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._pools, self._clock = pools, clock
+        self._began = clock.monotonic()
+        self._lock = threading.RLock()
+        self._kept: dict[str, _Kept] = {}
+        self._jobs: dict[str, dict[str, Job]] = {}
+        self._too_large: set[str] = set()
+        self._keeper = Keeper(store, self, clock, leads, name, reachable)
+        pools.subscribe(self._changed)
+
+    def start(self, supervisor: Supervisor, wait: float = WAIT) -> None:
+        """Start reading and writing; waits at most ``wait`` seconds for what the store remembers."""
+        self._keeper.start(supervisor)
+        if not self._keeper.loaded.wait(wait):
+            log.warning("not waiting for the store: what it remembers is taken later", extra=kv(seconds=wait))
+
+    def doubt(self, *_: object) -> None:
+        """Have everything compared soon: the way to the store broke, or is there again."""
+        self._keeper.doubt()
+
+    def remembered(self, pool: str) -> int:
+        """Say how many jobs the site holds, as far as is remembered."""
+        return len(self._jobs.get(pool, ()))
+
+    # --- what the pools tell, on any thread ---------------------------------------------------------------------------
+    def _changed(self, name: str, uid: str) -> None:
+        with self._lock:
+            pool = self._pools.pools().get(name)
+            if pool is None:
+                self._drop(name)
+            elif not uid:
+                self._look(pool)
+            elif pool.complete_at() is not None:
+                self._look_at_job(name, uid, pool.job(uid))
+
+    def _look(self, pool: NatsPool) -> None:
+        kept = self._kept.setdefault(pool.name, _Kept())
+        if (announced := pool.announced()) is not None:
+            now, words = self._clock.monotonic(), (*_words(announced[0]), pool.buildconfig() is None)
+            again = announced[1] != kept.heard and now - kept.marked_at >= AGAIN
+            if words != kept.words or again:
+                kept.words, kept.heard, kept.marked_at = words, announced[1], now
+                self._keeper.mark(POOLS, pool.name)
+        if (complete_at := pool.complete_at()) != kept.complete_at:
+            kept.complete_at = complete_at
+            jobs = pool.jobs()
+            for uid in {*jobs, *self._jobs.get(pool.name, ())}:
+                self._look_at_job(pool.name, uid, jobs.get(uid))
+        if complete_at is not None:
+            POOL_REMEMBERED.labels(pool.name).set(0)
+
+    def _look_at_job(self, name: str, uid: str, status: JobStatus | None) -> None:
+        jobs = self._jobs.setdefault(name, {})
+        known = jobs.get(uid)
+        if status is None:
+            if jobs.pop(uid, None) is None:
+                return
+        elif known is not None:
+            if known.job_id == status.job_id[: records.LONGEST]:
+                return
+            jobs[uid] = known._replace(job_id=status.job_id[: records.LONGEST])
+        elif len(jobs) < MOST_JOBS:
+            namespace, pod, number = (t[: records.LONGEST] for t in (status.namespace, status.name, status.job_id))
+            jobs[uid] = Job(namespace, pod, number, round(self._clock.time(), 3))
+        else:
+            return
+        self._keeper.mark(JOBS, records.job_key(name, uid))
+
+    def _drop(self, name: str) -> None:
+        """Forget a pool that was removed."""
+        if self._kept.pop(name, None) is not None:
+            self._keeper.mark(POOLS, name)
+            log.info("a pool is forgotten", extra=kv(pool=name, jobs=self.remembered(name)))
+        for uid in self._jobs.pop(name, {}):
+            self._keeper.mark(JOBS, records.job_key(name, uid))
+        POOL_REMEMBERED.labels(name).set(0)
+
+    # --- what the keeper asks, on its thread --------------------------------------------------------------------------
+    def everything(self) -> Collection[Key]:
+        """Name everything that is to be kept."""
+        with self._lock:
+            pools = [(POOLS, name) for name in self._kept]
+            return [*pools, *((JOBS, records.job_key(name, uid)) for name, jobs in self._jobs.items() for uid in jobs)]
+
+    def value(self, kind: str, key: str) -> bytes | None:
+        """Give a record; ``None``: there is nothing to keep, or it is too large to be kept."""
+        with self._lock:
+            record = self._pool_record(key) if kind == POOLS else self._job_record(key)
+        if record is None:
+            return None
+        try:
+            return records.write(record)
+        except GarbledError as error:
+            if key not in self._too_large:
+                self._too_large.add(key)
+                log.warning("not kept", extra=kv(kind=kind, key=key, error=error))
+            return None
+
+    def merge(self, stored: Mapping[str, Mapping[str, bytes]], changed: Collection[Key]) -> None:
+        """Take from a store what is not known better."""
+        unusable: dict[str, str] = {}
+        for name, data in stored[POOLS].items():
+            try:
+                record = records.read_pool(name, data)
+                if (POOLS, name) not in changed or name in self._pools.pools():  # else it was removed
+                    self._recall(record)
+            except GarbledError as error:
+                unusable[f"{POOLS}/{name}"] = str(error)
+        for key, data in stored[JOBS].items():
+            try:
+                job = records.read_job(key, data)
+            except GarbledError as error:
+                unusable[f"{JOBS}/{key}"] = str(error)
+            else:
+                if (JOBS, key) not in changed:
+                    self._recall_job(job)
+        with self._lock:
+            for name, jobs in self._jobs.items():
+                if (pool := self._pools.pools().get(name)) is not None and pool.complete_at() is None:
+                    POOL_REMEMBERED.labels(name).set(len(jobs))
+        if unusable:
+            first = next(iter(unusable.items()))
+            extra = kv(records=len(unusable), key=first[0][:100], error=first[1][:200])
+            log.warning("what the store holds can't be used, and is left out", extra=extra)
+
+    def _recall(self, record: PoolRecord) -> None:
+        name, now = record.announce.pool, self._clock.monotonic()
+        # before this process's start, whatever the clocks say: it has not heard the site itself
+        heard = min(self._began - _BEFORE, now - (self._clock.time() - record.time))
+        with self._lock:
+            pool = self._pools.pools().get(name)
+            if pool is None or pool.announced() is None:
+                without = record.buildconfig is None
+                self._kept[name] = _Kept((*_words(record.announce), without), heard, now)
+        self._pools.recall(record.announce, heard, record.buildconfig)
+
+    def _recall_job(self, record: JobRecord) -> None:
+        with self._lock:
+            pool = self._pools.pools().get(record.pool)
+            if pool is None or pool.complete_at() is not None:
+                return  # nobody is there who could hold it, or who holds it has said so
+            jobs = self._jobs.setdefault(record.pool, {})
+            if len(jobs) < MOST_JOBS:
+                jobs.setdefault(record.job, Job(record.namespace, record.name, record.job_id, record.time))
+
+    def _pool_record(self, name: str) -> PoolRecord | None:
+        pool = self._pools.pools().get(name)
+        announced = pool.announced() if pool is not None else None
+        if pool is None or announced is None:
+            return None
+        announce, heard = announced
+        config, message = pool.buildconfig(), None
+        if config is not None:
+            message = BuildConfigMessage(pool=name, digest=announce.digest, config=config.dump())
+        time = self._clock.time() - (self._clock.monotonic() - heard)
+        return PoolRecord(time=max(0.0, round(time, 1)), announce=announce, buildconfig=message)
+
+    def _job_record(self, key: str) -> JobRecord | None:
+        name, _, uid = key.partition("/")
+        job = self._jobs.get(name, {}).get(uid)
+        if job is None:
+            return None
+        return JobRecord(pool=name, job=uid, namespace=job.namespace, name=job.name, job_id=job.job_id, time=job.time)
+
+
+def _words(announce: Announce) -> tuple[object, ...]:
+    """Give what matters of an announcement at once: all but what changes all the time."""
+    return tuple(value for name, value in announce if name not in ("sequence", "time", "free", "jobs", "submitter"))

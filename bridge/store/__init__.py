@@ -1,0 +1,1 @@
+"""What is kept outside of this process, in redis or in NATS: a memory, never the truth."""

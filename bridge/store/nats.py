@@ -1,0 +1,151 @@
+"""A NATS key-value bucket, over the hub's own link.
+
+The raw JetStream API: requests as any others, so that what holds for the link (no request sent late, answers matched)
+holds here, too. All values of a kind come in one stream from a consumer that lasts for one load; deleted keys are
+purged, so that nothing is left of them.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
+from bridge.store.port import StoreError
+from bridge.threads import at_once
+from bridge.wire.bucket import BucketSubjects
+from bridge.wire.connection import Link
+from bridge.wire.session import Respond
+
+TIMEOUT = 5.0
+"""Seconds that an answer, or the next value of a load, may take."""
+MOST_BYTES = 64 * 1024 * 1024
+"""Of a bucket that is made here: what one load may be, and what a site that makes up jobs can fill."""
+_THREADS = 4
+_NOT_FOUND = 10059
+_HINT = "Is JetStream on, and may this user use the bucket? podbridge nats config --jetstream writes both."
+
+
+class NatsStore:
+    """One bucket; it is made when it is not there. ``inbox_prefix``: where this user may listen."""
+
+    def __init__(self, link: Link, bucket: str, inbox_prefix: str, replicas: int = 1) -> None:
+        self._link = link
+        self._subjects = BucketSubjects(bucket)
+        self._inbox_prefix = inbox_prefix
+        self._replicas = replicas
+        self._found = False
+
+    def load(self, kind: str) -> dict[str, bytes]:
+        """Give all values of a kind by key."""
+        self._open()
+        arrived: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
+
+        def receive(subject: str, data: bytes, _respond: Respond | None) -> None:
+            arrived.put((subject, data))
+
+        inbox = f"{self._inbox_prefix}.store.{secrets.token_hex(12)}"
+        subscription = self._link.subscribe(inbox, receive, threads=0)
+        try:
+            consumer = {
+                "deliver_policy": "last_per_subject",
+                "deliver_subject": inbox,
+                "filter_subject": self._subjects.keys(kind),
+                "ack_policy": "none",
+                "replay_policy": "instant",
+                "mem_storage": True,
+                "num_replicas": 1,
+            }
+            body = {"stream_name": self._subjects.stream, "config": consumer}
+            made = self._ask(self._subjects.consumer, json.dumps(body).encode())
+            found = {}
+            # those that were sent before the answer was written count as delivered
+            for _ in range(_number(made, "num_pending") + _number(made.get("delivered"), "consumer_seq")):
+                subject, data = arrived.get(timeout=TIMEOUT)
+                found[self._subjects.key_of(subject)] = data
+        except queue.Empty:
+            raise StoreError(f"{self}: the list of {kind} broke off") from None
+        finally:
+            subscription.close()  # the consumer goes with its only listener
+        return {key: data for key, data in found.items() if data}  # another's tool marks what it deletes
+
+    def put(self, kind: str, values: Mapping[str, bytes]) -> None:
+        """Keep these values."""
+        self._open()
+        at_once(_THREADS, lambda key: self._ask(self._subjects.key(kind, key), values[key]), values)
+
+    def delete(self, kind: str, keys: Collection[str]) -> None:
+        """Drop these keys."""
+        self._open()
+
+        def purge(key: str) -> None:
+            self._ask(self._subjects.purge, json.dumps({"filter": self._subjects.key(kind, key)}).encode())
+
+        at_once(_THREADS, purge, keys)
+
+    def close(self) -> None:
+        """Look for the bucket anew at the next call; the link is the hub's."""
+        self._found = False
+
+    def __str__(self) -> str:
+        return f"NATS bucket {self._subjects.bucket}"
+
+    def _open(self) -> None:
+        """Make the bucket unless it is there; one that an administrator made, for example with more replicas, stays."""
+        if self._found:
+            return
+        stream = {
+            "name": self._subjects.stream,
+            "subjects": [self._subjects.everything],
+            "max_msgs_per_subject": 1,
+            "max_bytes": MOST_BYTES,
+            "discard": "new",
+            "storage": "file",
+            "num_replicas": self._replicas,
+            "allow_rollup_hdrs": True,
+            "allow_direct": True,
+            "deny_delete": True,
+        }
+        try:
+            info = self._ask(self._subjects.info, b"")
+        except _RefusedError as refused:
+            if refused.code != _NOT_FOUND:
+                raise
+            info = self._ask(self._subjects.create, json.dumps(stream).encode())
+        config = info.get("config")
+        if not isinstance(config, dict) or config.get("subjects") != stream["subjects"]:
+            raise StoreError(f"{self}: the stream {self._subjects.stream} is no key-value bucket")
+        self._found = True
+
+    def _ask(self, subject: str, data: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(self._link.request(subject, data, TIMEOUT))
+        except SiteDownError as error:
+            why = "nobody answers" if self._link.connected else str(error)
+            raise StoreError(f"{self}: {why}", hint=_HINT if self._link.connected else "") from error
+        except SiteUnknownOutcomeError as error:  # what is not allowed gets no answer
+            raise StoreError(f"{self}: {error}", hint=_HINT) from error
+        except (SiteError, ValueError, RecursionError) as error:
+            raise StoreError(f"{self}: {error}") from error
+        if not isinstance(answer, dict):
+            raise StoreError(f"{self}: an answer that can't be read")
+        problem = answer.get("error")
+        if isinstance(problem, dict):
+            raise _RefusedError(f"{self}: {problem.get('description')}", _number(problem, "err_code"))
+        return answer
+
+
+class _RefusedError(StoreError):
+    """JetStream's own no; ``code`` is its ``err_code``."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _number(part: object, key: str) -> int:
+    value = part.get(key) if isinstance(part, dict) else None
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,131 @@
+"""redis: each kind is one hash, ``<prefix>:<kind>``. Works with every server that knows HSCAN, HSET and HDEL."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from bridge.errors import ConfigError
+from bridge.store.port import StoreError
+
+TIMEOUT = 5.0
+"""Seconds for a connection, and for an answer."""
+SCHEMES = ("redis", "rediss", "unix")
+_PAGE = 1000
+_PORT = 6379
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where and as whom: ``redis://host:port/database``, ``rediss://`` (TLS) or ``unix:///socket``.
+
+    Files are read at each connect. Without ``user`` the password is the default user's.
+    """
+
+    url: str
+    user: str | None = None
+    password_file: Path | None = None
+    ca_file: Path | None = None
+    prefix: str = "podbridge"
+
+    def options(self) -> dict[str, Any]:
+        """Say it in redis-py's words; the URL is taken apart here, for its own way takes options from it."""
+        parts = urlsplit(self.url)
+        try:
+            port = parts.port or _PORT
+        except ValueError as error:
+            raise ConfigError(f"redis URL: {error}") from error
+        if parts.scheme not in SCHEMES or parts.username or parts.password or parts.query or parts.fragment:
+            raise ConfigError("redis URL: redis://host:port/database, rediss:// or unix:///path, and nothing more")
+        if parts.scheme == "unix":
+            return {"unix_socket_path": unquote(parts.path)}
+        database = parts.path.strip("/") or "0"
+        if not parts.hostname or not database.isdecimal():
+            raise ConfigError("redis URL: redis://host:port/database needs a host, and a number as database")
+        tls = {"ssl": True, "ssl_ca_certs": str(self.ca_file) if self.ca_file else None}
+        address = {"host": parts.hostname, "port": port, "db": int(database)}
+        return {**address, **(tls if parts.scheme == "rediss" else {})}
+
+
+class RedisStore:
+    """One redis server, over one connection; one that fails is dropped, and nothing is sent twice on another."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._options = access.options()
+        self._client: redis.Redis | None = None
+
+    def load(self, kind: str) -> dict[str, bytes]:
+        """Give all values of a kind by key."""
+        with self._door() as client:
+            found = client.hscan_iter(self._hash(kind), count=_PAGE)
+            return {key.decode("utf-8", "replace"): value for key, value in found}
+
+    def put(self, kind: str, values: Mapping[str, bytes]) -> None:
+        """Keep these values, in one command."""
+        with self._door() as client:
+            fields: dict[Any, Any] = dict(values)
+            client.hset(self._hash(kind), mapping=fields)
+
+    def delete(self, kind: str, keys: Collection[str]) -> None:
+        """Drop these keys, in one command."""
+        with self._door() as client:
+            client.hdel(self._hash(kind), *keys)
+
+    def close(self) -> None:
+        """Drop the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):
+                client.close()
+
+    def __str__(self) -> str:
+        return f"redis at {self._access.url}"
+
+    def _hash(self, kind: str) -> str:
+        return f"{self._access.prefix}:{kind}"
+
+    @contextlib.contextmanager
+    def _door(self) -> Iterator[redis.Redis]:
+        """Give the connection; whatever goes wrong ends it, and becomes a StoreError."""
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            yield self._client
+        except redis.AuthenticationError as error:
+            self.close()
+            file = self._access.password_file
+            hint = f"See the password in {file}." if file else "It wants a password: pools.store.redis.passwordFile."
+            raise StoreError(f"{self} does not let {self._who()} in: {error}", hint=hint) from error
+        except redis.exceptions.NoPermissionError as error:
+            self.close()
+            hint = f"It needs +hscan +hset +hdel on the keys {self._access.prefix}:*"
+            raise StoreError(f"{self} does not allow {self._who()} this: {error}", hint=hint) from error
+        except Exception as error:  # a server that speaks nonsense brings out errors of any kind
+            self.close()
+            raise StoreError(f"{self}: {error or type(error).__name__}") from error
+
+    def _who(self) -> str:
+        return f"user {self._access.user}" if self._access.user else "the default user"
+
+    def _connect(self) -> redis.Redis:
+        file = self._access.password_file
+        return redis.Redis(
+            **self._options,
+            username=self._access.user,
+            password=file.read_text().strip() if file else None,
+            socket_timeout=TIMEOUT,
+            socket_connect_timeout=TIMEOUT,
+            # a broken connection must be seen: the server may have come back without what it was given
+            single_connection_client=True,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )

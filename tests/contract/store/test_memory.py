@@ -1,0 +1,349 @@
+"""A hub that is restarted while a site is silent: pools, redis or a NATS bucket, and nats-server are real."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.clock import SystemClock
+from bridge.metrics import POOL_REMEMBERED, STORE_UP
+from bridge.pools.memory import Memory
+from bridge.pools.nats import NatsPool, NatsPools
+from bridge.store.port import StoreError
+from bridge.store.redis import RedisStore
+from bridge.threads import Supervisor
+from bridge.wire.connection import Link, Settings
+from bridge.wire.messages import Submit
+from bridge.wire.natsconf import INBOX
+from bridge.wire.server import Announcer, serve
+from tests.contract.store.servers import Place
+from tests.contract.wire.servers import PREFIX, Site, World, eventually
+
+pytestmark = pytest.mark.real
+
+SUBMIT = Submit(namespace="ns", name="pod", script="export TOKEN=hunter2")
+CONFIG = {"runtime": {"kind": "podman"}, "header": "module load podman"}
+
+
+class Hub:
+    """What of a hub has to do with pools, as a process of its own."""
+
+    def __init__(self, place: Place, *, leads: Callable[[], bool] = lambda: True, store: Any = None) -> None:
+        self.supervisor = Supervisor()
+        self.link = Link(Settings((place.broker.server.url,), "hub", place.broker.out / "hub.seed", inbox_prefix=INBOX))
+        self.pools = NatsPools(self.link, PREFIX)
+        reachable = (lambda: self.link.connected) if place.kind == "nats" else (lambda: True)
+        self.store = store or place.store(self.link)
+        self.memory = Memory(self.store, self.pools, SystemClock(), leads, place.kind, reachable)
+        if place.kind == "nats":
+            self.link.watch(self.memory.doubt)
+        self.link.start(self.supervisor)
+        begun = time.monotonic()
+        self.memory.start(self.supervisor)
+        self.waited = time.monotonic() - begun
+        self.pools.start(self.supervisor)
+
+    @property
+    def alpha(self) -> NatsPool:
+        return self.pools.pools()["alpha"]
+
+    def in_step(self) -> bool:
+        return self.memory._keeper._in_step and not self.memory._keeper.waiting
+
+    def stop(self) -> None:
+        self.supervisor.stop()
+        assert self.supervisor.join(10) == []
+        assert self.supervisor.failure is None
+
+
+class Hubs:
+    def __init__(self, place: Place) -> None:
+        self.place, self.hubs = place, []
+
+    def start(self, **options: Any) -> Hub:
+        hub = Hub(self.place, **options)
+        self.hubs.append(hub)
+        return hub
+
+    def stop(self) -> None:
+        for hub in self.hubs:
+            if not hub.supervisor.stopping.is_set():
+                hub.stop()
+
+
+@pytest.fixture
+def hubs(place: Place) -> Iterator[Hubs]:
+    made = Hubs(place)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def site(place: Place, world: World) -> Site:
+    made = Site(config=CONFIG)
+    made.link = place.broker.site(world)
+    serve(made.link, PREFIX, "alpha", made)
+    time.sleep(0.3)
+    return made
+
+
+def hello(site: Site, hub: Hub, *, usable: bool = True) -> None:
+    announcer = Announcer(site.link, PREFIX, "alpha")
+
+    def known() -> bool:
+        announcer.publish_announce(site.announce())
+        announcer.publish_buildconfig(site.buildconfig())
+        time.sleep(0.1)
+        pool = hub.pools.pools().get("alpha")
+        if pool is None or pool.complete_at() is None or (usable and pool.buildconfig() is None):
+            return False
+        return pool.announced()[1] >= begun  # not only remembered
+
+    begun = time.monotonic()
+    eventually(known)
+
+
+def stored(hub: Hub, kind: str) -> dict[str, Any]:
+    """What is in the store, read as another process would."""
+    store = copy.copy(hub.store)
+    if isinstance(store, RedisStore):
+        store._client = None
+    try:
+        return {key: json.loads(value) for key, value in store.load(kind).items()}
+    except StoreError:
+        return {}
+
+
+def test_a_pool_that_is_silent_now_is_known_at_once(place: Place, hubs: Hubs, site: Site) -> None:
+    first = hubs.start()
+    hello(site, first)
+    assert first.alpha.submit("uid-1", SUBMIT).phase == "queued"
+    assert first.alpha.submit("uid-2", SUBMIT).phase == "queued"
+    assert first.alpha.cancel("uid-2", 0, forget=True) is None
+    eventually(lambda: stored(first, "jobs").keys() == {"alpha/uid-1"})
+    heard = time.time() - (time.monotonic() - first.alpha.announced()[1])
+    first.stop()
+    site.link.close()
+
+    second = hubs.start()
+    pool = second.alpha
+    announce, at = pool.announced()
+    assert (announce.pool, announce.submitter, announce.digest) == ("alpha", "s-1", "d1")
+    assert abs(time.time() - (time.monotonic() - at) - heard) < 11
+    assert at < second.memory._began
+    assert pool.buildconfig().runtime.kind == "podman"
+    assert pool.complete_at() is None
+    assert pool.jobs() == {}  # what the store says of jobs is no view of them
+    assert second.memory.remembered("alpha") == 1
+    assert POOL_REMEMBERED.labels("alpha")._value.get() == 1
+    assert second.waited < 2
+
+
+def test_when_the_site_speaks_its_words_count(place: Place, hubs: Hubs, site: Site) -> None:
+    first = hubs.start()
+    hello(site, first)
+    for number in range(3):
+        first.alpha.submit(f"uid-{number}", SUBMIT)
+    eventually(lambda: len(stored(first, "jobs")) == 3)
+    first.stop()
+    del site.jobs["uid-0"]  # while no hub was there
+    site.digest, site.config = "d2", {"runtime": {"kind": "enroot"}}
+
+    second = hubs.start()
+    assert second.memory.remembered("alpha") == 3
+    hello(site, second)
+    eventually(lambda: second.memory.remembered("alpha") == 2)
+    assert POOL_REMEMBERED.labels("alpha")._value.get() == 0
+    eventually(lambda: second.alpha.buildconfig().runtime.kind == "enroot")
+    eventually(lambda: stored(second, "jobs").keys() == {"alpha/uid-1", "alpha/uid-2"})
+    eventually(lambda: stored(second, "pools")["alpha"]["buildconfig"]["config"]["runtime"]["kind"] == "enroot")
+
+
+def test_no_secret_is_kept(hubs: Hubs, site: Site) -> None:
+    hub = hubs.start()
+    site.config = {**CONFIG, "secret_of_another_version": "hunter2"}  # what is no BuildConfig of ours is not kept
+    hello(site, hub, usable=False)
+    hub.alpha.submit("uid-1", SUBMIT)
+    eventually(lambda: stored(hub, "jobs") and stored(hub, "pools"))
+    text = json.dumps([stored(hub, "jobs"), stored(hub, "pools")])
+    assert "hunter2" not in text
+    (job,) = stored(hub, "jobs").values()
+    assert {**job, "time": 0} == {
+        "v": 1,
+        "pool": "alpha",
+        "job": "uid-1",
+        "namespace": "ns",
+        "name": "pod",
+        "job_id": "",
+        "time": 0,
+    }
+
+
+def test_a_store_that_dies_holds_nothing_up_and_is_brought_into_step(
+    place: Place, hubs: Hubs, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub = hubs.start()
+    hello(site, hub)
+    hub.alpha.submit("uid-0", SUBMIT)
+    eventually(hub.in_step)
+    place.kill()
+    if place.kind == "redis":  # NATS is gone altogether, and so is the site
+        begun = time.monotonic()
+        for number in range(1, 50):
+            hub.alpha.submit(f"uid-{number}", SUBMIT)
+        assert time.monotonic() - begun < 3
+        hub.alpha.cancel("uid-0", 0, forget=True)
+        eventually(lambda: STORE_UP.labels(place.kind)._value.get() == 0)
+        assert hub.memory._keeper.waiting <= 51  # by key, however often it changes
+        time.sleep(2)
+        told = [record for record in caplog.records if "does not answer" in record.message]
+        assert len(told) <= 2  # the connection that broke, the connection that is refused; not each attempt
+        assert all(record.levelno == logging.WARNING for record in told)
+    place.start()
+    eventually(lambda: hub.link.connected, 20)
+    if place.kind == "nats":
+        eventually(lambda: site.link.connected, 20)
+        hello(site, hub)
+        for number in range(1, 50):
+            hub.alpha.submit(f"uid-{number}", SUBMIT)
+        hub.alpha.cancel("uid-0", 0, forget=True)
+    eventually(hub.in_step, 20)
+    eventually(lambda: stored(hub, "jobs").keys() == {f"alpha/uid-{number}" for number in range(1, 50)})
+    assert STORE_UP.labels(place.kind)._value.get() == 1
+
+
+def test_a_store_that_lost_everything_gets_it_again(place: Place, hubs: Hubs, site: Site, folder: Path) -> None:
+    hub = hubs.start()
+    hello(site, hub)
+    for number in range(20):
+        hub.alpha.submit(f"uid-{number}", SUBMIT)
+    eventually(lambda: hub.in_step() and len(stored(hub, "jobs")) == 20)
+    place.kill()
+    _empty(place, folder)
+    place.start()
+    eventually(lambda: hub.link.connected and site.link.connected, 20)
+    hello(site, hub)
+    hub.alpha.submit("uid-20", SUBMIT)  # a store that came back empty is noticed when it is asked
+    eventually(lambda: len(stored(hub, "jobs")) == 21 and "alpha" in stored(hub, "pools"), 20)
+
+
+def _empty(place: Place, folder: Path) -> None:
+    for path in (folder / "appendonlydir", folder / "nats" / "jetstream" / "jetstream"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def test_a_store_that_is_down_at_the_start_is_merged_later(place: Place, hubs: Hubs, site: Site) -> None:
+    first = hubs.start()
+    hello(site, first)
+    first.alpha.submit("uid-1", SUBMIT)
+    eventually(lambda: stored(first, "jobs").keys() == {"alpha/uid-1"})
+    first.stop()
+    site.link.close()
+    place.kill()
+    second = hubs.start()
+    assert 2.5 < second.waited < 4
+    assert second.pools.pools() == {}
+    place.start()
+    eventually(lambda: "alpha" in second.pools.pools(), 20)
+    assert second.alpha.announced()[1] < second.memory._began
+    eventually(second.in_step, 20)
+    assert stored(second, "jobs").keys() == {"alpha/uid-1"}
+
+
+def test_garbage_is_left_out_and_swept(
+    place: Place, hubs: Hubs, site: Site, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = hubs.start()
+    hello(site, first)
+    first.alpha.submit("uid-1", SUBMIT)
+    eventually(lambda: stored(first, "jobs").keys() == {"alpha/uid-1"})
+    first.stop()
+    site.link.close()
+    store = place.store(place.broker.hub(world, "vandal"))
+    record = json.loads(store.load("pools")["alpha"])
+    job = json.loads(store.load("jobs")["alpha/uid-1"])
+    store.put(
+        "pools",
+        {
+            "beta": json.dumps(record).encode(),  # of another pool
+            "gamma": b"\xff\x00 not json",
+            "delta": json.dumps({**record, "v": 99}).encode(),
+            "epsilon": b"{" * 100_000,
+            "zeta": b'{"v": 1' + b" " * 300_000 + b"}",
+            "../x": b"[]",
+        },
+    )
+    store.put(
+        "jobs",
+        {
+            "alpha/uid-2": json.dumps(job).encode(),
+            "alpha/uid-3": json.dumps({**job, "job": "uid-3", "time": -1}).encode(),
+            "nowhere/uid-4": json.dumps({**job, "pool": "nowhere", "job": "uid-4"}).encode(),
+            "": b"x",
+        },
+    )
+    second = hubs.start()
+    assert set(second.pools.pools()) == {"alpha"}
+    assert second.memory.remembered("alpha") == 1
+    eventually(second.in_step)
+    eventually(lambda: set(store.load("pools")) == {"alpha"} and set(store.load("jobs")) == {"alpha/uid-1"})
+    told = [record for record in caplog.records if "can't be used" in record.message]
+    assert len(told) == 1
+    assert told[0].kv["records"] == 9
+
+
+def test_a_pool_that_is_removed_leaves_the_store(place: Place, hubs: Hubs, site: Site) -> None:
+    hub = hubs.start()
+    hello(site, hub)
+    hub.alpha.submit("uid-1", SUBMIT)
+    eventually(lambda: stored(hub, "jobs") and stored(hub, "pools"))
+    hub.pools.remove("alpha")
+    eventually(lambda: not stored(hub, "jobs") and not stored(hub, "pools"))
+    assert hub.memory.remembered("alpha") == 0
+    hello(site, hub)  # and comes back with the site
+    eventually(lambda: stored(hub, "jobs") and stored(hub, "pools"))
+
+
+def test_only_the_leader_writes_and_the_next_one_knows_all(place: Place, hubs: Hubs, site: Site) -> None:
+    leader = hubs.start()
+    leading: list[bool] = []
+    standby = hubs.start(leads=lambda: bool(leading))
+    hello(site, leader)
+    hello(site, standby)
+    leader.alpha.submit("uid-1", SUBMIT)
+    eventually(lambda: stored(leader, "jobs").keys() == {"alpha/uid-1"})
+    standby.pools.remove("alpha")
+    time.sleep(0.5)
+    assert stored(leader, "pools").keys() == {"alpha"}
+    leader.stop()
+    site.link.close()
+    leading.append(True)
+    eventually(lambda: "alpha" in standby.pools.pools())
+    assert standby.memory.remembered("alpha") == 1
+    eventually(standby.in_step)
+    assert stored(standby, "jobs").keys() == {"alpha/uid-1"}
+
+
+@pytest.mark.parametrize("place", ["redis"], indirect=True)  # the hub's one key opens its bucket, too
+def test_a_wrong_password_stops_nothing(
+    place: Place, hubs: Hubs, site: Site, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert place.redis is not None
+    wrong = folder / "wrong"
+    wrong.write_text("wrong-password")
+    hub = hubs.start(store=RedisStore(place.redis.access(password_file=wrong)))
+    hello(site, hub)
+    hub.alpha.submit("uid-1", SUBMIT)
+    told = [record.kv["error"] for record in caplog.records if "does not answer" in record.message]
+    assert len(told) == 1
+    assert "does not let the default user in" in told[0]
+    assert str(wrong) in told[0]
+    assert "wrong-password" not in caplog.text

@@ -1,0 +1,269 @@
+"""The port on real servers: the suite, ten thousand keys, servers that go and come back, who may do what."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli.nats import nats as command
+from bridge.store.nats import NatsStore
+from bridge.store.port import Store, StoreError
+from bridge.store.redis import RedisStore
+from bridge.wire.bucket import BucketSubjects
+from bridge.wire.natsconf import INBOX
+from tests.contract.store.servers import PASSWORD, Broker, Place, RedisServer
+from tests.contract.wire.servers import PREFIX, World, eventually
+from tests.unit.store.store_suite import StoreSuite
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def store(place: Place, world: World) -> Store:
+    return place.store(place.broker.hub(world))
+
+
+class TestSuite(StoreSuite):
+    """redis and NATS."""
+
+
+def test_ten_thousand_keys_take_seconds(place: Place, world: World, store: Store) -> None:
+    keys = [f"alpha/{number:08}-0000-4000-8000-000000000000" for number in range(10_000)]
+    begun = time.monotonic()
+    for start in range(0, len(keys), 500):
+        store.put("jobs", dict.fromkeys(keys[start : start + 500], b'{"x": 1}' * 25))
+    written = time.monotonic()
+    other = place.store(place.broker.hub(world, "another process"))
+    found = other.load("jobs")
+    read = time.monotonic()
+    assert sorted(found) == keys
+    print(f"{place.kind}: {written - begun:.2f} s to write, {read - written:.2f} s to read 10,000")
+    assert read - written < 10
+
+
+def test_a_server_that_is_killed_is_an_error_at_once_and_fine_when_it_is_back(
+    place: Place, world: World, store: Store
+) -> None:
+    store.put("pools", {"a": b"1"})
+    place.kill()
+    begun = time.monotonic()
+    with pytest.raises(StoreError):
+        store.load("pools")
+    with pytest.raises(StoreError):
+        store.put("pools", {"a": b"2"})
+    assert time.monotonic() - begun < 3
+    place.start()
+
+    def back() -> bool:
+        try:
+            return store.load("pools") == {"a": b"1"}
+        except StoreError:
+            store.close()
+            return False
+
+    eventually(back, 20)
+
+
+def test_a_server_that_hangs_is_an_error_within_seconds(place: Place, store: Store) -> None:
+    store.put("pools", {"a": b"1"})
+    process = (place.redis or place.broker.server).process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        with pytest.raises(StoreError):
+            store.load("pools")
+        assert time.monotonic() - begun < 8
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+# --- redis ------------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def redis(folder: Path) -> Iterator[RedisServer]:
+    acl = f"user hub on >{PASSWORD} ~podbridge:* +hscan +hset +hdel\nuser other on >{PASSWORD} ~x:* +hscan"
+    made = RedisServer(folder, acl=acl).start()
+    yield made
+    made.kill()
+
+
+def test_a_wrong_password_is_said_and_never_shown(redis: RedisServer, folder: Path) -> None:
+    wrong = folder / "wrong"
+    wrong.write_text("not-the-password")
+    with pytest.raises(StoreError) as caught:
+        RedisStore(redis.access(password_file=wrong)).load("pools")
+    assert "does not let the default user in" in str(caught.value)
+    assert str(wrong) in caught.value.hint
+    assert "not-the-password" not in str(caught.value) + caught.value.hint
+    with pytest.raises(StoreError) as caught:
+        RedisStore(redis.access(password_file=None)).load("pools")
+    assert "passwordFile" in caught.value.hint
+    with pytest.raises(StoreError, match="does not let user nobody in"):
+        RedisStore(redis.access(user="nobody")).load("pools")
+
+
+def test_a_new_password_is_read_at_the_next_connect(redis: RedisServer) -> None:
+    store = RedisStore(redis.access())
+    store.put("pools", {"a": b"1"})
+    redis.cli("CONFIG", "SET", "requirepass", "another")
+    store.close()
+    with pytest.raises(StoreError):
+        store.load("pools")
+    redis.password_file.write_text("another")
+    assert store.load("pools") == {"a": b"1"}
+
+
+def test_a_user_with_three_commands_is_enough(redis: RedisServer) -> None:
+    store = RedisStore(redis.access(user="hub"))
+    store.put("pools", {"a": b"1"})
+    assert store.load("pools") == {"a": b"1"}
+    store.delete("pools", ["a"])
+    with pytest.raises(StoreError) as caught:
+        RedisStore(redis.access(user="other")).load("pools")
+    assert "does not allow user other" in str(caught.value)
+    assert "+hscan +hset +hdel" in caught.value.hint
+
+
+def test_a_socket(redis: RedisServer) -> None:
+    store = RedisStore(redis.access(url=f"unix://{redis.socket}"))
+    store.put("pools", {"a": b"1"})
+    assert store.load("pools") == {"a": b"1"}
+
+
+def test_two_clusters_share_a_server_by_prefixes(redis: RedisServer) -> None:
+    one, two = RedisStore(redis.access(prefix="one")), RedisStore(redis.access(prefix="two"))
+    one.put("pools", {"a": b"1"})
+    assert two.load("pools") == {}
+    assert redis.cli("KEYS", "*").split() == ["one:pools"]
+
+
+def test_tls_is_verified(folder: Path) -> None:
+    server = RedisServer(folder, tls=True).start()
+    try:
+        store = RedisStore(server.access(ca_file=folder / "ca.pem"))
+        store.put("pools", {"a": b"1"})
+        assert store.load("pools") == {"a": b"1"}
+        with pytest.raises(StoreError, match="certificate verify failed"):
+            RedisStore(server.access()).load("pools")
+        plain = server.access(url=server.url.replace("rediss", "redis"))
+        with pytest.raises(StoreError):
+            RedisStore(plain).load("pools")
+    finally:
+        server.kill()
+
+
+# --- NATS -------------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def broker(folder: Path) -> Iterator[Broker]:
+    made = Broker(folder, "--jetstream")
+    yield made
+    made.server.kill()
+
+
+def attempt(broker: Broker, pool: str, subjects: list[str], listen: list[str]) -> tuple[list[str], list[str]]:
+    """With a site's key: publish and listen; gives what the server refused, and what was heard."""
+
+    async def run() -> tuple[list[str], list[str]]:
+        refused: list[str] = []
+        heard: list[str] = []
+
+        async def on_error(error: Exception) -> None:
+            refused.append(str(error))
+
+        async def on_message(message: Any) -> None:
+            heard.append(message.subject)
+
+        seed = (broker.out / "pools" / f"{pool}.seed").read_text().strip()
+        client = await nats.connect(broker.server.url, nkeys_seed_str=seed, error_cb=on_error, allow_reconnect=False)
+        for subject in listen:
+            await client.subscribe(subject, cb=on_message)
+        for subject in subjects:
+            await client.publish(subject, b'{"stream_name": "KV_podbridge"}')
+        await client.flush()
+        await asyncio.sleep(0.3)
+        await client.close()
+        return refused, heard
+
+    return asyncio.run(run())
+
+
+def test_nats_9_6_a_site_reaches_neither_the_bucket_nor_the_api(broker: Broker, world: World) -> None:
+    store = NatsStore(broker.hub(world), "podbridge", INBOX)
+    store.put("pools", {"alpha": b"kept"})
+    bucket = BucketSubjects("podbridge")
+    subjects = [
+        *(subject for subject in bucket.publish() if not subject.endswith(">")),
+        bucket.key("pools", "alpha"),
+        "$JS.API.INFO",
+        "$JS.API.STREAM.NAMES",
+        "$JS.API.STREAM.DELETE.KV_podbridge",
+        "$JS.API.STREAM.MSG.GET.KV_podbridge",
+        "$JS.API.DIRECT.GET.KV_podbridge.$KV.podbridge.pools.alpha",
+        "$JS.API.CONSUMER.CREATE.KV_podbridge.x.$KV.podbridge.>",
+        f"{INBOX}.store.guess",
+    ]
+    listen = ["$KV.>", bucket.everything, "$JS.>", "$JS.API.>", f"{INBOX}.store.*", "$JS.EVENT.>"]
+    refused, heard = attempt(broker, "alpha", subjects, listen)
+    assert len([text for text in refused if "publish" in text]) == len(subjects)
+    assert len([text for text in refused if "subscription" in text]) == len(listen)
+    assert heard == []
+    assert store.load("pools") == {"alpha": b"kept"}
+
+
+def test_the_hub_can_use_its_bucket_and_no_other(broker: Broker, world: World) -> None:
+    link = broker.hub(world)
+    assert NatsStore(link, "podbridge", INBOX).load("pools") == {}
+    with pytest.raises(StoreError) as caught:
+        NatsStore(link, "another", INBOX).load("pools")
+    assert "no answer" in str(caught.value)
+    assert "podbridge nats config --jetstream" in caught.value.hint
+    assert link.problem() is None  # the pools go on
+
+
+def test_a_server_without_jetstream_is_said(folder: Path, world: World) -> None:
+    broker = Broker(folder)
+    try:
+        with pytest.raises(StoreError) as caught:
+            NatsStore(broker.hub(world), "podbridge", INBOX).load("pools")
+        assert "podbridge nats config --jetstream" in caught.value.hint
+    finally:
+        broker.server.kill()
+
+
+def test_a_reload_gives_the_hub_its_bucket(folder: Path, world: World) -> None:
+    broker = Broker(folder)
+    try:
+        store = NatsStore(broker.hub(world), "podbridge", INBOX)
+        with pytest.raises(StoreError):
+            store.load("pools")
+        words = ["config", "--out", str(broker.out), "--prefix", PREFIX, "--jetstream", "--force"]
+        assert CliRunner().invoke(command, words).exit_code == 0
+        broker.server.signal(signal.SIGHUP)
+
+        def opened() -> bool:
+            try:
+                store.put("pools", {"a": b"1"})
+            except StoreError:
+                return False
+            return store.load("pools") == {"a": b"1"}
+
+        eventually(opened, 20)
+    finally:
+        broker.server.kill()
+
+
+def test_what_was_deleted_leaves_nothing_in_the_bucket(broker: Broker, world: World) -> None:
+    link = broker.hub(world)
+    store = NatsStore(link, "podbridge", INBOX)
+    store.put("jobs", {f"k{number}": b"x" for number in range(50)})
+    store.delete("jobs", [f"k{number}" for number in range(49)])
+    assert store.load("jobs") == {"k49": b"x"}
+    assert b'"messages":1,' in link.request(BucketSubjects("podbridge").info, b"", 5)
