@@ -52,6 +52,10 @@ POOL_REMEMBERED = Gauge(
     "Jobs that the store remembers at a site which has not listed its jobs since this process started.",
     ["pool"],
 )
+POOL_MESSAGES_UNUSABLE = Counter(
+    "podbridge_pool_messages_unusable_total", "Messages of sites that could not be read, by kind.", ["kind"]
+)
+NATS_OVERRUN = Gauge("podbridge_nats_overrun_messages", "Messages dropped so far because too many waited here.")
 STORE_UP = Gauge("podbridge_store_up", "1 while the store of pools answers.", ["kind"])
 STORE_WAITING = Gauge("podbridge_store_waiting", "What waits to be written to the store of pools.", ["kind"])
 BUILD_INFO = Gauge("podbridge_build_info", "Always 1; the labels say what runs.", ["version"])

@@ -15,6 +15,7 @@ from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
+from bridge.metrics import NATS_OVERRUN
 from bridge.pools.memory import Memory
 from bridge.pools.nats import NatsPools
 from bridge.serving.health import Health
@@ -90,6 +91,7 @@ class Remote:
     ) -> None:
         address = node_address(config, kube.server)
         self._link = Link(link_settings(config, f"{names.COMPONENT} {identity}"))
+        NATS_OVERRUN.set_function(lambda: self._link.dropped)
         self._pools = NatsPools(self._link, config.pools.nats.prefix, clock, submit_timeout=config.pools.submit_timeout)
         self._kubelet = Kubelet(
             KubeletSettings(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from bridge.clock import Clock, SystemClock
 from bridge.errors import SiteError
 from bridge.logs import kv
+from bridge.metrics import POOL_MESSAGES_UNUSABLE
 from bridge.pools.natspool import PERIOD, NatsPool, check_pool
 from bridge.threads import Supervisor
 from bridge.wire.client import SUBMIT_TIMEOUT
@@ -112,6 +113,7 @@ class NatsPools:
                 raise GarbledError("the subject names no pool")
             self._kinds[kind](name, data)
         except SiteError as error:
+            POOL_MESSAGES_UNUSABLE.labels(kind).inc()
             count = self.dropped[kind] = self.dropped.get(kind, 0) + 1
             if count & (count - 1) == 0:
                 log.warning("a message was dropped", extra=kv(subject=subject, count=count, error=error))
