@@ -106,7 +106,8 @@ def _why(facts: Facts) -> tuple[str, str]:
     code = "" if batch.exit_code is None else f" (exit code {batch.exit_code})"
     if not facts.started:
         return NEVER_RAN, f"the batch job ended{code} and its script did not begin: {batch.message or 'see script.log'}"
-    return LOST, f"the batch job ended{code} and its script did not write down how"
+    words = f": {batch.message}" if batch.message else ""
+    return LOST, f"the batch job ended{code} and its script did not write down how{words}"
 
 
 def _ended_at(facts: Facts) -> float | None:

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 DUTY = "duty"
 SEQUENCE = "duty.json"
 SWEEP_PERIOD = 3600.0
+UNHEARD = 10
+"""Times as long may a job be missing while its batch system keeps records that can't be had now."""
 ATTEMPTS = 3
 """Submits of one job, where the batch system loses it."""
 REREAD = 20
@@ -194,15 +196,18 @@ class Watcher:
         """The batch system no longer lists these jobs: find out how they ended."""
         asked = [job_id for job_id, entry in vanished.items() if not entry.facts.final]
         past: dict[str, BatchJob] = {}
+        patience = self._patience.lost_after
         if asked:
             try:
                 past = self._batch.past(asked)
             except BatchError as error:
+                patience *= UNHEARD
                 log.warning("no records of ended jobs", extra=kv(why=error))
         for job_id, entry in vanished.items():
             uid = entry.facts.uid
-            if job_id in past:
-                self._record(uid, past[job_id])
+            told = past.get(job_id)
+            if told is not None and told.uid == uid:  # else the id was given again
+                self._record(uid, told)
                 continue
             entry.missing_since = now if entry.missing_since is None else entry.missing_since
             entry.missing_looks += 1
@@ -212,7 +217,7 @@ class Watcher:
             gone = BatchJob(id=job_id, uid=uid, phase="ended", reason=telling.LOST)
             if fresh.facts.final:
                 self._record(uid, replace(gone, reason="", by_itself=True))
-            elif entry.missing_looks >= 2 and now - entry.missing_since >= self._patience.lost_after:
+            elif entry.missing_looks >= 2 and now - entry.missing_since >= patience:
                 self._lose(fresh, gone)
 
     def _lose(self, entry: Entry, gone: BatchJob) -> None:

@@ -64,7 +64,8 @@ def down(options: argparse.Namespace) -> None:
 
 def get_all(options: argparse.Namespace) -> None:
     """Fetch and build all that any cluster needs."""
-    install.ensure(options.slurm, kube=True, added=debian.ADDED, machine=debian.MACHINE)
+    accounting = [version for version in options.slurm if version == "24.11"]
+    install.ensure(options.slurm, kube=True, added=debian.ADDED, machine=debian.MACHINE, accounting=accounting)
 
 
 def _chosen(options: argparse.Namespace) -> Cluster:

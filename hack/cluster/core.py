@@ -180,6 +180,11 @@ class Cluster(Parts):
         self._podbridges.stop(submitter(site, number), grace)
 
     # --- inside -------------------------------------------------------------------------------------------------------
+    @property
+    def _local_ports(self) -> int:
+        """How many ports all but the pools take; the last is slurmdbd's, if there is one."""
+        return super()._local_ports + (1 if self.options.slurm and self._slurm.accounting else 0)
+
     def _commands(self) -> dict[str, list[str]]:
         """Command line of each daemon, in the order of starting."""
         kubernetes = self._kube.daemons() if self.options.kube else {}
@@ -242,6 +247,7 @@ class Cluster(Parts):
         needs = self._pools.needs()
         if self.options.slurm:
             needs["slurm"].append(self.options.slurm)
+            needs["accounting"] = [self.options.slurm] if self._slurm.accounting else []
         install.ensure(**needs, kube=self.options.kube)
 
     def _answers(self, name: str) -> bool:

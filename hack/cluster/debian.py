@@ -17,16 +17,30 @@ from cluster.errors import ClusterError
 from cluster.steps import run_long, say
 
 SLURM_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurmrestd", "slurm-wlm-jwt-plugin", "munge")
+ACCOUNTING_PACKAGES = ("slurmdbd", "mariadb-server-core")
+"""Without the rest of mariadb-server: 8 MB to fetch, not 23."""
 ADDED = {
     "apptainer": ("sid", "apptainer", "usr/bin/apptainer"),
     "htcondor": ("trixie", "htcondor", "usr/sbin/condor_master"),
 }
 """What a root folder can have besides Slurm: name -> suite, package, and a file that is there when it is."""
+BESIDE_APPTAINER = {
+    "bindfs": (ADDED["apptainer"][0], "bindfs", "usr/bin/bindfs"),
+    "squashfuse": (ADDED["apptainer"][0], "squashfuse", "usr/bin/squashfuse_ll"),
+}
+"""The same, for tests alone: file systems that containers mount."""
 MACHINE = {
     "shellcheck": "shellcheck",
     "busybox": "busybox-static",
     "nginx": "nginx-light",
     "redis-server": "redis-server",
+    "podman": "podman",
+    "crun": "crun",
+    "newuidmap": "uidmap",
+    "ch-run": "charliecloud-runtime",
+    "bindfs": "bindfs",
+    "fusermount3": "fuse3",
+    "curl": "curl",
 }
 """Programs of this machine that tests and sites use -> their packages."""
 
@@ -46,8 +60,8 @@ def added_root(name: str) -> Path:
 
 
 def has(root: Path, name: str) -> bool:
-    """Whether a root folder has one of :data:`ADDED`."""
-    return (root / ADDED[name][2]).exists()
+    """Whether a root folder has one of :data:`ADDED` or :data:`BESIDE_APPTAINER`."""
+    return (root / (ADDED | BESIDE_APPTAINER)[name][2]).exists()
 
 
 def ensure_slurm(version: str) -> None:
@@ -66,9 +80,17 @@ def ensure_slurm(version: str) -> None:
         _finish(root)
 
 
+def ensure_accounting(version: str) -> None:
+    """Make sure that the Slurm of this version, which is there, has a slurmdbd and a database for it."""
+    root = slurm_root(version)
+    if not (root / "usr/sbin/slurmdbd").exists() or not (root / "usr/sbin/mariadbd").exists():
+        say(f"adding slurmdbd and MariaDB to Slurm {version} (some 5 s, once)")
+        _apt(*ACCOUNTING_PACKAGES, root=root)
+
+
 def ensure_added(name: str) -> None:
-    """Make sure that its root folder has one of :data:`ADDED`."""
-    suite, package, _ = ADDED[name]
+    """Make sure that its root folder has one of :data:`ADDED` or :data:`BESIDE_APPTAINER`."""
+    suite, package, _ = (ADDED | BESIDE_APPTAINER)[name]
     root = _root(suite)
     if not root.exists():
         _debootstrap(suite, root, "Slurm")

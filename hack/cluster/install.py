@@ -32,17 +32,24 @@ PACKAGES = {
 
 
 def ensure(
-    slurm: Iterable[str] = (), kube: bool = False, added: Iterable[str] = (), machine: Iterable[str] = ()
+    slurm: Iterable[str] = (),
+    kube: bool = False,
+    added: Iterable[str] = (),
+    machine: Iterable[str] = (),
+    accounting: Iterable[str] = (),
 ) -> None:
     """Make sure that all a cluster needs is there; says what it does when that takes long.
 
-    ``slurm`` are versions, ``added`` and ``machine`` names of the tables in :mod:`cluster.debian`.
+    ``slurm`` and ``accounting`` are versions of Slurm, ``added`` and ``machine`` names of the tables in
+    :mod:`cluster.debian`.
     """
     with locked():
         if kube:
             _ensure_binaries()
         for version in slurm:
             debian.ensure_slurm(version)
+        for version in accounting:
+            debian.ensure_accounting(version)
         for name in added:
             debian.ensure_added(name)
         if machine := tuple(machine):

@@ -22,12 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster import views
+from cluster.accounting import Accounting
 from cluster.ports import listening
 from cluster.processes import run
 from cluster.views import SEEN_AS
 
 PORTS = 2
-"""And one for each slurmd."""
+"""And one for each slurmd, and for a slurmdbd."""
+ACCOUNTING = "AccountingStorageType=accounting_storage/slurmdbd"
+"""The line for slurm.conf that brings a slurmdbd, and its database."""
 SLURM_UID = 64030
 """User ``slurm`` of Debian's packages, in every suite."""
 USERS = {"alice": 20001, "bob": 20002}
@@ -55,7 +58,7 @@ class SlurmSetup:
     nodes: int
     size: Size
     first_port: int
-    """Ports: slurmctld, slurmrestd, then one for each slurmd."""
+    """Ports: slurmctld, slurmrestd, then one for each slurmd, then slurmdbd."""
     lines: Sequence[str] = ()
     """Lines for slurm.conf; a key that stands there already is replaced."""
     users: Mapping[str, int] = field(default_factory=lambda: USERS)
@@ -83,16 +86,26 @@ class SlurmSetup:
         """Port of slurmrestd."""
         return self.first_port + 1
 
+    @property
+    def accounting(self) -> Accounting | None:
+        """Its records, if a line for slurm.conf asks for them."""
+        if ACCOUNTING not in self.lines:
+            return None
+        return Accounting(self.folder, self.enter, self.first_port + PORTS + self.nodes, self._auth())
+
     def daemons(self) -> dict[str, list[str]]:
         """Command line of each daemon, in the order of starting."""
-        enter = str(self.enter)
+        enter, accounting = str(self.enter), self.accounting
         result: dict[str, list[str]] = {}
         if not self.own_auth:
             key, socket = f"{SEEN_AS}/munge/key", f"{SEEN_AS}/munge/socket"
             files = [f"--{what}-file={SEEN_AS}/munge/munged.{what}" for what in ("pid", "log", "seed")]
             munged = [enter, "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={socket}", *files]
             result["munged"] = munged
-        result["slurmctld"] = [enter, "slurmctld", "-D"]
+        slurmctld = [enter, "slurmctld", "-D"]
+        if accounting:
+            result |= accounting.daemons()
+        result["slurmctld"] = accounting.awaited(slurmctld) if accounting else slurmctld
         for node in node_names(self.nodes):
             result[f"slurmd-{node}"] = [enter, "slurmd", "-D", "-N", node]
         if not self.rest:
@@ -120,6 +133,8 @@ class SlurmSetup:
             return "UP" in run([str(self.enter), "scontrol", "ping"], check=False)
         if name == "slurmrestd":
             return listening(self.rest_port)
+        if self.accounting and name in self.accounting.daemons():
+            return self.accounting.answers(name)
         node = name.removeprefix("slurmd-")
         state = run([str(self.enter), "sinfo", "-h", "-n", node, "-o", "%T"], check=False).strip()
         return not {"", "unknown", "down"} & {state.rstrip("*")} and not state.endswith("*")
@@ -146,17 +161,17 @@ class SlurmSetup:
         views.write_accounts(self.root, etc, self.users)
         self.enter.write_text(self._enter())
         self.enter.chmod(0o755)
+        if self.accounting:
+            self.accounting.write(SLURM_UID)
 
     def conf(self) -> str:
         """Text of slurm.conf."""
         settings = dict(line.split("=", 1) for line in _BASE.split())
         settings["ClusterName"] = "podbridge"
         settings["SlurmctldPort"] = str(self.first_port)
-        if self.own_auth:
-            settings |= {"AuthType": "auth/slurm", "CredType": "cred/slurm"}
-        else:
-            settings |= {"AuthType": "auth/munge", "CredType": "cred/munge"}
-            settings["AuthInfo"] = f"socket={SEEN_AS}/munge/socket"
+        settings |= {**self._auth(), "CredType": "cred/slurm" if self.own_auth else "cred/munge"}
+        if self.accounting:
+            settings |= self.accounting.settings()
         added = []
         for line in self.lines:
             key, _, value = line.partition("=")
@@ -165,7 +180,7 @@ class SlurmSetup:
             else:
                 added.append(line)
         gres = f" Gres=gpu:{self.size.gpus}" if self.size.gpus else ""
-        first = self.first_port + 2
+        first = self.first_port + PORTS
         last = first + self.nodes - 1
         ports = f"[{first}-{last}]" if self.nodes > 1 else str(first)
         names = node_range(self.nodes)
@@ -175,6 +190,11 @@ class SlurmSetup:
             lines.append(f"NodeName={names} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports}{gres}")
             lines.append(f"PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP")
         return "\n".join([*lines, *added]) + "\n"
+
+    def _auth(self) -> dict[str, str]:
+        if self.own_auth:
+            return {"AuthType": "auth/slurm"}
+        return {"AuthType": "auth/munge", "AuthInfo": f"socket={SEEN_AS}/munge/socket"}
 
     def _gres_conf(self) -> str:
         if not self.size.gpus or not self.nodes:

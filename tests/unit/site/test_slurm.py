@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,26 @@ def test_sacct() -> None:
     output = "11|OUT_OF_MEMORY|n1|10|20|pb-a|0:125\n12|RUNNING|n1|10|Unknown|pb-b|0:0\n11.batch|x|x|x|x|x|x\n"
     (found,) = text.past_jobs(output)
     assert (found.id, found.reason, found.signal, found.ended_at) == ("11", "OOMKilled", 125, 20)
+
+
+def test_what_a_real_sacct_printed() -> None:
+    """24.11: by whom a job was cancelled; nobody, where slurmctld came back without its state."""
+    output = """\
+2|FAILED|node-0|1795278239|1795278239|pb-a-2|3:0
+3|FAILED|node-0|1795278239|1795278240|pb-a-3|0:9
+4|CANCELLED by 0|node-0|1795278239|1795278242|pb-a-4|0:0
+5|CANCELLED by 0|None assigned|None|1795278242|pb-a-5|0:0
+6|CANCELLED|None assigned|None|1795278443|pb-a-6|0:0
+7|CANCELLED|node-0|1795278438|1795278443|pb-a-7|0:0
+8|FAILED|None assigned|None|1795278450|pb-a-8|1:0
+9|PENDING|None assigned|Unknown|Unknown|pb-a-9|0:0
+"""
+    found = {job.id: job for job in text.past_jobs(output)}
+    assert sorted(found) == ["2", "3", "4", "5"]
+    assert (found["2"].exit_code, found["2"].signal, found["2"].message) == (3, 0, "")
+    assert (found["3"].exit_code, found["3"].signal, found["3"].by_itself) == (None, 9, True)
+    assert found["3"].message == "its script was ended by signal 9"
+    assert (found["5"].reason, found["5"].started_at) == ("Cancelled", None)
 
 
 def test_sinfo_counts_each_working_node_once() -> None:
@@ -265,6 +286,32 @@ def test_9_3_without_accounting_nothing_is_known_and_it_is_not_asked_again(tmp_p
     batch = slurm(tmp_path, f"echo x >>{tmp_path}/count; echo 'Slurm accounting storage is disabled' >&2; exit 1")
     assert batch.past(["1"]) == {}
     assert batch.past(["1"]) == {}
+    assert len((tmp_path / "count").read_text().split()) == 1
+
+
+def test_without_sacct_nothing_is_known_until_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.site.batch.slurm.ACCOUNTING_RETRY", 0.1)
+    batch = slurm(tmp_path, "echo '1|FAILED|n1|5|6|pb-a-1|3:0'")
+    (tmp_path / "sacct").rename(tmp_path / "away")
+    assert batch.past(["1"]) == {}
+    (tmp_path / "away").rename(tmp_path / "sacct")
+    time.sleep(0.1)
+    assert batch.past(["1"])["1"].exit_code == 3
+
+
+def test_an_error_of_sacct_is_none_of_the_job(tmp_path: Path) -> None:
+    batch = slurm(tmp_path, "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
+    with pytest.raises(BatchError, match="Connection refused") as refused:
+        batch.past(["1"])
+    assert refused.value.retryable
+
+
+def test_a_sacct_that_hangs_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    batch = slurm(tmp_path, f"echo x >>{tmp_path}/count; sleep 60 & wait")
+    for words in ("did not end within 2 s", "a moment ago"):
+        with pytest.raises(BatchError, match=words) as refused:
+            batch.past(["1"])
+        assert refused.value.retryable
     assert len((tmp_path / "count").read_text().split()) == 1
 
 

@@ -1,0 +1,273 @@
+"""Two whole hubs over one pool: the one that leads is killed, stopped or asked to end while pods come and go."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import selectors
+import signal
+import socket
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from cluster import Cluster
+from cluster.pods import PoolWorld
+from cluster.pools import NAMESPACE
+from cluster.ports import free_block
+from cluster.processes import of_user
+from cluster.world import until
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+POOL = "local-site"
+HUBS = ("first", "second")
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/podbridge/leases/podbridge-controllers"
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
+TIMES = {"leaseDuration": 4, "renewDeadline": 3, "retryPeriod": 0.5}
+BATCH = 12
+"""Pods before the leader is hurt, while it is away, and after."""
+MARK = "echo ran >>$HOME/marks/$NAME; echo {name}; sleep {seconds}"
+
+
+class Service:
+    """What a Service does for the webhook: one address, behind it the hub that is well."""
+
+    def __init__(self):
+        self.port = free_block(1)
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._target, self._open = 0, []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lead_to(self, port):
+        """Send connections elsewhere; those that are open end."""
+        self._target = port
+        for end in self._open:
+            end.close()
+        self._open = []
+
+    def close(self):
+        self._listener.close()
+        self.lead_to(0)
+
+    def _accept(self):
+        while True:
+            try:
+                client = self._listener.accept()[0]
+            except OSError:
+                return
+            try:
+                hub = socket.create_connection(("127.0.0.1", self._target), 1)
+            except OSError:
+                client.close()
+                continue
+            self._open += [client, hub]
+            threading.Thread(target=self._carry, args=(client, hub), daemon=True).start()
+
+    @staticmethod
+    def _carry(client, hub):
+        other = {client: hub, hub: client}
+        with client, hub, selectors.DefaultSelector() as ready:
+            try:
+                for end in other:
+                    ready.register(end, selectors.EVENT_READ)
+                while True:
+                    for key, _ in ready.select(0.5):
+                        data = key.fileobj.recv(65536)
+                        if not data:
+                            return
+                        other[key.fileobj].sendall(data)
+            except (OSError, ValueError):  # closed by the other side, or by lead_to
+                return
+
+
+class Replicas(PoolWorld):
+    """Two hubs, and the pods given to them."""
+
+    def __init__(self, cluster, service):
+        super().__init__(cluster)
+        self.service = service
+        self.kept, self.deleted = [], []
+        self.taken_over, self.logs_after = [], []
+        self.counter = itertools.count()
+
+    def start(self, hub):
+        own = {"admission": {"url": f"https://127.0.0.1:{self.service.port}"}, "leaderElection": TIMES}
+        self.cluster.start_podbridge(name=hub, config_overrides=own)
+
+    def holder(self):
+        return self.api("GET", LEASE)["spec"]["holderIdentity"]
+
+    def leader(self):
+        """The hub that holds the lease, with the name that it gives itself."""
+        holder = self.holder()
+        name = next((hub for hub in HUBS if f"_{self.cluster.pid(hub)}_" in holder), None)
+        return name and (name, holder)
+
+    def create(self, seconds):
+        """Create a pod; the webhook may be on its way to another hub."""
+        name = f"c{next(self.counter)}"
+        container = {
+            "name": "main",
+            "image": "busybox",
+            "command": ["sh", "-c", MARK.format(name=name, seconds=seconds)],
+            "env": [{"name": "NAME", "value": name}],
+            "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}},
+        }
+        spec = {"containers": [container], "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
+        body = {"metadata": {"name": name, "annotations": {"bridge.vk.io/pools": POOL}}, "spec": spec}
+
+        def sent():
+            try:
+                status, found = self.api.request("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
+            except (OSError, http.client.HTTPException):
+                return None
+            return found if status == 201 else self.get_named(name) if status == 409 else None
+
+        return until(f"{name} created", sent, 20)
+
+    def get_named(self, name):
+        return self.api("GET", self.path(name, NAMESPACE))
+
+    def batch(self):
+        """Pods that end soon or late, some of which are deleted at once, soon, or never."""
+        pods = [self.create(number % 6) for number in range(BATCH)]
+        for number, pod in enumerate(pods):
+            (self.deleted if number % 4 == 3 else self.kept).append(pod)
+        return pods
+
+    def delete_some(self, pods):
+        for pod in pods:
+            if pod in self.deleted:
+                self.delete(pod)
+
+    def marks(self):
+        """How often each pod's script ran."""
+        text = self.cluster.sites[POOL].run("sh", "-c", "cd $HOME/marks && wc -l * || true")
+        rows = (line.split() for line in text.splitlines())
+        return {name: int(count) for count, name in rows if name != "total"}
+
+    def port_written(self):
+        return self.kube_node(POOL)["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+
+    def late_writes(self, identity, since):
+        """What a hub wrote after a moment, but for its lease; nothing is known of one that was never heard."""
+        events = [event for event in self.cluster.audit_events() if identity in event.get("userAgent", "")]
+        assert events, "the audit log saw nothing of it"
+        return [
+            f"{event['verb']} {event['requestURI']}"
+            for event in events
+            if event["verb"] in WRITES
+            and event["objectRef"]["resource"] not in ("leases", "tokenreviews", "subjectaccessreviews")
+            and datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp() > since
+        ]
+
+
+@pytest.fixture
+def world(state_folder):
+    with Cluster(state_folder / "replicas", slurm=None, pools=[POOL], nodes=1, kwok=False, audit=True) as cluster:
+        cluster.start_submitters()
+        service = Service()
+        world = Replicas(cluster, service)
+        try:
+            for hub in HUBS:
+                world.start(hub)
+            service.lead_to(cluster.podbridge_port("admission", HUBS[0]))
+            world.ready(POOL)
+            yield world
+        finally:
+            service.close()
+
+
+def change(world, how):
+    """Have the leader hurt amid pods that come and go, until another leads and tells logs; give its late writes."""
+    cluster = world.cluster
+    old, identity = until("a leader", world.leader)
+    other = next(hub for hub in HUBS if hub != old)
+    world.service.lead_to(cluster.podbridge_port("admission", other))
+    before = world.batch()
+    running = world.create(40)
+    world.deleted.append(running)
+    world.running(running)
+    began = time.monotonic()
+    if how == "ended":
+        cluster.stop_podbridge(old)
+    else:
+        cluster.kill(old, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+    during = world.batch()
+    world.delete_some(before)
+    new, _ = until("another leader", lambda: (found := world.leader()) and found[0] != old and found, 20)
+    world.taken_over.append(time.monotonic() - began)
+    assert new == other
+    until("its port on the node", lambda: world.port_written() == cluster.podbridge_port("kubelet", new), 5)
+    until("logs", lambda: world.logs(running, check=False) == f"{running['metadata']['name']}\n", 5)
+    world.logs_after.append(time.monotonic() - began)
+    late = []
+    if how == "stopped":
+        since = time.time()
+        cluster.kill(old, signal.SIGCONT)
+        until("the old leader ends", lambda: cluster.pid(old) is None, 10)
+        late = world.late_writes(identity, since)
+    if how != "ended":
+        cluster.processes.forget(old)
+    world.start(old)
+    world.delete_some(during)
+    world.delete(running)
+    world.batch()
+    world.delete_some(world.deleted[-BATCH // 4 :])
+    assert world.leader()[0] == new
+    assert world.port_written() == cluster.podbridge_port("kubelet", new)
+    return late
+
+
+def test_the_leader_goes_and_no_pod_notices(world, capsys):
+    site = world.cluster.sites[POOL]
+    site.run("mkdir", "-p", "/srv/home/marks")
+    late = [write for how in ("killed", "stopped", "ended") for write in change(world, how)]
+
+    def over():
+        found = {pod["metadata"]["uid"]: pod["status"]["phase"] for pod in world.pods(NAMESPACE)}
+        waiting = [pod for pod in world.kept if found.get(pod["metadata"]["uid"]) in ("Pending", "Running")]
+        return not waiting and not any(pod["metadata"]["uid"] in found for pod in world.deleted)
+
+    until("all pods over, and the deleted ones gone", over, 60, 0.5)
+    phases = {pod["metadata"]["name"]: pod["status"]["phase"] for pod in world.pods(NAMESPACE)}
+    ran = world.marks()
+    names = [pod["metadata"]["name"] for pod in world.kept]
+    lost = [name for name in names if phases.get(name) != "Succeeded" or name not in ran]
+    twice = [name for name, count in ran.items() if count > 1]
+    reasons = [event["reason"] for event in node_events(world)]
+    world.clear()
+    left = world.jobs_at(POOL) + scripts(site.uid)
+    with capsys.disabled():
+        many = len(world.kept) + len(world.deleted)
+        print(f"\ntwo hubs: leader killed, stopped and ended, {many} pods ({len(world.deleted)} deleted): ", end="")
+        print(f"{len(lost)} lost, {len(twice)} run twice, {len(left)} left behind, {len(late)} late writes; ", end="")
+        print("another led after", ", ".join(f"{took:.1f}" for took in world.taken_over), "s, ", end="")
+        print("logs after", ", ".join(f"{took:.1f}" for took in world.logs_after), "s")
+    assert not lost, {name: phases.get(name) for name in lost[:5]}
+    assert not twice
+    assert not left
+    assert not late
+    assert "SiteSilent" not in reasons
+
+
+def node_events(world):
+    items = world.api("GET", "/apis/events.k8s.io/v1/events")["items"]
+    return [event for event in items if (event.get("regarding") or {}).get("name") == POOL]
+
+
+def scripts(uid):
+    """Processes of the site's user that a job left."""
+    found = []
+    for pid in of_user(uid):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+        if "submitter" not in words:
+            found.append(words)
+    return found
