@@ -78,6 +78,8 @@ POOL_ANNOTATIONS = (
     (names.SINGULARITY_OPTIONS, "pod", "more of its options, likewise"),
     (names.ENROOT_MOUNTS, "pod", "mounts for enroot, likewise"),
     (names.ENROOT_OPTIONS, "pod", "more of its options, likewise"),
+    (names.FUSE_PREFIX + "<volume>", "pod", "a script that mounts the volume, where `limits.allow_fuse` is true"),
+    (names.CVMFS_PREFIX + "<volume>", "pod", "the volume is the site's CernVM-FS, where `volumes.cvmfs_path` is set"),
     (names.IMAGE_ROOT, "pod", "put before image names that are no path and no URL"),
     (names.JOB_WORKDIR, "pod", "where emptyDir volumes live, below one of `volumes.host_paths`"),
 )

@@ -30,7 +30,12 @@ class Volumes(Part):
     apptainer_cachedir: AbsolutePath | None = Field(None, description="Default: the runtime's own.")
     cvmfs_unpacked_path: AbsolutePath | None = Field(None, description="Unpacked images: <path>/<image>.")
     additional_directories_in_path: list[AbsolutePath] = []
-    fuse_sleep_seconds: Annotated[float, Field(ge=0, le=600)] = 5
+    cvmfs_path: Annotated[str, Field(pattern=r"^(/[^\x00-\x1f]*)?$", max_length=4096)] = Field(
+        "", description="CernVM-FS (/cvmfs) for volumes with cvmfs.vk.io/<volume>; empty: they are refused."
+    )
+    fuse_sleep_seconds: Annotated[float, Field(ge=0, le=600)] = Field(
+        5, description="How long the script of a volume with fuse.vk.io/<volume> may take to mount it."
+    )
     host_paths: list[AbsolutePath] = Field([], description="hostPath volumes below these folders are allowed.")
 
 
@@ -43,7 +48,10 @@ class Apptainer(Part):
     uts: bool = False
     sharens: bool = False
     containall: bool = True
-    fuse_mode: Literal["container", "host", "host-privileged"] = "container"
+    fuse_mode: Literal["container", "host", "host-privileged"] = Field(
+        "container",
+        description="Where the script of a FUSE volume runs; host-privileged: it mounts by itself, without apptainer.",
+    )
     no_init: bool = False
     no_home: bool = True
     no_privs: bool = True
@@ -110,6 +118,7 @@ class Limits(Part):
     watch_memory: bool = Field(True, description="The script ends a container that outgrows its memory limit.")
     allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags (words for the submit command).")
     allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec (a script that runs outside).")
+    allow_fuse: bool = Field(False, description="Honour fuse.vk.io/<volume> (a script that mounts; may run outside).")
     allow_runtime_options: bool = Field(
         False, description="Honour slurm-job.vk.io/{mpi-flags,singularity-*,enroot-*}: words for the container runtime."
     )

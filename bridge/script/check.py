@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bridge import names
 from bridge.errors import ScriptError
-from bridge.script import environment, mounts, probes, volumes
+from bridge.script import environment, fuse, mounts, probes, volumes
 from bridge.script.references import containers
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -18,7 +19,7 @@ _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,63}")
 def problems(pod: Mapping[str, Any]) -> list[str]:
     """List what stands against the pod: each names the field, its value and what is allowed. Empty: nothing."""
     found = list(_of_pod(pod["spec"]))
-    found += _of_volumes(pod["spec"])
+    found += _of_volumes(pod)
     for where, container in containers(pod["spec"]):
         found += _of_container(where, container)
     return found
@@ -58,22 +59,28 @@ def _identity(where: str, context: Mapping[str, Any]) -> Iterator[str]:
         yield _refused(f"{where}.runAsUser", user, "another user, as runAsNonRoot is true")
 
 
-def _of_volumes(spec: Mapping[str, Any]) -> Iterator[str]:
+def _of_volumes(pod: Mapping[str, Any]) -> Iterator[str]:
     seen: set[str] = set()
-    for index, volume in enumerate(spec.get("volumes") or ()):
+    mounted = {
+        name: prefix for prefix in (names.FUSE_PREFIX, names.CVMFS_PREFIX) for name in fuse.annotated(pod, prefix)
+    }
+    for index, volume in enumerate(pod["spec"].get("volumes") or ()):
         where, name = f"spec.volumes[{index}]", str(volume.get("name") or "")
         if not _NAME.fullmatch(name) or name in seen:
             yield _refused(f"{where}.name", name, "a DNS label, once")
         seen.add(name)
         kinds = [key for key, value in volume.items() if key != "name" and value is not None]
-        if len(kinds) != 1 or kinds[0] not in volumes.ALLOWED:
-            yield _refused(f"{where} ({name})", ", ".join(sorted(kinds)) or None, ", ".join(volumes.ALLOWED))
+        allowed = fuse.STAND_INS if name in mounted else volumes.ALLOWED
+        if len(kinds) != 1 or kinds[0] not in allowed:
+            yield _refused(f"{where} ({name})", ", ".join(sorted(kinds)) or None, ", ".join(allowed))
         for part in (volume.get("projected") or {}).get("sources") or ():
             others = sorted(set(part) - {"configMap", "secret", "downwardAPI", "serviceAccountToken"})
             if others:
                 yield _refused(
                     f"{where}.projected.sources", others[0], "configMap, secret, downwardAPI, serviceAccountToken"
                 )
+    for name in sorted(set(mounted) - seen):
+        yield f"annotation {mounted[name]}{name}: {name!r} is no volume of the pod"
 
 
 def _of_container(where: str, container: Mapping[str, Any]) -> Iterator[str]:

@@ -70,6 +70,6 @@ def _mount(entry: Mapping[str, Any], where: str, volumes: Volumes, variables: Ma
         kind=kind,
         volume=name,
         sub_path=sub_path,
-        read_only=kind == "files" or bool(entry.get("readOnly")),
+        read_only=kind == "files" or name in volumes.shared or bool(entry.get("readOnly")),
         path=place_of(str(entry.get("mountPath") or ""), f"{where}.mountPath"),
     )

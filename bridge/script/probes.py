@@ -11,6 +11,8 @@ from bridge.script.environment import expand
 from bridge.script.quoting import ADDRESS, clean
 
 KINDS = ("startup", "liveness", "readiness")
+MAX_SERVICE = 8192
+"""Bytes of the name of a gRPC service; its length stands in two bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,10 @@ def action(handler: Mapping[str, Any] | None, where: str, ports: Mapping[str, in
         return Action("tcp", [_host(inner, where), str(_port(inner.get("port"), where, ports))])
     if (inner := handler.get("grpc")) is not None:
         port = _port(inner.get("port"), where, ports)
-        return Action("grpc", [f"{ADDRESS}:{port}", clean(str(inner.get("service") or ""), f"{where}.grpc.service")])
+        service = clean(str(inner.get("service") or ""), f"{where}.grpc.service")
+        if len(service.encode()) > MAX_SERVICE:
+            raise ScriptError(f"{where}.grpc.service: {service[:20]!r}... is not allowed; allowed: {MAX_SERVICE} bytes")
+        return Action("grpc", [f"{ADDRESS}:{port}", service])
     if (inner := handler.get("sleep")) is not None:
         return Action("sleep", [str(int(inner.get("seconds") or 0))])
     return None
@@ -99,15 +104,17 @@ def _http(inner: Mapping[str, Any], where: str, ports: Mapping[str, int]) -> Act
     host, port = _host(inner, where), _port(inner.get("port"), where, ports)
     path = _line(str(inner.get("path") or "/"), f"{where}.path").replace(" ", "%20")
     path = path if path.startswith("/") else f"/{path}"
-    headers = [("Accept", "*/*"), ("User-Agent", "kube-probe/1")]
-    for header in inner.get("httpHeaders") or ():
-        name = _line(str(header.get("name") or ""), f"{where}.httpHeaders")
-        headers = [pair for pair in headers if pair[0].lower() != name.lower()]
-        headers.append((name, _line(str(header.get("value") or ""), f"{where}.httpHeaders")))
+    asked = [
+        tuple(_line(str(header.get(key) or ""), f"{where}.httpHeaders") for key in ("name", "value"))
+        for header in inner.get("httpHeaders") or ()
+    ]
+    given = {name.lower() for name, _ in asked}
+    usual = [("Accept", "*/*"), ("User-Agent", "kube-probe/1")]
+    headers = [*((name, value) for name, value in usual if name.lower() not in given), *asked]
     if str(inner.get("scheme") or "HTTP").upper() == "HTTPS":
         url = f"https://{host}:{port}{path}"
         return Action("https", [url, *(f"{k}: {v}".replace("\\", "\\\\").replace('"', '\\"') for k, v in headers)])
-    if all(name.lower() != "host" for name, _ in headers):
+    if "host" not in given:
         headers.insert(0, ("Host", f"{host}:{port}"))
     lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers), "Connection: close"]
     return Action("http", [host, str(port), *lines])

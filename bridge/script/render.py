@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from bridge.script import library, runtimes
+from bridge.script import fuse, library, runtimes
 from bridge.script.plan import Container, Plan
 from bridge.script.probes import Action
 from bridge.script.quoting import array, encoded, word, words
 
 _END = "PODBRIDGE_END"
-_PROGRAMS = {"https": "curl", "grpc": "grpc_health_probe"}
+_BY_PROGRAM = {"https", "grpc"}
 _HEAD = """\
 #!/bin/bash
 umask 077
@@ -61,7 +61,7 @@ def _data(plan: Plan) -> Iterator[str]:
     yield array("RUN_AS", [c.run_as for c in containers])
     yield array("NON_ROOT", ["1" if c.non_root else "" for c in containers])
     yield array("DIRECTORY", [c.directory for c in containers])
-    yield array("NEEDS", sorted({_PROGRAMS[how] for c in containers for how in c.ways if how in _PROGRAMS}))
+    yield array("NEEDS", sorted(_BY_PROGRAM & {how for c in containers for how in c.ways}))
     yield f"RESTART_POLICY={word(plan.restart_policy)}"
     yield f"GRACE={_centiseconds(plan.grace)}"
     yield f"DEADLINE={'' if plan.deadline is None else _centiseconds(plan.deadline)}"
@@ -98,10 +98,14 @@ def _volumes(plan: Plan) -> Iterator[str]:
         yield f"SCRATCH[{name}]={'memory' if scratch.memory else 'disk'}"
         if scratch.limit is not None:
             yield f"SIZE_LIMIT[{name}]={scratch.limit}"
+    yield array("FUSE", volumes.fuse)
+    if volumes.fuse:
+        yield f"FUSE_MODE={word(fuse.mode(plan.config))}"
+        yield f"FUSE_WAIT={_centiseconds(plan.config.volumes.fuse_sleep_seconds)}"
     yield "host_paths() {"
     yield ":"
-    allowed = words(plan.config.volumes.host_paths)
     for name, host in volumes.host.items():
+        allowed = words([host.path] if name in volumes.shared else plan.config.volumes.host_paths)
         yield f"HOST_PATH[{name}]=$(host_path {word(host.path)} {word(host.type)} {allowed}) || return 1"
     yield "}"
     yield "write_volumes() {"
@@ -109,6 +113,8 @@ def _volumes(plan: Plan) -> Iterator[str]:
     yield f"mkdir -p {words(f'volumes/{name}' for name in folders)}" if folders else ":"
     for file in volumes.files:
         yield from _put(file.path, file.data, file.mode)
+    for name, text in volumes.fuse.items():
+        yield from _put(f"fuse/{name}", f"{text}\n".encode(), 0o600, command="keep")
     if plan.pull_secret:
         path, login = runtimes.of(plan.config).login(plan.pull_secret)
         yield from _put(path, login, 0o600, command="keep")
@@ -120,7 +126,7 @@ def _put(path: str, data: bytes, mode: int, command: str = "put") -> Iterator[st
 
 
 def _mounts(container: Container) -> str:
-    lines = ["FROM=() TO=() ACCESS=()"]
+    lines = ["FROM=() TO=() ACCESS=() FUSED=()"]
     lines += [
         f"add_mount {mount.kind} "
         f"{words((mount.volume, mount.sub_path, 'ro' if mount.read_only else 'rw', mount.path))} || return 1"

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from bridge import names
 from bridge.errors import MissingReferenceError, ScriptError
-from bridge.script import environment, references
+from bridge.script import environment, fuse, references
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.quoting import ADDRESS, clean
 from bridge.script.references import Objects
@@ -55,22 +56,35 @@ class HostPath:
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
-    """All volumes of a pod by name; ``kinds`` has ``files``, ``scratch`` or ``host`` for each."""
+    """All volumes of a pod by name; ``kinds`` has ``files``, ``scratch``, ``host`` or ``fuse`` for each.
+
+    ``fuse`` has the scripts that mount; ``shared`` are those of ``host`` that the site gives to every pod.
+    """
 
     kinds: dict[str, str]
     files: list[VolumeFile]
     scratch: dict[str, Scratch]
     host: dict[str, HostPath]
+    fuse: dict[str, str]
+    shared: set[str]
 
 
 def make(
     pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str, machine: Mapping[str, Decimal]
 ) -> Volumes:
     """Resolve every volume of the pod."""
-    made = Volumes({}, [], {}, {})
+    made = Volumes({}, [], {}, {}, {}, set())
+    scripts, shared = fuse.annotated(pod, names.FUSE_PREFIX), fuse.annotated(pod, names.CVMFS_PREFIX)
     for index, volume in enumerate(pod["spec"].get("volumes") or ()):
         where, name = f"spec.volumes[{index}]", str(volume["name"])
-        if (source := volume.get("emptyDir")) is not None:
+        if name in scripts:
+            made.kinds[name] = "fuse"
+            made.fuse[name] = fuse.script(name, scripts[name], config)
+        elif name in shared:
+            made.kinds[name] = "host"
+            made.host[name] = HostPath(fuse.cvmfs(name, config), "Directory")
+            made.shared.add(name)
+        elif (source := volume.get("emptyDir")) is not None:
             made.kinds[name] = "scratch"
             made.scratch[name] = Scratch(source.get("medium") == "Memory", _kibibytes(source.get("sizeLimit"), where))
         elif (source := volume.get("hostPath")) is not None:

@@ -10,7 +10,19 @@ from typing import Any
 
 from cluster import places
 
-SLURM_TOOLS = ("sacct", "sacctmgr", "salloc", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "sprio", "squeue", "srun")
+SLURM_TOOLS = (
+    "sacct",
+    "sacctmgr",
+    "salloc",
+    "sbatch",
+    "scancel",
+    "scontrol",
+    "sdiag",
+    "sinfo",
+    "sprio",
+    "squeue",
+    "srun",
+)
 PODBRIDGE_PORTS = 4
 """Webhook, health, metrics, the virtual nodes' kubelet."""
 _START = "import sys; sys.argv[0] = 'podbridge'; from bridge.cli.main import main; sys.exit(main())"

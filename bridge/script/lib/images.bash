@@ -76,3 +76,68 @@ pull_failed() {
     cat "$2" >&2
     cannot "$1" 128 ErrImagePull "the image could not be pulled: $why"
 }
+
+# copy_image NAME: a run of a container gets a copy of an image that is a folder, in which places can be made.
+copy_image() {
+    [[ -d run/$1.image ]] && return
+    cp -a -- "$IMAGE/." "run/$1.image" >"run/$1.pull" 2>&1 || pull_failed "$1" "run/$1.pull"
+}
+
+remove_image() {
+    [[ ! -d run/$1.image ]] || remove_tree "run/$1.image"
+}
+
+# place_for_folder ROOT PATH: make a folder and those above it, following no link.
+place_for_folder() {
+    local at=$1 rest=$2/ part
+    while [[ $rest ]]; do
+        part=${rest%%/*} rest=${rest#*/}
+        case $part in
+        '' | .) continue ;;
+        ..) return 1 ;;
+        esac
+        at=$at/$part
+        [[ -L $at ]] && return 1
+        [[ -d $at ]] || mkdir -m 755 -- "$at" || return 1
+    done
+}
+
+# place_for_file ROOT PATH: the same for a file.
+place_for_file() {
+    place_for_folder "$1" "${2%/*}" || return 1
+    [[ -L $1$2 ]] && return 1
+    [[ -e $1$2 ]] || : >"$1$2"
+}
+
+# make_directory I [ROOT]: the working directory, in the innermost volume that it lies in or else in the image at ROOT.
+make_directory() {
+    local at=${2-} rest=${DIRECTORY[$1]} k best=''
+    for k in "${!TO[@]}"; do
+        if [[ $rest/ == "${TO[k]}"/* ]] && ((${#TO[k]} > ${#best})); then
+            best=${TO[k]} at=${FROM[k]}
+        fi
+    done
+    [[ ! $at ]] || place_for_folder "$at" "${rest#"$best"}" 2>/dev/null
+}
+
+# never_ran I LINE: the runtime's last line says why the program could not be run; RESULT is the exit code.
+never_ran() {
+    RESULT=128
+    case $2 in
+    *'No such file'*) RESULT=127 ;;
+    *'ermission denied'*) RESULT=126 ;;
+    esac
+    printf '%s\n%s\n' ContainerCannotRun "$2" >"run/${NAME[$1]}.why"
+}
+
+# tell_when_in NAME PID I: until then a command for the container would run outside of it, or not at all. Every runtime
+# that calls it has the function is_in_container I, which is asked as long as the process lives.
+tell_when_in() {
+    while kill -0 "$2"; do
+        if is_in_container "$3"; then
+            go "$1"
+            return
+        fi
+        sleep 0.05
+    done
+} </dev/null >/dev/null 2>&1

@@ -51,12 +51,14 @@ prepare() {
     REFUSED=FailedMount
     POD_MESSAGE='a volume could not be made'
     make_scratch && write_volumes && host_paths || return 1
+    mount_fuse || return 1
     REFUSED=RuntimeNotFound POD_MESSAGE='the container runtime is not there'
     runtime_check || return 1
-    REFUSED=ProbeNotPossible POD_MESSAGE='a program that a probe needs (curl for https, grpc_health_probe for grpc) is not there'
-    local program
-    for program in "${NEEDS[@]}"; do
-        type -P -- "$program" >/dev/null || return 1
+    REFUSED=ProbeNotPossible
+    local way
+    for way in "${NEEDS[@]}"; do
+        POD_MESSAGE="a probe by $way needs what is not there: curl (for grpc with HTTP/2, or else grpc_health_probe)"
+        can_probe "$way" || return 1
     done
     REFUSED=PreExecFailed POD_MESSAGE='the script of the annotation pre-exec failed'
     before_all || return 1
@@ -182,6 +184,7 @@ finish() {
     flush
     [[ $SIZE_PID ]] && end_group "$SIZE_PID"
     runtime_end
+    unmount_fuse
     remove_scratch
     tail_of_script
     trap - EXIT
@@ -195,8 +198,12 @@ died() {
     local i
     trap - EXIT
     for i in "${!PID[@]}"; do
-        [[ ${PID[i]} ]] && kill_session "${PID[i]}"
+        if [[ ${PID[i]} ]]; then
+            kill_session "${PID[i]}"
+            runtime_clean "$i"
+        fi
     done
+    unmount_fuse
     POD_REASON=ScriptError
     POD_MESSAGE='the job script ended unexpectedly; see script.log'
     clock

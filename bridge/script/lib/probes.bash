@@ -113,7 +113,47 @@ probe_https() {
     [[ $code == [23][0-9][0-9] ]]
 }
 
-# probe_grpc HOST:PORT SERVICE
+# can_probe WAY: whether the programs that it needs are there.
+can_probe() {
+    case $1 in
+    https) type -P curl ;;
+    grpc) speaks_http2 || type -P grpc_health_probe ;;
+    esac >/dev/null
+}
+
+# Whether curl can begin with HTTP/2 on a plain connection: 7.49 or newer, built with HTTP2.
+speaks_http2() {
+    local text
+    text=$(curl --version 2>/dev/null) || return 1
+    [[ $text =~ ^curl\ ([0-9]+)\.([0-9]+) ]] || return 1
+    ((BASH_REMATCH[1] * 1000 + BASH_REMATCH[2] >= 7049)) && [[ $text\  == *[[:space:]]HTTP2[[:space:]]* ]]
+}
+
+# probe_grpc HOST:PORT SERVICE: grpc.health.v1.Health/Check says SERVING (a message 08 01) and ends with status 0.
 probe_grpc() {
-    grpc_health_probe -addr="$1" -service="$2"
+    local answer
+    if ! speaks_http2; then
+        grpc_health_probe -addr="$1" -service="$2"
+        return
+    fi
+    answer=$(grpc_request "$2" |
+        curl --http2-prior-knowledge --silent --noproxy '*' --max-time 600 --include --data-binary @- \
+            --header 'content-type: application/grpc' --header 'te: trailers' --user-agent kube-probe/1 \
+            -- "http://$1/grpc.health.v1.Health/Check" | od -A n -v -t x1 | tr -d ' \n')
+    # an empty line, the message's frame, and "grpc-status: 0" on a line of its own
+    [[ $answer == *0d0a0d0a00000000020801*677270632d7374617475733a20300d0a* ]]
+}
+
+# grpc_request SERVICE: a frame (not compressed, length in four bytes) that holds the service's name as field 1.
+grpc_request() {
+    local size=${#1} head=''
+    if ((size > 127)); then
+        printf -v head '\\x0a\\x%02x\\x%02x' $((size & 127 | 128)) $((size >> 7))
+        size=$((size + 3))
+    elif ((size)); then
+        printf -v head '\\x0a\\x%02x' "$size"
+        size=$((size + 2))
+    fi
+    printf -v size '\\x%02x\\x%02x' $((size >> 8)) $((size & 255))
+    printf '%b%s' "\\0\\0\\0$size$head" "$1"
 }

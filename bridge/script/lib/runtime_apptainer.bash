@@ -20,7 +20,9 @@ arguments_of() {
     mounts_or_cannot "$i"
     WORDS=("${OPTIONS[@]}" "${GPU_WORDS[@]}")
     [[ $WRITABLE_TMPFS && ! ${READONLY_ROOT[i]} ]] && WORDS+=(--writable-tmpfs)
-    [[ ${DIRECTORY[i]} ]] && WORDS+=(--pwd "${DIRECTORY[i]}")
+    # its own choice is the user's home folder, which an image has not
+    WORDS+=(--pwd "${DIRECTORY[i]:-/}")
+    [[ ${DIRECTORY[i]} ]] && make_directory "$i"
     LINKS=()
     for k in "${!TO[@]}"; do
         if [[ ${TO[k]} == /dev/* && -f ${FROM[k]} ]]; then
@@ -31,6 +33,9 @@ arguments_of() {
         fi
         WORDS+=(--bind "${FROM[k]}:${TO[k]}:${ACCESS[k]}")
         covered+=" ${TO[k]} "
+    done
+    for ((k = 0; k < ${#FUSED[@]}; k += 3)); do
+        mounted_by_runtime "run/fuse/${NAME[i]}.$k" "${FUSED[@]:k:3}"
     done
     for k in /tmp /var/tmp; do
         # private to the container, and the same one for its probes
@@ -59,6 +64,21 @@ runtime_start() {
     umask 022
     go "$name"
     exec setsid "${MPI[@]}" "$RUNTIME" "$(verb "$i")" "${WORDS[@]}" --env-file "run/$name.env" "$IMAGE" "${COMMAND[@]}"
+}
+
+# mounted_by_runtime FILE VOLUME SUBPATH PLACE: the runtime has a script mount a FUSE file system, at a descriptor.
+mounted_by_runtime() {
+    {
+        # shellcheck disable=SC2016
+        printf 'for MOUNT_POINT; do case $MOUNT_POINT in /dev/fd/*) break ;; esac; done\n'
+        printf "SUB_PATH='%s'\nexport MOUNT_POINT SUB_PATH\n" "${3//\'/"'\\''"}"
+        cat "run/fuse/$2"
+    } >"$1"
+    if [[ $FUSE_MODE == host ]]; then
+        WORDS+=(--fusemount "host:/bin/bash $PWD/$1 $4")
+    else
+        WORDS+=(--bind "$PWD/$1:/.podbridge/${1##*/}:ro" --fusemount "container:/bin/sh /.podbridge/${1##*/} $4")
+    fi
 }
 
 # has_shell: whether the image has one; a file has to be asked, once.
@@ -110,8 +130,5 @@ runtime_signal() {
     kill -s "$2" -- "${PID[$1]}" 2>/dev/null
 }
 
-runtime_pid() { RESULT=${PID[$1]}; }
-runtime_code() { RESULT=$2; }
-runtime_oom() { cgroup_oom; }
 runtime_clean() { rm -f "run/${NAME[$1]}.env" "run/${NAME[$1]}.pull"; }
 runtime_end() { rm -f run/*.sif; rm -rf work; }

@@ -13,7 +13,7 @@ runtime_start() {
     image_of "$i"
     if [[ ! -d run/$name.image ]]; then
         if [[ -d $IMAGE ]]; then
-            cp -a -- "$IMAGE" "run/$name.image" >"run/$name.pull" 2>&1 || pull_failed "$name" "run/$name.pull"
+            copy_image "$name"
         else
             IMAGE=${IMAGE#docker://}
             if [[ $IMAGE != /* ]]; then
@@ -36,10 +36,14 @@ inside() {
     host_paths
     mounts_or_cannot "$i"
     user=${RUN_AS[i]%%:*} group=${RUN_AS[i]#*:}
-    WORDS=(--no-passwd --write --private-tmp --uid="${user:-$OWN_UID}" --gid="${group:-$OWN_GID}")
+    # ch-run wants USER, the container shall have it from its pod alone
+    WORDS=(--unset-env=USER --no-passwd --write --private-tmp --uid="${user:-$OWN_UID}" --gid="${group:-$OWN_GID}")
     [[ -f run/$name.image/ch/environment ]] && WORDS+=(--set-env="run/$name.image/ch/environment")
     WORDS+=(--env-no-expand --set-env="run/$name.env" "${OPTIONS[@]}")
-    [[ ${DIRECTORY[i]} ]] && WORDS+=(--cd="${DIRECTORY[i]}")
+    if [[ ${DIRECTORY[i]} ]]; then
+        make_directory "$i" "run/$name.image"
+        WORDS+=(--cd="${DIRECTORY[i]}")
+    fi
     for k in "${!TO[@]}"; do
         case ${TO[k]} in
         # these are the machine's: no place can be made there
@@ -53,7 +57,7 @@ inside() {
             else
                 : >>"$source"
             fi
-            if ! mount --bind -- "${FROM[k]}" "$source" || ! mount -o remount,bind,ro "$source"; then
+            if ! mount --bind -- "${FROM[k]}" "$source" || ! read_only_mount "$source"; then
                 cannot "$name" 128 ContainerCannotRun "volumes can't be made read-only"
             fi
         fi
@@ -64,7 +68,9 @@ inside() {
     command_of "$i"
     mpi "$i"
     umask 022
-    go "$name"
+    readlink /proc/self/ns/mnt >"run/$name.outside"
+    PID[i]=$BASHPID
+    (tell_when_in "$name" "${PID[i]}" "$i" &)
     without_host_variables
     become "run/$name.env" "${MPI[@]}" ch-run "${WORDS[@]}" "run/$name.image" -- "${COMMAND[@]}"
 }
@@ -78,40 +84,41 @@ without_host_variables() {
         *) unset -v "$k" 2>/dev/null ;;
         esac
     done
+    export USER=podbridge
 }
 
-# place_for_file ROOT PATH: make an empty file in the image, following no link.
-place_for_file() {
-    local at=$1 rest=${2#/} part
-    while [[ $rest == */* ]]; do
-        part=${rest%%/*} rest=${rest#*/} at=$at/$part
-        [[ -L $at ]] && return 1
-        [[ -d $at ]] || mkdir -- "$at" || return 1
+# is_in_container I: RESULT is a process that has ch-run behind it. Who joins one of the others stays outside.
+is_in_container() {
+    local program folder
+    family "${PID[$1]}"
+    for RESULT in "${FAMILY[@]}"; do
+        program=$(readlink "/proc/$RESULT/exe")
+        folder=$(readlink "/proc/$RESULT/ns/mnt")
+        [[ ! $program || ! $folder || $program == */ch-run || $folder == "$(<"run/${NAME[$1]}.outside")" ]] || return 0
     done
-    [[ -L $at/$rest ]] && return 1
-    [[ -e $at/$rest ]] || : >"$at/$rest"
-}
+    return 1
+} 2>/dev/null
 
 runtime_exec() {
-    local name=${NAME[$1]} join=${PID[$1]}
+    local name=${NAME[$1]} join
+    is_in_container "$1" || return
+    join=$RESULT
     shift
     without_host_variables
-    become "run/$name.env" ch-run --no-passwd --join-pid="$join" --env-no-expand --set-env="run/$name.env" \
+    become "run/$name.env" ch-run --unset-env=USER --no-passwd --join-pid="$join" --env-no-expand --set-env="run/$name.env" \
         "run/$name.image" -- "$@"
 }
 
-runtime_signal() {
-    [[ $2 == KILL ]] && kill_session "${PID[$1]}"
-    kill -s "$2" -- "${PID[$1]}" 2>/dev/null
+# ch-run says with its own words that there is no such program.
+runtime_code() {
+    local line
+    RESULT=$2
+    (($2)) || return 0
+    line=$(tail -n 1 "logs/${NAME[$1]}.log")
+    [[ $line =~ ^ch-run\[[0-9]+\]:\ error:\ can\'t\ execve ]] && never_ran "$1" "$line"
 }
-
-runtime_pid() { RESULT=${PID[$1]}; }
-runtime_code() { RESULT=$2; }
-runtime_oom() { cgroup_oom; }
 
 runtime_clean() {
-    rm -rf "run/${NAME[$1]}".{env,env.more,pull} "run/${NAME[$1]}".ro.*
-    remove_tree "run/${NAME[$1]}.image"
+    rm -rf "run/${NAME[$1]}".{env,env.more,pull,outside} "run/${NAME[$1]}".ro.*
+    remove_image "${NAME[$1]}"
 }
-
-runtime_end() { :; }

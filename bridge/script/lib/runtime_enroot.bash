@@ -76,15 +76,6 @@ runtime_exec() {
     exec "$RUNTIME" exec "${PID[$1]}" "${@:2}"
 }
 
-runtime_signal() {
-    [[ $2 == KILL ]] && kill_session "${PID[$1]}"
-    kill -s "$2" -- "${PID[$1]}" 2>/dev/null
-}
-
-runtime_pid() { RESULT=${PID[$1]}; }
-runtime_code() { RESULT=$2; }
-runtime_oom() { cgroup_oom; }
-
 # The next run begins with a fresh root file system, as a new container does.
 runtime_clean() {
     rm -f "run/${NAME[$1]}".{rc,pull}

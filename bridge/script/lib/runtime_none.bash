@@ -190,7 +190,7 @@ escaped() {
 
 # attach SOURCE PLACE ACCESS
 attach() {
-    local source=$1 place flags
+    local source=$1 place
     place=$(readlink -m -- "$2") || return 1
     [[ $place == / ]] && return 1
     if [[ ! -e $NEW$place ]]; then
@@ -204,9 +204,7 @@ attach() {
     mount --rbind -- "$source" "$NEW$place" || return 1
     MADE[$place]=volume
     [[ $3 == ro ]] || return 0
-    flags=$(findmnt -n -o VFS-OPTIONS -- "$NEW$place" | tail -n 1)
-    flags=,$flags,
-    mount -o "remount,bind,ro${flags//,rw,/,}" "$NEW$place" 2>/dev/null || mount -o remount,bind,ro "$NEW$place"
+    read_only_mount "$NEW$place"
 }
 
 # make_place FOLDER: a folder in which a mount point can be made without the host's file system noticing.
@@ -240,15 +238,4 @@ read_only_tree() {
     done < <(findmnt -R -r -n -o TARGET,VFS-OPTIONS -- "$NEW")
 }
 
-runtime_signal() {
-    if [[ $2 == KILL ]]; then
-        kill_session "${PID[$1]}"
-    fi
-    kill -s "$2" -- "${PID[$1]}" 2>/dev/null
-}
-
-runtime_pid() { RESULT=${PID[$1]}; }
-runtime_code() { RESULT=$2; }
-runtime_oom() { cgroup_oom; }
 runtime_clean() { rm -f "run/${NAME[$1]}".*.env; }
-runtime_end() { :; }

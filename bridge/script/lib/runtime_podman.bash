@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# Runtime "podman", rootless.
+# Runtime "podman", rootless. The container is made first and started then: so it is known which of both failed.
 
 runtime_check() {
     extra_paths
@@ -10,21 +10,29 @@ runtime_check() {
 
 container_name() { RESULT=podbridge-${PWD##*/}-${NAME[$1]}; }
 
+# ask I FORMAT: what podman knows of the container.
+ask() {
+    container_name "$1"
+    RESULT=$("$RUNTIME" inspect --format "$2" "$RESULT" 2>/dev/null)
+}
+
 runtime_start() {
-    local i=$1 name=${NAME[$1]} k words
+    local i=$1 name=${NAME[$1]} k words=()
     container_name "$i"
     "$RUNTIME" rm --force --ignore --time 0 "$RESULT" >/dev/null 2>&1
     image_of "$i"
-    IMAGE=${IMAGE#docker://}
-    if [[ $IMAGE == /* ]]; then
-        words=(--rootfs)
-    elif [[ ${ALWAYS_PULL[i]} ]] || ! "$RUNTIME" image exists "$IMAGE"; then
-        "$RUNTIME" pull --quiet "$IMAGE" >"run/$name.pull" 2>&1 </dev/null || pull_failed "$name" "run/$name.pull"
+    fetch "$i"
+    [[ -d $IMAGE ]] && words=(--rootfs)
+    if [[ ${NON_ROOT[i]} && ${RUN_AS[i]} == :* ]]; then
+        k=$("$RUNTIME" image inspect --format '{{.Config.User}}' "$IMAGE" 2>/dev/null)
+        case ${k%%:*} in
+        '' | root | 0) cannot "$name" 128 CreateContainerConfigError 'runAsNonRoot: the image runs as root' ;;
+        esac
     fi
     mounts_or_cannot "$i"
     write_lines "$i" "run/$name.env" ''
-    words=(run --name "$RESULT" --rm=false --replace --pull never --network "$NETWORK" --init=false --log-driver none
-        --cidfile "run/$name.cid" --env-file "run/$name.env" "${OPTIONS[@]}" "${words[@]}")
+    words=(create --name "$RESULT" --pull never --network "$NETWORK" --init=false --log-driver none
+        --env-file "run/$name.env" "${OPTIONS[@]}" "${words[@]}")
     for k in "${MORE[@]}"; do
         words+=(--env "$k")
     done
@@ -39,10 +47,49 @@ runtime_start() {
         words+=(--entrypoint "${COMMAND[0]}")
         COMMAND=("${COMMAND[@]:1}")
     fi
-    rm -f "run/$name.cid"
     umask 022
-    go "$name"
-    become "run/$name.env" setsid "$RUNTIME" "${words[@]}" "$IMAGE" "${COMMAND[@]}"
+    (become "run/$name.env" "$RUNTIME" "${words[@]}" "$IMAGE" "${COMMAND[@]}") >/dev/null 2>"run/$name.pull" </dev/null ||
+        cannot "$name" 128 ContainerCannotRun "$(tail -n 5 "run/$name.pull" | head -c 2000)"
+    if [[ ${DIRECTORY[i]} ]]; then
+        "$RUNTIME" unshare "$BASH" "$PWD/job.sh" inside "$RESULT" "$i" >/dev/null 2>&1 </dev/null
+    fi
+    (tell_when_in "$name" "$BASHPID" "$i" &)
+    container_name "$i"
+    exec setsid "$RUNTIME" start --attach "$RESULT"
+}
+
+# fetch I: IMAGE becomes something that podman has: a name, or a folder of this container's own.
+fetch() {
+    local i=$1 name=${NAME[$1]}
+    IMAGE=${IMAGE#docker://}
+    if [[ -d $IMAGE ]]; then
+        copy_image "$name"
+        IMAGE=$PWD/run/$name.image
+    elif [[ $IMAGE == /* ]]; then
+        IMAGE=$("$RUNTIME" load --quiet --input "$IMAGE" 2>"run/$name.pull" </dev/null) || pull_failed "$name" "run/$name.pull"
+        IMAGE=${IMAGE##*: }
+        IMAGE=${IMAGE%%,*}
+    elif [[ ${ALWAYS_PULL[i]} ]] || ! "$RUNTIME" image exists "$IMAGE"; then
+        "$RUNTIME" pull --quiet "$IMAGE" >"run/$name.pull" 2>&1 </dev/null || pull_failed "$name" "run/$name.pull"
+    fi
+}
+
+# inside CONTAINER I: what job.sh does in podman's user namespace, where the container's root can be seen.
+inside() {
+    local root
+    host_paths
+    mounts_of "$2" || return
+    root=$("$RUNTIME" mount "$1") || return
+    make_directory "$2" "$root"
+    "$RUNTIME" unmount "$1"
+}
+
+# podman runs no command in a container that does not run yet.
+is_in_container() {
+    ask "$1" '{{.State.Status}}'
+    case $RESULT in
+    '' | configured | created | initialized) return 1 ;;
+    esac
 }
 
 runtime_exec() {
@@ -53,35 +100,48 @@ runtime_exec() {
 runtime_signal() {
     container_name "$1"
     if [[ $2 == KILL ]]; then
-        in_background "$RUNTIME" kill --signal KILL "$RESULT"
-        return
+        in_background kill_container "$1"
+    else
+        kill -s "$2" -- "${PID[$1]}" 2>/dev/null
     fi
-    kill -s "$2" -- "${PID[$1]}" 2>/dev/null
 }
+
+kill_container() { "$RUNTIME" kill --signal KILL "$RESULT" || kill -s KILL -- "${PID[$1]}"; }
 
 # The container's first process: podman's own are not counted.
 runtime_pid() {
     RESULT=${INNER[$1]-}
     if [[ ! $RESULT || ! -e /proc/$RESULT ]]; then
-        container_name "$1"
-        RESULT=$("$RUNTIME" inspect --format '{{.State.Pid}}' "$RESULT" 2>/dev/null)
+        ask "$1" '{{.State.Pid}}'
         [[ $RESULT == 0 ]] && RESULT=''
         INNER[$1]=$RESULT
     fi
 }
 
-runtime_code() { RESULT=$2; }
+# 125 is podman's own code, if the container never ran.
+runtime_code() {
+    if (($2 == 125)) && [[ ! -s run/${NAME[$1]}.why ]]; then
+        ask "$1" '{{.State.StartedAt}}'
+        if [[ $RESULT == 0001-* ]]; then
+            never_ran "$1" "$(tail -n 1 "logs/${NAME[$1]}.log")"
+            return
+        fi
+    fi
+    RESULT=$2
+}
 
 runtime_oom() {
-    container_name "$1"
-    [[ $("$RUNTIME" inspect --format '{{.State.OOMKilled}}' "$RESULT" 2>/dev/null) == true ]] || cgroup_oom
+    ask "$1" '{{.State.OOMKilled}}'
+    [[ $RESULT == true ]] || cgroup_oom
 }
 
 runtime_clean() {
     INNER[$1]=''
-    rm -f "run/${NAME[$1]}".{env,env.more,pull,cid}
+    rm -f "run/${NAME[$1]}".{env,env.more,pull}
     container_name "$1"
     "$RUNTIME" rm --force --ignore --time 0 "$RESULT" >/dev/null 2>&1
+    remove_image "${NAME[$1]}"
 }
 
-runtime_end() { :; }
+# Files of users that only the container has.
+runtime_remove() { "$RUNTIME" unshare rm -rf -- "$1"; }

@@ -47,7 +47,7 @@ remove_scratch() {
 remove_tree() {
     rm -rf -- "$1" 2>/dev/null && return
     chmod -R u+rwx -- "$1" 2>/dev/null
-    rm -rf -- "$1"
+    rm -rf -- "$1" 2>/dev/null || runtime_remove "$1"
 }
 
 # host_path PATH TYPE ALLOWED...: check a hostPath volume, and give its real path.
@@ -84,7 +84,8 @@ mounts_or_cannot() {
         'a volume has nothing at its subPath, or the subPath leads out of it'
 }
 
-# add_mount KIND SOURCE SUBPATH MODE TARGET: one mount of a container, into FROM, TO and ACCESS.
+# add_mount KIND SOURCE SUBPATH MODE TARGET: one mount of a container, into FROM, TO and ACCESS, or
+# volume, path in it and place into FUSED, where the runtime mounts it.
 # Links that lead out of the volume are not followed.
 add_mount() {
     local kind=$1 root=$2 sub=$3 real
@@ -93,6 +94,13 @@ add_mount() {
     scratch) root=$(scratch_of "$root") ;;
     host) root=${HOST_PATH[$root]} ;;
     own) root=$PWD/$root ;;
+    fuse)
+        if [[ $FUSE_MODE ]]; then
+            FUSED+=("$root" "$sub" "$5")
+            return
+        fi
+        root=$PWD/fuse/$root
+        ;;
     esac
     real=$root
     if [[ $sub ]]; then

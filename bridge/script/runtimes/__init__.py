@@ -16,8 +16,9 @@ class Runtime(Protocol):
 
     The library ``lib/runtime_<library>.bash`` defines ``runtime_check``, ``runtime_start I`` (becomes the container;
     calls ``go`` just before, or ``cannot``), ``runtime_exec I WORD...`` (a command in the running container),
-    ``runtime_signal I NAME``, ``runtime_pid I``, ``runtime_code I CODE``, ``runtime_oom I``, ``runtime_clean I`` and
-    ``runtime_end``. ``command_of``, ``variables_of`` and ``mounts_of`` tell it about a container.
+    ``runtime_signal I NAME``, ``runtime_pid I``, ``runtime_code I CODE``, ``runtime_oom I``, ``runtime_clean I``,
+    ``runtime_remove PATH`` and ``runtime_end``; ``lib/runtime.bash`` has those that most share. ``command_of``,
+    ``variables_of`` and ``mounts_of`` tell it about a container.
     """
 
     library: str

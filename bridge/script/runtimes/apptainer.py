@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bridge.errors import ScriptError
+from bridge.script import fuse
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.quoting import array, word
 from bridge.script.runtimes import images
@@ -26,6 +27,14 @@ def accept(container: Container, where: str, config: BuildConfig) -> None:
         raise ScriptError(
             f"{where}.securityContext.runAsUser: 0 is not allowed at this site (apptainer.fakeroot is false)"
         )
+    if not fuse.mode(config):
+        return
+    for mount in container.mounts:
+        if mount.kind == "fuse" and (mount.read_only or any(letter.isspace() for letter in mount.path)):
+            raise ScriptError(
+                f"{where}.volumeMounts: readOnly, or a place with blanks ({mount.path!r}), is not allowed for a FUSE "
+                f"volume at this site (apptainer.fuse_mode is {config.apptainer.fuse_mode})"
+            )
 
 
 def options(plan: Plan) -> list[str]:

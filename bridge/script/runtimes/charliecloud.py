@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 library = "charliecloud"
 login = images.login
+_OF_THE_MACHINE = ("/dev/", "/proc/", "/sys/")
 
 
 def accept(container: Container, where: str, config: BuildConfig) -> None:
@@ -22,6 +23,9 @@ def accept(container: Container, where: str, config: BuildConfig) -> None:
     images.accept_lines(container, where)
     if not container.command:
         raise ScriptError(f"{where}.command: nothing is not allowed at this site: charliecloud runs no entry points")
+    for mount in container.mounts:
+        if mount.kind != "own" and mount.path.startswith(_OF_THE_MACHINE):
+            raise ScriptError(f"{where}.volumeMounts: {mount.path!r} is not allowed at this site: it is the machine's")
     if container.read_only_root:
         raise ScriptError(f"{where}.securityContext.readOnlyRootFilesystem: true is not allowed at this site")
 

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ UID = "8c2f7a1e-0000-4000-8000-000000000001"
 class Job:
     """One job folder and, once started, the process that runs its script."""
 
-    def __init__(self, folder: Path, script: str, user: int | None, environment: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, script: str, user: int | None, environment: dict[str, str], enter: Sequence[str] = ()
+    ) -> None:
         self.home = folder
         self.folder = folder / "jobs" / UID
         self.folder.mkdir(parents=True, mode=0o700)
@@ -35,7 +37,8 @@ class Job:
         path = self.folder / "job.sh"
         path.write_text(script)
         path.chmod(0o600)
-        self._user = user
+        self._user = None if enter else user
+        self._enter = list(enter)
         self._environment = {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
         if user is not None:
@@ -49,7 +52,7 @@ class Job:
     def spawn(self) -> subprocess.Popen[bytes]:
         with (self.folder / "script.log").open("ab") as log:
             return subprocess.Popen(
-                ["bash", str(self.folder / "job.sh")],
+                [*self._enter, "bash", str(self.folder / "job.sh")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -110,23 +113,29 @@ class Job:
         return "\n".join(texts)
 
     def end(self) -> None:
-        """End whatever is left of the job: everything whose working directory or command line is below its folder."""
+        """End whatever is left of the job: everything with its folder in the command line, or mounted."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
         for entry in Path("/proc").iterdir():
             try:
-                if entry.name.isdigit() and str(self.home).encode() in (entry / "cmdline").read_bytes():
+                if entry.name.isdigit() and any(
+                    str(self.home).encode() in (entry / name).read_bytes() for name in ("cmdline", "mountinfo")
+                ):
                     os.kill(int(entry.name), 9)
             except (OSError, ProcessLookupError):
                 continue
 
 
 class Site:
-    """Makes jobs for a site without a container runtime."""
+    """Makes jobs for a site: without a container runtime, and of nothing but bash, unless the job says otherwise.
 
-    def __init__(self, user: int | None) -> None:
+    ``enter`` are words before the command line of a job: they become the user themselves.
+    """
+
+    def __init__(self, user: int | None, enter: Sequence[str] = ()) -> None:
         self.user = user
+        self.enter = enter
         self._jobs: list[Job] = []
         self._folders: list[Path] = []
 
@@ -159,7 +168,8 @@ class Site:
         settings = BuildConfig.model_validate({"runtime": {"kind": "none"}, **(config or {})})
         made = build(pod, settings, objects or Objects(), "virtual")
         home = Path(tempfile.mkdtemp(prefix="script-"))
-        job = Job(home, made.script, self.user, {"PODBRIDGE_FIRST_BACKOFF_SECONDS": "1", **(environment or {})})
+        variables = {"PODBRIDGE_FIRST_BACKOFF_SECONDS": "1", **(environment or {})}
+        job = Job(home, made.script, self.user, variables, self.enter)
         self._jobs.append(job)
         return job
 
@@ -180,6 +190,23 @@ class Site:
             shutil.rmtree(job.home, ignore_errors=True)
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def folder_of_programs(site: Site, without: str, **programs: str) -> str:
+    """Make a folder, for PATH, with all that a script needs but one program, and with shell scripts of other names.
+
+    A script puts folders of administrators behind PATH: what is in those can't be left out.
+    """
+    folder = site.home_for_host_path()
+    for source in (Path("/bin"), Path("/usr/bin"), Path("/usr/sbin")):
+        for program in source.iterdir():
+            if program.name != without and not (folder / program.name).exists():
+                (folder / program.name).symlink_to(program)
+    for name, text in programs.items():
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
 
 
 @pytest.fixture(params=["self", "nobody"])

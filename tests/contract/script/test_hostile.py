@@ -37,7 +37,7 @@ def test_every_text_is_data(ordinary, text):
             {
                 "name": "main",
                 "image": text,
-                "command": ["sh", "-c", 'printf "%s\\0" "$0" "$V" "$PWD"; cat "$1"; sleep 3'],
+                "command": ["sh", "-c", 'printf "%s\\0" "$0" "$V" "$PWD"; cat "$1"; sleep 2'],
                 "args": [text.replace("$", "$$"), f"/c {path.replace('$', '$$')}/{part.replace('$', '$$')}"],
                 "workingDir": f"/e {path}/{part}",
                 "env": [{"name": "V", "value": text.replace("$", "$$")}],

@@ -274,13 +274,18 @@ def test_liveness_failure_with_its_own_grace_and_never(ordinary):
 
 def test_readiness(site):
     probe = {"exec": {"command": ["test", "-e", "/disk/ready"]}, "periodSeconds": 1, "failureThreshold": 1}
-    text = "sleep 1; touch /disk/ready; sleep 2; rm /disk/ready; sleep 3"
+    text = "until [ -e /disk/end ]; do sleep 0.1; done"
     job = site.job({**DISK, "containers": [site.shell(text, readinessProbe=probe, **MOUNT)]}).start()
     job.until(lambda: job.state("main").get("started"))
     assert not job.state("main")["ready"]
+    disk = job.folder / "scratch" / "disk"
+    (disk / "ready").touch()
     job.until(lambda: job.state("main").get("ready"))
+    (disk / "ready").unlink()
     job.until(lambda: not job.state("main").get("ready"))
-    assert job.state("main")["state"] == "running" and job.wait() == 0
+    assert job.state("main")["state"] == "running"
+    (disk / "end").touch()
+    assert job.wait() == 0
 
 
 def test_startup_probe_holds_the_others_back(ordinary):

@@ -1,4 +1,4 @@
-"""Ten kinds of pods, for golden files and for speed."""
+"""Kinds of pods, for golden files and for speed."""
 
 import base64
 from typing import Any
@@ -220,12 +220,31 @@ KINDS: dict[str, dict[str, Any]] = {
             "slurm-job.vk.io/job-workdir": "/data/work",
         },
     ),
+    "mounted": pod(
+        {
+            "restartPolicy": "Never",
+            "volumes": [
+                {"name": "remote", "persistentVolumeClaim": {"claimName": "none"}},
+                {"name": "software", "emptyDir": {}},
+            ],
+            "containers": [
+                shell(
+                    "ls /remote",
+                    volumeMounts=[
+                        {"name": "remote", "mountPath": "/remote"},
+                        {"name": "software", "mountPath": "/cvmfs/x", "subPath": "x"},
+                    ],
+                )
+            ],
+        },
+        annotations={"fuse.vk.io/remote": "sshfs me@there: $MOUNT_POINT\n", "cvmfs.vk.io/software": "true"},
+    ),
 }
 """By kind; the kind ``image`` needs a runtime that knows images, the others run with any."""
 
 SITE: dict[str, Any] = {
-    "volumes": {"host_paths": ["/data"]},
-    "limits": {"allow_user_flags": True, "allow_pre_exec": True, "allow_runtime_options": True},
+    "volumes": {"host_paths": ["/data"], "cvmfs_path": "/cvmfs"},
+    "limits": {"allow_user_flags": True, "allow_pre_exec": True, "allow_fuse": True, "allow_runtime_options": True},
     "flavors": [
         {"name": "small", "max_resources": {"cpu": "4", "memory": "8Gi"}, "max_time_seconds": 86400},
         {"name": "gpu", "max_resources": {"nvidia.com/gpu": "4"}, "partition": "gpu"},

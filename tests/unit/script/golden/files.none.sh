@@ -29,6 +29,7 @@ RESTART_POLICY=Never
 GRACE=3000
 DEADLINE=
 SCRATCH_AREA=''
+FUSE=()
 host_paths() {
 :
 }
@@ -72,7 +73,7 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=()
+0) FROM=() TO=() ACCESS=() FUSED=()
 add_mount files settings '' ro /etc/app || return 1
 add_mount files settings app.ini ro /etc/app.ini || return 1
 add_mount files login '' ro /etc/login || return 1

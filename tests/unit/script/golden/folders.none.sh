@@ -32,6 +32,7 @@ SCRATCH_AREA=''
 SCRATCH[disk]=disk
 SIZE_LIMIT[disk]=1048576
 SCRATCH[fast]=memory
+FUSE=()
 host_paths() {
 :
 HOST_PATH[data]=$(host_path /data/set Directory /data) || return 1
@@ -51,7 +52,7 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=()
+0) FROM=() TO=() ACCESS=() FUSED=()
 add_mount scratch disk '' rw /disk || return 1
 add_mount scratch fast '' rw /fast || return 1
 add_mount host data '' ro /data || return 1

@@ -29,6 +29,7 @@ RESTART_POLICY=Never
 GRACE=3000
 DEADLINE=360000
 SCRATCH_AREA=''
+FUSE=()
 host_paths() {
 :
 }
@@ -47,7 +48,7 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=()
+0) FROM=() TO=() ACCESS=() FUSED=()
 add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
 esac
 }

@@ -24,11 +24,12 @@ READONLY_ROOT=('' '')
 RUN_AS=(: :)
 NON_ROOT=('' '')
 DIRECTORY=('' '')
-NEEDS=(curl grpc_health_probe)
+NEEDS=(grpc https)
 RESTART_POLICY=Always
 GRACE=500
 DEADLINE=
 SCRATCH_AREA=''
+FUSE=()
 host_paths() {
 :
 }
@@ -49,9 +50,9 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=()
+0) FROM=() TO=() ACCESS=() FUSED=()
 add_mount own run/main.message '' rw /var/log/last || return 1 ;;
-1) FROM=() TO=() ACCESS=()
+1) FROM=() TO=() ACCESS=() FUSED=()
 add_mount own run/rpc.message '' rw /dev/termination-log || return 1 ;;
 esac
 }

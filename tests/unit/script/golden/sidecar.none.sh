@@ -29,6 +29,7 @@ RESTART_POLICY=Never
 GRACE=3000
 DEADLINE=
 SCRATCH_AREA=''
+FUSE=()
 host_paths() {
 :
 }
@@ -51,11 +52,11 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=()
+0) FROM=() TO=() ACCESS=() FUSED=()
 add_mount own run/proxy.message '' rw /dev/termination-log || return 1 ;;
-1) FROM=() TO=() ACCESS=()
+1) FROM=() TO=() ACCESS=() FUSED=()
 add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
-2) FROM=() TO=() ACCESS=()
+2) FROM=() TO=() ACCESS=() FUSED=()
 add_mount own run/other.message '' rw /dev/termination-log || return 1 ;;
 esac
 }

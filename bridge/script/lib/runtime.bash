@@ -1,0 +1,22 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034
+# What most runtimes do: the container's processes are the session of the runtime's own, which hands on signals and codes.
+
+runtime_signal() {
+    [[ $2 == KILL ]] && kill_session "${PID[$1]}"
+    kill -s "$2" -- "${PID[$1]}" 2>/dev/null
+}
+
+runtime_pid() { RESULT=${PID[$1]}; }
+runtime_code() { RESULT=$2; }
+runtime_oom() { cgroup_oom; }
+runtime_remove() { rm -rf -- "$1"; }
+runtime_end() { :; }
+
+# read_only_mount PLACE: with the flags that it has, as those that came from outside of a user namespace must stay.
+read_only_mount() {
+    local flags
+    flags=$(findmnt -n -o VFS-OPTIONS -- "$1" | tail -n 1)
+    flags=,$flags,
+    mount -o "remount,bind,ro${flags//,rw,/,}" "$1" 2>/dev/null || mount -o remount,bind,ro "$1"
+}

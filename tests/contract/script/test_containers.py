@@ -1,0 +1,265 @@
+"""Pods in real containers: rootless podman, charliecloud and apptainer, as an ordinary user."""
+
+import signal
+import time
+
+import pytest
+
+from bridge.errors import ScriptError
+from bridge.script.references import Objects
+from tests.contract.script.conftest import NOBODY
+from tests.contract.script.containers import HOMES, Containers
+from tests.contract.script.test_data import NASTY
+from tests.contract.script.test_ends import processes_below
+
+pytestmark = pytest.mark.real
+
+RUNTIMES = ("podman", "charliecloud", "apptainer")
+DISK = {"volumes": [{"name": "disk", "emptyDir": {}}]}
+MOUNT = {"volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}
+WAITS = "while :; do sleep 0.1; done"
+
+
+@pytest.fixture(scope="module", params=RUNTIMES)
+def home(request):
+    made = HOMES[request.param]()
+    made.kind = request.param
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def site(home):
+    made = Containers(home.kind, home)
+    yield made
+    made.close()
+
+
+OBJECTS = Objects(configmaps={"c": {"data": {"key": "hello\n"}}})
+
+
+def test_a_pod(site):
+    """Init container, two containers, volumes of every access, folder, message and exit code."""
+    spec = {
+        "volumes": [{"name": "disk", "emptyDir": {}}, {"name": "c", "configMap": {"name": "c"}}],
+        "initContainers": [
+            site.shell("echo first >/disk/x; mkdir /disk/sub; id -u >/disk/sub/id", name="init", **MOUNT)
+        ],
+        "containers": [
+            site.shell(
+                "pwd; cat /disk/x /c/key /one/key /sub/id; echo no >/c/key; echo no >/one/key; touch /ro/no;"
+                "touch /sub/yes /written; [ -e /sub/yes -a -e /written ] && echo yes; ls /disk/x; pwd",
+                workingDir="/disk/sub",
+                volumeMounts=[
+                    *MOUNT["volumeMounts"],
+                    {"name": "c", "mountPath": "/c"},
+                    {"name": "c", "mountPath": "/one/key", "subPath": "key"},
+                    {"name": "disk", "mountPath": "/sub", "subPath": "sub"},
+                    {"name": "disk", "mountPath": "/ro", "readOnly": True},
+                ],
+            ),
+            site.shell("printf gone >/own/message; exit 3", name="other", terminationMessagePath="/own/message"),
+        ],
+    }
+    job = site.run(spec, objects=OBJECTS)
+    lines = job.log().splitlines()
+    own = "0" if site.kind == "podman" else str(NOBODY)
+    assert [line for line in lines if "o such" not in line and "can't create" not in line and "touch:" not in line] == [
+        "/disk/sub", "first", "hello", "hello", own, "yes", "/disk/x", "/disk/sub",
+    ], job.everything()  # fmt: skip
+    assert sum("ead-only file system" in line for line in lines) == 3, job.everything()
+    ends = {name: job.state(name)["ended"] for name in ("init", "main", "other")}
+    assert {name: (end["exitCode"], end["reason"]) for name, end in ends.items()} == {
+        "init": (0, "Completed"),
+        "main": (0, "Completed"),
+        "other": (3, "Error"),
+    }
+    assert job.message("other") == "gone" and job.pod()["phase"] == "Failed"
+    assert not list((job.folder / "scratch").iterdir()) and not (job.folder / "run" / "main.image").exists()
+
+
+def test_variables_byte_by_byte(site):
+    values = {name: value for name, value in NASTY.items() if len(value) < 50_000}
+    env = [{"name": name, "value": value.replace("$", "$$")} for name, value in values.items()]
+    env += [{"name": "PATH", "value": "/bin:/usr/bin"}, {"name": "LD_LIBRARY_PATH", "value": "/none"}]
+    job = site.run({"containers": [site.shell("env -0", env=env)]})
+    got = dict(pair.split("=", 1) for pair in job.log().split("\0") if "=" in pair)
+    if site.kind == "apptainer":
+        # its own shell drops a carriage return at the end of a line, whichever way a variable comes
+        values["CARRIAGE"] = values["CARRIAGE"].replace("\r\n", "\n")
+    assert {name: got.get(name) for name in values} == values
+    # apptainer adds a folder of its own
+    assert got["PATH"] == "/bin:/usr/bin" and got["LD_LIBRARY_PATH"].split(":")[0] == "/none"
+    assert "PODBRIDGE_ADDRESS" not in got and "XDG_RUNTIME_DIR" not in got
+
+
+def test_working_directory_is_made(site):
+    places = ["/disk/new/er"] + (["/made/h ere"] if site.kind != "apptainer" else [])
+    containers = [
+        site.shell("pwd; touch x && echo yes", name=f"c{index}", workingDir=place, **MOUNT)
+        for index, place in enumerate(places)
+    ]
+    job = site.run({**DISK, "containers": containers})
+    for index, place in enumerate(places):
+        assert job.log(f"c{index}") == f"{place}\nyes\n", job.everything()
+
+
+def test_graceful_end(site):
+    text = f"trap 'echo caught; exit 7' TERM; echo ready; {WAITS}"
+    job = site.job({"containers": [site.shell(text)]}).start()
+    job.until(lambda: job.log_if_any() == "ready\n")
+    job.ask_to_stop(20)
+    assert job.wait(15) == 1 and job.log() == "ready\ncaught\n"
+    assert job.state("main")["ended"]["exitCode"] == 7, job.everything()
+
+
+def test_grace_runs_out(site):
+    job = site.job({"containers": [site.shell(f"trap '' TERM; echo ready; {WAITS}")]}).start()
+    job.until(lambda: job.log_if_any() == "ready\n")
+    before = time.monotonic()
+    job.ask_to_stop(1)
+    job.wait(15)
+    assert 0.8 < time.monotonic() - before < 6
+    ended = job.state("main")["ended"]
+    assert (ended["exitCode"], ended["signal"]) == (137, 9), job.everything()
+
+
+def test_restart(site):
+    text = "[ -e /written ] && exit 9; touch /written; [ -e /disk/x ] && exit 0; touch /disk/x; exit 7"
+    job = site.run({**DISK, "restartPolicy": "OnFailure", "containers": [site.shell(text, **MOUNT)]})
+    state = job.state("main")
+    # a new run begins with the image as it was
+    assert (state["ended"]["exitCode"], state["last"]["exitCode"], state["restarts"]) == (0, 7, 1), job.everything()
+
+
+def test_probes_and_hooks_run_in_the_container(site):
+    readiness = {"exec": {"command": ["sh", "-c", '[ "$X" = "it\'s" ] && test -e /tmp/ready']}, "periodSeconds": 1}
+    liveness = {"exec": {"command": ["test", "!", "-e", "/tmp/sick"]}, "periodSeconds": 1, "failureThreshold": 1}
+    lifecycle = {"postStart": {"exec": {"command": ["touch", "/tmp/ready"]}}}
+    text = "trap 'exit 4' TERM; until [ -e /disk/go ]; do sleep 0.1; done; touch /tmp/sick; " + WAITS
+    container = site.shell(
+        text,
+        env=[{"name": "X", "value": "it's"}],
+        readinessProbe=readiness,
+        livenessProbe=liveness,
+        lifecycle=lifecycle,
+        **MOUNT,
+    )
+    job = site.job({**DISK, "containers": [container]}).start()
+    job.until(lambda: job.state("main").get("ready"))
+    (job.folder / "scratch" / "disk" / "go").touch()
+    assert job.wait(15) == 1 and job.state("main")["ended"]["exitCode"] == 4, job.everything()
+
+
+def test_memory_limit(site):
+    text = "dd if=/dev/zero bs=200M count=1 2>/dev/null | sleep 1000"
+    job = site.run({"containers": [site.shell(text, resources={"limits": {"memory": "64Mi"}})]})
+    ended = job.state("main")["ended"]
+    assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled"), job.everything()
+
+
+def test_users_of_a_container(site):
+    spec = {
+        **DISK,
+        "containers": [
+            site.shell(
+                "id -u; id -g; mkdir -m 700 /disk/x; touch /disk/x/y",
+                securityContext={"runAsUser": 1000, "runAsGroup": 5, "runAsNonRoot": True},
+                **MOUNT,
+            )
+        ],
+    }
+    job = site.run(spec)
+    if site.kind == "apptainer":
+        assert job.state("main")["ended"]["reason"] == "CreateContainerConfigError", job.everything()
+        assert job.message() == f"runAsUser: 1000 is not allowed; allowed: {NOBODY}, the user of this site\n"
+        return
+    assert job.log().split() == ["1000", "5"], job.everything()
+    assert job.pod()["phase"] == "Succeeded" and not list((job.folder / "scratch").iterdir())
+
+
+def test_command_that_is_not_there(site):
+    job = site.run({"containers": [site.shell("", command=["/no/such/program"])]})
+    ended = job.state("main")["ended"]
+    # apptainer has a shell of the image run it
+    assert (ended["exitCode"], ended["reason"]) == (127, "Error" if site.kind == "apptainer" else "ContainerCannotRun")
+    assert "/no/such/program" in (job.log() if site.kind == "apptainer" else job.message())
+
+
+def test_script_that_ends_where_it_must_not_leaves_no_container(site):
+    spec = {"containers": [site.shell("echo ready; exec sleep 12349")]}
+    job = site.job(spec, config={"header": "trap 'exit 9' USR1"}).start()
+    job.until(lambda: job.log_if_any() == "ready\n")
+    job.process.send_signal(signal.SIGUSR1)
+    assert job.wait(15) == 1 and job.pod()["reason"] == "ScriptError"
+    assert processes_below(job, "sleep\x0012349") == []
+
+
+def test_read_only_root(site):
+    text = "touch /written || echo read-only; touch /disk/x && echo fine; echo x >/dev/null"
+    context = {"readOnlyRootFilesystem": True}
+    spec = {**DISK, "containers": [site.shell(text, securityContext=context, **MOUNT)]}
+    if site.kind == "charliecloud":
+        with pytest.raises(ScriptError, match="readOnlyRootFilesystem"):
+            site.job(spec)
+        return
+    job = site.run(spec)
+    lines = [line for line in job.log().splitlines() if not line.startswith("touch: ")]
+    assert lines == ["read-only", "fine"] and job.pod()["phase"] == "Succeeded", job.everything()
+
+
+@pytest.fixture(scope="module")
+def podman_home():
+    made = HOMES["podman"]()
+    made.kind = "podman"
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def podman(podman_home):
+    made = Containers("podman", podman_home)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("form", ["folder", "docker-archive", "oci-archive"])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_podman_takes_images_that_are_files_of_the_site(podman, form, read_only):
+    folder = podman.own.folder
+    if form != "folder" and not (folder / "home" / form).exists():
+        podman.own.run("save", "--quiet", "--format", form, "--output", str(folder / "home" / form), "busybox:1")
+    image = str(folder / "busybox" if form == "folder" else folder / "home" / form)
+    container = podman.shell(
+        "touch /written; cat /c/key; pwd",
+        image=image,
+        securityContext={"readOnlyRootFilesystem": read_only},
+        volumeMounts=[{"name": "c", "mountPath": "/c"}],
+    )
+    spec = {"volumes": [{"name": "c", "configMap": {"name": "c"}}], "containers": [container]}
+    job = podman.run(spec, objects=OBJECTS)
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+    # which of output and errors comes first is not said
+    assert {"hello", "/"} <= set(job.log().splitlines()) and ("ead-only" in job.log()) is read_only
+    assert not (folder / "busybox" / "written").exists() and not (folder / "busybox" / "c").exists()
+    assert not list((job.folder / "run").glob("*.image"))
+
+
+def test_podman_does_not_run_the_images_root_where_the_pod_forbids_it(podman):
+    job = podman.run({"containers": [podman.shell("id", securityContext={"runAsNonRoot": True})]})
+    assert (
+        job.state("main")["ended"]["reason"] == "CreateContainerConfigError" and "image runs as root" in job.message()
+    )
+
+
+def test_podman_without_subordinate_ids(podman):
+    ids = podman.own.folder / "subids"
+    before = ids.read_text()
+    ids.write_text("")
+    try:
+        job = podman.run({"containers": [podman.shell("id -u")]})
+        assert job.log().splitlines()[-1] == "0" and job.pod()["phase"] == "Succeeded", job.everything()
+        job = podman.run({"containers": [podman.shell("id -u", securityContext={"runAsUser": 1000})]})
+        assert job.state("main")["ended"]["reason"] == "ContainerCannotRun" and "setres" in job.message()
+    finally:
+        ids.write_text(before)

@@ -1,0 +1,91 @@
+# (1, 1073741824, 0, '', 86400.0, [], 'small', 30.0)
+#!/bin/bash
+umask 077
+case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
+JOB=$PWD
+if [[ ${1-} != inside ]]; then
+    if ! mkdir started 2>/dev/null; then
+        [[ -d started ]]
+        exit
+    fi
+    printf '%s\n' "${SLURM_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}" >started/job
+fi
+LOCALE=${LC_ALL-}
+if [[ ${1-} != inside ]]; then
+:
+module purge
+fi
+# (the library)
+NAME=(main)
+KIND=(main)
+MEMORY=('')
+FALLBACK=('')
+READONLY_ROOT=('')
+RUN_AS=(:)
+NON_ROOT=('')
+DIRECTORY=('')
+NEEDS=()
+RESTART_POLICY=Never
+GRACE=3000
+DEADLINE=
+SCRATCH_AREA=''
+FUSE=(remote)
+FUSE_MODE=container
+FUSE_WAIT=500
+host_paths() {
+:
+HOST_PATH[software]=$(host_path /cvmfs Directory /cvmfs) || return 1
+}
+write_volumes() {
+:
+keep fuse/remote 600 <<'PODBRIDGE_END' || return 1
+c3NoZnMgbWVAdGhlcmU6ICRNT1VOVF9QT0lOVAoK
+PODBRIDGE_END
+}
+command_of() {
+case $1 in
+0) COMMAND=(sh -c 'ls /remote') ;;
+esac
+}
+variables_of() {
+case $1 in
+0) VARIABLES=() ;;
+esac
+}
+mounts_of() {
+case $1 in
+0) FROM=() TO=() ACCESS=() FUSED=()
+add_mount fuse remote '' rw /remote || return 1
+add_mount host software x ro /cvmfs/x || return 1
+add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
+esac
+}
+tail_of_script() {
+:
+echo the end
+}
+before_all() {
+:
+}
+IMAGES=(docker.io/library/busybox:1.36)
+HAS_COMMAND=(1)
+ALWAYS_PULL=('')
+EXTRA_PATHS=()
+IMAGE_DIR=''
+UNPACKED=''
+CACHE_DIR=''
+IMAGE_ROOT=docker://
+MPI_ASKED=
+MPI_WORDS=()
+RUNTIME=apptainer
+OPTIONS=(--no-umask --no-eval --containall --no-home --no-privs --cleanenv)
+GPU_WORDS=()
+WRITABLE_TMPFS=1
+FAKEROOT_USER=
+LC_ALL=C
+if [[ ${1-} == inside ]]; then
+    shift
+    inside "$@"
+else
+    main
+fi
