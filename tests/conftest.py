@@ -5,10 +5,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from cluster import Cluster
 from cluster.world import World
 
+# how long a machine takes to make up an example, or to try it, says nothing about the code
+settings.register_profile("podbridge", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("podbridge")
 SLURMS = ("26.05", "24.11", "22.05")
 SERVICE_ACCOUNT = "podbridge:podbridge"
 
