@@ -60,6 +60,8 @@ class Facts:
     batch_at: float = 0.0
     """When the batch system was first heard to say so."""
     cancel: Cancellation | None = None
+    found_at: float = 0.0
+    """When this process began to look: only from then on can it have heard why something ended."""
 
     @property
     def final(self) -> bool:

@@ -47,11 +47,12 @@ _META, _HEARD, _CANCELLATION = TypeAdapter(Meta), TypeAdapter(Heard), TypeAdapte
 
 
 class Folder:
-    """The site's folder."""
+    """The site's folder; ``since``: when this process began to look at it."""
 
-    def __init__(self, path: Path, *, sync: bool = True) -> None:
+    def __init__(self, path: Path, *, sync: bool = True, since: float = 0.0) -> None:
         self.path = path
         self.sync = sync
+        self.since = since
         self.jobs = path / "jobs"
         self.changed = path / "changed"
         self.gone = path / "gone"
@@ -244,6 +245,7 @@ class JobFolder:
             batch=heard.job if heard else None,
             batch_at=heard.at if heard else 0.0,
             cancel=_checked(_CANCELLATION, f"{self._at}/cancel.json"),
+            found_at=self.site.since,
         )
 
     def meta(self) -> Meta | None:

@@ -89,7 +89,7 @@ class Service:
         self.live = live
         self.clock = clock or SystemClock()
         self.supervisor = Supervisor()
-        self.folder = Folder(Path(config.folder), sync=config.sync)
+        self.folder = Folder(Path(config.folder), sync=config.sync, since=self.clock.time())
         self.folder.prepare()
         self.batch = batch or batch_systems.make(config, self.clock)
         self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -33,7 +33,7 @@ def status(facts: Facts, now: float, lag: float) -> JobStatus:
     outcome: Outcome = ""
     reason = message = ""
     over = is_over(facts, now, lag)
-    if facts.final and _awaits_why(facts, now):
+    if facts.final and awaits_why(facts, now):
         phase = "running"
     elif facts.final:
         phase = "ended"
@@ -88,11 +88,15 @@ def is_over(facts: Facts, now: float, lag: float) -> bool:
     return now - facts.batch_at >= lag
 
 
-def _awaits_why(facts: Facts, now: float) -> bool:
+def awaits_why(facts: Facts, now: float) -> bool:
     """Whether a script was ended by a signal from outside, and the batch system has not said yet what that was."""
     pod, batch = facts.pod or {}, facts.batch
     told = batch is not None and batch.phase == "ended"
-    return not told and pod.get("reason") == SIGNALLED and now < (_number(pod, "finishedAt") or 0) + AWAIT_WHY
+    return (
+        not told
+        and pod.get("reason") == SIGNALLED
+        and now < max(_number(pod, "finishedAt") or 0, facts.found_at) + AWAIT_WHY
+    )
 
 
 def _why(facts: Facts) -> tuple[str, str]:

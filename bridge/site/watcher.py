@@ -194,7 +194,11 @@ class Watcher:
 
     def _look_for(self, vanished: dict[str, Entry], now: float) -> None:
         """The batch system no longer lists these jobs: find out how they ended."""
-        asked = [job_id for job_id, entry in vanished.items() if not entry.facts.final]
+        asked = [
+            job_id
+            for job_id, entry in vanished.items()
+            if not entry.facts.final or telling.awaits_why(entry.facts, now)
+        ]
         past: dict[str, BatchJob] = {}
         patience = self._patience.lost_after
         if asked:

@@ -99,7 +99,7 @@ class World:
         """Start a new submitter, as after kill -9."""
         if hasattr(self, "watcher"):
             self.watcher.leave_duty()
-        self.folder = Folder(self.path)
+        self.folder = Folder(self.path, since=self.clock.time())
         self.folder.prepare()
         self.watcher = Watcher(
             self.folder,

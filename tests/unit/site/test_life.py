@@ -291,6 +291,22 @@ def test_a_script_ended_by_a_signal_waits_for_the_batch_systems_reason(world: An
     assert (world.status().phase, world.status().reason) == ("ended", "DeadlineExceeded")
 
 
+def test_why_a_script_was_ended_is_found_out_by_a_submitter_that_was_not_there(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    world.finish(code=143)
+    now = world.clock.time()
+    world.write("state/pod.json", f'{{"phase":"Failed","reason":"Terminated","finishedAt":{now}}}')
+    world.batch.end("1", "DeadlineExceeded")
+    world.batch.history["1"] = world.batch.table.pop("1")
+    world.clock.advance(3600)
+    world.again()
+    assert world.status().phase == "running"
+    world.look(1)
+    assert (world.status().phase, world.status().reason) == ("ended", "DeadlineExceeded")
+
+
 def test_9_2_two_pods_of_one_name_are_two_jobs(world: Any) -> None:
     world.submit("a-1")
     world.submit("a-2")
