@@ -98,7 +98,7 @@ class Scene:
         self.run("scontrol", "requeue", ids["requeued"])
         self.fail_node()
         until(lambda: self.state(ids["requeued"]) == "PENDING")
-        self.run("scontrol", "update", f"jobid={ids['requeued']}", "starttime=now")
+        self.run("scontrol", "update", f"jobid={ids['requeued']}", "starttime=now+8")  # its first run must be over
 
     def let_time_pass(self, job: str) -> None:
         """Have a job reach its time limit: slurmctld looks every 30 s."""

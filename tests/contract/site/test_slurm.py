@@ -161,6 +161,7 @@ def test_a_job_that_slurm_lost_before_it_began_is_submitted_again(site: Any) -> 
     job = uid()
     told = site.client.submit(job, submit("echo ran", flags=["--begin=now+5"])).status
     site.wait(job, "queued")
+    site.cluster.run_slurm("scontrol", "hold", told.job_id)
     site.cluster.run_slurm("scontrol", "update", f"jobid={told.job_id}", "jobname=other")
     until(lambda: site.status(job).job_id not in ("", told.job_id), 20)
     assert site.wait(job, "ended", 40).outcome == "Succeeded"

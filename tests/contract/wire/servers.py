@@ -256,5 +256,6 @@ class World:
 
     def close(self) -> None:
         self.supervisor.stop()
-        assert self.supervisor.join(10) == []
+        left = self.supervisor.join(10)
+        assert left == [], f"threads that go on: {left}"
         assert self.supervisor.failure is None
