@@ -42,11 +42,15 @@ else
     skipped+=("shellcheck (not on this machine, apt cannot install it)")
 fi
 
-# Most of the time of a test with real daemons is waiting, so several files run at once; chaos has the machine to itself.
-declare -A at_once=([unit]=2 [contract]=4 [e2e]=3 [chaos]=0)
+# Most of the time of a test with real daemons is waiting, so several files, or several clusters, are at work at once.
+# Chaos has the machine to itself.
+declare -A spread=(
+    [unit]="-n 2 --dist loadfile" [contract]="-n 4 --dist loadfile" [e2e]="-n 3 --dist loadgroup" [chaos]="-n 0"
+)
 for suite in unit contract e2e chaos; do
     if compgen -G "tests/$suite/**" >/dev/null; then
-        check "$suite tests" "$python" -m pytest -n "${at_once[$suite]}" --dist loadfile "tests/$suite"
+        # shellcheck disable=SC2086  # words
+        check "$suite tests" "$python" -m pytest ${spread[$suite]} "tests/$suite"
     else
         skipped+=("$suite tests (there are none)")
     fi
