@@ -195,8 +195,12 @@ class JobFolder:
         write(f"{self._at}/job.json", _META.dump_json(meta), sync=self.site.sync)
 
     def write_id(self, job_id: str) -> None:
-        """Write down the batch system's id."""
-        write(f"{self._at}/job.id", job_id.encode())
+        """Write down the batch system's id; one that is cut off is as good as none, the job is found by its name."""
+        path = f"{self._at}/job.id"
+        try:
+            write_new(path, job_id.encode() + b"\n")
+        except FileExistsError:
+            write(path, job_id.encode() + b"\n")
 
     def drop_id(self) -> None:
         """Drop the batch system's id and word: it has lost the job."""
@@ -236,7 +240,7 @@ class JobFolder:
         return Facts(
             uid=self.uid,
             meta=meta,
-            job_id=_word(f"{self._at}/job.id"),
+            job_id=_line(f"{self._at}/job.id"),
             started=started,
             started_job=_word(f"{self._at}/started/job") if started else "",
             pod=pod,
@@ -295,3 +299,9 @@ def _json(path: str) -> dict[str, Any] | None:
 def _word(path: str) -> str:
     content = read_some(path, 256)
     return content.decode(errors="replace").strip() if content else ""
+
+
+def _line(path: str) -> str:
+    """Read a word that counts only with the end of its line."""
+    content = read_some(path, 256)
+    return content.decode(errors="replace").strip() if content and content.endswith(b"\n") else ""

@@ -17,6 +17,7 @@ from cluster.table import Table
 
 SCRIPTS = 2000
 PROBES = 200
+WARM_UP = 100
 READERS, LINES = 200, 10
 
 
@@ -47,6 +48,7 @@ def way_to_the_site(table: Table, state: Path, pods: int) -> None:
         size = bench_site.payload_size()
         before = bench_site.bare_rate(cluster, size, 3 * pods)
         bench_site.start_null(cluster)
+        bench_site.submit_rate(cluster, WARM_UP)
         ours = bench_site.submit_rate(cluster, pods)
         cluster.stop_submitter(bench_site.NULL)
         after = bench_site.bare_rate(cluster, size, 3 * pods)

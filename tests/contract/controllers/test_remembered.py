@@ -105,15 +105,16 @@ class Place:
         self.hub = Hub(self.kubernetes, self.broker, self.store)
 
     def end(self):
-        self.hub.stop()
-        self.world.close()
-        for pod in self.admin.get(PODS.path(NAMESPACE))["items"]:
-            self.kill(pod)
-        with contextlib.suppress(KubeNotFoundError):
-            self.admin.delete(NODES.path(name="alpha"))
-        self.broker.server.kill()
-        if self.redis is not None:
-            self.redis.kill()
+        with contextlib.ExitStack() as last:
+            if self.redis is not None:
+                last.callback(self.redis.kill)
+            last.callback(self.broker.server.kill)
+            self.hub.stop()
+            for pod in self.admin.get(PODS.path(NAMESPACE))["items"]:
+                self.kill(pod)
+            with contextlib.suppress(KubeNotFoundError):
+                self.admin.delete(NODES.path(name="alpha"))
+            self.world.close()
 
     def node(self):
         try:

@@ -134,7 +134,7 @@ def test_ten_thousand_jobs_are_read_in_seconds(world: Any) -> None:
         (job.path / "state").mkdir(parents=True)
         (job.path / "started").mkdir()
         (job.path / "job.json").write_text(_META)
-        (job.path / "job.id").write_text(str(number))
+        (job.path / "job.id").write_text(f"{number}\n")
         (job.path / "state" / "pod.json").write_text('{"phase":"Running"}')
         (job.path / "state" / "main.json").write_text('{"state":"running"}')
     began = time.process_time()
