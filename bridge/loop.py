@@ -72,6 +72,11 @@ class Loop(ABC):
     def look(self) -> None:
         """Decide once, and hand the actions to the workers. Only called when :meth:`ready`."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be done, so that Events give way."""
+        return self.workers.backlog
+
     def ready(self) -> bool:
         """Whether all that a decision needs has been seen once."""
         return all(cache.synced for cache in self._caches)

@@ -78,7 +78,7 @@ class Hub:
             clock=self.clock,
             rate=EVENT_RATE,
             burst=50,
-            busy=lambda: any(loop.workers.backlog for loop in self.loops),
+            busy=lambda: any(loop.busy for loop in self.loops),
         )
         self._servers: list[Server] = []
 

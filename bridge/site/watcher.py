@@ -247,8 +247,10 @@ class Watcher:
             known = entry.facts.batch
             again = known is not None and known.phase == job.phase
             at = entry.facts.batch_at if again else self._clock.time()
-            with contextlib.suppress(FileNotFoundError):
-                self._folder.job(uid).write_batch(job, at)
+            said = job.phase == "running" and entry.facts.started and not confirmed(entry.facts)
+            if not said:  # else the script says more, and is on disk
+                with contextlib.suppress(FileNotFoundError):
+                    self._folder.job(uid).write_batch(job, at)
             if job.phase == "ended":  # what the script wrote last may be unread
                 self.register.refresh(uid)
             else:

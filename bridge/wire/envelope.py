@@ -1,4 +1,4 @@
-"""Messages as bytes: JSON, above 32 KiB compressed; and back again, from whoever may have sent them."""
+"""Messages as bytes: JSON, above 64 KiB compressed; and back again, from whoever may have sent them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from bridge.wire.messages import VERSION, LogChunk, Message
 
 M = TypeVar("M", bound=Message)
 
-COMPRESS_ABOVE = 32 * 1024
+COMPRESS_ABOVE = 64 * 1024
+"""A pod of one container is below it: compressing it would cost more than sending it."""
 MOST = 64 * 1024 * 1024
 """Bytes of a message, uncompressed."""
 _LEVEL = 1

@@ -91,6 +91,11 @@ class Lives:
         for number in range(workers):
             supervisor.spawn(f"virtual-pods-{number}", lambda: self._work(supervisor.stopping))
 
+    @property
+    def backlog(self) -> bool:
+        """Whether pods wait for a worker."""
+        return len(self._queue) > 0
+
     def include(self, record: Record) -> None:
         """Look after the pods of one more pool."""
         self._records[record.name] = record

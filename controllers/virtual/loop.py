@@ -99,6 +99,11 @@ class VirtualNodes(Loop):
         self._since = clock.monotonic()
         self._supervisor: Supervisor | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be done."""
+        return super().busy or self._lives.backlog
+
     def find(self, namespace: str, name: str) -> tuple[Mapping[str, Any], Pool | None] | None:
         """Give a pod on a virtual node, and its pool (``None``: not heard of since this process started)."""
         for record in list(self._records.values()):

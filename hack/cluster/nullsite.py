@@ -55,10 +55,11 @@ class NullBatch:
             )
         if self._states:
             (request.folder / "started").mkdir()
-            (request.folder / "state").mkdir(exist_ok=True)
+            (request.folder / "state").mkdir()
             pod = {"phase": "Running", "reason": "", "message": "", "host": "nowhere", "ip": "", "startedAt": now}
-            write_state(request.folder, "pod", {**pod, "finishedAt": None})
-            write_state(request.folder, CONTAINER, container(now, ready=False))
+            states = {"pod": {**pod, "finishedAt": None}, CONTAINER: container(now, ready=False)}
+            for name, state in states.items():  # nobody looks yet
+                (request.folder / "state" / f"{name}.json").write_text(json.dumps(state) + "\n")
         return request.uid
 
     def find(self, uid: str) -> str | None:
