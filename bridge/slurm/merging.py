@@ -252,5 +252,11 @@ def is_busy(snapshot: Snapshot) -> bool:
     return False
 
 
+def is_unexplained(snapshot: Snapshot) -> bool:
+    """Whether a job of ours waits, and nobody knows why."""
+    jobs = (known.job for known in snapshot.jobs.values())
+    return any(job.link is not None and not job.reason and phase(job.states) is Phase.PENDING for job in jobs)
+
+
 def _moving(job: Job) -> bool:
     return phase(job.states) in (Phase.PENDING, Phase.BETWEEN)

@@ -21,7 +21,18 @@ from bridge.errors import BridgeError, SlurmNotFoundError, SlurmRefusedError
 from bridge.logs import kv
 from bridge.metrics import SNAPSHOT_AGE, SNAPSHOT_JOBS
 from bridge.slurm.client import SlurmClient
-from bridge.slurm.merging import MOST_SINGLES, Answers, Expected, States, View, is_busy, merge, started, wanted
+from bridge.slurm.merging import (
+    MOST_SINGLES,
+    Answers,
+    Expected,
+    States,
+    View,
+    is_busy,
+    is_unexplained,
+    merge,
+    started,
+    wanted,
+)
 from bridge.slurm.models import Job, JobLink, Snapshot
 from bridge.slurm.states import Phase, phase
 from bridge.threads import at_once
@@ -30,6 +41,8 @@ log = logging.getLogger(__name__)
 
 NODES_BUSY, NODES_IDLE = 5.0, 10.0
 """Seconds between two looks at nodes and partitions."""
+UNEXPLAINED = 5.0
+"""Seconds between two full lists while a job waits for no reason: to Slurm 22.05 its first reason is no change."""
 _WAKE_GAP = 0.25
 """Seconds between two polls, however often it is woken."""
 REST = 0.5
@@ -57,7 +70,7 @@ class Poller:
         self._expecting = threading.Lock()
         self._woken = threading.Event()
         self._nodes_wanted = threading.Event()
-        self._nodes_at = -math.inf
+        self._nodes_at = self._listed_at = -math.inf
         self._backlog = False
         self._failures = 0
         SNAPSHOT_AGE.set_function(self.age)
@@ -172,8 +185,12 @@ class Poller:
         else:
             # by slurmctld's own clock, read beforehand: no change can slip through
             moment = self._client.server_time()
-            known_before = view.snapshot.sequence > 0
-            jobs = self._client.jobs_changed_since(view.changed_at) if known_before else self._client.jobs()
+            in_full = not view.snapshot.sequence
+            if began - self._listed_at >= UNEXPLAINED and is_unexplained(view.snapshot):
+                in_full = True
+            jobs = self._client.jobs() if in_full else self._client.jobs_changed_since(view.changed_at)
+            if jobs is not None:
+                self._listed_at = began
             states = dict(view.listed) if jobs is None else {job.job_id: job.states for job in jobs}
             details = {job.job_id: job for job in jobs or ()}
             needed = wanted(view, states, expected, began, 0)

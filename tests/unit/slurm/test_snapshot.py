@@ -14,7 +14,7 @@ from bridge.config import Config, Slurm
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobLink, JobRequest, PodRef, Snapshot
-from bridge.slurm.snapshot import NODES_BUSY, NODES_IDLE, Poller
+from bridge.slurm.snapshot import NODES_BUSY, NODES_IDLE, UNEXPLAINED, Poller
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
 
 
@@ -292,6 +292,20 @@ def test_the_oldest_api_reads_the_list_only_after_a_change(old_scene: Scene) -> 
     assert scene.poll().jobs[job_id].said == 2
     scene.slurm.forget(job_id)
     assert scene.poll().jobs[job_id].missing
+
+
+def test_the_oldest_api_learns_a_first_reason_though_slurm_counts_it_as_no_change(old_scene: Scene) -> None:
+    scene = old_scene
+    job_id = scene.slurm.add({"name": "a", "comment": encode(link("a"))}).job_id
+    scene.slurm.jobs[job_id].reason = "None"
+    scene.poll()
+    assert not scene.poller.snapshot.jobs[job_id].job.reason
+    scene.slurm.jobs[job_id].reason = "Resources"
+    scene.slurm._changed -= 10  # long ago
+    scene.clock.advance(UNEXPLAINED)
+    assert scene.poll().jobs[job_id].job.reason == "Resources"
+    scene.clock.advance(UNEXPLAINED)
+    assert "GET jobs?update_time" in [call.partition("=")[0] for call in scene.asked()]
 
 
 def test_the_oldest_api_misses_no_change_when_a_poll_fails_half_way(old_scene: Scene) -> None:
