@@ -90,6 +90,7 @@ class Hub:
             signal.signal(number, lambda *_: self.supervisor.stop())
         BUILD_INFO.labels(__version__).set(1)
         log.info("starting", extra=kv(version=__version__, parts="+".join(self.parts), identity=self.identity))
+        self.health.ready("hub", lambda: "not started yet")  # before anybody can ask
         self._serve()
         try:
             self._start()
@@ -122,8 +123,9 @@ class Hub:
             self.health.ready("admission", admission.ready)
             self.supervisor.spawn("admission-start", lambda: self._patiently(admission.start))
         if "scheduler" in self.parts or "controllers" in self.parts:
-            self.health.ready("hub", lambda: "not started yet")
             self.supervisor.spawn("hub-start", lambda: self._patiently(self._start_sides))
+        else:
+            self.health.ready("hub", lambda: None)
         self.supervisor.spawn("cache-nodes", lambda: self.nodes.run(self.supervisor.stopping))
         self.supervisor.spawn("events", lambda: self.events.run(self.supervisor.stopping))
 
