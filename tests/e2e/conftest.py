@@ -16,6 +16,7 @@ URGENT = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items):
     """Tests of one cluster go to one process (``pytest -n 3 --dist loadgroup``), so that the cluster starts once."""
     for item in items:
