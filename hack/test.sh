@@ -45,7 +45,7 @@ fi
 # Most of the time of a test with real daemons is waiting, so several files, or several clusters, are at work at once.
 # Chaos has the machine to itself.
 declare -A spread=(
-    [unit]="-n 2 --dist loadfile" [contract]="-n 4 --dist loadfile" [e2e]="-n 3 --dist loadgroup" [chaos]="-n 0"
+    [unit]="-n 2 --dist loadfile" [contract]="-n 4 --dist loadfile" [e2e]="-n 3" [chaos]="-n 0"
 )
 for suite in unit contract e2e chaos; do
     if compgen -G "tests/$suite/**" >/dev/null; then
