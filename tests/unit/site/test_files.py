@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from bridge.site import files
 from bridge.site.files import SharedSync, read_some, write, write_new
+from bridge.threads import at_once
 
 
 @given(content=st.binary(max_size=3000), most=st.integers(1, 2000))
@@ -57,17 +57,13 @@ def test_everybody_waits_for_a_round_that_began_after_the_call(tmp_path: Path, m
     sync = SharedSync(tmp_path)
     calls: list[tuple[float, float]] = []
 
-    def ask() -> None:
+    def ask(_: int) -> None:
         for _ in range(5):
             called = time.monotonic()
             sync()
             calls.append((called, time.monotonic()))
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
+    at_once(8, ask, range(8))
     assert len(calls) == 40
     for called, returned in calls:
         assert any(called <= began and ended <= returned for began, ended in rounds)
@@ -83,15 +79,11 @@ def test_a_round_that_fails_is_told_to_all_who_counted_on_it(tmp_path: Path, mon
     sync = SharedSync(tmp_path)
     told: list[str] = []
 
-    def ask() -> None:
+    def ask(_: int) -> None:
         try:
             sync()
         except OSError as error:
             told.append(str(error))
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
+    at_once(4, ask, range(4))
     assert len(told) == 4
