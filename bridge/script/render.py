@@ -43,7 +43,8 @@ def script(plan: Plan) -> str:
     parts = [_HEAD]
     if plan.config.header:
         # once: the script calls itself again within namespaces, where what the header exported is there already
-        parts.append(f"if [[ ${{1-}} != inside ]]; then\n:\n{plan.config.header.rstrip()}\nfi\n")
+        header = plan.config.header.rstrip()
+        parts.append(f"if [[ ${{1-}} != inside ]]; then\n:\n{header}\nset +Cefu +o pipefail\nfi\n")
     parts.append(library.text(runtime.library))
     parts.extend(f"{line}\n" for line in _data(plan))
     parts.extend(f"{line}\n" for line in runtime.options(plan))

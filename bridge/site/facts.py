@@ -10,7 +10,7 @@ from bridge.site.batch.port import BatchJob
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """``job.json``: the request without its script. ``attempted_at``: when the batch system was last asked."""
+    """The request without its script. ``attempted_at``: when the batch system was last asked."""
 
     namespace: str
     name: str

@@ -4,7 +4,8 @@
 replaced are written aside first. So whatever moment the process or the machine stops at, what is found is whole.
 Beside the files of the job (``job.sh``, ``state/``, ``logs/``, ...) the submitter keeps in it:
 
-``job.json``     what was asked for, and when the batch system was last asked
+the second line of ``job.sh``: what was asked for, a comment, so that one file is forced to disk and not two
+``job.json``     the same once the batch system had to be asked again, and when it was
 ``job.id``       the batch system's id; not forced to disk, since the job is found by its name
 ``batch.json``   the last thing that the batch system said of it
 ``cancel.json``  that its end is wanted
@@ -39,6 +40,9 @@ _LOCKS = 64
 LARGEST_STATE = 64 * 1024
 """Bytes of a state file that are read: a container may have written there."""
 LARGEST_MESSAGE = 4096
+USUAL_REQUEST = 2048
+"""Bytes at the head of ``job.sh`` that hold all of the request, nearly always."""
+_REQUEST = b"# podbridge: "
 GONE_KEPT = 86400.0
 STAGING_KEPT = 3600.0
 
@@ -170,8 +174,7 @@ class JobFolder:
         """Make the folder, all of it at once; ``False``: it was there. The script makes its own folders in it."""
         site, staged = self.site, self.site.staged(self.uid)
         os.mkdir(staged, 0o700)
-        write_new(f"{staged}/job.sh", script.encode(), sync=site.sync)
-        write_new(f"{staged}/job.json", _META.dump_json(meta), sync=site.sync)  # the folder's names go with it
+        write_new(f"{staged}/job.sh", _with_request(script, meta), sync=site.sync)  # its name goes with it
         try:
             os.rename(staged, self._at)
         except OSError:
@@ -196,11 +199,7 @@ class JobFolder:
 
     def write_id(self, job_id: str) -> None:
         """Write down the batch system's id; one that is cut off is as good as none, the job is found by its name."""
-        path = f"{self._at}/job.id"
-        try:
-            write_new(path, job_id.encode() + b"\n")
-        except FileExistsError:
-            write(path, job_id.encode() + b"\n")
+        _put(f"{self._at}/job.id", job_id.encode() + b"\n")
 
     def drop_id(self) -> None:
         """Drop the batch system's id and word: it has lost the job."""
@@ -210,7 +209,7 @@ class JobFolder:
 
     def write_batch(self, job: BatchJob, at: float) -> None:
         """Write down what the batch system says, first heard ``at``."""
-        write(f"{self._at}/batch.json", _HEARD.dump_json(Heard(at, job)))
+        _put(f"{self._at}/batch.json", _HEARD.dump_json(Heard(at, job)))
 
     def write_cancel(self, cancel: Cancellation) -> None:
         """Write down that the end is wanted: this must survive."""
@@ -253,8 +252,8 @@ class JobFolder:
         )
 
     def meta(self) -> Meta | None:
-        """Read ``job.json``; ``None``: there is no such job."""
-        return _checked(_META, f"{self._at}/job.json")
+        """Read what was asked for; ``None``: there is no such job."""
+        return _checked(_META, f"{self._at}/job.json") or _request(f"{self._at}/job.sh")
 
     def _containers(self) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
@@ -274,11 +273,39 @@ class JobFolder:
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
+def _with_request(script: str, meta: Meta) -> bytes:
+    """Put what was asked for into a script, as its second line."""
+    content = script.encode()
+    first, newline, rest = content.partition(b"\n")
+    if not first.startswith(b"#!") or not newline:
+        first, rest = b"#!/bin/bash", content
+    return b"\n".join((first, _REQUEST + _META.dump_json(meta), rest))
+
+
+def _request(path: str) -> Meta | None:
+    """Read what was asked for from a script."""
+    for most in (USUAL_REQUEST, LARGEST_STATE):
+        lines = (read_some(path, most) or b"").split(b"\n", 2)
+        if len(lines) == 3 and lines[1].startswith(_REQUEST):
+            return _parsed(_META, lines[1][len(_REQUEST) :])
+    return None
+
+
+def _put(path: str, content: bytes) -> None:
+    """Write or replace a file that is as good as none while only the beginning of it is there."""
+    try:
+        write_new(path, content)
+    except FileExistsError:
+        write(path, content)
+
+
 def _checked(kind: TypeAdapter[T], path: str) -> T | None:
     """Read a file of the submitter; one that a job has meddled with is as good as none."""
     content = read_some(path, LARGEST_STATE)
-    if not content:
-        return None
+    return _parsed(kind, content) if content else None
+
+
+def _parsed(kind: TypeAdapter[T], content: bytes) -> T | None:
     try:
         return kind.validate_json(content)
     except ValidationError:

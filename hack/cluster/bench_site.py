@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bridge.cli.hub import SWITCH_INTERVAL
 from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.threads import Supervisor
@@ -71,6 +73,7 @@ def hub(cluster: Cluster, pool: str) -> Iterator[PoolClient]:
 def submit_rate(cluster: Cluster, count: int) -> float:
     """Build scripts and submit them from some threads; gives pods per second."""
     config, made = BuildConfig(), bench_pods.pods(count)
+    sys.setswitchinterval(SWITCH_INTERVAL)  # as in the hub
     with hub(cluster, NULL) as client:
 
         def work(number: int) -> None:

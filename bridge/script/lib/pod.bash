@@ -197,6 +197,7 @@ finish() {
 died() {
     local i
     trap - EXIT
+    set +u
     for i in "${!PID[@]}"; do
         if [[ ${PID[i]} ]]; then
             kill_session "${PID[i]}"

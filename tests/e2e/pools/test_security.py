@@ -115,7 +115,7 @@ class TestOtherUsers:
         folder = world.job_folder(pod, POOL)
         until("the log", lambda: word in (folder / "logs" / "main.log").read_text())
         files = [entry for entry in folder.rglob("*") if entry.is_file()]
-        assert {"job.sh", "job.json", "logs/main.log"} <= {str(file.relative_to(folder)) for file in files}
+        assert {"job.sh", "job.id", "logs/main.log"} <= {str(file.relative_to(folder)) for file in files}
         assert as_user(site.uid, "cat", folder / "job.sh")[0] == 0, "its own user can"
         assert as_user(uid, "ls", site.folder)[0] == 0, "the way there is open"
         for file in (*files, site.folder / "home" / "seed"):

@@ -16,8 +16,11 @@ TAINTS = {"virtual-node.interlink/no-schedule": "true"}
 
 class TestNodes:
     def test_each_pool_has_a_virtual_node_with_what_the_site_offers(self, pools_world, pool):
-        node = pools_world.ready(pool)
-        assert {t["key"]: t.get("value") for t in node["spec"]["taints"]} == {**TAINTS, "pool.vk.io": pool}
+        pools_world.ready(pool)
+        # the API server marks each new node as not ready; kube-controller-manager takes that away
+        wanted = {**TAINTS, "pool.vk.io": pool}
+        until("tainted", lambda: {t["key"]: t.get("value") for t in pools_world.kube_node(pool)["spec"]["taints"]} == wanted)
+        node = pools_world.kube_node(pool)
         assert node["metadata"]["labels"]["bridge.vk.io/pool"] == pool
         offered = node["status"]["allocatable"]
         assert all(quantity.parse(offered[name]) > 0 for name in ("cpu", "memory", "pods"))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.errors import ConfigError, SiteRefusedError
+from bridge.site.facts import Meta
 from bridge.site.folder import Folder
 from bridge.wire.messages import File, Files
 from tests.unit.site.conftest import UID
@@ -83,6 +88,35 @@ def test_9_1_termination_messages_need_not_be_text(world: Any) -> None:
     message = world.status().containers[0].ended.message
     assert len(message) == 4096
     assert message.startswith("\ufffd\ufffdx")
+
+
+@given(
+    script=st.text(st.characters(codec="utf-8"), max_size=200),
+    shebang=st.booleans(),
+    name=st.text(st.characters(codec="utf-8"), max_size=5000),
+)
+def test_a_script_and_its_request_are_one_file(script: str, shebang: bool, name: str) -> None:
+    meta = Meta("ns", name, 1, 2**20, 0, "", None, ("--a b", name), "", 30.0, 1.0, 1.5)
+    script = f"#!/bin/sh\n{script}" if shebang else script
+    with tempfile.TemporaryDirectory() as path:
+        folder = Folder(Path(path), sync=False)
+        folder.prepare()
+        job = folder.job(UID)
+        assert job.meta() is None
+        job.create(script, meta)
+        assert job.meta() == meta
+        text = (job.path / "job.sh").read_bytes().decode()
+        assert text.startswith("#!")
+        assert text.endswith(script.partition("\n")[2] if script.startswith("#!") else script)
+        job.write_meta(replace(meta, attempts=2))
+        assert job.meta() == replace(meta, attempts=2)
+
+
+@pytest.mark.parametrize("content", ["", "x", "#!/bin/bash\n", "#!/bin/bash\n# podbridge: {}\nx", "\xff" * 70000])
+def test_a_script_that_was_meddled_with_is_no_job(world: Any, content: str) -> None:
+    world.submit()
+    world.write("job.sh", content)
+    assert world.folder.job(UID).read() is None
 
 
 def test_a_lock_keeps_others_out(world: Any) -> None:

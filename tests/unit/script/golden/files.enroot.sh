@@ -14,6 +14,7 @@ LOCALE=${LC_ALL-}
 if [[ ${1-} != inside ]]; then
 :
 module purge
+set +Cefu +o pipefail
 fi
 # (the library)
 NAME=(main)
