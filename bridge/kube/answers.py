@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic_core import from_json
+
 from bridge.errors import (
     KubeConflictError,
     KubeError,
@@ -30,10 +32,18 @@ _BY_STATUS: dict[int, type[KubeError]] = {
 }
 
 
+def decode(content: bytes) -> Any:
+    """Read JSON; equal words of all that is read are one in memory. Raises ValueError."""
+    try:
+        return from_json(content)
+    except ValueError:
+        return json.loads(content)  # takes half of a surrogate pair, and says better what is wrong
+
+
 def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> KubeError:
     """Turn an answer that is no success into an error; ``what`` is "VERB PATH"."""
     try:
-        parsed = json.loads(body)
+        parsed = decode(body)
     except ValueError:
         parsed = None
     return error_of_status(what, status, parsed, retry_after(headers))

@@ -28,7 +28,7 @@ from bridge.clock import Clock, SystemClock
 from bridge.errors import KubeError, KubeUnavailableError
 from bridge.fencing import fence
 from bridge.kube.access import Access, configuration
-from bridge.kube.answers import IDLE, error_of, error_of_status, unavailable
+from bridge.kube.answers import IDLE, decode, error_of, error_of_status, unavailable
 from bridge.kube.bucket import Bucket
 from bridge.kube.resources import is_collection
 from bridge.metrics import KUBE_REQUESTS
@@ -177,7 +177,7 @@ class KubeClient:
             if self._closed.is_set():
                 return
             for line in self._lines(what, response, idle_timeout):
-                event: Object = json.loads(line)
+                event: Object = decode(line)
                 if event["type"] == "ERROR":
                     status = event["object"]
                     raise error_of_status(what, int(status.get("code") or 500), status)
@@ -323,7 +323,7 @@ class KubeClient:
 
 def _parsed(what: str, status: int, answer: bytes) -> Object:
     try:
-        result = json.loads(answer) if answer else {}
+        result = decode(answer) if answer else {}
     except ValueError:
         result = None
     if not isinstance(result, dict):

@@ -202,6 +202,7 @@ class EventRecorder:
             self._queue.forget(key)
             with self._lock:
                 series.written, series.written_at, series.tries = count, self._clock.monotonic(), 0
+                series.body = {"metadata": metadata}  # all that is told from now on is how often
                 again = series.count > count
             if again:
                 self._queue.add_after(key, SERIES_PERIOD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from bridge.site.facts import Facts
@@ -133,7 +134,7 @@ def _cut_off(state: ContainerState, reason: str, at: float | None) -> ContainerS
         started_at=state.started_at,
         finished_at=at,
     )
-    return state.model_copy(update={"state": "terminated", "reason": "", "ended": ended, "ready": False})
+    return replace(state, state="terminated", reason="", ended=ended, ready=False)
 
 
 # --- the script's records: written on a machine where the user's code runs, so nothing in them is taken on trust ------

@@ -135,7 +135,9 @@ def _piecemeal(body: dict[str, object]) -> Page:
         jobs, unreadable, last = [], set(), ""
         for item in raw if isinstance(raw, list) else []:
             try:
-                status = parse_body(JobStatus, item)
+                status = parse_body(Status, {"status": item}).status
+                if status is None:
+                    raise GarbledError("null is no job")
             except GarbledError:
                 uid = item.get("job") if isinstance(item, dict) else None
                 last = parse_body(Request, {"pool": "x", "deadline": 0, "job": uid}).job

@@ -261,7 +261,7 @@ class Actor:
         """Write an Event that is worth saying once; ``about`` tells it from others of its reason, else its words do."""
         key = f"{reason} {about or message}"
         if key not in entry.told:
-            entry.told.add(key)
+            entry.told |= {key}
             self._events.event(pod, reason, message, warning=warning)
 
 

@@ -7,7 +7,7 @@ that is deleted goes only once the site has confirmed that nothing of it is left
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
@@ -55,7 +55,7 @@ class Entry:
     written_at: float = 0.0
     refresh_at: float | None = None
     settled: tuple[str, JobStatus] | None = None
-    told: set[str] = field(default_factory=set)
+    told: frozenset[str] = frozenset()
 
     def is_settled(self, pod: Pod | None, job: JobStatus | None) -> bool:
         """Whether these very states were looked at before, and nothing was to be done."""

@@ -147,7 +147,7 @@ class Lives:
         if entry.is_settled(pod, job):
             return
         if job is not None:
-            entry.nothing, entry.sent_until = 0, None
+            entry.nothing, entry.sent_until, entry.answer = 0, None, None
         action = decide.decide(self._view(record, pod, job, entry))
         if action is None:
             entry.settled = None if pod is None or job is None else (pod["metadata"]["resourceVersion"], job)

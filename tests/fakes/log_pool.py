@@ -29,8 +29,8 @@ class LogPool:
         self.changed = threading.Condition(threading.RLock())
 
     def runs(self, job: str, namespace: str, name: str, *containers: ContainerState, phase: str = "running") -> None:
-        self.statuses[job] = JobStatus.model_validate(
-            {"job": job, "namespace": namespace, "name": name, "phase": phase, "containers": containers}
+        self.statuses[job] = JobStatus(
+            job=job, namespace=namespace, name=name, phase=phase, containers=list(containers)
         )
 
     def write(self, job: str, container: str, text: bytes, at: float = 0.0, *, previous: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
@@ -101,7 +102,7 @@ class FakePool:
 
     def set(self, job: str, *, told: bool = True, **changes: Any) -> None:
         with self._lock:
-            self.site[job] = self.site[job].model_copy(update=changes)
+            self.site[job] = replace(self.site[job], **changes)
             if told:
                 self._seen(job)
 

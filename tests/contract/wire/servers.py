@@ -157,7 +157,7 @@ http {{
 
 
 def status(job: str, phase: str = "queued", **more: Any) -> JobStatus:
-    return JobStatus.model_validate({"job": job, "namespace": "ns", "name": "pod", "phase": phase, **more})
+    return JobStatus(job=job, namespace="ns", name="pod", phase=phase, **more)
 
 
 @dataclass

@@ -8,6 +8,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -201,7 +202,7 @@ def test_nats_9_1_one_job_that_makes_no_sense_does_not_spoil_a_snapshot(both: Bo
         "submitter": "s",
         "sequence": 4,
         "more": False,
-        "jobs": [status("a").model_dump(), {"job": "b"}, status("c").model_dump()],
+        "jobs": [asdict(status("a")), {"job": "b"}, asdict(status("c"))],
     }
     link = both.site_link
     link.subscribe(

@@ -19,7 +19,10 @@ class TestNodes:
         pools_world.ready(pool)
         # the API server marks each new node as not ready; kube-controller-manager takes that away
         wanted = {**TAINTS, "pool.vk.io": pool}
-        until("tainted", lambda: {t["key"]: t.get("value") for t in pools_world.kube_node(pool)["spec"]["taints"]} == wanted)
+        until(
+            "tainted",
+            lambda: {t["key"]: t.get("value") for t in pools_world.kube_node(pool)["spec"]["taints"]} == wanted,
+        )
         node = pools_world.kube_node(pool)
         assert node["metadata"]["labels"]["bridge.vk.io/pool"] == pool
         offered = node["status"]["allocatable"]

@@ -1,5 +1,7 @@
 """A pod's life at a site: never twice, never forgotten, and silence ends nothing."""
 
+from dataclasses import replace
+
 import pytest
 
 from bridge import names
@@ -239,7 +241,7 @@ def test_an_orphan_is_told_again_until_it_has_ended():
 
 
 def test_a_job_id_that_comes_late_is_written():
-    nameless = job("queued").model_copy(update={"job_id": ""})
+    nameless = replace(job("queued"), job_id="")
     the_pod = written(pod(taken=False), nameless)
     assert decide.remote_job(the_pod) == "site/u1"
     assert look(the_pod, nameless) is None

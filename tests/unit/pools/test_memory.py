@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def announcement(**changes: Any) -> Announce:
 
 
 def status(job: str, **changes: Any) -> JobStatus:
-    return JobStatus.model_validate({"job": job, "namespace": "ns", "name": f"pod-{job}", "phase": "queued", **changes})
+    return JobStatus(**{"job": job, "namespace": "ns", "name": f"pod-{job}", "phase": "queued", **changes})
 
 
 def pool_record(time: float, **changes: Any) -> bytes:
@@ -54,12 +55,12 @@ class Hub:
         self.link.subscribe(SUBJECTS.requests()["cancel"], lambda s, _d, respond: respond(self._cancel(s)))
 
     def _snapshot(self) -> bytes:
-        body = {"submitter": "s", "sequence": 0, "jobs": [job.model_dump() for job in self.jobs.values()]}
+        body = {"submitter": "s", "sequence": 0, "jobs": [asdict(job) for job in self.jobs.values()]}
         return json.dumps({"v": 1, "body": body}).encode()
 
     def _submit(self, subject: str) -> bytes:
         job = self.jobs.setdefault(subject.rpartition(".")[2], status(subject.rpartition(".")[2]))
-        return json.dumps({"v": 1, "body": {"status": job.model_dump()}}).encode()
+        return json.dumps({"v": 1, "body": {"status": asdict(job)}}).encode()
 
     def _cancel(self, subject: str) -> bytes:
         self.jobs.pop(subject.rpartition(".")[2], None)

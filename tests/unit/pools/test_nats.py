@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from typing import Any
 
 from bridge.clock import FakeClock
@@ -18,7 +19,7 @@ SUBMIT = Submit(namespace="n", name="p", script="x")
 
 
 def job(uid: str, phase: str = "queued") -> JobStatus:
-    return JobStatus.model_validate({"job": uid, "namespace": "n", "name": "p", "phase": phase})
+    return JobStatus(job=uid, namespace="n", name="p", phase=phase)
 
 
 def announce(sequence: int = 0, submitter: str = "s", pool: str = "alpha", digest: str = "d") -> bytes:
@@ -90,7 +91,7 @@ def test_a_pool_is_found_by_its_announcement() -> None:
 def test_the_first_snapshot_is_asked_for_at_once_and_then_every_minute() -> None:
     hub = Hub()
     hub.link.publish(SUBJECTS.announce, announce())
-    hub.answers["snapshot"] = [{"submitter": "s", "sequence": 0, "jobs": [job("a").model_dump()]}]
+    hub.answers["snapshot"] = [{"submitter": "s", "sequence": 0, "jobs": [asdict(job("a"))]}]
     began = hub.clock.now
     hub.work()
     hub.work()
@@ -147,8 +148,8 @@ def test_a_long_snapshot_comes_in_pages() -> None:
     hub = Hub()
     hub.link.publish(SUBJECTS.announce, announce())
     hub.answers["snapshot"] = [
-        {"submitter": "s", "sequence": 3, "jobs": [job("a").model_dump(), job("b").model_dump()], "more": True},
-        {"submitter": "s", "sequence": 4, "jobs": [job("c").model_dump()], "more": True},
+        {"submitter": "s", "sequence": 3, "jobs": [asdict(job("a")), asdict(job("b"))], "more": True},
+        {"submitter": "s", "sequence": 4, "jobs": [asdict(job("c"))], "more": True},
         {"submitter": "s", "sequence": 4, "jobs": []},
     ]
     hub.work()
@@ -161,9 +162,9 @@ def test_a_snapshot_that_breaks_off_changes_nothing_and_is_asked_for_again() -> 
     before = hub.pool.complete_at()
     hub.clock.advance(PERIOD)
     hub.answers["snapshot"] = [
-        {"submitter": "s", "sequence": 3, "jobs": [job("b").model_dump()], "more": True},
+        {"submitter": "s", "sequence": 3, "jobs": [asdict(job("b"))], "more": True},
         {"submitter": "s", "sequence": "no number", "jobs": []},
-        {"submitter": "s", "sequence": 3, "jobs": [job("a").model_dump()]},
+        {"submitter": "s", "sequence": 3, "jobs": [asdict(job("a"))]},
     ]
     hub.work()
     assert (set(hub.pool.jobs()), hub.pool.complete_at()) == ({"a"}, before)
@@ -175,7 +176,7 @@ def test_a_snapshot_that_breaks_off_changes_nothing_and_is_asked_for_again() -> 
 def test_a_site_whose_pages_never_end_does_not_hold_the_hub() -> None:
     hub = started()
     hub.clock.advance(PERIOD)
-    hub.answers["snapshot"] = [{"submitter": "s", "sequence": 3, "jobs": [job("a").model_dump()], "more": True}]
+    hub.answers["snapshot"] = [{"submitter": "s", "sequence": 3, "jobs": [asdict(job("a"))], "more": True}]
     hub.work()
     assert hub.asked_for("snapshot") == 3
     assert hub.pool.jobs() == {}
@@ -185,7 +186,7 @@ def test_nats_9_1_one_job_that_makes_no_sense_does_not_hide_the_others() -> None
     hub = started()
     hub.link.publish(SUBJECTS.event, event(1, job("b", "running")))
     hub.clock.advance(PERIOD)
-    jobs = [job("a").model_dump(), {"job": "b", "phase": "exploded"}, job("c").model_dump()]
+    jobs = [asdict(job("a")), {"job": "b", "phase": "exploded"}, asdict(job("c"))]
     hub.answers["snapshot"] = [{"submitter": "s", "sequence": 3, "jobs": jobs}]
     hub.work()
     assert {uid: status.phase for uid, status in hub.pool.jobs().items()} == {
@@ -258,8 +259,8 @@ def test_a_buildconfig_that_can_not_be_used_is_none_and_says_why() -> None:
 
 def test_a_submit_is_in_the_view_at_once_and_a_confirmed_end_leaves_it() -> None:
     hub = started()
-    hub.answers["submit"] = {"status": job("a").model_dump()}
-    hub.answers["cancel"] = [{"status": job("a", "ended").model_dump()}, {"status": None}]
+    hub.answers["submit"] = {"status": asdict(job("a"))}
+    hub.answers["cancel"] = [{"status": asdict(job("a", "ended"))}, {"status": None}]
     assert hub.pool.submit("a", SUBMIT) == job("a")
     assert set(hub.pool.jobs()) == {"a"}
     assert hub.pool.cancel("a", 30) == job("a", "ended")

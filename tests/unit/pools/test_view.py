@@ -8,7 +8,7 @@ from bridge.wire.messages import Event, JobStatus
 
 
 def job(uid: str, phase: str = "queued", message: str = "") -> JobStatus:
-    return JobStatus.model_validate({"job": uid, "namespace": "n", "name": "p", "phase": phase, "message": message})
+    return JobStatus(job=uid, namespace="n", name="p", phase=phase, message=message)
 
 
 def event(sequence: int, status: JobStatus, submitter: str = "s") -> Event:

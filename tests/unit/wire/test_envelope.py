@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bridge.wire import envelope
 from bridge.wire.envelope import GarbledError, pack, pack_chunk, parse, parse_body, parse_chunk, unpack
-from bridge.wire.messages import Announce, Event, JobStatus, LogChunk, Reply, Request, SnapshotPage, Submit
+from bridge.wire.messages import Announce, Event, LogChunk, Reply, Request, SnapshotPage, Status, Submit
 
 KINDS = (Request, Reply, Announce, Event, SnapshotPage, LogChunk)
 JSON = st.recursive(
@@ -123,5 +123,6 @@ def test_chunks_come_back(data: bytes, number: int, end: bool, error: str) -> No
 def test_a_status_names_a_pod_as_kubernetes_does(namespace: str, name: str) -> None:
     told = {"job": "u-1", "namespace": namespace, "name": name, "phase": "running"}
     with pytest.raises(GarbledError, match=r"namespace|name"):
-        parse_body(JobStatus, told)
-    assert parse_body(JobStatus, {**told, "namespace": "ns", "name": "a.pod-1"}).name == "a.pod-1"
+        parse_body(Status, {"status": told})
+    fine = parse_body(Status, {"status": {**told, "namespace": "ns", "name": "a.pod-1"}}).status
+    assert fine is not None and fine.name == "a.pod-1"
