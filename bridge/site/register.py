@@ -79,10 +79,15 @@ class Register:
         with self.lock:
             return dict(Counter(entry.status.phase for entry in self.entries.values()))
 
-    def refresh(self, uid: str) -> Entry | None:
-        """Read one job's folder, and publish its status if that changed."""
+    def refresh(self, uid: str, fresh: Facts | None = None) -> Entry | None:
+        """Read one job's folder, and publish its status if that changed.
+
+        ``fresh`` saves the reading of a job that is new here: each change after it has the folder read again.
+        """
         with self.lock:
-            facts = self._folder.job(uid).read()
+            facts = fresh
+            if facts is None or uid in self.entries or self._folder.is_gone(uid):
+                facts = self._folder.job(uid).read()
             if facts is not None:
                 return self.take(uid, facts)
             if self.entries.pop(uid, None) is not None:

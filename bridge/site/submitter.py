@@ -64,43 +64,52 @@ class Submitter:
     def submit(self, job: str, body: messages.Submit) -> messages.Submitted:
         """Have a job run, once."""
         where = self._folder.job(job)
-        facts = where.read()
+        existed = where.exists()
+        facts = where.read() if existed else None
         if facts is not None and (facts.job_id or facts.started):
             return messages.Submitted(status=self._status(facts), existed=True)
         meta = self._meta(body)
+        fresh: Facts | None = None
         with self._folder.locked(job):
             self._refuse_gone(job)
             existed = where.exists()
-            facts = where.read()
+            facts = where.read() if existed else None
             if existed and facts is None:
                 where.remove()
             if facts is not None:
                 self._find_or_submit(facts)
             else:
                 where.create(body.script, meta)
-                try:
-                    self._refuse_gone(job)  # a cancel that found no folder a moment ago
-                    where.write_id(self._batch.submit(self._request(job, meta)))
-                except BatchUnknownOutcomeError:
-                    self._tell(job)
-                    raise
-                except (BatchError, SiteRefusedError):
-                    if (facts := where.read()) is not None and facts.cancel is not None:
-                        self._folder.bury(job)
-                    where.remove()
-                    self._tell(job)
-                    raise
-        facts = self._tell(job)
+                fresh = self._first_submit(job, meta)
+        facts = self._tell(job, fresh)
         if facts is None:
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
         return messages.Submitted(status=self._status(facts), existed=existed)
 
-    def _tell(self, job: str) -> Facts | None:
-        """Let the submitter on duty know of a change; gives what is known now."""
+    def _first_submit(self, job: str, meta: Meta) -> Facts:
+        """Hand a job whose folder was just made to the batch system; one that is refused leaves nothing behind."""
+        where = self._folder.job(job)
+        try:
+            self._refuse_gone(job)  # a cancel that found no folder a moment ago
+            job_id = self._batch.submit(self._request(job, meta))
+            where.write_id(job_id)
+        except BatchUnknownOutcomeError:
+            self._tell(job)
+            raise
+        except (BatchError, SiteRefusedError):
+            if (facts := where.read()) is not None and facts.cancel is not None:
+                self._folder.bury(job)
+            where.remove()
+            self._tell(job)
+            raise
+        return Facts(job, meta, job_id, found_at=self._folder.since)
+
+    def _tell(self, job: str, fresh: Facts | None = None) -> Facts | None:
+        """Let the submitter on duty know of a change; gives what is known now; ``fresh``: of a new job."""
         if not self._watcher.on_duty:
             self._folder.touch(job)
-            return self._folder.job(job).read()
-        entry = self._watcher.register.refresh(job)
+            return fresh or self._folder.job(job).read()
+        entry = self._watcher.register.refresh(job, fresh)
         self._wake()
         return None if entry is None else entry.facts
 

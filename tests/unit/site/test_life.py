@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
+from bridge.site.folder import JobFolder
 from bridge.wire.messages import Cancel, Snapshot
 from tests.unit.site.conftest import UID
 
@@ -132,6 +134,44 @@ def test_what_was_refused_is_forgotten_by_the_watcher_too(world: Any) -> None:
     with pytest.raises(BatchError):
         world.submit()
     world.look(1)
+    assert world.watcher.register.counts() == {}
+
+
+def just_submitted(monkeypatch: Any, act: Callable[[], None]) -> None:
+    """Have something happen right after the batch system has taken a job, before its submitter tells of it."""
+    write_id = JobFolder.write_id
+
+    def write_and_act(folder: JobFolder, job_id: str) -> None:
+        write_id(folder, job_id)
+        monkeypatch.undo()
+        act()
+
+    monkeypatch.setattr(JobFolder, "write_id", write_and_act)
+
+
+def test_a_script_that_is_faster_than_its_submitter_is_not_taken_for_queued(world: Any, monkeypatch: Any) -> None:
+    just_submitted(monkeypatch, lambda: (world.begin(), world.look()))
+    assert world.submit().status.phase == "running"
+    assert world.events[-1][1].phase == "running"
+
+
+def test_a_cancel_right_after_a_submit_is_not_forgotten(world: Any, monkeypatch: Any) -> None:
+    just_submitted(monkeypatch, lambda: world.submitter.cancel(UID, Cancel(grace=0)))
+    assert world.submit().status.reason == "Cancelling"
+    world.look(1)
+    assert world.batch.cancelled == ["1"]
+
+
+def test_a_job_that_was_forgotten_right_after_its_submit_stays_forgotten(world: Any, monkeypatch: Any) -> None:
+    def forget() -> None:
+        world.submitter.cancel(UID, Cancel(grace=0, forget=True))
+        for _ in range(5):
+            world.look(3)
+        assert not world.folder.job(UID).exists()
+
+    just_submitted(monkeypatch, forget)
+    with pytest.raises(SiteRefusedError, match="forgotten while it was submitted"):
+        world.submit()
     assert world.watcher.register.counts() == {}
 
 
