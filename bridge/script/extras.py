@@ -18,6 +18,7 @@ from bridge.script.references import Objects
 from bridge.script.volumes import may_use
 
 _DOCKER_JSON, _DOCKER_CFG = ".dockerconfigjson", ".dockercfg"
+_WITHOUT_MPI = ("podman", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,11 @@ def read(pod: Mapping[str, Any], config: BuildConfig) -> Extras:
         )
     mpi = None
     if names.MPI_FLAGS in asked:
+        if kind in _WITHOUT_MPI:  # ignored, one process would run where many are meant
+            raise ScriptError(
+                f"annotation {names.MPI_FLAGS} is not possible at this site, whose runtime is {kind}; "
+                "it is with apptainer, singularity, enroot and charliecloud"
+            )
         mpi = [] if asked[names.MPI_FLAGS] == "true" else _words(asked, names.MPI_FLAGS)
     return Extras(
         flags=_words(asked, names.FLAGS),

@@ -26,14 +26,13 @@ def config(kind):
 
 
 def cases():
-    with_none = [(kind, "apptainer" if kind == "image" else "none") for kind in KINDS]
+    with_none = [(kind, "apptainer" if kind in ("image", "annotated") else "none") for kind in KINDS]
     others = [("files", runtime) for runtime in RUNTIMES[:-1]]
     return [
         *with_none,
         *others,
         ("image", "enroot"),
         ("image", "podman"),
-        ("annotated", "apptainer"),
         ("mounted", "apptainer"),
     ]
 

@@ -113,6 +113,14 @@ def test_annotations_need_the_sites_permission(key, switch):
         assert found.options == ["--x", "y z"]
 
 
+@pytest.mark.parametrize("kind", ["podman", "none"])
+def test_mpi_flags_are_refused_where_they_would_be_ignored(kind):
+    wanted = pod({"containers": []}, annotations={"slurm-job.vk.io/mpi-flags": "true"})
+    config = BuildConfig.model_validate({"limits": {"allow_runtime_options": True}, "runtime": {"kind": kind}})
+    with pytest.raises(ScriptError, match=f"mpi-flags is not possible at this site, whose runtime is {kind}"):
+        read(wanted, config)
+
+
 @pytest.mark.parametrize("value", ["'open", "a\x00b"])
 def test_annotations_that_can_not_be_read(value):
     config = BuildConfig.model_validate({"limits": {"allow_user_flags": True}})
