@@ -20,7 +20,8 @@ from pathlib import Path
 from bridge.errors import ConfigError, SiteDownError
 from bridge.logs import kv
 from bridge.threads import Supervisor
-from bridge.wire.session import Access, Handler, Respond, Route, Session, shown
+from bridge.wire.session import Access, Handler, Route, Session, shown
+from bridge.wire.subscription import Subscription
 
 log = logging.getLogger(__name__)
 
@@ -63,65 +64,6 @@ class Settings:
             raise ConfigError("nats: a seed file and a user; one of them is enough")
         if (self.user is None) != (self.password_file is None):
             raise ConfigError("nats: a user needs a password file, and the other way round")
-
-
-class Subscription:
-    """Messages on their way to a handler.
-
-    A handler that can't keep up loses messages only when ``most_messages`` or ``most_bytes`` wait; each is counted.
-    """
-
-    most_messages = 100_000
-    most_bytes = 256 * 1024 * 1024
-
-    def __init__(self, link: Link, subjects: tuple[str, ...], handler: Handler, queue_group: str, threads: int) -> None:
-        self._link = link
-        self._handler = handler
-        self._waiting: queue.SimpleQueue[tuple[str, bytes, Respond | None]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._bytes = 0
-        self._closed = False
-        self.threads = threads
-        self.dropped = 0
-        self.routes = [Route(subject, queue_group, self._deliver) for subject in subjects]
-
-    def close(self) -> None:
-        """Listen no more. Messages that came before may still be handled."""
-        self._closed = True
-        self._link._remove(self)
-
-    def _deliver(self, subject: str, data: bytes, respond: Respond | None) -> None:
-        """Take a message, on the loop."""
-        if self._closed:
-            return
-        if not self.threads:
-            self._handler(subject, data, respond)
-            return
-        with self._lock:
-            full = self._waiting.qsize() >= self.most_messages or self._bytes + len(data) > self.most_bytes
-            if not full:
-                self._bytes += len(data)
-        if not full:
-            self._waiting.put((subject, data, respond))
-            return
-        self.dropped += 1
-        if self.dropped & (self.dropped - 1) == 0:
-            log.error("a handler can't keep up: messages dropped", extra=kv(subject=subject, dropped=self.dropped))
-
-    def _work(self, stopping: threading.Event) -> None:
-        while not stopping.is_set():
-            try:
-                subject, data, respond = self._waiting.get(timeout=1.0)
-            except queue.Empty:
-                continue
-            with self._lock:
-                self._bytes -= len(data)
-            if self._closed:
-                continue
-            try:
-                self._handler(subject, data, respond)
-            except Exception:  # what a peer sends must not end this process
-                log.exception("the handler of a message failed", extra=kv(subject=subject))
 
 
 class Link:
@@ -197,7 +139,7 @@ class Link:
         subscription with threads is meant to last as long as the process: its threads do not end before.
         """
         subjects = (subject,) if isinstance(subject, str) else subject
-        subscription = Subscription(self, subjects, handler, queue, threads)
+        subscription = Subscription(self._remove, subjects, handler, queue, threads)
         with self._lock:
             self._subscriptions.append(subscription)
             supervisor, session = self._supervisor, self._session
@@ -241,7 +183,7 @@ class Link:
     def _spawn(self, supervisor: Supervisor, subscription: Subscription) -> None:
         for number in range(subscription.threads):
             name = f"nats-{subscription.routes[0].subject}-{number}"
-            supervisor.spawn(name, lambda: subscription._work(supervisor.stopping))
+            supervisor.spawn(name, lambda: subscription.work(supervisor.stopping))
 
     def _tell(self, stopping: threading.Event) -> None:
         while not stopping.is_set():

@@ -24,12 +24,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.subscription import Subscription as NatsSubscription
-from nats.aio.transport import WebSocketTransport
 
 from bridge.errors import SiteDownError, SiteTooLargeError, SiteUnknownOutcomeError
 from bridge.logs import kv
+from bridge.wire.natsclient import DirectClient
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +40,10 @@ MOST_BUFFERED = 64 * 1024 * 1024
 _CLOSE_TIMEOUT = 2.0
 _TURN = 64
 """Messages sent before the loop does something else."""
-_NO_RESPONDERS = b"NATS/1.0 503"
 
 Respond = Callable[[bytes], None]
 Handler = Callable[[str, bytes, Respond | None], None]
 """Takes the subject, the data and, of a request, the way to answer it."""
-_Deliver = Callable[[str, bytes, str, bool], None]
-"""Takes subject, data, reply subject, and whether it is the server's word that nobody listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,52 +75,12 @@ class _Outgoing:
     answer: Future[bytes] | None = None
 
 
-class _Client(Client):
-    """nats-py's client; messages go straight to who wants them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.routes: dict[int, _Deliver] = {}
-
-    async def listen(self, subject: str, queue: str, deliver: _Deliver) -> tuple[int, NatsSubscription]:
-        number = self._sid + 1  # that subscribe() gives, before it yields to anybody
-        self.routes[number] = deliver
-        return number, await self.subscribe(subject, queue=queue)
-
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        deliver = self.routes.get(sid)
-        if deliver is None:
-            return
-        nobody = not data and bool(headers) and headers.startswith(_NO_RESPONDERS)
-        try:
-            deliver(subject.decode("utf-8", "replace"), data, reply.decode("utf-8", "replace"), nobody)
-        except Exception:
-            log.exception("a message could not be delivered")
-
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        # nats-py would go on in the clear
-        if self._current_server and self._current_server.uri.scheme == "tls" and not info.get("tls_required"):
-            raise nats.errors.SecureConnWantedError
-        await super()._process_info({**info, "connect_urls": []}, initial_connection)
-
-    async def drop(self) -> None:
-        """Drop the connection without a word: a clean close waits for ever on one that is half-open."""
-        transport: Any = self._transport
-        for name in ("_io_writer", "_bare_io_writer"):
-            if (writer := getattr(transport, name, None)) is not None:
-                writer.transport.abort()
-        if (connection := getattr(getattr(transport, "_ws", None), "_conn", None)) is not None and connection.transport:
-            connection.transport.abort()
-        if isinstance(transport, WebSocketTransport) and transport._client is not None:
-            await transport._client.close()
-
-
 class Session:
     """A connection. Its coroutines belong to the loop; ``send``, ``request``, ``add`` and ``remove`` to any thread."""
 
     def __init__(self, access: Access, inbox_prefix: str) -> None:
         self._access = access
-        self._client = _Client()
+        self._client = DirectClient()
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._failed: asyncio.Future[Exception] = self._loop.create_future()

@@ -1,0 +1,80 @@
+"""Messages on their way from the loop to the threads that handle them."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from bridge.logs import kv
+from bridge.wire.session import Handler, Respond, Route
+
+log = logging.getLogger(__name__)
+
+
+class Subscription:
+    """Messages on their way to a handler.
+
+    A handler that can't keep up loses messages only when ``most_messages`` or ``most_bytes`` wait; each is counted.
+    """
+
+    most_messages = 100_000
+    most_bytes = 256 * 1024 * 1024
+
+    def __init__(
+        self,
+        remove: Callable[[Subscription], None],
+        subjects: tuple[str, ...],
+        handler: Handler,
+        queue_group: str,
+        threads: int,
+    ) -> None:
+        self._remove = remove
+        self._handler = handler
+        self._waiting: queue.SimpleQueue[tuple[str, bytes, Respond | None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._bytes = 0
+        self._closed = False
+        self.threads = threads
+        self.dropped = 0
+        self.routes = [Route(subject, queue_group, self._deliver) for subject in subjects]
+
+    def close(self) -> None:
+        """Listen no more. Messages that came before may still be handled."""
+        self._closed = True
+        self._remove(self)
+
+    def _deliver(self, subject: str, data: bytes, respond: Respond | None) -> None:
+        """Take a message, on the loop."""
+        if self._closed:
+            return
+        if not self.threads:
+            self._handler(subject, data, respond)
+            return
+        with self._lock:
+            full = self._waiting.qsize() >= self.most_messages or self._bytes + len(data) > self.most_bytes
+            if not full:
+                self._bytes += len(data)
+        if not full:
+            self._waiting.put((subject, data, respond))
+            return
+        self.dropped += 1
+        if self.dropped & (self.dropped - 1) == 0:
+            log.error("a handler can't keep up: messages dropped", extra=kv(subject=subject, dropped=self.dropped))
+
+    def work(self, stopping: threading.Event) -> None:
+        """Handle messages until ``stopping``: what each of its threads does."""
+        while not stopping.is_set():
+            try:
+                subject, data, respond = self._waiting.get(timeout=1.0)
+            except queue.Empty:
+                continue
+            with self._lock:
+                self._bytes -= len(data)
+            if self._closed:
+                continue
+            try:
+                self._handler(subject, data, respond)
+            except Exception:  # what a peer sends must not end this process
+                log.exception("the handler of a message failed", extra=kv(subject=subject))
