@@ -20,6 +20,7 @@ from cluster.pools import NAMESPACE
 from cluster.ports import free_block
 from cluster.processes import of_user
 from cluster.world import until
+from tests.chaos import marks
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -144,12 +145,6 @@ class Replicas(PoolWorld):
             if pod in self.deleted:
                 self.delete(pod)
 
-    def marks(self):
-        """How often each pod's script ran."""
-        text = self.cluster.sites[POOL].run("sh", "-c", "cd $HOME/marks && wc -l * || true")
-        rows = (line.split() for line in text.splitlines())
-        return {name: int(count) for count, name in rows if name != "total"}
-
     def port_written(self):
         return self.kube_node(POOL)["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
 
@@ -225,7 +220,7 @@ def change(world, how):
 
 def test_the_leader_goes_and_no_pod_notices(world, capsys):
     site = world.cluster.sites[POOL]
-    site.run("mkdir", "-p", "/srv/home/marks")
+    marks.prepare(world)
     late = [write for how in ("killed", "stopped", "ended") for write in change(world, how)]
 
     def over():
@@ -235,7 +230,7 @@ def test_the_leader_goes_and_no_pod_notices(world, capsys):
 
     until("all pods over, and the deleted ones gone", over, 60, 0.5)
     phases = {pod["metadata"]["name"]: pod["status"]["phase"] for pod in world.pods(NAMESPACE)}
-    ran = world.marks()
+    ran = marks.runs(world)
     names = [pod["metadata"]["name"] for pod in world.kept]
     lost = [name for name in names if phases.get(name) != "Succeeded" or name not in ran]
     twice = [name for name, count in ran.items() if count > 1]

@@ -16,13 +16,13 @@ from cluster import Cluster
 from cluster.pods import PoolWorld
 from cluster.pools import NAMESPACE
 from cluster.world import until
+from tests.chaos import marks
 
 pytestmark = pytest.mark.real
 PODS = 200
 SITES = ("slurm-site", "local-site")
 VICTIMS = ("podbridge", "nats-server", "slurm-site-submitter", "local-site-submitter", "slurm-site-slurmctld")
 LONGEST_PAUSE = 4.0
-MARK = "echo ran >>$HOME/marks/$NAME; sleep {seconds}; echo over"
 
 
 @pytest.fixture
@@ -37,15 +37,7 @@ def world(state_folder):
 
 
 def create(world, number):
-    name = f"c{number}"
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "command": ["sh", "-c", MARK.format(seconds=number % 20)],
-        "env": [{"name": "NAME", "value": name}],
-        "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}},
-    }
-    return world.create_pod({"containers": [container], "restartPolicy": "Never"}, SITES[number % 2], name)
+    return marks.create(world, f"c{number}", SITES[number % 2], number % 20)
 
 
 def hurt(world, chance):
@@ -72,23 +64,10 @@ def hurt(world, chance):
     return f"{victim} killed"
 
 
-def runs(world):
-    """How often each pod's script ran, by name."""
-    counts = {}
-    for site in SITES:
-        text = world.cluster.sites[site].run("sh", "-c", "cd $HOME/marks 2>/dev/null && wc -l * || true")
-        for line in text.splitlines():
-            count, _, name = line.strip().partition(" ")
-            if name != "total":
-                counts[name] = counts.get(name, 0) + int(count)
-    return counts
-
-
 def test_two_hundred_pods_survive_everything(world, capsys):
     seed = random.randrange(1_000_000)
     chance = random.Random(seed)
-    for site in SITES:
-        world.cluster.sites[site].run("sh", "-c", "mkdir -p $HOME/marks")
+    marks.prepare(world)
     pods = [create(world, number) for number in range(PODS // 2)]
     hurts = []
     end = time.monotonic() + 60
@@ -105,7 +84,7 @@ def test_two_hundred_pods_survive_everything(world, capsys):
 
     until("all pods over", over, 240, 1.0)
     found = {pod["metadata"]["name"]: pod["status"] for pod in world.pods(NAMESPACE)}
-    ran = runs(world)
+    ran = marks.runs(world)
     lost = [name for name, status in found.items() if status["phase"] != "Succeeded"]
     twice = [name for name, count in ran.items() if count > 1]
     never = [name for name in found if name not in ran]

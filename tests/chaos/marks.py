@@ -1,0 +1,35 @@
+"""Pods that leave a mark at their site each time they run: whoever ran twice, or never, is found out."""
+
+from cluster.pods import PoolWorld
+
+SCRIPT = "echo ran >>$HOME/marks/$NAME; sleep {seconds}; echo over; exit {code}"
+
+
+def prepare(world: PoolWorld) -> None:
+    """Make the folder for marks at each site."""
+    for site in world.cluster.sites.values():
+        site.run("sh", "-c", "mkdir -p $HOME/marks")
+
+
+def create(world: PoolWorld, name, pool, seconds, code=0, **spec):
+    """Create a pod that runs for so long and ends with a code."""
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "command": ["sh", "-c", SCRIPT.format(seconds=seconds, code=code)],
+        "env": [{"name": "NAME", "value": name}],
+        "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}},
+    }
+    return world.create_pod({"containers": [container], "restartPolicy": "Never", **spec}, pool, name)
+
+
+def runs(world: PoolWorld):
+    """How often each pod's script ran, by name."""
+    counts = {}
+    for site in world.cluster.sites.values():
+        text = site.run("sh", "-c", "cd $HOME/marks 2>/dev/null && wc -l * || true")
+        for line in text.splitlines():
+            count, _, name = line.strip().partition(" ")
+            if name != "total":
+                counts[name] = counts.get(name, 0) + int(count)
+    return counts
