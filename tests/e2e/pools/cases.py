@@ -529,7 +529,7 @@ ORDER = [
     Case(
         "graceful-end",
         pod(
-            sh("trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done"),
+            sh("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"),
             terminationGracePeriodSeconds=10,
         ),
         while_running={"delete": True, "log_has": "bye"},
@@ -543,7 +543,7 @@ ORDER = [
         "pre-stop",
         pod(
             sh(
-                "while [ ! -e /d/stop ]; do sleep 0.1; done; echo asked by preStop",
+                "echo up; while [ ! -e /d/stop ]; do sleep 0.1; done; echo asked by preStop",
                 volumeMounts=[mount("d", "/d")],
                 lifecycle={"preStop": {"exec": {"command": ["sh", "-c", "touch /d/stop; sleep 1"]}}},
             ),

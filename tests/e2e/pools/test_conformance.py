@@ -99,6 +99,7 @@ def deleted_while_it_runs(world, pool, pod, case):
     world.seen(pod, "running", lambda p: p["status"]["phase"] == "Running", case.timeout)
     if case.while_running.get("log_has"):
         follow = world.follow(pod)
+        assert follow.stdout.readline() == "up\n"
     world.delete(pod)
     world.gone(pod, 40)
     until("nothing left at the site", lambda: pod["metadata"]["uid"] not in world.jobs_at(pool))
