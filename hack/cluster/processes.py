@@ -60,7 +60,7 @@ class Processes:
         state, since = _state_and_start(pid)
         if since != started:
             return None
-        if state in "ZX":
+        if state in "ZX" and _threads(pid) < 2:  # while another thread lives, so do its connections
             with contextlib.suppress(ChildProcessError):  # a child of this very process: nobody else waits for it
                 os.waitpid(pid, os.WNOHANG)
             return None
@@ -141,6 +141,13 @@ def _state_and_start(pid: int) -> tuple[str, int]:
     except OSError:
         return "X", 0
     return fields[0], int(fields[19])
+
+
+def _threads(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
 
 
 def inside(folder: Path, seen_as: str) -> list[int]:

@@ -146,7 +146,7 @@ def test_slurmctld_stopped_loses_nothing(site: Any) -> None:
             site.client.submit(uid(), submit("true"), timeout=40)
         assert refused.value.retryable
         assert site.wait(job, "ended", 30).outcome == "Succeeded"
-        until(lambda: site.announced[-1].problem, 30)
+        until(lambda: site.announced and site.announced[-1].problem, 60)
     finally:
         site.cluster.start_daemon("slurmctld")
     until(lambda: not site.announced[-1].problem, 30)
