@@ -170,6 +170,10 @@ class JobFolder:
         """Whether the job is kept here."""
         return os.path.isdir(self._at)
 
+    def begun(self) -> bool:
+        """Whether its script has begun."""
+        return os.path.isdir(f"{self._at}/started")
+
     def create(self, script: str, meta: Meta) -> bool:
         """Make the folder, all of it at once; ``False``: it was there. The script makes its own folders in it."""
         site, staged = self.site, self.site.staged(self.uid)
@@ -232,7 +236,7 @@ class JobFolder:
         if meta is None:
             return None
         heard = _checked(_HEARD, f"{self._at}/batch.json")
-        started = os.path.isdir(f"{self._at}/started")
+        started = self.begun()
         pod = _json(f"{self._at}/state/pod.json") if started else None
         containers = tuple(self._containers()) if started else ()
         ended = [name for name, state in containers if state.get("state") == "terminated"]

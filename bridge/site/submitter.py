@@ -86,8 +86,11 @@ class Submitter:
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
         return messages.Submitted(status=self._status(facts), existed=existed)
 
-    def _first_submit(self, job: str, meta: Meta) -> Facts:
-        """Hand a job whose folder was just made to the batch system; one that is refused leaves nothing behind."""
+    def _first_submit(self, job: str, meta: Meta) -> Facts | None:
+        """Hand a job whose folder was just made to the batch system; one that is refused leaves nothing behind.
+
+        Gives what its folder says; ``None`` where that must be read, for the script has begun.
+        """
         where = self._folder.job(job)
         try:
             self._refuse_gone(job)  # a cancel that found no folder a moment ago
@@ -102,7 +105,7 @@ class Submitter:
             where.remove()
             self._tell(job)
             raise
-        return Facts(job, meta, job_id, found_at=self._folder.since)
+        return None if where.begun() else Facts(job, meta, job_id, found_at=self._folder.since)
 
     def _tell(self, job: str, fresh: Facts | None = None) -> Facts | None:
         """Let the submitter on duty know of a change; gives what is known now; ``fresh``: of a new job."""
