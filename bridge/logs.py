@@ -70,3 +70,4 @@ def setup(level: str = "info", style: str = "auto") -> None:
     root.setLevel(level.upper())
     for noisy in ("urllib3", "werkzeug", "kubernetes"):
         logging.getLogger(noisy).setLevel("WARNING")
+    logging.getLogger("asyncio").setLevel("ERROR")  # it warns of each TLS link that its server closes

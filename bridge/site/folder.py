@@ -289,9 +289,12 @@ def _with_request(script: str, meta: Meta) -> bytes:
 def _request(path: str) -> Meta | None:
     """Read what was asked for from a script."""
     for most in (USUAL_REQUEST, LARGEST_STATE):
-        lines = (read_some(path, most) or b"").split(b"\n", 2)
+        content = read_some(path, most) or b""
+        lines = content.split(b"\n", 2)
         if len(lines) == 3 and lines[1].startswith(_REQUEST):
             return _parsed(_META, lines[1][len(_REQUEST) :])
+        if len(content) < most:  # that was all of it
+            break
     return None
 
 

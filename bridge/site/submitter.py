@@ -64,8 +64,7 @@ class Submitter:
     def submit(self, job: str, body: messages.Submit) -> messages.Submitted:
         """Have a job run, once."""
         where = self._folder.job(job)
-        existed = where.exists()
-        facts = where.read() if existed else None
+        facts = where.read()
         if facts is not None and (facts.job_id or facts.started):
             return messages.Submitted(status=self._status(facts), existed=True)
         meta = self._meta(body)

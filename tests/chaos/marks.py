@@ -2,7 +2,7 @@
 
 from cluster.pods import PoolWorld
 
-SCRIPT = "echo ran >>$HOME/marks/$NAME; sleep {seconds}; echo over; exit {code}"
+SCRIPT = "echo ran >>$HOME/marks/$NAME; echo $NAME; sleep {seconds}; exit {code}"
 
 
 def prepare(world: PoolWorld) -> None:
@@ -11,8 +11,8 @@ def prepare(world: PoolWorld) -> None:
         site.run("sh", "-c", "mkdir -p $HOME/marks")
 
 
-def create(world: PoolWorld, name, pool, seconds, code=0, **spec):
-    """Create a pod that runs for so long and ends with a code."""
+def spec(name, seconds, code=0, **more):
+    """Describe a pod that says its name, runs for so long and ends with a code."""
     container = {
         "name": "main",
         "image": "busybox",
@@ -20,7 +20,7 @@ def create(world: PoolWorld, name, pool, seconds, code=0, **spec):
         "env": [{"name": "NAME", "value": name}],
         "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}},
     }
-    return world.create_pod({"containers": [container], "restartPolicy": "Never", **spec}, pool, name)
+    return {"containers": [container], "restartPolicy": "Never", **more}
 
 
 def runs(world: PoolWorld):

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
-import socket
-import threading
 import time
 from datetime import datetime
 
@@ -20,6 +18,7 @@ from cluster.pods import FINISHED, PoolWorld
 from cluster.pools import NAMESPACE
 from cluster.world import until
 from tests.chaos import marks
+from tests.fakes.road import Road
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
@@ -29,57 +28,7 @@ CUT = 100.0
 AWAY = 40.0
 """Seconds without an API server: longer than a leader keeps its lease."""
 SETTLED = 90.0
-
-
-class Road:
-    """A way to a port of this machine. While it is cut, nothing arrives; connections from before are dead after it."""
-
-    def __init__(self, target):
-        self._target, self._open = target, []
-        self._passable = threading.Event()
-        self._passable.set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self):
-        self._passable.clear()
-
-    def mend(self):
-        old, self._open = self._open, []
-        self._passable.set()
-        for end in old:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)  # a close would wait for whoever reads
-
-    def close(self):
-        self._listener.close()
-        self.mend()
-
-    def _accept(self):
-        while True:
-            try:
-                site = self._listener.accept()[0]
-                self._passable.wait()
-                server = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                if self._listener.fileno() < 0:
-                    return
-                continue
-            self._open += [site, server]
-            for one, other in ((site, server), (server, site)):
-                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
-
-    def _carry(self, one, other):
-        try:
-            while data := one.recv(65536):
-                self._passable.wait()
-                other.sendall(data)
-        except OSError:  # closed by mend
-            return
-        self._passable.wait()  # that it was closed is told no sooner than anything else
-        with contextlib.suppress(OSError):
-            other.shutdown(socket.SHUT_WR)
+NUMBERS = itertools.count()
 
 
 @pytest.fixture
@@ -110,13 +59,14 @@ def start(world, overrides):
     marks.prepare(world)
 
 
-def create(world, kind, seconds, counter=itertools.count()):  # noqa: B008
+def create(world, kind, seconds):
     """Create a pod on each site; it ends with a code of its own."""
     made = []
     for site in SITES:
-        number = next(counter)
-        spec = {"terminationGracePeriodSeconds": 1}
-        made.append((marks.create(world, f"{kind}-{number}", site, seconds, number % 3, **spec), number % 3))
+        number = next(NUMBERS)
+        name, code = f"{kind}-{number}", number % 3
+        spec = marks.spec(name, seconds, code, terminationGracePeriodSeconds=1)
+        made.append((world.create_pod(spec, site, name), code))
     return made
 
 
@@ -141,10 +91,9 @@ def finished_at(world, pod):
 
 
 def check(world, kept, deleted, capsys, what):
-    try:
+    with contextlib.suppress(AssertionError):  # the next line says more
         until("each pod as it should be", lambda: not wrong(world, kept), SETTLED, 0.5)
-    finally:
-        assert not wrong(world, kept)
+    assert not wrong(world, kept)
     for pod, _ in deleted:
         world.gone(pod, 30)
     ran = marks.runs(world)

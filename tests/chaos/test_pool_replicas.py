@@ -31,7 +31,6 @@ WRITES = ("create", "update", "patch", "delete", "deletecollection")
 TIMES = {"leaseDuration": 4, "renewDeadline": 3, "retryPeriod": 0.5}
 BATCH = 12
 """Pods before the leader is hurt, while it is away, and after."""
-MARK = "echo ran >>$HOME/marks/$NAME; echo {name}; sleep {seconds}"
 
 
 class Service:
@@ -111,14 +110,7 @@ class Replicas(PoolWorld):
     def create(self, seconds):
         """Create a pod; the webhook may be on its way to another hub."""
         name = f"c{next(self.counter)}"
-        container = {
-            "name": "main",
-            "image": "busybox",
-            "command": ["sh", "-c", MARK.format(name=name, seconds=seconds)],
-            "env": [{"name": "NAME", "value": name}],
-            "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}},
-        }
-        spec = {"containers": [container], "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
+        spec = marks.spec(name, seconds, terminationGracePeriodSeconds=1)
         body = {"metadata": {"name": name, "annotations": {"bridge.vk.io/pools": POOL}}, "spec": spec}
 
         def sent():

@@ -37,7 +37,8 @@ def world(state_folder):
 
 
 def create(world, number):
-    return marks.create(world, f"c{number}", SITES[number % 2], number % 20)
+    name = f"c{number}"
+    return world.create_pod(marks.spec(name, number % 20), SITES[number % 2], name)
 
 
 def hurt(world, chance):

@@ -15,6 +15,7 @@ from bridge.errors import ConfigError, SiteDownError, SiteTooLargeError, SiteUnk
 from bridge.wire import session
 from bridge.wire.connection import Link, Settings
 from tests.contract.wire.servers import NatsServer, World, eventually, free_port
+from tests.fakes.road import Road
 
 pytestmark = pytest.mark.real
 
@@ -278,57 +279,17 @@ def test_a_slow_handler_loses_nothing_until_the_limit_and_counts_what_it_loses(
 def test_half_open_link_is_closed_and_another_made(server: NatsServer, world: World, monkeypatch: Any) -> None:
     """A proxy that swallows everything, while connections stay open, with data waiting to be sent."""
     monkeypatch.setattr(session, "PING_INTERVAL", 1)
-    hole = Hole(server.port)
+    road = Road(server.port)
     try:
-        hub = world.link(f"nats://127.0.0.1:{hole.port}")
-        hole.open = False
+        hub = world.link(f"nats://127.0.0.1:{road.port}")
+        road.cut()
         for _ in range(20):
             hub.publish("t.x", b"x" * 500_000)
         eventually(lambda: not hub.connected, 10)
-        hole.open = True
+        road.mend()
         eventually(lambda: hub.connected, 20)
     finally:
-        hole.close()
-
-
-class Hole:
-    """A proxy that passes everything on, or nothing at all."""
-
-    def __init__(self, port: int) -> None:
-        self.open = True
-        self._to = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            if not self.open:
-                client.close()
-                continue
-            server = socket.create_connection(("127.0.0.1", self._to))
-            for a, b in ((client, server), (server, client)):
-                threading.Thread(target=self._pass, args=(a, b), daemon=True).start()
-
-    def _pass(self, a: socket.socket, b: socket.socket) -> None:
-        while data := _receive(a):
-            while not self.open:
-                time.sleep(0.05)
-            b.sendall(data)
-
-    def close(self) -> None:
-        self._listener.close()
-
-
-def _receive(a: socket.socket) -> bytes:
-    try:
-        return a.recv(65536)
-    except OSError:
-        return b""
+        road.close()
 
 
 @pytest.mark.parametrize(
