@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -10,6 +11,10 @@ import stat
 import threading
 from pathlib import Path
 from typing import Any
+
+from bridge.logs import kv
+
+log = logging.getLogger(__name__)
 
 _FOR_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -101,7 +106,13 @@ class SharedSync:
 
 
 def remove_tree(path: str | Path) -> None:
-    """Remove a tree, read-only folders in it too; what can't be removed stays for the next sweep."""
+    """Remove a tree, read-only folders in it too; what can't be removed stays for the next sweep.
+
+    A job's folder in which a volume is still mounted stays as it is: its files are somebody's data.
+    """
+    if os.path.exists(f"{path}/fuse") and _mounts_below(path):
+        log.warning("a volume is still mounted, the folder stays", extra=kv(folder=path))
+        return
 
     def open_up(function: Any, name: str, _: Any) -> None:
         with contextlib.suppress(OSError):
@@ -111,3 +122,10 @@ def remove_tree(path: str | Path) -> None:
             function(name)
 
     shutil.rmtree(path, onerror=open_up)
+
+
+def _mounts_below(path: str | Path) -> bool:
+    """Whether anything is mounted in a folder; see proc_pid_mountinfo(5)."""
+    start = os.fsencode(os.path.realpath(path)) + b"/"
+    with open("/proc/self/mountinfo", "rb") as file:
+        return any(line.split(b" ", 5)[4].startswith(start) for line in file)

@@ -19,6 +19,15 @@ clock() {
     printf -v TIME '%(%s)T' -1
 }
 
+# started_at PID: RESULT is when a process of this machine began, in clock ticks; empty if there is none.
+started_at() {
+    local line fields
+    RESULT=''
+    { read -r line <"/proc/$1/stat"; } 2>/dev/null || return
+    read -r -a fields <<<"${line##*) }"
+    RESULT=${fields[19]}
+}
+
 nap() {
     if [[ $WAKE ]]; then
         read -r -t 0.2 -n 1 -u "$WAKE" _

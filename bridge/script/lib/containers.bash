@@ -34,6 +34,8 @@ begin() {
         [[ $WAKE ]] && exec {WAKE}>&-
         trap - TERM INT HUP EXIT
         exec </dev/null >>"logs/$name.log" 2>&1
+        started_at "$BASHPID"
+        printf '%d %d %s\n' "$BASHPID" "$RESULT" "$BOOT" >"run/$name.pid"
         runtime_start "$i"
     ) &
     PID[i]=$!
@@ -195,6 +197,7 @@ reap() {
     runtime_clean "$i"
     kill_session "${PID[i]}"
     PID[i]=''
+    : >"run/$name.pid"
     stop_probes "$i"
     if [[ ${HOOK[i]} ]]; then
         end_group "${HOOK[i]}"
@@ -267,6 +270,13 @@ kill_session() {
     left=$(ps -o pid= -s "$1" 2>/dev/null)
     # shellcheck disable=SC2086
     [[ $left ]] && kill -KILL $left 2>/dev/null
+}
+
+# end_now I: of a container of which nobody will ask how it ended.
+end_now() {
+    runtime_signal "$1" KILL
+    kill_session "${PID[$1]}"
+    runtime_clean "$1"
 }
 
 # keep_message I: the first 4096 bytes of the termination message, or the end of the log.

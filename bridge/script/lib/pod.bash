@@ -31,6 +31,7 @@ main() {
 set_up() {
     clock
     POD_BEGAN=$TIME
+    read -r BOOT </proc/sys/kernel/random/boot_id
     mkdir -p state/.new logs run termination volumes scratch control work || return 1
     trap 'STOP_BY=${STOP_BY:-signal}' TERM INT
     trap ':' HUP
@@ -199,15 +200,38 @@ died() {
     trap - EXIT
     set +u
     for i in "${!PID[@]}"; do
-        if [[ ${PID[i]} ]]; then
-            kill_session "${PID[i]}"
-            runtime_clean "$i"
-        fi
+        [[ ! ${PID[i]} ]] || end_now "$i"
     done
     unmount_fuse
+    remove_scratch
     POD_REASON=ScriptError
     POD_MESSAGE='the job script ended unexpectedly; see script.log'
     clock
     pod_state Failed
     exit 1
+}
+
+# leftovers: what job.sh does when it is called after its first run was killed, on the same machine.
+leftovers() {
+    local i pid began boot volume
+    [[ -d run ]] || return 0
+    runtime_check >/dev/null
+    read -r BOOT </proc/sys/kernel/random/boot_id
+    for i in "${!NAME[@]}"; do
+        { read -r pid began boot <"run/${NAME[i]}.pid"; } 2>/dev/null || continue
+        started_at "$pid"
+        if [[ $boot != "$BOOT" || ($RESULT && $RESULT != "$began") ]]; then
+            runtime_clean "$i" # the number is another process's by now
+            continue
+        fi
+        PID[i]=$pid
+        end_now "$i"
+    done
+    for volume in "${FUSE[@]}"; do
+        [[ $FUSE_MODE ]] || FUSE_PID[$volume]=''
+    done
+    unmount_fuse
+    runtime_end
+    remove_scratch
+    return 0
 }

@@ -22,6 +22,7 @@ from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.site.batch import local_room as room
 from bridge.site.batch import processes
+from bridge.site.batch.local_leftovers import Leftovers
 from bridge.site.batch.local_records import Claim, Record, Records
 from bridge.site.batch.port import Amount, BatchJob, Capacity, JobRequest, job_environment
 from bridge.site.config import Local
@@ -60,6 +61,7 @@ class LocalBatch:
         self._lock = threading.Lock()
         self._records = Records(folder / "local")
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._leftovers = Leftovers(config, clock)
         self._guarded_at = 0.0
         self._boot = processes.boot_id()
         self._room = room.measure(config)
@@ -187,11 +189,9 @@ class LocalBatch:
 
     def _look(self, uid: str, job: Record, now: float) -> None:
         """Note the end of a job that runs."""
-        code: int | None = None
-        if (child := self._children.get(uid)) is not None and (code := child.poll()) is not None:
-            del self._children[uid]
-        claim = self._records.claim(uid)
+        claim, child = self._records.claim(uid), self._children.get(uid)
         if claim is None:
+            code = child.poll() if child else None
             if code is not None or now - (job.started_at or now) > START_TIME:
                 if job.ending_at is not None:
                     self._end(job, job.reason, job.message)
@@ -201,15 +201,18 @@ class LocalBatch:
                     self._end(job, "BatchSystemRefused", f"the job can't be started (exit code {code})")
             return
         pid, started, boot = claim
+        if boot == self._boot:
+            found = processes.read(pid)
+            if found is not None and found.started == started and not found.zombie:
+                self._end_in_time(job, claim, now)
+                return
+            self._kill_session(claim)
+        code = child.poll() if child else None
+        if (code is None or code < 0) and not self._leftovers.gone(uid, job.folder):
+            return
         if boot != self._boot:
             self._end(job, "NodeFailed", "the machine was started again")
-            return
-        found = processes.read(pid)
-        if found is not None and found.started == started and not found.zombie:
-            self._end_in_time(job, claim, now)
-            return
-        self._kill_session(claim)
-        if job.ending_at is not None:
+        elif job.ending_at is not None:
             self._end(job, job.reason, job.message)
         elif code is None:
             self._end(job, "", "", by_itself=True)
@@ -285,6 +288,7 @@ class LocalBatch:
         number: int = 0,
     ) -> None:
         log.debug("local job ended", extra=kv(job=job.uid, reason=reason))
+        self._children.pop(job.uid, None)
         self._records.keep(
             replace(
                 job,

@@ -49,10 +49,10 @@ class Job:
         self._process = self.spawn()
         return self
 
-    def spawn(self) -> subprocess.Popen[bytes]:
+    def spawn(self, *words: str) -> subprocess.Popen[bytes]:
         with (self.folder / "script.log").open("ab") as log:
             return subprocess.Popen(
-                [*self._enter, "bash", str(self.folder / "job.sh")],
+                [*self._enter, "bash", str(self.folder / "job.sh"), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

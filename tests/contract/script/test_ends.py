@@ -126,6 +126,30 @@ def test_what_a_container_leaves_behind_goes_with_it(ordinary):
     assert processes_below(job, "12321") == []
 
 
+def test_killed_script_that_is_called_once_more_ends_what_it_left(site):
+    job = site.job({"containers": [site.shell("sleep 12322 & echo ready; wait")]}).start()
+    job.until(lambda: job.log_if_any() == "ready\n")
+    job.process.kill()
+    job.wait(5)
+    assert processes_below(job, "12322") != []
+    assert job.spawn("leftovers").wait(10) == 0
+    job.until(lambda: processes_below(job, "12322") == [], 5)
+
+
+def test_a_number_that_is_another_process_by_now_is_left_alone(ordinary):
+    other = ordinary.job({"containers": [ordinary.shell("echo ready; sleep 12323")]}).start()
+    other.until(lambda: other.log_if_any() == "ready\n")
+    job = ordinary.job({"containers": [ordinary.shell("echo ready; sleep 1000")]}).start()
+    job.until(lambda: job.log_if_any() == "ready\n")
+    job.process.kill()
+    job.wait(5)
+    pid, began, boot = (other.folder / "run" / "main.pid").read_text().split()
+    for text in (f"{pid} {int(began) - 1} {boot}\n", f"{pid} {began} {boot[::-1]}\n", "", "x\n"):
+        (job.folder / "run" / "main.pid").write_text(text)
+        assert job.spawn("leftovers").wait(10) == 0
+        assert processes_below(other, "12323") != [], text
+
+
 def processes_below(job, word=""):
     found = []
     for entry in Path("/proc").iterdir():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import shutil
+import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,3 +137,31 @@ def test_5_submitters_killed_at_random_lose_and_double_nothing(site: Any) -> Non
         site.client.cancel(job, Cancel(grace=0, forget=True))
     until(lambda: not site.client.snapshot().jobs, 30)
     assert list((site.folder / "jobs").iterdir()) == []
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["on-duty", "no-submitter"])
+def test_a_script_that_is_killed_leaves_nothing_running(site: Any, alone: bool) -> None:
+    job = uid()
+    mark = f"12400{int(alone)}"
+    run(site, job, pod(job, container("main", f"echo ready; sleep {mark} & wait")))
+    log = site.folder / "jobs" / job / "logs" / "main.log"
+    until(lambda: log.exists() and log.read_text() == "ready\n", what="the container")
+    if alone:
+        site.kill(site.processes[0])
+    os.kill(int((site.folder / "local" / f"{job}.pid").read_text().split()[0]), signal.SIGKILL)
+    assert running(mark)
+    if alone:
+        site.start()
+    done = site.wait(job, "ended")
+    assert done.outcome == "Failed"
+    assert done.reason == ("JobLost" if alone else "Killed")
+    assert not running(mark)
+
+
+def running(mark: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and (words := (entry / "cmdline").read_bytes().split(b"\0"))[0] == b"sleep":
+                found += [entry.name] if mark.encode() in words else []
+    return found

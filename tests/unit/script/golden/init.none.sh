@@ -3,7 +3,7 @@
 umask 077
 case ${BASH_SOURCE[0]} in */*) cd -- "${BASH_SOURCE[0]%/*}" || exit 1 ;; esac
 JOB=$PWD
-if [[ ${1-} != inside ]]; then
+if [[ ${1-} != inside && ${1-} != leftovers ]]; then
     if ! mkdir started 2>/dev/null; then
         [[ -d started ]]
         exit
@@ -69,9 +69,11 @@ before_all() {
 :
 }
 LC_ALL=C
-if [[ ${1-} == inside ]]; then
+case ${1-} in
+inside)
     shift
     inside "$@"
-else
-    main
-fi
+    ;;
+leftovers) leftovers ;;
+*) main ;;
+esac

@@ -1,0 +1,64 @@
+"""What the containers of a killed script left: its own words ``job.sh leftovers`` end it.
+
+A container is a session of its own, or even, with podman, no descendant of the script: when the script is killed,
+only the script knows what is left where.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+
+from bridge.clock import Clock
+from bridge.logs import kv
+from bridge.site.batch.port import job_environment
+from bridge.site.config import Local
+
+log = logging.getLogger(__name__)
+
+LONGEST = 60.0
+"""Seconds after which a job's end is told although not all is known to be gone."""
+
+
+class Leftovers:
+    """Runs the scripts that clear away, beside each other; nobody waits for one."""
+
+    def __init__(self, config: Local, clock: Clock) -> None:
+        self._config, self._clock = config, clock
+        self._running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
+
+    def gone(self, uid: str, folder: str) -> bool:
+        """Whether nothing is left of a job that was killed; to be asked again until so."""
+        if uid not in self._running:
+            try:
+                child = self._begin(folder)
+            except OSError:  # without the folder nobody knows of anything
+                return True
+            self._running[uid] = (child, self._clock.time())
+        child, began = self._running[uid]
+        code = child.poll()
+        if code is None and self._clock.time() - began < LONGEST:
+            return False
+        if code != 0:
+            log.warning("a killed job may have left something", extra=kv(job=uid, code=code, log="script.log"))
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        del self._running[uid]
+        return True
+
+    def _begin(self, folder: str) -> subprocess.Popen[bytes]:
+        with open(f"{folder}/script.log", "ab") as said:
+            return subprocess.Popen(
+                ["bash", f"{folder}/job.sh", "leftovers"],
+                cwd=folder,
+                env=job_environment(self._config.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+                umask=0o077,
+            )
