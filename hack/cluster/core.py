@@ -225,12 +225,16 @@ class Cluster(Parts):
         tools.write(self.state, {key: value for key, value in self.env.items() if key != "PATH"}, kubectl, enter)
 
     def _launch(self) -> None:
-        """Start all daemons at once, then wait for each and create nodes and namespaces."""
+        """Start the daemons, most of them at once, wait for each, and create nodes and namespaces."""
+        later = {name: command for name, command in self._commands().items() if name in kube.NEED_APISERVER}
         for name, command in self._commands().items():
-            self.processes.start(name, command)
+            if name not in later:
+                self.processes.start(name, command)
         if self.options.kube:
             self.wait_daemon("etcd")
             self.wait_daemon("kube-apiserver")
+            for name, command in later.items():
+                self.processes.start(name, command)
             for name in NAMESPACES:
                 self.add_namespace(name)
             if self.options.pools:

@@ -32,8 +32,9 @@ rules:
 - level: Metadata
 """
 
-
 PORTS = 5
+NEED_APISERVER = ("kube-controller-manager", "kwok")
+"""Daemons that are started when kube-apiserver is ready: the first one ends if that takes longer than 10 s."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ FIRST_BACKOFF=$((${PODBRIDGE_FIRST_BACKOFF_SECONDS:-10} * 100))
 
 main() {
     set_up || exit 1
+    in_background stand_guard "$$"
+    GUARD=$!
+    disown "$GUARD"
     if ! prepare; then
         refuse
     fi
@@ -187,6 +190,7 @@ finish() {
     runtime_end
     unmount_fuse
     remove_scratch
+    end_group "$GUARD"
     tail_of_script
     trap - EXIT
     pod_state "$phase"
@@ -211,10 +215,20 @@ died() {
     exit 1
 }
 
+# stand_guard PID: wait for the end of the script, whatever ends it: not every batch system ends what it left.
+# shellcheck disable=SC2016
+stand_guard() {
+    trap '' TERM INT HUP
+    exec "$BASH" -c 'tail --pid="$1" -s 1 -f /dev/null
+        kill -0 "$1" || exec "$BASH" job.sh leftovers' guard "$1"
+}
+
 # leftovers: what job.sh does when it is called after its first run was killed, on the same machine.
 leftovers() {
     local i pid began boot volume
     [[ -d run ]] || return 0
+    [[ ! -w script.log ]] || exec >>script.log 2>&1
+    note 'killed: what is left of the containers ends now'
     runtime_check >/dev/null
     read -r BOOT </proc/sys/kernel/random/boot_id
     for i in "${!NAME[@]}"; do

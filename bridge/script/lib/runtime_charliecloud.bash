@@ -92,8 +92,9 @@ is_in_container() {
     local program folder
     family "${PID[$1]}"
     for RESULT in "${FAMILY[@]}"; do
-        program=$(readlink "/proc/$RESULT/exe")
+        # in this order: what is seen in another namespace has become ch-run before, or is behind it
         folder=$(readlink "/proc/$RESULT/ns/mnt")
+        program=$(readlink "/proc/$RESULT/exe")
         [[ ! $program || ! $folder || $program == */ch-run || $folder == "$(<"run/${NAME[$1]}.outside")" ]] || return 0
     done
     return 1

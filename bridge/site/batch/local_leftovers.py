@@ -51,14 +51,13 @@ class Leftovers:
         return True
 
     def _begin(self, folder: str) -> subprocess.Popen[bytes]:
-        with open(f"{folder}/script.log", "ab") as said:
-            return subprocess.Popen(
-                ["bash", f"{folder}/job.sh", "leftovers"],
-                cwd=folder,
-                env=job_environment(self._config.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-                umask=0o077,
-            )
+        return subprocess.Popen(
+            ["bash", f"{folder}/job.sh", "leftovers"],
+            cwd=folder,
+            env=job_environment(self._config.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            umask=0o077,
+        )

@@ -196,16 +196,16 @@ def test_script_that_ends_where_it_must_not_leaves_no_container(site):
     assert processes_below(job, "sleep\x0012349") == []
 
 
-def test_a_killed_script_that_is_called_once_more_ends_what_it_left(site):
+def test_what_a_killed_script_left_ends(site):
     spec = {"containers": [site.shell("echo ready; exec sleep 12350", **MOUNT)], **DISK}
     job = site.job(spec).start()
     job.until(lambda: job.log_if_any() == "ready\n")
     job.process.kill()
     job.wait(5)
     assert processes_below(job, "sleep\x0012350") != []
-    assert job.spawn("leftovers").wait(30) == 0
-    job.until(lambda: processes_below(job, "sleep\x0012350") == [], 5)
-    assert not list((job.folder / "scratch").iterdir())
+    job.until(lambda: processes_below(job, "sleep\x0012350") == [], 15)
+    job.until(lambda: not list((job.folder / "scratch").iterdir()), 15)
+    assert job.spawn("leftovers").wait(30) == 0  # by a batch system, too
 
 
 def test_options_that_the_header_sets_are_not_the_scripts(site):

@@ -1,6 +1,7 @@
 """How containers end, and what is written down of it."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -126,14 +127,31 @@ def test_what_a_container_leaves_behind_goes_with_it(ordinary):
     assert processes_below(job, "12321") == []
 
 
-def test_killed_script_that_is_called_once_more_ends_what_it_left(site):
-    job = site.job({"containers": [site.shell("sleep 12322 & echo ready; wait")]}).start()
-    job.until(lambda: job.log_if_any() == "ready\n")
+def guards(job):
+    return processes_below(job, f"--pid={job.process.pid}\0")
+
+
+@pytest.mark.parametrize("terminated", [False, True], ids=["running", "stopping"])
+def test_what_a_killed_script_left_ends(site, terminated):
+    job = site.job({"containers": [site.shell("trap '' TERM; sleep 12322 & echo ready; wait; wait")]}).start()
+    job.until(lambda: job.log_if_any() == "ready\n" and guards(job))
+    if terminated:  # all of a job gets SIGTERM
+        os.killpg(job.process.pid, signal.SIGTERM)
+        for pid, _ in guards(job):
+            os.kill(int(pid), signal.SIGTERM)
     job.process.kill()
     job.wait(5)
     assert processes_below(job, "12322") != []
-    assert job.spawn("leftovers").wait(10) == 0
-    job.until(lambda: processes_below(job, "12322") == [], 5)
+    job.until(lambda: processes_below(job, "12322") == [] == guards(job), 10)
+    assert site.user is not None or "what is left" in (job.folder / "script.log").read_text()
+
+
+def test_a_job_that_ends_takes_its_guard_along(site):
+    job = site.job({"containers": [site.shell("sleep 0.5")]}).start()
+    job.until(lambda: guards(job))
+    assert job.wait(10) == 0
+    job.until(lambda: guards(job) == [], 1)
+    assert "what is left" not in (job.folder / "script.log").read_text()
 
 
 def test_a_number_that_is_another_process_by_now_is_left_alone(ordinary):
