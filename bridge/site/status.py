@@ -41,7 +41,7 @@ def status(facts: Facts, now: float, lag: float) -> JobStatus:
         outcome = "Succeeded" if pod.get("phase") == "Succeeded" else "Failed"
         reason, message = _text(pod, "reason"), _text(pod, "message")
         if outcome == "Failed" and reason in OUTSIDE and batch and batch.phase == "ended" and not batch.by_itself:
-            reason, message = batch.reason, batch.message
+            reason, message = _why(facts)
     elif over:
         phase, outcome = "ended", "Failed"
         reason, message = _why(facts)

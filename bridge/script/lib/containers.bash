@@ -44,7 +44,7 @@ begin() {
 # go NAME: called by a runtime, just before the container's own process takes over.
 go() {
     : >"run/$1.go"
-    [[ -p run/wake ]] && printf . >run/wake
+    [[ -p run/wake ]] && printf . 1<>run/wake
 } 2>/dev/null
 
 # cannot NAME CODE REASON MESSAGE: called by a runtime that can't start the container; ends this process.

@@ -68,7 +68,7 @@ inside() {
     if [[ $how == start ]]; then
         if [[ $NAMESPACE ]]; then
             : >"/proc/self/fd/9/run/$name.go"
-            [[ -p /proc/self/fd/9/run/wake ]] && printf . >"/proc/self/fd/9/run/wake"
+            [[ -p /proc/self/fd/9/run/wake ]] && printf . 1<>"/proc/self/fd/9/run/wake"
         else
             : >"$JOB/run/$name.go"
         fi

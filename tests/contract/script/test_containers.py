@@ -200,9 +200,9 @@ def test_what_a_killed_script_left_ends(site):
     spec = {"containers": [site.shell("echo ready; exec sleep 12350", **MOUNT)], **DISK}
     job = site.job(spec).start()
     job.until(lambda: job.log_if_any() == "ready\n")
+    assert processes_below(job, "sleep\x0012350") != []
     job.process.kill()
     job.wait(5)
-    assert processes_below(job, "sleep\x0012350") != []
     job.until(lambda: processes_below(job, "sleep\x0012350") == [], 15)
     job.until(lambda: not list((job.folder / "scratch").iterdir()), 15)
     assert job.spawn("leftovers").wait(30) == 0  # by a batch system, too

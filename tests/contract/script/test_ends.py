@@ -139,9 +139,9 @@ def test_what_a_killed_script_left_ends(site, terminated):
         os.killpg(job.process.pid, signal.SIGTERM)
         for pid, _ in guards(job):
             os.kill(int(pid), signal.SIGTERM)
+    assert processes_below(job, "12322") != []
     job.process.kill()
     job.wait(5)
-    assert processes_below(job, "12322") != []
     job.until(lambda: processes_below(job, "12322") == [] == guards(job), 10)
     assert site.user is not None or "what is left" in (job.folder / "script.log").read_text()
 

@@ -143,13 +143,13 @@ def test_5_submitters_killed_at_random_lose_and_double_nothing(site: Any) -> Non
 def test_a_script_that_is_killed_leaves_nothing_running(site: Any, alone: bool) -> None:
     job = uid()
     mark = f"12400{int(alone)}"
-    run(site, job, pod(job, container("main", f"echo ready; sleep {mark} & wait")))
+    run(site, job, pod(job, container("main", f"sleep {mark} & echo ready; wait")))
     log = site.folder / "jobs" / job / "logs" / "main.log"
     until(lambda: log.exists() and log.read_text() == "ready\n", what="the container")
     if alone:
         site.kill(site.processes[0])
-    os.kill(int((site.folder / "local" / f"{job}.pid").read_text().split()[0]), signal.SIGKILL)
     assert running(mark)
+    os.kill(int((site.folder / "local" / f"{job}.pid").read_text().split()[0]), signal.SIGKILL)
     if alone:
         site.start()
     done = site.wait(job, "ended")

@@ -331,6 +331,19 @@ def test_a_script_ended_by_a_signal_waits_for_the_batch_systems_reason(world: An
     assert (world.status().phase, world.status().reason) == ("ended", "DeadlineExceeded")
 
 
+def test_a_deleted_job_whose_script_the_batch_system_ended_was_deleted(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    world.submitter.cancel(UID, Cancel(grace=5))
+    world.finish(code=143)
+    now = world.clock.time()
+    world.write("state/pod.json", f'{{"phase":"Failed","reason":"Terminated","finishedAt":{now}}}')
+    world.batch.end("1", "Cancelled")
+    world.look(1)
+    assert (world.status().phase, world.status().reason) == ("ended", "Deleted")
+
+
 def test_why_a_script_was_ended_is_found_out_by_a_submitter_that_was_not_there(world: Any) -> None:
     world.submit()
     world.begin()
