@@ -17,7 +17,7 @@ from bridge.clock import SystemClock
 from bridge.metrics import POOL_REMEMBERED, STORE_UP
 from bridge.pools.memory import Memory
 from bridge.pools.nats import NatsPool, NatsPools
-from bridge.store.port import StoreError
+from bridge.store.port import Store, StoreError
 from bridge.store.redis import RedisStore
 from bridge.threads import Supervisor
 from bridge.wire.connection import Link, Settings
@@ -109,6 +109,14 @@ def hello(site: Site, hub: Hub, *, usable: bool = True) -> None:
 
     begun = time.monotonic()
     eventually(known)
+
+
+def keys(store: Store, kind: str) -> set[str] | None:
+    """What is in the store; nothing, while keys that a load has counted are being deleted."""
+    try:
+        return set(store.load(kind))
+    except StoreError:
+        return None
 
 
 def stored(hub: Hub, kind: str) -> dict[str, Any]:
@@ -294,7 +302,7 @@ def test_garbage_is_left_out_and_swept(
     assert set(second.pools.pools()) == {"alpha"}
     assert second.memory.remembered("alpha") == 1
     eventually(second.in_step)
-    eventually(lambda: set(store.load("pools")) == {"alpha"} and set(store.load("jobs")) == {"alpha/uid-1"})
+    eventually(lambda: keys(store, "pools") == {"alpha"} and keys(store, "jobs") == {"alpha/uid-1"})
     told = [record for record in caplog.records if "can't be used" in record.message]
     assert len(told) == 1
     assert told[0].kv["records"] == 9
