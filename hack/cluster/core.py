@@ -226,15 +226,15 @@ class Cluster(Parts):
 
     def _launch(self) -> None:
         """Start the daemons, most of them at once, wait for each, and create nodes and namespaces."""
-        later = {name: command for name, command in self._commands().items() if name in kube.NEED_APISERVER}
-        for name, command in self._commands().items():
-            if name not in later:
+        commands = self._commands()
+        for name, command in commands.items():
+            if name not in kube.NEED_APISERVER:
                 self.processes.start(name, command)
         if self.options.kube:
             self.wait_daemon("etcd")
             self.wait_daemon("kube-apiserver")
-            for name, command in later.items():
-                self.processes.start(name, command)
+            for name in commands.keys() & set(kube.NEED_APISERVER):
+                self.processes.start(name, commands[name])
             for name in NAMESPACES:
                 self.add_namespace(name)
             if self.options.pools:
@@ -243,7 +243,7 @@ class Cluster(Parts):
             if self.options.kwok:
                 for name in node_names(self.options.nodes):
                     self.api.ensure("/api/v1/nodes", kube.node_object(name, self.options.size))
-        for name in self._commands():
+        for name in commands:
             self.wait_daemon(name)
 
     def _install(self) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.contract.site.conftest import CHECKOUT
+
 pytestmark = pytest.mark.real
 
-CHECKOUT = Path(__file__).resolve().parents[3]
 REMOVE = """\
 import subprocess, sys
 from bridge.site.files import remove_tree
