@@ -11,14 +11,27 @@ from pydantic import ValidationError
 
 from bridge.backoff import Backoff
 from bridge.clock import Clock
-from bridge.errors import SiteError
+from bridge.errors import SiteError, SiteRefusedError
 from bridge.logs import kv
 from bridge.pools.view import Part, View
+from bridge.script import library
 from bridge.script.buildconfig import BuildConfig
 from bridge.wire.client import SUBMIT_TIMEOUT, PoolClient
 from bridge.wire.connection import Link
 from bridge.wire.envelope import GarbledError, explain
-from bridge.wire.messages import Announce, BuildConfigMessage, Cancel, Event, File, Files, JobStatus, Logs, Submit
+from bridge.wire.messages import (
+    UNKNOWN_LIBRARY,
+    Announce,
+    BuildConfigMessage,
+    Cancel,
+    Cut,
+    Event,
+    File,
+    Files,
+    JobStatus,
+    Logs,
+    Submit,
+)
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +43,8 @@ _BACKOFF = Backoff(first=1.0, limit=30.0)
 _CONFIG_WAIT = 0.3
 """Seconds that a BuildConfig may come after the announcement that names it."""
 _MOST_PAGES = 1000
+_CUT_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
+"""What a submitter of another version says to a script without its library."""
 
 Changed = Callable[[str], None]
 
@@ -66,7 +81,14 @@ class NatsPool:
 
     def submit(self, job: str, submit: Submit) -> JobStatus:
         """Have a job run; one that exists is given as it is."""
-        status = self._client.submit(job, submit, self._submit_timeout).status
+        announced = self._announced
+        short = cut(submit, announced[0].library) if announced else submit
+        try:
+            status = self._client.submit(job, short, self._submit_timeout).status
+        except SiteRefusedError as error:
+            if short is submit or error.reason not in _CUT_REFUSED:
+                raise
+            status = self._client.submit(job, submit, self._submit_timeout).status
         with self._lock:
             changed = self._view.submitted(status, self._clock.monotonic())
         if changed:
@@ -236,6 +258,17 @@ class NatsPool:
                 subscriber(job)
             except Exception:
                 log.exception("a subscriber of a pool failed", extra=kv(pool=self.name))
+
+
+def cut(submit: Submit, digest: str) -> Submit:
+    """Leave the library of this digest out of a script; as it was where that is not this version's, or not in it."""
+    text = library.known(digest)
+    if text is None or not isinstance(submit.script, str):
+        return submit
+    before, found, after = submit.script.partition(text)
+    if not found:
+        return submit
+    return submit.model_copy(update={"script": Cut(before=before, library=digest, after=after)})
 
 
 def check_pool(subject_pool: str, pool: str) -> None:

@@ -1,8 +1,12 @@
-"""The bash library: read once, stripped of comments and indentation, so that a script stays small on the wire."""
+"""The bash library: read once, stripped of comments and indentation, so that a script stays small.
+
+A site that has the same library, as its digest tells, is sent scripts without it.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from importlib import resources
 
@@ -18,6 +22,24 @@ def text(runtime: str) -> str:
     names = [*_PARTS, "runtime", *([] if runtime == "none" else ["images"]), f"runtime_{runtime}"]
     parts = [(folder / f"{name}.bash").read_text("utf-8") for name in names]
     return "".join(_stripped(part) for part in parts)
+
+
+@functools.cache
+def digest(runtime: str) -> str:
+    """Give the SHA-256 of :func:`text`, in hexadecimal."""
+    return hashlib.sha256(text(runtime).encode()).hexdigest()
+
+
+def known(wanted: str) -> str | None:
+    """Give the library of a digest; ``None``: it is none of this version."""
+    return _by_digest().get(wanted)
+
+
+@functools.cache
+def _by_digest() -> dict[str, str]:
+    files = (file.name for file in (resources.files("bridge.script") / "lib").iterdir())
+    found = (re.fullmatch(r"runtime_(\w+)\.bash", name) for name in files)
+    return {digest(match[1]): text(match[1]) for match in found if match}
 
 
 def _stripped(source: str) -> str:

@@ -18,6 +18,7 @@ from bridge import __version__
 from bridge.clock import Clock
 from bridge.errors import BatchError, BridgeError
 from bridge.logs import kv
+from bridge.script import library, runtimes
 from bridge.site.batch.port import Amount, BatchSystem, Capacity
 from bridge.site.config import SiteConfig
 from bridge.site.folder import Folder
@@ -139,6 +140,7 @@ class Announcer:
             taints=list(config.node.taints),
             problem="the submitter has stopped" if leaving else self._watcher.problem or self._problem,
             digest=config.buildconfig().digest,
+            library=library.digest(runtimes.of(config.buildconfig()).library),
             leaving=leaving,
         )
 

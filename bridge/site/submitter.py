@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
+from bridge.script import library
 from bridge.site import chores
 from bridge.site import status as telling
 from bridge.site.batch.port import BatchSystem, JobRequest
@@ -67,7 +68,7 @@ class Submitter:
         facts = where.read()
         if facts is not None and (facts.job_id or facts.started):
             return messages.Submitted(status=self._status(facts), existed=True)
-        meta = self._meta(body)
+        script, meta = _whole(body.script), self._meta(body)
         fresh: Facts | None = None
         with self._folder.locked(job):
             self._refuse_gone(job)
@@ -78,7 +79,7 @@ class Submitter:
             if facts is not None:
                 self._find_or_submit(facts)
             else:
-                where.create(body.script, meta)
+                where.create(script, meta)
                 fresh = self._first_submit(job, meta)
         facts = self._tell(job, fresh)
         if facts is None:
@@ -152,8 +153,6 @@ class Submitter:
             raise SiteRefusedError(
                 "this site takes no flags of users (limits.allow_user_flags is false)", reason="FlagsNotAllowed"
             )
-        if len(body.script) > LARGEST_SCRIPT:
-            raise SiteRefusedError(f"the script is larger than {LARGEST_SCRIPT} bytes", reason="ScriptTooLarge")
         most = (flavor.max_time_seconds if flavor else None) or config.limits.max_time_seconds
         time_limit = body.time_limit if most is None else min(body.time_limit or most, most)
         memory = body.memory or int(quantity.parse((flavor and flavor.memory) or config.limits.default_memory))
@@ -277,6 +276,20 @@ class Submitter:
             write(b"")
             for piece in pieces:
                 write(piece)
+
+
+def _whole(script: str | messages.Cut) -> str:
+    """Put the library into a script that came without it."""
+    if isinstance(script, messages.Cut):
+        text = library.known(script.library)
+        if text is None:
+            raise SiteRefusedError(
+                f"no library {script.library!r} here", reason=messages.UNKNOWN_LIBRARY, retryable=True
+            )
+        script = f"{script.before}{text}{script.after}"
+    if len(script) > LARGEST_SCRIPT:
+        raise SiteRefusedError(f"the script is larger than {LARGEST_SCRIPT} bytes", reason="ScriptTooLarge")
+    return script
 
 
 def _inside(volumes: Path, name: str) -> Path:

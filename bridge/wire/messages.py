@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.dataclasses import dataclass
 
 VERSION = 1
+UNKNOWN_LIBRARY = "UnknownLibrary"
+"""Why a site refuses a :class:`Cut` that it can't make whole."""
 UID_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
 POOL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
@@ -58,12 +60,20 @@ class Reply(Message):
     error: Problem | None = None
 
 
+class Cut(Message):
+    """A script without the bash library in its middle, which the site puts in: the one of this digest (SHA-256)."""
+
+    before: str
+    library: str
+    after: str
+
+
 class Submit(Message):
     """Body of ``submit``: one pod as one script, and what to ask the batch system for."""
 
     namespace: Namespace
     name: PodName
-    script: str
+    script: str | Cut
     cpus: int = Field(1, ge=1)
     memory: int = Field(0, ge=0, description="Bytes; 0: the site's default.")
     gpus: int = Field(0, ge=0)
@@ -238,6 +248,7 @@ class Announce(Message):
     taints: list[str] = Field([], description="key=value:Effect")
     problem: str = Field("", description="Why no job can be taken now, e.g. that the batch system does not answer.")
     digest: str = Field("", description="Of the BuildConfig.")
+    library: str = Field("", description="Digest of the bash library that this site puts into a cut script.")
     leaving: bool = False
 
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bridge.cli.hub import SWITCH_INTERVAL
-from bridge.script import build
+from bridge.pools import natspool
+from bridge.script import build, library, runtimes
 from bridge.script.buildconfig import BuildConfig
 from bridge.threads import Supervisor
 from bridge.wire.client import PoolClient
@@ -135,7 +136,7 @@ def p50(values: list[float]) -> float:
 def _submit(pod: bench_pods.Object, config: BuildConfig) -> Submit:
     job = build.build(pod, config, bench_pods.OBJECTS, bench_pods.NODE)
     metadata = pod["metadata"]
-    return Submit(
+    whole = Submit(
         namespace=metadata["namespace"],
         name=metadata["name"],
         script=job.script,
@@ -144,6 +145,7 @@ def _submit(pod: bench_pods.Object, config: BuildConfig) -> Submit:
         time_limit=job.time_limit,
         grace=job.grace,
     )
+    return natspool.cut(whole, library.digest(runtimes.of(config).library))
 
 
 def _listens(cluster: Cluster, subject: str) -> bool:
