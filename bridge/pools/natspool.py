@@ -43,6 +43,7 @@ _BACKOFF = Backoff(first=1.0, limit=30.0)
 _CONFIG_WAIT = 0.3
 """Seconds that a BuildConfig may come after the announcement that names it."""
 _MOST_PAGES = 1000
+_NEEDLE = 100
 _CUT_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
 """What a submitter of another version says to a script without its library."""
 
@@ -265,10 +266,11 @@ def cut(submit: Submit, digest: str) -> Submit:
     text = library.known(digest)
     if text is None or not isinstance(submit.script, str):
         return submit
-    before, found, after = submit.script.partition(text)
-    if not found:
+    script, at = submit.script, submit.script.find(text[:_NEEDLE])  # to look for all of it takes longer
+    if at < 0 or not script.startswith(text, at):
         return submit
-    return submit.model_copy(update={"script": Cut(before=before, library=digest, after=after)})
+    short = Cut(before=script[:at], library=digest, after=script[at + len(text) :])
+    return submit.model_copy(update={"script": short})
 
 
 def check_pool(subject_pool: str, pool: str) -> None:

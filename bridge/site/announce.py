@@ -21,6 +21,7 @@ from bridge.logs import kv
 from bridge.script import library, runtimes
 from bridge.site.batch.port import Amount, BatchSystem, Capacity
 from bridge.site.config import SiteConfig
+from bridge.site.cpus import all_given
 from bridge.site.folder import Folder
 from bridge.site.submitter import ANNOUNCE, BUILDCONFIG
 from bridge.site.watcher import Watcher
@@ -201,9 +202,10 @@ def runtime_version(config: SiteConfig) -> str:
     if shutil.which(executable) is None:
         return kind
     try:
-        found = subprocess.run(
-            words, capture_output=True, text=True, timeout=RUNTIME_TIMEOUT, stdin=subprocess.DEVNULL, check=False
-        )
+        with all_given():
+            found = subprocess.run(
+                words, capture_output=True, text=True, timeout=RUNTIME_TIMEOUT, stdin=subprocess.DEVNULL, check=False
+            )
     except (OSError, subprocess.TimeoutExpired):
         return kind
     text = (found.stdout or found.stderr).strip().splitlines()

@@ -158,6 +158,9 @@ class SiteConfig(BuildConfig):
         description="Where jobs are kept: private (0700), the same path on every machine that runs jobs.",
     )
     sync: bool = Field(True, description="A job's folder is forced to disk before the batch system gets the job.")
+    one_cpu: bool = Field(
+        True, description="The submitter's own threads keep to one processor, which is faster; jobs may use all."
+    )
     nats: Nats = Nats()
     batch: Batch = Batch()
     slurm: Slurm = Slurm()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -62,6 +63,7 @@ class Folder:
         self.gone = path / "gone"
         self._staging = path / "staging"
         self._locks = path / "locks"
+        self._mark, self._count = secrets.token_hex(4), itertools.count()
         self.sync_jobs = SharedSync(self.jobs)
 
     def prepare(self) -> None:
@@ -150,7 +152,7 @@ class Folder:
     # --- used by JobFolder --------------------------------------------------------------------------------------------
     def staged(self, uid: str) -> str:
         """Name a folder that does not exist yet."""
-        return f"{self._staging}/{uid}.{secrets.token_hex(4)}"
+        return f"{self._staging}/{uid}.{self._mark}{next(self._count)}"
 
 
 class JobFolder:

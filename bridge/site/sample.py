@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from bridge.site.config import SiteConfig, section_of
 
-_FIRST = ("pool", "folder", "sync", "default_flavor", "header", "footer")
+_FIRST = ("pool", "folder", "sync", "one_cpu", "default_flavor", "header", "footer")
 _EXAMPLES = {
     "nats.seed_file": '"/home/me/.config/podbridge/site.seed"',
     "nats.user": '"site"',

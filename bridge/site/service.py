@@ -21,6 +21,7 @@ from bridge.site import config as configuration
 from bridge.site.announce import Announcer, Presence, Publisher
 from bridge.site.batch.port import BatchSystem
 from bridge.site.config import SiteConfig
+from bridge.site.cpus import keep_to_one
 from bridge.site.folder import Folder
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Patience, Watcher
@@ -40,7 +41,7 @@ EAGER_PAUSE = 0.05
 """Seconds between two looks at the batch system, at least."""
 DUTY_PERIOD = 0.5
 """Seconds between two tries to take over."""
-STATIC = ("pool", "folder", "sync", "nats", "batch", "slurm", "htcondor", "local", "logging")
+STATIC = ("pool", "folder", "sync", "one_cpu", "nats", "batch", "slurm", "htcondor", "local", "logging")
 """Keys that are read at start only."""
 
 
@@ -223,6 +224,8 @@ def run(path: Path, pool: str | None) -> int:
     logs.setup(live.config.logging.level, live.config.logging.format)
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL)
+    if live.config.one_cpu:
+        keep_to_one()
     service = Service(live)
     supervisor = service.supervisor
     for number in (signal.SIGTERM, signal.SIGINT):

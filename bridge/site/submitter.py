@@ -65,26 +65,24 @@ class Submitter:
     def submit(self, job: str, body: messages.Submit) -> messages.Submitted:
         """Have a job run, once."""
         where = self._folder.job(job)
-        facts = where.read()
-        if facts is not None and (facts.job_id or facts.started):
-            return messages.Submitted(status=self._status(facts), existed=True)
-        script, meta = _whole(body.script), self._meta(body)
         fresh: Facts | None = None
         with self._folder.locked(job):
-            self._refuse_gone(job)
             existed = where.exists()
             facts = where.read() if existed else None
-            if existed and facts is None:
-                where.remove()
+            if facts is None or not (facts.job_id or facts.started):
+                self._refuse_gone(job)
             if facts is not None:
                 self._find_or_submit(facts)
             else:
+                script, meta = _whole(body.script), self._meta(body)
+                if existed:
+                    where.remove()
                 where.create(script, meta)
                 fresh = self._first_submit(job, meta)
-        facts = self._tell(job, fresh)
-        if facts is None:
+        status = self._tell(job, fresh)
+        if status is None:
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
-        return messages.Submitted(status=self._status(facts), existed=existed)
+        return messages.Submitted(status=status, existed=existed)
 
     def _first_submit(self, job: str, meta: Meta) -> Facts | None:
         """Hand a job whose folder was just made to the batch system; one that is refused leaves nothing behind.
@@ -107,14 +105,16 @@ class Submitter:
             raise
         return None if where.begun() else Facts(job, meta, job_id, found_at=self._folder.since)
 
-    def _tell(self, job: str, fresh: Facts | None = None) -> Facts | None:
-        """Let the submitter on duty know of a change; gives what is known now; ``fresh``: of a new job."""
+    def _tell(self, job: str, fresh: Facts | None = None) -> messages.JobStatus | None:
+        """Let the submitter on duty know of a change; gives how the job is; ``fresh``: what is known of a new one."""
         if not self._watcher.on_duty:
             self._folder.touch(job)
-            return fresh or self._folder.job(job).read()
+            facts = fresh or self._folder.job(job).read()
+            return None if facts is None else self._status(facts)
         entry = self._watcher.register.refresh(job, fresh)
-        self._wake()
-        return None if entry is None else entry.facts
+        if self._batch.eager or self._watcher.register.wanted:
+            self._wake()
+        return None if entry is None else entry.status
 
     def resubmit(self, job: str) -> None:
         """Ask the batch system again where the last submit brought no answer; raises :class:`BatchError`."""
@@ -197,8 +197,7 @@ class Submitter:
                 return messages.Status(status=None)
         with contextlib.suppress(FileNotFoundError):  # it is being forgotten this moment
             self._want_end(where, facts, body)
-        facts = self._tell(job)
-        return messages.Status(status=None if facts is None else self._status(facts))
+        return messages.Status(status=self._tell(job))
 
     def _want_end(self, where: JobFolder, facts: Facts, body: messages.Cancel) -> None:
         now = self._clock.time()

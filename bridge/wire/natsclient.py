@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import nats.errors
@@ -31,6 +31,22 @@ class DirectClient(Client):
         number = self._sid + 1  # that subscribe() gives, before it yields to anybody
         self.routes[number] = deliver
         return number, await self.subscribe(subject, queue=queue)
+
+    async def send(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
+        """Publish messages (subject, data, reply subject), all or none, as one command for the transport.
+
+        Over WebSocket each command is a frame, a TLS record and a system call.
+        """
+        if not self.is_connected:
+            raise nats.errors.ConnectionClosedError
+        parts: list[bytes] = []
+        for subject, data, reply in messages:
+            parts += (f"PUB {subject} {reply} {len(data)}\r\n".encode(), data, b"\r\n")
+        command = b"".join(parts)
+        self._pending.append(command)
+        self._pending_data_size += len(command)
+        if self._flush_queue is not None and self._flush_queue.empty():
+            await self._flush_pending()
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         deliver = self.routes.get(sid)

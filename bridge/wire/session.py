@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import re
 import secrets
 import ssl
 import threading
@@ -38,8 +39,10 @@ PINGS_OUTSTANDING = 2
 MOST_BUFFERED = 64 * 1024 * 1024
 """Bytes that wait for a server that does not take them; more is refused."""
 _CLOSE_TIMEOUT = 2.0
-_TURN = 64
-"""Messages sent before the loop does something else."""
+_TURN = 64 * 1024
+"""Bytes sent, or a little more, before the loop does something else."""
+
+_SUBJECT = re.compile(r"\S+")
 
 Respond = Callable[[bytes], None]
 Handler = Callable[[str, bytes, Respond | None], None]
@@ -214,25 +217,41 @@ class Session:
             await self._drain_outbox()
 
     async def _drain_outbox(self) -> None:
-        sent = 0
         while self._outbox:
-            item = self._outbox.popleft()
-            sent += 1
-            if sent % _TURN == 0:
-                await asyncio.sleep(0)
-            try:
-                if isinstance(item, tuple):
-                    await (self._listen if item[1] else self._unlisten)(item[0])
-                elif item.answer is None or not item.answer.done():  # else nobody waits any more
-                    await self._client.publish(item.subject, item.data, item.reply)
-            except Exception as error:
-                if isinstance(item, _Outgoing) and item.answer is not None:
-                    self._waiting.pop(item.reply, None)
-                    # nats-py's own errors come before it has taken the message
-                    sure = isinstance(error, nats.errors.Error)
-                    _fail(item.answer, (SiteDownError if sure else SiteUnknownOutcomeError)(f"not sent: {error}"))
-                else:
+            change = self._outbox[0]
+            if isinstance(change, tuple):
+                self._outbox.popleft()
+                try:
+                    await (self._listen if change[1] else self._unlisten)(change[0])
+                except Exception as error:
                     log.warning("not sent", extra=kv(error=repr(error)))
+            elif messages := self._next_messages():
+                try:
+                    await self._client.send([(item.subject, item.data, item.reply) for item in messages])
+                except Exception as error:
+                    for item in messages:
+                        self._not_sent(item, error)
+            await asyncio.sleep(0)
+
+    def _next_messages(self) -> list[_Outgoing]:
+        """Take what can be sent at once: up to the next change of what is listened to."""
+        taken: list[_Outgoing] = []
+        size = 0
+        while self._outbox and size < _TURN and isinstance(item := self._outbox[0], _Outgoing):
+            self._outbox.popleft()
+            if item.answer is None or not item.answer.done():  # else nobody waits any more
+                taken.append(item)
+                size += len(item.data)
+        return taken
+
+    def _not_sent(self, item: _Outgoing, error: Exception) -> None:
+        if item.answer is None:
+            log.warning("not sent", extra=kv(error=repr(error)))
+            return
+        self._waiting.pop(item.reply, None)
+        # nats-py's own errors come before it has taken the message
+        sure = isinstance(error, nats.errors.Error)
+        _fail(item.answer, (SiteDownError if sure else SiteUnknownOutcomeError)(f"not sent: {error}"))
 
     def _answered(self, subject: str, data: bytes, reply: str, nobody: bool) -> None:
         answer = self._waiting.pop(subject, None)
@@ -259,12 +278,12 @@ class Session:
 
     def send(self, subject: str, data: bytes) -> None:
         """Publish; raises when it surely will not be sent."""
-        self._check(len(data))
+        self._check(subject, len(data))
         self._put(_Outgoing(subject, data))
 
     def request(self, subject: str, data: bytes, timeout: float) -> bytes:
         """Publish and wait for the answer."""
-        self._check(len(data))
+        self._check(subject, len(data))
         with self._lock:
             if not self._inbox_asked:  # only who asks listens: a site need not be allowed to
                 self._inbox_asked = True
@@ -281,7 +300,9 @@ class Session:
                 raise SiteUnknownOutcomeError(f"no answer within {timeout:g} s") from None
             return answer.result()
 
-    def _check(self, size: int) -> None:
+    def _check(self, subject: str, size: int) -> None:
+        if not _SUBJECT.fullmatch(subject):  # white space would make it a command of its own
+            raise ValueError(f"{subject!r} is no subject")
         if size > self.max_payload:
             raise SiteTooLargeError(
                 f"a message of {size} bytes; the NATS server takes {self.max_payload}",

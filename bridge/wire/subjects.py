@@ -8,7 +8,7 @@ from bridge.errors import ConfigError
 from bridge.wire.messages import POOL_PATTERN
 
 ANY = "*"
-_SAFE = re.compile(rb"[0-9A-Za-z_-]")
+_UNSAFE = re.compile(rb"[^0-9A-Za-z_-]")
 _PREFIX = re.compile(r"[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*")
 _LONGEST = 1000
 """Characters of a token; the server takes protocol lines of 4096."""
@@ -17,7 +17,7 @@ _LONGEST = 1000
 def encode(text: str) -> str:
     """Write any text as one token: letters, digits, ``-`` and ``_`` as they are, other bytes (UTF-8) as ``=XX``."""
     raw = text.encode("utf-8", "surrogatepass")
-    token = "".join(chr(byte) if _SAFE.match(bytes((byte,))) else f"={byte:02X}" for byte in raw)
+    token = _UNSAFE.sub(lambda found: b"=%02X" % ord(found[0]), raw).decode("ascii")
     return token[:_LONGEST] or "="
 
 

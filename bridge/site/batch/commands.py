@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.errors import BatchError
+from bridge.site.cpus import all_given
 
 LONGEST_WORDS = 1000
 
@@ -53,15 +54,16 @@ class Commands:
         """Run one; raises :class:`SilentError` after the time-out, :class:`BatchError` if it can't be run."""
         program = self._find(words[0])
         try:
-            process = subprocess.Popen(
-                [program, *words[1:]],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**self._environment, **(extra or {})},
-                cwd=cwd or "/",
-                start_new_session=True,
-            )
+            with all_given():
+                process = subprocess.Popen(
+                    [program, *words[1:]],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={**self._environment, **(extra or {})},
+                    cwd=cwd or "/",
+                    start_new_session=True,
+                )
         except FileNotFoundError as error:
             raise AbsentError(f"{program} is not there", retryable=True) from error
         except OSError as error:

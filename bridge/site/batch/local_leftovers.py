@@ -16,6 +16,7 @@ from bridge.clock import Clock
 from bridge.logs import kv
 from bridge.site.batch.port import job_environment
 from bridge.site.config import Local
+from bridge.site.cpus import all_given
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +52,14 @@ class Leftovers:
         return True
 
     def _begin(self, folder: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            ["bash", f"{folder}/job.sh", "leftovers"],
-            cwd=folder,
-            env=job_environment(self._config.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            umask=0o077,
-        )
+        with all_given():
+            return subprocess.Popen(
+                ["bash", f"{folder}/job.sh", "leftovers"],
+                cwd=folder,
+                env=job_environment(self._config.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                umask=0o077,
+            )

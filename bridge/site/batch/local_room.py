@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bridge.errors import BatchError
+from bridge.site import cpus
 from bridge.site.batch.local_records import Record
 from bridge.site.config import Local
 from bridge.workload import quantity
@@ -41,7 +42,7 @@ def measure(config: Local) -> Room:
     """Give what the configuration says, else what the machine has."""
     memory = config.memory and int(quantity.parse(config.memory))
     gpus = _machine_gpus() if config.gpus is None else config.gpus
-    return Room(config.cpus or len(os.sched_getaffinity(0)), memory or _machine_memory(), list(range(gpus)))
+    return Room(config.cpus or cpus.count(), memory or _machine_memory(), list(range(gpus)))
 
 
 def _machine_memory() -> int:

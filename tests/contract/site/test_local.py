@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,16 @@ def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
     assert "running" in phases
     assert phases[-1] == "ended"
     assert [event.sequence for _, event in site.events] == list(range(1, len(site.events) + 1))
+
+
+def test_a_job_may_use_all_processors_though_its_submitter_keeps_to_one(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("grep Cpus_allowed_list /proc/self/status"))
+    site.wait(job, "ended")
+    allowed = [line for line in Path("/proc/self/status").read_text().splitlines() if "Cpus_allowed_list" in line]
+    assert site.log(job).decode().splitlines() == allowed
+    if len(os.sched_getaffinity(0)) > 1:
+        assert len(os.sched_getaffinity(site.processes[0].pid)) == 1
 
 
 def test_a_submit_twice_runs_once(site: Any) -> None:

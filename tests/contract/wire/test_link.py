@@ -44,6 +44,16 @@ def answered(link: Link, subject: str, data: bytes) -> bool:
         return False
 
 
+@pytest.mark.parametrize("subject", ["", "two words", "test.a\r\nPUB test.b 0\r\n", "tab\t"])
+def test_what_is_no_subject_is_not_sent(server: NatsServer, world: World, subject: str) -> None:
+    hub = world.link(server.url)
+    eventually(lambda: hub.connected)
+    with pytest.raises(ValueError, match="is no subject"):
+        hub.publish(subject, b"")
+    with pytest.raises(ValueError, match="is no subject"):
+        hub.request(subject, b"", 1)
+
+
 def test_nobody_listens_is_told_at_once(server: NatsServer, world: World) -> None:
     hub = world.link(server.url)
     begun = time.monotonic()

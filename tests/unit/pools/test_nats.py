@@ -7,10 +7,14 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+import pytest
+
 from bridge.clock import FakeClock
+from bridge.errors import SiteRefusedError
 from bridge.pools.nats import PERIOD, NatsPools
-from bridge.wire.envelope import pack
-from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Reply, Submit
+from bridge.script import library
+from bridge.wire.envelope import pack, parse
+from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Problem, Reply, Request, Submit
 from bridge.wire.subjects import Subjects
 from tests.unit.wire.fake_link import FakeLink
 
@@ -22,10 +26,11 @@ def job(uid: str, phase: str = "queued") -> JobStatus:
     return JobStatus(job=uid, namespace="n", name="p", phase=phase)
 
 
-def announce(sequence: int = 0, submitter: str = "s", pool: str = "alpha", digest: str = "d") -> bytes:
-    return pack(
-        Announce(pool=pool, submitter=submitter, sequence=sequence, time=0, period=5, version="1", digest=digest)
-    )
+def announce(
+    sequence: int = 0, submitter: str = "s", pool: str = "alpha", digest: str = "d", library: str = ""
+) -> bytes:
+    about = {"pool": pool, "submitter": submitter, "sequence": sequence, "digest": digest, "library": library}
+    return pack(Announce.model_validate({"time": 0, "period": 5, "version": "1", **about}))
 
 
 def event(sequence: int, status: JobStatus, pool: str = "alpha") -> bytes:
@@ -42,12 +47,14 @@ class Hub:
         self.pools.subscribe(lambda pool, uid: self.told.append((pool, uid)))
         self.answers: dict[str, Any] = {}
         self.asked: list[str] = []
+        self.bodies: list[Any] = []
         for kind, pattern in SUBJECTS.requests().items():
-            self.link.subscribe(pattern, lambda _s, _d, respond, kind=kind: self._answer(kind, respond))
+            self.link.subscribe(pattern, lambda _s, data, respond, kind=kind: self._answer(kind, data, respond))
         self.answers["snapshot"] = [{"submitter": "s", "sequence": 0, "jobs": []}]
 
-    def _answer(self, kind: str, respond: Any) -> None:
+    def _answer(self, kind: str, data: bytes, respond: Any) -> None:
         self.asked.append(kind)
+        self.bodies.append(parse(Request, data).body)
         answer = self.answers.get(kind)
         if isinstance(answer, list):
             answer = answer.pop(0) if len(answer) > 1 else answer[0]
@@ -318,3 +325,55 @@ def test_ten_thousand_jobs_and_an_event_costs_little() -> None:
     each = (time.perf_counter() - begun) / 1000
     print(f"{each * 1e6:.0f} us an event")
     assert each < 0.002
+
+
+# --- the library stays here -------------------------------------------------------------------------------------------
+LIBRARY = library.text("apptainer")
+WHOLE = SUBMIT.model_copy(update={"script": f"#!/bin/bash\nbefore\n{LIBRARY}after\n"})
+TAKEN = {"status": asdict(job("a")), "existed": False}
+
+
+def announced(digest: str) -> Hub:
+    hub = Hub()
+    hub.link.publish(SUBJECTS.announce, announce(library=digest))
+    hub.answers["submit"] = TAKEN
+    return hub
+
+
+def test_a_site_that_has_the_library_is_not_sent_it() -> None:
+    hub = announced(library.digest("apptainer"))
+    assert hub.pool.submit("a", WHOLE).job == "a"
+    cut = {"before": "#!/bin/bash\nbefore\n", "library": library.digest("apptainer"), "after": "after\n"}
+    assert [body["script"] for body in hub.bodies] == [cut]
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 64, library.digest("podman")])
+def test_a_site_that_lacks_this_library_is_sent_all(digest: str) -> None:
+    hub = announced(digest)
+    hub.pool.submit("a", WHOLE)
+    assert [body["script"] for body in hub.bodies] == [WHOLE.script]
+
+
+def test_a_script_with_a_part_of_the_library_only_is_sent_as_it_is() -> None:
+    hub = announced(library.digest("apptainer"))
+    almost = SUBMIT.model_copy(update={"script": LIBRARY[:-1]})
+    hub.pool.submit("a", almost)
+    assert [body["script"] for body in hub.bodies] == [almost.script]
+
+
+@pytest.mark.parametrize("reason", ["UnknownLibrary", "GarbledMessage"])
+def test_a_submitter_of_another_version_is_sent_all_at_once(reason: str) -> None:
+    hub = announced(library.digest("apptainer"))
+    refusal = Reply(error=Problem(reason=reason, message="no"))
+    hub.answers["submit"] = lambda: Reply(body=TAKEN) if len(hub.bodies) > 1 else refusal
+    assert hub.pool.submit("a", WHOLE).job == "a"
+    assert [type(body["script"]) for body in hub.bodies] == [dict, str]
+    assert hub.bodies[1]["script"] == WHOLE.script
+
+
+def test_another_refusal_is_told_and_nothing_is_sent_again() -> None:
+    hub = announced(library.digest("apptainer"))
+    hub.answers["submit"] = Reply(error=Problem(reason="UnknownFlavor", message="no"))
+    with pytest.raises(SiteRefusedError, match="no"):
+        hub.pool.submit("a", WHOLE)
+    assert len(hub.bodies) == 1

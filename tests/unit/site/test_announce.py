@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SiteDownError
+from bridge.script import library
 from bridge.site.announce import Announcer, Presence, runtime_version
 from bridge.site.config import parse
 
@@ -89,6 +90,11 @@ def test_the_buildconfig_is_told_once_and_again_after_a_break(world: Any) -> Non
     assert heard.configs[-1].config["header"] == "x"
     described = world.submitter.describe()
     assert (described.announce.digest, described.buildconfig.digest) == (heard.configs[-1].digest,) * 2
+
+
+def test_the_library_of_the_sites_runtime_is_announced(world: Any) -> None:
+    world.config = parse('pool = "p"\n[runtime]\nkind = "singularity"')
+    assert announcer(world, Heard()).make().library == library.digest("apptainer")
 
 
 def test_who_is_alone_knows_it(world: Any) -> None:

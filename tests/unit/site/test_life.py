@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
+from bridge.script import library
+from bridge.site import submitter
 from bridge.site.folder import JobFolder
-from bridge.wire.messages import Cancel, Snapshot
+from bridge.wire.messages import Cancel, Cut, Snapshot, Submit
 from tests.unit.site.conftest import UID
 
 
@@ -34,6 +36,38 @@ def test_a_job_from_submit_to_forget(world: Any) -> None:
     assert world.batch.cancelled == []
     numbers = [number for number, _ in world.events]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_the_library_is_put_into_a_script_that_comes_without_it(world: Any) -> None:
+    digest = library.digest("podman")
+    cut = Cut(before="#!/bin/bash\nfirst\n", library=digest, after="last\n")
+    world.submitter.submit(UID, Submit(namespace="ns", name="pod", script=cut))
+    lines = (world.folder.job(UID).path / "job.sh").read_text().split("\n", 2)
+    assert f"{lines[0]}\n{lines[2]}" == f"#!/bin/bash\nfirst\n{library.text('podman')}last\n"
+
+
+def test_a_library_that_is_not_here_is_refused_and_nothing_stays(world: Any) -> None:
+    cut = Cut(before="", library="0" * 64, after="")
+    with pytest.raises(SiteRefusedError, match="000000") as refused:
+        world.submitter.submit(UID, Submit(namespace="ns", name="pod", script=cut))
+    assert (refused.value.reason, refused.value.retryable) == ("UnknownLibrary", True)
+    assert (world.status(), world.batch.submits, list(world.folder.jobs.iterdir())) == (None, [], [])
+
+
+def test_the_size_of_a_script_counts_with_its_library(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submitter, "LARGEST_SCRIPT", len(library.text("none")))
+    cut = Cut(before="#", library=library.digest("none"), after="")
+    with pytest.raises(SiteRefusedError, match="larger"):
+        world.submitter.submit(UID, Submit(namespace="ns", name="pod", script=cut))
+
+
+def test_a_job_that_runs_is_told_of_whatever_is_sent_for_it(world: Any) -> None:
+    """A hub may ask again after the site's configuration, or its version, has changed."""
+    world.submit()
+    gone = Cut(before="", library="0" * 64, after="")
+    told = world.submitter.submit(UID, Submit(namespace="ns", name="pod", script=gone, flavor="no-more"))
+    assert told.existed
+    assert len(world.batch.submits) == 1
 
 
 def test_submit_is_idempotent(world: Any) -> None:
