@@ -270,7 +270,7 @@ def test_shared_between_containers_and_gone_at_the_end(site):
         "volumes": [{"name": "disk", "emptyDir": {}}],
         "containers": [
             site.shell("echo hello >/disk/x", name="writer", **mount),
-            site.shell("until [ -e /disk/x ]; do sleep 0.1; done; cat /disk/x", **mount),
+            site.shell("until [ -s /disk/x ]; do sleep 0.1; done; cat /disk/x", **mount),
         ],
     }
     job = site.run(spec)

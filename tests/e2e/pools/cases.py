@@ -472,7 +472,7 @@ ORDER = [
         "post-start",
         pod(
             sh(
-                "until [ -e /d/x ]; do sleep 0.1; done; cat /d/x",
+                "until [ -s /d/x ]; do sleep 0.1; done; cat /d/x",
                 volumeMounts=[mount("d", "/d")],
                 lifecycle={"postStart": {"exec": {"command": ["sh", "-c", "echo hooked >/d/x"]}}},
             ),
