@@ -124,6 +124,7 @@ class Announcer:
         total, free = _told(capacity.total, config), _told(capacity.free, config, free=True)
         total["pods"] = str(config.resources.pods)
         free["pods"] = str(max(0, config.resources.pods - living))
+        built = config.buildconfig()
         batch, runtime = self._versions or (config.batch.kind, config.runtime.kind)
         return Announce(
             pool=config.pool,
@@ -140,8 +141,8 @@ class Announcer:
             labels=dict(config.node.labels),
             taints=list(config.node.taints),
             problem="the submitter has stopped" if leaving else self._watcher.problem or self._problem,
-            digest=config.buildconfig().digest,
-            library=library.digest(runtimes.of(config.buildconfig()).library),
+            digest=built.digest,
+            library=library.digest(runtimes.of(built).library),
             leaving=leaving,
         )
 

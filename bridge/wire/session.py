@@ -41,7 +41,6 @@ MOST_BUFFERED = 64 * 1024 * 1024
 _CLOSE_TIMEOUT = 2.0
 _TURN = 64 * 1024
 """Bytes sent, or a little more, before the loop does something else."""
-
 _SUBJECT = re.compile(r"\S+")
 
 Respond = Callable[[bytes], None]

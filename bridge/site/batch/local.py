@@ -26,7 +26,6 @@ from bridge.site.batch.local_leftovers import Leftovers
 from bridge.site.batch.local_records import Claim, Record, Records
 from bridge.site.batch.port import Amount, BatchJob, Capacity, JobRequest, job_environment
 from bridge.site.config import Local
-from bridge.site.cpus import all_given
 
 log = logging.getLogger(__name__)
 
@@ -175,17 +174,7 @@ class LocalBatch:
         if self._config.nice:
             words = ["nice", "-n", str(self._config.nice), *words]
         try:
-            with all_given():
-                self._children[job.uid] = subprocess.Popen(
-                    words,
-                    cwd=job.folder,
-                    env=variables,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                    umask=0o077,
-                )
+            self._children[job.uid] = processes.start(words, job.folder, variables)
         except OSError as error:
             self._end(job, "BatchSystemRefused", f"the job can't be started: {error.strerror}")
 

@@ -14,9 +14,9 @@ import subprocess
 
 from bridge.clock import Clock
 from bridge.logs import kv
+from bridge.site.batch import processes
 from bridge.site.batch.port import job_environment
 from bridge.site.config import Local
-from bridge.site.cpus import all_given
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +52,5 @@ class Leftovers:
         return True
 
     def _begin(self, folder: str) -> subprocess.Popen[bytes]:
-        with all_given():
-            return subprocess.Popen(
-                ["bash", f"{folder}/job.sh", "leftovers"],
-                cwd=folder,
-                env=job_environment(self._config.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                umask=0o077,
-            )
+        environment = job_environment(self._config.environment)
+        return processes.start(["bash", f"{folder}/job.sh", "leftovers"], folder, environment)

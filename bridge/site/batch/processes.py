@@ -1,10 +1,13 @@
-"""Processes of this machine, read from ``/proc``."""
+"""Processes of this machine: those that jobs are, and all of them, read from ``/proc``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+from bridge.site.cpus import all_given
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -19,6 +22,21 @@ class Process:
     started: int
     rss: int
     zombie: bool
+
+
+def start(words: Sequence[str], folder: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a command in a job's folder, in a session of its own, that says nothing and is told nothing."""
+    with all_given():
+        return subprocess.Popen(
+            words,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            umask=0o077,
+        )
 
 
 def read(pid: int) -> Process | None:

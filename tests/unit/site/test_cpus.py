@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import pytest
 
 from bridge.site import cpus
 
+T = TypeVar("T")
 ALL = os.sched_getaffinity(0)
 WHERE = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
 
@@ -23,21 +25,10 @@ def _apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert os.sched_getaffinity(0) == ALL
 
 
-def apart(work: Callable[[], None]) -> None:
+def apart(work: Callable[[], T]) -> T:
     """Work on a thread of its own: where a thread may run is its own affair."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 def started() -> str:
@@ -50,7 +41,7 @@ def test_threads_keep_to_one_and_what_they_start_has_all() -> None:
         one = os.sched_getaffinity(0)
         assert len(one) == 1
         assert one < ALL or len(ALL) == 1
-        apart(lambda: _same(os.sched_getaffinity(0), one))
+        assert apart(lambda: os.sched_getaffinity(0)) == one
         with cpus.all_given():
             assert started() == str(sorted(ALL))
         assert os.sched_getaffinity(0) == one
@@ -84,7 +75,3 @@ def test_where_it_is_not_allowed_all_goes_on(monkeypatch: pytest.MonkeyPatch) ->
     with cpus.all_given():
         assert os.sched_getaffinity(0) == ALL
     assert cpus.count() == len(ALL)
-
-
-def _same(found: set[int], wanted: set[int]) -> None:
-    assert found == wanted
