@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import stat
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def write(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = F
     write_new(aside, content, mode=mode, sync=sync)
     os.replace(aside, path)
     if sync:
-        sync_folder(folder)
+        force(folder)
 
 
 def write_new(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
@@ -64,45 +63,13 @@ def write_new(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool
         os.close(descriptor)
 
 
-def sync_folder(path: str | Path) -> None:
-    """Force the names in a folder to disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def force(path: str | Path) -> None:
+    """Force a file to disk, or the names in a folder."""
+    descriptor = os.open(path, _FOR_READING)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-class SharedSync:
-    """Forces the names in a folder to disk; those who ask while that is being done share the next round."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._turn = threading.Condition()
-        self._begun = self._done = 0
-        self._busy = False
-
-    def __call__(self) -> None:
-        """Return when all names made before the call are on disk; raises :class:`OSError`."""
-        with self._turn:
-            wanted = self._begun + 1
-            while self._busy and self._done < wanted:
-                self._turn.wait()
-            if self._done >= wanted:
-                return
-            self._busy = True
-            self._begun += 1
-            mine = self._begun
-        try:
-            sync_folder(self._path)
-        except BaseException:
-            mine = 0
-            raise
-        finally:
-            with self._turn:
-                self._busy = False
-                self._done = max(self._done, mine)
-                self._turn.notify_all()
 
 
 def remove_tree(path: str | Path) -> None:

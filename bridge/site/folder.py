@@ -1,10 +1,10 @@
 """The site's folder and one job's folder: all that is kept at the site, besides what the batch system keeps.
 
-``jobs/<uid>/`` appears complete or not at all (it is renamed into place), and goes in the same way. Files that are
-replaced are written aside first. So whatever moment the process or the machine stops at, what is found is whole.
-Beside the files of the job (``job.sh``, ``state/``, ``logs/``, ...) the submitter keeps in it:
+``jobs/<uid>/`` begins with ``job.sh``, which says itself whether all of it is there, and goes all at once. Files that
+are replaced are written aside first. So whatever moment the process or the machine stops at, what is found is whole, or
+is known not to be. Beside the files of the job (``job.sh``, ``state/``, ``logs/``, ...) the submitter keeps in it:
 
-the second line of ``job.sh``: what was asked for, a comment, so that one file is forced to disk and not two
+the second line of ``job.sh``: a checksum and what was asked for, a comment, so that one file is forced to disk, once
 ``job.json``     the same once the batch system had to be asked again, and when it was
 ``job.id``       the batch system's id; not forced to disk, since the job is found by its name
 ``batch.json``   the last thing that the batch system said of it
@@ -31,7 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 from bridge.errors import ConfigError
 from bridge.site.batch.port import BatchJob
 from bridge.site.facts import Cancellation, Facts, Heard, Meta
-from bridge.site.files import SharedSync, read_some, remove_tree, write, write_new
+from bridge.site.files import force, read_some, remove_tree, write, write_new
 from bridge.wire.messages import UID_PATTERN
 
 T = TypeVar("T")
@@ -41,9 +41,11 @@ _LOCKS = 64
 LARGEST_STATE = 64 * 1024
 """Bytes of a state file that are read: a container may have written there."""
 LARGEST_MESSAGE = 4096
+LARGEST_FILE = 64 * 2**20
 USUAL_REQUEST = 2048
 """Bytes at the head of ``job.sh`` that hold all of the request, nearly always."""
 _REQUEST = b"# podbridge: "
+_REQUEST_AT = len(_REQUEST) + len("00000000 ")
 GONE_KEPT = 86400.0
 STAGING_KEPT = 3600.0
 
@@ -64,7 +66,6 @@ class Folder:
         self._staging = path / "staging"
         self._locks = path / "locks"
         self._mark, self._count = secrets.token_hex(4), itertools.count()
-        self.sync_jobs = SharedSync(self.jobs)
 
     def prepare(self) -> None:
         """Make what is missing; raises :class:`ConfigError` when others could read or write the folder."""
@@ -130,7 +131,7 @@ class Folder:
         return os.path.exists(f"{self.gone}/{uid}")
 
     def sweep(self, now: float) -> None:
-        """Drop old markers, and what a killed process left half made."""
+        """Drop old markers, and what a killed process left half removed."""
         for name in os.listdir(self.gone):
             with contextlib.suppress(OSError):
                 if (self.gone / name).stat().st_mtime < now - GONE_KEPT:
@@ -176,21 +177,18 @@ class JobFolder:
         """Whether its script has begun."""
         return os.path.isdir(f"{self._at}/started")
 
-    def create(self, script: str, meta: Meta) -> bool:
-        """Make the folder, all of it at once; ``False``: it was there. The script makes its own folders in it."""
-        site, staged = self.site, self.site.staged(self.uid)
-        os.mkdir(staged, 0o700)
-        write_new(f"{staged}/job.sh", _with_request(script, meta), sync=site.sync)  # its name goes with it
+    def create(self, script: str, meta: Meta) -> None:
+        """Make the folder, under the job's lock; the script makes its own folders in it.
+
+        A file that is forced to disk takes what was made before it along, its folder and all names: the journals of
+        ext4, XFS and Btrfs are written in their order, and servers of NFS keep names at once.
+        """
+        os.mkdir(self._at, 0o700)
         try:
-            os.rename(staged, self._at)
+            write_new(f"{self._at}/job.sh", _with_request(script, meta), sync=self.site.sync)
         except OSError:
-            if not self.exists():
-                raise
-            remove_tree(staged)
-            return False
-        if site.sync:
-            site.sync_jobs()
-        return True
+            self.remove()
+            raise
 
     def remove(self) -> None:
         """Take the folder away, in one step."""
@@ -233,19 +231,24 @@ class JobFolder:
             write(path, f"{grace:g} {reason}\n".encode())
 
     def read(self) -> Facts | None:
-        """Read all that the folder says; ``None``: there is no such job."""
+        """Read all that the folder says; ``None``: there is no such job.
+
+        A job is told of only when it is whole and on disk, which who made it may not have come to.
+        """
         meta = self.meta()
         if meta is None:
             return None
+        job_id, started = _line(f"{self._at}/job.id"), self.begun()
+        if not (job_id or started or self._secured()):
+            return None
         heard = _checked(_HEARD, f"{self._at}/batch.json")
-        started = self.begun()
         pod = _json(f"{self._at}/state/pod.json") if started else None
         containers = tuple(self._containers()) if started else ()
         ended = [name for name, state in containers if state.get("state") == "terminated"]
         return Facts(
             uid=self.uid,
             meta=meta,
-            job_id=_line(f"{self._at}/job.id"),
+            job_id=job_id,
             started=started,
             started_job=_word(f"{self._at}/started/job") if started else "",
             pod=pod,
@@ -260,6 +263,14 @@ class JobFolder:
     def meta(self) -> Meta | None:
         """Read what was asked for; ``None``: there is no such job."""
         return _checked(_META, f"{self._at}/job.json") or _request(f"{self._at}/job.sh")
+
+    def _secured(self) -> bool:
+        path = f"{self._at}/job.sh"
+        if not _is_whole(read_some(path, LARGEST_FILE) or b""):
+            return False
+        if self.site.sync:
+            force(path)
+        return True
 
     def _containers(self) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
@@ -285,7 +296,18 @@ def _with_request(script: str, meta: Meta) -> bytes:
     first, newline, rest = content.partition(b"\n")
     if not first.startswith(b"#!") or not newline:
         first, rest = b"#!/bin/bash", content
-    return b"\n".join((first, _REQUEST + _META.dump_json(meta), rest))
+    request = _META.dump_json(meta)
+    return b"\n".join((first, _REQUEST + _checksum(request, rest) + request, rest))
+
+
+def _checksum(request: bytes, rest: bytes) -> bytes:
+    return b"%08x " % zlib.crc32(rest, zlib.crc32(request))
+
+
+def _is_whole(content: bytes) -> bool:
+    _, line, rest = [*content.split(b"\n", 2), b"", b""][:3]
+    checksum, request = line[len(_REQUEST) : _REQUEST_AT], line[_REQUEST_AT:]
+    return line.startswith(_REQUEST) and checksum == _checksum(request, rest)
 
 
 def _request(path: str) -> Meta | None:
@@ -294,7 +316,7 @@ def _request(path: str) -> Meta | None:
         content = read_some(path, most) or b""
         lines = content.split(b"\n", 2)
         if len(lines) == 3 and lines[1].startswith(_REQUEST):
-            return _parsed(_META, lines[1][len(_REQUEST) :])
+            return _parsed(_META, lines[1][_REQUEST_AT:])
         if len(content) < most:  # that was all of it
             break
     return None

@@ -102,9 +102,7 @@ class Watcher:
                 self._duty = None
 
     def _begin(self) -> None:
-        for uid in self.register.load():  # the machine lost power while sync was off
-            log.warning("folder without a job removed", extra=kv(job=uid))
-            self._folder.job(uid).remove()
+        self._drop_unfinished(self.register.load())
         self._note()
         log.info("on duty", extra=kv(submitter=self.name, jobs=len(self.register.entries)))
 
@@ -114,6 +112,15 @@ class Watcher:
             if self._noted != self.register.sequence:
                 self._folder.note(SEQUENCE, {"submitter": self.name, "sequence": self.register.sequence})
                 self._noted = self.register.sequence
+
+    def _drop_unfinished(self, uids: Iterable[str]) -> None:
+        """Remove what a submitter left that was killed, or whose machine lost power, while it made a job's folder."""
+        for uid in uids:
+            with self._folder.locked(uid):  # else it is being made
+                job = self._folder.job(uid)
+                if job.exists() and job.read() is None:
+                    job.remove()
+                    log.warning("a job's folder that was never finished is removed", extra=kv(job=uid))
 
     # --- looking at folders -------------------------------------------------------------------------------------------
     def look_at_changes(self) -> int:
@@ -144,6 +151,7 @@ class Watcher:
         self._reread()
         self.tend()
         if asked_at - self._swept_at >= SWEEP_PERIOD:
+            self._drop_unfinished(uid for uid in self._folder.uids() if uid not in self.register.entries)
             self._folder.sweep(asked_at)
             self._swept_at = asked_at
 

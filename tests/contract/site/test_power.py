@@ -153,8 +153,29 @@ def test_no_job_is_half_there_after_a_power_cut(image: Path, tmp_path: Path, goi
     with mounted(crashed, tmp_path / "after") as place:
         folder = Folder(place / "site")
         for uid in folder.uids():
-            assert script_of(folder, uid) == SCRIPT + uid
-            assert folder.job(uid).meta() == META
+            facts = folder.job(uid).read()
+            if facts is not None:  # else it is no job, and will be removed
+                assert script_of(folder, uid) == SCRIPT + uid
+                assert facts.meta == META
+
+
+def test_a_job_that_is_told_of_survives_even_if_its_maker_did_not(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before its forced write was done; then another submitter tells of the job."""
+    with mounted(image, tmp_path / "before") as place:
+        folder = Folder(place / "site")
+        folder.prepare()
+        subprocess.run(["sync", "-f", place], check=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", lambda _: None)
+            folder.job("job").create(SCRIPT, META)
+        subprocess.run(["cp", image, tmp_path / "untold.img"], check=True)
+        assert Folder(place / "site").job("job").read() is not None
+        subprocess.run(["cp", image, tmp_path / "told.img"], check=True)
+    for name in ("untold", "told"):
+        with mounted(tmp_path / f"{name}.img", tmp_path / "after") as place:
+            assert (Folder(place / "site").job("job").read() is not None) == (name == "told")
 
 
 def test_without_forcing_to_disk_jobs_are_lost(image: Path, tmp_path: Path, going: threading.Event) -> None:
