@@ -98,12 +98,12 @@ class Folder:
         return JobFolder(self, uid)
 
     @contextlib.contextmanager
-    def locked(self, uid: str) -> Iterator[None]:
-        """Hold a job's lock: against other threads and other submitters."""
+    def locked(self, uid: str, *, wait: bool = True) -> Iterator[None]:
+        """Hold a job's lock, against other threads and other submitters; ``BlockingIOError``: not to be had now."""
         path = f"{self._locks}/{zlib.crc32(uid.encode()) % _LOCKS:02d}"
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             yield
         finally:
             os.close(lock)

@@ -116,7 +116,7 @@ class Watcher:
     def _drop_unfinished(self, uids: Iterable[str]) -> None:
         """Remove what a submitter left that was killed, or whose machine lost power, while it made a job's folder."""
         for uid in uids:
-            with self._folder.locked(uid):  # else it is being made
+            with contextlib.suppress(BlockingIOError), self._folder.locked(uid, wait=False):  # else it is being made
                 job = self._folder.job(uid)
                 if job.exists() and job.read() is None:
                     job.remove()

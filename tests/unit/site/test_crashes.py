@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import threading
 from typing import Any
 
 import pytest
 
 from bridge.errors import BridgeError
-from bridge.wire.messages import Cancel, Submit
+from bridge.wire.messages import Cancel
 from tests.unit.site.conftest import UID
 
 STEPS = ("mkdir", "open", "rename", "replace", "fsync", "unlink")
@@ -153,17 +153,27 @@ def test_what_a_killed_submit_left_is_removed(world: Any, monkeypatch: Any, poin
 
 
 def test_a_folder_that_is_being_made_is_left_alone(world: Any) -> None:
-    meta = world.submitter._meta(Submit(namespace="ns", name="pod", script="true\n"))
     job = world.folder.job(UID)
     with world.folder.locked(UID):
         job.path.mkdir()
-        looking = threading.Thread(target=world.look, args=(4000,))
-        looking.start()
-        looking.join(0.2)
-        job.path.rmdir()
-        job.create("true\n", meta)
-    looking.join()
-    assert world.status() is not None
+        world.look(4000)
+        assert job.exists()
+    world.look(4000)
+    assert not job.exists()
+
+
+def test_what_can_not_be_written_leaves_nothing(world: Any, monkeypatch: Any) -> None:
+    def full(_descriptor: int, _content: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(OSError, match="no space left"):
+            world.submit()
+    assert not world.folder.job(UID).exists()
+    assert world.batch.submits == []
+    world.submit()
+    assert len(world.batch.table) == 1
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, -1])
