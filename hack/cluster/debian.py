@@ -41,6 +41,8 @@ MACHINE = {
     "bindfs": "bindfs",
     "fusermount3": "fuse3",
     "curl": "curl",
+    "mkfs.xfs": "xfsprogs",
+    "mkfs.btrfs": "btrfs-progs",
 }
 """Programs of this machine that tests and sites use -> their packages."""
 

@@ -27,22 +27,29 @@ SCRIPT = "#!/bin/bash\n" + "echo a line of a script\n" * 1000
 META = Meta("ns", "pod", 1, 2**20, 0, "", None, (), "", 30.0, 1.0, 1.0)
 
 
+FILE_SYSTEMS = {"ext4": (64, "loop,commit=300"), "xfs": (300, "loop"), "btrfs": (1024, "loop,commit=300")}
+"""The size of an image in MiB, and how it is mounted: nothing goes to disk unasked for minutes (XFS: 30 s)."""
+
+
 @contextmanager
 def mounted(image: Path, place: Path) -> Iterator[Path]:
     place.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-o", "loop,commit=300", image, place], check=True)  # nothing goes to disk unasked
+    subprocess.run(["mount", "-o", FILE_SYSTEMS[image.suffix[1:]][1], image, place], check=True)
     try:
         yield place
     finally:
         subprocess.run(["umount", place], check=True)
 
 
-@pytest.fixture
-def image(tmp_path: Path) -> Path:
-    path = tmp_path / "disk.img"
+@pytest.fixture(params=FILE_SYSTEMS)
+def image(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    kind: str = request.param
+    if f"\t{kind}\n" not in Path("/proc/filesystems").read_text():
+        pytest.skip(f"this kernel has no {kind}")
+    path = tmp_path / f"disk.{kind}"
     with path.open("wb") as file:
-        file.truncate(64 * 2**20)
-    subprocess.run(["mkfs.ext4", "-q", path], check=True)
+        file.truncate(FILE_SYSTEMS[kind][0] * 2**20)
+    subprocess.run([f"mkfs.{kind}", "-q", path], check=True)
     return path
 
 
@@ -94,12 +101,12 @@ def crash_while_jobs_come_in(
             enough.wait(0.01)
         going.clear()
         known = list(there), list(cancelled)
-        subprocess.run(["cp", image, tmp_path / "crashed.img"], check=True)
+        subprocess.run(["cp", image, tmp_path / f"crashed{image.suffix}"], check=True)
         enough.set()
         going.set()
         for thread in threads:
             thread.join(30)
-    return *known, tmp_path / "crashed.img"
+    return *known, tmp_path / f"crashed{image.suffix}"
 
 
 def script_of(folder: Folder, uid: str) -> str:
@@ -139,9 +146,9 @@ def test_the_very_last_step_survives_too(image: Path, tmp_path: Path) -> None:
                 job.write_cancel(Cancellation(1.0, 30.0))
             else:
                 job.write_meta(replace(META, attempts=2))
-            subprocess.run(["cp", image, tmp_path / f"{step}.img"], check=True)
+            subprocess.run(["cp", image, tmp_path / f"{step}{image.suffix}"], check=True)
     for step in steps:
-        with mounted(tmp_path / f"{step}.img", tmp_path / "after") as place:
+        with mounted(tmp_path / f"{step}{image.suffix}", tmp_path / "after") as place:
             facts = Folder(place / "site").job("job").read()
             assert facts is not None
             assert (facts.cancel is not None) == (step != "job")
@@ -170,11 +177,11 @@ def test_a_job_that_is_told_of_survives_even_if_its_maker_did_not(
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", lambda _: None)
             folder.job("job").create(SCRIPT, META)
-        subprocess.run(["cp", image, tmp_path / "untold.img"], check=True)
+        subprocess.run(["cp", image, tmp_path / f"untold{image.suffix}"], check=True)
         assert Folder(place / "site").job("job").read() is not None
-        subprocess.run(["cp", image, tmp_path / "told.img"], check=True)
+        subprocess.run(["cp", image, tmp_path / f"told{image.suffix}"], check=True)
     for name in ("untold", "told"):
-        with mounted(tmp_path / f"{name}.img", tmp_path / "after") as place:
+        with mounted(tmp_path / f"{name}{image.suffix}", tmp_path / "after") as place:
             assert (Folder(place / "site").job("job").read() is not None) == (name == "told")
 
 
