@@ -41,7 +41,6 @@ _LOCKS = 64
 LARGEST_STATE = 64 * 1024
 """Bytes of a state file that are read: a container may have written there."""
 LARGEST_MESSAGE = 4096
-LARGEST_FILE = 64 * 2**20
 USUAL_REQUEST = 2048
 """Bytes at the head of ``job.sh`` that hold all of the request, nearly always."""
 _REQUEST = b"# podbridge: "
@@ -170,8 +169,12 @@ class JobFolder:
         return Path(self._at)
 
     def exists(self) -> bool:
-        """Whether the job is kept here."""
-        return os.path.isdir(self._at)
+        """Whether the job is kept here; what can't be looked at is."""
+        try:
+            os.stat(self._at)
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError)
+        return True
 
     def begun(self) -> bool:
         """Whether its script has begun."""
@@ -189,6 +192,16 @@ class JobFolder:
         except OSError:
             self.remove()
             raise
+
+    def unfinished(self) -> bool:
+        """Whether its maker was stopped before all of the script was there; what can't be read counts as finished."""
+        if self.begun() or os.path.exists(f"{self._at}/job.id"):
+            return False
+        try:
+            with open(f"{self._at}/job.sh", "rb") as file:
+                return not _is_whole(file.read())
+        except OSError as error:
+            return isinstance(error, FileNotFoundError)
 
     def remove(self) -> None:
         """Take the folder away, in one step."""
@@ -239,8 +252,12 @@ class JobFolder:
         if meta is None:
             return None
         job_id, started = _line(f"{self._at}/job.id"), self.begun()
-        if not (job_id or started or self._secured()):
-            return None
+        if not (job_id or started):
+            if self.unfinished():
+                return None
+            if self.site.sync:
+                with contextlib.suppress(FileNotFoundError):
+                    force(f"{self._at}/job.sh")
         heard = _checked(_HEARD, f"{self._at}/batch.json")
         pod = _json(f"{self._at}/state/pod.json") if started else None
         containers = tuple(self._containers()) if started else ()
@@ -263,14 +280,6 @@ class JobFolder:
     def meta(self) -> Meta | None:
         """Read what was asked for; ``None``: there is no such job."""
         return _checked(_META, f"{self._at}/job.json") or _request(f"{self._at}/job.sh")
-
-    def _secured(self) -> bool:
-        path = f"{self._at}/job.sh"
-        if not _is_whole(read_some(path, LARGEST_FILE) or b""):
-            return False
-        if self.site.sync:
-            force(path)
-        return True
 
     def _containers(self) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
@@ -305,7 +314,7 @@ def _checksum(request: bytes, rest: bytes) -> bytes:
 
 
 def _is_whole(content: bytes) -> bool:
-    _, line, rest = [*content.split(b"\n", 2), b"", b""][:3]
+    line, _, rest = content.partition(b"\n")[2].partition(b"\n")
     checksum, request = line[len(_REQUEST) : _REQUEST_AT], line[_REQUEST_AT:]
     return line.startswith(_REQUEST) and checksum == _checksum(request, rest)
 

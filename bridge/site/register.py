@@ -80,7 +80,7 @@ class Register:
             return dict(Counter(entry.status.phase for entry in self.entries.values()))
 
     def refresh(self, uid: str, fresh: Facts | None = None) -> Entry | None:
-        """Read one job's folder, and publish its status if that changed.
+        """Read one job's folder, and publish its status if that changed; one that can't be read now stays as it was.
 
         ``fresh`` saves the reading of a job that is new here: each change after it has the folder read again.
         """
@@ -88,6 +88,9 @@ class Register:
             facts = fresh
             if facts is None or uid in self.entries or self._folder.is_gone(uid):
                 facts = self._folder.job(uid).read()
+            known = self.entries.get(uid)
+            if facts is None and known and self._folder.job(uid).exists() and not self._folder.is_gone(uid):
+                facts = known.facts
             if facts is not None:
                 return self.take(uid, facts)
             if self.entries.pop(uid, None) is not None:

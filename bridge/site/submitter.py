@@ -76,13 +76,24 @@ class Submitter:
             else:
                 script, meta = _whole(body.script), self._meta(body)
                 if existed:
-                    where.remove()
+                    self._clear(where)
                 where.create(script, meta)
                 fresh = self._first_submit(job, meta)
         status = self._tell(job, fresh)
         if status is None:
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
-        return messages.Submitted(status=status, existed=existed)
+        return messages.Submitted(status=status, existed=facts is not None)
+
+    def _clear(self, where: JobFolder) -> None:
+        """Make room where a crash left the beginning of a folder; a job that can't be read is not run again."""
+        if not where.unfinished():
+            raise SiteRefusedError(
+                "there is a folder of this job, but what is in it can't be read",
+                reason="Unreadable",
+                retryable=True,
+                hint=f"The site's administrator should look at jobs/{where.uid} in the submitter's folder.",
+            )
+        where.remove()
 
     def _first_submit(self, job: str, meta: Meta) -> Facts | None:
         """Hand a job whose folder was just made to the batch system; one that is refused leaves nothing behind.
@@ -194,6 +205,7 @@ class Submitter:
             self._folder.bury(job)
             facts = where.read()  # a submit that was about to make it has not seen the marker, or it has
             if facts is None:
+                self._tell(job)
                 return messages.Status(status=None)
         with contextlib.suppress(FileNotFoundError):  # it is being forgotten this moment
             self._want_end(where, facts, body)

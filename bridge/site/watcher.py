@@ -118,7 +118,7 @@ class Watcher:
         for uid in uids:
             with contextlib.suppress(BlockingIOError), self._folder.locked(uid, wait=False):  # else it is being made
                 job = self._folder.job(uid)
-                if job.exists() and job.read() is None:
+                if job.exists() and (job.unfinished() or (self._folder.is_gone(uid) and job.read() is None)):
                     job.remove()
                     log.warning("a job's folder that was never finished is removed", extra=kv(job=uid))
 
@@ -259,10 +259,10 @@ class Watcher:
             if not said:  # else the script says more, and is on disk
                 with contextlib.suppress(FileNotFoundError):
                     self._folder.job(uid).write_batch(job, at)
-            if job.phase == "ended":  # what the script wrote last may be unread
-                self.register.refresh(uid)
-            else:
-                self.register.take(uid, replace(entry.facts, batch=job, batch_at=at))
+            # what the script wrote last may be unread, or can't be read now
+            fresh = self.register.refresh(uid) if job.phase == "ended" else entry
+            if fresh is not None and fresh.facts.batch != job:
+                self.register.take(uid, replace(fresh.facts, batch=job, batch_at=at))
 
     def _reread(self) -> None:
         running = [self.register.entries[uid] for uid in tuple(self.register.open) if uid in self.register.entries]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import BridgeError
-from bridge.wire.messages import Cancel
+from bridge.wire.messages import Cancel, Snapshot
 from tests.unit.site.conftest import UID
 
 STEPS = ("mkdir", "open", "rename", "replace", "fsync", "unlink")
@@ -176,8 +176,9 @@ def test_what_can_not_be_written_leaves_nothing(world: Any, monkeypatch: Any) ->
     assert len(world.batch.table) == 1
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("kept", [0, 1, 100, -1])
-def test_a_script_that_is_cut_off_is_no_job_and_is_made_anew(world: Any, kept: int) -> None:
+def test_a_script_that_is_cut_off_is_no_job_and_is_made_anew(world: Any, kept: int, again: bool) -> None:
     """As the machine may find it that lost its power; nobody was told of such a job."""
     world.batch.swallow = True
     with pytest.raises(BridgeError):
@@ -187,11 +188,84 @@ def test_a_script_that_is_cut_off_is_no_job_and_is_made_anew(world: Any, kept: i
     whole = script.read_bytes()
     script.write_bytes(whole[:kept])
     assert world.status() is None
-    world.again()
-    assert world.watcher.register.entries == {}
+    if again:
+        world.again()
+        assert world.watcher.register.entries == {}
+        assert not script.exists()
     assert not world.submit().existed
     assert script.read_bytes() == whole
     assert len(world.batch.table) == 1
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_job_that_can_not_be_read_is_neither_removed_nor_run_again(world: Any, begun: bool) -> None:
+    """As on a shared folder whose server has gone, or after a job has meddled with its script."""
+    world.submit()
+    if begun:
+        world.begin()
+    world.write("job.sh", "nonsense")
+    for _ in range(2):
+        with pytest.raises(BridgeError, match="can't be read") as refused:
+            world.submit()
+        assert refused.value.reason == "Unreadable"
+        world.look(4000)
+        world.again()
+    assert world.folder.job(UID).exists()
+    assert len(world.batch.submits) == 1
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
+def test_a_shared_folder_that_does_not_answer_for_a_moment_loses_no_job(
+    world: Any, monkeypatch: Any, number: int
+) -> None:
+    world.submit()
+    world.look(1)
+
+    def broken(real: Any) -> Any:
+        def call(path: Any, *args: Any, **more: Any) -> Any:
+            if UID in str(path):
+                raise OSError(number, "no answer")
+            return real(path, *args, **more)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in ("open", "stat", "listdir"):
+            patched.setattr(os, name, broken(getattr(os, name)))
+        world.folder.touch(UID)
+        world.watcher.register.refresh(UID)
+        assert [job.job for job in world.submitter.snapshot(Snapshot()).jobs] == [UID]
+        with pytest.raises(BridgeError, match="can't be read"):
+            world.submit()
+    world.look(1)
+    assert world.status().job_id
+    assert len(world.batch.submits) == 1
+
+
+def test_a_job_that_can_not_be_read_ends_by_the_batch_systems_word(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    world.write("job.sh", "nonsense")
+    world.batch.end("1", "OOMKilled")
+    for _ in range(3):
+        world.look(30)
+    (job,) = world.submitter.snapshot(Snapshot()).jobs
+    assert (job.phase, job.reason) == ("ended", "OOMKilled")
+
+
+def test_the_end_of_a_job_that_can_not_be_read_is_sought_at_the_batch_system(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    world.write("job.sh", "nonsense")
+    world.look(1)
+    assert world.submitter.snapshot(Snapshot()).jobs
+    world.submitter.cancel(UID, Cancel(grace=0, forget=True))
+    world.look(4000)
+    assert world.batch.cancelled == ["1"]
+    assert world.submitter.snapshot(Snapshot()).jobs == []
+    assert not world.folder.job(UID).exists()
 
 
 def test_a_hole_in_a_script_is_seen(world: Any) -> None:
