@@ -194,7 +194,7 @@ class JobFolder:
             raise
 
     def unfinished(self) -> bool:
-        """Whether its maker was stopped before all of the script was there; what can't be read counts as finished."""
+        """Whether not all of the script is there, if any: its maker was stopped. What can't be read is finished."""
         if self.begun() or os.path.exists(f"{self._at}/job.id"):
             return False
         try:

@@ -89,7 +89,7 @@ class Register:
             if facts is None or uid in self.entries or self._folder.is_gone(uid):
                 facts = self._folder.job(uid).read()
             known = self.entries.get(uid)
-            if facts is None and known and self._folder.job(uid).exists() and not self._folder.is_gone(uid):
+            if facts is None and known and not (self._folder.job(uid).unfinished() or self._folder.is_gone(uid)):
                 facts = known.facts
             if facts is not None:
                 return self.take(uid, facts)

@@ -223,9 +223,8 @@ class Submitter:
             where.ask_to_stop(body.grace, "Deleted")
 
     def status(self, job: str) -> messages.Status:
-        """Tell of one job."""
-        facts = self._folder.job(job).read()
-        return messages.Status(status=None if facts is None else self._status(facts))
+        """Tell of one job; the submitter on duty hears of it, too: who took the job may have died before telling."""
+        return messages.Status(status=self._tell(job))
 
     def _status(self, facts: Facts) -> messages.JobStatus:
         return telling.status(facts, self._clock.time(), self._lag)

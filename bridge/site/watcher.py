@@ -102,7 +102,7 @@ class Watcher:
                 self._duty = None
 
     def _begin(self) -> None:
-        self._drop_unfinished(self.register.load())
+        self._look_after(self.register.load())
         self._note()
         log.info("on duty", extra=kv(submitter=self.name, jobs=len(self.register.entries)))
 
@@ -113,14 +113,16 @@ class Watcher:
                 self._folder.note(SEQUENCE, {"submitter": self.name, "sequence": self.register.sequence})
                 self._noted = self.register.sequence
 
-    def _drop_unfinished(self, uids: Iterable[str]) -> None:
-        """Remove what a submitter left that was killed, or whose machine lost power, while it made a job's folder."""
+    def _look_after(self, uids: Iterable[str]) -> None:
+        """Take up jobs of submitters that died before they could tell; remove folders that were never finished."""
         for uid in uids:
             with contextlib.suppress(BlockingIOError), self._folder.locked(uid, wait=False):  # else it is being made
                 job = self._folder.job(uid)
                 if job.exists() and (job.unfinished() or (self._folder.is_gone(uid) and job.read() is None)):
                     job.remove()
                     log.warning("a job's folder that was never finished is removed", extra=kv(job=uid))
+                else:
+                    self.register.refresh(uid)
 
     # --- looking at folders -------------------------------------------------------------------------------------------
     def look_at_changes(self) -> int:
@@ -151,7 +153,7 @@ class Watcher:
         self._reread()
         self.tend()
         if asked_at - self._swept_at >= SWEEP_PERIOD:
-            self._drop_unfinished(uid for uid in self._folder.uids() if uid not in self.register.entries)
+            self._look_after(uid for uid in self._folder.uids() if uid not in self.register.entries)
             self._folder.sweep(asked_at)
             self._swept_at = asked_at
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import BridgeError
-from bridge.wire.messages import Cancel, Snapshot
+from bridge.wire.messages import Cancel, Snapshot, Submit
 from tests.unit.site.conftest import UID
 
 STEPS = ("mkdir", "open", "rename", "replace", "fsync", "unlink")
@@ -212,6 +212,27 @@ def test_a_job_that_can_not_be_read_is_neither_removed_nor_run_again(world: Any,
         world.again()
     assert world.folder.job(UID).exists()
     assert len(world.batch.submits) == 1
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_job_of_a_submitter_that_died_before_it_told_is_taken_up(world: Any, asked: bool) -> None:
+    """By the one on duty, which goes on: when the hub asks for the job, or else within the hour."""
+    world.look()
+    meta = world.submitter._meta(Submit(namespace="ns", name="pod", script="true\n"))
+    world.folder.job(UID).create("true\n", meta)
+    if asked:
+        assert world.status().reason == "Submitting"
+    world.look(61 if asked else 4000)
+    world.look(1)
+    assert [job.uid for job in world.batch.table.values()] == [UID]
+
+
+def test_one_not_on_duty_that_is_asked_tells_the_one_that_is(world: Any) -> None:
+    world.submit()
+    world.look()
+    world.watcher.leave_duty()
+    assert world.status() is not None
+    assert world.folder.take_changed() == [UID]
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
