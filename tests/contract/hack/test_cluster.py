@@ -9,6 +9,7 @@ import pytest
 
 from cluster import Cluster, ClusterError
 from cluster.processes import inside
+from tests.contract.hack.mounts import mounts
 
 pytestmark = pytest.mark.real
 VERSIONS = ("26.05", "24.11", "22.05")
@@ -39,7 +40,7 @@ def until(check, timeout=20):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nothing_is_left_of_a_cluster_and_its_jobs(state_folder, version):
     state = state_folder / f"left {version}"
-    mounts = Path("/proc/mounts").read_text()
+    mounted = mounts()
     with Cluster(state, slurm=version, nodes=2, kube=False, cpus=64) as cluster:
         script = "#!/bin/sh\nsetsid sleep 4711 &\ntouch running\nwait\n"
         cluster.run_slurm("sbatch", "--uid=alice", "-n1", input=script)
@@ -47,11 +48,11 @@ def test_nothing_is_left_of_a_cluster_and_its_jobs(state_folder, version):
         assert processes_of(state)
         cluster.start()  # it runs: nothing to do
         assert "alice" in cluster.run_slurm("squeue", "-h", "-o", "%u")
-        assert Path("/proc/mounts").read_text() == mounts
+        assert mounts() == mounted
         with pytest.raises(ClusterError, match="another cluster runs"):
             Cluster(state, slurm=version, nodes=3, kube=False).start()
     until(lambda: not processes_of(state), 2)
-    assert Path("/proc/mounts").read_text() == mounts
+    assert mounts() == mounted
     cluster.stop()
 
 

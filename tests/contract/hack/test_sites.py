@@ -10,6 +10,7 @@ import pytest
 from cluster import Cluster
 from cluster.pools import SITES
 from cluster.processes import inside, of_user
+from tests.contract.hack.mounts import mounts
 
 pytestmark = pytest.mark.real
 SLURMS = ("slurm-site", "apptainer-site")
@@ -161,7 +162,7 @@ def test_nats_server_is_reached_by_websocket_with_tls(all_sites):
 @pytest.mark.parametrize("version", ["26.05", "22.05"])
 def test_nothing_is_left_of_a_site_its_jobs_and_their_containers(state_folder, version):
     state = state_folder / f"left site {version}"
-    mounts = Path("/proc/mounts").read_text()
+    mounted = mounts()
     with Cluster(state, slurm=None, kube=False, pools=["slurm-site", "local-site"], site_slurm=version) as cluster:
         users = [site.uid for site in cluster.sites.values()]
         for site in cluster.sites.values():
@@ -171,11 +172,11 @@ def test_nothing_is_left_of_a_site_its_jobs_and_their_containers(state_folder, v
             submit(site, f"{inner} & wait")
         for uid in users:
             until(lambda uid=uid: any("4711" in arguments(pid) for pid in of_user(uid)))
-        assert Path("/proc/mounts").read_text() == mounts
+        assert mounts() == mounted
         folders = [site.folder for site in cluster.sites.values()]
     assert [of_user(uid) for uid in users] == [[], []]
     assert [inside(folder, "/srv") for folder in folders] == [[], []]
-    assert Path("/proc/mounts").read_text() == mounts
+    assert mounts() == mounted
 
 
 def arguments(pid):

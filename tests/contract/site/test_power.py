@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,6 +40,17 @@ def mounted(image: Path, place: Path) -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", place], check=True)
+
+
+def cut_off(image: Path, copy: Path) -> None:
+    """Copy what the disk holds at one moment: again, if the kernel wrote to it meanwhile."""
+    for _ in range(100):
+        stamp = image.stat().st_mtime_ns
+        time.sleep(0.02)  # the clock of files ticks slower than disks are written
+        subprocess.run(["cp", image, copy], check=True)
+        if image.stat().st_mtime_ns == stamp:
+            return
+    raise AssertionError(f"{image} is written to all the time")
 
 
 @pytest.fixture(params=FILE_SYSTEMS)
@@ -101,7 +113,7 @@ def crash_while_jobs_come_in(
             enough.wait(0.01)
         going.clear()
         known = list(there), list(cancelled)
-        subprocess.run(["cp", image, tmp_path / f"crashed{image.suffix}"], check=True)
+        cut_off(image, tmp_path / f"crashed{image.suffix}")
         enough.set()
         going.set()
         for thread in threads:
@@ -146,7 +158,7 @@ def test_the_very_last_step_survives_too(image: Path, tmp_path: Path) -> None:
                 job.write_cancel(Cancellation(1.0, 30.0))
             else:
                 job.write_meta(replace(META, attempts=2))
-            subprocess.run(["cp", image, tmp_path / f"{step}{image.suffix}"], check=True)
+            cut_off(image, tmp_path / f"{step}{image.suffix}")
     for step in steps:
         with mounted(tmp_path / f"{step}{image.suffix}", tmp_path / "after") as place:
             facts = Folder(place / "site").job("job").read()
@@ -177,9 +189,9 @@ def test_a_job_that_is_told_of_survives_even_if_its_maker_did_not(
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", lambda _: None)
             folder.job("job").create(SCRIPT, META)
-        subprocess.run(["cp", image, tmp_path / f"untold{image.suffix}"], check=True)
+        cut_off(image, tmp_path / f"untold{image.suffix}")
         assert Folder(place / "site").job("job").read() is not None
-        subprocess.run(["cp", image, tmp_path / f"told{image.suffix}"], check=True)
+        cut_off(image, tmp_path / f"told{image.suffix}")
     for name in ("untold", "told"):
         with mounted(tmp_path / f"{name}{image.suffix}", tmp_path / "after") as place:
             assert (Folder(place / "site").job("job").read() is not None) == (name == "told")
