@@ -313,19 +313,25 @@ def _checksum(request: bytes, rest: bytes) -> bytes:
     return b"%08x " % zlib.crc32(rest, zlib.crc32(request))
 
 
+def _parts(content: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Take a script apart: checksum, request, and what comes after its line; ``None``: there is no such line."""
+    lines = content.split(b"\n", 2)
+    if len(lines) < 3 or not lines[1].startswith(_REQUEST):
+        return None
+    return lines[1][len(_REQUEST) : _REQUEST_AT], lines[1][_REQUEST_AT:], lines[2]
+
+
 def _is_whole(content: bytes) -> bool:
-    line, _, rest = content.partition(b"\n")[2].partition(b"\n")
-    checksum, request = line[len(_REQUEST) : _REQUEST_AT], line[_REQUEST_AT:]
-    return line.startswith(_REQUEST) and checksum == _checksum(request, rest)
+    parts = _parts(content)
+    return parts is not None and parts[0] == _checksum(*parts[1:])
 
 
 def _request(path: str) -> Meta | None:
     """Read what was asked for from a script."""
     for most in (USUAL_REQUEST, LARGEST_STATE):
         content = read_some(path, most) or b""
-        lines = content.split(b"\n", 2)
-        if len(lines) == 3 and lines[1].startswith(_REQUEST):
-            return _parsed(_META, lines[1][_REQUEST_AT:])
+        if (parts := _parts(content)) is not None:
+            return _parsed(_META, parts[1])
         if len(content) < most:  # that was all of it
             break
     return None

@@ -120,7 +120,7 @@ class Watcher:
                 job = self._folder.job(uid)
                 if job.exists() and (job.unfinished() or (self._folder.is_gone(uid) and job.read() is None)):
                     job.remove()
-                    log.warning("a job's folder that was never finished is removed", extra=kv(job=uid))
+                    log.warning("folder without a job removed", extra=kv(job=uid))
                 else:
                     self.register.refresh(uid)
 

@@ -171,14 +171,16 @@ def test_the_very_last_step_survives_too(image: Path, tmp_path: Path) -> None:
 
 
 def test_no_job_is_half_there_after_a_power_cut(image: Path, tmp_path: Path, going: threading.Event) -> None:
-    _, _, crashed = crash_while_jobs_come_in(image, tmp_path, going, sync=True)
+    there, _, crashed = crash_while_jobs_come_in(image, tmp_path, going, sync=True)
     with mounted(crashed, tmp_path / "after") as place:
         folder = Folder(place / "site")
         for uid in folder.uids():
-            facts = folder.job(uid).read()
-            if facts is not None:  # else it is no job, and will be removed
-                assert script_of(folder, uid) == SCRIPT + uid
-                assert facts.meta == META
+            if folder.job(uid).unfinished():  # it is no job, and will be removed
+                assert uid not in there
+                assert folder.job(uid).read() is None
+                continue
+            assert script_of(folder, uid) == SCRIPT + uid
+            assert folder.job(uid).meta() == META
 
 
 def test_a_job_that_is_told_of_survives_even_if_its_maker_did_not(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from bridge.errors import SiteRefusedError
 from bridge.serving.certificates import issue, make_ca
@@ -71,7 +73,7 @@ class NatsServer:
     """A nats-server that can be killed, stopped and started again on the same port."""
 
     def __init__(self, folder: Path, config: str = "", *, config_file: Path | None = None) -> None:
-        self.port = free_port()
+        self.port, self.monitoring = free_port(), free_port()
         self.binary = Path(sys.executable).parent / "nats-server"
         self.log = folder / "nats-server.log"
         self.config = config_file or folder / "plain.conf"
@@ -85,9 +87,18 @@ class NatsServer:
 
     def start(self, *ports: int) -> NatsServer:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [self.binary, "-a", "127.0.0.1", "-p", str(self.port), "-c", self.config], stderr=log, stdout=log
-            )
+            words = [
+                self.binary,
+                "-a",
+                "127.0.0.1",
+                "-p",
+                str(self.port),
+                "-m",
+                str(self.monitoring),
+                "-c",
+                self.config,
+            ]
+            self.process = subprocess.Popen(words, stderr=log, stdout=log)
         eventually(lambda: self._up(*ports))
         return self
 
@@ -95,6 +106,12 @@ class NatsServer:
         assert self.process is not None
         assert self.process.poll() is None, self.log.read_text()
         return all(listens(port) for port in (self.port, *ports))
+
+    def connections(self) -> int:
+        """Count the connections that the server itself knows of."""
+        with urlopen(f"http://127.0.0.1:{self.monitoring}/connz") as answer:
+            count: int = json.load(answer)["num_connections"]
+            return count
 
     def signal(self, number: int) -> None:
         assert self.process is not None

@@ -12,7 +12,7 @@ from bridge.errors import BridgeError
 from bridge.wire.messages import Cancel, Snapshot, Submit
 from tests.unit.site.conftest import UID
 
-STEPS = ("mkdir", "open", "rename", "replace", "fsync", "unlink")
+STEPS = ("mkdir", "open", "write", "rename", "replace", "fsync", "unlink")
 
 
 class Killed(BaseException):
@@ -70,7 +70,7 @@ def live(world: Any, killer: Killer, act: Any) -> bool:
 def test_there_are_as_many_points_as_are_tried(world: Any, monkeypatch: Any) -> None:
     killer = Killer(monkeypatch, world)
     world.submit()
-    assert 6 < killer.count < 24
+    assert 7 < killer.count < 24
 
 
 @pytest.mark.parametrize("point", range(24))
@@ -150,6 +150,20 @@ def test_what_a_killed_submit_left_is_removed(world: Any, monkeypatch: Any, poin
     left.mkdir()
     world.again()  # by the next one
     assert not left.exists()
+
+
+def test_what_a_killed_removal_left_is_swept_after_a_while(world: Any, monkeypatch: Any) -> None:
+    world.submit()
+    with monkeypatch.context() as patched:
+        patched.setattr("bridge.site.folder.remove_tree", lambda _: None)
+        world.folder.job(UID).remove()
+    staging = world.path / "staging"
+    assert len(list(staging.iterdir())) == 1
+    now = next(staging.iterdir()).stat().st_ctime
+    world.folder.sweep(now + 10)
+    assert len(list(staging.iterdir())) == 1
+    world.folder.sweep(now + 4000)
+    assert list(staging.iterdir()) == []
 
 
 def test_a_folder_that_is_being_made_is_left_alone(world: Any) -> None:
