@@ -194,7 +194,7 @@ class JobFolder:
             raise
 
     def unfinished(self) -> bool:
-        """Whether not all of the script is there, if any: its maker was stopped. What can't be read is finished."""
+        """Whether there is no whole script, for its maker was stopped, or no folder. What can't be read is finished."""
         if self.begun() or os.path.exists(f"{self._at}/job.id"):
             return False
         try:

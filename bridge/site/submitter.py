@@ -76,24 +76,15 @@ class Submitter:
             else:
                 script, meta = _whole(body.script), self._meta(body)
                 if existed:
-                    self._clear(where)
+                    _must_be_absent(where)
+                    where.remove()
                 where.create(script, meta)
                 fresh = self._first_submit(job, meta)
         status = self._tell(job, fresh)
         if status is None:
+            _must_be_absent(where)
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
         return messages.Submitted(status=status, existed=facts is not None)
-
-    def _clear(self, where: JobFolder) -> None:
-        """Make room where a crash left the beginning of a folder; a job that can't be read is not run again."""
-        if not where.unfinished():
-            raise SiteRefusedError(
-                "there is a folder of this job, but what is in it can't be read",
-                reason="Unreadable",
-                retryable=True,
-                hint=f"The site's administrator should look at jobs/{where.uid} in the submitter's folder.",
-            )
-        where.remove()
 
     def _first_submit(self, job: str, meta: Meta) -> Facts | None:
         """Hand a job whose folder was just made to the batch system; one that is refused leaves nothing behind.
@@ -206,6 +197,7 @@ class Submitter:
             facts = where.read()  # a submit that was about to make it has not seen the marker, or it has
             if facts is None:
                 self._tell(job)
+                _must_be_absent(where)
                 return messages.Status(status=None)
         with contextlib.suppress(FileNotFoundError):  # it is being forgotten this moment
             self._want_end(where, facts, body)
@@ -224,7 +216,10 @@ class Submitter:
 
     def status(self, job: str) -> messages.Status:
         """Tell of one job; the submitter on duty hears of it, too: who took the job may have died before telling."""
-        return messages.Status(status=self._tell(job))
+        where, status = self._folder.job(job), self._tell(job)
+        if status is None:
+            _must_be_absent(where)
+        return messages.Status(status=status)
 
     def _status(self, facts: Facts) -> messages.JobStatus:
         return telling.status(facts, self._clock.time(), self._lag)
@@ -276,6 +271,7 @@ class Submitter:
         where = self._folder.job(job)
         facts = where.read()
         if facts is None:
+            _must_be_absent(where)
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
 
         def over() -> bool:
@@ -286,6 +282,20 @@ class Submitter:
             write(b"")
             for piece in pieces:
                 write(piece)
+
+
+def _must_be_absent(where: JobFolder) -> None:
+    """Refuse where something is kept of a job that could not be read: it may run, so nobody is told that it is not.
+
+    The beginning of a folder, as a crash leaves it, is no job.
+    """
+    if not where.unfinished():
+        raise SiteRefusedError(
+            "there is a folder of this job, but what is in it can't be read",
+            reason="Unreadable",
+            retryable=True,
+            hint=f"The site's administrator should look at jobs/{where.uid} in the submitter's folder.",
+        )
 
 
 def _whole(script: str | messages.Cut) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import BridgeError
-from bridge.wire.messages import Cancel, Snapshot, Submit
+from bridge.wire.messages import Cancel, Logs, Snapshot, Submit
 from tests.unit.site.conftest import UID
 
 STEPS = ("mkdir", "open", "write", "rename", "replace", "fsync", "unlink")
@@ -296,11 +296,61 @@ def test_the_end_of_a_job_that_can_not_be_read_is_sought_at_the_batch_system(wor
     world.write("job.sh", "nonsense")
     world.look(1)
     assert world.submitter.snapshot(Snapshot()).jobs
-    world.submitter.cancel(UID, Cancel(grace=0, forget=True))
+    with pytest.raises(BridgeError, match="can't be read"):  # it is not gone yet
+        world.submitter.cancel(UID, Cancel(grace=0, forget=True))
     world.look(4000)
     assert world.batch.cancelled == ["1"]
     assert world.submitter.snapshot(Snapshot()).jobs == []
     assert not world.folder.job(UID).exists()
+    assert world.submitter.cancel(UID, Cancel(grace=0, forget=True)).status is None
+
+
+def _ask(world: Any, question: str) -> Any:
+    match question:
+        case "status":
+            return world.submitter.status(UID)
+        case "cancel":
+            return world.submitter.cancel(UID, Cancel(grace=0))
+        case "logs":
+            return world.submitter.logs(UID, Logs(container="main", stream="s" * 8), lambda _: None)
+        case _:
+            return world.submit()
+
+
+@pytest.mark.parametrize("on_duty", [True, False])
+@pytest.mark.parametrize("question", ["status", "cancel", "logs", "submit"])
+def test_nobody_is_told_that_there_is_no_job_while_it_can_not_be_read(world: Any, question: str, on_duty: bool) -> None:
+    """By a submitter that does not remember it: one that is not on duty, or begins just now."""
+    world.submit()
+    whole = (world.folder.job(UID).path / "job.sh").read_bytes()
+    world.write("job.sh", "nonsense")
+    world.again()
+    if not on_duty:
+        world.watcher.leave_duty()
+    for _ in range(2):
+        with pytest.raises(BridgeError, match="can't be read") as refused:
+            _ask(world, question)
+        assert refused.value.reason == "Unreadable"
+        assert refused.value.retryable
+    (world.folder.job(UID).path / "job.sh").write_bytes(whole)
+    assert world.status().job_id
+
+
+def test_a_job_that_can_not_be_read_just_after_it_was_submitted_is_not_refused_for_good(
+    world: Any, monkeypatch: Any
+) -> None:
+    real = world.batch.submit
+
+    def submit(request: Any) -> str:
+        answer: str = real(request)
+        world.write("started/job", "1")
+        world.write("job.sh", "nonsense")
+        return answer
+
+    monkeypatch.setattr(world.batch, "submit", submit)
+    with pytest.raises(BridgeError) as refused:
+        world.submit()
+    assert refused.value.retryable
 
 
 def test_a_hole_in_a_script_is_seen(world: Any) -> None:
