@@ -198,6 +198,7 @@ class Pools(Section):
     )
     weights: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="Pool -> weight, for policy weight.")
     submit_timeout: Seconds = Field(60, description="Patience with a site that takes a job.")
+    workers: Annotated[int, Field(ge=1, le=64)] = Field(32, description="Calls in flight to one pool.")
     kubelet_port: Annotated[int, Field(ge=0, le=65535)] = names.KUBELET_PORT
     kubelet_cert_dir: Path | None = Field(None, description="Folder with tls.crt and tls.key; default: self-made.")
     node_address: str | None = Field(
@@ -246,7 +247,9 @@ class Config(Section):
     gres: dict[str, str] = Field(
         {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Extended resource -> gres, e.g. gpu:a100."
     )
-    workers: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Calls in flight of the scheduler.")
+    workers: Annotated[int, Field(ge=1, le=64)] = Field(
+        8, description="Calls in flight to the API server and to Slurm."
+    )
 
     kubernetes: Kubernetes = Kubernetes()
     slurm: Slurm = Slurm()

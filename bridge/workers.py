@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Workers:
-    """Runs calls on ``count`` threads.
+    """Runs calls on ``count`` threads at most; each is started when it is needed first.
 
     ``submit`` takes a call for a key unless one is queued or running for it, so that two decisions taken from the same
     view never act twice. A :class:`BridgeError` that escapes a call is logged; any other exception is a bug and ends
@@ -31,11 +31,13 @@ class Workers:
         self._order = itertools.count()
         self._busy: set[str] = set()
         self._lock = threading.Lock()
+        self._supervisor: Supervisor | None = None
+        self._started = 0
 
     def start(self, supervisor: Supervisor) -> None:
-        """Start the threads under ``supervisor``."""
-        for number in range(self.count):
-            supervisor.spawn(f"{self.name}-{number}", lambda: self._run(supervisor.stopping))
+        """Carry calls out from now on, on threads under ``supervisor``."""
+        self._supervisor = supervisor
+        self._grow()
 
     def busy(self, key: str) -> bool:
         """Whether a call for the key is queued or running."""
@@ -53,7 +55,18 @@ class Workers:
                 return False
             self._busy.add(key)
         self._queue.put((urgency, next(self._order), key, call))
+        self._grow()
         return True
+
+    def _grow(self) -> None:
+        """Start threads until there is one for each call, or as many as are allowed."""
+        if self._supervisor is None:
+            return
+        stopping = self._supervisor.stopping
+        with self._lock:
+            first, self._started = self._started, max(self._started, min(len(self._busy), self.count))
+        for number in range(first, self._started):
+            self._supervisor.spawn(f"{self.name}-{number}", lambda: self._run(stopping))
 
     def _run(self, stopping: threading.Event) -> None:
         while not stopping.is_set():

@@ -90,7 +90,7 @@ class KubeClient:
         context: str | None = None,
         *,
         user_agent: str = "podbridge",
-        pool_size: int = 32,
+        pool_size: int = 64,
         **options: Any,
     ) -> KubeClient:
         """Connect as the kubeconfig says (given, ``$KUBECONFIG``, in-cluster); ``options`` are the constructor's.

@@ -84,7 +84,7 @@ class VirtualNodes(Loop):
         self._pools = pools
         self._link_problem = link_problem
         self._remembered = remembered
-        self._threads = config.workers
+        self._threads, self._pool_threads = config.workers, config.pools.workers
         self._memory = nodes.Memory()
         self._registrar = Registrar(
             kube, node_cache, events, clock, self.lead, self._memory, settings.remove_after, forget
@@ -173,7 +173,7 @@ class VirtualNodes(Loop):
         stopping, selector = self._supervisor.stopping, f"spec.nodeName={name}"
         cache = Cache(self._kube, PODS, name=f"pods-{name}", prune=prune, field_selector=selector, clock=self.clock)
         cache.subscribe(lambda _, old, new: self._lives.add(name, pods.uid(new if new is not None else old or {})))
-        record = Record(name, cache, Workers(f"pool-{name}", self._threads))
+        record = Record(name, cache, Workers(f"pool-{name}", self._pool_threads))
         self._records[name], self._turns[name] = record, _Turn()
         self._lives.include(record)
         record.workers.start(self._supervisor)

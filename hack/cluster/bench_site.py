@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bridge.cli.hub import SWITCH_INTERVAL
+from bridge.config import Pools
 from bridge.pools import natspool
 from bridge.script import build, library, runtimes
 from bridge.script.buildconfig import BuildConfig
@@ -26,7 +27,8 @@ from cluster.world import until
 
 NULL = "local-site"
 SLURM = "slurm-site"
-AT_ONCE = 16
+AT_ONCE: int = Pools.model_fields["workers"].default
+"""As many as a hub has in flight."""
 PERIOD = 1.0
 """Seconds between two questions to the batch system."""
 SBATCHES = 40
@@ -47,6 +49,13 @@ def start_null(cluster: Cluster, states: bool = False) -> None:
     overrides = {"batch": {"period": PERIOD}, "resources": {"pods": 100_000}}
     env = {nullsite.STATES: "1"} if states else {}
     cluster.start_submitter(NULL, overrides, env, module="cluster.nullsite")
+
+
+def stop_null(cluster: Cluster) -> None:
+    """Stop it and put its jobs aside; to delete them would make the file system slow for minutes."""
+    cluster.stop_submitter(NULL)
+    work = cluster.sites[NULL].work
+    (work / "jobs").rename(work / f"jobs.{time.monotonic_ns()}")
 
 
 @contextmanager
