@@ -31,7 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 from bridge.errors import ConfigError
 from bridge.site.batch.port import BatchJob
 from bridge.site.facts import Cancellation, Facts, Heard, Meta
-from bridge.site.files import force, read_some, remove_tree, write, write_new
+from bridge.site.files import force, keep_apart, read_some, remove_tree, write, write_new
 from bridge.wire.messages import UID_PATTERN
 
 T = TypeVar("T")
@@ -83,6 +83,7 @@ class Folder:
                 )
             for part in (self.jobs, self.changed, self.gone, self._staging, self._locks):
                 part.mkdir(mode=0o700, exist_ok=True)
+            keep_apart(self.jobs)
         except OSError as error:
             raise ConfigError(f"folder {self.path} can't be used: {error.strerror}") from error
 

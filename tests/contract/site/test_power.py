@@ -10,8 +10,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,29 +19,13 @@ import pytest
 
 from bridge.site.facts import Cancellation, Meta
 from bridge.site.folder import Folder
+from tests.contract.site.images import FILE_SYSTEMS, made, mounted
 
 pytestmark = pytest.mark.real
 
 THREADS = 8
 SCRIPT = "#!/bin/bash\n" + "echo a line of a script\n" * 1000
 META = Meta("ns", "pod", 1, 2**20, 0, "", None, (), "", 30.0, 1.0, 1.0)
-
-
-FILE_SYSTEMS = {"ext4": (64, "loop,commit=300"), "xfs": (300, "loop,nouuid"), "btrfs": (1024, "loop,commit=300")}
-"""The size of an image in MiB, and how it is mounted: nothing goes to disk unasked for minutes (XFS: 30 s).
-
-What is unmounted here may stay mounted in the namespace of another test, and XFS mounts no copy beside it unasked.
-"""
-
-
-@contextmanager
-def mounted(image: Path, place: Path) -> Iterator[Path]:
-    place.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-o", FILE_SYSTEMS[image.suffix[1:]][1], image, place], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", place], check=True)
 
 
 def cut_off(image: Path, copy: Path) -> None:
@@ -58,14 +41,7 @@ def cut_off(image: Path, copy: Path) -> None:
 
 @pytest.fixture(params=FILE_SYSTEMS)
 def image(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    kind: str = request.param
-    if f"\t{kind}\n" not in Path("/proc/filesystems").read_text():
-        pytest.skip(f"this kernel has no {kind}")
-    path = tmp_path / f"disk.{kind}"
-    with path.open("wb") as file:
-        file.truncate(FILE_SYSTEMS[kind][0] * 2**20)
-    subprocess.run([f"mkfs.{kind}", "-q", path], check=True)
-    return path
+    return made(request.param, tmp_path)
 
 
 @pytest.fixture
