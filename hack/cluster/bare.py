@@ -8,7 +8,8 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 STRATEGIC = "application/strategic-merge-patch+json"
 TOLERATION = {"key": "slinky.slurm.net/managed-node", "operator": "Exists"}
 now = time.monotonic
+_STEAL = 7
 
 
 class Connection:
@@ -232,6 +234,30 @@ def wait_bound(world: World, count: int) -> float:
 def unfinished(world: World) -> int:
     """Count pods that do not run yet."""
     return _count(world, "fieldSelector=status.phase%3DPending")
+
+
+class Theft:
+    """Counts what the machine's host takes of its processors for others: see proc_stat(5), ``steal``."""
+
+    def __init__(self) -> None:
+        self._taken = self._all = 0
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Count what is taken meanwhile."""
+        before = _ticks()
+        yield
+        after = _ticks()
+        self._taken += after[_STEAL] - before[_STEAL]
+        self._all += sum(after) - sum(before)
+
+    def __str__(self) -> str:
+        return f"the host took {self._taken / max(1, self._all):.0%} of the cores"
+
+
+def _ticks() -> list[int]:
+    with open("/proc/stat") as file:
+        return [int(word) for word in file.readline().split()[1 : _STEAL + 2]]
 
 
 def usage(pid: int | None) -> tuple[float, float]:
