@@ -12,13 +12,13 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import queue
 import re
 import secrets
 import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -69,12 +69,16 @@ class Route:
     deliver: Handler
 
 
+_Answer = queue.SimpleQueue[bytes | Exception]
+"""Takes one answer, or why there is none; a second is never looked at. A future would cost ten times as much."""
+
+
 @dataclass(eq=False, slots=True)
 class _Outgoing:
     subject: str
     data: bytes
     reply: str = ""
-    answer: Future[bytes] | None = None
+    answer: _Answer | None = None
 
 
 class Session:
@@ -97,7 +101,7 @@ class Session:
         self._inbox_route = Route(f"{self._inbox}.*", "", _ignore)
         self._inbox_asked = False
         self._tokens = itertools.count()
-        self._waiting: dict[str, Future[bytes]] = {}
+        self._waiting: dict[str, _Answer] = {}
         self.refused: str | None = None
         self.max_payload = 0
 
@@ -164,9 +168,9 @@ class Session:
         for item in outbox:
             if isinstance(item, _Outgoing) and item.answer is not None:
                 self._waiting.pop(item.reply, None)
-                _fail(item.answer, SiteDownError("the connection to the NATS server broke; nothing was sent"))
+                item.answer.put(SiteDownError("the connection to the NATS server broke; nothing was sent"))
         for answer in list(self._waiting.values()):
-            _fail(answer, SiteUnknownOutcomeError("the connection to the NATS server broke before the answer came"))
+            answer.put(SiteUnknownOutcomeError("the connection to the NATS server broke before the answer came"))
         self._waiting.clear()
         if self._sender is not None:
             self._sender.cancel()
@@ -238,7 +242,7 @@ class Session:
         size = 0
         while self._outbox and size < _TURN and isinstance(item := self._outbox[0], _Outgoing):
             self._outbox.popleft()
-            if item.answer is None or not item.answer.done():  # else nobody waits any more
+            if item.answer is None or item.reply in self._waiting:  # else nobody waits any more
                 taken.append(item)
                 size += len(item.data)
         return taken
@@ -250,16 +254,12 @@ class Session:
         self._waiting.pop(item.reply, None)
         # nats-py's own errors come before it has taken the message
         sure = isinstance(error, nats.errors.Error)
-        _fail(item.answer, (SiteDownError if sure else SiteUnknownOutcomeError)(f"not sent: {error}"))
+        item.answer.put((SiteDownError if sure else SiteUnknownOutcomeError)(f"not sent: {error}"))
 
     def _answered(self, subject: str, data: bytes, reply: str, nobody: bool) -> None:
         answer = self._waiting.pop(subject, None)
-        if answer is None:
-            return
-        if nobody:
-            _fail(answer, SiteDownError("nobody at the site listens"))
-        elif answer.set_running_or_notify_cancel():
-            answer.set_result(data)
+        if answer is not None:
+            answer.put(SiteDownError("nobody at the site listens") if nobody else data)
 
     # --- for any thread -----------------------------------------------------------------------------------------------
     @property
@@ -288,16 +288,18 @@ class Session:
                 self._inbox_asked = True
                 self._outbox.append((self._inbox_route, True))
         reply = f"{self._inbox}.{next(self._tokens)}"
-        answer: Future[bytes] = Future()
+        answer: _Answer = queue.SimpleQueue()
         self._waiting[reply] = answer
         self._put(_Outgoing(subject, data, reply, answer))
         try:
-            return answer.result(timeout)
-        except TimeoutError:
-            # what still waits here to be sent never will be
-            if self._waiting.pop(reply, None) is not None and answer.cancel():
+            given = answer.get(timeout=timeout)
+        except queue.Empty:
+            if self._waiting.pop(reply, None) is not None:  # what still waits here to be sent never will be
                 raise SiteUnknownOutcomeError(f"no answer within {timeout:g} s") from None
-            return answer.result()
+            given = answer.get()  # it came this moment
+        if isinstance(given, Exception):
+            raise given
+        return given
 
     def _check(self, subject: str, size: int) -> None:
         if not _SUBJECT.fullmatch(subject):  # white space would make it a command of its own
@@ -326,11 +328,6 @@ class Session:
 
 def _ignore(_subject: str, _data: bytes, _respond: Respond | None) -> None:
     pass
-
-
-def _fail(answer: Future[bytes], error: Exception) -> None:
-    if answer.set_running_or_notify_cancel():
-        answer.set_exception(error)
 
 
 def shown(server: str) -> str:
