@@ -80,8 +80,8 @@ def force(path: str | Path) -> None:
 def keep_apart(folder: str | Path) -> None:
     """Tell the file system that the folders in this one have nothing to do with each other; ext4 spreads them then.
 
-    It passes over inodes that were freed in the last minutes, one after the other, whenever it looks for one. Where
-    thousands of jobs were removed, and all are in one place, that costs a new job more than all else. See chattr(1), T.
+    Without a journal it passes over inodes that were freed in the last minutes, one after the other, whenever it looks
+    for one. After thousands of jobs were removed from one place, that costs a new one more than all else (chattr(1)).
     """
     with contextlib.suppress(OSError):  # others have no such thing
         descriptor = os.open(folder, _FOR_READING)

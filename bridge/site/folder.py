@@ -185,7 +185,8 @@ class JobFolder:
         """Make the folder, under the job's lock; the script makes its own folders in it.
 
         A file that is forced to disk takes what was made before it along, its folder and all names: the journals of
-        ext4, XFS and Btrfs are written in their order, and servers of NFS keep names at once.
+        ext4, XFS and Btrfs are written in their order, ext4 without one does it by hand, and servers of NFS keep names
+        at once.
         """
         os.mkdir(self._at, 0o700)
         try:

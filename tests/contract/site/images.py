@@ -9,17 +9,23 @@ from pathlib import Path
 
 import pytest
 
-FILE_SYSTEMS = {"ext4": (64, "loop,commit=300"), "xfs": (300, "loop,nouuid"), "btrfs": (1024, "loop,commit=300")}
-"""The size of an image in MiB, and how it is mounted: nothing goes to disk unasked for minutes (XFS: 30 s).
+FILE_SYSTEMS = {
+    "ext4": (64, ["mkfs.ext4"], "loop,commit=300"),
+    "ext4-plain": (64, ["mkfs.ext4", "-O", "^has_journal"], "loop"),
+    "xfs": (300, ["mkfs.xfs"], "loop,nouuid"),
+    "btrfs": (1024, ["mkfs.btrfs"], "loop,commit=300"),
+}
+"""The size of an image in MiB, how it is made, and how it is mounted.
 
-What is unmounted here may stay mounted in the namespace of another test, and XFS mounts no copy beside it unasked.
+Nothing goes to disk unasked for minutes (XFS, and ext4 without a journal: 30 s). What is unmounted here may stay
+mounted in the namespace of another test, and XFS mounts no copy beside it unasked.
 """
 
 
 @contextmanager
 def mounted(image: Path, place: Path) -> Iterator[Path]:
     place.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-o", FILE_SYSTEMS[image.suffix[1:]][1], image, place], check=True)
+    subprocess.run(["mount", "-o", FILE_SYSTEMS[image.suffix[1:]][2], image, place], check=True)
     try:
         yield place
     finally:
@@ -28,10 +34,11 @@ def mounted(image: Path, place: Path) -> Iterator[Path]:
 
 def made(kind: str, folder: Path, size: int = 0) -> Path:
     """Make an image of so many MiB, empty; the test is skipped where the kernel can't mount it."""
-    if f"\t{kind}\n" not in Path("/proc/filesystems").read_text():
+    if f"\t{kind.partition('-')[0]}\n" not in Path("/proc/filesystems").read_text():
         pytest.skip(f"this kernel has no {kind}")
+    usual, command, _ = FILE_SYSTEMS[kind]
     path = folder / f"disk.{kind}"
     with path.open("wb") as file:
-        file.truncate((size or FILE_SYSTEMS[kind][0]) * 2**20)
-    subprocess.run([f"mkfs.{kind}", "-q", path], check=True)
+        file.truncate((size or usual) * 2**20)
+    subprocess.run([*command, "-q", path], check=True)
     return path
