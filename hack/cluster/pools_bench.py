@@ -20,7 +20,7 @@ SCRIPTS = 2000
 PROBES = 200
 WARM_UP = 100
 READERS, LINES = 200, 10
-SUBMITS, ROUNDS = 3, 2
+SUBMITS, ROUNDS = 3, 3
 
 
 def run(pods: int, many: int) -> int:
