@@ -80,9 +80,8 @@ class Submitter:
                     where.remove()
                 where.create(script, meta)
                 fresh = self._first_submit(job, meta)
-        status = self._tell(job, fresh)
+        status = self._answer(job, fresh)
         if status is None:
-            _must_be_absent(where)
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
         return messages.Submitted(status=status, existed=facts is not None)
 
@@ -117,6 +116,13 @@ class Submitter:
         if self._batch.eager or self._watcher.register.wanted:
             self._wake()
         return None if entry is None else entry.status
+
+    def _answer(self, job: str, fresh: Facts | None = None) -> messages.JobStatus | None:
+        """Tell of a job as :meth:`_tell` does; ``None`` only where nothing is kept of it."""
+        status = self._tell(job, fresh)
+        if status is None:
+            _must_be_absent(self._folder.job(job))
+        return status
 
     def resubmit(self, job: str) -> None:
         """Ask the batch system again where the last submit brought no answer; raises :class:`BatchError`."""
@@ -195,13 +201,10 @@ class Submitter:
         if facts is None:
             self._folder.bury(job)
             facts = where.read()  # a submit that was about to make it has not seen the marker, or it has
-            if facts is None:
-                self._tell(job)
-                _must_be_absent(where)
-                return messages.Status(status=None)
-        with contextlib.suppress(FileNotFoundError):  # it is being forgotten this moment
-            self._want_end(where, facts, body)
-        return messages.Status(status=self._tell(job))
+        if facts is not None:
+            with contextlib.suppress(FileNotFoundError):  # it is being forgotten this moment
+                self._want_end(where, facts, body)
+        return messages.Status(status=self._answer(job))
 
     def _want_end(self, where: JobFolder, facts: Facts, body: messages.Cancel) -> None:
         now = self._clock.time()
@@ -216,10 +219,7 @@ class Submitter:
 
     def status(self, job: str) -> messages.Status:
         """Tell of one job; the submitter on duty hears of it, too: who took the job may have died before telling."""
-        where, status = self._folder.job(job), self._tell(job)
-        if status is None:
-            _must_be_absent(where)
-        return messages.Status(status=status)
+        return messages.Status(status=self._answer(job))
 
     def _status(self, facts: Facts) -> messages.JobStatus:
         return telling.status(facts, self._clock.time(), self._lag)

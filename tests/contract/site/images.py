@@ -1,4 +1,4 @@
-"""File systems in files, mounted."""
+"""File systems in files, mounted; and what a job is that is written to them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bridge.site.facts import Meta
+
+META = Meta("ns", "pod", 1, 2**20, 0, "", None, (), "", 30.0, 1.0, 1.0)
 FILE_SYSTEMS = {
     "ext4": (64, ["mkfs.ext4"], "loop,commit=300"),
     "ext4-plain": (64, ["mkfs.ext4", "-O", "^has_journal"], "loop"),

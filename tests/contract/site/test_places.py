@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bridge.site.facts import Meta
 from bridge.site.files import keep_apart
 from bridge.site.folder import Folder
-from tests.contract.site.images import FILE_SYSTEMS, made, mounted
+from tests.contract.site.images import FILE_SYSTEMS, META, made, mounted
 
 pytestmark = pytest.mark.real
 
-META = Meta("ns", "pod", 1, 2**20, 0, "", None, (), "", 30.0, 1.0, 1.0)
 SIZE, JOBS = 16 * 1024, 32
 """In MiB (hardly any of it is written), and how many."""
 

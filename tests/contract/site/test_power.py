@@ -17,15 +17,14 @@ from typing import Any
 
 import pytest
 
-from bridge.site.facts import Cancellation, Meta
+from bridge.site.facts import Cancellation
 from bridge.site.folder import Folder
-from tests.contract.site.images import FILE_SYSTEMS, made, mounted
+from tests.contract.site.images import FILE_SYSTEMS, META, made, mounted
 
 pytestmark = pytest.mark.real
 
 THREADS = 8
 SCRIPT = "#!/bin/bash\n" + "echo a line of a script\n" * 1000
-META = Meta("ns", "pod", 1, 2**20, 0, "", None, (), "", 30.0, 1.0, 1.0)
 
 
 def cut_off(image: Path, copy: Path) -> None:

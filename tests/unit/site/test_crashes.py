@@ -353,6 +353,21 @@ def test_a_job_that_can_not_be_read_just_after_it_was_submitted_is_not_refused_f
     assert refused.value.retryable
 
 
+def test_a_job_that_can_not_be_read_once_its_end_is_wanted_is_not_called_gone(world: Any, monkeypatch: Any) -> None:
+    world.submit()
+    world.watcher.leave_duty()
+    real = world.submitter._want_end
+
+    def want_end(*args: Any) -> None:
+        real(*args)
+        world.write("job.sh", "nonsense")
+
+    monkeypatch.setattr(world.submitter, "_want_end", want_end)
+    with pytest.raises(BridgeError) as refused:
+        world.submitter.cancel(UID, Cancel(grace=0))
+    assert refused.value.reason == "Unreadable"
+
+
 def test_a_hole_in_a_script_is_seen(world: Any) -> None:
     world.batch.swallow = True
     with pytest.raises(BridgeError):
