@@ -27,6 +27,10 @@ class Volumes(Part):
     )
     scratch_in_job_folder: bool = Field(True, description="Keep emptyDir volumes in the job's own folder instead.")
     image_dir: AbsolutePath | None = Field(None, description="Images as files: <image_dir>/<image with : as _>.")
+    image_paths: list[AbsolutePath] = Field(
+        [],
+        description="Images named by an absolute path may lie below these folders, image_dir and cvmfs_unpacked_path.",
+    )
     apptainer_cachedir: AbsolutePath | None = Field(None, description="Default: the runtime's own.")
     cvmfs_unpacked_path: AbsolutePath | None = Field(None, description="Unpacked images: <path>/<image>.")
     additional_directories_in_path: list[AbsolutePath] = []

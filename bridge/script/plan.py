@@ -77,12 +77,13 @@ def make(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: st
     size = sizing.measure(pod, config)
     runtime = runtimes.of(config)
     made = volumes.make(pod, config, objects, node, size.machine)
+    asked = extras.read(pod, config)
     containers = []
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(kind) or ()):
             where = f"spec.{kind}[{index}]"
             planned = _container(pod, container, where, config, objects, node, size, made)
-            runtime.accept(planned, where, config)
+            runtime.accept(planned, where, config, asked.image_root)
             _reachable(planned, where, config)
             containers.append(planned)
     deadline = spec.get("activeDeadlineSeconds")
@@ -94,7 +95,7 @@ def make(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: st
         deadline=None if deadline is None else float(deadline),
         pull_secret=extras.pull_secret(pod, objects),
         size=size,
-        extras=extras.read(pod, config),
+        extras=asked,
         config=config,
     )
 

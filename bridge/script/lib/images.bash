@@ -16,28 +16,63 @@ extra_paths() {
     done
 }
 
-# image_of I: IMAGE is a path or a name with a scheme. A path first, then a scheme, a file of the site, an unpacked image,
-# and at last the site's prefix.
+# image_of I: IMAGE is a path in one of the site's folders for images, or a name that this runtime pulls (SCHEMES). A path
+# first, then a scheme, a file of the site, an unpacked image, and at last the site's prefix. PROBLEM says what is wrong.
 image_of() {
     local name=${IMAGES[$1]} plain
     IMAGE=$name
     plain=${name#docker://}
-    case $name in
-    /*) return ;;
-    docker://*) ;;
-    *://*) return ;;
-    esac
-    for IMAGE in ${IMAGE_DIR:+"$IMAGE_DIR/${plain//:/_}" "$IMAGE_DIR/${plain//:/_}.sif" "$IMAGE_DIR/${plain//:/_}.sqsh"} \
-        ${UNPACKED:+"$UNPACKED/$plain"}; do
-        [[ $plain != *..* && -e $IMAGE ]] && return
-    done
-    IMAGE=$name
-    [[ $name == *://* ]] && return
-    if [[ $IMAGE_ROOT == */ || $IMAGE_ROOT == '' ]]; then
-        IMAGE=$IMAGE_ROOT$name
-    else
-        IMAGE=$IMAGE_ROOT/$name
+    if [[ $name != /* && ($name == docker://* || $name != *://*) ]]; then
+        for IMAGE in ${IMAGE_DIR:+"$IMAGE_DIR/${plain//:/_}" "$IMAGE_DIR/${plain//:/_}.sif" "$IMAGE_DIR/${plain//:/_}.sqsh"} \
+            ${UNPACKED:+"$UNPACKED/$plain"}; do
+            if [[ $plain != *..* && -e $IMAGE ]]; then
+                allowed_image
+                return
+            fi
+        done
+        IMAGE=$name
+        if [[ $name != *://* ]]; then
+            if [[ $IMAGE_ROOT == */ || $IMAGE_ROOT == '' ]]; then
+                IMAGE=$IMAGE_ROOT$name
+            else
+                IMAGE=$IMAGE_ROOT/$name
+            fi
+        fi
     fi
+    allowed_image
+}
+
+# allowed_image: whether IMAGE may be used; a path becomes the one that its links lead to.
+allowed_image() {
+    local area real
+    case $IMAGE in
+    /*)
+        PROBLEM="there is no image $IMAGE on this machine"
+        real=$(readlink -e -- "$IMAGE") || return 1
+        for area in "${IMAGE_AREAS[@]}"; do
+            area=$(readlink -e -- "$area") || continue
+            if [[ $real == "${area%/}"/* ]]; then
+                IMAGE=$real
+                return
+            fi
+        done
+        PROBLEM="the image $IMAGE leads to $real, which is in no folder that this site keeps for images"
+        return 1
+        ;;
+    *://*)
+        PROBLEM="images of ${IMAGE%%://*}:// are not allowed at this site"
+        [[ " $SCHEMES " == *" ${IMAGE%%://*} "* ]]
+        ;;
+    *)
+        PROBLEM="this site has no image $IMAGE, and no image_prefix for it"
+        [[ $PLAIN_NAMES ]]
+        ;;
+    esac
+}
+
+# image_or_cannot I
+image_or_cannot() {
+    image_of "$1" || cannot "${NAME[$1]}" 128 InvalidImageName "$PROBLEM"
 }
 
 # may_run_as I: whether the user that the pod asks for is the one that this runtime gives (RUN_AS is <user>:<group>).

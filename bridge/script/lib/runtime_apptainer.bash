@@ -2,6 +2,9 @@
 # shellcheck disable=SC2154,SC2034
 # Runtime "apptainer" or "singularity".
 
+# PLAIN_NAMES: whether a name without a scheme is one at a registry.
+SCHEMES='docker oras library shub https http' PLAIN_NAMES=''
+
 runtime_check() {
     extra_paths
     if [[ $CACHE_DIR ]]; then
@@ -51,7 +54,7 @@ runtime_start() {
     may_run_as "$i" "$FAKEROOT_USER"
     rm -rf "work/$name"
     mkdir -p "work/$name"
-    image_of "$i"
+    image_or_cannot "$i"
     fetch "$i"
     arguments_of "$i"
     PODBRIDGE_ADDRESS=$ADDRESS write_exports "$i" "run/$name.env"
@@ -115,7 +118,7 @@ fetch() {
 # A command for a running container gets a container of its own, with the same image, volumes, /tmp and variables.
 runtime_exec() {
     local i=$1
-    image_of "$i"
+    image_of "$i" || return
     [[ -e run/${NAME[i]}.sif ]] && IMAGE=$PWD/run/${NAME[i]}.sif
     arguments_of "$i"
     exec "$RUNTIME" exec "${WORDS[@]}" --env-file "run/${NAME[i]}.env" "$IMAGE" "${@:2}"

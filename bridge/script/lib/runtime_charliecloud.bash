@@ -2,6 +2,9 @@
 # shellcheck disable=SC2154,SC2034
 # Runtime "charliecloud". Each run gets a copy of its image as a folder, in which places for volumes can be made.
 
+# PLAIN_NAMES: whether a name without a scheme is one at a registry.
+SCHEMES='docker' PLAIN_NAMES=1
+
 runtime_check() {
     [[ $BIN_DIR ]] && PATH=$BIN_DIR:$PATH
     extra_paths
@@ -10,7 +13,7 @@ runtime_check() {
 
 runtime_start() {
     local i=$1 name=${NAME[$1]}
-    image_of "$i"
+    image_or_cannot "$i"
     if [[ ! -d run/$name.image ]]; then
         if [[ -d $IMAGE ]]; then
             copy_image "$name"

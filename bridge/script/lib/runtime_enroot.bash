@@ -2,6 +2,9 @@
 # shellcheck disable=SC2154,SC2034
 # Runtime "enroot". Images and root file systems live in the job's folder and go with it.
 
+# PLAIN_NAMES: whether a name without a scheme is one at a registry.
+SCHEMES='docker' PLAIN_NAMES=''
+
 runtime_check() {
     extra_paths
     export ENROOT_DATA_PATH=$PWD/run/enroot ENROOT_RUNTIME_PATH=$PWD/run/enroot.runtime ENROOT_TEMP_PATH=$PWD/run
@@ -18,8 +21,8 @@ runtime_check() {
 runtime_start() {
     local i=$1 name=${NAME[$1]} k words rc
     may_run_as "$i" 0
-    image_of "$i"
-    if [[ $IMAGE == docker://* || $IMAGE == dockerd://* ]]; then
+    image_or_cannot "$i"
+    if [[ $IMAGE == docker://* ]]; then
         if [[ ! -e run/$name.sqsh ]]; then
             "$RUNTIME" import --output "run/$name.sqsh" "$(with_registry "$IMAGE")" >"run/$name.pull" 2>&1 </dev/null ||
                 pull_failed "$name" "run/$name.pull"

@@ -2,6 +2,9 @@
 # shellcheck disable=SC2154,SC2034
 # Runtime "podman", rootless. The container is made first and started then: so it is known which of both failed.
 
+# PLAIN_NAMES: whether a name without a scheme is one at a registry.
+SCHEMES='docker' PLAIN_NAMES=1
+
 runtime_check() {
     extra_paths
     [[ -e run/docker/config.json ]] && export REGISTRY_AUTH_FILE=$PWD/run/docker/config.json
@@ -20,7 +23,7 @@ runtime_start() {
     local i=$1 name=${NAME[$1]} k words=()
     container_name "$i"
     "$RUNTIME" rm --force --ignore --time 0 "$RESULT" >/dev/null 2>&1
-    image_of "$i"
+    image_or_cannot "$i"
     fetch "$i"
     [[ -d $IMAGE ]] && words=(--rootfs)
     if [[ ${NON_ROOT[i]} && ${RUN_AS[i]} == :* ]]; then

@@ -24,8 +24,8 @@ class Runtime(Protocol):
     library: str
     """Its part of the bash library."""
 
-    def accept(self, container: Container, where: str, config: BuildConfig) -> None:
-        """Raise ``ScriptError`` for what this runtime can't do."""
+    def accept(self, container: Container, where: str, config: BuildConfig, image_root: str) -> None:
+        """Raise ``ScriptError`` for what this runtime can't do; ``image_root`` is the annotation, or empty."""
 
     def login(self, secret: bytes) -> tuple[str, bytes]:
         """Say where below ``run/`` the logins of registries go, and how; ``secret`` is docker's ``config.json``."""

@@ -20,9 +20,9 @@ library = "apptainer"
 login = images.login
 
 
-def accept(container: Container, where: str, config: BuildConfig) -> None:
+def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
     """Refuse names that are no images, and user 0 where the site does not fake it."""
-    images.accept_image(container, where)
+    images.accept_image(container, where, config, image_root, library)
     if container.run_as.startswith("0:") and not config.apptainer.fakeroot:
         raise ScriptError(
             f"{where}.securityContext.runAsUser: 0 is not allowed at this site (apptainer.fakeroot is false)"

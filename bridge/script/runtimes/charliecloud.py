@@ -17,9 +17,9 @@ login = images.login
 _OF_THE_MACHINE = ("/dev/", "/proc/", "/sys/")
 
 
-def accept(container: Container, where: str, config: BuildConfig) -> None:
+def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
     """Refuse what ch-run has no word for."""
-    images.accept_image(container, where)
+    images.accept_image(container, where, config, image_root, library)
     images.accept_lines(container, where)
     if not container.command:
         raise ScriptError(f"{where}.command: nothing is not allowed at this site: charliecloud runs no entry points")

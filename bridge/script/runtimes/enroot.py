@@ -18,9 +18,9 @@ library = "enroot"
 _DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 
-def accept(container: Container, where: str, config: BuildConfig) -> None:
+def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
     """Refuse names that are no images, and places with blanks: enroot splits at them."""
-    images.accept_image(container, where)
+    images.accept_image(container, where, config, image_root, library)
     for mount in container.mounts:
         if any(letter.isspace() for letter in mount.path + mount.sub_path):
             raise ScriptError(f"{where}.volumeMounts: {mount.path!r} is not allowed at this site: blanks in a place")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import TYPE_CHECKING
 
+from bridge import names
 from bridge.errors import ScriptError
+from bridge.script.buildconfig import BuildConfig
 from bridge.script.quoting import array, word
 
 if TYPE_CHECKING:
@@ -18,13 +21,67 @@ _OF_THE_LOADER = re.compile(
 )
 
 
-def accept_image(container: Container, where: str) -> None:
-    """Refuse what is no name of an image: it stands among the words of a command line."""
-    if not _IMAGE.fullmatch(container.image) or ".." in container.image.split("/"):
+_TRANSPORT = re.compile(
+    r"(atomic|containers-storage|dir|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball):.*"
+)
+"""What podman takes for a place of this machine, not for a name at a registry: containers-transports(5)."""
+SCHEMES = {
+    "apptainer": ("docker", "oras", "library", "shub", "https", "http"),
+    "enroot": ("docker",),
+    "podman": ("docker",),
+    "charliecloud": ("docker",),
+}
+"""From where each library pulls; ``lib/runtime_<library>.bash`` has the same list."""
+
+
+def accept_image(container: Container, where: str, config: BuildConfig, root: str, library: str) -> None:
+    """Refuse an image that is not at a registry or in a folder that the site keeps for images.
+
+    ``root`` is the annotation image-root, or empty. The name stands among the words of a command line, so its
+    characters are checked as well. The site checks paths once more, after links are followed.
+    """
+    name = container.image
+    if not _IMAGE.fullmatch(name) or ".." in name.split("/"):
         raise ScriptError(
-            f"{where}.image: {container.image!r} is not allowed; allowed: the name of an image, a URL of one, or an "
+            f"{where}.image: {name!r} is not allowed; allowed: the name of an image, a URL of one, or an "
             f"absolute path, made of letters, digits and _ . / : @ + # % = ~ -"
         )
+    if root and (not _IMAGE.fullmatch(root) or ".." in root.split("/")):
+        raise ScriptError(
+            f"annotation {names.IMAGE_ROOT}: {root!r} is not allowed; allowed: the beginning of a URL or of an "
+            f"absolute path, made of letters, digits and _ . / : @ + # % = ~ -"
+        )
+    prefix = root or config.runtime.image_prefix
+    if "://" in name or name.startswith("/"):
+        target, field = name, f"{where}.image"
+    else:
+        target = f"{prefix}{name}" if not prefix or prefix.endswith("/") else f"{prefix}/{name}"
+        field = f"annotation {names.IMAGE_ROOT}" if root else f"{where}.image"
+    _accept_target(target, field, config, library)
+
+
+def _accept_target(target: str, field: str, config: BuildConfig, library: str) -> None:
+    scheme, separator, _ = target.partition("://")
+    pulled = ", ".join(f"{each}://" for each in SCHEMES[library])
+    if separator:
+        if scheme not in SCHEMES[library]:
+            raise ScriptError(f"{field}: the scheme {scheme}:// is not allowed at this site; allowed: {pulled}")
+    elif target.startswith("/"):
+        path, folders = posixpath.normpath(target), areas(config)
+        if not any(path.startswith(posixpath.normpath(folder).rstrip("/") + "/") for folder in folders):
+            raise ScriptError(
+                f"{field}: {target!r} is not allowed; allowed at this site: images below "
+                f"{', '.join(folders) or 'no folder'}, or {pulled}"
+            )
+    if library == "podman" and _TRANSPORT.fullmatch(target.removeprefix("docker://")):
+        raise ScriptError(f"{field}: {target!r} is not allowed; allowed: names with a registry, <registry>/{target}")
+
+
+def areas(config: BuildConfig) -> list[str]:
+    """List the folders whose images a pod may use."""
+    volumes, prefix = config.volumes, config.runtime.image_prefix
+    folders = (volumes.image_dir, volumes.cvmfs_unpacked_path, *volumes.image_paths, prefix)
+    return [folder for folder in folders if folder and folder.startswith("/")]
 
 
 def accept_lines(container: Container, where: str) -> None:
@@ -44,6 +101,7 @@ def options(plan: Plan) -> list[str]:
         array("HAS_COMMAND", ["1" if c.command else "" for c in containers]),
         array("ALWAYS_PULL", ["1" if c.always_pull else "" for c in containers]),
         array("EXTRA_PATHS", volumes.additional_directories_in_path),
+        array("IMAGE_AREAS", areas(plan.config)),
         f"IMAGE_DIR={word(volumes.image_dir or '')}",
         f"UNPACKED={word(volumes.cvmfs_unpacked_path or '')}",
         f"CACHE_DIR={word(volumes.apptainer_cachedir or '')}",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 library = "none"
 
 
-def accept(container: Container, where: str, config: BuildConfig) -> None:
+def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
     """Refuse containers without a command: there is no image whose own could be run."""
     if not container.command:
         raise ScriptError(f"{where}.command: nothing is not allowed at this site, which runs no images: name a command")

@@ -15,9 +15,9 @@ library = "podman"
 login = images.login
 
 
-def accept(container: Container, where: str, config: BuildConfig) -> None:
+def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
     """Refuse names that are no images, and variables that podman itself would obey."""
-    images.accept_image(container, where)
+    images.accept_image(container, where, config, image_root, library)
     images.accept_lines(container, where)
 
 

@@ -78,6 +78,29 @@ def test_a_pod(site):
     assert not list((job.folder / "scratch").iterdir()) and not (job.folder / "run" / "main.image").exists()
 
 
+def test_a_folder_of_the_site_is_no_image(site):
+    """Refused by the hub when named, and by the site when a link in the folder for images leads there."""
+    folder = site.own.folder
+    for image in ("/", "/home/x", str(folder), "instance://x"):
+        with pytest.raises(ScriptError, match=r"spec\.containers\[0\]\.image"):
+            site.job({"containers": [site.shell("ls /", image=image)]})
+    with pytest.raises(ScriptError, match="image-root"):
+        site.job({"containers": [site.shell("ls /", image="home")]}, annotations={"slurm-job.vk.io/image-root": "/"})
+    link = folder / "linked"
+    link.symlink_to("/")
+    try:
+        volumes = {"image_dir": str(folder)}
+        job = site.run({"containers": [site.shell("ls /", image="linked")]}, config={"volumes": volumes})
+        inside = site.run(
+            {"containers": [site.shell("echo yes", image=str(folder / "busybox"))]}, config={"volumes": volumes}
+        )
+    finally:
+        link.unlink()
+    assert job.state("main")["ended"]["reason"] == "InvalidImageName", job.everything()
+    assert job.message() == f"the image {link} leads to /, which is in no folder that this site keeps for images\n"
+    assert inside.log() == "yes\n", inside.everything()
+
+
 def test_variables_byte_by_byte(site):
     values = {name: value for name, value in NASTY.items() if len(value) < 50_000}
     env = [{"name": name, "value": value.replace("$", "$$")} for name, value in values.items()]
@@ -255,7 +278,7 @@ def test_podman_takes_images_that_are_files_of_the_site(podman, form, read_only)
         volumeMounts=[{"name": "c", "mountPath": "/c"}],
     )
     spec = {"volumes": [{"name": "c", "configMap": {"name": "c"}}], "containers": [container]}
-    job = podman.run(spec, objects=OBJECTS)
+    job = podman.run(spec, objects=OBJECTS, config={"volumes": {"image_paths": [str(folder)]}})
     assert job.pod()["phase"] == "Succeeded", job.everything()
     # which of output and errors comes first is not said
     assert {"hello", "/"} <= set(job.log().splitlines()) and ("ead-only" in job.log()) is read_only

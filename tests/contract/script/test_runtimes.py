@@ -251,7 +251,8 @@ def test_apptainer_runs_the_images_own(ordinary, stubs):
 @pytest.mark.parametrize(
     ("image", "expected"),
     [
-        ("/images/x.sif", "/images/x.sif"),
+        ("{dir}/x.sif", "{dir}/x.sif"),
+        ("linked", "{dir}/x.sif"),
         ("oras://registry/x:1", "pull oras://registry/x:1"),
         ("tool:1", "{dir}/tool_1"),
         ("docker://tool:1", "{dir}/tool_1"),
@@ -263,6 +264,9 @@ def test_apptainer_runs_the_images_own(ordinary, stubs):
 def test_where_images_come_from(ordinary, stubs, image, expected):
     images = ordinary.home_for_host_path()
     (images / "tool_1").write_text("image")
+    (images / "x.sif").write_text("image")
+    (images / "linked").symlink_to("x.sif")
+    image = image.format(dir=images)
     (images / "unpacked" / "lab" / "other:2").mkdir(parents=True)
     volumes = {"image_dir": str(images), "cvmfs_unpacked_path": str(images / "unpacked")}
     spec = {"containers": [{"name": "main", "image": image, "command": ["true"]}]}
@@ -337,3 +341,20 @@ def test_stub_texts_are_bash(tmp_path):
         path = Path(tmp_path) / name
         path.write_text(text)
         assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["apptainer", "podman", "enroot", "charliecloud"])
+@pytest.mark.parametrize("name", ["out", "inner/out", "{dir}/out"])
+def test_a_link_out_of_the_folders_for_images_is_no_image(ordinary, stubs, kind, name):
+    """What the hub can't see: the site follows links before it uses a path."""
+    images, home = ordinary.home_for_host_path(), ordinary.home_for_host_path()
+    (home / "notes").write_text("of the site's user")
+    (images / "inner").mkdir()
+    for link in (images / "out", images / "inner" / "out"):
+        link.symlink_to(home)
+    spec = {"containers": [{"name": "main", "image": name.format(dir=images), "command": ["true"]}]}
+    job = ordinary.run(spec, config=stubs.settings(kind, volumes={"image_dir": str(images)}))
+    ended = job.state("main")["ended"]
+    assert (ended["exitCode"], ended["reason"]) == (128, "InvalidImageName"), job.everything()
+    assert f"leads to {home}" in job.message()
+    assert not [call for call in stubs.calls(kind) if str(home) in " ".join(call)]

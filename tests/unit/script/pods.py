@@ -243,7 +243,7 @@ KINDS: dict[str, dict[str, Any]] = {
 """By kind; the kind ``image`` needs a runtime that knows images, the others run with any."""
 
 SITE: dict[str, Any] = {
-    "volumes": {"host_paths": ["/data"], "cvmfs_path": "/cvmfs"},
+    "volumes": {"host_paths": ["/data"], "cvmfs_path": "/cvmfs", "image_paths": ["/images"]},
     "limits": {"allow_user_flags": True, "allow_pre_exec": True, "allow_fuse": True, "allow_runtime_options": True},
     "flavors": [
         {"name": "small", "max_resources": {"cpu": "4", "memory": "8Gi"}, "max_time_seconds": 86400},

@@ -132,5 +132,9 @@ def test_newer_things_are_found(since, line):
     assert any(re.search(pattern, line) for pattern in NEWER[since])
 
 
-def test_a_script_is_small():
-    assert len(build(KINDS["simple"], config("apptainer"), OBJECTS, "virtual-a").script) < 32 << 10
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_script_is_small(runtime):
+    """What is sent for each job, without the library that sites hold themselves; and what is written at the site."""
+    script = build(KINDS["simple"], config(runtime), OBJECTS, "virtual-a").script
+    assert len(script) - len(library.text(runtime)) < 2 << 10
+    assert len(script) < 48 << 10

@@ -203,6 +203,7 @@ def fields(pod):
     yield lambda: spec["volumes"].pop(4)
     yield lambda: spec["volumes"].pop(3)
     yield lambda: container.update(image="busybox")
+    yield lambda: pod["metadata"]["annotations"].pop("slurm-job.vk.io/image-root")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

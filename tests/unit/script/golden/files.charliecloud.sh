@@ -94,6 +94,7 @@ IMAGES=(docker.io/library/busybox:1.36)
 HAS_COMMAND=(1)
 ALWAYS_PULL=('')
 EXTRA_PATHS=()
+IMAGE_AREAS=(/images)
 IMAGE_DIR=''
 UNPACKED=''
 CACHE_DIR=''

@@ -72,6 +72,7 @@ IMAGES=(registry.example/team/tool:2 /images/other.sif)
 HAS_COMMAND=('' '')
 ALWAYS_PULL=('' 1)
 EXTRA_PATHS=()
+IMAGE_AREAS=(/images)
 IMAGE_DIR=''
 UNPACKED=''
 CACHE_DIR=''
