@@ -9,7 +9,7 @@ from bridge.kube.lease import Elector
 from bridge.loop import Sides, SlurmLoop
 from bridge.metrics import CONTROLLER_ACTIONS
 from bridge.workload import places, pods
-from bridge.workload.eligibility import slurm_name
+from bridge.workload.eligibility import readiness, slurm_name
 from controllers.node import act as node_act
 from controllers.node import decide as node_decide
 from controllers.workload import act as workload_act
@@ -40,7 +40,8 @@ class Controllers(SlurmLoop):
         self._resting = {key: until for key, until in self._resting.items() if until > now}
         nodes = [node for node in sides.nodes.items() if not places.is_virtual(node)]
         slurm_names = {node["metadata"]["name"]: slurm_name(node) for node in nodes}
-        workload = workload_decide.View(sides.pods.items(), snapshot, slurm_names, self._memory)
+        silent = frozenset(n["metadata"]["name"] for n in nodes if readiness(n).get("status") != "True")
+        workload = workload_decide.View(sides.pods.items(), snapshot, slurm_names, self._memory, silent)
         for action in workload_decide.decide(workload):
             key = f"job/{action.job_id}" if isinstance(action, workload_decide.Orphan) else pods.uid(action.pod)
             if isinstance(action, workload_decide.Release):

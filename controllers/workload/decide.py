@@ -5,7 +5,7 @@ Nothing is ended before slurmctld itself has said so twice (``Known.said``); no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,12 +68,16 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that a decision may depend on. ``slurm_names`` maps Kubernetes node names to Slurm's."""
+    """All that a decision may depend on.
+
+    ``slurm_names`` maps the names of all Kubernetes nodes to Slurm's; ``silent`` holds those that are not Ready.
+    """
 
     pods: Iterable[Pod]
     snapshot: Snapshot
     slurm_names: Mapping[str, str]
     memory: Memory
+    silent: Set[str] = frozenset()
 
 
 def decide(view: View) -> list[Action]:
@@ -86,7 +90,7 @@ def decide(view: View) -> list[Action]:
     everyone = list(view.pods)
     for pod in everyone:
         all_uids.add(pods.uid(pod))
-        if not _over(pod):
+        if not _over(view, pod):
             open_uids.add(pods.uid(pod))
     for pod in everyone:
         action = _pod(view, pod, open_uids)
@@ -102,11 +106,26 @@ def decide(view: View) -> list[Action]:
     return actions
 
 
-def _over(pod: Pod) -> bool:
-    """Whether nothing of the pod runs any more: finished, or confirmed as gone by its kubelet (or by force)."""
+def _over(view: View, pod: Pod) -> bool:
+    """Whether no container of the pod runs any more, as far as anybody can tell.
+
+    The kubelet writes a final phase once all containers have ended, also on a pod that was deleted with a grace period
+    of 0 and that only the finalizer keeps: such a deletion itself confirms nothing. Where the kubelet can't write (its
+    node is gone or not Ready), a pod that was deleted by force is let go when Slurm itself has ended its job.
+    """
     if pods.is_finished(pod):
         return True
-    return pods.is_deleted(pod) and pods.is_bound(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
+    if not (pods.is_deleted(pod) and pods.is_bound(pod)) or pod["metadata"].get("deletionGracePeriodSeconds") != 0:
+        return False
+    node = pod["spec"]["nodeName"]
+    return (node not in view.slurm_names or node in view.silent) and _job_is_over(view, pod)
+
+
+def _job_is_over(view: View, pod: Pod) -> bool:
+    """Whether slurmctld has said twice that the job on the pod's label has ended, or that there is none."""
+    labelled = pods.job_id(pod)
+    known = view.snapshot.jobs.get(labelled) if labelled is not None else None
+    return known is not None and not _lives(known) and known.said >= 2
 
 
 def _lives(known: Known) -> bool:
@@ -115,7 +134,7 @@ def _lives(known: Known) -> bool:
 
 def _pod(view: View, pod: Pod, open_uids: set[str]) -> Action | None:
     labelled = pods.job_id(pod)
-    if _over(pod):
+    if _over(view, pod):
         return _release(view, pod, labelled, open_uids)
     if labelled is None or pods.is_deleted(pod):
         return None

@@ -34,8 +34,9 @@ def snapshot(*entries, sequence=7):
     return Snapshot(sequence=sequence, jobs=jobs, by_uid={uid: tuple(ids) for uid, ids in by_uid.items()})
 
 
-def look(pods, snap, memory=None, slurm_names=None):
-    return decide.decide(decide.View(pods, snap, slurm_names or {}, memory or decide.Memory()))
+def look(pods, snap, memory=None, slurm_names=None, silent=()):
+    names_of = {"n1": "n1"} if slurm_names is None else slurm_names
+    return decide.decide(decide.View(pods, snap, names_of, memory or decide.Memory(), frozenset(silent)))
 
 
 def test_a_running_pod_with_a_running_job_is_left_alone():
@@ -65,8 +66,26 @@ def test_a_job_of_two_pods_is_kept_until_the_last_one_ends():
 
 def test_a_deleted_pod_keeps_its_job_through_the_grace_period():
     assert look([pod(deleted=True)], snapshot(known(5, "RUNNING"))) == []
-    gone = pod(deleted=True, grace=0)
-    assert look([gone], snapshot(known(5, "RUNNING"))) == [decide.Release(gone, (5,))]
+
+
+@pytest.mark.parametrize("silent", [(), ("n1",)])
+def test_a_pod_deleted_with_no_grace_keeps_its_job_until_its_containers_have_ended(silent):
+    going = pod(deleted=True, grace=0)
+    assert look([going], snapshot(known(5, "RUNNING")), silent=silent) == []
+    assert look([going], snapshot(known(5, "RUNNING")), slurm_names={}) == []  # the node is gone
+    ended = pod(deleted=True, grace=0, phase="Failed")
+    assert look([ended], snapshot(known(5, "RUNNING")), silent=silent) == [decide.Release(ended, (5,))]
+
+
+def test_a_pod_deleted_by_force_on_a_silent_node_goes_when_slurm_has_ended_its_job():
+    going = pod(deleted=True, grace=0)
+    over = known(5, "NODE_FAIL", said=2)
+    assert look([going], snapshot(over)) == []  # its kubelet answers: it will say when the containers have ended
+    assert look([going], snapshot(known(5, "NODE_FAIL", said=1)), silent=["n1"]) == []
+    assert look([going], snapshot(over), silent=["n1"]) == [decide.Release(going, ())]
+    assert look([going], snapshot(over), slurm_names={}) == [decide.Release(going, ())]
+    graceful = pod(deleted=True, grace=30)
+    assert look([graceful], snapshot(over), silent=["n1"]) == []
 
 
 @pytest.mark.parametrize(
