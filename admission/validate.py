@@ -130,6 +130,7 @@ def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:
     for where, key, before, after in (
         ("metadata.labels", names.JOB_ID_LABEL, pods.labels_of(old), pods.labels_of(new)),
         ("metadata.annotations", names.NODE_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
+        ("metadata.annotations", names.SLURM_NODE_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.REMOTE_JOB, pods.annotations_of(old), pods.annotations_of(new)),
     ):
         if before.get(key) == after.get(key):

@@ -41,7 +41,8 @@ class Controllers(SlurmLoop):
         nodes = [node for node in sides.nodes.items() if not places.is_virtual(node)]
         slurm_names = {node["metadata"]["name"]: slurm_name(node) for node in nodes}
         silent = frozenset(n["metadata"]["name"] for n in nodes if readiness(n).get("status") != "True")
-        workload = workload_decide.View(sides.pods.items(), snapshot, slurm_names, self._memory, silent)
+        virtual = frozenset(n["metadata"]["name"] for n in sides.nodes.items() if places.is_virtual(n))
+        workload = workload_decide.View(sides.pods.items(), snapshot, slurm_names, self._memory, silent, virtual)
         for action in workload_decide.decide(workload):
             key = f"job/{action.job_id}" if isinstance(action, workload_decide.Orphan) else pods.uid(action.pod)
             if isinstance(action, workload_decide.Release):

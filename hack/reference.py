@@ -135,6 +135,7 @@ def text() -> str:
     own = [
         [f"`{names.JOB_ID_LABEL}`", "label on the pod", "its Slurm job"],
         [f"`{names.NODE_ANNOTATION}`", "annotation on the pod", "the node that Slurm gave"],
+        [f"`{names.SLURM_NODE_ANNOTATION}`", "annotation on the pod", "Slurm's name of that node"],
         [f"`{names.FINALIZER}`", "finalizer of the pod", "held until the job is released"],
         [f"`{names.MANAGED_TAINT}`", "taint of nodes", "value: the scheduler's name; effect NoExecute"],
         [f"`{names.SLURM_NODENAME_LABEL}`", "label on a node", "set it where Slurm's name of the node differs"],

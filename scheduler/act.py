@@ -184,7 +184,8 @@ class Actor:
             self._hold(pod, action.job_id)
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "binding")
         try:
-            self._kube.create(path, pods.binding(pod, action.node, {names.NODE_ANNOTATION: action.node}))
+            given = {names.NODE_ANNOTATION: action.node, names.SLURM_NODE_ANNOTATION: action.slurm_node}
+            self._kube.create(path, pods.binding(pod, action.node, given))
         except (KubeNotFoundError, KubeConflictError) as error:
             # gone, re-created, deleted meanwhile, or bound by the request whose answer was lost: the cache will tell
             log.info("not bound", extra=kv(pod=pods.key(pod), job=action.job_id, error=error))

@@ -54,12 +54,13 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Bind the pod to the Kubernetes node of its allocated job."""
+    """Bind the pod to the Kubernetes node of its allocated job; ``slurm_node`` is Slurm's name of it."""
 
     pod: Pod
     job_id: int
     node: str
     started: float
+    slurm_node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,7 @@ def _allocated(view: View, pod: Pod, entry: Known) -> Action | None:
     why = view.placements.refusal(pod, job.nodes[0])
     if why:
         return GiveBack(pod, job.job_id, f"Slurm gave node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}")
-    return Bind(pod, job.job_id, view.placements.by_slurm_name[job.nodes[0]].name, job.start_time)
+    return Bind(pod, job.job_id, view.placements.by_slurm_name[job.nodes[0]].name, job.start_time, job.nodes[0])
 
 
 def _tell(view: View, pod: Pod, attempt: Attempt, reason: str, message: str) -> Tell | None:

@@ -44,6 +44,8 @@ class Actor:
                 link = JobLink(self._cluster, (translate.pod_ref(action.pod),))
                 self._poller.expect(action.job_id, link, sure=False)
                 self._poller.wake()
+            case decide.Cancel():
+                self._cancel_second(action)
             case decide.Orphan():
                 self._orphan(action)
 
@@ -73,6 +75,11 @@ class Actor:
         with fence(self._lead):
             self._slurm.cancel(job_id)
         self._poller.wake()
+
+    def _cancel_second(self, action: decide.Cancel) -> None:
+        if self._belongs(action.job_id, pods.uid(action.pod)):
+            self._cancel(action.job_id)
+            log.warning("cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id))
 
     def _end(self, action: decide.End) -> None:
         """Write the reason on the pod, then delete it with its grace period; a pod that changed meanwhile is left."""

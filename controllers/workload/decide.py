@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from bridge import names
 from bridge.slurm import states
 from bridge.slurm.models import Known, PodRef, Snapshot
 from bridge.workload import pods
@@ -49,6 +50,14 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancel:
+    """Cancel a second job of a pod that is bound to another one's node."""
+
+    pod: Pod
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Orphan:
     """Look whether the job's pods are really gone, and then cancel it."""
 
@@ -56,7 +65,7 @@ class Orphan:
     pods: tuple[PodRef, ...]
 
 
-Action = Release | End | Ask | Orphan
+Action = Release | End | Ask | Cancel | Orphan
 
 
 @dataclass(slots=True)
@@ -70,7 +79,8 @@ class Memory:
 class View:
     """All that a decision may depend on.
 
-    ``slurm_names`` maps the names of all Kubernetes nodes to Slurm's; ``silent`` holds those that are not Ready.
+    ``slurm_names`` maps the names of all Kubernetes nodes but virtual ones to Slurm's; ``silent`` holds those that are
+    not Ready, ``virtual`` the names of virtual nodes.
     """
 
     pods: Iterable[Pod]
@@ -78,6 +88,7 @@ class View:
     slurm_names: Mapping[str, str]
     memory: Memory
     silent: Set[str] = frozenset()
+    virtual: Set[str] = frozenset()
 
 
 def decide(view: View) -> list[Action]:
@@ -136,6 +147,8 @@ def _pod(view: View, pod: Pod, open_uids: set[str]) -> Action | None:
     labelled = pods.job_id(pod)
     if _over(view, pod):
         return _release(view, pod, labelled, open_uids)
+    if pods.is_bound(pod) and (extra := _second_job(view, pod, labelled)) is not None:
+        return Cancel(pod, extra)
     if labelled is None or pods.is_deleted(pod):
         return None
     known = view.snapshot.jobs.get(labelled)
@@ -150,6 +163,27 @@ def _pod(view: View, pod: Pod, open_uids: set[str]) -> Action | None:
         return _end(pod, known) if known.said >= 2 else None
     if pods.is_bound(pod) and _displaced(view, pod, known):
         return End(pod, labelled, REQUEUED_REASON, REQUEUED_TEXT)
+    return None
+
+
+def _second_job(view: View, pod: Pod, labelled: int | None) -> int | None:
+    """Return a live job of a bound pod beside the one that gave it its node; ``None`` if there is none.
+
+    Such a job is a request that slurmctld carried out late, after the scheduler asked again: before the bind the
+    scheduler cancels it. A pod on a virtual node needs no job at all. A job that another pod carries is not touched.
+    """
+    ids = view.snapshot.by_uid.get(pods.uid(pod), ())
+    if ids in ((), (labelled,)):
+        return None
+    if pod["spec"]["nodeName"] not in view.virtual:
+        kept = view.snapshot.jobs.get(labelled) if labelled in ids and labelled is not None else None
+        if kept is None or not _lives(kept):
+            return None
+    for job_id in ids:
+        known = view.snapshot.jobs[job_id]
+        alone = known.job.link is not None and all(ref.uid == pods.uid(pod) for ref in known.job.link.pods)
+        if job_id != labelled and alone and _lives(known):
+            return job_id
     return None
 
 
@@ -187,13 +221,19 @@ def _end(pod: Pod, known: Known) -> Action | None:
 def _displaced(view: View, pod: Pod, known: Known) -> bool:
     """Whether two answers in a row show the job of a bound pod waiting again, or on another node."""
     uid, job = pods.uid(pod), known.job
-    here = view.slurm_names.get(pod["spec"]["nodeName"], pod["spec"]["nodeName"])
-    settled = states.is_allocated(job.states) and bool(job.nodes) and here in job.nodes
+    settled = states.is_allocated(job.states) and bool(job.nodes) and _slurm_node(view, pod) in job.nodes
     moved = states.is_pending(job.states) or (states.is_allocated(job.states) and bool(job.nodes) and not settled)
     if not moved:
         view.memory.displaced.pop(uid, None)
         return False
     return _seen_enough(view, pod)
+
+
+def _slurm_node(view: View, pod: Pod) -> str:
+    """Return Slurm's name of the bound pod's node: as it was when Slurm gave it, whatever the Node says today."""
+    given: str = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
+    node = pod["spec"]["nodeName"]
+    return given or view.slurm_names.get(node, node)
 
 
 def _seen_enough(view: View, pod: Pod) -> bool:

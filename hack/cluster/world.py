@@ -163,6 +163,11 @@ class World:
         text = self.cluster.run_slurm("scontrol", "show", "job", str(job_id), check=False)
         return dict(re.findall(r"(\w+)=(\S*)", text)) if "JobId=" in text else {}
 
+    def job_comment(self, job_id: int) -> str:
+        """The administrator's comment of a job: podbridge's link to its pods, as JSON."""
+        found = re.search(r"AdminComment=(\{.*\})", self.slurm("scontrol", "show", "job", str(job_id)))
+        return found[1] if found else ""
+
     def jobs_by_uid(self) -> dict[str, list[tuple[int, str]]]:
         """Every job that Slurm still knows, live or ended, as (id, state) by the pod UID in its comment."""
         text = self.cluster.run_slurm("scontrol", "show", "job", "-o", check=False)

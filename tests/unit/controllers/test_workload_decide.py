@@ -34,9 +34,11 @@ def snapshot(*entries, sequence=7):
     return Snapshot(sequence=sequence, jobs=jobs, by_uid={uid: tuple(ids) for uid, ids in by_uid.items()})
 
 
-def look(pods, snap, memory=None, slurm_names=None, silent=()):
+def look(pods, snap, memory=None, slurm_names=None, silent=(), virtual=()):
     names_of = {"n1": "n1"} if slurm_names is None else slurm_names
-    return decide.decide(decide.View(pods, snap, names_of, memory or decide.Memory(), frozenset(silent)))
+    return decide.decide(
+        decide.View(pods, snap, names_of, memory or decide.Memory(), frozenset(silent), frozenset(virtual))
+    )
 
 
 def test_a_running_pod_with_a_running_job_is_left_alone():
@@ -163,6 +165,40 @@ def test_a_job_on_another_node_ends_the_pod_names_mapped():
     for sequence in (7, 8, 9):
         actions = look([pod()], snapshot(known(5, "RUNNING", nodes=["s2"]), sequence=sequence), memory, {"n1": "s1"})
     assert actions[0].reason == "Requeued"
+
+
+@pytest.mark.parametrize("slurm_names", [{}, {"n1": "n1"}, {"n1": "s2"}])
+def test_a_pod_whose_node_lost_its_label_or_was_made_again_is_left_alone(slurm_names):
+    bound = pod()
+    bound["metadata"]["annotations"] = {names.SLURM_NODE_ANNOTATION: "s1"}
+    memory = decide.Memory()
+    for sequence in range(7, 12):
+        assert look([bound], snapshot(known(5, "RUNNING", nodes=["s1"]), sequence=sequence), memory, slurm_names) == []
+    for sequence in range(12, 15):
+        actions = look([bound], snapshot(known(5, "RUNNING", nodes=["s2"]), sequence=sequence), memory, slurm_names)
+    assert actions[0].reason == "Requeued"
+
+
+def test_a_second_job_of_a_bound_pod_is_cancelled_and_the_pods_own_is_not():
+    two = snapshot(known(5, "RUNNING"), known(9, "PENDING", nodes=()))
+    assert look([pod()], two) == [decide.Cancel(pod(), 9)]
+    assert look([pod(job=9)], snapshot(known(5, "RUNNING"), known(9, "RUNNING"))) == [decide.Cancel(pod(job=9), 5)]
+    assert look([pod(deleted=True)], two) == [decide.Cancel(pod(deleted=True), 9)]
+    assert look([pod()], snapshot(known(5, "RUNNING"), known(9, "CANCELLED", said=1))) == []
+    assert look([pod(node=None, phase="Pending")], two) == []  # the scheduler's
+
+
+def test_no_second_job_is_cancelled_while_the_pods_own_is_in_doubt():
+    for own in (known(5, "RUNNING", said=1, missing=True), known(5, "NODE_FAIL", said=1)):
+        assert look([pod()], snapshot(own, known(9, "RUNNING"))) == []
+    assert look([pod(job=None)], snapshot(known(9, "RUNNING"))) == []
+    shared = snapshot(known(5, "RUNNING"), known(9, "RUNNING", "u1", "u2"))
+    assert look([pod(), pod("u2", job=9)], shared) == []
+
+
+def test_a_job_of_a_pod_that_went_to_a_pool_is_cancelled():
+    remote = pod(job=None, node="pool-a")
+    assert look([remote], snapshot(known(9, "RUNNING")), virtual=["pool-a"]) == [decide.Cancel(remote, 9)]
 
 
 def test_a_job_whose_pods_are_all_unknown_is_looked_into():

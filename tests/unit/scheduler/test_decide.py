@@ -93,7 +93,7 @@ def test_a_job_found_by_uid_is_put_on_the_pod_instead_of_a_second_one():
 def test_an_allocated_job_binds_to_the_node_by_its_kubernetes_name():
     the_pod = pod(job=5)
     action = one([the_pod], snapshot(known(5, "RUNNING", nodes=["s-n2"], start_time=77)))
-    assert action == decide.Bind(the_pod, 5, "n2", 77)
+    assert action == decide.Bind(the_pod, 5, "n2", 77, "s-n2")
 
 
 @pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "SUSPENDED", "REQUEUED+PENDING", "SOMETHING_NEW"])

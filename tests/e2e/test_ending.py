@@ -1,0 +1,83 @@
+"""A pod and its job end together, and only then: what a review found to end too early, or too late."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from cluster import kube
+from cluster.world import LABEL, NODE, until
+
+pytestmark = [pytest.mark.real, pytest.mark.parametrize("world", ["26.05"], indirect=True)]
+
+SLURM_NODE = "bridge.vk.io/slurm-node"
+
+
+def test_a_pod_without_grace_keeps_its_job_until_its_containers_have_ended(clean):
+    """Whether the grace period is 0 in the pod, or somebody deletes the pod by force."""
+    world = clean
+    own = world.create(terminationGracePeriodSeconds=0)
+    forced = world.create()
+    jobs = [world.labelled(world.running(pod)) for pod in (own, forced)]
+    world.cluster.kill("kwok", signal.SIGSTOP)
+    try:
+        world.delete(own)
+        world.delete(forced, grace=0)
+        for pod in (own, forced):
+            world.seen(pod, "marked", lambda p: p["metadata"].get("deletionGracePeriodSeconds") == 0)
+        time.sleep(4)
+        assert [world.queue().get(job) for job in jobs] == ["RUNNING", "RUNNING"]
+    finally:
+        world.cluster.kill("kwok", signal.SIGCONT)
+    for pod in (own, forced):
+        world.gone(pod)
+    until("the jobs gone", lambda: not set(jobs) & world.queue().keys(), 10)
+
+
+def test_a_pod_outlives_the_label_and_the_node_object_of_its_node(clean):
+    world = clean
+    api, node = world.api, "renamed-3"
+    labels = {"slinky.slurm.net/slurm-nodename": "node-3"}
+    made = kube.node_object(node, world.cluster.options.size)
+    labelled = {**made, "metadata": {**made["metadata"], "labels": {**made["metadata"]["labels"], **labels}}}
+    api("DELETE", "/api/v1/nodes/node-3")
+    api("POST", "/api/v1/nodes", labelled)
+    try:
+        pod = world.create(nodeSelector={"kubernetes.io/hostname": node})
+        found = world.running(pod)
+        assert (found["metadata"]["annotations"][NODE], found["metadata"]["annotations"][SLURM_NODE]) == (
+            node,
+            "node-3",
+        )
+        path = f"/api/v1/nodes/{node}"
+        api("PATCH", path, {"metadata": {"labels": dict.fromkeys(labels)}}, "application/merge-patch+json")
+        time.sleep(6)  # an idle poller asks every few seconds, and three answers would end the pod
+        api("DELETE", path)
+        time.sleep(3)
+        api("POST", "/api/v1/nodes", made)
+        time.sleep(6)
+        found = world.get(pod)
+        assert found["status"]["phase"] == "Running"
+        assert not found["metadata"].get("deletionTimestamp")
+        assert world.queue()[world.job_of(found)] == "RUNNING"
+        world.clear()
+    finally:
+        api.request("DELETE", f"/api/v1/nodes/{node}")
+        api.ensure("/api/v1/nodes", kube.node_object("node-3", world.cluster.options.size))
+        until("the node ready", lambda: kube.is_ready(world.kube_node("node-3")))
+
+
+def test_a_second_job_that_appears_after_the_bind_is_cancelled(clean):
+    world = clean
+    pod = world.running(world.create())
+    first = world.labelled(pod)
+    link = json.loads(world.job_comment(first))
+    second = int(world.slurm("sbatch", "--parsable", "-H", "-n1", "--mem=1", "--wrap=sleep 600").split(";")[0])
+    world.slurm("scontrol", "update", f"jobid={second}", f"admincomment={json.dumps(link, separators=(',', ':'))}")
+    world.slurm("scontrol", "release", str(second))
+    until("the second job cancelled", lambda: second not in world.queue(), 30)
+    assert world.queue()[first] == "RUNNING"
+    found = world.get(pod)
+    assert found["metadata"]["labels"][LABEL] == str(first)
+    assert not found["metadata"].get("deletionTimestamp")
