@@ -73,6 +73,16 @@ class Loop(ABC):
         """Decide once, and hand the actions to the workers. Only called when :meth:`ready`."""
 
     @property
+    def unsettled(self) -> bool:
+        """Whether something that was asked for may still come to be, so that a successor has to wait for it."""
+        return False
+
+    @property
+    def inherited(self) -> bool:
+        """Whether a former leader may have written until this process began to lead."""
+        return self._elector is not None and self._elector.inherited
+
+    @property
     def busy(self) -> bool:
         """Whether something waits to be done, so that Events give way."""
         return self.workers.backlog

@@ -60,13 +60,19 @@ class Supervisor:
         self.stopping = threading.Event()
         self.failure: str | None = None
         self._threads: list[threading.Thread] = []
+        self._writers: set[threading.Thread] = set()
         self._lock = threading.Lock()
 
-    def spawn(self, name: str, target: Callable[[], object]) -> threading.Thread:
-        """Run ``target`` until it returns; returning before ``stopping`` is set counts as dying."""
+    def spawn(self, name: str, target: Callable[[], object], *, writes: bool = False) -> threading.Thread:
+        """Run ``target`` until it returns; returning before ``stopping`` is set counts as dying.
+
+        ``writes``: it sends what only the leader may send, so the lease is not released before it has ended.
+        """
         thread = threading.Thread(target=self._guard, args=(name, target), name=name, daemon=True)
         with self._lock:
             self._threads.append(thread)
+            if writes:
+                self._writers.add(thread)
         thread.start()
         return thread
 
@@ -91,10 +97,13 @@ class Supervisor:
         """Ask every thread to end."""
         self.stopping.set()
 
-    def join(self, timeout: float) -> list[str]:
-        """Wait for the threads, ``timeout`` seconds in all; gives the names of those still running."""
+    def join(self, timeout: float, *, writers: bool = False) -> list[str]:
+        """Wait ``timeout`` seconds in all for the threads, or ``writers`` alone; return the names of those that run.
+
+        Threads that are started meanwhile are not waited for.
+        """
         with self._lock:
-            threads = list(self._threads)
+            threads = [thread for thread in self._threads if not writers or thread in self._writers]
         end = time.monotonic() + timeout
         for thread in threads:
             if thread is not threading.current_thread():

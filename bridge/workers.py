@@ -66,7 +66,7 @@ class Workers:
         with self._lock:
             first, self._started = self._started, max(self._started, min(len(self._busy), self.count))
         for number in range(first, self._started):
-            self._supervisor.spawn(f"{self.name}-{number}", lambda: self._run(stopping))
+            self._supervisor.spawn(f"{self.name}-{number}", lambda: self._run(stopping), writes=True)
 
     def _run(self, stopping: threading.Event) -> None:
         while not stopping.is_set():

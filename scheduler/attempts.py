@@ -60,6 +60,11 @@ class Attempts:
             attempt = self.by_uid[uid] = Attempt()
         return attempt
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether the outcome of a submit is unknown."""
+        return any(attempt.unknown_at for attempt in list(self.by_uid.values()))
+
     def forget_all_but(self, uids: Set[str]) -> None:
         """Drop the memory of pods that wait no more."""
         for uid in self.by_uid.keys() - uids:

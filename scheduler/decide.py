@@ -111,7 +111,11 @@ Action = Submit | Hold | Bind | Release | Cancel | GiveBack | Exclude | Tell
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that a decision may depend on. ``now`` and ``led_since`` are monotonic seconds."""
+    """All that a decision may depend on; times are monotonic seconds.
+
+    ``inherited_at`` is the time until which a former leader may have sent requests; 0 where there was none, or where
+    what it sent is known by now (:func:`is_settled`).
+    """
 
     pods: Iterable[Pod]
     snapshot: Snapshot
@@ -121,6 +125,7 @@ class View:
     config: Config
     now: float
     led_since: float = 0
+    inherited_at: float = 0
 
 
 def decide(view: View) -> list[Action]:
@@ -174,12 +179,22 @@ def _release(pod: Pod, job_ids: list[int]) -> Release:
     return Release(pod, tuple(job_ids))
 
 
+def is_settled(snapshot: Snapshot, sent_at: float) -> bool:
+    """Whether the snapshot shows the outcome of every request that was sent until ``sent_at``.
+
+    slurmctld has then answered for ``SETTLE`` seconds without a break since that time, and works requests off in less.
+    One that a hung proxy or slurmrestd holds back for longer ends as a second job, which is cancelled.
+    """
+    return not snapshot.error and snapshot.began >= max(sent_at, snapshot.settled_since) + SETTLE
+
+
 def _unsettled(view: View, attempt: Attempt) -> bool:
-    """Whether a submit whose outcome was lost may still turn up as a job."""
+    """Whether a submit whose outcome was lost, or a former leader's, may still turn up as a job."""
+    if view.inherited_at and not is_settled(view.snapshot, view.inherited_at):
+        return True
     if not attempt.unknown_at:
         return False
-    since = max(attempt.unknown_at, view.snapshot.settled_since)
-    if view.snapshot.error or view.snapshot.began < since + SETTLE:
+    if not is_settled(view.snapshot, attempt.unknown_at):
         return True
     attempt.unknown_at = 0
     return False
@@ -197,6 +212,8 @@ def _ask(view: View, pod: Pod, attempt: Attempt, known: list[Known]) -> Action |
     if view.snapshot.error:
         return _tell(view, pod, attempt, "SlurmUnavailable", f"Slurm does not answer: {view.snapshot.error}")
     if _unsettled(view, attempt):
+        if not attempt.unknown_at:
+            return None
         return _tell(view, pod, attempt, "SlurmUnknownOutcome", "a request to Slurm got no answer: looking for its job")
     if view.now < attempt.not_before:
         reason, message = attempt.problem

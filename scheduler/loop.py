@@ -26,15 +26,30 @@ class Scheduler(SlurmLoop):
         self._actor = Actor(sides, self._attempts, self.lead)
         self._node_changes = 0
         self._placed: tuple[object, ...] = ()
+        self._inherited_at = 0.0
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
         self.sides.nodes.subscribe(self._node_changed)
         super().start(supervisor)
 
+    def led(self) -> None:
+        """Ask Slurm anew, and wait for what a former leader may have sent."""
+        self._inherited_at = (self.led_since or 0.0) if self.inherited else 0.0
+        super().led()
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a job may still appear that this process, or a former leader, has asked for."""
+        return bool(self._inherited_at) or self._attempts.unsettled
+
     def look(self) -> None:
         """Decide for all waiting pods."""
         snapshot = self.sides.poller.snapshot
+        if self._inherited_at:
+            self.sides.poller.wake()
+            if decide.is_settled(snapshot, self._inherited_at):
+                self._inherited_at = 0.0
         waiting = self.sides.pods.picked()
         self._attempts.forget_all_but(waiting.keys())
         view = decide.View(
@@ -46,6 +61,7 @@ class Scheduler(SlurmLoop):
             config=self.sides.config,
             now=self.sides.clock.monotonic(),
             led_since=self.led_since or 0.0,
+            inherited_at=self._inherited_at,
         )
         counts: Counter[str] = Counter()
         for action in decide.decide(view):

@@ -49,6 +49,8 @@ GC_THRESHOLD = 50_000
 """New objects between two looks for cycles: they cost as much as there are objects, and caches hold many."""
 EVENT_RATE = 15.0
 """Events a second: they share the API server with bindings, which matter more."""
+LAST_WRITES = 10.0
+"""Seconds that calls under way get to end at a stop. After that the leases are left to run out by themselves."""
 STALE = 60.0
 """Seconds of silence of an API after which this process is not ready."""
 
@@ -206,7 +208,7 @@ class Hub:
             clock=self.clock,
         )
         self.electors.append(elector)
-        self.supervisor.spawn(f"elector-{name}", lambda: self._elect(elector))
+        self.supervisor.spawn(f"elector-{name}", lambda: self._elect(elector), writes=True)
         return elector
 
     def _lead_any(self) -> None:
@@ -222,8 +224,13 @@ class Hub:
         failure = self.supervisor.failure
         if failure is not None:
             log.error("ending", extra=kv(why=failure))
+        # a request that is under way when the lease is released could be carried out after the successor's first look
+        unsettled = self.supervisor.join(LAST_WRITES, writers=True)
+        unsettled += [loop.name for loop in self.loops if loop.unsettled]
         self.events.flush(2)
-        for elector in self.electors:
+        if unsettled:
+            log.warning("leader leases not released: the outcome of calls is unknown", extra=kv(of=",".join(unsettled)))
+        for elector in self.electors if not unsettled else ():
             elector.release()
         self.kube.close()
         left = self.supervisor.join(2)

@@ -63,6 +63,7 @@ class Elector:
         self._seen: dict[str, Any] | None = None  # the newest state of the lease, as far as known
         self._seen_at = -math.inf
         self._acquired = threading.Event()
+        self._handed_over = True
         self._gauge = LEADER.labels(name)
         self._gauge.set(0)
 
@@ -70,6 +71,11 @@ class Elector:
     def held(self) -> bool:
         """Whether this process surely holds the lease now."""
         return self._clock.monotonic() < self._held_until
+
+    @property
+    def inherited(self) -> bool:
+        """Whether another process may have written until this one took the lease: it did not give the lease up."""
+        return not self._handed_over
 
     def check(self) -> None:
         """Raise :class:`LostLeadershipError` unless the lease is held: to be called right before each write."""
@@ -99,7 +105,10 @@ class Elector:
                 return
 
     def release(self) -> None:
-        """Give the lease up, so that another takes it at once; for a clean stop, after the last write."""
+        """Release the lease, so that another process takes it at once.
+
+        For a clean stop, once no write can be under way any more: the successor relies on that (:attr:`inherited`).
+        """
         if not self.held or self._seen is None:
             return
         self._held_until = -math.inf
@@ -174,6 +183,8 @@ class Elector:
         if self._seen is None or self._seen["spec"] != lease["spec"]:
             self._seen_at = self._clock.monotonic()
         self._seen = lease
+        if not self.held and self._holder() != self._identity:
+            self._handed_over = not self._holder()
 
     def _holder(self) -> str:
         return (self._seen or {"spec": {}})["spec"].get("holderIdentity") or ""

@@ -89,7 +89,7 @@ class Lives:
     def start(self, supervisor: Supervisor, workers: int) -> None:
         """Start the workers."""
         for number in range(workers):
-            supervisor.spawn(f"virtual-pods-{number}", lambda: self._work(supervisor.stopping))
+            supervisor.spawn(f"virtual-pods-{number}", lambda: self._work(supervisor.stopping), writes=True)
 
     @property
     def backlog(self) -> bool:

@@ -97,6 +97,21 @@ class LeaseSuite:
         spec = self.spec(client, namespace)
         assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("two", 1, 15)
 
+    def test_a_lease_is_inherited_unless_it_was_new_or_released(
+        self, elector: Elector, other: Elector, clock: FakeClock
+    ) -> None:
+        self.run(elector, clock, {3: lambda: None, 50: lambda: None})
+        assert not elector.inherited  # nobody had it before
+        elector.release()
+        assert other._attempt()
+        assert not other.inherited
+        assert not elector._attempt()
+        clock.advance(15)
+        assert elector._attempt()
+        assert elector.inherited
+        assert elector._attempt()
+        assert elector.inherited  # as long as this process leads
+
     def test_unchanged_lease_is_taken_after_its_duration_as_seen(
         self, elector: Elector, other: Elector, clock: FakeClock
     ) -> None:

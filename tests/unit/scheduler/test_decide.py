@@ -54,11 +54,12 @@ def kube_node(name, **spec):
     return eligibility.view(raw | {"status": {"allocatable": {"cpu": "8"}}})
 
 
-def look(pods, snap, attempts=None, now=1000.0, nodes=None, version=VERSION, led_since=0.0):
+def look(pods, snap, attempts=None, now=1000.0, nodes=None, version=VERSION, led_since=0.0, inherited_at=0.0):
     nodes = nodes if nodes is not None else [kube_node("n1"), kube_node("n2")]
     placements = Placements(nodes, {n.slurm_name: Node(n.slurm_name, frozenset({"IDLE"})) for n in nodes}, {})
     attempts = attempts if attempts is not None else Attempts()
-    return decide.decide(decide.View(pods, snap, placements, attempts, version, Config(), now=now, led_since=led_since))
+    times = {"now": now, "led_since": led_since, "inherited_at": inherited_at}
+    return decide.decide(decide.View(pods, snap, placements, attempts, version, Config(), **times))
 
 
 def one(*args, **kwargs):
@@ -137,6 +138,20 @@ def test_an_unknown_outcome_is_waited_for_until_slurm_has_settled():
     attempts.of("u1").told_at = 1000.0
     assert look([pod()], snapshot(began=999, settled_since=996), **view) == []
     assert one([pod()], snapshot(began=1001, settled_since=996), **view) == decide.Submit(pod())
+
+
+def test_a_successor_asks_for_nothing_that_its_predecessor_may_have_asked_for():
+    the_pod = pod()
+    for began in (100.0, 104.9):
+        assert look([the_pod], snapshot(began=began), led_since=100.0, inherited_at=100.0) == []
+    assert look([the_pod], snapshot(began=106, settled_since=102), led_since=100.0, inherited_at=100.0) == []
+    assert one([the_pod], snapshot(began=105.0), led_since=100.0, inherited_at=100.0) == decide.Submit(the_pod)
+    assert one([the_pod], snapshot(began=100.0), led_since=100.0) == decide.Submit(the_pod)
+    late = snapshot(known(5, "PENDING"), began=101.0)
+    assert one([the_pod], late, led_since=100.0, inherited_at=100.0) == decide.Hold(the_pod, 5)
+    going = pod(deleted=True)
+    assert look([going], snapshot(began=101.0), inherited_at=100.0) == []
+    assert one([going], late, inherited_at=100.0) == decide.Release(going, (5,))
 
 
 def test_an_unknown_outcome_that_turns_up_is_taken():
