@@ -1,4 +1,7 @@
-"""A configuration for nats-server: one user for the hub, one for each pool, none of whom can do more than it must."""
+"""A configuration for nats-server, alone or as a cluster: one user for the hub and one for each pool.
+
+No user can do more than it must.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,9 @@ INBOX = "_INBOX.hub"
 MAX_PAYLOAD = 8 * 1024 * 1024
 MAX_STORE = 1024 * 1024 * 1024
 ACCOUNT = "PODBRIDGE"
+CLUSTER = "podbridge"
+"""Name of the NATS cluster: servers of another name are refused as routes."""
+ROUTE_USER = "route"
 ANSWER_WITHIN = "5m"
 """How long a site may take to answer a request; longer than any deadline."""
 
@@ -63,6 +69,42 @@ class Listeners:
     jetstream: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ServerCluster:
+    """The servers of a NATS cluster, which authenticate to each other with one password.
+
+    ``hosts``: name of a server -> host name or address under which the others reach it. ``port``: where each listens
+    for the others. ``authority``: file with the CA that signed the servers' certificates; empty: the system's. With a
+    certificate (:class:`Listeners`), each server verifies the other's, in both directions.
+    """
+
+    hosts: dict[str, str]
+    port: int = 6222
+    authority: str = ""
+    password: str = field(default="", repr=False)
+
+    def text(self, server: str, tls: str) -> list[str]:
+        """Write the section of one server; ``tls`` is its certificate and key, empty for none."""
+        others = [host for name, host in self.hosts.items() if name != server]
+        routes = [f"nats-route://{ROUTE_USER}:{self.password}@{_bracketed(host)}:{self.port}" for host in others]
+        lines = [
+            "cluster: {",
+            f"  name: {CLUSTER}",
+            f"  listen: {_quote(f'0.0.0.0:{self.port}')}",
+            f"  authorization: {{user: {ROUTE_USER}, password: {_quote(self.password)}, timeout: 5}}",
+            f"  routes: {_list(routes, '  ')}",
+            "  # hub and sites name all servers themselves",
+            "  no_advertise: true",
+            # by default a silent route is given up after four minutes, and requests go there meanwhile
+            '  ping_interval: "5s"',
+            "  ping_max: 2",
+        ]
+        if tls:
+            authority = f", ca_file: {_quote(self.authority)}" if self.authority else ""
+            lines.append(f"  tls: {{{tls}{authority}, verify: true, timeout: 5}}")
+        return [*lines, "}"]
+
+
 def hub_permissions(prefix: str, bucket: str = "") -> Permissions:
     """Give what the hub needs: ask every pool, hear what every pool says, get answers, and use its bucket."""
     every = Subjects(prefix, ANY)
@@ -99,11 +141,13 @@ def users_text(users: list[User], *, jetstream: bool = False) -> str:
     return "\n".join([*lines, "    ]", "  }", "}", ""])
 
 
-def server_text(listeners: Listeners, users_file: str) -> str:
-    """Write the file of the server itself."""
+def server_text(
+    listeners: Listeners, users_file: str, *, name: str = "podbridge", cluster: ServerCluster | None = None
+) -> str:
+    """Write the file of the server ``name`` itself; with ``cluster``, it is one of its servers."""
     lines = [
         "# Written once by podbridge nats config; yours to change.",
-        "server_name: podbridge",
+        f"server_name: {_quote(name)}",
         f"listen: {_quote(listeners.client)}",
         f"max_payload: {listeners.max_payload}",
         "# who can't keep up is cut off, and connects anew",
@@ -111,7 +155,8 @@ def server_text(listeners: Listeners, users_file: str) -> str:
         'ping_interval: "20s"',
         "ping_max: 2",
     ]
-    tls = f"{{cert_file: {_quote(listeners.certificate)}, key_file: {_quote(listeners.key)}}}"
+    pair = f"cert_file: {_quote(listeners.certificate)}, key_file: {_quote(listeners.key)}"
+    tls = f"{{{pair}}}"
     if listeners.certificate:
         lines.append(f"tls: {tls}")
     if listeners.websocket:
@@ -120,8 +165,14 @@ def server_text(listeners: Listeners, users_file: str) -> str:
     if listeners.jetstream:
         size = f"max_memory_store: 0, max_file_store: {MAX_STORE}"
         lines.append(f"jetstream: {{store_dir: {_quote(listeners.jetstream)}, {size}}}")
+    if cluster:
+        lines += cluster.text(name, pair if listeners.certificate else "")
     lines.append(f"include {_quote(users_file)}")
     return "\n".join(lines) + "\n"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _quote(text: str) -> str:

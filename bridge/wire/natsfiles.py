@@ -2,12 +2,13 @@
 
 ::
 
-    nats-server.conf   0600  written once
+    nats-server.conf   0600  written once; of a cluster, nats-server-NAME.conf for each server
+    cluster.password   0600  with which the servers of a cluster authenticate to each other
     users.conf         0600  written each time
     hub.seed           0600  or hub.password
     pools/NAME.seed    0600  or pools/NAME.password
     bucket             0600  name of the hub's key-value bucket, where there is one
-    jetstream/         0700  where the server keeps it
+    jetstream/         0700  where the server keeps it; of a cluster, jetstream-NAME/ for each server
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bridge.wire.natsconf import (
     HUB,
     Listeners,
     Permissions,
+    ServerCluster,
     User,
     hub_permissions,
     server_text,
@@ -36,16 +38,18 @@ from bridge.wire.natsconf import (
 SERVER, USERS, POOLS = "nats-server.conf", "users.conf", "pools"
 SEED, PASSWORD = ".seed", ".password"
 BUCKET, JETSTREAM = "bucket", "jetstream"
+CLUSTER_FILE = "cluster.password"
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
     """What a folder holds now. ``new``: the files that were not there, or were written again.
 
-    ``bucket``: the hub's key-value bucket, empty if it has none.
+    ``servers``: the file of the one server, or of each server of a cluster. ``bucket``: the hub's key-value bucket,
+    empty if it has none.
     """
 
-    server: Path
+    servers: list[Path]
     users: Path
     hub: Path
     pools: dict[str, Path]
@@ -63,10 +67,12 @@ def write(
     force: bool = False,
     jetstream: bool = False,
     bucket: str = "",
+    cluster: ServerCluster | None = None,
 ) -> Written:
-    """Write a folder, or bring it up to date: pools and the bucket of an earlier run stay.
+    """Write a folder, or bring it up to date: pools, the bucket and the cluster of an earlier run stay.
 
-    ``force`` writes nats-server.conf again; ``jetstream`` gives the hub a key-value bucket, of the name ``bucket``.
+    ``force`` writes the servers' files again; ``jetstream`` gives the hub a key-value bucket, of the name ``bucket``.
+    ``cluster`` writes a file for each of its servers; its password is the folder's own.
     """
     bucket = _bucket(folder, jetstream, bucket)
     may_hub = hub_permissions(prefix, bucket)  # raises unless both are names
@@ -82,17 +88,51 @@ def write(
     sites = {pool: _secret(below / pool, passwords, new) for pool in sorted(permissions)}
     if bucket:
         _replace(folder / BUCKET, bucket + "\n")
-        (folder / JETSTREAM).mkdir(mode=0o700, exist_ok=True)
-        listeners = replace(listeners, jetstream=str((folder / JETSTREAM).resolve()))
     users = [_user(HUB, hub, may_hub)]
     # a name that no pool can take is the hub's
     users += [_user(f"pool-{pool}", file, permissions[pool]) for pool, file in sites.items()]
     _replace(folder / USERS, users_text(users, jetstream=bool(bucket)))
-    server = folder / SERVER
-    if force or not server.exists():
-        _replace(server, server_text(listeners, USERS))
+    servers = _servers(folder, listeners, cluster, new, force=force, jetstream=bool(bucket))
+    return Written(servers, folder / USERS, hub, sites, new, bucket)
+
+
+def _servers(
+    folder: Path,
+    listeners: Listeners,
+    cluster: ServerCluster | None,
+    new: list[Path],
+    *,
+    force: bool,
+    jetstream: bool,
+) -> list[Path]:
+    """Write the file of each server, unless it is there."""
+    written = sorted(folder.glob("nats-server-*.conf"))
+    if written and cluster is None:
+        if force:
+            raise ConfigError(f"{folder} holds a cluster ({written[0].name}, ...): to write it again, name its servers")
+        return written
+    if cluster:
+        cluster = replace(cluster, password=_cluster_password(folder / CLUSTER_FILE))
+    servers = []
+    for name in cluster.hosts if cluster else (None,):
+        server = folder / (f"nats-server-{name}.conf" if name else SERVER)
+        servers.append(server)
+        if server.exists() and not force:
+            continue
+        if jetstream:
+            store = folder / (f"{JETSTREAM}-{name}" if name else JETSTREAM)
+            store.mkdir(mode=0o700, exist_ok=True)
+            listeners = replace(listeners, jetstream=str(store.resolve()))
+        text = server_text(listeners, USERS, name=name, cluster=cluster) if name else server_text(listeners, USERS)
+        _replace(server, text)
         new.append(server)
-    return Written(server, folder / USERS, hub, sites, new, bucket)
+    return servers
+
+
+def _cluster_password(file: Path) -> str:
+    if not file.exists():
+        _replace(file, secrets.token_urlsafe(32) + "\n")
+    return file.read_text().strip()
 
 
 def new_seed() -> str:

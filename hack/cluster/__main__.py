@@ -70,7 +70,7 @@ def get_all(options: argparse.Namespace) -> None:
 
 def _chosen(options: argparse.Namespace) -> Cluster:
     """Make the cluster that the options describe; what they leave open is as in the one that runs there."""
-    keys = ("slurm", "nodes", "audit", "pools", "site_slurm")
+    keys = ("slurm", "nodes", "audit", "pools", "site_slurm", "nats_servers")
     named = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
     if named.get("pools") == []:
         named["pools"] = list(pools.DEFAULT_SITES)
@@ -108,6 +108,9 @@ def _parser() -> argparse.ArgumentParser:
         help=f"add a nats-server and sites: {', '.join(pools.SITES)} (with no name: {', '.join(pools.DEFAULT_SITES)})",
     )
     start.add_argument("--site-slurm", choices=versions, help="version of Slurm at slurm-site (24.11)")
+    start.add_argument(
+        "--nats-servers", type=int, choices=(1, 3), help="servers of the pools' NATS: one, or a cluster of three (1)"
+    )
     start.add_argument("--no-podbridge", dest="podbridge", action="store_false", help="leave podbridge out")
     start.set_defaults(act=up)
     stop = commands.add_parser("down", parents=[state], help="stop a cluster, jobs' processes included")

@@ -272,5 +272,6 @@ class Cluster(Parts):
         self.processes.stop(self.processes.names(), grace=0)  # nothing of theirs is kept: no need to ask
         kill_inside(self.state / "slurm", SEEN_AS)
         pools.end(self.state)
+        self._pools.nats.hosts.stop()
         for name in self.processes.names():
             self.processes.forget(name)

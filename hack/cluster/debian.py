@@ -41,6 +41,7 @@ MACHINE = {
     "bindfs": "bindfs",
     "fusermount3": "fuse3",
     "curl": "curl",
+    "ip": "iproute2",
     "mkfs.xfs": "xfsprogs",
     "mkfs.btrfs": "btrfs-progs",
 }

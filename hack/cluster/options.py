@@ -38,6 +38,8 @@ class Options:
     """Slurm's version at ``slurm-site``."""
     site_nodes: int = 2
     """Nodes of each site with a Slurm."""
+    nats_servers: int = 1
+    """Servers of the sites' NATS: three are a cluster, each on a host of its own, with a bucket for the hub."""
 
     @property
     def size(self) -> Size:

@@ -153,7 +153,7 @@ class Parts:
     def _pools(self) -> Pools:
         options = self.options
         port = self._first_port + self._local_ports
-        return Pools(self.state, port, options.pools, options.site_slurm, options.site_nodes)
+        return Pools(self.state, port, options.pools, options.site_slurm, options.site_nodes, options.nats_servers)
 
     @property
     def _podbridges(self) -> Podbridges:

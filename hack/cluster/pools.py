@@ -14,7 +14,6 @@ from cluster.sites import CondorSite, Site, SlurmSite
 NAMESPACE = "remote"
 """Pods of this namespace may use any pool."""
 DEFAULT_SITES = ("slurm-site", "local-site")
-NATS = "nats-server"
 _SITES: dict[str, Callable[[str, Path, int, str, int], Site]] = {
     "slurm-site": lambda name, folder, port, slurm, nodes: SlurmSite(name, folder, port, slurm, nodes),
     "local-site": lambda name, folder, port, slurm, nodes: Site(name, folder, port),
@@ -28,12 +27,17 @@ SITES = tuple(_SITES)
 class Pools:
     """nats-server and sites in the folder ``state``, on ports from ``first_port`` on."""
 
-    def __init__(self, state: Path, first_port: int, names: Sequence[str], slurm: str, nodes: int) -> None:
-        """Describe them; ``slurm`` is the version of ``slurm-site``, ``nodes`` the number of each Slurm site's."""
+    def __init__(
+        self, state: Path, first_port: int, names: Sequence[str], slurm: str, nodes: int, nats_servers: int = 1
+    ) -> None:
+        """Describe them; ``slurm`` is the version of ``slurm-site``, ``nodes`` the number of each Slurm site's.
+
+        With several ``nats_servers`` these are a cluster, and the hub has a bucket in it.
+        """
         unknown = [name for name in names if name not in _SITES]
         if unknown:
             raise ClusterError(f"no site {', '.join(unknown)}; there are {', '.join(_SITES)}")
-        self.nats = NatsSetup(state / "nats", first_port, tuple(names))
+        self.nats = NatsSetup(state / "nats", first_port, tuple(names), nats_servers)
         self.sites: dict[str, Site] = {}
         self.ports = nats.PORTS if names else 0
         for name in names:
@@ -45,7 +49,7 @@ class Pools:
         """What has to be installed for them, as :func:`cluster.install.ensure` takes it."""
         slurm = [site.version for site in self.sites.values() if isinstance(site, SlurmSite)]
         added = [name for name, (suite, *_) in debian.ADDED.items() if self._uses(name, suite)]
-        return {"slurm": slurm, "added": added, "machine": ["busybox"] if self.sites else []}
+        return {"slurm": slurm, "added": added, "machine": ["busybox", "ip"] if self.sites else []}
 
     def _uses(self, name: str, suite: str) -> bool:
         if name == "htcondor":
@@ -57,6 +61,7 @@ class Pools:
         if not self.sites:
             return
         self.nats.write()
+        self.nats.hosts.start()
         for name, site in self.sites.items():
             site.write()
             if site.runtime != "none":
@@ -66,7 +71,7 @@ class Pools:
     def configure(self, name: str, overrides: Mapping[str, Any]) -> None:
         """Write a submitter's configuration; ``overrides`` are laid over it."""
         seed, authority = self.nats.seed(name), self.nats.ca_file
-        self.site(name).configure([self.nats.websocket_url], seed, authority, overrides)
+        self.site(name).configure(self.nats.websocket_urls, seed, authority, overrides)
 
     def site(self, name: str) -> Site:
         """Give a site by its name."""
@@ -76,15 +81,15 @@ class Pools:
 
     def daemons(self) -> dict[str, list[str]]:
         """Command line of each daemon, in the order of starting; a site's begin with its name."""
-        result = {NATS: self.nats.command()} if self.sites else {}
+        result = dict(self.nats.daemons) if self.sites else {}
         for name, site in self.sites.items():
             result |= {f"{name}-{daemon}": command for daemon, command in site.daemons().items()}
         return result
 
     def answers(self, daemon: str) -> bool:
         """Whether a daemon does its work."""
-        if daemon == NATS:
-            return self.nats.answers()
+        if daemon in self.nats.daemons:
+            return self.nats.answers(daemon)
         site = next(site for name, site in self.sites.items() if daemon.startswith(f"{name}-"))
         return site.answers(daemon.removeprefix(f"{site.name}-"))
 
@@ -92,11 +97,11 @@ class Pools:
         """Give what podbridge's configuration says of them."""
         if not self.sites:
             return {}
-        hub = {"servers": [self.nats.url], "seedFile": str(self.nats.seed("hub")), "caFile": str(self.nats.ca_file)}
-        return {
-            "managedNamespaces": ["slurm-bridge", NAMESPACE],
-            "pools": {"nats": hub, "nodeAddress": "127.0.0.1", "kubeletPort": kubelet_port},
-        }
+        hub = {"servers": self.nats.urls, "seedFile": str(self.nats.seed("hub")), "caFile": str(self.nats.ca_file)}
+        remote: dict[str, Any] = {"nats": hub, "nodeAddress": "127.0.0.1", "kubeletPort": kubelet_port}
+        if self.nats.hosts.names:
+            remote["store"] = {"kind": "nats", "nats": {"bucket": nats.BUCKET, "replicas": self.nats.servers}}
+        return {"managedNamespaces": ["slurm-bridge", NAMESPACE], "pools": remote}
 
 
 def end(state: Path) -> None:

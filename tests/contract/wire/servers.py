@@ -113,6 +113,12 @@ class NatsServer:
             count: int = json.load(answer)["num_connections"]
             return count
 
+    def routes(self) -> int:
+        """Count the connections to other servers of its cluster."""
+        with urlopen(f"http://127.0.0.1:{self.monitoring}/routez") as answer:
+            count: int = json.load(answer)["num_routes"]
+            return count
+
     def signal(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)

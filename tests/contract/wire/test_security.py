@@ -26,7 +26,7 @@ from bridge.wire.messages import Logs, Submit
 from bridge.wire.natsconf import INBOX
 from bridge.wire.server import Announcer, serve
 from bridge.wire.subjects import Subjects
-from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually
+from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually, free_port
 
 pytestmark = pytest.mark.real
 
@@ -319,3 +319,27 @@ def test_a_pool_added_later_comes_in_after_a_reload_and_the_others_stay(secured:
     assert CliRunner().invoke(command, ["config", "--out", str(secured.folder)]).exit_code == 0
     secured.server.signal(1)
     eventually(lambda: not link.connected)
+
+
+@pytest.mark.parametrize("knows_password", [True, False])
+def test_no_server_joins_a_cluster_without_its_password(folder: Path, knows_password: bool) -> None:
+    out, port = folder / "nats", free_port()
+    hosts = "n1=127.0.0.1,n2=localhost,n3=127.0.0.3"
+    words = ["config", "--pools", "alpha", "--out", str(out), "--cluster", hosts, "--cluster-port", str(port)]
+    assert CliRunner().invoke(command, words).exit_code == 0
+    server = NatsServer(folder, config_file=out / "nats-server-n1.conf").start(port)
+    password = (out / "cluster.password").read_text().strip() if knows_password else "guessed"
+    route = f"nats-route://route:{password}@127.0.0.1:{port}"
+    below = folder / "stranger"
+    below.mkdir()
+    section = f'cluster: {{name: podbridge, listen: "127.0.0.1:{free_port()}", routes: ["{route}"]}}'
+    stranger = NatsServer(below, section).start()
+    try:
+        if knows_password:
+            eventually(lambda: server.routes() > 0)
+        else:
+            eventually(lambda: "authentication error" in server.log.read_text().lower())
+            assert server.routes() == 0
+    finally:
+        stranger.kill()
+        server.kill()

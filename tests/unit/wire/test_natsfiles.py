@@ -121,3 +121,60 @@ def test_help_shows_examples() -> None:
     text = CliRunner().invoke(nats, ["config", "--help"]).output
     assert "podbridge nats config --pools alpha,beta" in text
     assert "--add-pool" in text
+
+
+CLUSTER = "n1=10.0.0.1,n2=nats2.example.org,n3=fd00::3"
+
+
+def test_each_server_of_a_cluster_has_its_file(tmp_path: Path) -> None:
+    out = tmp_path / "n"
+    pem = [str(tmp_path / name) for name in ("cert", "key", "ca")]
+    tls = ["--tls-cert", pem[0], "--tls-key", pem[1], "--tls-ca", pem[2]]
+    said = run("--pools", "a", "--out", str(out), "--cluster", CLUSTER, "--jetstream", "--listen", "0.0.0.0:4222", *tls)
+    assert not (out / "nats-server.conf").exists()
+    assert "replicas: 3" in said
+    password = (out / "cluster.password").read_text().strip()
+    assert (out / "cluster.password").stat().st_mode & 0o777 == 0o600
+    assert password not in said
+    second = (out / "nats-server-n2.conf").read_text()
+    assert 'server_name: "n2"' in second
+    assert f'store_dir: "{out}/jetstream-n2"' in second
+    assert f"nats-route://route:{password}@10.0.0.1:6222" in second
+    assert f"nats-route://route:{password}@[fd00::3]:6222" in second
+    assert "nats2.example.org" not in second
+    assert f'ca_file: "{pem[2]}", verify: true' in second
+    assert "not encrypted" not in said
+
+
+def test_the_servers_of_a_cluster_stay(tmp_path: Path) -> None:
+    out = tmp_path / "n"
+    run("--pools", "a", "--out", str(out), "--cluster", CLUSTER)
+    password = (out / "cluster.password").read_text()
+    (out / "nats-server-n1.conf").write_text("# mine\n")
+    said = run("--out", str(out), "--add-pool", "b")
+    assert "kept:" in said
+    assert (out / "nats-server-n1.conf").read_text() == "# mine\n"
+    assert not (out / "nats-server.conf").exists()
+    with pytest.raises(ConfigError, match="holds a cluster"):
+        run("--out", str(out), "--force")
+    run("--out", str(out), "--force", "--cluster", CLUSTER)
+    assert "n1" in (out / "nats-server-n1.conf").read_text()
+    assert (out / "cluster.password").read_text() == password
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("n1=a,n2=b", "2 servers"),
+        ("n1=a,n2=b,n3=c,n4=d", "4 servers"),
+        ("n1=a,n1=b,n3=c", "stands there twice"),
+        ("n1=a,n2=a,n3=c", "stands there twice"),
+        ("n1=a,n2,n3=c", "NAME=HOST"),
+        ("n1=a,../n2=b,n3=c", "NAME=HOST"),
+        ('n1=a,n2=b"x,n3=c', "NAME=HOST"),
+    ],
+)
+def test_servers_that_are_no_cluster_are_refused(tmp_path: Path, words: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        run("--pools", "a", "--out", str(tmp_path / "n"), "--cluster", words)
+    assert not (tmp_path / "n").exists()

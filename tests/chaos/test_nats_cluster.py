@@ -1,0 +1,100 @@
+"""Three NATS servers, killed and cut off while pods run on two sites: no pod is lost, run twice or left behind.
+
+The servers run on hosts of their own (network namespaces), so a partition is one: packets go nowhere. A short run does
+so to the server that hub and sites use first, a long one (``./hack/test.sh --long``) to each in turn.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from cluster import Cluster
+from cluster.pods import PoolWorld
+from cluster.pools import NAMESPACE
+from cluster.world import until
+from tests.chaos import marks
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+SITES = ("slurm-site", "local-site")
+LONG = bool(os.environ.get("PODBRIDGE_LONG"))
+PODS = 200 if LONG else 60
+CUT = 35.0
+"""Seconds: longer than a connection to a silent server is kept (30 s)."""
+
+
+@pytest.fixture
+def world(state_folder):
+    with Cluster(state_folder / "chaos-nats", slurm=None, pools=list(SITES), nodes=1, nats_servers=3) as cluster:
+        cluster.start_submitters()
+        cluster.start_podbridge()
+        world = PoolWorld(cluster)
+        for pool in SITES:
+            world.ready(pool)
+        yield world
+
+
+def create(world, first, last):
+    made = [(number, f"n{number}") for number in range(first, last)]
+    return [world.create_pod(marks.spec(name, number % 40), SITES[number % 2], name) for number, name in made]
+
+
+def replicas_in_sync(world):
+    """Whether the hub's bucket has all three replicas, and each is current."""
+    for daemon in world.cluster.nats.daemons:
+        info = world.cluster.nats.monitor("jsz?streams=1", daemon)
+        for account in info.get("account_details") or ():
+            for stream in account.get("stream_detail") or ():
+                cluster = stream["cluster"]
+                if cluster.get("leader") == daemon.rpartition("-")[2]:
+                    others = cluster.get("replicas") or ()
+                    return len(others) == 2 and all(other.get("current") for other in others)
+    return False
+
+
+def test_servers_are_killed_and_cut_off(world, capsys):
+    marks.prepare(world)
+    nats = world.cluster.nats
+    until("the bucket has three replicas", lambda: replicas_in_sync(world), 30)
+    servers = list(nats.daemons)[: 3 if LONG else 1]
+    step = PODS // (2 * len(servers))
+    created = 0
+    for server in servers:
+        create(world, created, created + step)
+        world.cluster.kill(server)
+        for pool in SITES:
+            world.ready(pool, 30)
+        create(world, created + step, created + 2 * step)
+        created += 2 * step
+        world.cluster.start_daemon(server)
+        host = server.rpartition("-")[2]
+        nats.hosts.cut(host)
+        time.sleep(CUT)
+        for pool in SITES:
+            world.ready(pool, 60)
+        nats.hosts.mend(host)
+        until("the bucket has three replicas", lambda: replicas_in_sync(world), 60)
+    create(world, created, PODS)
+
+    def over():
+        phases = [pod["status"].get("phase") for pod in world.pods(NAMESPACE)]
+        return len(phases) == PODS and all(phase in ("Succeeded", "Failed") for phase in phases)
+
+    until("all pods over", over, 240, 1.0)
+    found = {pod["metadata"]["name"]: pod["status"] for pod in world.pods(NAMESPACE)}
+    ran = marks.runs(world)
+    lost = [name for name, status in found.items() if status["phase"] != "Succeeded"]
+    twice = [name for name, count in ran.items() if count > 1]
+    never = [name for name in found if name not in ran]
+    world.clear()
+    left = [uid for site in SITES for uid in world.jobs_at(site)]
+    with capsys.disabled():
+        print(f"\n{len(servers)} of three NATS servers killed and cut off, {PODS} pods: ", end="")
+        print(f"{len(lost)} lost, {len(twice)} run twice, {len(never)} never run, {len(left)} left behind")
+    assert not lost, {name: found[name] for name in lost[:3]}
+    assert not twice
+    assert not never
+    assert not left
