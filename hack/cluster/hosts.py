@@ -49,6 +49,8 @@ class Hosts:
         """Remove the network; safe to repeat. Processes on the hosts must have ended."""
         for name in self.names:
             with contextlib.suppress(ClusterError):
+                _run("link", "del", self._link(name))  # the kernel removes a namespace's own ends later
+            with contextlib.suppress(ClusterError):
                 _run("netns", "del", self._namespace(name))
         with contextlib.suppress(ClusterError):
             _run("link", "del", self._bridge)

@@ -106,10 +106,19 @@ def test_up_takes_sites_by_name_and_two_without():
 
 
 # --- nats-server ------------------------------------------------------------------------------------------------------
+def test_the_servers_of_a_cluster_are_on_hosts_of_their_own(tmp_path):
+    made = NatsSetup(tmp_path / "nats", 20000, ("one",), servers=3)
+    made.write()
+    assert list(made.daemons) == ["nats-server-n1", "nats-server-n2", "nats-server-n3"]
+    assert len(set(made.urls)) == len(set(made.websocket_urls)) == 3
+    for command in made.daemons.values():
+        subprocess.run([*command[4:], "-t"], check=True, capture_output=True)
+
+
 def test_nats_server_accepts_the_configuration(tmp_path):
     made = NatsSetup(tmp_path / "nats", 20000, ("one", "two"))
     made.write()
-    subprocess.run([*made.command(), "-t"], check=True, capture_output=True)
+    subprocess.run([*made.daemons["nats-server"], "-t"], check=True, capture_output=True)
     seeds = {user: made.seed(user) for user in ("hub", "one", "two")}
     assert all(file.stat().st_mode & 0o077 == 0 for file in seeds.values())
     conf = (tmp_path / "nats" / "users.conf").read_text()
