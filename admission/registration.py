@@ -21,7 +21,7 @@ from typing import Any
 from bridge import names
 from bridge.clock import Clock, SystemClock
 from bridge.config import Config, LabelSelector
-from bridge.errors import BridgeError, ConfigError, KubeConflictError, KubeNotFoundError
+from bridge.errors import BridgeError, ConfigError, KubeConflictError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resource
 from bridge.logs import kv
@@ -189,6 +189,11 @@ class Registration:
                     self._client.create(resource.path(), self._configuration(path, name, ca))
                 except KubeConflictError:
                     continue  # another replica was faster
+                except KubeForbiddenError as error:
+                    raise BridgeError(
+                        f"webhook configuration {name} does not exist, and may not be created by podbridge",
+                        hint="kubectl apply -f helm/rbac.yaml creates it",
+                    ) from error
                 log.info("webhooks registered", extra=kv(configuration=name))
                 return True
             wanted = self._configuration(path, name, self._trust(live, ca))

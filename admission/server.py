@@ -17,6 +17,7 @@ from admission.policy import NodesView, Policy
 from admission.registration import MUTATE, NAMED, VALIDATE, Registration
 from admission.review import Json, MalformedReviewError, Review, parse
 from admission.tls import FileStore, Keeper, SecretStore, Store
+from bridge import names
 from bridge.clock import Clock, SystemClock
 from bridge.config import Config
 from bridge.errors import BridgeError
@@ -112,7 +113,9 @@ class Admission:
         it is served; one that does not is made when the server listens.
         """
         config, settings = self._config, self._config.admission
-        trusted = frozenset({whoami(self._client), *settings.trusted_users})
+        # the scheduler and the controllers write to pods, each with the account of its own that helm/rbac.yaml creates
+        parts = (names.part_user(part, settings.service_namespace) for part in ("scheduler", "controllers"))
+        trusted = frozenset({whoami(self._client), *parts, *settings.trusted_users})
         policy = Policy(
             config,
             Permissions(ask_api_server(self._client), self._clock),

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from bridge import names
 from bridge.clock import Clock, SystemClock
 from bridge.config import Config
-from bridge.errors import BridgeError, CertificateError, KubeConflictError, KubeNotFoundError
+from bridge.errors import BridgeError, CertificateError, KubeConflictError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import SECRETS
 from bridge.logs import kv
@@ -116,7 +116,13 @@ class SecretStore:
             "type": "kubernetes.io/tls",
             "data": data,
         }
-        self._client.create(SECRETS.path(self._namespace), body)
+        try:
+            self._client.create(SECRETS.path(self._namespace), body)
+        except KubeForbiddenError as error:
+            raise CertificateError(
+                f"secret {self._namespace}/{self._name} does not exist, and may not be created by podbridge",
+                hint="kubectl apply -f helm/rbac.yaml creates it, empty",
+            ) from error
 
 
 class FileStore:

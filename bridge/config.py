@@ -63,7 +63,9 @@ class Admission(Section):
     timeout_seconds: Annotated[int, Field(ge=1, le=30)] = 5
     webhook_name: DnsName = Field("podbridge", description="Prefix of the names of the two webhook configurations.")
     trusted_users: list[str] = Field(
-        [], description="Users that may write podbridge's own label, annotation and finalizer, besides its own."
+        [],
+        description="Users that may write podbridge's own label, annotation and finalizer, besides the accounts of "
+        "helm/rbac.yaml and the one that runs admission.",
     )
 
 

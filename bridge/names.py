@@ -101,6 +101,18 @@ DEFAULT_NAMESPACE = "slurm-bridge"
 """slurm-bridge's default managed namespace."""
 SYSTEM_NAMESPACE = "podbridge"
 """Where podbridge keeps its Secret and its Leases."""
+POOLS_ROLE = "podbridge-pools"
+"""ClusterRole, and RoleBinding in each namespace that is open to pools: what their pods refer to may be read."""
 WEBHOOK_PORT = 9443
 HEALTH_PORT = 8081
 METRICS_PORT = 8080
+
+
+def part_account(part: str) -> str:
+    """Return the service account that helm/rbac.yaml has for a part: ``admission``, ``scheduler``, ``controllers``."""
+    return f"{COMPONENT}-{part}"
+
+
+def part_user(part: str, namespace: str = SYSTEM_NAMESPACE) -> str:
+    """Return the user name of a part's service account."""
+    return f"system:serviceaccount:{namespace}:{part_account(part)}"

@@ -14,7 +14,6 @@ from cluster.world import World
 settings.register_profile("podbridge", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("podbridge")
 SLURMS = ("26.05", "24.11", "22.05")
-SERVICE_ACCOUNT = "podbridge:podbridge"
 
 
 @pytest.fixture(scope="session")
@@ -30,14 +29,6 @@ def state_folder():
 def cluster(state_folder):
     """Kubernetes with kwok, and Slurm 26.05; no podbridge runs."""
     with Cluster(state_folder / "plain", slurm="26.05", nodes=4, audit=True) as running:
-        # the admission tests keep certificates and registrations under names of their own; the story has helm/rbac.yaml
-        running.kubectl(
-            "create",
-            "clusterrolebinding",
-            "tests",
-            "--clusterrole=cluster-admin",
-            f"--serviceaccount={SERVICE_ACCOUNT}",
-        )
         yield running
 
 

@@ -12,6 +12,7 @@ import click
 
 from bridge import __version__
 from bridge.cli.nats import nats
+from bridge.cli.rbac import rbac
 from bridge.cli.submitter import submitter
 from bridge.errors import BridgeError
 
@@ -221,6 +222,7 @@ def completion(shell: str) -> None:
 
 
 cli.add_command(nats)
+cli.add_command(rbac)
 cli.add_command(submitter)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bridge import names
 from bridge.clock import Clock, parse_rfc3339
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, MissingReferenceError
 from bridge.kube.client import KubeClient, Object
@@ -84,6 +85,9 @@ class Reader:
             answer = self._kube.create(SERVICE_ACCOUNTS.path(metadata["namespace"], account, "token"), body)
         except KubeNotFoundError as error:
             raise MissingReferenceError(f"waiting for ServiceAccount {account}, or the pod is gone: {error}") from error
+        except KubeForbiddenError as error:
+            namespace = metadata["namespace"]
+            raise _unbound(f"request a token of ServiceAccount {account}", namespace) from error
         status = answer["status"]
         return status["token"], max(60.0, parse_rfc3339(status["expirationTimestamp"]) - self._clock.time())
 
@@ -112,13 +116,18 @@ class Reader:
         except KubeNotFoundError:
             obj = None
         except KubeForbiddenError as error:
-            raise MissingReferenceError(
-                f"podbridge may not read {kind.plural}/{name} in namespace {namespace}",
-                hint="bind the ClusterRole podbridge-pools in that namespace",
-            ) from error
+            raise _unbound(f"read {kind.plural}/{name}", namespace) from error
         with self._lock:
             self._known[key] = (now, obj)
             self._known.move_to_end(key)
             while next(iter(self._known.values()))[0] < now - FRESH:
                 self._known.popitem(last=False)
         return obj
+
+
+def _unbound(what: str, namespace: str) -> MissingReferenceError:
+    """Name the RoleBinding whose absence the API server's "forbidden" means."""
+    return MissingReferenceError(
+        f"podbridge may not {what} in namespace {namespace}: RoleBinding {names.POOLS_ROLE} is missing there",
+        hint=f"an administrator opens the namespace with: podbridge rbac pools {namespace} | kubectl apply -f -",
+    )

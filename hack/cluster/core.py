@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cluster import install, kube, places, pools, tools
+from cluster import install, kube, pools, tools
 from cluster.errors import ClusterError
 from cluster.options import Record
 from cluster.parts import Parts
@@ -137,7 +137,7 @@ class Cluster(Parts):
         ``config_overrides`` are laid over the configuration that is written for it, ``<state>/<name>.yaml``. Several
         may run, each under a ``name`` of its own. With ``wait``, returns when ``/readyz`` says 200.
         """
-        variables = {**self._podbridge_env(), **(env or {})}
+        variables = {**self._podbridge_env(args[0]), **(env or {})}
         self._podbridges.start(args, name, config_overrides or {}, variables, self.api if wait else None)
 
     def stop_podbridge(self, name: str = "podbridge", grace: float = 20) -> None:
@@ -237,9 +237,10 @@ class Cluster(Parts):
                 self.processes.start(name, commands[name])
             for name in NAMESPACES:
                 self.add_namespace(name)
+            self.apply_manifests()
             if self.options.pools:
                 self.add_namespace(pools.NAMESPACE, {"bridge.vk.io/pools": "*"})
-            self.kubectl("apply", "-f", str(places.CHECKOUT / "helm" / "rbac.yaml"))
+                self.open_to_pools(pools.NAMESPACE)
             if self.options.kwok:
                 for name in node_names(self.options.nodes):
                     self.api.ensure("/api/v1/nodes", kube.node_object(name, self.options.size))

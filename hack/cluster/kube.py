@@ -16,8 +16,13 @@ from cluster.ports import http_status, listening
 from cluster.slurm import Size
 
 ADMIN = ("admin", ("system:masters",))
-PODBRIDGE_USER = "system:serviceaccount:podbridge:podbridge"
-"""podbridge runs as the service account that its chart would give it."""
+ACCOUNTS = {
+    "run": "podbridge",
+    "admission": "podbridge-admission",
+    "scheduler": "podbridge-scheduler",
+    "controllers": "podbridge-controllers",
+}
+"""The service account of each command of podbridge, as helm/rbac.yaml and helm/rbac-run.yaml have them."""
 GROUPS = ("system:serviceaccounts", "system:serviceaccounts:podbridge")
 KWOK_ANNOTATION = "kwok.x-k8s.io/node"
 _AUDIT = """
@@ -73,7 +78,8 @@ class KubeSetup:
         self.user_kubeconfig("admin", *ADMIN)
         self.user_kubeconfig("kwok", "kwok", ("system:masters",))
         self.user_kubeconfig("controller-manager", "system:kube-controller-manager")
-        self.user_kubeconfig("podbridge", PODBRIDGE_USER, GROUPS)
+        for account in ACCOUNTS.values():
+            self.user_kubeconfig(account, f"system:serviceaccount:podbridge:{account}", GROUPS)
         self.folder.joinpath("audit-policy.yaml").write_text(_AUDIT)
 
     def user_kubeconfig(self, file: str, user: str, groups: Sequence[str] = ()) -> Path:

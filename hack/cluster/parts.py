@@ -19,6 +19,9 @@ from cluster.sites import Site
 from cluster.slurm import SlurmSetup, make_token
 from cluster.views import SEEN_AS
 
+MANIFESTS = ("rbac.yaml", "rbac-run.yaml", "rbac-pools.yaml")
+"""The files of ``helm/`` that are applied."""
+
 
 class Parts:
     """What a cluster in the folder ``state`` is made of. All methods raise :class:`ClusterError`."""
@@ -41,8 +44,12 @@ class Parts:
 
     @property
     def podbridge_kubeconfig(self) -> Path:
-        """Kubeconfig of podbridge: it is ``system:serviceaccount:podbridge:podbridge`` and may do everything."""
-        return self._kube.kubeconfig("podbridge")
+        """Kubeconfig of ``podbridge run``: it may do what all of its parts may."""
+        return self.part_kubeconfig("run")
+
+    def part_kubeconfig(self, command: str) -> Path:
+        """Kubeconfig of the service account of ``podbridge <command>``: ``run``, ``admission``, ..."""
+        return self._kube.kubeconfig(kube.ACCOUNTS[command])
 
     def user_kubeconfig(self, name: str, groups: Sequence[str] = ()) -> Path:
         """Write a kubeconfig for another user, known by a client certificate."""
@@ -63,6 +70,15 @@ class Parts:
         """Create a namespace in which pods can be created at once."""
         for path, body in kube.namespace_objects(name, annotations):
             self.api.ensure(path, body)
+
+    def apply_manifests(self) -> None:
+        """Apply what an administrator applies before podbridge is started."""
+        self.kubectl("apply", *(f"--filename={places.CHECKOUT / 'helm' / name}" for name in MANIFESTS))
+
+    def open_to_pools(self, namespace: str) -> None:
+        """Let the controllers, on their own or in ``podbridge run``, read what the pods of a namespace refer to."""
+        accounts = [f"--account={kube.ACCOUNTS[command]}" for command in ("controllers", "run")]
+        self.kubectl("apply", "-f", "-", input=run([*tools.PODBRIDGE, "rbac", "pools", namespace, *accounts]))
 
     def audit_events(self) -> list[dict[str, Any]]:
         """Read the audit log: one event for each request that was answered (needs ``audit=True``)."""
@@ -164,8 +180,8 @@ class Parts:
     def _local_ports(self) -> int:
         return kube.PORTS + tools.PODBRIDGE_PORTS + slurm.PORTS + self.options.nodes
 
-    def _podbridge_env(self) -> dict[str, str]:
+    def _podbridge_env(self, command: str) -> dict[str, str]:
         variables = self.env
         if self.options.kube:
-            variables["KUBECONFIG"] = str(self.podbridge_kubeconfig)
+            variables["KUBECONFIG"] = str(self.part_kubeconfig(command))
         return variables

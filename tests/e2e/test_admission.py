@@ -25,7 +25,14 @@ from admission.server import Admission, unregister
 from admission.sizes import NodeSizes
 from bridge import names
 from bridge.config import Config
-from bridge.errors import KubeError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
+from bridge.errors import (
+    BridgeError,
+    CertificateError,
+    KubeError,
+    KubeForbiddenError,
+    KubeInvalidError,
+    KubeNotFoundError,
+)
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.prune import prune_node
@@ -98,12 +105,10 @@ def hub(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simp
                 "host": "127.0.0.1",
                 "port": port,
                 "url": f"https://127.0.0.1:{port}",
-                "secretName": "adm-tls",
-                "webhookName": "adm",
             },
         }
     )
-    client = KubeClient.load(str(cluster.podbridge_kubeconfig))
+    client = KubeClient.load(str(cluster.part_kubeconfig("admission")))
     supervisor = Supervisor()
     nodes = Cache(client, NODES, name="nodes", prune=prune_node)
     supervisor.spawn("nodes", lambda: nodes.run(supervisor.stopping))
@@ -122,12 +127,14 @@ def hub(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simp
         session=session,
         config=config,
         client=client,
+        scheduler=KubeClient.load(str(cluster.part_kubeconfig("scheduler"))),
         admin=admin,
         user=user,
         admission=admission,
         supervisor=supervisor,
     )
-    unregister(config, client)
+    unregister(config, admin)
+    cluster.apply_manifests()
     supervisor.stop()
     client.close()
     assert supervisor.join(10) == []
@@ -189,8 +196,8 @@ def made(hub: SimpleNamespace) -> Iterator[Callable[..., Json]]:
     yield make
     for namespace, name in created:
         try:
-            hub.client.patch(PODS.path(namespace, name), {"metadata": {"finalizers": None}})
-            hub.client.delete(PODS.path(namespace, name), {"gracePeriodSeconds": 0})
+            hub.scheduler.patch(PODS.path(namespace, name), {"metadata": {"finalizers": None}})
+            hub.admin.delete(PODS.path(namespace, name), {"gracePeriodSeconds": 0})
         except KubeNotFoundError:
             pass
 
@@ -489,7 +496,7 @@ def held(hub: SimpleNamespace, made: Callable[..., Json]) -> str:
         "annotations": {names.NODE_ANNOTATION: "node-0"},
         "finalizers": [names.FINALIZER],
     }
-    hub.client.patch(PODS.path(MANAGED, name), {"metadata": metadata})
+    hub.scheduler.patch(PODS.path(MANAGED, name), {"metadata": metadata})
     return str(name)
 
 
@@ -551,8 +558,8 @@ def test_the_job_is_not_changed_behind_slurms_back(hub: SimpleNamespace, held: s
 # --- registration and certificates ------------------------------------------------------------------------------------
 def configurations(hub: SimpleNamespace) -> list[Json]:
     return [
-        hub.admin.get(MUTATING_WEBHOOKS.path(name="adm-mutate")),
-        hub.admin.get(VALIDATING_WEBHOOKS.path(name="adm-validate")),
+        hub.admin.get(MUTATING_WEBHOOKS.path(name="podbridge-mutate")),
+        hub.admin.get(VALIDATING_WEBHOOKS.path(name="podbridge-validate")),
     ]
 
 
@@ -565,7 +572,7 @@ def test_registering_again_writes_nothing(hub: SimpleNamespace) -> None:
 def test_a_changed_configuration_is_mended(hub: SimpleNamespace) -> None:
     broken = copy.deepcopy(configurations(hub)[0])
     broken["webhooks"][0]["failurePolicy"] = "Ignore"
-    hub.admin.replace(MUTATING_WEBHOOKS.path(name="adm-mutate"), broken)
+    hub.admin.replace(MUTATING_WEBHOOKS.path(name="podbridge-mutate"), broken)
     hub.admission._registration.ensure(hub.admission._certificates.ca_bundle, create=False)
     assert configurations(hub)[0]["webhooks"][0]["failurePolicy"] == "Fail"
 
@@ -589,7 +596,7 @@ def test_a_changed_configuration_is_mended(hub: SimpleNamespace) -> None:
 def test_every_way_to_choose_namespaces_is_stored_as_written(hub: SimpleNamespace, managed: Json) -> None:
     settings = {"url": "https://127.0.0.1:1", "webhookName": "adm-shape", "timeoutSeconds": 1}
     config = Config.model_validate({**managed, "schedulerName": "nobody", "admission": settings})
-    registration = Registration(hub.client, config, ["someone"])
+    registration = Registration(hub.admin, config, ["someone"])
     path = VALIDATING_WEBHOOKS.path(name="adm-shape-validate")
     try:
         assert registration.ensure(hub.admission._certificates.ca_bundle, create=True) == []
@@ -617,7 +624,7 @@ def test_namespaces_by_label(hub: SimpleNamespace) -> None:
         }
     )
     supervisor = Supervisor()
-    admission = Admission(config, hub.client, supervisor, nodes=tuple)
+    admission = Admission(config, hub.admin, supervisor, nodes=tuple)
     admission.start()
 
     def scheduler(**spec: Any) -> str:
@@ -637,7 +644,7 @@ def test_namespaces_by_label(hub: SimpleNamespace) -> None:
         hub.admin.patch(f"/api/v1/namespaces/{OTHER}", {"metadata": {"labels": {"adm": None}}})
         until(lambda: scheduler() == "default-scheduler")
     finally:
-        unregister(config, hub.client)
+        unregister(config, hub.admin)
         supervisor.stop()
         assert supervisor.join(10) == []
 
@@ -689,23 +696,33 @@ def test_the_certificate_rotates_under_load(hub: SimpleNamespace, monkeypatch: p
     assert len(done) > 100
     assert after.cert != before.cert
     assert after.ca.count(b"BEGIN CERTIFICATE") == 3
-    secret = hub.admin.get(SECRETS.path("podbridge", "adm-tls"))
-    assert secret["type"] == "kubernetes.io/tls"
+    secret = hub.admin.get(SECRETS.path("podbridge", "podbridge-webhook-tls"))
+    assert set(secret["data"]) == {"tls.crt", "tls.key", "ca.crt"}
 
 
-def test_a_lost_secret_is_made_again(hub: SimpleNamespace) -> None:
-    hub.admin.delete(SECRETS.path("podbridge", "adm-tls"))
+def test_a_lost_secret_is_filled_again_once_an_administrator_has_created_it(hub: SimpleNamespace) -> None:
+    path = SECRETS.path("podbridge", "podbridge-webhook-tls")
+    hub.admin.delete(path)
+    with pytest.raises(CertificateError, match="may not be created"):
+        hub.admission._keeper.step(hub.supervisor.stopping)
+    assert mutated(hub.user)
+    hub.cluster.apply_manifests()
     hub.admission._keeper.step(hub.supervisor.stopping)
-    assert hub.admin.get(SECRETS.path("podbridge", "adm-tls"))
+    assert hub.admin.get(path)["data"]
     assert mutated(hub.user)
 
 
 def test_unregister_removes_and_start_registers(hub: SimpleNamespace) -> None:
-    assert unregister(hub.config, hub.client) == ["adm-mutate", "adm-validate"]
-    assert unregister(hub.config, hub.client) == []
+    assert unregister(hub.config, hub.admin) == ["podbridge-mutate", "podbridge-validate"]
+    assert unregister(hub.config, hub.admin) == []
     until(lambda: not mutated(hub.user))
     hub.admission._keeper.step(hub.supervisor.stopping)
     with pytest.raises(KubeNotFoundError):
         configurations(hub)
+    with pytest.raises(BridgeError, match="may not be created"):
+        hub.admission._registration.ensure(hub.admission._certificates.ca_bundle, create=True)
+    hub.cluster.apply_manifests()
     hub.admission._registration.ensure(hub.admission._certificates.ca_bundle, create=True)
     until(lambda: mutated(hub.user))
+    hub.cluster.apply_manifests()
+    assert configurations(hub)[0]["webhooks"], "to apply the manifests again must not take the registration away"

@@ -1,0 +1,94 @@
+"""Each part in a process of its own, with the account of its own that helm/rbac.yaml gives it."""
+
+import time
+
+import pytest
+import yaml
+
+from cluster.kube import ACCOUNTS
+from cluster.pools import NAMESPACE
+from cluster.world import until
+
+pytestmark = pytest.mark.real
+
+PARTS = ("admission", "scheduler", "controllers")
+POOL = "local-site"
+
+
+@pytest.fixture
+def parts(pools_world):
+    """podbridge as three processes instead of one; gives the time of their start (RFC 3339)."""
+    cluster = pools_world.cluster
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+    settings = yaml.safe_load((cluster.state / "podbridge.yaml").read_text())
+    cluster.stop_podbridge()
+    for part in PARTS:
+        # the webhook listens where it is registered already; nobody listens twice
+        own = settings["admission"] if part == "admission" else {}
+        cluster.start_podbridge((part,), name=part, config_overrides={"admission": own})
+    yield since
+    for part in PARTS:
+        cluster.stop_podbridge(part)
+    cluster.start_podbridge()
+    pools_world.ready(POOL)
+
+
+def refused(cluster, since):
+    """Calls of podbridge's own accounts that the API server has forbidden."""
+    users = {f"system:serviceaccount:podbridge:{account}" for account in ACCOUNTS.values()}
+    return [
+        f"{event['user']['username']} {event['verb']} {event['requestURI']}"
+        for event in cluster.audit_events()
+        if event["user"]["username"] in users
+        and event.get("responseStatus", {}).get("code") == 403
+        and event["requestReceivedTimestamp"] >= since
+    ]
+
+
+def test_each_part_does_its_work_with_its_own_account(pools_world, parts):
+    world, cluster = pools_world, pools_world.cluster
+    world.ready(POOL)
+    path = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+    cluster.api.ensure(path, {"metadata": {"name": "roles"}, "stringData": {"word": "swordfish"}})
+    source = {"secretKeyRef": {"name": "roles", "key": "word"}}
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "command": ["sh", "-c", "echo word=$WORD"],
+        "env": [{"name": "WORD", "valueFrom": source}],
+    }
+    remote = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
+    local = world.create(run="1")
+    assert world.ended(remote)["status"]["phase"] == "Succeeded"
+    assert "word=swordfish" in world.logs(remote)
+    until("the local pod is over", lambda: world.get(local)["status"]["phase"] == "Succeeded", 60)
+    until("its job is released", lambda: not world.get(local)["metadata"].get("finalizers"), 30)
+    world.delete(remote)
+    until("the remote pod is gone", lambda: world.get(remote) is None, 60)
+    assert refused(cluster, parts) == []
+
+
+def test_a_namespace_without_the_role_binding_is_named_on_the_pod(pools_world):
+    world, cluster = pools_world, pools_world.cluster
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings/podbridge-pools"
+    cluster.api("DELETE", path)
+    cluster.api.ensure(f"/api/v1/namespaces/{NAMESPACE}/configmaps", {"metadata": {"name": "unbound"}, "data": {}})
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "command": ["true"],
+        "envFrom": [{"configMapRef": {"name": "unbound"}}],
+    }
+    pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
+    text = f" in namespace {NAMESPACE}: RoleBinding podbridge-pools is missing there"
+
+    def said():
+        found = world.get(pod)
+        waiting = [c["state"].get("waiting", {}) for c in found["status"].get("containerStatuses", ())]
+        events = cluster.api("GET", f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")["items"]
+        mine = [event["note"] for event in events if event["regarding"].get("uid") == pod["metadata"]["uid"]]
+        return any(text in w.get("message", "") for w in waiting) and any(text in note for note in mine)
+
+    until("the pod says which RoleBinding is missing", said, 30)
+    cluster.open_to_pools(NAMESPACE)
+    assert world.ended(pod)["status"]["phase"] == "Succeeded"
