@@ -61,7 +61,7 @@ class Loop(ABC):
         self.clock = clock
         self.lead: Callable[[], None] = elector.check if elector is not None else _always
         self.led_since: float | None = None
-        self.workers = Workers(f"{name}-worker", workers, done=self.wake)
+        self.workers = Workers(f"{name}-worker", workers, done=self.wake, clock=clock)
         self._caches = caches
         self._elector = elector
         self._changed = threading.Event()

@@ -8,26 +8,32 @@ import queue
 import threading
 from collections.abc import Callable
 
+from bridge.clock import Clock, SystemClock
 from bridge.errors import BridgeError, LostLeadershipError
 from bridge.logs import kv
+from bridge.retries import Reports, Retries
 from bridge.threads import Supervisor
 
 log = logging.getLogger(__name__)
+
+_CLOCK = SystemClock()
 
 
 class Workers:
     """Runs calls on ``count`` threads at most; each is started when it is needed first.
 
     ``submit`` takes a call for a key unless one is queued or running for it, so that two decisions taken from the same
-    view never act twice. A :class:`BridgeError` that escapes a call is logged; any other exception is a bug and ends
-    the process. ``done`` is called (in the worker's thread) after each call, to have the next decision taken.
+    view never act twice. A :class:`BridgeError` that escapes a call is logged, and the next call of the same kind for
+    the key is refused until a back-off has passed; any other exception is a bug and ends the process. ``done`` is
+    called (in the worker's thread) after each call, to have the next decision taken.
     """
 
-    def __init__(self, name: str, count: int, done: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, name: str, count: int, done: Callable[[], None] = lambda: None, clock: Clock = _CLOCK) -> None:
         self.name = name
         self.count = count
         self._done = done
-        self._queue: queue.PriorityQueue[tuple[int, int, str, Callable[[], None]]] = queue.PriorityQueue()
+        self._queue: queue.PriorityQueue[tuple[int, int, str, str, Callable[[], None]]] = queue.PriorityQueue()
+        self._retries, self._reports = Retries(clock=clock), Reports(clock=clock)
         self._order = itertools.count()
         self._busy: set[str] = set()
         self._lock = threading.Lock()
@@ -48,13 +54,16 @@ class Workers:
         """Whether calls wait for a thread."""
         return not self._queue.empty()
 
-    def submit(self, key: str, call: Callable[[], None], urgency: int = 5) -> bool:
-        """Queue a call (smaller ``urgency`` first); ``False`` if one for the key is under way."""
+    def submit(self, key: str, call: Callable[[], None], urgency: int = 5, kind: str = "") -> bool:
+        """Queue a call (smaller ``urgency`` first); ``False`` if one for the key is under way, or in its back-off.
+
+        Without a ``kind`` there is no back-off: the caller has one of its own.
+        """
         with self._lock:
-            if key in self._busy:
+            if key in self._busy or (kind and self._retries.resting(key, kind)):
                 return False
             self._busy.add(key)
-        self._queue.put((urgency, next(self._order), key, call))
+        self._queue.put((urgency, next(self._order), key, kind, call))
         self._grow()
         return True
 
@@ -71,16 +80,25 @@ class Workers:
     def _run(self, stopping: threading.Event) -> None:
         while not stopping.is_set():
             try:
-                _, _, key, call = self._queue.get(timeout=0.5)
+                _, _, key, kind, call = self._queue.get(timeout=0.5)
             except queue.Empty:
                 continue
             try:
                 call()
+                self._retries.succeeded(key, kind)
             except LostLeadershipError as error:
                 log.warning("not sent: this process leads no more", extra=kv(key=key, error=error))
             except BridgeError as error:
-                log.warning("call failed", extra=kv(pool=self.name, key=key, error=error))
+                self._failed(key, kind, error)
             finally:
                 with self._lock:
                     self._busy.discard(key)
             self._done()
+
+    def _failed(self, key: str, kind: str, error: BridgeError) -> None:
+        if kind:
+            self._retries.failed(key, kind)
+        unreported = self._reports.due(f"{kind} {error.reason}")
+        if unreported is not None:
+            extra = kv(pool=self.name, call=kind, key=key, error=error, unreported=unreported)
+            log.warning("call failed; it is tried again", extra=extra)

@@ -15,8 +15,6 @@ from controllers.node import decide as node_decide
 from controllers.workload import act as workload_act
 from controllers.workload import decide as workload_decide
 
-RETRY_AFTER = 2.0
-"""Seconds for which a key is left alone after a failed call: no hot loop against an API that is away."""
 SEEN_AFTER = 0.5
 """Seconds until caches and snapshot surely show what was done: the same is not done again meanwhile."""
 ORPHAN_AFTER = 5.0
@@ -63,10 +61,9 @@ class Controllers(SlurmLoop):
             try:
                 call()
             except BridgeError:
-                self._resting[key] = self.sides.clock.monotonic() + RETRY_AFTER
                 CONTROLLER_ACTIONS.labels(controller, name, "error").inc()
                 raise
             self._resting[key] = self.sides.clock.monotonic() + SEEN_AFTER
             CONTROLLER_ACTIONS.labels(controller, name, "ok").inc()
 
-        self.workers.submit(key, run, 3 if controller == "workload" else 5)
+        self.workers.submit(key, run, 3 if controller == "workload" else 5, kind=name)

@@ -165,8 +165,9 @@ class Actor:
         except KubeNotFoundError:
             self._cancel(pod, job_id)
         except KubeConflictError:
-            if self._current(pod) is None:
-                self._cancel(pod, job_id)
+            if self._current(pod) is not None:
+                raise
+            self._cancel(pod, job_id)
 
     def _current(self, pod: decide.Pod) -> dict[str, Any] | None:
         """Read the pod afresh; ``None`` if it is gone, or another one has its name."""
@@ -183,13 +184,9 @@ class Actor:
         if pods.job_id(pod) != action.job_id or not pods.is_held(pod):
             self._hold(pod, action.job_id)
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "binding")
-        try:
-            given = {names.NODE_ANNOTATION: action.node, names.SLURM_NODE_ANNOTATION: action.slurm_node}
-            self._kube.create(path, pods.binding(pod, action.node, given))
-        except (KubeNotFoundError, KubeConflictError) as error:
-            # gone, re-created, deleted meanwhile, or bound by the request whose answer was lost: the cache will tell
-            log.info("not bound", extra=kv(pod=pods.key(pod), job=action.job_id, error=error))
-            return
+        given = {names.NODE_ANNOTATION: action.node, names.SLURM_NODE_ANNOTATION: action.slurm_node}
+        # fails also where the pod is gone, deleted, or bound by a request whose answer was lost: the cache will tell
+        self._kube.create(path, pods.binding(pod, action.node, given))
         self._attempts.of(pods.uid(pod)).bound = True
         START_TO_BIND_SECONDS.observe(max(0.0, self._clock.time() - action.started))
         self._events.event(pod, "Scheduled", f"Slurm job {action.job_id} gave node {action.node}", action="Binding")
@@ -200,10 +197,7 @@ class Actor:
             self._cancel(action.pod, job_id)
         self._attempts.of(pods.uid(action.pod)).submitted = 0
         if pods.is_held(action.pod):
-            try:
-                self._patch(action.pod, pods.unhold_patch(action.pod))
-            except (KubeNotFoundError, KubeConflictError):
-                return
+            self._patch(action.pod, pods.unhold_patch(action.pod))
         log.info("waiting pod released", extra=kv(pod=pods.key(action.pod), jobs=action.job_ids))
 
     def _cancel(self, pod: decide.Pod, job_id: int) -> None:

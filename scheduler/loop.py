@@ -81,7 +81,10 @@ class Scheduler(SlurmLoop):
         self._node_changes += 1
 
     def _dispatch(self, action: decide.Action) -> None:
-        self.workers.submit(pods.uid(action.pod), lambda: self._actor.act(action), URGENCY[type(action)])
+        kind = type(action)
+        self.workers.submit(
+            pods.uid(action.pod), lambda: self._actor.act(action), URGENCY[kind], kind=kind.__name__.lower()
+        )
 
     def _place(self, snapshot: Snapshot) -> Placements:
         """Give the placements on the nodes of this moment, worked out anew only when a node has changed."""

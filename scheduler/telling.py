@@ -8,7 +8,6 @@ from typing import Any
 from bridge import clock as clocks
 from bridge import names
 from bridge.clock import Clock
-from bridge.errors import KubeConflictError, KubeNotFoundError
 from bridge.kube.events import EventRecorder
 from bridge.workload import pods
 from scheduler.attempts import Attempt
@@ -40,12 +39,9 @@ def tell(
     events: EventRecorder,
     clock: Clock,
 ) -> None:
-    """Write the condition PodScheduled=False, and an Event when the reason is new. A pod that is gone is fine."""
+    """Write the condition PodScheduled=False, and an Event when the reason is new."""
     stamp = clocks.rfc3339(clock.time())
-    try:
-        write(pod, pods.condition_patch(pod, names.POD_SCHEDULED, "False", reason, message, stamp), "status")
-    except (KubeNotFoundError, KubeConflictError):
-        return
+    write(pod, pods.condition_patch(pod, names.POD_SCHEDULED, "False", reason, message, stamp), "status")
     if attempt.told[0] != reason:
         events.event(pod, reason, message, action="Scheduling")
     attempt.told, attempt.told_at = (reason, message[:1024]), clock.monotonic()

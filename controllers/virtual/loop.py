@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from bridge.clock import Clock, rfc3339
 from bridge.config import Config
-from bridge.errors import BridgeError
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
@@ -30,7 +29,6 @@ from controllers.virtual.register import Registrar
 from controllers.virtual.wanted import Settings, State
 
 LEASE_PERIOD = 10.0
-RETRY_NODE = 2.0
 SWEEP = 60.0
 """Seconds in which every pod is looked at once, whatever is (not) told."""
 PHASES = ("queued", "running", "ended", "unknown")
@@ -95,7 +93,6 @@ class VirtualNodes(Loop):
         self._lives = Lives(actor, clock, settings.address, lambda: self.led_since, self.lead)
         self._records: dict[str, Record] = {}
         self._turns: dict[str, _Turn] = {}
-        self._resting: dict[str, float] = {}
         self._since = clock.monotonic()
         self._supervisor: Supervisor | None = None
 
@@ -133,7 +130,6 @@ class VirtualNodes(Loop):
         """Look after nodes and leases, and at what no event tells."""
         self._find()
         now = self.clock.monotonic()
-        self._resting = {key: until for key, until in self._resting.items() if until > now}
         known = ((name, self._nodes.get("", name)) for name in self._records)
         view = nodes.View(
             pools=[self._state(record) for record in self._records.values()],
@@ -228,14 +224,4 @@ class VirtualNodes(Loop):
                 self._lives.add(record.name, uid)
 
     def _call(self, key: str, call: Callable[[], None]) -> None:
-        if key in self._resting:
-            return
-
-        def run() -> None:
-            try:
-                call()
-            except BridgeError:
-                self._resting[key] = self.clock.monotonic() + RETRY_NODE
-                raise
-
-        self.workers.submit(key, run)
+        self.workers.submit(key, call, kind=key.partition("/")[0])

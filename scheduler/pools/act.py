@@ -6,9 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from bridge.backoff import Backoff
 from bridge.clock import Clock
-from bridge.errors import BridgeError, KubeConflictError, KubeNotFoundError
+from bridge.errors import BridgeError
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
@@ -22,8 +21,6 @@ from scheduler.pools.usage import Usage
 from scheduler.telling import tell
 
 log = logging.getLogger(__name__)
-
-FAILED = Backoff(first=1, limit=30)
 
 
 class Actor:
@@ -80,21 +77,14 @@ class Actor:
 
     def _bind(self, action: decide.Bind) -> None:
         pod, uid = action.pod, pods.uid(action.pod)
-        attempt = self._attempts.of(uid)
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "binding")
         try:
             self._kube.create(path, pods.binding(pod, action.pool, {}))
-        except (KubeNotFoundError, KubeConflictError) as error:
-            # gone, re-created, deleted meanwhile, or bound by a request whose answer was lost: the cache will tell
+        except BridgeError:
+            # also when the pod is gone, or bound by a request whose answer was lost: the cache will tell
             self._usage.forget(uid)
-            attempt.not_before = self._clock.monotonic() + 1
-            log.info("not bound", extra=kv(pod=pods.key(pod), pool=action.pool, error=error))
-            return
-        except BridgeError as error:
-            self._usage.forget(uid)
-            attempt.failed(self._clock.monotonic(), FAILED, error.reason, str(error))
             raise
-        attempt.bound = True
+        self._attempts.of(uid).bound = True
         self._events.event(pod, "Scheduled", f"pool {action.pool}: {action.why}", action="Binding")
         log.info("pod bound to a pool", extra=kv(pod=pods.key(pod), pool=action.pool))
 

@@ -81,7 +81,8 @@ class PoolScheduler(Loop):
             taken=self._taken or (lambda _: False),
         )
         for action in decide.decide(view):
-            self.workers.submit(pods.uid(action.pod), lambda a=action: self._actor.act(a), URGENCY[type(action)])  # type: ignore[misc]
+            call, kind = (lambda a=action: self._actor.act(a)), type(action)
+            self.workers.submit(pods.uid(action.pod), call, URGENCY[kind], kind=kind.__name__.lower())
 
     def _colocated(self, node: Mapping[str, Any]) -> bool:
         """Whether the node is one of Slurm's: ours by taint, or any real one where podbridge is told not to taint."""

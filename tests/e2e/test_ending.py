@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from collections import Counter
 
 import pytest
 
@@ -81,3 +82,40 @@ def test_a_second_job_that_appears_after_the_bind_is_cancelled(clean):
     found = world.get(pod)
     assert found["metadata"]["labels"][LABEL] == str(first)
     assert not found["metadata"].get("deletionTimestamp")
+
+
+def test_binds_that_fail_are_tried_again_later_and_later(clean):
+    """30 pods whose bindings are refused for eight seconds: a handful of tries each, then all run."""
+    world, pods = clean, []
+    name, base = "no-bindings", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
+    spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false", "message": "no"}]}
+    world.api("POST", f"{base}ies", {"metadata": {"name": name}, "spec": spec})
+    bound_to = {"policyName": name, "validationActions": ["Deny"]}
+    world.api("POST", f"{base}ybindings", {"metadata": {"name": name}, "spec": bound_to})
+    try:
+        until("refused", lambda: _refuses_bindings(world))
+        pods = [world.create() for _ in range(30)]
+        for pod in pods:
+            world.labelled(pod)
+        time.sleep(8)
+    finally:
+        for kind in ("ybindings", "ies"):
+            world.api.request("DELETE", f"{base}{kind}/{name}")
+    for pod in pods:
+        world.running(pod, 40)
+    ours = {pod["metadata"]["name"] for pod in pods}
+    objects = [event.get("objectRef") or {} for event in world.cluster.audit_events() if event["verb"] == "create"]
+    tries = Counter(o["name"] for o in objects if o.get("subresource") == "binding" and o["name"] in ours)
+    assert tries.keys() == ours
+    assert min(tries.values()) >= 3
+    assert max(tries.values()) <= 10, tries  # without a back-off there were hundreds
+    lines = world.cluster.processes.log("podbridge").read_text().splitlines()
+    assert sum("call failed" in line and "call=bind" in line for line in lines) <= 3
+
+
+def _refuses_bindings(world):
+    """Whether the policy is in force: a binding of no pod at all is refused by it before the pod is looked for."""
+    target = {"apiVersion": "v1", "kind": "Node", "name": "node-0"}
+    body = {"metadata": {"name": "nobody"}, "target": target}
+    return "no-bindings" in str(world.api.request("POST", f"{world.path('nobody')}/binding", body)[1])
