@@ -53,7 +53,7 @@ class Owners:
         self._read = read
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[Mapping[str, Any] | None, float]] = {}
+        self._known: dict[tuple[str, ...], tuple[Mapping[str, Any] | None, float]] = {}
 
     def annotations(self, pod: pods.Pod, namespace: str) -> dict[str, str]:
         """Give the job annotations of the owners; the nearest owner wins. Raises ``Kube*`` errors."""
@@ -68,18 +68,19 @@ class Owners:
         return merge(layers)
 
     def _metadata(self, reference: Mapping[str, Any], namespace: str) -> Mapping[str, Any] | None:
-        uid = str(reference.get("uid"))
+        # the reference is the pod author's claim: what is remembered for one claim must not answer another
+        claim = (namespace, *(str(reference.get(part)) for part in ("apiVersion", "kind", "name", "uid")))
         now = self._clock.monotonic()
         with self._lock:
-            known = self._known.get(uid)
+            known = self._known.get(claim)
         if known is not None and now < known[1]:
             return known[0]
         metadata = self._read(reference, namespace)
         # the name may belong to another object by now; and a pod may claim an owner that never was its own
-        if metadata is not None and metadata.get("uid") != uid:
+        if metadata is not None and metadata.get("uid") != reference.get("uid"):
             metadata = None
         with self._lock:
             if len(self._known) >= MOST_REMEMBERED:
                 self._known.clear()
-            self._known[uid] = (metadata, now + REMEMBER)
+            self._known[claim] = (metadata, now + REMEMBER)
         return metadata

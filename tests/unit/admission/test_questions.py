@@ -168,3 +168,27 @@ def test_sizes_are_those_of_managed_nodes_each_once() -> None:
     clock.advance(60)
     assert len(sizes()) == 3
     assert len(NodeSizes(lambda: nodes, scheduler="ours", tainted=False, clock=clock)()) == 5
+
+
+@pytest.mark.parametrize(
+    ("namespace", "changed"),
+    [
+        ("other", {}),
+        ("ns", {"name": "none"}),
+        ("ns", {"kind": "JobSet"}),
+        ("ns", {"apiVersion": "batch/v2"}),
+        ("ns", {"uid": "2"}),
+    ],
+)
+def test_a_false_claim_says_nothing_about_the_true_owner(namespace: str, changed: dict[str, str]) -> None:
+    """Somebody claims an owner by its UID before, and after, the owner's own pods come."""
+    (true,) = reference("job")
+
+    def read(ref: Mapping[str, Any], where: str) -> Mapping[str, Any] | None:
+        found = (where, ref["apiVersion"], ref["kind"], ref["name"]) == ("ns", "batch/v1", "Job", "job")
+        return {"uid": "job", "annotations": {names.ACCOUNT: "physics"}} if found else None
+
+    known = Owners(read, FakeClock())
+    assert known.annotations(pod({**true, **changed}), namespace) == {}
+    assert known.annotations(pod(true), "ns") == {names.ACCOUNT: "physics"}
+    assert known.annotations(pod({**true, **changed}), namespace) == {}
