@@ -9,6 +9,7 @@ Only new pods are changed: of what is written here, an existing pod takes none.
   a daemon set do, for ever that its node is not ready: a site that is silent for an hour loses no pod.
 - *Annotations*: what the pod's owners say about the job is copied to the pod, where the pod says nothing itself. So it
   is checked here, with the pod's own, against the permissions of who makes the pod, and can't change after that.
+- *Defaults*: where Slurm may get the pod, the defaults of the namespace's policy are copied likewise.
 
 Pods of daemon sets are left alone: they are the node's furniture (logs, network, monitoring), one per node from the
 moment it is there, and would each need a job of their own, on one node, for ever. One that names our scheduler itself
@@ -41,13 +42,14 @@ def mutate(
     user_name: str = "",
     inherited: Mapping[str, str] | None = None,
     pools: str | None = None,
+    defaults: Mapping[str, str] | None = None,
 ) -> list[Operation]:
-    """Give the JSON patch for a new pod.
+    """Return the JSON patch for a new pod.
 
     ``scheduler`` is our name, ``managed`` says whether the namespace is ours, ``inherited`` holds the job annotations
-    of the pod's owners, ``pools`` the namespace's annotation.
+    of the pod's owners, ``pools`` the namespace's annotation, ``defaults`` the annotations that its policy sets.
     """
-    if pods.is_mirror(pod) or not (managed or pods.scheduler_name(pod) == scheduler):
+    if pods.is_mirror(pod, user_name) or not (managed or pods.scheduler_name(pod) == scheduler):
         return []
     patch: list[Operation] = []
     spec = pod["spec"]
@@ -62,9 +64,21 @@ def mutate(
         more = dict(inherited or {})
         if pools is not None:
             more[names.POOLS] = pools
+        if _may_be_local(pod, more):
+            more = {**(defaults or {}), **more}
         patch += _tolerate(pod, scheduler, more)
         patch += _annotate(pod, more)
     return patch
+
+
+def _may_be_local(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
+    """Whether Slurm may get the pod, once it has the tolerations that its annotation means."""
+    text = pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
+    if text is None:
+        return places.of(pod).local
+    with suppress(ValueError):
+        return names.LOCAL_POOL in places.parse(text)
+    return False  # refused right after, by the check
 
 
 def _tolerate(pod: pods.Pod, scheduler: str, inherited: Mapping[str, str]) -> list[Operation]:

@@ -1,9 +1,11 @@
-"""What a namespace says about its pods: the annotation that opens pools to them."""
+"""What a namespace says about its pods: its labels select a policy, an annotation opens pools."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from bridge import names
 from bridge.clock import Clock, SystemClock
@@ -12,46 +14,66 @@ from bridge.kube.client import KubeClient
 from bridge.kube.resources import NAMESPACES
 
 REMEMBER = 2.0
-"""Seconds that a namespace's annotation is good for: pods come in quick succession."""
+"""Seconds that a namespace is remembered: pods come in quick succession."""
 MOST_REMEMBERED = 10_000
 _SYSTEM_CLOCK = SystemClock()
 
-Read = Callable[[str], Mapping[str, str]]
-"""``read(namespace)`` gives its annotations."""
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """The labels and annotations of a namespace."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def pools(self) -> str | None:
+        """The annotation ``bridge.vk.io/pools`` as it stands."""
+        return self.annotations.get(names.POOLS)
+
+
+Read = Callable[[str], Namespace]
+"""``read(name)`` returns the namespace; raises ``Kube*`` errors."""
 
 
 def read_from(client: KubeClient) -> Read:
-    """Read annotations from the API server; a namespace that is not there says nothing."""
+    """Read namespaces from the API server; one that does not exist has no labels and no annotations."""
 
-    def read(namespace: str) -> Mapping[str, str]:
+    def read(name: str) -> Namespace:
         try:
-            found = client.get(NAMESPACES.path(name=namespace), metadata_only=True)
+            found = client.get(NAMESPACES.path(name=name), metadata_only=True)
         except KubeNotFoundError:
-            return {}
-        return dict((found.get("metadata") or {}).get("annotations") or {})
+            return Namespace()
+        return of(found)
 
     return read
 
 
+def of(namespace: Mapping[str, Any]) -> Namespace:
+    """Pick the labels and annotations of a raw namespace."""
+    metadata = namespace.get("metadata") or {}
+    return Namespace(metadata.get("labels") or {}, metadata.get("annotations") or {})
+
+
 class Namespaces:
-    """Gives the pools that a namespace opens to its pods."""
+    """Remembers namespaces for :data:`REMEMBER` seconds."""
 
     def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK) -> None:
         self._read = read
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[str | None, float]] = {}
+        self._known: dict[str, tuple[Namespace, float]] = {}
 
-    def pools(self, namespace: str) -> str | None:
-        """Give the annotation ``bridge.vk.io/pools`` of a namespace as it stands; raises ``Kube*`` errors."""
+    def get(self, name: str) -> Namespace:
+        """Return a namespace; raises ``Kube*`` errors."""
         now = self._clock.monotonic()
         with self._lock:
-            known = self._known.get(namespace)
+            known = self._known.get(name)
         if known is not None and now < known[1]:
             return known[0]
-        text = self._read(namespace).get(names.POOLS)
+        found = self._read(name)
         with self._lock:
             if len(self._known) >= MOST_REMEMBERED:
                 self._known.clear()
-            self._known[namespace] = (text, now + REMEMBER)
-        return text
+            self._known[name] = (found, now + REMEMBER)
+        return found

@@ -16,9 +16,13 @@ DAEMON_CONTROLLERS = frozenset(
 """Who makes the pods of daemon sets: its own service account, or the controller manager where it uses none."""
 
 
-def is_mirror(pod: Pod) -> bool:
-    """Whether the pod is the picture of a static pod, which runs already: nothing can be changed about it."""
-    return MIRROR_ANNOTATION in annotations_of(pod)
+def is_mirror(pod: Pod, user_name: str) -> bool:
+    """Whether a kubelet reports a static pod of its own node, which runs already: nothing can be changed about it.
+
+    The annotation alone proves nothing: the API server lets anybody write it on a new pod.
+    """
+    node = pod["spec"].get("nodeName")
+    return MIRROR_ANNOTATION in annotations_of(pod) and bool(node) and user_name == f"system:node:{node}"
 
 
 def controller(pod: Pod) -> Mapping[str, Any] | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from admission import pods, validate
+from admission import fields, pods, validate
 from admission.mutate import mutate
-from admission.namespaces import Namespaces
+from admission.namespaces import Namespace, Namespaces
 from admission.owners import Owners
 from admission.permissions import Permissions
 from admission.review import Json, Review, allow, deny
-from admission.validate import Rules, Verdict
-from bridge import names
+from admission.validate import Rules, Scope, Verdict
+from bridge import names, policies
 from bridge.config import Config
 from bridge.errors import BridgeError
 from bridge.logs import kv
@@ -48,7 +48,9 @@ class Policy:
     ) -> None:
         self._scheduler = config.scheduler_name
         self._namespaces = None if config.managed_namespace_selector else frozenset(config.managed_namespaces)
-        self._rules = Rules(config.scheduler_name, trusted, config.gres, config.exclusive)
+        self._rules = Rules(config.scheduler_name, trusted, config.gres, config.exclusive, config.partition)
+        self._policies = config.namespace_policies
+        self._by_label = any(policy.namespace_selector is not None for policy in self._policies)
         self._permissions = permissions
         self._owners = owners
         self._namespaces_say = namespaces
@@ -61,11 +63,11 @@ class Policy:
         managed = self._managed(review, selected)
         pod = review.object
         inherited: dict[str, str] = {}
-        pools = None
+        namespace = Namespace()
         try:
             if self._ours(pod, managed):
                 inherited = self._owners.annotations(pod, review.namespace)
-                pools = self._namespaces_say.pools(review.namespace)
+                namespace = self._namespaces_say.get(review.namespace)
         except BridgeError as error:
             return _unjudged(review, "the pod's owners or its namespace could not be read", error)
         patch = mutate(
@@ -74,26 +76,30 @@ class Policy:
             managed=managed,
             user_name=review.user_name,
             inherited=inherited,
-            pools=pools,
+            pools=namespace.pools,
+            defaults=fields.defaults(policies.find(self._policies, review.namespace, namespace.labels)),
         )
         return allow(review.uid, patch)
 
     def validate(self, review: Review, selected: bool) -> Json:
         """Answer a review of ``/validate``."""
         pod = review.object if review.operation == "CREATE" else review.old
-        if not self._ours(pod, self._managed(review, selected)):
+        managed = self._managed(review, selected)
+        if not self._ours(pod, managed):
             return allow(review.uid)
         try:
-            verdict = self._verdict(review)
+            verdict = self._verdict(review, managed)
         except BridgeError as error:
             return _unjudged(review, "the pod's namespace could not be read", error)
         if verdict is None:
             return allow(review.uid)
+        keys = [*verdict.permissions, *(denial.key for denial in verdict.denials)]
         try:
-            missing = self._permissions.missing(review.user, verdict.permissions, review.namespace)
+            missing = self._permissions.missing(review.user, keys, review.namespace)
         except BridgeError as error:
-            return _unjudged(review, f"the permission for {', '.join(verdict.permissions)} could not be checked", error)
-        forbidden = verdict.forbidden + [_no_permission(review, key) for key in missing]
+            return _unjudged(review, f"the permission for {', '.join(keys)} could not be checked", error)
+        forbidden = verdict.forbidden + [_no_permission(review, key) for key in verdict.permissions if key in missing]
+        forbidden += [_not_in_policy(review, denial) for denial in verdict.denials if denial.key in missing]
         problems = verdict.invalid + forbidden
         if not problems:
             return allow(review.uid, warnings=verdict.warnings)
@@ -102,17 +108,25 @@ class Policy:
             return deny(review.uid, message, warnings=verdict.warnings)
         return deny(review.uid, message, code=422, reason="Invalid", warnings=verdict.warnings)
 
-    def _verdict(self, review: Review) -> Verdict | None:
+    def _verdict(self, review: Review, managed: bool) -> Verdict | None:
         if review.subresource == "resize":
             return validate.resize(review.old, self._rules)
         if review.subresource:
             return None
         if review.operation == "CREATE":
-            pools = self._namespaces_say.pools(review.namespace) if places.asks(review.object) else None
-            return validate.create(review.object, review.user_name, self._rules, self._nodes(), pools)
+            scope = self._scope(review, managed, places.asks(review.object))
+            return validate.create(review.object, review.user_name, self._rules, self._nodes(), scope)
         if review.operation == "UPDATE":
-            return validate.update(review.old, review.object, review.user_name, self._rules)
+            scope = self._scope(review, managed, places.of(review.old) != places.of(review.object))
+            return validate.update(review.old, review.object, review.user_name, self._rules, scope)
         return None
+
+    def _scope(self, review: Review, managed: bool, pools_matter: bool = False) -> Scope:
+        """Gather what holds for the namespace; it is read only where its labels or its annotation matter."""
+        matters = self._by_label or pools_matter
+        namespace = self._namespaces_say.get(review.namespace) if matters else Namespace()
+        policy = policies.find(self._policies, review.namespace, namespace.labels)
+        return Scope(namespace.pools, policy, managed)
 
     def _managed(self, review: Review, selected: bool) -> bool:
         return selected and (self._namespaces is None or review.namespace in self._namespaces)
@@ -121,12 +135,23 @@ class Policy:
         return bool(pod) and (managed or pods.scheduler_name(pod) == self._scheduler)
 
 
-def _no_permission(review: Review, key: str) -> str:
+def _needs(review: Review, key: str) -> str:
     resource = f"{names.PERMISSION_RESOURCE}.{names.PERMISSION_GROUP}/{key}"
-    needs = (
+    return (
         f"user {review.user_name!r} needs the permission {names.PERMISSION_VERB!r} on {resource} in namespace "
         f"{review.namespace!r}"
     )
+
+
+def _not_in_policy(review: Review, denial: fields.Denial) -> str:
+    return (
+        f"{denial.problem}; allowed in namespace {review.namespace!r}: {denial.allowed}; for more, an administrator "
+        f"changes namespacePolicies in podbridge's configuration, or {_needs(review, denial.key)}"
+    )
+
+
+def _no_permission(review: Review, key: str) -> str:
+    needs = _needs(review, key)
     if key == validate.FINALIZER_PERMISSION:
         return f"metadata.finalizers: {names.FINALIZER!r} can't be removed while a job holds the pod's room: {needs}"
     annotation = names.JOB_ANNOTATION_PREFIX + key

@@ -30,13 +30,11 @@ def forbidden(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
                 f"annotation {names.POOLS}: {', '.join(beyond)!r} is not allowed in this namespace; allowed: {allowed}"
             )
     for index, toleration in enumerate(pod["spec"].get("tolerations") or ()):
-        if toleration.get("key") != names.POOL_TAINT:
-            continue
-        value = names.ANY_POOL if toleration.get("operator") == "Exists" else str(toleration.get("value") or "")
-        if value not in opened:
-            problems.append(
-                f"spec.tolerations[{index}]: pool {value!r} is not allowed in this namespace; allowed: {allowed}"
-            )
+        problems += [
+            f"spec.tolerations[{index}]: pool {value!r} is not allowed in this namespace; allowed: {allowed}"
+            for value in places.tolerated_by_name([toleration])
+            if value not in opened
+        ]
     return problems
 
 

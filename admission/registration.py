@@ -20,11 +20,12 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock, SystemClock
-from bridge.config import Config, LabelSelector
+from bridge.config import Config
 from bridge.errors import BridgeError, ConfigError, KubeConflictError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resource
 from bridge.logs import kv
+from bridge.sections import LabelSelector
 from bridge.serving.certificates import authorities, bundle
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from admission import pods, pools, unsupported
+from admission import fields, pods, pools, unsupported
 from bridge import names
+from bridge.policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
 from bridge.workload import places, resources
@@ -20,23 +21,41 @@ FINALIZER_PERMISSION = "finalizer"
 class Rules:
     """What the configuration says about pods.
 
-    ``trusted`` are the users that write podbridge's own label, annotation and finalizer: podbridge itself.
+    ``trusted`` are the users that write podbridge's own label, annotation and finalizer: podbridge itself;
+    ``partition`` is the partition of pods that name none.
     """
 
     scheduler: str
     trusted: frozenset[str] = frozenset()
     gres: Mapping[str, str] = field(default_factory=dict)
     exclusive: bool = False
+    partition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What holds for the pod's namespace: its annotation for pools, its policy, whether it is managed."""
+
+    pools: str | None = None
+    policy: NamespacePolicy = NOTHING
+    managed: bool = True
+
+
+NO_SCOPE = Scope()
 
 
 @dataclass(slots=True)
 class Verdict:
-    """The outcome: nothing in ``invalid`` and ``forbidden``, and every permission held, means yes."""
+    """The outcome: nothing in ``invalid`` and ``forbidden``, and every permission held, means yes.
+
+    ``denials`` are values that the namespace's policy does not allow: each needs the permission of its key.
+    """
 
     invalid: list[str] = field(default_factory=list)
     forbidden: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     permissions: list[str] = field(default_factory=list)
+    denials: list[fields.Denial] = field(default_factory=list)
 
 
 def create(
@@ -44,12 +63,17 @@ def create(
     user_name: str,
     rules: Rules,
     nodes: Sequence[Resources] = (),
-    namespace_pools: str | None = None,
+    scope: Scope = NO_SCOPE,
 ) -> Verdict:
-    """Judge a new pod; ``nodes`` holds what each managed node offers, ``namespace_pools`` the annotation."""
+    """Judge a new pod; ``nodes`` holds what each managed node offers."""
     verdict = Verdict()
-    if pods.is_mirror(pod):
+    if pods.is_mirror(pod, user_name):
         return verdict
+    if pods.MIRROR_ANNOTATION in pods.annotations_of(pod):
+        verdict.forbidden.append(
+            f"metadata.annotations[{pods.MIRROR_ANNOTATION}]: is not allowed: only the kubelet of spec.nodeName sets "
+            f"it, for a static pod; allowed: leave it out"
+        )
     if user_name not in rules.trusted:
         verdict.forbidden += _reserved({"metadata": {}}, pod)
         if names.FINALIZER in _finalizers(pod):
@@ -62,9 +86,13 @@ def create(
     verdict.permissions += job_annotations.needed_permissions(annotations)
     verdict.invalid += unsupported.requirements(spec)
     verdict.warnings += unsupported.preferences(spec)
-    verdict.invalid += pools.invalid(pod, namespace_pools)
-    verdict.forbidden += pools.forbidden(pod, namespace_pools)
+    verdict.invalid += pools.invalid(pod, scope.pools)
+    verdict.forbidden += pools.forbidden(pod, scope.pools)
+    if not scope.managed and not scope.policy.may_name_scheduler:
+        verdict.denials.append(fields.scheduler_denied(rules.scheduler))
     where = places.of(pod)
+    if where.local:
+        verdict.denials += fields.denied(annotations, scope.policy, rules.partition)
     if where.remote:
         problems = script_check.problems(pod)
         if where.local:
@@ -79,7 +107,7 @@ def create(
     return verdict
 
 
-def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules) -> Verdict:
+def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Scope = NO_SCOPE) -> Verdict:
     """Judge a change: only what changes is looked at, so that an old fault never blocks another change."""
     verdict = Verdict()
     if user_name not in rules.trusted:
@@ -91,6 +119,8 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules) -> Verdic
             verdict.permissions.append(FINALIZER_PERMISSION)
     if pods.scheduler_name(new) != rules.scheduler:
         return verdict
+    if places.of(old) != places.of(new):  # tolerations may be added to a pod that waits
+        verdict.forbidden += pools.forbidden(new, scope.pools)
     before, after = _asked(old), _asked(new)
     changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
     if not changed:
@@ -110,6 +140,9 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules) -> Verdic
         return verdict
     verdict.invalid += job_annotations.check(after)
     verdict.permissions += job_annotations.needed_permissions({key: after[key] for key in changed if key in after})
+    if places.of(new).local:
+        denials = fields.denied(after, scope.policy, rules.partition)
+        verdict.denials += [denial for denial in denials if names.JOB_ANNOTATION_PREFIX + denial.key in changed]
     return verdict
 
 

@@ -9,40 +9,19 @@ import difflib
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from bridge import names
+from bridge import names, policies
 from bridge.errors import ConfigError
+from bridge.policies import NamespacePolicy
+from bridge.sections import DnsName, LabelSelector, Section
 
-DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 _REDIS = r"rediss?://[^\s@/?#]+(/\d{0,4})?|unix:///[^\s?#]+"
 SUBJECT = r"^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$"
-
-
-class Section(BaseModel):
-    """A part of the configuration: camelCase keys, nothing unknown."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
-
-
-class LabelSelectorRequirement(Section):
-    """One expression of a label selector, as in Kubernetes."""
-
-    key: str
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: list[str] = []
-
-
-class LabelSelector(Section):
-    """A label selector, as in Kubernetes."""
-
-    match_labels: dict[str, str] = {}
-    match_expressions: list[LabelSelectorRequirement] = []
 
 
 class Admission(Section):
@@ -122,7 +101,7 @@ class Nodes(Section):
 class Nats(Section):
     """The NATS server over which pools are reached; without ``servers`` there are no pools."""
 
-    servers: list[Annotated[str, Field(pattern=r"^(nats|tls|ws|wss)://[^\s]+$")]] = []
+    servers: list[Annotated[str, Field(pattern=r"^(nats|tls|ws|wss)://[^\s]+$")]] = Field([])
     seed_file: Path | None = Field(None, description="nkey seed; instead of user and password.")
     user: str | None = None
     password_file: Path | None = None
@@ -236,8 +215,12 @@ class Config(Section):
         "http://slurm-restapi.slurm:6820",
         description="URL, or unix:///path/of/socket; empty: no Slurm beside the kubelets, only pools.",
     )
-    managed_namespaces: list[DnsName] = [names.DEFAULT_NAMESPACE]
+    managed_namespaces: list[DnsName] = Field([names.DEFAULT_NAMESPACE])
     managed_namespace_selector: LabelSelector | None = Field(None, description="If set, the list is ignored.")
+    namespace_policies: list[NamespacePolicy] = Field(
+        [],
+        description="What pods may ask of Slurm, by namespace: the first that selects it holds. See admission.md.",
+    )
     mcs_label: str = ""
     partition: str = Field("", description="Slurm partition of pods that name none; empty: Slurm's default.")
 
@@ -273,6 +256,8 @@ class Config(Section):
     def _some_place(self) -> Config:
         if not self.slurm_rest_api and not self.pools.enabled:
             raise ValueError("slurmRestApi is empty and pools.nats.servers names no server: there is nowhere to run")
+        if problems := policies.problems(self.namespace_policies, self.partition):
+            raise ValueError("; ".join(problems))
         return self
 
 
@@ -326,12 +311,15 @@ def _section_at(path: tuple[Any, ...]) -> type[BaseModel]:
     for step in path:
         for name, field in model.model_fields.items():
             if step in (name, field.alias):
-                inner = field.annotation
-                if isinstance(inner, type) and issubclass(inner, BaseModel):
-                    model = inner
-                elif name == "managed_namespace_selector":
-                    model = LabelSelector
+                model = _model_in(field.annotation) or model
     return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Find the section in the type of a field: itself, optional, or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def _explain(problem: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from prometheus_client import REGISTRY
 from pydantic import BaseModel
@@ -14,9 +14,10 @@ from bridge import (
     names,
 )
 from bridge.config import Config
+from bridge.policies import FIELDS
 from bridge.slurm import states
 from bridge.workload import places
-from bridge.workload.annotations import KEYS
+from bridge.workload.annotations import KEYS, Key
 
 TARGET = Path(__file__).parents[1] / "docs" / "reference.md"
 
@@ -92,12 +93,14 @@ def table(headers: list[str], rows: list[list[str]]) -> str:
     return "\n".join(lines)
 
 
+def permission(key: Key) -> str:
+    """When an annotation needs a permission."""
+    return "yes" if key.permission else "beyond the namespace's policy" if key.name in FIELDS else ""
+
+
 def annotations() -> str:
     """Every annotation a user may set."""
-    rows = [
-        [f"`{key.name}`", key.meaning, key.allowed, f"`{key.example}`", "yes" if key.permission else ""]
-        for key in KEYS.values()
-    ]
+    rows = [[f"`{key.name}`", key.meaning, key.allowed, f"`{key.example}`", permission(key)] for key in KEYS.values()]
     return table(["annotation", "meaning", "allowed", "example", "needs a permission"], rows)
 
 
@@ -110,6 +113,8 @@ def configuration(model: type[BaseModel] = Config, prefix: str = "") -> list[lis
             rows += configuration(field.annotation, key + ".")
             continue
         default: Any = field.get_default(call_default_factory=True)
+        if listed := [t for t in get_args(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]:
+            rows += configuration(listed[0], key + "[].") if get_origin(field.annotation) is list else []
         rows.append([f"`{key}`", f"`{default if default is not None else 'unset'}`", field.description or ""])
     return rows
 

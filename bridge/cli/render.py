@@ -10,10 +10,11 @@ from typing import IO, Any
 import click
 import yaml
 
+from admission import fields
 from admission.mutate import mutate
-from admission.validate import Rules, create
+from admission.validate import Rules, Scope, create
 from bridge import config as configuration
-from bridge import names
+from bridge import names, policies
 from bridge.errors import BridgeError, ConfigError
 from bridge.slurm.parsers import job_body
 from bridge.slurm.versions import VERSIONS
@@ -82,7 +83,9 @@ def _record(
     record: dict[str, Any] = {"pod": f"{namespace}/{pod['metadata']['name']}"}
     managed = config.managed_namespace_selector is not None or namespace in config.managed_namespaces
     jobs = merge([inherited])
-    patch = mutate(pod, scheduler=config.scheduler_name, managed=managed, inherited=jobs)
+    policy = policies.find(config.namespace_policies, namespace, {"kubernetes.io/metadata.name": namespace})
+    defaults = fields.defaults(policy)
+    patch = mutate(pod, scheduler=config.scheduler_name, managed=managed, inherited=jobs, defaults=defaults)
     record["patch"] = patch
     for operation in patch:
         _apply(pod, operation)
@@ -91,11 +94,11 @@ def _record(
         if managed:
             record["note"] = f"not podbridge's: it names the scheduler {pod['spec']['schedulerName']}"
         return record
-    rules = Rules(config.scheduler_name, gres=config.gres, exclusive=config.exclusive)
-    verdict = create(pod, "", rules)
-    if verdict.permissions:
+    rules = Rules(config.scheduler_name, gres=config.gres, exclusive=config.exclusive, partition=config.partition)
+    verdict = create(pod, "", rules, scope=Scope(policy=policy, managed=managed))
+    if keys := sorted({*verdict.permissions, *(denial.key for denial in verdict.denials)}):
         needed = f"{names.PERMISSION_RESOURCE}.{names.PERMISSION_GROUP}"
-        record["needs"] = [f"{names.PERMISSION_VERB} {needed}/{key}" for key in verdict.permissions]
+        record["needs"] = [f"{names.PERMISSION_VERB} {needed}/{key}" for key in keys]
     if verdict.warnings:
         record["warnings"] = verdict.warnings
     problems = verdict.invalid + verdict.forbidden

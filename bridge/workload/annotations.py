@@ -152,7 +152,7 @@ KEYS: dict[str, Key] = {
             True,
         ),
         Key(names.QOS, _NAME_RULE, _NAME, "high", "quality of service"),
-        Key(names.RESERVATION, f"names, comma separated ({_NAME_RULE})", _NAMES, "course", "reservation", True),
+        Key(names.RESERVATION, f"names, comma separated ({_NAME_RULE})", _NAMES, "course", "reservation"),
         Key(
             names.TIME_LIMIT,
             "minutes, or minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]",

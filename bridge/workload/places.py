@@ -1,20 +1,24 @@
 """Where a pod may run: on pools, on the colocated Slurm, or both. Pure.
 
-A toleration of the taint ``pool.vk.io`` lets a pod go to a pool (Kueue injects it, admission writes it for the
-annotation); the annotation ``bridge.vk.io/pools`` gives the order, and is the only way to allow both sides.
+A pod may go to the pools whose taint ``pool.vk.io`` it tolerates. It asks for pools by the annotation
+``bridge.vk.io/pools``, which also gives the order and is the only way to allow both sides, or by a toleration that
+names this taint (Kueue injects it; admission writes it for the annotation). A toleration of every taint lets a pod go
+anywhere and asks for nothing: without the annotation, such a pod stays with the colocated Slurm.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
+from bridge.workload import eligibility
 
 Pod = Mapping[str, Any]
 
+_EFFECT = "NoSchedule"
 ALLOWED = f"a comma list of pools, {names.ANY_POOL!r} for any, {names.LOCAL_POOL!r} for the colocated Slurm"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -44,7 +48,7 @@ class Places:
         return result
 
 
-VIRTUAL_TOLERATION = {"key": names.VIRTUAL_TAINT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+VIRTUAL_TOLERATION = {"key": names.VIRTUAL_TAINT, "operator": "Equal", "value": "true", "effect": _EFFECT}
 LOCAL = Places((names.LOCAL_POOL,), remote=False)
 
 
@@ -57,23 +61,24 @@ def parse(text: str) -> tuple[str, ...]:
 
 
 def of(pod: Pod) -> Places:
-    """Say where a pod may run. Without a toleration of ``pool.vk.io`` that is the colocated Slurm alone."""
-    tolerated = _tolerated(pod["spec"].get("tolerations") or ())
-    if not tolerated:
-        return LOCAL
+    """Return where a pod may run: the colocated Slurm alone if it asks for no pool, or tolerates none it asks for."""
+    tolerations = pod["spec"].get("tolerations") or ()
+    tolerated = tolerated_by_name(tolerations)
     text = (pod["metadata"].get("annotations") or {}).get(names.POOLS)
     if text is not None:
         try:
-            return Places(parse(text), remote=True)
+            named = parse(text)
         except ValueError:
             pass  # refused at admission; one that came round it is where its tolerations say
-    return Places(tuple(tolerated), remote=True)
+        else:
+            return Places(named, remote=True) if tolerated or _tolerates_one(tolerations, named) else LOCAL
+    return Places(tuple(tolerated), remote=True) if tolerated else LOCAL
 
 
 def asks(pod: Pod) -> bool:
     """Whether a pod says anything about pools."""
     annotated = names.POOLS in (pod["metadata"].get("annotations") or {})
-    return annotated or bool(_tolerated(pod["spec"].get("tolerations") or ()))
+    return annotated or bool(tolerated_by_name(pod["spec"].get("tolerations") or ()))
 
 
 def tolerations(named: Iterable[str]) -> list[dict[str, str]]:
@@ -81,10 +86,9 @@ def tolerations(named: Iterable[str]) -> list[dict[str, str]]:
     pools = [name for name in named if name != names.LOCAL_POOL]
     if not pools:
         return []
-    effect = "NoSchedule"
     if names.ANY_POOL in pools:
-        return [VIRTUAL_TOLERATION, {"key": names.POOL_TAINT, "operator": "Exists", "effect": effect}]
-    each = ({"key": names.POOL_TAINT, "operator": "Equal", "value": pool, "effect": effect} for pool in pools)
+        return [VIRTUAL_TOLERATION, {"key": names.POOL_TAINT, "operator": "Exists", "effect": _EFFECT}]
+    each = ({"key": names.POOL_TAINT, "operator": "Equal", "value": pool, "effect": _EFFECT} for pool in pools)
     return [VIRTUAL_TOLERATION, *each]
 
 
@@ -93,11 +97,20 @@ def is_virtual(node: Mapping[str, Any]) -> bool:
     return names.POOL_LABEL in (node["metadata"].get("labels") or {})
 
 
-def _tolerated(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+def tolerated_by_name(entries: Iterable[Mapping[str, Any]]) -> list[str]:
     """List the pools that tolerations of the pools' own taint name; ``*`` for one without a value."""
     found = [
         names.ANY_POOL if entry.get("operator") == "Exists" else str(entry.get("value") or "")
         for entry in entries
-        if entry.get("key") == names.POOL_TAINT
+        if entry.get("key") == names.POOL_TAINT and entry.get("effect") in (None, "", _EFFECT)
     ]
     return list(dict.fromkeys(name for name in found if name))
+
+
+def _tolerates_one(entries: Sequence[Mapping[str, Any]], named: Iterable[str]) -> bool:
+    """Whether the taint of one of the pools is tolerated, by the rules of the Kubernetes API."""
+    pools = (name for name in named if name != names.LOCAL_POOL)
+    # no pool is called "*": only a toleration of every value covers it
+    return any(
+        eligibility.tolerates(entries, {"key": names.POOL_TAINT, "value": pool, "effect": _EFFECT}) for pool in pools
+    )

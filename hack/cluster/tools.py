@@ -23,6 +23,8 @@ SLURM_TOOLS = (
     "squeue",
     "srun",
 )
+ANYTHING = {field: ["*"] for field in ("partition", "account", "qos", "licenses", "wckey")}
+"""Whoever may create pods on a test cluster may use all that its Slurm has; a reservation still takes a permission."""
 PODBRIDGE_PORTS = 4
 """Webhook, health, metrics, the virtual nodes' kubelet."""
 _START = "import sys; sys.argv[0] = 'podbridge'; from bridge.cli.main import main; sys.exit(main())"
@@ -56,6 +58,7 @@ def podbridge_config(slurm_rest_url: str, first_port: int) -> dict[str, Any]:
     return {
         "slurmRestApi": slurm_rest_url,
         "managedNamespaces": ["slurm-bridge"],
+        "namespacePolicies": [{"namespaces": ["*"], "mayNameScheduler": True, "allowed": ANYTHING}],
         "admission": {"host": "127.0.0.1", "port": first_port, "url": f"https://127.0.0.1:{first_port}"},
         "serving": {"host": "127.0.0.1", "healthPort": first_port + 1, "metricsPort": first_port + 2},
     }

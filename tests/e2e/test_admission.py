@@ -48,6 +48,12 @@ ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", True)
 BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", True)
 BATCH_JOBS = Resource("batch", "v1", "jobs", True)
 
+POLICIES = [
+    {"namespaceSelector": {"matchLabels": {"adm/open": "yes"}}, "allowed": {"account": ["*"]}},
+    {"namespaces": [MANAGED], "allowed": {"account": ["physics", "biology"]}, "default": {"qos": "normal"}},
+    {"namespaces": [OTHER], "mayNameScheduler": True},
+]
+
 Json = dict[str, Any]
 
 
@@ -100,6 +106,8 @@ def hub(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simp
         {
             "schedulerName": SCHEDULER,
             "managedNamespaces": [MANAGED],
+            "partition": "main",
+            "namespacePolicies": POLICIES,
             "nodes": {"taint": False},
             "admission": {
                 "host": "127.0.0.1",
@@ -322,6 +330,56 @@ def test_a_forged_daemon_set_pod_is_not_one(hub: SimpleNamespace, made: Callable
     assert "nodeName" not in result["spec"]
 
 
+def test_a_forged_mirror_pod_does_not_come_past_slurm(hub: SimpleNamespace) -> None:
+    forged = pod(
+        annotations={"kubernetes.io/config.mirror": "x"}, nodeName="node-0", tolerations=[{"operator": "Exists"}]
+    )
+    assert "metadata.annotations[kubernetes.io/config.mirror]" in refused(hub, forged)
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+def test_the_policy_of_the_namespace_is_written_to_the_pod(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    assert made(pod())["metadata"]["annotations"] == {JOB + "qos": "normal"}
+    assert made(annotated("account", "physics"))["metadata"]["annotations"][JOB + "account"] == "physics"
+
+
+def test_a_permission_opens_what_the_policy_does_not(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    assert "slurmjobs.bridge.vk.io/account" in refused(hub, annotated("account", "chemistry"))
+    give(hub.admin, MANAGED, "accounts", ["bridge.vk.io"], ["slurmjobs/account"], ["use"], "alice")
+    until(lambda: created(lambda: made(annotated("account", "chemistry"))))
+    take(hub.admin, MANAGED, "accounts")
+
+
+def test_labels_choose_the_policy_as_they_are_now(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    body = annotated("account", "chemistry")
+    assert "'chemistry' is not allowed" in refused(hub, body)
+    path = f"/api/v1/namespaces/{MANAGED}"
+    hub.admin.patch(path, {"metadata": {"labels": {"adm/open": "yes"}}})
+    until(lambda: created(lambda: made(body)))
+    hub.admin.patch(path, {"metadata": {"labels": {"adm/open": None}}})
+    until(lambda: not created(lambda: made(body)))
+
+
+def test_who_may_name_the_scheduler_is_in_the_policy(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    third = f"adm-third-{os.getpid()}"
+    hub.cluster.add_namespace(third)
+    give(hub.admin, third, "pods", [""], ["pods"], ["*"], "alice")
+    until(lambda: created(lambda: hub.user.create(PODS.path(third), pod(), {"dryRun": "All"})))
+    message = refused(hub, pod(schedulerName=SCHEDULER), third)
+    for word in ("spec.schedulerName", SCHEDULER, third, "not managed", "slurmjobs.bridge.vk.io/scheduler"):
+        assert word in message
+    assert made(pod(schedulerName=SCHEDULER), OTHER)["spec"]["schedulerName"] == SCHEDULER
+    hub.admin.delete(f"/api/v1/namespaces/{third}")
+
+
+def created(create: Callable[[], Json]) -> bool:
+    try:
+        create()
+    except KubeForbiddenError:
+        return False
+    return True
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 def container(**more: Any) -> Json:
     return pod(containers=[{"name": "c", "image": "none", **more}])
@@ -369,6 +427,10 @@ BAD: dict[str, tuple[Json, list[str]]] = {
     "group-id without permission": (annotated("group-id", "0"), ["slurmjobs.bridge.vk.io/group-id", "alice"]),
     "priority without permission": (annotated("priority", "9"), ["slurmjobs.bridge.vk.io/priority", "alice"]),
     "reservation without permission": (annotated("reservation", "r"), ["slurmjobs.bridge.vk.io/reservation", "alice"]),
+    "partition of others": (annotated("partition", "main,urgent"), [JOB + "partition", "(urgent)", "allowed", "main"]),
+    "account of others": (annotated("account", "chemistry"), [JOB + "account", "'chemistry'", "physics, biology"]),
+    "qos of others": (annotated("qos", "high"), [JOB + "qos", "'high'", "normal", "namespacePolicies"]),
+    "licenses": (annotated("licenses", "matlab:2"), [JOB + "licenses", "'matlab:2'", "leave", "licenses in namespace"]),
     "job id label": (pod(labels={names.JOB_ID_LABEL: "7"}), ["metadata.labels", names.JOB_ID_LABEL, "'7'"]),
     "job id label, empty": (pod(labels={names.JOB_ID_LABEL: ""}), ["metadata.labels", names.JOB_ID_LABEL]),
     "node annotation": (
@@ -614,6 +676,7 @@ def test_namespaces_by_label(hub: SimpleNamespace) -> None:
         {
             "schedulerName": "adm-label",
             "managedNamespaceSelector": {"matchLabels": {"adm": "yes"}},
+            "namespacePolicies": [{"namespaces": [OTHER], "mayNameScheduler": True}],
             "admission": {
                 "host": "127.0.0.1",
                 "port": port,

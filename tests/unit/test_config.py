@@ -1,7 +1,8 @@
 import pytest
 
-from bridge import config
+from bridge import config, names, policies
 from bridge.errors import ConfigError
+from bridge.sections import LabelSelector, LabelSelectorRequirement
 
 
 def test_slurm_bridges_own_file_works_as_it_is():
@@ -79,3 +80,66 @@ def test_pools_are_off_without_a_server_and_need_one_where_there_is_no_slurm():
 def test_bad_pools_are_refused_by_name(text, word):
     with pytest.raises(ConfigError, match=word.replace("?", "[?]")):
         config.parse(f"pools: {{{text}}}")
+
+
+POLICY = "namespacePolicies: [{namespaces: [a], %s}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("namespacePolicies: [{allowed: {qos: [x]}}]", ["namespacePolicies.0", "namespaceSelector"]),
+        (POLICY % "namespaceSelector: {}", ["namespacePolicies.0", "either"]),
+        (POLICY % "alowed: {}", ["unknown key namespacePolicies.0.alowed", "did you mean allowed"]),
+        (POLICY % "allowed: {acount: [x]}", ["namespacePolicies.0.allowed.acount", "did you mean account"]),
+        (POLICY % "allowed: {qos: ['a b']}", ["namespacePolicies.0.allowed.qos.0", "'a b'"]),
+        (POLICY % "default: {account: 'a,b'}", ["namespacePolicies.0.default.account", "'a,b'"]),
+        (POLICY % "default: {account: '*'}", ["namespacePolicies.0.default.account", "'*'"]),
+        (
+            "partition: main\n" + POLICY % "allowed: {partition: [gpu]}",
+            ["namespacePolicies[0].allowed.partition", "'main'", "namespacePolicies[0].default.partition"],
+        ),
+        ("namespacePolicies: [{namespaces: ['*']}, {namespaces: [a]}]", ["namespacePolicies[1]", "never used"]),
+        ("namespacePolicies: [{namespaces: [a]}, {namespaces: [a]}]", ["namespacePolicies[1].namespaces", "already"]),
+    ],
+)
+def test_a_wrong_policy_is_named(text, words):
+    with pytest.raises(ConfigError) as told:
+        config.parse(text)
+    assert [word for word in words if word not in str(told.value)] == []
+
+
+def test_the_first_policy_that_selects_a_namespace_holds():
+    text = """
+partition: main
+namespacePolicies:
+- namespaceSelector: {matchExpressions: [{key: team, operator: NotIn, values: [guests]}]}
+  default: {account: staff}
+- namespaces: ["*"]
+  allowed: {partition: [main, short], licenses: [matlab@srv]}
+"""
+    found = config.parse(text).namespace_policies
+    assert policies.find(found, "a", {}).default_of(names.ACCOUNT) == "staff"
+    guests = policies.find(found, "a", {"team": "guests"})
+    assert guests.default_of(names.ACCOUNT) is None
+    assert guests.allowed_of(names.PARTITION, "main") == ["main", "short"]
+    assert policies.NOTHING.allowed_of(names.PARTITION, "main") == ["main"]
+    assert policies.NOTHING.allowed_of(names.PARTITION, "") == []
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "labels", "expected"),
+    [
+        ("In", ["a"], {"k": "a"}, True),
+        ("In", ["a"], {}, False),
+        ("NotIn", ["a"], {"k": "a"}, False),
+        ("NotIn", ["a"], {}, True),
+        ("Exists", [], {"k": ""}, True),
+        ("DoesNotExist", [], {"k": ""}, False),
+        ("DoesNotExist", [], {}, True),
+    ],
+)
+def test_a_label_selector_selects_as_in_kubernetes(operator, values, labels, expected):
+    expression = LabelSelectorRequirement(key="k", operator=operator, values=values)
+    assert LabelSelector(match_expressions=[expression]).matches(labels) is expected
+    assert LabelSelector(match_labels={"m": "1"}, match_expressions=[expression]).matches(labels) is False

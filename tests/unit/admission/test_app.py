@@ -8,7 +8,7 @@ from typing import Any
 import flask.testing
 import pytest
 
-from admission.namespaces import Namespaces
+from admission.namespaces import Namespace, Namespaces
 from admission.owners import Owners
 from admission.permissions import Permissions
 from admission.policy import Policy
@@ -29,6 +29,7 @@ class World:
         self.error: Exception | None = None
         self.owner: dict[str, Any] | None = None
         self.annotations: dict[str, str] = {}
+        self.labels: dict[str, str] = {}
 
     def ask(self, user: Mapping[str, Any], key: str, namespace: str) -> bool:
         if self.error:
@@ -40,10 +41,10 @@ class World:
             raise self.error
         return self.owner
 
-    def namespace(self, name: str) -> Mapping[str, str]:
+    def namespace(self, name: str) -> Namespace:
         if self.error:
             raise self.error
-        return self.annotations
+        return Namespace(self.labels, self.annotations)
 
 
 @pytest.fixture
@@ -213,3 +214,99 @@ def test_the_namespace_opens_pools_to_its_pods(world: World, app: flask.testing.
     patch = {operation["path"]: operation["value"] for operation in json.loads(base64.b64decode(answer["patch"]))}
     assert patch["/metadata/annotations"] == {names.POOLS: "a"}
     assert {t["key"] for t in patch["/spec/tolerations"]} >= {names.POOL_TAINT, names.VIRTUAL_TAINT}
+
+
+def annotated(name: str, value: str) -> dict[str, Any]:
+    return pod({"annotations": {name: value}})
+
+
+def refusal(app: flask.testing.FlaskClient, body: dict[str, Any], path: str = "/validate") -> str:
+    response = ask(app, path, body)
+    return "" if response["allowed"] else str(response["status"]["message"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (names.PARTITION, "gpu"),
+        (names.PARTITION, "main,gpu"),
+        (names.ACCOUNT, "physics"),
+        (names.QOS, "high"),
+        (names.LICENSES, "matlab:2"),
+        (names.RESERVATION, "course"),
+        (names.WCKEY, "w"),
+    ],
+)
+def test_without_a_policy_only_the_configured_partition_is_allowed(world: World, name: str, value: str) -> None:
+    app = client(world, partition="main")
+    message = refusal(app, review(annotated(name, value)))
+    key = name.rpartition("/")[2]
+    for word in (name, repr(value), "'slurm-bridge'", "namespacePolicies", f"slurmjobs.bridge.vk.io/{key}", "'alice'"):
+        assert word in message
+    assert not refusal(app, review(annotated(names.PARTITION, "main")))
+    world.allowed = True
+    assert not refusal(client(world, partition="main"), review(annotated(name, value)))
+
+
+def test_a_policy_says_what_a_namespace_may_use(world: World) -> None:
+    policy = {
+        "namespaces": ["slurm-bridge"],
+        "allowed": {"account": ["physics", "astro"], "qos": ["*"], "licenses": ["matlab"]},
+        "default": {"account": "physics", "partition": "gpu"},
+    }
+    app = client(world, partition="main", namespacePolicies=[policy])
+    patch = json.loads(base64.b64decode(ask(app, "/mutate", review(pod()))["patch"]))
+    defaults = {names.ACCOUNT: "physics", names.PARTITION: "gpu"}
+    assert {"op": "add", "path": "/metadata/annotations", "value": defaults} in patch
+    fine = {**defaults, names.QOS: "any", names.LICENSES: "matlab:2"}
+    assert not refusal(app, review(pod({"annotations": fine})))
+    assert not refusal(app, review(pod({"annotations": {**fine, names.ACCOUNT: "astro"}})))
+    for name, value in ((names.ACCOUNT, "bio"), (names.LICENSES, "matlab:1,ansys"), (names.PARTITION, "main")):
+        assert repr(value) in refusal(app, review(pod({"annotations": {**fine, name: value}})))
+    assert "allowed in namespace 'slurm-bridge': physics, astro" in refusal(
+        app, review(pod({"annotations": {**fine, names.ACCOUNT: "bio"}}))
+    )
+    # what another webhook took away, or a later change takes away, is not left to Slurm's own choice
+    assert "must not be absent" in refusal(app, review(pod({"annotations": {names.PARTITION: "gpu"}})))
+    changed = review(pod({"annotations": {names.PARTITION: "gpu"}}), "UPDATE", oldObject=pod({"annotations": fine}))
+    assert names.ACCOUNT in refusal(app, changed)
+
+
+def test_a_policy_is_chosen_by_the_labels_that_the_api_server_tells(world: World) -> None:
+    policies = [
+        {"namespaceSelector": {"matchLabels": {"team": "physics"}}, "allowed": {"account": ["physics"]}},
+        {"namespaces": ["*"], "allowed": {"account": ["guests"]}},
+    ]
+    body = review(annotated(names.ACCOUNT, "physics"))
+    assert refusal(client(world, namespacePolicies=policies), body)
+    world.labels = {"team": "physics"}
+    assert not refusal(client(world, namespacePolicies=policies), body)
+    assert refusal(client(world, namespacePolicies=policies), review(annotated(names.ACCOUNT, "guests")))
+
+
+def test_a_namespace_that_is_not_managed_may_not_name_the_scheduler(world: World) -> None:
+    body = review(pod(), namespace="other")
+    message = refusal(client(world), body, "/validate/named")
+    for word in ("spec.schedulerName", repr(OURS), "'other'", "slurmjobs.bridge.vk.io/scheduler", "namespacePolicies"):
+        assert word in message
+    opened = {"namespaces": ["other"], "mayNameScheduler": True}
+    assert not refusal(client(world, namespacePolicies=[opened]), body, "/validate/named")
+    assert refusal(client(world, namespacePolicies=[opened]), review(pod(), namespace="third"), "/validate/named")
+    world.allowed = True
+    assert not refusal(client(world), body, "/validate/named")
+
+
+def test_a_pod_for_pools_alone_asks_slurm_for_nothing(world: World) -> None:
+    toleration = {"key": names.POOL_TAINT, "value": "a"}
+    body = pod({"annotations": {names.POOLS: "a", names.ACCOUNT: "physics"}}, tolerations=[toleration])
+    assert not refusal(client(world), review(body))
+    body["metadata"]["annotations"][names.POOLS] = "a,local"
+    assert names.ACCOUNT in refusal(client(world), review(body))
+
+
+def test_a_waiting_pod_gets_no_pool_that_its_namespace_does_not_open(world: World) -> None:
+    world.annotations = {names.POOLS: "a"}
+    more = pod(tolerations=[{"key": names.POOL_TAINT, "value": "b"}])
+    assert "'b' is not allowed" in refusal(client(world), review(more, "UPDATE", oldObject=pod()))
+    world.annotations = {names.POOLS: "b"}
+    assert not refusal(client(world), review(more, "UPDATE", oldObject=pod()))

@@ -99,7 +99,29 @@ def test_a_daemon_sets_pod_that_names_us_is_ours() -> None:
 
 def test_a_mirror_pod_is_left_alone() -> None:
     body = pod({"annotations": {MIRROR_ANNOTATION: "hash"}}, nodeName="n", schedulerName=OURS)
-    assert mutate(body, scheduler=OURS, managed=True) == []
+    assert mutate(body, scheduler=OURS, managed=True, user_name="system:node:n") == []
+
+
+@pytest.mark.parametrize("user", ["alice", "system:node:other", "system:node:"])
+def test_the_annotation_of_a_mirror_pod_alone_is_no_way_past_us(user: str) -> None:
+    body = pod({"annotations": {MIRROR_ANNOTATION: "hash"}}, nodeName="n")
+    spec = run(body, user_name=user)["spec"]
+    assert "nodeName" not in spec
+    assert spec["schedulerName"] == OURS
+
+
+def test_the_defaults_of_the_policy_are_written_where_nobody_says_anything() -> None:
+    defaults = {names.ACCOUNT: "physics", names.QOS: "normal"}
+    assert run(pod(), defaults=defaults)["metadata"]["annotations"] == defaults
+    inherited = run(pod(), defaults=defaults, inherited={names.QOS: "low"})["metadata"]["annotations"]
+    assert inherited == {names.ACCOUNT: "physics", names.QOS: "low"}
+    own = run(pod({"annotations": {names.ACCOUNT: "chemistry"}}), defaults=defaults)["metadata"]["annotations"]
+    assert own == {names.ACCOUNT: "chemistry", names.QOS: "normal"}
+    assert run(pod(), defaults=defaults, pools="a")["metadata"]["annotations"] == {names.POOLS: "a"}
+    assert run(pod(), defaults=defaults, pools="a,local")["metadata"]["annotations"] == {
+        names.POOLS: "a,local",
+        **defaults,
+    }
 
 
 def test_owners_annotations_are_copied_where_the_pod_says_nothing() -> None:

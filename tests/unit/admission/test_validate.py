@@ -50,14 +50,19 @@ def test_other_schedulers_may_do_what_slurm_can_not() -> None:
 
 
 def test_mirror_pods_are_not_judged() -> None:
-    body = pod({"annotations": {MIRROR_ANNOTATION: "x", names.NODE_ANNOTATION: "n"}})
+    body = pod({"annotations": {MIRROR_ANNOTATION: "x", names.NODE_ANNOTATION: "n"}}, nodeName="n")
     assert validate.create(body, "system:node:n", RULES) == validate.Verdict()
+    for user in ("alice", "system:node:other"):
+        assert MIRROR_ANNOTATION in validate.create(body, user, RULES).forbidden[0]
+    nowhere = pod({"annotations": {MIRROR_ANNOTATION: "x"}})
+    assert validate.create(nowhere, "system:node:", RULES).forbidden
 
 
 def test_keys_that_need_a_permission_are_named() -> None:
     keys = [names.USER_ID, names.GROUP_ID, names.PRIORITY, names.RESERVATION]
     verdict = validate.create(pod({"annotations": dict.fromkeys(keys, "1")}), "alice", RULES)
-    assert verdict.permissions == ["group-id", "priority", "reservation", "user-id"]
+    assert verdict.permissions == ["group-id", "priority", "user-id"]
+    assert [denial.key for denial in verdict.denials] == ["reservation"]
 
 
 def test_only_changes_are_judged() -> None:

@@ -58,3 +58,42 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_what_is_no_list_of_pools_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a comma list"):
         places.parse(text)
+
+
+ANYTHING = {"operator": "Exists"}
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        ANYTHING,
+        {"operator": "Exists", "effect": "NoSchedule"},
+        {"key": names.POOL_TAINT, "operator": "Exists"},
+        {"key": names.POOL_TAINT, "operator": "Equal", "value": "a"},
+        {"key": names.POOL_TAINT, "value": "a", "effect": ""},
+    ],
+)
+def test_a_pool_of_the_annotation_is_tolerated_as_kubernetes_reads_it(toleration: dict[str, str]) -> None:
+    assert places.of(pod("a", toleration)) == places.Places(("a",), remote=True)
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"operator": "Exists", "effect": "NoExecute"},
+        {"operator": "Equal", "value": "a"},
+        {"key": "other", "operator": "Exists"},
+        {"key": names.POOL_TAINT, "value": ""},
+        {"key": names.POOL_TAINT, "value": "a", "effect": "NoExecute"},
+    ],
+)
+def test_what_tolerates_no_pool_of_the_annotation_is_no_way_there(toleration: dict[str, str]) -> None:
+    assert places.of(pod("a", toleration)) == places.LOCAL
+    assert places.of(pod(None, toleration)) == places.LOCAL
+
+
+def test_a_pod_that_tolerates_everything_goes_to_any_pool_it_asks_for_and_nowhere_else() -> None:
+    assert places.of(pod("*", ANYTHING)) == places.Places(("*",), remote=True)
+    assert places.of(pod("local,b", ANYTHING)) == places.Places(("local", "b"), remote=True)
+    assert places.of(pod("local", ANYTHING)) == places.LOCAL
+    assert places.of(pod(None, ANYTHING)) == places.LOCAL

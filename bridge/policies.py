@@ -1,0 +1,136 @@
+"""The section ``namespacePolicies`` of the configuration: what the pods of a namespace may ask of Slurm. Pure.
+
+podbridge submits as an administrator of Slurm, whom Slurm lets into partitions and reservations of others, and whose
+accounts and QOS every pod would share. So the configuration says which values a namespace may use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from bridge import names
+from bridge.sections import DnsName, LabelSelector, Section
+
+ANY = "*"
+"""In a list of allowed values: every value. In a list of namespaces: every namespace."""
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"
+_LICENSE = r"[\w.-]+(@[\w.-]+)?"
+Value = Annotated[str, Field(pattern=rf"^({_WORD}|\*)$", max_length=1024)]
+Values = list[Value] | None
+Default = Annotated[str, Field(pattern=rf"^{_WORD}$", max_length=1024)] | None
+
+FIELDS: dict[str, str] = {
+    names.PARTITION: "partition",
+    names.ACCOUNT: "account",
+    names.QOS: "qos",
+    names.LICENSES: "licenses",
+    names.RESERVATION: "reservation",
+    names.WCKEY: "wckey",
+}
+"""Annotation -> its key in ``allowed`` and ``default``."""
+
+
+class AllowedValues(Section):
+    """Lists of values; ``*`` stands for every value."""
+
+    partition: Values = None
+    account: Values = None
+    qos: Values = None
+    licenses: list[Annotated[str, Field(pattern=rf"^({_LICENSE}|\*)$", max_length=1024)]] | None = None
+    reservation: Values = None
+    wckey: Values = None
+
+
+class DefaultValues(Section):
+    """What a pod gets that names nothing, as the annotation would say it."""
+
+    partition: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = None
+    account: Default = None
+    qos: Default = None
+    licenses: (
+        Annotated[str, Field(pattern=rf"^{_LICENSE}(:\d{{1,6}})?([,;]{_LICENSE}(:\d{{1,6}})?)*$", max_length=1024)]
+        | None
+    ) = None
+    reservation: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = None
+    wckey: Default = None
+
+
+class NamespacePolicy(Section):
+    """What the pods of some namespaces may ask of Slurm without a permission."""
+
+    namespaces: list[DnsName | Literal["*"]] = Field([], description='Names, or `["*"]` for every namespace.')
+    namespace_selector: LabelSelector | None = Field(None, description="Instead of names.")
+    may_name_scheduler: bool = Field(
+        False, description="Whether pods may name the scheduler where the namespace is not managed."
+    )
+    default: DefaultValues = DefaultValues()
+    allowed: AllowedValues = AllowedValues()
+
+    @model_validator(mode="after")
+    def _selects(self) -> NamespacePolicy:
+        if bool(self.namespaces) == (self.namespace_selector is not None):
+            raise ValueError('must have either namespaces (a list of names, or ["*"]) or namespaceSelector')
+        return self
+
+    def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether the policy is for a namespace with these labels."""
+        if self.namespace_selector is not None:
+            return self.namespace_selector.matches(labels)
+        return namespace in self.namespaces or ANY in self.namespaces
+
+    def default_of(self, annotation: str) -> str | None:
+        """Return what a pod without the annotation gets; ``None`` where the policy sets nothing."""
+        value: str | None = getattr(self.default, FIELDS[annotation])
+        return value
+
+    def allowed_of(self, annotation: str, partition: str) -> list[str]:
+        """Return the values that the annotation may have; ``partition`` is the configured one.
+
+        The default is among them. Where the policy says nothing of partitions, the configured one is allowed.
+        """
+        field = FIELDS[annotation]
+        allowed, default = getattr(self.allowed, field), getattr(self.default, field)
+        if annotation == names.PARTITION and allowed is None and default is None:
+            return parts(partition)
+        return list(dict.fromkeys([*(parts(default) if default else ()), *(allowed or ())]))
+
+
+NOTHING = NamespacePolicy(namespaces=[ANY])
+"""For namespaces that no policy selects: the configured partition, and nothing else."""
+
+
+def parts(value: str) -> list[str]:
+    """Split the value of an annotation into the names in it; a license's count is dropped."""
+    words = (word.split(":")[0].strip() for word in value.replace(";", ",").replace("|", ",").split(","))
+    return [word for word in words if word]
+
+
+def find(policies: Iterable[NamespacePolicy], namespace: str, labels: Mapping[str, str]) -> NamespacePolicy:
+    """Return the first policy that selects the namespace, else the one that allows nothing."""
+    return next((policy for policy in policies if policy.selects(namespace, labels)), NOTHING)
+
+
+def _within(value: str, allowed: list[str]) -> bool:
+    return ANY in allowed or set(parts(value)) <= set(allowed)
+
+
+def problems(policies: list[NamespacePolicy], partition: str) -> list[str]:
+    """Say what is wrong with the policies as a whole; ``partition`` is the configured one."""
+    found: list[str] = []
+    for index, policy in enumerate(policies):
+        where = f"namespacePolicies[{index}]"
+        if any(ANY in earlier.namespaces for earlier in policies[:index]):
+            found.append(f"{where}: is never used, since an earlier policy selects every namespace; allowed: '*' last")
+        again = sorted({n for n in policy.namespaces for earlier in policies[:index] if n in earlier.namespaces})
+        if again and ANY not in again:
+            found.append(f"{where}.namespaces: {', '.join(again)} has a policy already; allowed: one each")
+        allowed = policy.allowed.partition
+        if partition and allowed is not None and not policy.default.partition and not _within(partition, allowed):
+            found.append(
+                f"{where}.allowed.partition: lacks {partition!r}, the configured partition, which pods get that name "
+                f"none; allowed: add it, or set {where}.default.partition"
+            )
+    return found
