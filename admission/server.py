@@ -32,6 +32,8 @@ from bridge.threads import Supervisor
 log = logging.getLogger(__name__)
 
 SELF_SUBJECT_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", False)
+REVIEW_LIMIT = 8 * 2**20
+"""Bytes of a review; the API server's own limit for an object is 3 MiB, and a review holds two."""
 _SYSTEM_CLOCK = SystemClock()
 # an answer to what only looks like a review: its shape is wrong further down
 _SHAPE_ERRORS = (TypeError, AttributeError, KeyError, ValueError)
@@ -148,6 +150,7 @@ class Admission:
             threads=settings.threads,
             certificates=self._certificates,
             name="admission",
+            body_limit=REVIEW_LIMIT,
         )
         server.start()
         self._supervisor.spawn("admission-server", lambda: server.run(self._supervisor.stopping))

@@ -28,6 +28,12 @@ ADMISSION_SECONDS = Histogram(
     ["path"],
     buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
 )
+CONNECTIONS_CLOSED = Counter(
+    "podbridge_http_connections_closed_total",
+    "Connections of clients closed because a request or an answer took too long (deadline), or to make room: too many "
+    "connections (number), too many bytes of them in memory (memory).",
+    ["reason"],
+)
 CERTIFICATE_EXPIRY = Gauge("podbridge_certificate_expiry_timestamp_seconds", "When the serving certificate ends.")
 SCHEDULER_PODS = Gauge("podbridge_scheduler_pods", "Pods of the scheduler by what they wait for.", ["waiting_for"])
 SCHEDULER_ACTIONS = Counter("podbridge_scheduler_actions_total", "What the scheduler did.", ["action", "result"])

@@ -2,16 +2,16 @@
 
 What is changed, and the failure that each change prevents:
 
-- cheroot shakes hands in the thread that accepts: one client that connects and stays silent would stop every other
-  one for 10 s. Here a connection waits in the selector until it has something to say, and a worker shakes hands.
+- cheroot shakes hands in the thread that accepts, and reads and writes in a worker that waits for the client: a few
+  slow clients would stop all others. Here no thread waits for a client, and each stage of a connection has a deadline:
+  see :mod:`bridge.serving.connection` and :mod:`bridge.serving.selector`.
 - A new certificate is a new TLS context, swapped in one assignment: loading it into the context in use leaves a moment
   with the new certificate and no key. Connections that are open stay open.
-- Idle connections are kept longer than the API server keeps its side (90 s): if the server is the one to close, a
-  request that is just on its way is lost, and Go does not send a POST twice.
 - Going down, it answers what is under way and what still arrives for a short while, with ``Connection: close``.
 
 Where ``certificates`` names authorities of clients, the verified certificate of a client that shows one stands in the
-WSGI environment under :data:`PEER_CERTIFICATE`, in DER. Long answers: see :mod:`bridge.serving.streaming`.
+WSGI environment under :data:`~bridge.serving.connection.PEER_CERTIFICATE`, in DER. Long answers: see
+:mod:`bridge.serving.streaming`.
 """
 
 from __future__ import annotations
@@ -21,37 +21,36 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
-import cheroot.connections
 import cheroot.errors
-import cheroot.server
 import cheroot.ssl
 import cheroot.wsgi
-from cheroot.makefile import MakeFile
 
 from bridge.errors import BridgeError
 from bridge.logs import kv
-from bridge.serving.certificates import Certificates, ServerContext
-from bridge.serving.streaming import Gateway, Request, Streams
+from bridge.serving.certificates import Certificates
+from bridge.serving.connection import ClosedError, Connection
+from bridge.serving.framing import HEADER_LIMIT
+from bridge.serving.selector import Connections
+from bridge.serving.streaming import Gateway, Streams
 
 log = logging.getLogger(__name__)
 
-BODY_LIMIT = 8 * 2**20
-"""Bytes of a request's body; the API server's own limit for an object is 3 MiB, and a review holds two."""
-HEADER_LIMIT = 64 * 2**10
-READ_TIMEOUT = 10.0
-HANDSHAKE_TIMEOUT = 5.0
-IDLE_TIMEOUT = 120
+BODY_LIMIT = 64 * 2**10
+"""Bytes of a request's body, unless the server is made for larger ones: health, metrics and kubelet API need none."""
 BACKLOG = 512
-PEER_CERTIFICATE = "podbridge.peer_certificate"
-"""Key in the WSGI environment; no header of a request can have that name."""
+FINISH_TIMEOUT = 2.0
+"""Seconds for which a server that stops waits for a client to take the next piece of an answer."""
 
 WSGI = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class Server:
     """Serves ``app`` at ``host:port`` with ``threads`` workers; plain HTTP when ``certificates`` is None.
+
+    A request's body may have ``body_limit`` bytes; a larger one is answered 413.
 
     ``start`` binds and raises :class:`BridgeError` when that fails; ``run`` serves until ``stop`` is set, then drains:
     for ``drain`` seconds at least it goes on answering while clients move elsewhere.
@@ -68,6 +67,7 @@ class Server:
         name: str = "http",
         drain: float = 0.5,
         streams: Streams | None = None,
+        body_limit: int = BODY_LIMIT,
     ) -> None:
         self.name = name
         self._drain = drain
@@ -79,8 +79,8 @@ class Server:
             max=threads,
             server_name="podbridge",
             request_queue_size=BACKLOG,
-            timeout=IDLE_TIMEOUT,
         )
+        self._server.max_request_body_size = body_limit
         self._server.gateway = Gateway
         self._server.streams = streams
         if certificates is not None:
@@ -147,56 +147,31 @@ class Server:
         log.info("server stopped", extra=kv(server=self.name))
 
 
-class _Connection(cheroot.server.HTTPConnection):
-    """A connection whose handshake is done by the worker that reads its first request."""
-
-    RequestHandlerClass = Request
-    shaken = False
-    handed_over = False
-
-    def communicate(self) -> bool:
-        if isinstance(self.socket, ssl.SSLSocket) and not self._secured(self.socket):
-            return False
-        self.socket.settimeout(READ_TIMEOUT)
-        keep = bool(super().communicate())  # type: ignore[no-untyped-call]
-        return keep or self.handed_over
-
-    def _secured(self, sock: ssl.SSLSocket) -> bool:
-        if self.shaken:
-            # who was trusted then may not be now; a client asks again on a new connection when an idle one is closed
-            return _clients(sock.context) == _clients(self.server.ssl_adapter.context)
-        sock.settimeout(HANDSHAKE_TIMEOUT)
-        try:
-            sock.do_handshake()
-        except OSError as error:
-            log.debug("handshake failed", extra=kv(peer=self.remote_addr, error=error))
-            return False
-        self.shaken = True
-        if sock.context.verify_mode != ssl.CERT_NONE and (certificate := sock.getpeercert(binary_form=True)):
-            self.ssl_env = {**(self.ssl_env or {}), PEER_CERTIFICATE: certificate}
-        return True
-
-
 class _Server(cheroot.wsgi.Server):
-    ConnectionClass = _Connection
-    max_request_body_size = BODY_LIMIT
+    ConnectionClass = Connection
     max_request_header_size = HEADER_LIMIT
-    keep_alive_conn_limit = 1000
     draining = False
     streams: Streams | None = None
     _connections: Any
 
-    def process_conn(self, conn: Any) -> None:
-        """Give a connection to a worker once it has something to say."""
-        if conn.last_used is None:
-            self._connections.put(conn)  # a new one: this sets last_used
-        else:
-            super().process_conn(conn)
+    def prepare(self) -> None:
+        """Bind, listen, start the workers."""
+        super().prepare()
+        self._connections.close()
+        self._connections = Connections(self)
 
     def put_conn(self, conn: Any) -> None:
         """Keep a connection for its next request, unless a thread of its own has it."""
-        if not conn.handed_over:
-            super().put_conn(conn)
+        if conn.handed_over:
+            return
+        if not self.ready:
+            with suppress(ClosedError):
+                conn.finish(FINISH_TIMEOUT)
+        super().put_conn(conn)
+
+    def release(self, conn: Connection) -> None:
+        """Forget the memory that a connection has held: it is closed."""
+        self._connections.count(conn, 0)
 
     @property
     def can_add_keepalive_connection(self) -> bool:
@@ -223,7 +198,6 @@ class _Adapter(cheroot.ssl.Adapter):
 
     def wrap(self, sock: Any) -> tuple[Any, dict[str, Any]]:
         if self.context is None:
-            sock.close()
             raise cheroot.errors.FatalSSLAlert("no certificate yet")
         wrapped = self.context.wrap_socket(sock, do_handshake_on_connect=False, server_side=True)
         return wrapped, self.get_environ()
@@ -232,8 +206,4 @@ class _Adapter(cheroot.ssl.Adapter):
         return {"wsgi.url_scheme": "https", "HTTPS": "on"}
 
     def makefile(self, sock: Any, mode: str = "r", bufsize: int = -1) -> Any:
-        return MakeFile(sock, mode, bufsize)
-
-
-def _clients(context: ssl.SSLContext | None) -> bytes:
-    return context.clients if isinstance(context, ServerContext) else b""
+        raise NotImplementedError

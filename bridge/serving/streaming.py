@@ -123,6 +123,7 @@ class Streams:
     def _run(self, request: Any, connection: Any) -> None:
         try:
             connection.socket.settimeout(WRITE_TIMEOUT)
+            connection.write_directly()
             connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE:
                 connection.socket.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -144,8 +145,25 @@ class Streams:
                     self._epoll.unregister(connection.socket.fileno())
 
 
+class _Headers(cheroot.server.HeaderReader):
+    """Leaves out ``Expect``: the connection has said "100 Continue" before it read the body."""
+
+    def _allow_header(self, key_name: bytes) -> bool:
+        return key_name != b"Expect"
+
+
 class Request(cheroot.server.HTTPRequest):
     """A request that may be handed over once it has been read."""
+
+    header_reader = _Headers()
+
+    def read_request_headers(self) -> bool:
+        """Read the headers; a request whose end is not known is refused."""
+        refusal: str | None = self.conn.refusal
+        if refusal is not None:
+            self.simple_response(refusal, "a request body needs one valid Content-Length\n")
+            return False
+        return bool(super().read_request_headers())  # type: ignore[no-untyped-call]
 
     def respond(self) -> None:
         """Answer, or have it answered."""

@@ -16,7 +16,7 @@ from bridge.clock import Clock
 from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.pools.port import Pool
-from bridge.serving.https import PEER_CERTIFICATE
+from bridge.serving.connection import PEER_CERTIFICATE
 from bridge.serving.streaming import ON_HANG_UP
 from bridge.wire.messages import JobStatus, Logs
 from controllers.kubelet import stats

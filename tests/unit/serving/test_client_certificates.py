@@ -15,7 +15,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from bridge.errors import CertificateError
 from bridge.serving.certificates import Authority, Certificates, make_ca, make_pair
-from bridge.serving.https import PEER_CERTIFICATE, Server
+from bridge.serving.connection import PEER_CERTIFICATE
+from bridge.serving.https import Server
 from tests.fakes.client_certificate import client_files
 
 PAIR = make_pair(["127.0.0.1"], 86400.0, now=time.time())

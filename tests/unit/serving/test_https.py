@@ -13,7 +13,7 @@ import flask
 import pytest
 
 from bridge.errors import BridgeError
-from bridge.serving import https
+from bridge.serving import connection
 from bridge.serving.certificates import Certificates, Pair, make_pair
 from bridge.serving.https import Server
 
@@ -39,7 +39,9 @@ def serve() -> Iterator[Callable[..., Server]]:
     running: list[tuple[threading.Event, threading.Thread]] = []
 
     def start(app: Any = None, **options: Any) -> Server:
-        server = Server(app or echo_app(), "127.0.0.1", 0, **{"threads": 2, "drain": 0.02, **options})
+        server = Server(
+            app or echo_app(), "127.0.0.1", 0, **{"threads": 2, "drain": 0.02, "body_limit": 2**20, **options}
+        )
         server.start()
         stop = threading.Event()
         thread = threading.Thread(target=server.run, args=(stop,), daemon=True)
@@ -150,8 +152,8 @@ def test_silent_clients_stop_nobody(serve: Callable[..., Server]) -> None:
         each.close()
 
 
-def test_the_client_is_the_one_to_close_an_idle_connection(serve: Callable[..., Server]) -> None:
-    assert serve()._server.timeout > 90
+def test_the_client_is_the_one_to_close_an_idle_connection() -> None:
+    assert connection.IDLE_TIMEOUT > 90
 
 
 def test_rubbish_instead_of_a_handshake_harms_nobody(serve: Callable[..., Server]) -> None:
@@ -171,10 +173,10 @@ def test_rubbish_instead_of_a_handshake_harms_nobody(serve: Callable[..., Server
 
 
 def test_a_body_that_is_too_big_is_refused_unread(serve: Callable[..., Server]) -> None:
-    server = serve()
+    server = serve(body_limit=1000)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
     connection.putrequest("POST", "/echo")
-    connection.putheader("Content-Length", str(https.BODY_LIMIT + 1))
+    connection.putheader("Content-Length", "1001")
     connection.endheaders()
     assert connection.getresponse().status == 413
 

@@ -1,0 +1,267 @@
+"""Clients that send and read slowly hold no thread, and not for ever a connection."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import flask
+import pytest
+
+from bridge.serving import connection
+from bridge.serving.certificates import Certificates, make_pair
+from bridge.serving.https import Server
+
+PAIR = make_pair(["127.0.0.1"], 86400.0, now=time.time())
+CLIENTS = 200
+LONG = 8 * 2**20
+"""Bytes: more than the kernel's buffers take."""
+
+
+def app() -> flask.Flask:
+    made = flask.Flask("slow")
+
+    @made.post("/echo")
+    def echo() -> flask.Response:
+        return flask.Response(flask.request.get_data(), content_type="application/json")
+
+    @made.get("/long")
+    def long() -> flask.Response:
+        return flask.Response(b"x" * LONG, content_type="text/plain")
+
+    return made
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    running: list[tuple[threading.Event, threading.Thread]] = []
+
+    def start(**options: Any) -> Server:
+        server = Server(app(), "127.0.0.1", 0, **{"threads": 2, "drain": 0.02, "body_limit": 2**20, **options})
+        server.start()
+        stop = threading.Event()
+        thread = threading.Thread(target=server.run, args=(stop,), daemon=True)
+        thread.start()
+        running.append((stop, thread))
+        return server
+
+    yield start
+    for stop, _ in running:
+        stop.set()
+    for _, thread in running:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def unverified() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def client_hello() -> bytes:
+    begin, end = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        unverified().wrap_bio(begin, end).do_handshake()
+    return end.read()
+
+
+class Drip:
+    """``count`` clients of one kind; each sends a byte of ``text`` every 50 ms, after ``first``."""
+
+    def __init__(self, port: int, tls: bool, first: bytes, text: bytes, count: int) -> None:
+        self.sockets: list[socket.socket] = []
+        self._text = text
+        self._stop = threading.Event()
+        for _ in range(count):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(5)
+            sock.connect(("127.0.0.1", port))
+            if tls:
+                sock = unverified().wrap_socket(sock)
+            if first:
+                sock.sendall(first)
+            self.sockets.append(sock)
+        self._thread = threading.Thread(target=self._drip, daemon=True)
+        self._thread.start()
+
+    def _drip(self) -> None:
+        for byte in self._text:
+            for sock in self.sockets:
+                with suppress(OSError):
+                    sock.send(bytes([byte]))
+            if self._stop.wait(0.05):
+                return
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        for sock in self.sockets:
+            sock.close()
+
+
+KINDS = {
+    "handshake": (False, b"", client_hello()),
+    "headers": (True, b"POST /echo HTTP/1.1\r\n", b"X-Header: " + b"x" * 1000),
+    "body": (True, b"POST /echo HTTP/1.1\r\nContent-Length: 1000\r\n\r\n", b"x" * 900),
+    "answer": (True, b"GET /long HTTP/1.1\r\n\r\n", b""),
+}
+
+
+def answer_time(port: int) -> float:
+    """Seconds for one request on a new connection."""
+    begin = time.monotonic()
+    client = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=unverified())
+    client.request("POST", "/echo", b"{}")
+    assert client.getresponse().read() == b"{}"
+    client.close()
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_200_slow_clients_delay_nobody(serve: Callable[..., Server], kind: str) -> None:
+    tls, first, text = KINDS[kind]
+    server = serve(certificates=Certificates(PAIR))
+    answer_time(server.port)
+    threads = threading.active_count()
+    # 40 answers of this length are more than the limit on memory, and 8 MiB for each of 200 more than this machine's
+    slow = Drip(server.port, tls, first, text, 20 if kind == "answer" else CLIENTS)
+    try:
+        times = sorted(answer_time(server.port) for _ in range(20))
+        assert threading.active_count() <= threads + 1  # the one that drips
+    finally:
+        slow.close()
+    assert times[-1] < 2
+    assert times[10] < 0.2
+
+
+@pytest.mark.parametrize(("kind", "timeout"), [("handshake", "HANDSHAKE"), ("headers", "REQUEST"), ("body", "REQUEST")])
+def test_a_stage_has_one_deadline_for_all_its_bytes(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, kind: str, timeout: str
+) -> None:
+    monkeypatch.setattr(connection, f"{timeout}_TIMEOUT", 0.5)
+    tls, first, text = KINDS[kind]
+    server = serve(certificates=Certificates(PAIR))
+    slow = Drip(server.port, tls, first, text, 1)
+    try:
+        begin = time.monotonic()
+        answer = b""
+        with suppress(OSError):
+            while data := slow.sockets[0].recv(4096):
+                answer += data
+        assert 0.3 < time.monotonic() - begin < 3
+        assert answer.startswith(b"HTTP/1.1 408") == tls
+    finally:
+        slow.close()
+
+
+def test_an_answer_that_is_not_read_is_given_up(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "ANSWER_TIMEOUT", 0.5)
+    server = serve(certificates=Certificates(PAIR))
+    slow = Drip(server.port, *KINDS["answer"], 1)
+    try:
+        time.sleep(1.5)
+        got = 0
+        with suppress(OSError):
+            while data := slow.sockets[0].recv(2**20):
+                got += len(data)
+        assert 0 < got < LONG
+    finally:
+        slow.close()
+
+
+def test_a_long_answer_arrives_whole(serve: Callable[..., Server]) -> None:
+    server = serve(certificates=Certificates(PAIR))
+    client = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=unverified())
+    for _ in range(2):  # the connection is kept
+        client.request("GET", "/long")
+        response = client.getresponse()
+        time.sleep(0.2)
+        assert response.read() == b"x" * LONG
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_requests_in_one_piece_are_answered_in_turn(serve: Callable[..., Server], tls: bool) -> None:
+    server = serve(certificates=Certificates(PAIR) if tls else None)
+    requests = b"".join(b"POST /echo HTTP/1.1\r\nContent-Length: 3\r\n\r\n%03d" % number for number in range(50))
+    slow = Drip(server.port, tls, requests, b"", 1)
+    try:
+        answers = b""
+        while answers.count(b"HTTP/1.1 200") < 50 or not answers.endswith(b"049"):
+            answers += slow.sockets[0].recv(2**16)
+    finally:
+        slow.close()
+    bodies = [int(part.split(b"\r\n\r\n")[1]) for part in answers.split(b"HTTP/1.1 200")[1:]]
+    assert bodies == list(range(50))
+
+
+def test_too_many_connections_close_the_slowest(serve: Callable[..., Server]) -> None:
+    server = serve(certificates=Certificates(PAIR))
+    server._server._connections._limit = 20
+    slow = Drip(server.port, *KINDS["body"], 40)
+    try:
+        times = [answer_time(server.port) for _ in range(5)]
+        assert max(times) < 2
+        assert len(server._server._connections) <= 20
+    finally:
+        slow.close()
+
+
+def test_requests_that_fill_the_memory_close_the_slowest(serve: Callable[..., Server]) -> None:
+    server = serve()
+    connections = server._server._connections
+    connections._held_limit = 2**20
+    first = b"POST /echo HTTP/1.1\r\nContent-Length: 900000\r\n\r\n" + b"x" * 300_000
+    slow = Drip(server.port, False, first, b"", 12)
+    try:
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        client.request("POST", "/echo", b"y" * 500_000)
+        assert client.getresponse().read() == b"y" * 500_000
+        assert connections._held <= 2**20
+    finally:
+        slow.close()
+
+
+def test_a_body_waits_for_its_100_continue(serve: Callable[..., Server]) -> None:
+    server = serve()
+    head = b"POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    slow = Drip(server.port, False, head, b"", 1)
+    try:
+        sock = slow.sockets[0]
+        assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sock.sendall(b"{}")
+        assert sock.recv(1000).startswith(b"HTTP/1.1 200")
+    finally:
+        slow.close()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", b"411"),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", b"400"),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: +2\r\n\r\n{}", b"400"),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: -2\r\n\r\n{}", b"400"),
+        (b"GET /long HTTP/1.1\n\n", b"400"),
+        (b"\n\n", b"400"),
+        (b"GET /" + b"x" * 70_000, b"414"),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000, b"413"),
+    ],
+)
+def test_a_request_without_a_clear_end_is_refused(
+    serve: Callable[..., Server], request_bytes: bytes, status: bytes
+) -> None:
+    server = serve()
+    slow = Drip(server.port, False, request_bytes, b"", 1)
+    try:
+        assert slow.sockets[0].recv(1000).split()[1] == status
+    finally:
+        slow.close()
