@@ -143,7 +143,10 @@ class Connection(cheroot.server.HTTPConnection):
         """Take the next step in a worker: the handshake, or a request and its answer; return whether to keep it."""
         try:
             if not self.secured:
-                return self._shake_hands() and (not self.read() or self._answer())
+                if not self._shake_hands():
+                    return False
+                # a read before the end of the handshake would end it, and the client's certificate would not be seen
+                return not self.secured or not self.read() or self._answer()
             if isinstance(self.socket, ssl.SSLSocket) and not self._trusted(self.socket):
                 return False
             return self._answer()

@@ -5,6 +5,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,14 @@ def test_a_certificate_of_the_authority_names_its_owner(
     connection = connect(server, client_files(tmp_path, CA), newest)
     for _ in range(3):  # on the same connection too
         assert who(connection) == "CN=alice,O=staff"
+
+
+def test_no_certificate_is_lost_among_many_handshakes_at_once(serve: Callable[..., Server], tmp_path: Path) -> None:
+    server = serve(trusting(CA))
+    file = client_files(tmp_path, CA)
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(lambda _: who(connect(server, file)), range(200)))
+    assert set(found) == {"CN=alice,O=staff"}
 
 
 def test_no_certificate_is_needed_and_no_header_stands_for_one(serve: Callable[..., Server]) -> None:
