@@ -116,7 +116,7 @@ def test_tokens_and_certificates_are_both_taken(served: Running, tmp_path: Path)
 def test_interlink_2_5_a_follow_outlives_every_timeout_of_requests(
     served: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridge.serving.https.READ_TIMEOUT", 0.2)
+    monkeypatch.setattr("bridge.serving.connection.ANSWER_TIMEOUT", 0.2)
     response = served.get(LOG)
     time.sleep(1.0)
     served.pool.write("uid-a", "main", b"late\n")
