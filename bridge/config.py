@@ -122,7 +122,7 @@ class RedisStore(Section):
     password_file: Path | None = Field(None, description="Read anew at each connect.")
     ca_file: Path | None = Field(None, description="Authority of a rediss:// server; default: the system's.")
     prefix: Annotated[str, Field(pattern=r"^[0-9A-Za-z_.:-]{1,64}$")] = Field(
-        "podbridge", description="Keys are `<prefix>:pools` and `<prefix>:jobs`."
+        "podbridge", description="Keys are `<prefix>:<cluster>:pools` and `<prefix>:<cluster>:jobs`."
     )
 
     @field_validator("url")

@@ -181,7 +181,7 @@ class Hub:
             loops.append(PoolScheduler(config, kube, caches, self.events, lead, self.clock, local, taken))
         if config.pools.enabled and "controllers" in electors:
             lead = electors["controllers"]
-            remote = Remote(config, kube, self.nodes, self.events, lead, self.clock, self.identity, version)
+            remote = Remote(config, kube, self.nodes, self.events, lead, self.clock, self.identity, version, cluster)
             remote.start(self.supervisor, self.health)
             loops.append(remote.loop)
         for loop in loops:

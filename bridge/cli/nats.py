@@ -18,6 +18,8 @@ _EXAMPLES = """Examples:
   podbridge nats config --pools alpha,beta --out /etc/podbridge/nats --websocket-port 8080
   podbridge nats config --out /etc/podbridge/nats --add-pool gamma
   podbridge nats config --out /etc/podbridge/nats --jetstream --force
+  podbridge nats config --out /etc/podbridge/nats \\
+      --hub prod=$(kubectl get namespace kube-system -o 'jsonpath={.metadata.uid}')
   podbridge nats config --pools alpha --out nats --websocket-port 443 --tls-cert chain.pem --tls-key key.pem
   podbridge nats config --pools alpha --out nats --listen 0.0.0.0:4222 --websocket-port 8443 --jetstream \\
       --tls-cert chain.pem --tls-key key.pem --tls-ca ca.pem --cluster n1=192.0.2.1,n2=192.0.2.2,n3=192.0.2.3
@@ -33,6 +35,12 @@ def nats() -> None:
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder to write to.")
 @click.option("--pools", default="", help="Pools, joined by commas. Those of an earlier run stay.")
 @click.option("--add-pool", multiple=True, metavar="NAME", help="One more pool; may be given several times.")
+@click.option(
+    "--hub",
+    multiple=True,
+    metavar="NAME=UID",
+    help="A hub that reaches the jobs of its own Kubernetes cluster alone. UID: of the namespace kube-system there.",
+)
 @click.option("--listen", default="127.0.0.1:4222", show_default=True, help="Address for NATS clients (the hub).")
 @click.option("--websocket-port", type=click.IntRange(1, 65535), help="Port for WebSocket (the sites). Default: none.")
 @click.option("--websocket-host", help="Address for WebSocket. Default: 0.0.0.0 with --tls-cert, else 127.0.0.1.")
@@ -50,6 +58,7 @@ def config(
     out: Path,
     pools: str,
     add_pool: tuple[str, ...],
+    hub: tuple[str, ...],
     listen: str,
     websocket_port: int | None,
     websocket_host: str | None,
@@ -64,15 +73,16 @@ def config(
     bucket: str,
     force: bool,
 ) -> None:
-    """Write a configuration for nats-server, and a secret of its own for the hub and for each pool.
+    """Write a configuration for nats-server, and a secret of its own for each hub and for each pool.
 
     Into the folder go nats-server.conf (once), users.conf (each time), hub.seed and pools/NAME.seed (each once, mode
-    0600). A secret that is there stays as it is. To take a pool's access away, remove its file and run this again.
+    0600). With --hub, hubs/NAME.seed takes the place of hub.seed, whose user is removed. A secret that is there
+    stays as it is. To take a pool's or a hub's access away, remove its file and run this again.
 
     With --cluster, nats-server-NAME.conf is written for each server. Copy the folder to the same path on every host.
     """
     from bridge.wire import natsfiles
-    from bridge.wire.natsconf import INBOX, Listeners, ServerCluster
+    from bridge.wire.natsconf import HUB, INBOX, Listeners, ServerCluster
 
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("--tls-cert and --tls-key: give both or none")
@@ -95,7 +105,9 @@ def config(
         jetstream=jetstream,
         bucket=bucket,
         cluster=servers,
+        hubs=dict(_named(text) for text in hub),
     )
+    buckets = any(hub.bucket for hub in written.hubs.values())
     for file in written.new:
         click.echo(f"written: {file}")
     loopback = listen.startswith(("127.", "localhost:", "[::1]:"))
@@ -113,16 +125,20 @@ def config(
             click.echo("podbridge: the servers' routes are not encrypted: --tls-cert, --tls-key and --tls-ca", err=True)
     click.echo(f"written: {written.users}")
     for server in written.servers:
-        if written.bucket and "jetstream" not in server.read_text():
+        if buckets and "jetstream" not in server.read_text():
             click.echo(f"podbridge: {server} does not switch JetStream on: give --force, or see docs/nats.md", err=True)
     click.echo("\nNext:")
     for server in written.servers:
         click.echo(f"  nats-server -t -c {server}    # is it right?")
         click.echo(f"  nats-server -c {server}       # or, where it runs: nats-server --signal reload")
-    click.echo(f"  hub: {written.hub}, with the inbox prefix {INBOX}")
-    if written.bucket:
-        replicas = f", replicas: {min(3, len(written.servers))}" if len(written.servers) > 1 else ""
-        click.echo(f"  hub: pools.store: {{kind: nats, nats: {{bucket: {written.bucket}{replicas}}}}}")
+    replicas = f", replicas: {min(3, len(written.servers))}" if len(written.servers) > 1 else ""
+    for name, found in written.hubs.items():
+        who = f"hub of {name} ({found.owner})" if found.owner else "hub"
+        click.echo(f"  {who}: {found.secret}, with the inbox prefix {INBOX}")
+        if found.bucket:
+            click.echo(f"  {who}: pools.store: {{kind: nats, nats: {{bucket: {found.bucket}{replicas}}}}}")
+    if written.hubs.keys() != {HUB} and (out / f"{HUB}.seed").exists():
+        click.echo(f"  {out / HUB}.seed is no user any more: each hub gets its own file")
     for pool, file in written.pools.items():
         click.echo(f"  site {pool}: {file}, to be kept there with mode 0600")
 
@@ -140,3 +156,14 @@ def _hosts(words: str) -> dict[str, str]:
     if len(hosts) < 3 or len(hosts) % 2 == 0:
         raise ConfigError(f"--cluster: {len(hosts)} servers: must be 3, 5 or more, an odd number")
     return hosts
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Read ``NAME=UID``."""
+    name, equals, owner = text.partition("=")
+    if not (name and equals and owner):
+        raise ConfigError(
+            f"--hub {text!r}: must be NAME=UID",
+            hint="kubectl get namespace kube-system -o 'jsonpath={.metadata.uid}' prints the UID.",
+        )
+    return name, owner

@@ -31,8 +31,8 @@ from controllers.virtual.loop import VirtualNodes
 from controllers.virtual.wanted import Settings as NodeSettings
 
 
-def link_settings(config: Config, name: str) -> LinkSettings:
-    """Say where NATS is, and who this is; raises ``ConfigError``."""
+def link_settings(config: Config, name: str, cluster: str) -> LinkSettings:
+    """Say where NATS is, and who this is; raises ``ConfigError``. ``cluster``: the owner of this hub's jobs."""
     nats = config.pools.nats
     return LinkSettings(
         servers=tuple(nats.servers),
@@ -41,21 +41,22 @@ def link_settings(config: Config, name: str) -> LinkSettings:
         user=nats.user,
         password_file=nats.password_file,
         ca_file=nats.ca_file,
-        inbox_prefix=nats.inbox_prefix,
+        inbox_prefix=f"{nats.inbox_prefix}.{cluster}",
     )
 
 
-def open_store(config: Config, link: Link) -> Store | None:
-    """Give the store that pools are remembered in, if there is to be one; nothing is asked of it yet."""
+def open_store(config: Config, link: Link, cluster: str) -> Store | None:
+    """Give the store that this cluster's pools are remembered in, if there is to be one; nothing is asked of it yet."""
     store, nats = config.pools.store, config.pools.nats
     match store.kind:
         case "redis":
             from bridge.store.redis import Access, RedisStore  # a tenth of a second that others need not wait
 
             redis = store.redis
-            return RedisStore(Access(redis.url or "", redis.user, redis.password_file, redis.ca_file, redis.prefix))
+            access = Access(redis.url or "", redis.user, redis.password_file, redis.ca_file, redis.prefix)
+            return RedisStore(access, cluster)
         case "nats":
-            return NatsStore(link, store.nats.bucket, nats.inbox_prefix, store.nats.replicas)
+            return NatsStore(link, store.nats.bucket, f"{nats.inbox_prefix}.{cluster}", cluster, store.nats.replicas)
     return None
 
 
@@ -76,7 +77,10 @@ def node_address(config: Config, server: str) -> str:
 
 
 class Remote:
-    """Everything about pools that runs in one process. ``version`` is that of the nodes (:func:`node_version`)."""
+    """Everything about pools that runs in one process. ``version`` is that of the nodes (:func:`node_version`).
+
+    ``cluster`` owns the jobs that it submits.
+    """
 
     def __init__(
         self,
@@ -88,11 +92,14 @@ class Remote:
         clock: Clock,
         identity: str,
         version: str,
+        cluster: str,
     ) -> None:
         address = node_address(config, kube.server)
-        self._link = Link(link_settings(config, f"{names.COMPONENT} {identity}"))
+        self._link = Link(link_settings(config, f"{names.COMPONENT} {identity}", cluster))
         NATS_OVERRUN.set_function(lambda: self._link.dropped)
-        self._pools = NatsPools(self._link, config.pools.nats.prefix, clock, submit_timeout=config.pools.submit_timeout)
+        self._pools = NatsPools(
+            self._link, config.pools.nats.prefix, cluster, clock, submit_timeout=config.pools.submit_timeout
+        )
         self._kubelet = Kubelet(
             KubeletSettings(
                 port=config.pools.kubelet_port, cert_dir=config.pools.kubelet_cert_dir, addresses=(address,)
@@ -110,7 +117,7 @@ class Remote:
             port=config.pools.kubelet_port,
             version=version,
         )
-        store, kind = open_store(config, self._link), config.pools.store.kind
+        store, kind = open_store(config, self._link, cluster), config.pools.store.kind
         self._memory: Memory | None = None
         if store is not None:
             reachable = (lambda: self._link.connected) if kind == "nats" else (lambda: True)

@@ -234,4 +234,4 @@ class Memory:
 
 def _words(announce: Announce) -> tuple[object, ...]:
     """Give what matters of an announcement at once: all but what changes all the time."""
-    return tuple(value for name, value in announce if name not in ("sequence", "time", "free", "jobs", "submitter"))
+    return tuple(value for name, value in announce if name not in ("sequences", "time", "free", "jobs", "submitter"))

@@ -17,7 +17,7 @@ from bridge.wire.connection import Link
 from bridge.wire.envelope import GarbledError, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event
 from bridge.wire.session import Respond
-from bridge.wire.subjects import ANY, Subjects, pool_of
+from bridge.wire.subjects import ANY, Subjects, kind_of, pool_of
 from bridge.workers import Workers
 
 __all__ = ["PERIOD", "NatsPool", "NatsPools"]
@@ -33,13 +33,13 @@ _CLOCK = SystemClock()
 class NatsPools:
     """All pools that have announced themselves since this process started, or are remembered from before.
 
-    ``submit_timeout``: seconds that a site may take for a submit.
+    ``owner``: the cluster whose jobs are seen; ``submit_timeout``: seconds that a site may take for a submit.
     """
 
     def __init__(
-        self, link: Link, prefix: str, clock: Clock = _CLOCK, *, submit_timeout: float = SUBMIT_TIMEOUT
+        self, link: Link, prefix: str, owner: str, clock: Clock = _CLOCK, *, submit_timeout: float = SUBMIT_TIMEOUT
     ) -> None:
-        self._link, self._prefix, self._clock = link, prefix, clock
+        self._link, self._prefix, self._owner, self._clock = link, prefix, owner, clock
         self._submit_timeout = submit_timeout
         self._lock = threading.Lock()
         self._pools: dict[str, NatsPool] = {}
@@ -47,7 +47,7 @@ class NatsPools:
         self._woken = threading.Event()
         self._workers = Workers("pools", _WORKERS)
         self.dropped: dict[str, int] = {}
-        subjects = Subjects(prefix, ANY)
+        subjects = Subjects(prefix, ANY, owner)
         self._kinds: dict[str, Callable[[str, bytes], None]] = {
             "announce": self._on_announce,
             "buildconfig": self._on_buildconfig,
@@ -107,7 +107,7 @@ class NatsPools:
             self._woken.set()
 
     def _on_message(self, subject: str, data: bytes, _respond: Respond | None) -> None:
-        name, kind = pool_of(self._prefix, subject), subject.rpartition(".")[2]
+        name, kind = pool_of(self._prefix, subject), kind_of(self._prefix, subject)
         try:
             if not name:
                 raise GarbledError("the subject names no pool")
@@ -133,6 +133,8 @@ class NatsPools:
     def _on_event(self, name: str, data: bytes) -> None:
         event = parse(Event, data)
         check_pool(name, event.pool)
+        if event.status.owner != self._owner:
+            raise GarbledError(f"an event about a job of owner {event.status.owner or 'unknown'}")
         if (pool := self._pools.get(name)) is not None:  # else its announcement brings a snapshot
             pool.on_event(event)
             self._hurry(pool)
@@ -147,7 +149,7 @@ class NatsPools:
                 return self._pools[name]
             if len(self._pools) >= MOST_POOLS:
                 raise GarbledError(f"more than {MOST_POOLS} pools")
-            pool = NatsPool(self._link, self._prefix, name, self._clock, self._submit_timeout)
+            pool = NatsPool(self._link, self._prefix, name, self._owner, self._clock, self._submit_timeout)
             pool.subscribe(lambda job: self._tell(name, job))
             self._pools = {**self._pools, name: pool}
         log.info("a pool is known", extra=kv(pool=name))

@@ -54,11 +54,12 @@ class NatsPool:
     """One pool; implements :class:`bridge.pools.port.Pool`. Made by :class:`bridge.pools.nats.NatsPools`."""
 
     def __init__(
-        self, link: Link, prefix: str, name: str, clock: Clock, submit_timeout: float = SUBMIT_TIMEOUT
+        self, link: Link, prefix: str, name: str, owner: str, clock: Clock, submit_timeout: float = SUBMIT_TIMEOUT
     ) -> None:
         self.name = name
+        self._owner = owner
         self._submit_timeout = submit_timeout
-        self._client = PoolClient(link, prefix, name, clock)
+        self._client = PoolClient(link, prefix, name, owner, clock)
         self._clock = clock
         self._lock = threading.Lock()
         self._view = View()
@@ -142,7 +143,7 @@ class NatsPool:
         """Take an announcement."""
         with self._lock:
             self._announced = (announce, self._clock.monotonic())
-            if self._view.announced(announce.submitter, announce.sequence):
+            if self._view.announced(announce.submitter, announce.sequences.get(self._owner, 0)):
                 self._wanted, self._failures = True, 0
         self._tell("")
 

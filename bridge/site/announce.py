@@ -129,7 +129,7 @@ class Announcer:
         return Announce(
             pool=config.pool,
             submitter=self._watcher.name,
-            sequence=self._watcher.register.sequence,
+            sequences=dict(self._watcher.register.sequences),
             time=self._clock.time(),
             period=config.announce.period,
             version=__version__,

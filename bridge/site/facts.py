@@ -10,7 +10,10 @@ from bridge.site.batch.port import BatchJob
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The request without its script. ``attempted_at``: when the batch system was last asked."""
+    """The request without its script. ``attempted_at``: when the batch system was last asked.
+
+    ``owner``: the cluster that submitted it; empty in folders of versions that kept none.
+    """
 
     namespace: str
     name: str
@@ -25,6 +28,7 @@ class Meta:
     submitted_at: float
     attempted_at: float
     attempts: int = 1
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,13 +122,17 @@ class Folder:
         return names
 
     # --- what is no more ----------------------------------------------------------------------------------------------
-    def bury(self, uid: str) -> None:
-        """Remember for a day that a job's end is known: a submit that comes late is refused."""
-        (self.gone / uid).touch(mode=0o600)
+    def bury(self, uid: str, owner: str) -> None:
+        """Remember for a day that its owner knows a job's end: a submit of that owner that comes late is refused."""
+        (self.gone / f"{uid}.{owner}").touch(mode=0o600)
 
-    def is_gone(self, uid: str) -> bool:
-        """Whether it was buried."""
-        return os.path.exists(f"{self.gone}/{uid}")
+    def is_gone(self, uid: str, owner: str) -> bool:
+        """Whether it was buried by that owner."""
+        return os.path.exists(f"{self.gone}/{uid}.{owner}")
+
+    def all_gone(self) -> set[str]:
+        """Return the UIDs of all jobs that were buried, by whichever owner."""
+        return {name.partition(".")[0] for name in os.listdir(self.gone)}
 
     def sweep(self, now: float) -> None:
         """Drop old markers, and what a killed process left half removed."""

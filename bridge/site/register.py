@@ -37,8 +37,8 @@ class Register:
     """
 
     def __init__(self, folder: Folder, lag: float, clock: Clock, publish: Callable[[int, JobStatus], None]) -> None:
-        self.sequence = 0
-        """Number of the last event."""
+        self.sequences: dict[str, int] = {}
+        """Number of the last event of each owner: a hub hears only its own."""
         self.entries: dict[str, Entry] = {}
         self.open: set[str] = set()
         """Jobs that may still change without saying so: not ended, not confirmed, or to be forgotten."""
@@ -47,7 +47,7 @@ class Register:
         self.wanted: set[str] = set()
         """Jobs whose end is wanted, and that have changed since they were tended."""
         self.lock = threading.RLock()
-        self._order: list[str] = []
+        self._order: dict[str, list[str]] = {}
         self._folder, self._lag, self._clock, self._publish = folder, lag, clock, publish
 
     def load(self) -> list[str]:
@@ -63,16 +63,18 @@ class Register:
                     empty.append(uid)
                     continue
                 self.entries[uid] = Entry(facts, telling.status(facts, now, self._lag), 0.0, read_at=now)
-                self._order.append(uid)
+                self._order.setdefault(facts.meta.owner, []).append(uid)
                 self._sort_out(uid)
         return empty
 
-    def page(self, after: str, limit: int) -> tuple[int, list[JobStatus], bool]:
-        """Give the number of the last event, jobs after a UID in order, and whether there are more."""
+    def page(self, owner: str, after: str, limit: int) -> tuple[int, list[JobStatus], bool]:
+        """Return the number of an owner's last event, its jobs after a UID in order, and whether there are more."""
         with self.lock:
-            first = bisect.bisect_right(self._order, after) if after else 0
-            uids = self._order[first : first + limit]
-            return self.sequence, [self.entries[uid].status for uid in uids], first + limit < len(self._order)
+            order = self._order.get(owner, [])
+            first = bisect.bisect_right(order, after) if after else 0
+            uids = order[first : first + limit]
+            jobs = [self.entries[uid].status for uid in uids]
+            return self.sequences.get(owner, 0), jobs, first + limit < len(order)
 
     def counts(self) -> dict[str, int]:
         """Count jobs by phase."""
@@ -86,38 +88,50 @@ class Register:
         """
         with self.lock:
             facts = fresh
-            if facts is None or uid in self.entries or self._folder.is_gone(uid):
+            if facts is None or uid in self.entries or self._folder.is_gone(uid, facts.meta.owner):
                 facts = self._folder.job(uid).read()
             known = self.entries.get(uid)
-            if facts is None and known and not (self._folder.job(uid).unfinished() or self._folder.is_gone(uid)):
+            if facts is None and known and not self._is_over(uid, known):
                 facts = known.facts
             if facts is not None:
                 return self.take(uid, facts)
-            if self.entries.pop(uid, None) is not None:
-                del self._order[bisect.bisect_left(self._order, uid)]
+            if (entry := self.entries.pop(uid, None)) is not None:
+                self._drop_from(entry.facts.meta.owner, uid)
                 self.open.discard(uid)
                 self.pending.discard(uid)
             return None
+
+    def _is_over(self, uid: str, known: Entry) -> bool:
+        return self._folder.job(uid).unfinished() or self._folder.is_gone(uid, known.facts.meta.owner)
+
+    def _drop_from(self, owner: str, uid: str) -> None:
+        order = self._order[owner]
+        del order[bisect.bisect_left(order, uid)]
+        if not order:
+            del self._order[owner]
 
     def take(self, uid: str, facts: Facts) -> Entry:
         """Keep what is known of a job now, and publish its status if that changed."""
         now = self._clock.time()
         status = telling.status(facts, now, self._lag)
-        entry = self.entries.get(uid)
+        entry, owner = self.entries.get(uid), facts.meta.owner
         if entry is None:
             changed = True
             entry = self.entries[uid] = Entry(facts, status, now)
-            bisect.insort(self._order, uid)
+            bisect.insort(self._order.setdefault(owner, []), uid)
         else:
             changed = status != entry.status
+            if owner != entry.facts.meta.owner:
+                self._drop_from(entry.facts.meta.owner, uid)
+                bisect.insort(self._order.setdefault(owner, []), uid)
             if facts.job_id != entry.facts.job_id:
                 entry.id_at = now
             entry.facts, entry.status = facts, status
         entry.read_at = now
         self._sort_out(uid)
         if changed:
-            self.sequence += 1
-            self._publish(self.sequence, status)
+            number = self.sequences[owner] = self.sequences.get(owner, 0) + 1
+            self._publish(number, status)
         return entry
 
     def _sort_out(self, uid: str) -> None:

@@ -61,6 +61,7 @@ def status(facts: Facts, now: float, lag: float) -> JobStatus:
         containers.append(state)
     return JobStatus(
         job=facts.uid,
+        owner=meta.owner,
         namespace=meta.namespace,
         name=meta.name,
         job_id=facts.job_id or facts.started_job,

@@ -2,6 +2,10 @@
 
 Any submitter of a pool answers; what it says is read from the folders, so it does not matter which one is asked. All
 of it is idempotent by UID. Errors are :class:`bridge.errors.BridgeError`; the wire makes replies of them.
+
+A job belongs to the cluster that submitted it, its owner: nobody else is told of it, and nobody else changes it. A job
+from before jobs had owners belongs to the first cluster that asks for it by its UID, which only the cluster of its pod
+knows; until then it is in no snapshot.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import itertools
 import logging
 import os
 from collections.abc import Callable
@@ -62,19 +67,21 @@ class Submitter:
         self._lag, self._settle, self._wait, self._wake = lag, settle, wait, wake
 
     # --- submit -------------------------------------------------------------------------------------------------------
-    def submit(self, job: str, body: messages.Submit) -> messages.Submitted:
+    def submit(self, owner: str, job: str, body: messages.Submit) -> messages.Submitted:
         """Have a job run, once."""
         where = self._folder.job(job)
         fresh: Facts | None = None
         with self._folder.locked(job):
             existed = where.exists()
             facts = where.read() if existed else None
+            if facts is not None:
+                facts = _adopted(where, facts, owner)
             if facts is None or not (facts.job_id or facts.started):
-                self._refuse_gone(job)
+                self._refuse_gone(job, owner)
             if facts is not None:
                 self._find_or_submit(facts)
             else:
-                script, meta = _whole(body.script), self._meta(body)
+                script, meta = _whole(body.script), self._meta(owner, body)
                 if existed:
                     _must_be_absent(where)
                     where.remove()
@@ -92,7 +99,7 @@ class Submitter:
         """
         where = self._folder.job(job)
         try:
-            self._refuse_gone(job)  # a cancel that found no folder a moment ago
+            self._refuse_gone(job, meta.owner)  # a cancel that found no folder a moment ago
             job_id = self._batch.submit(self._request(job, meta))
             where.write_id(job_id)
         except BatchUnknownOutcomeError:
@@ -100,7 +107,7 @@ class Submitter:
             raise
         except (BatchError, SiteRefusedError):
             if (facts := where.read()) is not None and facts.cancel is not None:
-                self._folder.bury(job)
+                self._folder.bury(job, meta.owner)
             where.remove()
             self._tell(job)
             raise
@@ -146,11 +153,11 @@ class Submitter:
             found = self._batch.submit(self._request(facts.uid, meta))
         where.write_id(found)
 
-    def _refuse_gone(self, job: str) -> None:
-        if self._folder.is_gone(job):
+    def _refuse_gone(self, job: str, owner: str) -> None:
+        if self._folder.is_gone(job, owner):
             raise SiteRefusedError("the job was cancelled, or has ended and was forgotten", reason="Forgotten")
 
-    def _meta(self, body: messages.Submit) -> Meta:
+    def _meta(self, owner: str, body: messages.Submit) -> Meta:
         """Check a request and put the site's defaults in."""
         config = self._config()
         flavor = config.flavor(body.flavor or config.default_flavor)
@@ -178,7 +185,22 @@ class Submitter:
             grace=body.grace,
             submitted_at=now,
             attempted_at=now,
+            owner=owner,
         )
+
+    def _owned(self, where: JobFolder, owner: str) -> Facts | None:
+        """Read a job of an owner; ``None``: there is none, or it can't be read. Raises where it is another's."""
+        facts = where.read()
+        if facts is None:
+            known = self._watcher.register.entries.get(where.uid)
+            if known is not None and known.facts.meta.owner not in ("", owner):
+                raise _not_owned(known.facts, owner)
+            return None
+        if facts.meta.owner == owner:
+            return facts
+        with self._folder.locked(where.uid):
+            facts = where.read()
+            return None if facts is None else _adopted(where, facts, owner)
 
     def _request(self, job: str, meta: Meta) -> JobRequest:
         return JobRequest(
@@ -194,13 +216,13 @@ class Submitter:
         )
 
     # --- cancel and status --------------------------------------------------------------------------------------------
-    def cancel(self, job: str, body: messages.Cancel) -> messages.Status:
+    def cancel(self, owner: str, job: str, body: messages.Cancel) -> messages.Status:
         """Have a job end; at once what the script can be told, the rest is done by the submitter on duty."""
         where = self._folder.job(job)
-        facts = where.read()
+        facts = self._owned(where, owner)
         if facts is None:
-            self._folder.bury(job)
-            facts = where.read()  # a submit that was about to make it has not seen the marker, or it has
+            self._folder.bury(job, owner)
+            facts = self._owned(where, owner)  # a submit that was about to make it has not seen the marker, or it has
         if facts is not None:
             with contextlib.suppress(FileNotFoundError):  # it is being forgotten this moment
                 self._want_end(where, facts, body)
@@ -217,28 +239,30 @@ class Submitter:
         if facts.started and not facts.final:
             where.ask_to_stop(body.grace, "Deleted")
 
-    def status(self, job: str) -> messages.Status:
+    def status(self, owner: str, job: str) -> messages.Status:
         """Tell of one job; the submitter on duty hears of it, too: who took the job may have died before telling."""
+        self._owned(self._folder.job(job), owner)
         return messages.Status(status=self._answer(job))
 
     def _status(self, facts: Facts) -> messages.JobStatus:
         return telling.status(facts, self._clock.time(), self._lag)
 
-    def snapshot(self, body: messages.Snapshot) -> messages.SnapshotPage:
-        """Give a page of all jobs."""
+    def snapshot(self, owner: str, body: messages.Snapshot) -> messages.SnapshotPage:
+        """Return a page of all jobs of an owner."""
         if self._watcher.on_duty:
-            sequence, jobs, more = self._watcher.register.page(body.after, body.limit)
+            sequence, jobs, more = self._watcher.register.page(owner, body.after, body.limit)
             return messages.SnapshotPage(submitter=self._watcher.name, sequence=sequence, jobs=jobs, more=more)
         known = self._folder.noted(SEQUENCE)  # read first: what is read after it is newer
         if known is None:
             raise SiteRefusedError("no submitter is on duty yet", reason="NotReady", retryable=True)
-        uids = [uid for uid in self._folder.uids() if uid > body.after]
-        found = (self._folder.job(uid).read() for uid in uids[: body.limit])
+        found = (self._folder.job(uid).read() for uid in self._folder.uids() if uid > body.after)
+        own = (facts for facts in found if facts is not None and facts.meta.owner == owner)
+        jobs = [self._status(facts) for facts in itertools.islice(own, body.limit + 1)]
         return messages.SnapshotPage(
             submitter=str(known.get("submitter", "")),
-            sequence=int(known.get("sequence", 0)),
-            jobs=[self._status(facts) for facts in found if facts is not None],
-            more=len(uids) > body.limit,
+            sequence=int((known.get("sequences") or {}).get(owner, 0)),
+            jobs=jobs[: body.limit],
+            more=len(jobs) > body.limit,
         )
 
     def describe(self) -> messages.Description:
@@ -248,17 +272,18 @@ class Submitter:
             raise SiteRefusedError("no submitter is on duty yet", reason="NotReady", retryable=True)
         known = self._folder.noted(SEQUENCE) or {}
         if self._watcher.on_duty:
-            known = {"submitter": self._watcher.name, "sequence": self._watcher.register.sequence}
+            known = {"submitter": self._watcher.name, "sequences": self._watcher.register.sequences}
         return messages.Description(
             announce=messages.Announce.model_validate({**announce, **known}),
             buildconfig=messages.BuildConfigMessage.model_validate(config),
         )
 
     # --- files and logs -----------------------------------------------------------------------------------------------
-    def files(self, job: str, body: messages.Files) -> None:
+    def files(self, owner: str, job: str, body: messages.Files) -> None:
         """Replace files of a job's volumes; all are checked before the first is written."""
         where = self._folder.job(job)
-        if not where.exists():
+        if self._owned(where, owner) is None:
+            _must_be_absent(where)
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
         volumes = where.path / "volumes"
         todo = [(_inside(volumes, file.path), _decoded(file), file.mode & 0o777) for file in body.files]
@@ -266,10 +291,10 @@ class Submitter:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write(path, content, mode=mode)
 
-    def logs(self, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
+    def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
         """Write a log, piece by piece: see :func:`bridge.site.logs.read_log`."""
         where = self._folder.job(job)
-        facts = where.read()
+        facts = self._owned(where, owner)
         if facts is None:
             _must_be_absent(where)
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
@@ -282,6 +307,26 @@ class Submitter:
             write(b"")
             for piece in pieces:
                 write(piece)
+
+
+def _adopted(where: JobFolder, facts: Facts, owner: str) -> Facts:
+    """Return a job of this owner, under its lock; one without an owner becomes its. Raises where it is another's."""
+    if facts.meta.owner == owner:
+        return facts
+    if facts.meta.owner:
+        raise _not_owned(facts, owner)
+    meta = replace(facts.meta, owner=owner)
+    where.write_meta(meta)
+    log.info("a job without an owner belongs to who asks for it", extra=kv(job=where.uid, owner=owner))
+    return replace(facts, meta=meta)
+
+
+def _not_owned(facts: Facts, owner: str) -> SiteRefusedError:
+    return SiteRefusedError(
+        f"job {facts.uid} belongs to another cluster ({facts.meta.owner}), not to {owner}",
+        reason="NotOwner",
+        hint="Only the cluster that submitted a job may see or change it.",
+    )
 
 
 def _must_be_absent(where: JobFolder) -> None:

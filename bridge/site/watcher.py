@@ -72,7 +72,7 @@ class Watcher:
         self._duty: int | None = None
         self._owners: dict[str, str] = {}
         self._swept_at = 0.0
-        self._noted = -1
+        self._noted: dict[str, int] | None = None
 
     # --- duty ---------------------------------------------------------------------------------------------------------
     @property
@@ -109,16 +109,18 @@ class Watcher:
     def _note(self) -> None:
         """Let the other submitters know how far events have gone."""
         with self.register.lock:
-            if self._noted != self.register.sequence:
-                self._folder.note(SEQUENCE, {"submitter": self.name, "sequence": self.register.sequence})
-                self._noted = self.register.sequence
+            if self._noted != self.register.sequences:
+                self._folder.note(SEQUENCE, {"submitter": self.name, "sequences": self.register.sequences})
+                self._noted = dict(self.register.sequences)
 
     def _look_after(self, uids: Iterable[str]) -> None:
         """Take up jobs of submitters that died before they could tell; remove folders that were never finished."""
+        gone: set[str] | None = None
         for uid in uids:
+            gone = self._folder.all_gone() if gone is None else gone
             with contextlib.suppress(BlockingIOError), self._folder.locked(uid, wait=False):  # else it is being made
                 job = self._folder.job(uid)
-                if job.exists() and (job.unfinished() or (self._folder.is_gone(uid) and job.read() is None)):
+                if job.exists() and (job.unfinished() or (uid in gone and job.read() is None)):
                     job.remove()
                     log.warning("folder without a job removed", extra=kv(job=uid))
                 else:
@@ -190,11 +192,13 @@ class Watcher:
                 self._record(uid, found[job_id])
             elif job_id and entry.id_at < asked_at:
                 vanished[job_id] = entry
+        unknown = by_uid.keys() - self.register.entries.keys()
+        gone = self._folder.all_gone() if unknown else set()
         surplus += [
             job.id
-            for uid, jobs in by_uid.items()
-            if uid not in self.register.entries and self._folder.is_gone(uid)
-            for job in jobs
+            for uid in unknown & gone
+            if self._folder.job(uid).read() is None  # else another owner's, who has not given it up
+            for job in by_uid[uid]
             if job.phase != "ended"
         ]
         self._look_for(vanished, asked_at)
@@ -335,7 +339,8 @@ class Watcher:
         self.register.refresh(uid)
 
     def _forget(self, uid: str) -> None:
-        self._folder.bury(uid)
+        if (entry := self.register.entries.get(uid)) is not None:
+            self._folder.bury(uid, entry.facts.meta.owner)
         self._folder.job(uid).remove()
         self.register.refresh(uid)
 

@@ -30,11 +30,14 @@ _HINT = "Is JetStream on, and may this user use the bucket? podbridge nats confi
 
 
 class NatsStore:
-    """One bucket; it is made when it is not there. ``inbox_prefix``: where this user may listen."""
+    """One bucket; it is made when it is not there. ``inbox_prefix``: where this user may listen.
 
-    def __init__(self, link: Link, bucket: str, inbox_prefix: str, replicas: int = 1) -> None:
+    ``owner``: the cluster that the values are about; it never sees another's in the same bucket.
+    """
+
+    def __init__(self, link: Link, bucket: str, inbox_prefix: str, owner: str, replicas: int = 1) -> None:
         self._link = link
-        self._subjects = BucketSubjects(bucket)
+        self._subjects = BucketSubjects(bucket, owner)
         self._inbox_prefix = inbox_prefix
         self._replicas = replicas
         self._found = False

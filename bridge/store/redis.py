@@ -1,4 +1,7 @@
-"""redis: each kind is one hash, ``<prefix>:<kind>``. Works with every server that knows HSCAN, HSET and HDEL."""
+"""redis: each kind of each cluster is one hash, ``<prefix>:<owner>:<kind>``.
+
+Works with every server that knows HSCAN, HSET and HDEL.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +59,13 @@ class Access:
 
 
 class RedisStore:
-    """One redis server, over one connection; one that fails is dropped, and nothing is sent twice on another."""
+    """One redis server, over one connection; one that fails is dropped, and nothing is sent twice on another.
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    ``owner``: the cluster that the values are about; it never sees another's under the same prefix.
+    """
+
+    def __init__(self, access: Access, owner: str) -> None:
+        self._access, self._owner = access, owner
         self._options = access.options()
         self._client: redis.Redis | None = None
 
@@ -91,7 +97,7 @@ class RedisStore:
         return f"redis at {self._access.url}"
 
     def _hash(self, kind: str) -> str:
-        return f"{self._access.prefix}:{kind}"
+        return f"{self._access.prefix}:{self._owner}:{kind}"
 
     @contextlib.contextmanager
     def _door(self) -> Iterator[redis.Redis]:

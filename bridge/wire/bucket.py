@@ -8,19 +8,22 @@ from __future__ import annotations
 import re
 
 from bridge.errors import ConfigError
-from bridge.wire.subjects import decode, encode
+from bridge.wire.subjects import ANY, decode, encode
 
 BUCKET_PATTERN = r"^[0-9A-Za-z_-]{1,64}$"
 DEFAULT_BUCKET = "podbridge"
 
 
 class BucketSubjects:
-    """Everything about one bucket is asked for on one of these; answers and values come to the user's own inbox."""
+    """Everything about one bucket is asked for on one of these; answers and values come to the user's own inbox.
 
-    def __init__(self, bucket: str) -> None:
+    ``owner``: the cluster whose values they are; ``ANY`` where that does not matter.
+    """
+
+    def __init__(self, bucket: str, owner: str = ANY) -> None:
         if not re.fullmatch(BUCKET_PATTERN, bucket):
             raise ConfigError(f"bucket {bucket!r}: only letters, digits, - and _, at most 64")
-        self.bucket = bucket
+        self.bucket, self._owner = bucket, owner if owner == ANY else encode(owner)
         self.stream = f"KV_{bucket}"
         self.everything = f"$KV.{bucket}.>"
         self.info = f"$JS.API.STREAM.INFO.{self.stream}"
@@ -30,11 +33,11 @@ class BucketSubjects:
 
     def key(self, kind: str, key: str) -> str:
         """Of one value; whatever the key holds, it is one token."""
-        return f"$KV.{self.bucket}.{kind}.{encode(key)}"
+        return f"$KV.{self.bucket}.{self._owner}.{kind}.{encode(key)}"
 
     def keys(self, kind: str) -> str:
         """Pattern of the values of a kind."""
-        return f"$KV.{self.bucket}.{kind}.*"
+        return f"$KV.{self.bucket}.{self._owner}.{kind}.*"
 
     @staticmethod
     def key_of(subject: str) -> str:

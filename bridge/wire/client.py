@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -54,24 +55,38 @@ class Page:
 
 
 class PoolClient:
-    """Asks one pool. Every method may be called from any thread, waits for the answer, and raises a SiteError."""
+    """Asks one pool. Every method may be called from any thread, waits for the answer, and raises a SiteError.
 
-    def __init__(self, link: Link, prefix: str, pool: str, clock: Clock = _CLOCK) -> None:
-        self._link, self._pool, self._clock = link, pool, clock
-        self._subjects = Subjects(prefix, pool)
+    ``owner`` is this cluster. ``folder`` returns the id of the site's folder that is asked about: an answer from
+    another folder is refused, so no submitter says that there is no job which it can't see. Empty: any folder.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        prefix: str,
+        pool: str,
+        owner: str,
+        clock: Clock = _CLOCK,
+        folder: Callable[[], str] = lambda: "",
+    ) -> None:
+        self._link, self._pool, self._owner, self._clock, self._folder = link, pool, owner, clock, folder
+        self._subjects = Subjects(prefix, pool, owner)
 
     def submit(self, job: str, submit: Submit, timeout: float = SUBMIT_TIMEOUT) -> Submitted:
         """Have a job run; one that exists is given as it is."""
         subject = self._subjects.submit(submit.namespace, submit.name, job)
-        return self._told(Submitted, self._ask(subject, job, submit, timeout))
+        answer = self._told(Submitted, self._ask(subject, job, submit, timeout))
+        self._check(answer.status)
+        return answer
 
     def cancel(self, job: str, cancel: Cancel, timeout: float = CANCEL_TIMEOUT) -> Status:
         """End a job."""
-        return self._told(Status, self._ask(self._subjects.cancel(job), job, cancel, timeout))
+        return self._status(self._ask(self._subjects.cancel(job), job, cancel, timeout))
 
     def status(self, job: str, timeout: float = TIMEOUT) -> Status:
         """Ask for one job."""
-        return self._told(Status, self._ask(self._subjects.status(job), job, None, timeout))
+        return self._status(self._ask(self._subjects.status(job), job, None, timeout))
 
     def describe(self, timeout: float = TIMEOUT) -> Description:
         """Ask for the announcement and the BuildConfig."""
@@ -87,8 +102,12 @@ class PoolClient:
         try:
             page = parse_body(SnapshotPage, body)
         except GarbledError:
-            return _piecemeal(body)
-        return Page(page.submitter, page.sequence, page.jobs, page.more, page.jobs[-1].job if page.jobs else "")
+            found = _piecemeal(body)
+        else:
+            last = page.jobs[-1].job if page.jobs else ""
+            found = Page(page.submitter, page.sequence, page.jobs, page.more, last)
+        found.jobs[:] = [job for job in found.jobs if job.owner == self._owner]
+        return found
 
     def logs(self, job: str, options: Logs, timeout: float = TIMEOUT) -> LogReader:
         """Ask for a log; ``options.stream`` is replaced by a name of its own. The reader must be closed."""
@@ -103,8 +122,11 @@ class PoolClient:
         return reader
 
     def _ask(self, subject: str, job: str, body: Message | None, timeout: float) -> dict[str, object]:
+        folder = self._folder()
         request = Request(
             pool=self._pool,
+            owner=self._owner,
+            folder=folder,
             job=job,
             deadline=self._clock.time() + timeout,
             body=body.model_dump(mode="json") if body else {},
@@ -118,7 +140,20 @@ class PoolClient:
             reason = problem.reason if _REASON.fullmatch(problem.reason) else "SiteRefused"
             message, hint = problem.message[:_LONGEST], problem.hint[:_LONGEST]
             raise SiteRefusedError(message, reason=reason, retryable=problem.retryable, hint=hint)
+        if folder and reply.folder != folder:
+            raise SiteUnknownOutcomeError(f"pool {self._pool}: an answer from folder {reply.folder!r}, not {folder}")
         return reply.body
+
+    def _status(self, body: object) -> Status:
+        answer = self._told(Status, body)
+        if answer.status is not None:
+            self._check(answer.status)
+        return answer
+
+    def _check(self, status: JobStatus) -> None:
+        """Refuse an answer about a job of another cluster."""
+        if status.owner != self._owner:
+            raise SiteRefusedError(f"job {status.job} at pool {self._pool} is not of this cluster", reason="NotOwner")
 
     def _told(self, kind: type[M], body: object) -> M:
         try:
@@ -140,7 +175,7 @@ def _piecemeal(body: dict[str, object]) -> Page:
                     raise GarbledError("null is no job")
             except GarbledError:
                 uid = item.get("job") if isinstance(item, dict) else None
-                last = parse_body(Request, {"pool": "x", "deadline": 0, "job": uid}).job
+                last = parse_body(Request, {"pool": "x", "owner": "x", "deadline": 0, "job": uid}).job
                 if not last:
                     raise
                 unreadable.add(last)

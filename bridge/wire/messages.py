@@ -20,6 +20,8 @@ UID_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
 POOL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 Uid = Annotated[str, StringConstraints(pattern=UID_PATTERN)]
+Owner = Uid
+"""Whose a job is: the UID of the namespace kube-system of its cluster."""
 NAMESPACE_PATTERN = POOL_PATTERN
 NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$"
 Namespace = Annotated[str, StringConstraints(pattern=NAMESPACE_PATTERN)]
@@ -34,10 +36,16 @@ class Message(BaseModel):
 
 
 class Request(Message):
-    """The envelope of every request. After ``deadline`` it is not carried out any more."""
+    """The envelope of every request. After ``deadline`` it is not carried out any more.
+
+    ``owner``: the cluster that asks; a site shows and does nothing about the jobs of another. ``folder``: id of the
+    site's folder that the request is about; a submitter with another folder refuses. Empty: whichever it has.
+    """
 
     v: Literal[1] = 1
     pool: PoolName
+    owner: Owner
+    folder: str = ""
     job: Uid | Literal[""] = ""
     deadline: float
     body: dict[str, Any] = {}
@@ -53,9 +61,13 @@ class Problem(Message):
 
 
 class Reply(Message):
-    """The envelope of every reply: exactly one of ``body`` and ``error`` says something."""
+    """The envelope of every reply: exactly one of ``body`` and ``error`` says something.
+
+    ``folder``: id of the folder that the answer is read from.
+    """
 
     v: Literal[1] = 1
+    folder: str = ""
     body: dict[str, Any] = {}
     error: Problem | None = None
 
@@ -123,9 +135,11 @@ class JobStatus:
     ``phase``: ``queued`` (the batch system has it), ``running`` (its script runs), ``ended`` (nothing of it runs and
     nothing will), ``unknown`` (the batch system can't be asked; keep what was known).
     ``outcome`` holds the pod's phase once ended. ``reason`` is CamelCase: why it waits, or why it ended.
+    ``owner`` is the cluster that submitted it; empty for a job from before jobs had owners.
     """
 
     job: Uid
+    owner: str = ""
     namespace: Namespace
     name: PodName
     job_id: str = ""
@@ -165,7 +179,7 @@ class Status(Message):
 
 
 class Snapshot(Message):
-    """Body of ``snapshot``: a page of all jobs, in the order of their UIDs, after ``after``."""
+    """Body of ``snapshot``: a page of all jobs of the owner that asks, in the order of their UIDs, after ``after``."""
 
     after: str = ""
     limit: int = Field(500, ge=1, le=5000)
@@ -181,7 +195,7 @@ class SnapshotPage(Message):
 
 
 class Logs(Message):
-    """Body of ``logs``: what ``kubectl logs`` asks for. Chunks come on ``<p>.<pool>.stream.<stream>``."""
+    """Body of ``logs``: what ``kubectl logs`` asks for. Chunks come on ``<p>.<pool>.stream.<owner>.<stream>``."""
 
     container: str
     stream: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z]{8,64}$")]
@@ -205,7 +219,7 @@ class LogChunk(Message):
 
 
 class LogAck(Message):
-    """Published by the reader on ``<p>.<pool>.ack.<stream>``: how far it has read, or that it wants no more."""
+    """Published by the reader on ``<p>.<pool>.ack.<owner>.<stream>``: how far it has read, or that it wants no more."""
 
     number: int = 0
     stop: bool = False
@@ -228,14 +242,16 @@ class Files(Message):
 class Announce(Message):
     """Published at start, on change and every ``period`` seconds.
 
-    ``capacity`` and ``free`` map resource names to Kubernetes quantities. ``sequence`` is the number of the last event.
-    ``leaving``: this submitter stops, and no other is known to it.
+    ``capacity`` and ``free`` map resource names to Kubernetes quantities. ``sequences`` has the number of the last
+    event of each owner; one that is not in it has had none. ``leaving``: this submitter stops, and no other is known
+    to it.
     """
 
     v: Literal[1] = 1
     pool: PoolName
     submitter: str
-    sequence: int
+    folder: str = Field("", description="Id of the folder that its jobs are kept in.")
+    sequences: dict[Owner, int] = {}
     time: float
     period: float
     version: str
@@ -243,7 +259,7 @@ class Announce(Message):
     runtime: str = Field("", description="Kind and version of the container runtime.")
     capacity: dict[str, str] = {}
     free: dict[str, str] = {}
-    jobs: dict[str, int] = Field({}, description="Jobs by phase.")
+    jobs: dict[str, int] = Field({}, description="Jobs by phase, of all owners.")
     labels: dict[str, str] = {}
     taints: list[str] = Field([], description="key=value:Effect")
     problem: str = Field("", description="Why no job can be taken now, e.g. that the batch system does not answer.")
@@ -269,7 +285,10 @@ class Description(Message):
 
 
 class Event(Message):
-    """Published when a job changes. Numbers rise by one for each submitter; a gap makes the hub ask for a snapshot."""
+    """Published to a job's owner when it changes.
+
+    Numbers rise by one for each submitter and owner; a gap makes the hub ask for a snapshot.
+    """
 
     v: Literal[1] = 1
     pool: PoolName

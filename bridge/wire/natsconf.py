@@ -1,4 +1,4 @@
-"""A configuration for nats-server, alone or as a cluster: one user for the hub and one for each pool.
+"""A configuration for nats-server, alone or as a cluster: one user for each hub and one for each pool.
 
 No user can do more than it must.
 """
@@ -14,7 +14,7 @@ from bridge.wire.subjects import ANY, Subjects
 
 HUB = "hub"
 INBOX = "_INBOX.hub"
-"""Where answers to the hub go: no site may listen there."""
+"""Where answers to hubs go, each to its own part named by its owner: no site may listen there."""
 MAX_PAYLOAD = 8 * 1024 * 1024
 MAX_STORE = 1024 * 1024 * 1024
 ACCOUNT = "PODBRIDGE"
@@ -105,19 +105,23 @@ class ServerCluster:
         return [*lines, "}"]
 
 
-def hub_permissions(prefix: str, bucket: str = "") -> Permissions:
-    """Give what the hub needs: ask every pool, hear what every pool says, get answers, and use its bucket."""
-    every = Subjects(prefix, ANY)
+def hub_permissions(prefix: str, bucket: str = "", owner: str = ANY) -> Permissions:
+    """Return what a hub needs: ask every pool about its owner's jobs, hear of them, get answers, use its bucket.
+
+    ``owner``: UID of its cluster; ``ANY`` for the one hub of a server that no other cluster uses.
+    """
+    every = Subjects(prefix, ANY, owner)
     said = [every.announce, every.buildconfig, every.event, every.streams]
     store = BucketSubjects(bucket).publish() if bucket else []
-    return Permissions([*every.requests().values(), every.acks, *store], [*said, f"{INBOX}.>"])
+    inbox = f"{INBOX}.>" if owner == ANY else f"{INBOX}.{owner}.>"
+    return Permissions([*every.requests().values(), every.acks, *store], [*said, inbox])
 
 
 def site_permissions(prefix: str, pool: str) -> Permissions:
     """Give what a site needs: hear what its pool is asked, as a member of the pool's queue group, and answer."""
     if pool == ANY:
         raise ConfigError(f"pool {pool!r}: the name of one pool, not of all")
-    own = Subjects(prefix, pool)
+    own = Subjects(prefix, pool, ANY)
     asked = [f"{pattern} {pool}" for pattern in own.requests().values()]
     return Permissions([own.announce, own.buildconfig, own.event, own.streams], [*asked, own.acks], answers=True)
 

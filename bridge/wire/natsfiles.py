@@ -5,17 +5,20 @@
     nats-server.conf   0600  written once; of a cluster, nats-server-NAME.conf for each server
     cluster.password   0600  with which the servers of a cluster authenticate to each other
     users.conf         0600  written each time
-    hub.seed           0600  or hub.password
+    hub.seed           0600  or hub.password: the only hub, while none is named
+    hubs/NAME.seed     0600  or hubs/NAME.password: a named hub
+    hubs/NAME.owner    0600  UID of the namespace kube-system of its Kubernetes cluster
     pools/NAME.seed    0600  or pools/NAME.password
-    bucket             0600  name of the hub's key-value bucket, where there is one
+    bucket             0600  name of the hub's key-value bucket, where there is one; of a named hub, -NAME follows
     jetstream/         0700  where the server keeps it; of a cluster, jetstream-NAME/ for each server
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +26,7 @@ import nkeys  # type: ignore[import-untyped]
 
 from bridge.errors import ConfigError
 from bridge.wire.bucket import DEFAULT_BUCKET
+from bridge.wire.messages import POOL_PATTERN, UID_PATTERN
 from bridge.wire.natsconf import (
     HUB,
     Listeners,
@@ -35,26 +39,34 @@ from bridge.wire.natsconf import (
     users_text,
 )
 
-SERVER, USERS, POOLS = "nats-server.conf", "users.conf", "pools"
-SEED, PASSWORD = ".seed", ".password"
+SERVER, USERS, POOLS, HUBS = "nats-server.conf", "users.conf", "pools", "hubs"
+SEED, PASSWORD, OWNER = ".seed", ".password", ".owner"
 BUCKET, JETSTREAM = "bucket", "jetstream"
 CLUSTER_FILE = "cluster.password"
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """A hub: the file of its secret, the UID of its cluster (empty: any), its key-value bucket (empty: none)."""
+
+    secret: Path
+    owner: str = ""
+    bucket: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
     """What a folder holds now. ``new``: the files that were not there, or were written again.
 
-    ``servers``: the file of the one server, or of each server of a cluster. ``bucket``: the hub's key-value bucket,
-    empty if it has none.
+    ``servers``: the file of the one server, or of each server of a cluster. ``hubs`` by name; the only one where none
+    is named is ``hub``.
     """
 
     servers: list[Path]
     users: Path
-    hub: Path
+    hubs: dict[str, Hub]
     pools: dict[str, Path]
     new: list[Path]
-    bucket: str = ""
 
 
 def write(
@@ -68,14 +80,23 @@ def write(
     jetstream: bool = False,
     bucket: str = "",
     cluster: ServerCluster | None = None,
+    hubs: Mapping[str, str] | None = None,
 ) -> Written:
-    """Write a folder, or bring it up to date: pools, the bucket and the cluster of an earlier run stay.
+    """Write a folder, or bring it up to date: pools, hubs, the bucket and the cluster of an earlier run stay.
 
     ``force`` writes the servers' files again; ``jetstream`` gives the hub a key-value bucket, of the name ``bucket``.
-    ``cluster`` writes a file for each of its servers; its password is the folder's own.
+    ``cluster`` writes a file for each of its servers; its password is the folder's own. ``hubs``: name of each hub that
+    gets a user of its own, and the UID of its Kubernetes cluster, whose jobs alone it reaches. As soon as there is one,
+    the user ``hub``, which reaches all jobs, is none any more.
     """
     bucket = _bucket(folder, jetstream, bucket)
-    may_hub = hub_permissions(prefix, bucket)  # raises unless both are names
+    owners = _owners(folder / HUBS, hubs or {})
+    buckets = {name: f"{bucket}-{name}" if bucket and owners else bucket for name in owners or (HUB,)}
+    # raises unless all are names
+    may_hub = {
+        name: hub_permissions(prefix, buckets[name], owners[name]) if owners else hub_permissions(prefix, bucket)
+        for name in buckets
+    }
     permissions = {pool: site_permissions(prefix, pool) for pool in pools}  # raises unless it is a name
     below = folder / POOLS
     below.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,16 +105,23 @@ def write(
     if not permissions:
         raise ConfigError("pools: none given, and none there from an earlier run")
     new: list[Path] = []
-    hub = _secret(folder / HUB, passwords, new)
+    found: dict[str, Hub] = {}
+    for name in sorted(may_hub):
+        base = folder / HUB
+        if owners:
+            (folder / HUBS).mkdir(mode=0o700, exist_ok=True)
+            base = folder / HUBS / name
+            _replace(base.with_name(name + OWNER), owners[name] + "\n")
+        found[name] = Hub(_secret(base, passwords, new), owners.get(name, ""), buckets[name])
     sites = {pool: _secret(below / pool, passwords, new) for pool in sorted(permissions)}
     if bucket:
         _replace(folder / BUCKET, bucket + "\n")
-    users = [_user(HUB, hub, may_hub)]
+    users = [_user(f"hub-{name}" if owners else HUB, hub.secret, may_hub[name]) for name, hub in found.items()]
     # a name that no pool can take is the hub's
     users += [_user(f"pool-{pool}", file, permissions[pool]) for pool, file in sites.items()]
     _replace(folder / USERS, users_text(users, jetstream=bool(bucket)))
     servers = _servers(folder, listeners, cluster, new, force=force, jetstream=bool(bucket))
-    return Written(servers, folder / USERS, hub, sites, new, bucket)
+    return Written(servers, folder / USERS, found, sites, new)
 
 
 def _servers(
@@ -148,6 +176,28 @@ def public_key(seed: str) -> str:
     except (nkeys.NkeysError, ValueError) as error:
         raise ConfigError("not the seed of an nkey") from error
     return key.decode().rstrip("=")
+
+
+def _owners(folder: Path, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the clusters' UIDs of all named hubs: of an earlier run if its secret is there, and now."""
+    owners: dict[str, str] = {}
+    for file in folder.glob(f"*{OWNER}"):
+        if any(file.with_suffix(suffix).exists() for suffix in (SEED, PASSWORD)):
+            owners[file.stem] = file.read_text().strip()
+    for name, owner in wanted.items():
+        if not re.fullmatch(POOL_PATTERN, name):
+            raise ConfigError(f"hub {name!r}: only a-z, 0-9 and -, at most 63, beginning and ending with no -")
+        if not re.fullmatch(UID_PATTERN, owner):
+            raise ConfigError(f"hub {name}: UID {owner!r}: only letters, digits and -, at most 64")
+        if owners.setdefault(name, owner) != owner:
+            raise ConfigError(
+                f"hub {name}: its UID is {owners[name]}, not {owner}",
+                hint=f"To replace it, remove {folder / name}{OWNER} and its secret first.",
+            )
+    twice = {owner for owner in owners.values() if list(owners.values()).count(owner) > 1}
+    if twice:
+        raise ConfigError(f"hubs: {', '.join(sorted(n for n in owners if owners[n] in twice))} have the same UID")
+    return owners
 
 
 def _bucket(folder: Path, jetstream: bool, wanted: str) -> str:

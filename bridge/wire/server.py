@@ -31,7 +31,7 @@ from bridge.wire.messages import (
 )
 from bridge.wire.session import Respond
 from bridge.wire.streaming import StreamClosed, Streams, Write
-from bridge.wire.subjects import Subjects, last_token
+from bridge.wire.subjects import ANY, Subjects, last_token, owner_of
 
 __all__ = ["Announcer", "Handlers", "Server", "StreamClosed", "Write", "serve"]
 
@@ -49,18 +49,19 @@ _CLOCK = SystemClock()
 class Handlers(Protocol):
     """What a submitter does with requests. Each may be called by several threads at once, even for one job.
 
+    ``owner`` is the cluster that asks, as the subject of its request says: the server's permissions go by that.
     A :class:`BridgeError` becomes the answer's error, in its own words; any other exception is logged and answered with
     the reason ``InternalError``.
     """
 
-    def submit(self, job: str, submit: Submit) -> Submitted: ...  # noqa: D102
-    def cancel(self, job: str, cancel: Cancel) -> Status: ...  # noqa: D102
-    def status(self, job: str) -> Status: ...  # noqa: D102
-    def snapshot(self, snapshot: Snapshot) -> SnapshotPage: ...  # noqa: D102
-    def files(self, job: str, files: Files) -> None: ...  # noqa: D102
+    def submit(self, owner: str, job: str, submit: Submit) -> Submitted: ...  # noqa: D102
+    def cancel(self, owner: str, job: str, cancel: Cancel) -> Status: ...  # noqa: D102
+    def status(self, owner: str, job: str) -> Status: ...  # noqa: D102
+    def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage: ...  # noqa: D102
+    def files(self, owner: str, job: str, files: Files) -> None: ...  # noqa: D102
     def describe(self) -> Description: ...  # noqa: D102
 
-    def logs(self, job: str, logs: Logs, write: Write) -> None:
+    def logs(self, owner: str, job: str, logs: Logs, write: Write) -> None:
         """Write a log, and return at its end; runs on a thread of its own.
 
         ``write`` sends a piece of any size, and waits while the reader has no room. It raises :class:`StreamClosed`
@@ -70,24 +71,30 @@ class Handlers(Protocol):
         """
 
 
-def serve(link: Link, prefix: str, pool: str, handlers: Handlers, clock: Clock = _CLOCK) -> Server:
-    """Answer the requests to a pool from now on; with other submitters of that pool, each request by one of them."""
-    return Server(link, prefix, pool, handlers, clock)
+def serve(link: Link, prefix: str, pool: str, handlers: Handlers, clock: Clock = _CLOCK, *, folder: str = "") -> Server:
+    """Answer the requests to a pool from now on; with other submitters of that pool, each request by one of them.
+
+    ``folder`` is the id of the folder that the answers are read from.
+    """
+    return Server(link, prefix, pool, handlers, clock, folder)
 
 
 class Server:
     """Answers requests."""
 
-    def __init__(self, link: Link, prefix: str, pool: str, handlers: Handlers, clock: Clock = _CLOCK) -> None:
-        self._link, self._pool, self._handlers, self._clock = link, pool, handlers, clock
-        subjects = Subjects(prefix, pool)
+    def __init__(
+        self, link: Link, prefix: str, pool: str, handlers: Handlers, clock: Clock = _CLOCK, folder: str = ""
+    ) -> None:
+        self._link, self._pool, self._handlers, self._clock, self._folder = link, pool, handlers, clock, folder
+        self._prefix = prefix
+        subjects = Subjects(prefix, pool, ANY)
         self._streams = Streams(link, subjects, clock)
         acts: dict[str, Callable[[Request], Message | None]] = {
-            "submit": lambda request: handlers.submit(request.job, parse_body(Submit, request.body)),
-            "cancel": lambda request: handlers.cancel(request.job, parse_body(Cancel, request.body)),
-            "status": lambda request: handlers.status(request.job),
-            "files": lambda request: handlers.files(request.job, parse_body(Files, request.body)),
-            "snapshot": lambda request: handlers.snapshot(parse_body(Snapshot, request.body)),
+            "submit": lambda request: handlers.submit(request.owner, request.job, parse_body(Submit, request.body)),
+            "cancel": lambda request: handlers.cancel(request.owner, request.job, parse_body(Cancel, request.body)),
+            "status": lambda request: handlers.status(request.owner, request.job),
+            "files": lambda request: handlers.files(request.owner, request.job, parse_body(Files, request.body)),
+            "snapshot": lambda request: handlers.snapshot(request.owner, parse_body(Snapshot, request.body)),
             "describe": lambda _request: handlers.describe(),
         }
         patterns = subjects.requests()
@@ -122,28 +129,44 @@ class Server:
         try:
             request = self._request("logs", subject, data)
             options = parse_body(Logs, request.body)
-            self._streams.start(options.stream, lambda write: self._handlers.logs(request.job, options, write), answer)
+            owner, job = request.owner, request.job
+            self._streams.start(
+                owner, options.stream, lambda write: self._handlers.logs(owner, job, options, write), answer
+            )
         except Exception as error:
             answer(error)
 
     def _request(self, kind: str, subject: str, data: bytes) -> Request:
-        """Read a request; raises unless it is for this pool, for the job of its subject, and in time."""
+        """Read a request; raises unless it is for this pool and folder, of and about whom its subject says, in time."""
         request = parse(Request, data)
         if request.pool != self._pool:
             raise SiteRefusedError(f"a request to pool {request.pool}; this is {self._pool}", reason="WrongPool")
         if kind not in _WITHOUT_JOB and (not request.job or request.job != last_token(subject)):
             raise SiteRefusedError(f"a request about job {request.job!r} on the subject of another", reason="WrongJob")
+        if request.owner != owner_of(self._prefix, subject):
+            text = f"a request of owner {request.owner} on the subject of another"
+            raise SiteRefusedError(text, reason="WrongOwner")
+        if request.folder and request.folder != self._folder:
+            raise SiteRefusedError(
+                f"a request about folder {request.folder}; this submitter has folder {self._folder}: not carried out",
+                reason="WrongFolder",
+                retryable=True,
+                hint="Do all submitters of this pool use the same folder, on a file system that they share?",
+            )
         late = self._clock.time() - request.deadline
         if not late <= SKEW:
             text = f"the deadline was {late:.1f} s ago by the clock of this site: not carried out"
             raise SiteRefusedError(text, reason="Late", retryable=True, hint="Are the clocks of both sides right?")
         return request
 
+    def _reply(self, done: Message | None) -> Reply:
+        return Reply(folder=self._folder, body=done.model_dump(mode="json") if done else {})
+
     def _respond(self, respond: Respond, kind: str, done: Message | None) -> None:
         """Send an answer; one that is too large is made smaller, or says so."""
         try:
             while True:
-                reply = done if isinstance(done, Reply) else Reply(body=done.model_dump(mode="json") if done else {})
+                reply = done if isinstance(done, Reply) else self._reply(done)
                 try:
                     respond(pack(reply))
                     return
@@ -163,7 +186,7 @@ class Announcer:
     """What a submitter says unasked. Each raises SiteDownError when it could not be sent."""
 
     def __init__(self, link: Link, prefix: str, pool: str) -> None:
-        self._link, self._subjects = link, Subjects(prefix, pool)
+        self._link, self._subjects = link, Subjects(prefix, pool, ANY)
 
     def publish_announce(self, announce: Announce) -> None:
         """Tell that the site is there, and what it has."""
@@ -174,8 +197,9 @@ class Announcer:
         self._link.publish(self._subjects.buildconfig, pack(config))
 
     def publish_event(self, event: Event) -> None:
-        """Tell that a job has changed."""
-        self._link.publish(self._subjects.event, pack(event))
+        """Tell a job's owner that it has changed; nobody hears of one that has no owner."""
+        if event.status.owner:
+            self._link.publish(self._subjects.of(event.status.owner).event, pack(event))
 
 
 def refusal(error: BaseException, kind: str) -> Reply:

@@ -17,7 +17,7 @@ from bridge.wire.connection import Link
 from bridge.wire.envelope import pack_chunk, parse
 from bridge.wire.messages import LogAck, LogChunk
 from bridge.wire.session import Respond
-from bridge.wire.subjects import Subjects, last_token
+from bridge.wire.subjects import Subjects, last_token, owner_of
 
 log = logging.getLogger(__name__)
 
@@ -135,28 +135,31 @@ class Streams:
     def __init__(self, link: Link, subjects: Subjects, clock: Clock) -> None:
         self._link, self._subjects, self._clock = link, subjects, clock
         self._lock = threading.Lock()
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[tuple[str, str], Stream] = {}
         link.subscribe(subjects.acks, self._on_ack, threads=0)
         link.every(_PERIOD, self._look)
 
-    def start(self, name: str, read: Callable[[Write], None], answer: Callable[[BaseException | None], None]) -> None:
-        """Have ``read`` write a log on a thread of its own; raises when there are too many."""
-        stream = Stream(self._link, self._subjects.stream(name), self._clock, answer)
+    def start(
+        self, owner: str, name: str, read: Callable[[Write], None], answer: Callable[[BaseException | None], None]
+    ) -> None:
+        """Have ``read`` write a log to its owner on a thread of its own; raises when there are too many."""
+        stream = Stream(self._link, self._subjects.of(owner).stream(name), self._clock, answer)
+        key = owner, name
         with self._lock:
-            if name in self._streams:
+            if key in self._streams:
                 raise SiteRefusedError(f"stream {name}: in use", reason="StreamInUse")
             if len(self._streams) >= MOST_STREAMS:
                 text = f"{MOST_STREAMS} logs are being read at this site already"
                 raise SiteRefusedError(text, reason="TooManyStreams", retryable=True)
-            self._streams[name] = stream
+            self._streams[key] = stream
         try:
             # short-lived, so none of the supervisor's
-            threading.Thread(target=self._read, args=(name, stream, read), name=f"log-{name}", daemon=True).start()
+            threading.Thread(target=self._read, args=(key, stream, read), name=f"log-{name}", daemon=True).start()
         except RuntimeError as error:
-            del self._streams[name]
+            del self._streams[key]
             raise SiteRefusedError("no thread for one more log", reason="TooManyStreams", retryable=True) from error
 
-    def _read(self, name: str, stream: Stream, read: Callable[[Write], None]) -> None:
+    def _read(self, key: tuple[str, str], stream: Stream, read: Callable[[Write], None]) -> None:
         error: BaseException | None = None
         try:
             read(stream.write)
@@ -167,13 +170,13 @@ class Streams:
         try:
             stream.finish(error)
         except Exception:
-            log.exception("the end of a log could not be told", extra=kv(stream=name))
+            log.exception("the end of a log could not be told", extra=kv(stream=key[1]))
         finally:
             with self._lock:
-                del self._streams[name]
+                del self._streams[key]
 
     def _on_ack(self, subject: str, data: bytes, _respond: Respond | None) -> None:
-        stream = self._streams.get(last_token(subject))
+        stream = self._streams.get((owner_of(self._subjects.prefix, subject), last_token(subject)))
         if stream is not None:
             with contextlib.suppress(SiteError):
                 stream.heard(parse(LogAck, data))

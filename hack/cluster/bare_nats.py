@@ -13,7 +13,7 @@ from typing import Any
 
 import nats
 
-SUBJECT = "bridge.v1.{pool}.status.{job}"
+SUBJECT = "bridge.v1.{pool}.status.bench.{job}"
 ANSWER = b"x" * 400
 """About as long as an answer to a submit."""
 

@@ -25,6 +25,8 @@ from cluster import bare, bare_nats, bench_pods, nats, nullsite, tools
 from cluster.core import Cluster
 from cluster.world import until
 
+OWNER = "c1"
+
 NULL = "local-site"
 SLURM = "slurm-site"
 AT_ONCE: int = Pools.model_fields["workers"].default
@@ -74,7 +76,7 @@ def hub(cluster: Cluster, pool: str) -> Iterator[PoolClient]:
     link.start(supervisor)
     until("connected", lambda: link.connected)
     try:
-        yield PoolClient(link, nats.PREFIX, pool)
+        yield PoolClient(link, nats.PREFIX, pool, OWNER)
     finally:
         supervisor.stop()
         supervisor.join(5)
@@ -100,7 +102,7 @@ def bare_rate(cluster: Cluster, size: int, count: int) -> float:
     echo = [*tools.module("cluster.bare_nats"), "--url", server.websocket_url, *files, "--pool", NULL]
     cluster.processes.start("echo", [str(cluster.sites[NULL].as_user), *echo])
     try:
-        cluster.processes.wait("echo", lambda: _listens(cluster, f"{nats.PREFIX}.{NULL}.status.*"))
+        cluster.processes.wait("echo", lambda: _listens(cluster, f"{nats.PREFIX}.{NULL}.status.bench.*"))
         return bare_nats.round_trips(server.url, server.seed("hub"), server.ca_file, NULL, size, count, AT_ONCE)
     finally:
         cluster.processes.stop(["echo"], 0)
@@ -114,7 +116,9 @@ def payload_size() -> int:
 
     config, made = BuildConfig(), bench_pods.pods(len(bench_pods.KINDS))
     requests = [
-        Request(pool=NULL, job="x", deadline=time.time(), body=_submit(pod, config).model_dump(mode="json"))
+        Request(
+            pool=NULL, owner=OWNER, job="x", deadline=time.time(), body=_submit(pod, config).model_dump(mode="json")
+        )
         for pod in made
     ]
     return sum(len(pack(request)) for request in requests) // len(requests)

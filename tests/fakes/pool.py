@@ -94,7 +94,7 @@ class FakePool:
 
     # --- what happens at the site -------------------------------------------------------------------------------------
     def announce(self, **values: Any) -> None:
-        base = {"submitter": "s", "sequence": 0, "time": time.time(), "period": 1, "version": "1"}
+        base = {"submitter": "s", "sequences": {}, "time": time.time(), "period": 1, "version": "1"}
         capacity = {"cpu": "64", "memory": "256Gi"}
         announce = Announce.model_validate({"pool": self.name, "capacity": capacity, **base, **values})
         self.heard = (announce, time.monotonic())

@@ -27,6 +27,8 @@ from cluster.world import until
 from tests.contract.store.servers import Broker, RedisServer
 from tests.contract.wire.servers import PREFIX, Site, World
 
+OWNER = "c1"
+
 pytestmark = pytest.mark.real
 
 NAMESPACE = "remembered"
@@ -49,7 +51,7 @@ class Hub:
         self.kube = KubeClient.load(str(kubernetes.podbridge_kubeconfig))
         nodes, clock = Cache(self.kube, NODES, name="nodes", prune=prune_node), SystemClock()
         self.events = EventRecorder(self.kube, rate=100)
-        self.remote = Remote(config, self.kube, nodes, self.events, None, clock, "test", "v1.0.0-podbridge")
+        self.remote = Remote(config, self.kube, nodes, self.events, None, clock, "test", "v1.0.0-podbridge", OWNER)
         self.remote.start(self.supervisor, Health())
         self.remote.loop.start(self.supervisor)
         self.supervisor.spawn("nodes", lambda: nodes.run(self.supervisor.stopping))
@@ -171,7 +173,7 @@ def test_the_node_of_a_silent_site_keeps_its_capacity_and_stays_while_a_job_is_r
     until("forgotten", lambda: place.hub.remote._pools.pools() == {}, 15)
     assert place.hub.remote._memory.remembered("alpha") == 0
     if place.redis is not None:
-        store = RedisStore(place.redis.access())
+        store = RedisStore(place.redis.access(), OWNER)
         until("swept", lambda: store.load("pools") == store.load("jobs") == {})
 
 

@@ -21,6 +21,8 @@ from bridge.wire.connection import Link, Settings
 from bridge.wire.envelope import parse
 from bridge.wire.messages import Announce, Cancel, Event, Logs
 
+OWNER = "c1"
+
 RUN = "from bridge.cli.main import main; main()"
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -55,11 +57,11 @@ class Site:
         self.link = Link(Settings(servers=(url,), name="hub"))
         self.events, self.announced, self.heard = [], [], threading.Condition()
         base = f"bridge.v1.{self.pool}"
-        self.link.subscribe(f"{base}.event", self._event)
+        self.link.subscribe(f"{base}.event.{OWNER}", self._event)
         self.link.subscribe(f"{base}.announce", self._announce)
         self.link.start(self.supervisor)
         until(lambda: self.link.connected)
-        self.client = PoolClient(self.link, "bridge.v1", self.pool)
+        self.client = PoolClient(self.link, "bridge.v1", self.pool, OWNER)
 
     def _event(self, subject, data, respond):
         self.events.append((time.time(), parse(Event, data)))

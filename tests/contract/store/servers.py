@@ -18,6 +18,8 @@ from bridge.wire.connection import Link
 from bridge.wire.natsconf import INBOX
 from tests.contract.wire.servers import PREFIX, NatsServer, World, certificate, eventually, free_port
 
+OWNER = "c1"
+
 PASSWORD = "hunter2-redis"
 
 
@@ -102,7 +104,7 @@ class Place:
         self.redis = RedisServer(folder, durable=True).start() if kind == "redis" else None
 
     def store(self, link: Link) -> Store:
-        return RedisStore(self.redis.access()) if self.redis else NatsStore(link, "podbridge", INBOX)
+        return RedisStore(self.redis.access(), OWNER) if self.redis else NatsStore(link, "podbridge", INBOX, OWNER)
 
     def kill(self) -> None:
         (self.redis or self.broker.server).kill()

@@ -27,6 +27,8 @@ from bridge.wire.server import Announcer, serve
 from tests.contract.store.servers import Place
 from tests.contract.wire.servers import PREFIX, Site, World, eventually
 
+OWNER = "c1"
+
 pytestmark = pytest.mark.real
 
 SUBMIT = Submit(namespace="ns", name="pod", script="export TOKEN=hunter2")
@@ -39,7 +41,7 @@ class Hub:
     def __init__(self, place: Place, *, leads: Callable[[], bool] = lambda: True, store: Any = None) -> None:
         self.supervisor = Supervisor()
         self.link = Link(Settings((place.broker.server.url,), "hub", place.broker.out / "hub.seed", inbox_prefix=INBOX))
-        self.pools = NatsPools(self.link, PREFIX)
+        self.pools = NatsPools(self.link, PREFIX, OWNER)
         reachable = (lambda: self.link.connected) if place.kind == "nats" else (lambda: True)
         self.store = store or place.store(self.link)
         self.memory = Memory(self.store, self.pools, SystemClock(), leads, place.kind, reachable)
@@ -347,7 +349,7 @@ def test_a_wrong_password_stops_nothing(
     assert place.redis is not None
     wrong = folder / "wrong"
     wrong.write_text("wrong-password")
-    hub = hubs.start(store=RedisStore(place.redis.access(password_file=wrong)))
+    hub = hubs.start(store=RedisStore(place.redis.access(password_file=wrong), OWNER))
     hello(site, hub)
     hub.alpha.submit("uid-1", SUBMIT)
     told = [record.kv["error"] for record in caplog.records if "does not answer" in record.message]

@@ -23,6 +23,8 @@ from tests.contract.store.servers import PASSWORD, Broker, Place, RedisServer
 from tests.contract.wire.servers import PREFIX, World, eventually
 from tests.unit.store.store_suite import StoreSuite
 
+OWNER = "c1"
+
 pytestmark = pytest.mark.real
 
 
@@ -99,19 +101,19 @@ def test_a_wrong_password_is_said_and_never_shown(redis: RedisServer, folder: Pa
     wrong = folder / "wrong"
     wrong.write_text("not-the-password")
     with pytest.raises(StoreError) as caught:
-        RedisStore(redis.access(password_file=wrong)).load("pools")
+        RedisStore(redis.access(password_file=wrong), OWNER).load("pools")
     assert "does not let the default user in" in str(caught.value)
     assert str(wrong) in caught.value.hint
     assert "not-the-password" not in str(caught.value) + caught.value.hint
     with pytest.raises(StoreError) as caught:
-        RedisStore(redis.access(password_file=None)).load("pools")
+        RedisStore(redis.access(password_file=None), OWNER).load("pools")
     assert "passwordFile" in caught.value.hint
     with pytest.raises(StoreError, match="does not let user nobody in"):
-        RedisStore(redis.access(user="nobody")).load("pools")
+        RedisStore(redis.access(user="nobody"), OWNER).load("pools")
 
 
 def test_a_new_password_is_read_at_the_next_connect(redis: RedisServer) -> None:
-    store = RedisStore(redis.access())
+    store = RedisStore(redis.access(), OWNER)
     store.put("pools", {"a": b"1"})
     redis.cli("CONFIG", "SET", "requirepass", "another")
     store.close()
@@ -122,40 +124,42 @@ def test_a_new_password_is_read_at_the_next_connect(redis: RedisServer) -> None:
 
 
 def test_a_user_with_three_commands_is_enough(redis: RedisServer) -> None:
-    store = RedisStore(redis.access(user="hub"))
+    store = RedisStore(redis.access(user="hub"), OWNER)
     store.put("pools", {"a": b"1"})
     assert store.load("pools") == {"a": b"1"}
     store.delete("pools", ["a"])
     with pytest.raises(StoreError) as caught:
-        RedisStore(redis.access(user="other")).load("pools")
+        RedisStore(redis.access(user="other"), OWNER).load("pools")
     assert "does not allow user other" in str(caught.value)
     assert "+hscan +hset +hdel" in caught.value.hint
 
 
 def test_a_socket(redis: RedisServer) -> None:
-    store = RedisStore(redis.access(url=f"unix://{redis.socket}"))
+    store = RedisStore(redis.access(url=f"unix://{redis.socket}"), OWNER)
     store.put("pools", {"a": b"1"})
     assert store.load("pools") == {"a": b"1"}
 
 
-def test_two_clusters_share_a_server_by_prefixes(redis: RedisServer) -> None:
-    one, two = RedisStore(redis.access(prefix="one")), RedisStore(redis.access(prefix="two"))
+def test_two_clusters_share_a_server_and_a_prefix(redis: RedisServer) -> None:
+    one, two = RedisStore(redis.access(prefix="one"), OWNER), RedisStore(redis.access(prefix="one"), "c2")
     one.put("pools", {"a": b"1"})
     assert two.load("pools") == {}
-    assert redis.cli("KEYS", "*").split() == ["one:pools"]
+    two.delete("pools", ["a"])
+    assert one.load("pools") == {"a": b"1"}
+    assert redis.cli("KEYS", "*").split() == ["one:c1:pools"]
 
 
 def test_tls_is_verified(folder: Path) -> None:
     server = RedisServer(folder, tls=True).start()
     try:
-        store = RedisStore(server.access(ca_file=folder / "ca.pem"))
+        store = RedisStore(server.access(ca_file=folder / "ca.pem"), OWNER)
         store.put("pools", {"a": b"1"})
         assert store.load("pools") == {"a": b"1"}
         with pytest.raises(StoreError, match="certificate verify failed"):
-            RedisStore(server.access()).load("pools")
+            RedisStore(server.access(), OWNER).load("pools")
         plain = server.access(url=server.url.replace("rediss", "redis"))
         with pytest.raises(StoreError):
-            RedisStore(plain).load("pools")
+            RedisStore(plain, OWNER).load("pools")
     finally:
         server.kill()
 
@@ -196,9 +200,9 @@ def attempt(broker: Broker, pool: str, subjects: list[str], listen: list[str]) -
 
 
 def test_nats_9_6_a_site_reaches_neither_the_bucket_nor_the_api(broker: Broker, world: World) -> None:
-    store = NatsStore(broker.hub(world), "podbridge", INBOX)
+    store = NatsStore(broker.hub(world), "podbridge", INBOX, OWNER)
     store.put("pools", {"alpha": b"kept"})
-    bucket = BucketSubjects("podbridge")
+    bucket = BucketSubjects("podbridge", OWNER)
     subjects = [
         *(subject for subject in bucket.publish() if not subject.endswith(">")),
         bucket.key("pools", "alpha"),
@@ -220,9 +224,9 @@ def test_nats_9_6_a_site_reaches_neither_the_bucket_nor_the_api(broker: Broker, 
 
 def test_the_hub_can_use_its_bucket_and_no_other(broker: Broker, world: World) -> None:
     link = broker.hub(world)
-    assert NatsStore(link, "podbridge", INBOX).load("pools") == {}
+    assert NatsStore(link, "podbridge", INBOX, OWNER).load("pools") == {}
     with pytest.raises(StoreError) as caught:
-        NatsStore(link, "another", INBOX).load("pools")
+        NatsStore(link, "another", INBOX, OWNER).load("pools")
     assert "no answer" in str(caught.value)
     assert "podbridge nats config --jetstream" in caught.value.hint
     assert link.problem() is None  # the pools go on
@@ -232,7 +236,7 @@ def test_a_server_without_jetstream_is_said(folder: Path, world: World) -> None:
     broker = Broker(folder)
     try:
         with pytest.raises(StoreError) as caught:
-            NatsStore(broker.hub(world), "podbridge", INBOX).load("pools")
+            NatsStore(broker.hub(world), "podbridge", INBOX, OWNER).load("pools")
         assert "podbridge nats config --jetstream" in caught.value.hint
     finally:
         broker.server.kill()
@@ -241,7 +245,7 @@ def test_a_server_without_jetstream_is_said(folder: Path, world: World) -> None:
 def test_a_reload_gives_the_hub_its_bucket(folder: Path, world: World) -> None:
     broker = Broker(folder)
     try:
-        store = NatsStore(broker.hub(world), "podbridge", INBOX)
+        store = NatsStore(broker.hub(world), "podbridge", INBOX, OWNER)
         with pytest.raises(StoreError):
             store.load("pools")
         words = ["config", "--out", str(broker.out), "--prefix", PREFIX, "--jetstream", "--force"]
@@ -262,7 +266,7 @@ def test_a_reload_gives_the_hub_its_bucket(folder: Path, world: World) -> None:
 
 def test_what_was_deleted_leaves_nothing_in_the_bucket(broker: Broker, world: World) -> None:
     link = broker.hub(world)
-    store = NatsStore(link, "podbridge", INBOX)
+    store = NatsStore(link, "podbridge", INBOX, OWNER)
     store.put("jobs", {f"k{number}": b"x" for number in range(50)})
     store.delete("jobs", [f"k{number}" for number in range(49)])
     assert store.load("jobs") == {"k49": b"x"}

@@ -37,6 +37,8 @@ from bridge.wire.messages import (
 )
 from bridge.wire.server import StreamClosed, Write
 
+OWNER = "c1"
+
 PREFIX = "bridge.v1"
 
 
@@ -180,7 +182,7 @@ http {{
 
 
 def status(job: str, phase: str = "queued", **more: Any) -> JobStatus:
-    return JobStatus(job=job, namespace="ns", name="pod", phase=phase, **more)
+    return JobStatus(job=job, **{"owner": OWNER, **more}, namespace="ns", name="pod", phase=phase)
 
 
 @dataclass
@@ -201,31 +203,31 @@ class Site:
     described: int = 0
     snapshots: int = 0
 
-    def submit(self, job: str, submit: Submit) -> Submitted:
+    def submit(self, owner: str, job: str, submit: Submit) -> Submitted:
         self.submits.append((job, submit))
         if self.delay:
             time.sleep(self.delay)
         existed = job in self.jobs
         return Submitted(status=self.jobs.setdefault(job, status(job)), existed=existed)
 
-    def cancel(self, job: str, cancel: Cancel) -> Status:
+    def cancel(self, owner: str, job: str, cancel: Cancel) -> Status:
         if cancel.forget:
             self.jobs.pop(job, None)
         return Status(status=self.jobs.get(job))
 
-    def status(self, job: str) -> Status:
+    def status(self, owner: str, job: str) -> Status:
         if job == "boom":
             raise KeyError(job)
         return Status(status=self.jobs.get(job))
 
-    def snapshot(self, snapshot: Snapshot) -> SnapshotPage:
+    def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage:
         self.snapshots += 1
         left = sorted(job for job in self.jobs if job > snapshot.after)
         page = [self.jobs[job] for job in left[: snapshot.limit]]
         more = len(left) > snapshot.limit
         return SnapshotPage(submitter=self.submitter, sequence=self.sequence, jobs=page, more=more)
 
-    def files(self, job: str, files: Files) -> None:
+    def files(self, owner: str, job: str, files: Files) -> None:
         if job not in self.jobs:
             raise SiteRefusedError(f"job {job} is not here", reason="NotFound", hint="look elsewhere")
 
@@ -233,7 +235,7 @@ class Site:
         return Announce(
             pool=self.pool,
             submitter=self.submitter,
-            sequence=self.sequence,
+            sequences={OWNER: self.sequence},
             time=time.time(),
             period=5,
             version="test",
@@ -247,7 +249,7 @@ class Site:
     def buildconfig(self) -> BuildConfigMessage:
         return BuildConfigMessage(pool=self.pool, digest=self.digest, config=self.config)
 
-    def logs(self, job: str, logs: Logs, write: Write) -> None:
+    def logs(self, owner: str, job: str, logs: Logs, write: Write) -> None:
         if logs.container == "missing":
             raise SiteRefusedError("no such container", reason="ContainerNotFound")
         if logs.container == "late":

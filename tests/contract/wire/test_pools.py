@@ -16,6 +16,8 @@ from bridge.wire.messages import Event, Logs, Submit, Submitted
 from bridge.wire.server import Announcer, serve
 from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually, status
 
+OWNER = "c1"
+
 pytestmark = pytest.mark.real
 
 PHASES = ("queued", "running", "ended")
@@ -29,8 +31,8 @@ class Living(Site):
         self.lock = threading.Lock()
         serve(link, PREFIX, self.pool, self)
 
-    def submit(self, job: str, submit: Submit) -> Submitted:
-        answer = super().submit(job, submit)
+    def submit(self, owner: str, job: str, submit: Submit) -> Submitted:
+        answer = super().submit(owner, job, submit)
         self.change(job, "queued")
         return answer
 
@@ -63,7 +65,7 @@ def site(server: NatsServer, world: World) -> Iterator[Living]:
 @pytest.fixture
 def pools(server: NatsServer, world: World, site: Living) -> NatsPools:
     link = world.link(server.url, "hub")
-    made = NatsPools(link, PREFIX)
+    made = NatsPools(link, PREFIX, OWNER)
     made.start(world.supervisor)
     time.sleep(0.3)
     return made

@@ -25,9 +25,11 @@ from bridge.wire.streaming import Streams
 from bridge.wire.subjects import Subjects
 from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually, status
 
+OWNER = "c1"
+
 pytestmark = pytest.mark.real
 
-SUBJECTS = Subjects(PREFIX, "alpha")
+SUBJECTS = Subjects(PREFIX, "alpha", OWNER)
 SUBMIT = Submit(namespace="ns", name="a.b-c", script="#!/bin/bash\n" + "echo hi\n" * 900)
 
 
@@ -42,7 +44,7 @@ class Both:
         self.site = Site()
         self.site_link, self.hub_link = world.link(server.url, "site"), world.link(server.url, "hub")
         serve(self.site_link, PREFIX, "alpha", self.site)
-        self.client = PoolClient(self.hub_link, PREFIX, "alpha")
+        self.client = PoolClient(self.hub_link, PREFIX, "alpha", OWNER)
         eventually(lambda: self.up())
 
     def up(self) -> bool:
@@ -65,7 +67,15 @@ def both(server: NatsServer, world: World) -> Iterator[Both]:
 
 
 def request(**changes: Any) -> bytes:
-    whole = {"v": 1, "pool": "alpha", "job": "uid-1", "deadline": time.time() + 3600, "body": {}, **changes}
+    whole = {
+        "v": 1,
+        "pool": "alpha",
+        "owner": OWNER,
+        "job": "uid-1",
+        "deadline": time.time() + 3600,
+        "body": {},
+        **changes,
+    }
     return json.dumps(whole).encode()
 
 
@@ -120,6 +130,9 @@ def test_nats_9_4_an_unexpected_exception_is_answered_at_once(both: Both) -> Non
         (request(pool="beta"), "WrongPool"),
         (request(job="uid-2"), "WrongJob"),
         (request(job=""), "WrongJob"),
+        (request(owner="c2"), "WrongOwner"),
+        (request(owner="*"), "GarbledMessage"),
+        (request(folder="another"), "WrongFolder"),
         (request(deadline=time.time() - 60), "Late"),
         (request(deadline=float("nan")), "Late"),
         (request(body={"namespace": "ns"}), "GarbledMessage"),
@@ -163,7 +176,7 @@ def test_no_answer_is_unknown_and_the_site_refuses_what_comes_late(server: NatsS
     site = Site(delay=1.5)
     link = world.link(server.url)
     serve(link, PREFIX, "alpha", site)
-    client = PoolClient(world.link(server.url), PREFIX, "alpha", clock)
+    client = PoolClient(world.link(server.url), PREFIX, "alpha", OWNER, clock)
     eventually(lambda: not isinstance(refusal(lambda: client.describe()), SiteDownError))
     with pytest.raises(SiteUnknownOutcomeError):
         client.submit("uid-1", SUBMIT, timeout=0.5)
@@ -206,10 +219,10 @@ def test_nats_9_1_one_job_that_makes_no_sense_does_not_spoil_a_snapshot(both: Bo
     }
     link = both.site_link
     link.subscribe(
-        Subjects(PREFIX, "beta").snapshot,
+        Subjects(PREFIX, "beta", OWNER).snapshot,
         lambda _s, _d, respond: respond(json.dumps({"v": 1, "body": answer}).encode()),
     )
-    client = PoolClient(both.hub_link, PREFIX, "beta")
+    client = PoolClient(both.hub_link, PREFIX, "beta", OWNER)
     eventually(lambda: refusal(lambda: client.snapshot()) is None)
     page = client.snapshot()
     assert ([job.job for job in page.jobs], page.unreadable, page.last) == (["a", "c"], {"b"}, "c")
@@ -219,8 +232,10 @@ def test_nats_9_1_one_job_that_makes_no_sense_does_not_spoil_a_snapshot(both: Bo
 
 
 def test_an_answer_that_can_not_be_read_is_an_unknown_outcome(both: Both) -> None:
-    both.site_link.subscribe(Subjects(PREFIX, "beta").requests()["submit"], lambda _s, _d, respond: respond(b"what?"))
-    client = PoolClient(both.hub_link, PREFIX, "beta")
+    both.site_link.subscribe(
+        Subjects(PREFIX, "beta", OWNER).requests()["submit"], lambda _s, _d, respond: respond(b"what?")
+    )
+    client = PoolClient(both.hub_link, PREFIX, "beta", OWNER)
     eventually(lambda: not isinstance(refusal(lambda: client.submit("uid-1", SUBMIT)), SiteDownError))
     assert isinstance(refusal(lambda: client.submit("uid-1", SUBMIT)), SiteUnknownOutcomeError)
 
@@ -229,7 +244,7 @@ def test_two_submitters_share_the_requests(server: NatsServer, world: World) -> 
     sites = [Site(), Site()]
     for site in sites:
         serve(world.link(server.url), PREFIX, "alpha", site)
-    client = PoolClient(world.link(server.url), PREFIX, "alpha")
+    client = PoolClient(world.link(server.url), PREFIX, "alpha", OWNER)
     eventually(lambda: refusal(lambda: client.describe()) is None)
     time.sleep(0.5)
     for number in range(60):
@@ -330,8 +345,8 @@ def test_the_site_gives_up_when_the_reader_says_nothing(both: Both, monkeypatch:
         finally:
             ended.set()
 
-    streams = Streams(both.site_link, Subjects(PREFIX, "gamma"), both.client._clock)
-    streams.start("stream-00", read, lambda _error: None)
+    streams = Streams(both.site_link, Subjects(PREFIX, "gamma", OWNER), both.client._clock)
+    streams.start(OWNER, "stream-00", read, lambda _error: None)
     assert ended.wait(10)
     assert len(sent) == streaming.WINDOW
 

@@ -20,6 +20,8 @@ from bridge.wire.natsfiles import Written, write
 from bridge.wire.server import serve
 from tests.contract.wire.servers import PREFIX, NatsServer, Nginx, Site, World, certificate, eventually, free_port
 
+OWNER = "c1"
+
 pytestmark = pytest.mark.real
 
 SUBMIT = Submit(namespace="ns", name="pod", script="x" * 8192)
@@ -53,7 +55,7 @@ def road(request: pytest.FixtureRequest, folder: Path) -> Iterator[Road]:
         websocket=f"127.0.0.1:{websocket}", certificate=str(cert) if secure else "", key=str(key) if secure else ""
     )
     written = write(folder / "nats", PREFIX, ["alpha"], listeners)
-    server = NatsServer(folder, config_file=written.server)
+    server = NatsServer(folder, config_file=written.servers[0])
     nginx = Nginx(folder, websocket, cert, key) if kind == "nginx" else None
     urls = {
         "tcp": server.url,
@@ -73,13 +75,17 @@ def road(request: pytest.FixtureRequest, folder: Path) -> Iterator[Road]:
 def ends(road: Road, world: World) -> tuple[Site, PoolClient]:
     secure = road.hub_url.startswith("tls")
     hub = world.link(
-        road.hub_url, "hub", seed_file=road.written.hub, inbox_prefix="_INBOX.hub", ca_file=road.ca if secure else None
+        road.hub_url,
+        "hub",
+        seed_file=road.written.hubs["hub"].secret,
+        inbox_prefix="_INBOX.hub",
+        ca_file=road.ca if secure else None,
     )
     link = world.link(road.url, "site", seed_file=road.written.pools["alpha"], ca_file=road.ca)
     assert hub.max_payload == link.max_payload == 8 * 1024 * 1024
     site = Site()
     serve(link, PREFIX, "alpha", site)
-    client = PoolClient(hub, PREFIX, "alpha")
+    client = PoolClient(hub, PREFIX, "alpha", OWNER)
     eventually(lambda: works(client), 20)
     return site, client
 
@@ -116,7 +122,7 @@ def test_three_megabytes_that_do_not_compress(road: Road, world: World) -> None:
     client.submit("uid-1", SUBMIT.model_copy(update={"script": noise}))
     assert site.submits[-1][1].script == noise
     with pytest.raises(SiteTooLargeError):
-        client._link.publish(f"{PREFIX}.alpha.ack.x", b"x" * (8 * 1024 * 1024 + 1))
+        client._link.publish(f"{PREFIX}.alpha.ack.c1.x", b"x" * (8 * 1024 * 1024 + 1))
 
 
 def test_speed(road: Road, world: World) -> None:

@@ -28,9 +28,11 @@ from bridge.wire.server import Announcer, serve
 from bridge.wire.subjects import Subjects
 from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually, free_port
 
+OWNER = "c1"
+
 pytestmark = pytest.mark.real
 
-ALPHA, BETA = Subjects(PREFIX, "alpha"), Subjects(PREFIX, "beta")
+ALPHA, BETA = Subjects(PREFIX, "alpha", OWNER), Subjects(PREFIX, "beta", OWNER)
 SUBMIT = Submit(namespace="ns", name="pod", script="export TOKEN=hunter2")
 
 
@@ -76,13 +78,13 @@ def secured(request: Any, folder: Path, world: World) -> Iterator[Secured]:
 
 def test_what_is_allowed_works(secured: Secured) -> None:
     heard: list[str] = []
-    every = Subjects(PREFIX, "*")
+    every = Subjects(PREFIX, "*", OWNER)
     secured.hub.subscribe(
         (every.announce, every.buildconfig, every.event), lambda subject, _d, _r: heard.append(subject)
     )
     time.sleep(0.3)
     for pool, link in (("alpha", secured.alpha), ("beta", secured.beta)):
-        client = PoolClient(secured.hub, PREFIX, pool)
+        client = PoolClient(secured.hub, PREFIX, pool, OWNER)
         client.submit("uid-1", SUBMIT)
         client.status("uid-1")
         client.snapshot()
@@ -100,7 +102,7 @@ def test_what_is_allowed_works(secured: Secured) -> None:
 
 def test_a_slow_answer_is_still_allowed(secured: Secured) -> None:
     secured.sites["alpha"].delay = 3
-    PoolClient(secured.hub, PREFIX, "alpha").submit("uid-1", SUBMIT)
+    PoolClient(secured.hub, PREFIX, "alpha", OWNER).submit("uid-1", SUBMIT)
 
 
 def attack(secured: Secured, plot: Callable[[Bare, list[str]], Awaitable[None]]) -> list[str]:
@@ -132,7 +134,7 @@ LISTENING = [
     ">",
     "*",
     f"{PREFIX}.>",
-    f"{PREFIX}.*.submit.*.*",
+    f"{PREFIX}.*.submit.*.*.*",
     f"{PREFIX}.beta.>",
     *BETA.requests().values(),
     BETA.announce,
@@ -140,10 +142,10 @@ LISTENING = [
     BETA.event,
     BETA.streams,
     BETA.acks,
-    f"{PREFIX}.*.ack.*",
+    f"{PREFIX}.*.ack.*.*",
     ALPHA.event,
     ALPHA.streams,
-    f"{PREFIX}.alpha.submit.*.*",  # but as a member of its queue group
+    f"{PREFIX}.alpha.submit.*.*.*",  # but as a member of its queue group
     "_INBOX.>",
     "_INBOX.hub.>",
     f"{INBOX}.*.*",
@@ -162,9 +164,9 @@ def test_nats_9_6_a_site_can_not_listen_to_anybody_else(secured: Secured) -> Non
         for subject in LISTENING:
             await client.subscribe(subject, cb=on_message)
         for queue in ("beta", "alpha", ""):
-            await client.subscribe(f"{PREFIX}.beta.submit.*.*", queue=queue, cb=on_message)
+            await client.subscribe(f"{PREFIX}.beta.submit.*.*.*", queue=queue, cb=on_message)
         await client.flush()
-        beta = PoolClient(secured.hub, PREFIX, "beta")
+        beta = PoolClient(secured.hub, PREFIX, "beta", OWNER)
         secured.sites["beta"].log = b"secret log"
 
         def others() -> None:
@@ -185,7 +187,7 @@ def test_nats_9_6_a_site_can_not_listen_to_anybody_else(secured: Secured) -> Non
 
 def test_nats_9_6_a_site_can_not_say_anything_for_anybody_else(secured: Secured) -> None:
     heard: list[tuple[str, bytes]] = []
-    every = Subjects(PREFIX, "*")
+    every = Subjects(PREFIX, "*", OWNER)
     for subject in (every.announce, every.buildconfig, every.event, every.streams):
         secured.hub.subscribe(subject, lambda subject, data, _r: heard.append((subject, data)))
     time.sleep(0.3)
@@ -201,7 +203,7 @@ def test_nats_9_6_a_site_can_not_say_anything_for_anybody_else(secured: Secured)
         ALPHA.submit("ns", "pod", "uid-1"),
         ALPHA.cancel("uid-1"),
         ALPHA.ack("x"),
-        f"{PREFIX}.alpha.stream.x.y",
+        f"{PREFIX}.alpha.stream.x.y.z",
         f"{INBOX}.anything",
         "_INBOX.anything",
     ]
@@ -232,13 +234,13 @@ def test_nats_9_6_a_site_can_not_answer_for_another_nor_twice(secured: Secured) 
             await message.respond(b'{"v":1,"body":{"status":null}}')
             await message.respond(b"again")
 
-        await client.subscribe(f"{PREFIX}.alpha.status.*", queue="alpha", cb=on_request)
+        await client.subscribe(f"{PREFIX}.alpha.status.*.*", queue="alpha", cb=on_request)
         await client.flush()
-        alpha = PoolClient(secured.hub, PREFIX, "alpha")
+        alpha = PoolClient(secured.hub, PREFIX, "alpha", OWNER)
         assert (await asyncio.to_thread(alpha.status, "uid-1")).status is None
         base, number = inboxes[0].rsplit(".", 1)
         secured.sites["beta"].delay = 1
-        beta = PoolClient(secured.hub, PREFIX, "beta")
+        beta = PoolClient(secured.hub, PREFIX, "beta", OWNER)
         asking = asyncio.create_task(asyncio.to_thread(beta.submit, "uid-2", SUBMIT))
         for guess in range(int(number) - 5, int(number) + 20):
             await client.publish(f"{base}.{guess}", b'{"v":1,"body":{"forged":true}}')
@@ -254,7 +256,7 @@ def test_a_site_can_not_use_its_right_to_answer_for_other_subjects(secured: Secu
     """A request whose reply subject is another pool's can only come from the hub itself; a site can't make one."""
 
     async def plot(client: Bare, refused: list[str]) -> None:
-        await client.publish(f"{PREFIX}.alpha.status.uid-1", b"", reply=BETA.event)
+        await client.publish(f"{PREFIX}.alpha.status.c1.uid-1", b"", reply=BETA.event)
         await client.publish(ALPHA.event, b"", reply=BETA.event)
 
     refused = attack(secured, plot)
@@ -313,7 +315,7 @@ def test_a_pool_added_later_comes_in_after_a_reload_and_the_others_stay(secured:
     link = world.link(secured.server.url, seed_file=secured.seeds / "gamma.seed")
     serve(link, PREFIX, "gamma", Site(pool="gamma"))
     time.sleep(0.3)
-    PoolClient(secured.hub, PREFIX, "gamma").describe()
+    PoolClient(secured.hub, PREFIX, "gamma", OWNER).describe()
     assert (seed.read_text(), (secured.folder / "hub.seed").read_text(), secured.hub._session) == before
     (secured.seeds / "gamma.seed").rename(secured.folder / "gamma.away")
     assert CliRunner().invoke(command, ["config", "--out", str(secured.folder)]).exit_code == 0

@@ -81,16 +81,26 @@ def speak(world, user, said, asked=(), listen=()):
     return answers, heard, complaints
 
 
+def owner_of(world):
+    """The cluster whose jobs podbridge's are."""
+    return world.cluster.kubectl("get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}").strip()
+
+
 def announcement(pool, **changes):
     """What a site might say of itself."""
-    known = {"pool": pool, "submitter": "intruder", "sequence": 0, "time": time.time(), "period": 2, "version": "0"}
+    known = {"pool": pool, "submitter": "intruder", "sequences": {}, "time": time.time(), "period": 2, "version": "0"}
     return Announce.model_construct(**{**known, "capacity": {"cpu": "100000", "memory": "1Pi"}, **changes})
 
 
-def an_end(pool, pod, number=1):
+def an_end(world, pool, pod, number=1):
     """An event that a pod's job has ended well."""
     metadata = pod["metadata"]
-    named = {"job": metadata["uid"], "namespace": metadata["namespace"], "name": metadata["name"]}
+    named = {
+        "job": metadata["uid"],
+        "owner": owner_of(world),
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+    }
     status = JobStatus(**named, job_id="1", phase="ended", outcome="Succeeded")
     return pack(Event(pool=pool, submitter="intruder", sequence=number, status=status))
 
@@ -147,16 +157,22 @@ class TestForgery:
         victim = world.run("sleep 40; exit 6", OTHER)
         world.running(victim, 60)
         node = world.kube_node(OTHER)
-        other, own = Subjects(PREFIX, OTHER), Subjects(PREFIX, POOL)
+        other, own = Subjects(PREFIX, OTHER, owner_of(world)), Subjects(PREFIX, POOL, owner_of(world))
         forged = [
             (other.announce, pack(announcement(OTHER))),
             (other.buildconfig, pack(BuildConfigMessage(pool=OTHER, digest="x", config={}))),
-            (other.event, an_end(OTHER, victim)),
-            (other.cancel(victim["metadata"]["uid"]), pack(request(OTHER, victim["metadata"]["uid"]))),
+            (other.event, an_end(world, OTHER, victim)),
+            (other.cancel(victim["metadata"]["uid"]), pack(request(other, victim["metadata"]["uid"]))),
         ]
         # what it may say, about what is not its own
-        forged += [(own.event, an_end(POOL, victim)), (own.event, an_end(OTHER, victim, 2))]
-        wanted = [*other.requests().values(), other.streams, Subjects(PREFIX, ANY).event, f"{INBOX}.>", ">"]
+        forged += [(own.event, an_end(world, POOL, victim)), (own.event, an_end(world, OTHER, victim, 2))]
+        wanted = [
+            *other.requests().values(),
+            other.streams,
+            Subjects(PREFIX, ANY, owner_of(world)).event,
+            f"{INBOX}.>",
+            ">",
+        ]
         late = world.run("echo unheard", OTHER)
         _, heard, complaints = speak(world, POOL, forged, listen=wanted)
         assert not heard
@@ -172,7 +188,7 @@ class TestForgery:
         before = {site: world.kube_node(site) for site in (POOL, OTHER)}
         pid = world.cluster.pid("podbridge")
         running = world.run("sleep 10; exit 3", OTHER)
-        own = Subjects(PREFIX, POOL)
+        own = Subjects(PREFIX, POOL, owner_of(world))
         labels = {"no value": "x" * 1000, "": "", "a/b/c": "-", "kubernetes.io/hostname": OTHER}
         capacity = {"cpu": "many", "memory": "-5Gi", "": "1", "a b": "1", "pods": "1e999", "nvidia.com/gpu": "0.5"}
         taints = ["nonsense", "=:", "pool.vk.io=x:NoSchedule", "a=b:Sometimes"]
@@ -207,9 +223,15 @@ class TestForgery:
         return json.dumps({"v": 1, "pool": pool, "submitter": "", "sequence": -7, "status": status}).encode()
 
 
-def request(pool, job="", body=None, **changes):
+def request(subjects, job="", body=None, **changes):
     """A request as the hub writes it."""
-    known = {"pool": pool, "job": job, "deadline": time.time() + 60, "body": body or {}}
+    known = {
+        "pool": subjects.pool,
+        "owner": subjects.owner,
+        "job": job,
+        "deadline": time.time() + 60,
+        "body": body or {},
+    }
     return Request.model_construct(**{**known, **changes})
 
 
@@ -219,10 +241,10 @@ class TestGarbage:
         world.running(running)
         name = f"{POOL}-submitter"
         pid, jobs = world.cluster.pid(name), world.jobs_at(POOL)
-        own, uid = Subjects(PREFIX, POOL), running["metadata"]["uid"]
+        own, uid = Subjects(PREFIX, POOL, owner_of(world)), running["metadata"]["uid"]
         places = {kind: pattern.replace("*", uid) for kind, pattern in own.requests().items()}
         asked = [(subject, data) for subject in places.values() for data in GARBAGE.values()]
-        asked += [(places[kind], data) for kind, data in self.misfits(uid)]
+        asked += [(places[kind], data) for kind, data in self.misfits(own, Subjects(PREFIX, OTHER, own.owner), uid)]
         answers, _, complaints = speak(world, "hub", [(own.ack("abcdefgh"), data) for data in GARBAGE.values()], asked)
         assert not complaints
         problems = [parse(Reply, answer).error for answer in answers]
@@ -239,19 +261,19 @@ class TestGarbage:
         assert world.logs(running) == "undisturbed\n"
 
     @staticmethod
-    def misfits(uid):
+    def misfits(own, other, uid):
         """Requests of the right form that must not be carried out, each with its kind."""
         submit = {"namespace": "n", "name": "p", "script": "touch escaped"}
         outside = [{"path": path, "data": "eA=="} for path in ("../escaped", "/srv/home/escaped", "a/../../escaped")]
         return [
-            ("submit", pack(request(POOL, "../../escaped", submit))),
-            ("submit", pack(request(OTHER, uid, submit))),
-            ("submit", pack(request(POOL, "another", submit))),
-            ("submit", pack(request(POOL, uid, submit, deadline=time.time() - 60))),
-            ("submit", pack(request(POOL, uid, {**submit, "cpus": -1}))),
-            ("submit", pack(request(POOL, uid, {**submit, "script": 7}))),
-            ("logs", pack(request(POOL, uid, {"container": "../../seed", "stream": "abcdefgh"}))),
-            ("logs", pack(request(POOL, uid, {"container": "main", "stream": "> *"}))),
-            *[("files", pack(request(POOL, uid, {"files": [file]}))) for file in outside],
-            ("snapshot", pack(request(POOL, "", {"limit": 10**9}))),
+            ("submit", pack(request(own, "../../escaped", submit))),
+            ("submit", pack(request(other, uid, submit))),
+            ("submit", pack(request(own, "another", submit))),
+            ("submit", pack(request(own, uid, submit, deadline=time.time() - 60))),
+            ("submit", pack(request(own, uid, {**submit, "cpus": -1}))),
+            ("submit", pack(request(own, uid, {**submit, "script": 7}))),
+            ("logs", pack(request(own, uid, {"container": "../../seed", "stream": "abcdefgh"}))),
+            ("logs", pack(request(own, uid, {"container": "main", "stream": "> *"}))),
+            *[("files", pack(request(own, uid, {"files": [file]}))) for file in outside],
+            ("snapshot", pack(request(own, "", {"limit": 10**9}))),
         ]

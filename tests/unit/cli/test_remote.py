@@ -24,7 +24,7 @@ def test_a_nodes_address(monkeypatch, given, pod_ip, server, address):
 
 def test_the_link_is_as_configured(tmp_path):
     text = f"pools: {{nats: {{servers: ['nats://n:4222'], seedFile: {tmp_path}/seed, inboxPrefix: _INBOX.me}}}}"
-    settings = remote.link_settings(config.parse(text), "podbridge x")
+    settings = remote.link_settings(config.parse(text), "podbridge x", "c1")
     assert settings.servers == ("nats://n:4222",)
     assert settings.seed_file == tmp_path / "seed"
-    assert settings.inbox_prefix == "_INBOX.me"
+    assert settings.inbox_prefix == "_INBOX.me.c1"

@@ -22,7 +22,7 @@ def announce(**values):
         "version": "1",
         "capacity": {"cpu": "8", "memory": "16Gi"},
     }
-    return Announce(pool="site", submitter="s", sequence=1, time=0, **{"period": 5, **base, **values})
+    return Announce(pool="site", submitter="s", sequences={"c1": 1}, time=0, **{"period": 5, **base, **values})
 
 
 def state(heard=NOW - 1, bound=0, **values):

@@ -9,7 +9,7 @@ from controllers.virtual import offer
 
 
 def announce(**values):
-    return Announce(pool="site", submitter="s", sequence=1, time=0, period=5, version="1", **values)
+    return Announce(pool="site", submitter="s", sequences={"c1": 1}, time=0, period=5, version="1", **values)
 
 
 def test_good_values_are_taken():

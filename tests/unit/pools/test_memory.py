@@ -21,17 +21,21 @@ from bridge.wire.subjects import Subjects
 from tests.unit.store.fake_store import FakeStore
 from tests.unit.wire.fake_link import FakeLink
 
-SUBJECTS = Subjects("bridge.v1", "alpha")
+OWNER = "c1"
+
+SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
 CONFIG = BuildConfigMessage(pool="alpha", digest="d", config={"runtime": {"kind": "podman"}})
 
 
 def announcement(**changes: Any) -> Announce:
-    base = {"pool": "alpha", "submitter": "s", "sequence": 0, "time": 1.0, "period": 5, "version": "1", "digest": "d"}
+    base = {"pool": "alpha", "submitter": "s", "sequences": {}, "time": 1.0, "period": 5, "version": "1", "digest": "d"}
     return Announce.model_validate({**base, **changes})
 
 
 def status(job: str, **changes: Any) -> JobStatus:
-    return JobStatus(**{"job": job, "namespace": "ns", "name": f"pod-{job}", "phase": "queued", **changes})
+    return JobStatus(
+        **{"job": job, "owner": OWNER, "namespace": "ns", "name": f"pod-{job}", "phase": "queued", **changes}
+    )
 
 
 def pool_record(time: float, **changes: Any) -> bytes:
@@ -47,7 +51,7 @@ class Hub:
 
     def __init__(self, store: FakeStore | None = None, now: float = 1_000_000.0) -> None:
         self.link, self.clock, self.store = FakeLink(), FakeClock(now), store or FakeStore()
-        self.pools = NatsPools(self.link, "bridge.v1", self.clock)  # type: ignore[arg-type]
+        self.pools = NatsPools(self.link, "bridge.v1", OWNER, self.clock)  # type: ignore[arg-type]
         self.memory = Memory(self.store, self.pools, self.clock, lambda: True, "test")
         self.jobs: dict[str, JobStatus] = {}
         self.link.subscribe(SUBJECTS.snapshot, lambda _s, _d, respond: respond(self._snapshot()))
@@ -141,7 +145,7 @@ def test_announcements_that_say_nothing_new_are_written_now_and_then() -> None:
     writes = hub.store.asked.count("put")
     for number in range(5):
         hub.clock.advance(1)
-        hub.announce(time=number, sequence=0, free={"cpu": str(number)}, jobs={"running": number})
+        hub.announce(time=number, sequences={}, free={"cpu": str(number)}, jobs={"running": number})
         hub.turn()
     assert hub.store.asked.count("put") == writes
     hub.announce(problem="batch system down")

@@ -18,18 +18,20 @@ from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus,
 from bridge.wire.subjects import Subjects
 from tests.unit.wire.fake_link import FakeLink
 
-SUBJECTS = Subjects("bridge.v1", "alpha")
+OWNER = "c1"
+
+SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
 SUBMIT = Submit(namespace="n", name="p", script="x")
 
 
 def job(uid: str, phase: str = "queued") -> JobStatus:
-    return JobStatus(job=uid, namespace="n", name="p", phase=phase)
+    return JobStatus(job=uid, owner=OWNER, namespace="n", name="p", phase=phase)
 
 
 def announce(
     sequence: int = 0, submitter: str = "s", pool: str = "alpha", digest: str = "d", library: str = ""
 ) -> bytes:
-    about = {"pool": pool, "submitter": submitter, "sequence": sequence, "digest": digest, "library": library}
+    about = {"pool": pool, "submitter": submitter, "sequences": {OWNER: sequence}, "digest": digest, "library": library}
     return pack(Announce.model_validate({"time": 0, "period": 5, "version": "1", **about}))
 
 
@@ -42,7 +44,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.link, self.clock = FakeLink(), FakeClock()
-        self.pools = NatsPools(self.link, "bridge.v1", self.clock)  # type: ignore[arg-type]
+        self.pools = NatsPools(self.link, "bridge.v1", OWNER, self.clock)  # type: ignore[arg-type]
         self.told: list[tuple[str, str]] = []
         self.pools.subscribe(lambda pool, uid: self.told.append((pool, uid)))
         self.answers: dict[str, Any] = {}
@@ -205,10 +207,10 @@ def test_nats_9_1_one_job_that_makes_no_sense_does_not_hide_the_others() -> None
 
 def test_nats_9_6_what_a_pool_says_about_another_is_dropped() -> None:
     hub = started()
-    hub.link.publish(Subjects("bridge.v1", "beta").announce, announce(pool="alpha", sequence=99))
-    hub.link.publish(Subjects("bridge.v1", "beta").event, event(1, job("a")))
+    hub.link.publish(Subjects("bridge.v1", "beta", OWNER).announce, announce(pool="alpha", sequence=99))
+    hub.link.publish(Subjects("bridge.v1", "beta", OWNER).event, event(1, job("a")))
     forged = BuildConfigMessage(pool="alpha", digest="d", config={"header": "rm -rf ~"})
-    hub.link.publish(Subjects("bridge.v1", "beta").buildconfig, pack(forged))
+    hub.link.publish(Subjects("bridge.v1", "beta", OWNER).buildconfig, pack(forged))
     assert hub.pools.dropped == {"announce": 1, "event": 1, "buildconfig": 1}
     assert set(hub.pools.pools()) == {"alpha"}
     assert hub.pool.jobs() == {}
@@ -219,7 +221,7 @@ def test_garbage_is_dropped_and_counted() -> None:
     hub = started()
     for data in (b"", b"\xff", b"{}", b"[" * 1000, b"\x78\x9c"):
         hub.link.publish(SUBJECTS.event, data)
-    hub.link.publish("bridge.v1.UPPER.event", event(1, job("a")))
+    hub.link.publish("bridge.v1.UPPER.event.c1", event(1, job("a")))
     assert hub.pools.dropped == {"event": 6}
     assert set(hub.pools.pools()) == {"alpha"}
 

@@ -11,7 +11,7 @@ from bridge.pools.records import MOST, JobRecord, PoolRecord, job_key, read_job,
 from bridge.wire.envelope import GarbledError
 from bridge.wire.messages import Announce, BuildConfigMessage
 
-ANNOUNCE = Announce(pool="alpha", submitter="s", sequence=1, time=1.0, period=5, version="1", digest="d")
+ANNOUNCE = Announce(pool="alpha", submitter="s", sequences={"c1": 1}, time=1.0, period=5, version="1", digest="d")
 CONFIG = BuildConfigMessage(pool="alpha", digest="d", config={"runtime": {"kind": "podman"}})
 POOL = PoolRecord(time=1.5, announce=ANNOUNCE, buildconfig=CONFIG)
 JOB = JobRecord(pool="alpha", job="u1", namespace="ns", name="pod", job_id="7", time=1.5)

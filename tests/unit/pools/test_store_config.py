@@ -18,7 +18,7 @@ def parse(store):
 
 def opened(store):
     found = parse(store)
-    return remote.open_store(found, Link(remote.link_settings(found, "x")))
+    return remote.open_store(found, Link(remote.link_settings(found, "x", "c1")), "c1")
 
 
 def test_there_is_none_by_default():

@@ -11,6 +11,7 @@ from bridge.site.submitter import Submitter
 from bridge.site.watcher import Patience, Watcher
 from bridge.wire.messages import Submit
 
+OWNER = "c1"
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
 TEXT = 'pool = "p"\n[limits]\nallow_user_flags = true\n[[flavors]]\nname = "f"\nmax_time_seconds = 100\n'
 
@@ -128,10 +129,10 @@ class World:
         return False
 
     def submit(self, uid=UID, **more):
-        return self.submitter.submit(uid, Submit(namespace="ns", name="pod", script="true\n", **more))
+        return self.submitter.submit(OWNER, uid, Submit(namespace="ns", name="pod", script="true\n", **more))
 
     def status(self, uid=UID):
-        return self.submitter.status(uid).status
+        return self.submitter.status(OWNER, uid).status
 
     def look(self, seconds=0.0):
         self.clock.advance(seconds)
@@ -146,7 +147,7 @@ class World:
 
     def begin(self, uid=UID):
         """What the script does first."""
-        self.batch.run(self.submitter.status(uid).status.job_id)
+        self.batch.run(self.submitter.status(OWNER, uid).status.job_id)
         self.write("started/job", "", uid)
         self.write("state/pod.json", '{"phase":"Running","host":"n1","ip":"10.0.0.1","startedAt":7}', uid)
         self.write("state/main.json", '{"state":"running","startedAt":7,"ready":true}', uid)

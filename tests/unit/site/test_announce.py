@@ -42,9 +42,9 @@ def test_9_11_what_is_measured_is_announced(world: Any) -> None:
     told = announcer(world, Heard()).make()
     assert told.capacity == {"cpu": "8", "memory": "8192Mi", "nvidia.com/gpu": "2", "pods": "10000"}
     assert told.free == {"cpu": "6", "memory": "4096Mi", "nvidia.com/gpu": "1", "pods": "9999"}
-    assert (told.jobs, told.sequence, told.submitter) == (
+    assert (told.jobs, told.sequences, told.submitter) == (
         {"queued": 1},
-        world.watcher.register.sequence,
+        world.watcher.register.sequences,
         world.watcher.name,
     )
     assert told.batch == "memory 1"

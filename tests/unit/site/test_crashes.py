@@ -10,7 +10,7 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.wire.messages import Cancel, Logs, Snapshot, Submit
-from tests.unit.site.conftest import UID
+from tests.unit.site.conftest import OWNER, UID
 
 STEPS = ("mkdir", "open", "write", "rename", "replace", "fsync", "unlink")
 
@@ -100,14 +100,14 @@ def test_killed_at_any_point_of_a_cancel_that_forgets(world: Any, monkeypatch: A
     killer.left = point
 
     def act() -> None:
-        world.submitter.cancel(UID, Cancel(grace=0, forget=True))
+        world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
         for _ in range(4):
             world.look(3)
 
     live(world, killer, act)
     world.again()
-    if world.submitter.status(UID).status is not None:
-        world.submitter.cancel(UID, Cancel(grace=0, forget=True))  # the hub asks until it hears the end
+    if world.submitter.status(OWNER, UID).status is not None:
+        world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))  # the hub asks until it hears the end
     for _ in range(4):
         world.look(3)
     assert world.status() is None
@@ -232,7 +232,7 @@ def test_a_job_that_can_not_be_read_is_neither_removed_nor_run_again(world: Any,
 def test_a_job_of_a_submitter_that_died_before_it_told_is_taken_up(world: Any, asked: bool) -> None:
     """By the one on duty, which goes on: when the hub asks for the job, or else within the hour."""
     world.look()
-    meta = world.submitter._meta(Submit(namespace="ns", name="pod", script="true\n"))
+    meta = world.submitter._meta(OWNER, Submit(namespace="ns", name="pod", script="true\n"))
     world.folder.job(UID).create("true\n", meta)
     if asked:
         assert world.status().reason == "Submitting"
@@ -269,7 +269,7 @@ def test_a_shared_folder_that_does_not_answer_for_a_moment_loses_no_job(
             patched.setattr(os, name, broken(getattr(os, name)))
         world.folder.touch(UID)
         world.watcher.register.refresh(UID)
-        assert [job.job for job in world.submitter.snapshot(Snapshot()).jobs] == [UID]
+        assert [job.job for job in world.submitter.snapshot(OWNER, Snapshot()).jobs] == [UID]
         with pytest.raises(BridgeError, match="can't be read"):
             world.submit()
     world.look(1)
@@ -285,7 +285,7 @@ def test_a_job_that_can_not_be_read_ends_by_the_batch_systems_word(world: Any) -
     world.batch.end("1", "OOMKilled")
     for _ in range(3):
         world.look(30)
-    (job,) = world.submitter.snapshot(Snapshot()).jobs
+    (job,) = world.submitter.snapshot(OWNER, Snapshot()).jobs
     assert (job.phase, job.reason) == ("ended", "OOMKilled")
 
 
@@ -295,24 +295,24 @@ def test_the_end_of_a_job_that_can_not_be_read_is_sought_at_the_batch_system(wor
     world.look(1)
     world.write("job.sh", "nonsense")
     world.look(1)
-    assert world.submitter.snapshot(Snapshot()).jobs
+    assert world.submitter.snapshot(OWNER, Snapshot()).jobs
     with pytest.raises(BridgeError, match="can't be read"):  # it is not gone yet
-        world.submitter.cancel(UID, Cancel(grace=0, forget=True))
+        world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
     world.look(4000)
     assert world.batch.cancelled == ["1"]
-    assert world.submitter.snapshot(Snapshot()).jobs == []
+    assert world.submitter.snapshot(OWNER, Snapshot()).jobs == []
     assert not world.folder.job(UID).exists()
-    assert world.submitter.cancel(UID, Cancel(grace=0, forget=True)).status is None
+    assert world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True)).status is None
 
 
 def _ask(world: Any, question: str) -> Any:
     match question:
         case "status":
-            return world.submitter.status(UID)
+            return world.submitter.status(OWNER, UID)
         case "cancel":
-            return world.submitter.cancel(UID, Cancel(grace=0))
+            return world.submitter.cancel(OWNER, UID, Cancel(grace=0))
         case "logs":
-            return world.submitter.logs(UID, Logs(container="main", stream="s" * 8), lambda _: None)
+            return world.submitter.logs(OWNER, UID, Logs(container="main", stream="s" * 8), lambda _: None)
         case _:
             return world.submit()
 
@@ -364,7 +364,7 @@ def test_a_job_that_can_not_be_read_once_its_end_is_wanted_is_not_called_gone(wo
 
     monkeypatch.setattr(world.submitter, "_want_end", want_end)
     with pytest.raises(BridgeError) as refused:
-        world.submitter.cancel(UID, Cancel(grace=0))
+        world.submitter.cancel(OWNER, UID, Cancel(grace=0))
     assert refused.value.reason == "Unreadable"
 
 

@@ -18,7 +18,7 @@ from bridge.errors import ConfigError, SiteRefusedError
 from bridge.site.facts import Meta
 from bridge.site.folder import Folder
 from bridge.wire.messages import File, Files
-from tests.unit.site.conftest import UID
+from tests.unit.site.conftest import OWNER, UID
 
 
 @pytest.mark.parametrize("mode", [0o750, 0o705, 0o777])
@@ -64,7 +64,10 @@ def test_9_1_nonsense_in_a_jobs_folder_spoils_nothing(world: Any, content: str) 
     for name in ("state/pod.json", "state/main.json", "state/odd name.json", "batch.json", "cancel.json"):
         world.write(name, content)
     world.look()
-    assert {job.job: job.phase for job in world.watcher.register.page("", 10)[1]} == {UID: "running", "other": "queued"}
+    assert {job.job: job.phase for job in world.watcher.register.page(OWNER, "", 10)[1]} == {
+        UID: "running",
+        "other": "queued",
+    }
 
 
 def test_a_link_or_a_pipe_instead_of_a_state_file_is_not_followed(world: Any, tmp_path: Path) -> None:
@@ -137,7 +140,7 @@ def test_a_lock_keeps_others_out(world: Any) -> None:
 
 def test_files_of_volumes_are_replaced(world: Any) -> None:
     world.submit()
-    world.submitter.files(UID, Files(files=[File(path="token/token", data="bmV3", mode=0o644)]))
+    world.submitter.files(OWNER, UID, Files(files=[File(path="token/token", data="bmV3", mode=0o644)]))
     path = world.folder.job(UID).path / "volumes" / "token" / "token"
     assert path.read_text() == "new"
     assert path.stat().st_mode & 0o777 == 0o644
@@ -150,14 +153,14 @@ def test_files_stay_in_their_volume(world: Any, tmp_path: Path, path: str) -> No
     (world.folder.job(UID).path / "volumes" / "link").symlink_to(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(SiteRefusedError) as refused:
-        world.submitter.files(UID, Files(files=[File(path="ok/x", data=""), File(path=path, data="")]))
+        world.submitter.files(OWNER, UID, Files(files=[File(path="ok/x", data=""), File(path=path, data="")]))
     assert refused.value.reason == "BadPath"
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_files_of_a_job_that_is_not_here(world: Any) -> None:
     with pytest.raises(SiteRefusedError) as refused:
-        world.submitter.files(UID, Files(files=[]))
+        world.submitter.files(OWNER, UID, Files(files=[]))
     assert refused.value.reason == "NotFound"
 
 

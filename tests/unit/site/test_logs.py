@@ -15,7 +15,7 @@ from bridge.errors import SiteRefusedError
 from bridge.site.facts import Facts, Meta
 from bridge.site.logs import read_log
 from bridge.wire.messages import Logs
-from tests.unit.site.conftest import UID
+from tests.unit.site.conftest import OWNER, UID
 
 
 def facts(**more: Any) -> Facts:
@@ -201,7 +201,7 @@ def test_what_the_submitter_writes(world: Any) -> None:
     world.write("logs/main.log", b"hello")
     world.finish()
     pieces: list[bytes] = []
-    world.submitter.logs(UID, Logs(container="main", stream="x" * 8, follow=True), pieces.append)
+    world.submitter.logs(OWNER, UID, Logs(container="main", stream="x" * 8, follow=True), pieces.append)
     assert pieces[0] == b""
     assert b"".join(pieces) == b"hello"
 
@@ -220,5 +220,5 @@ def test_a_reader_that_is_gone_ends_the_reading(world: Any) -> None:
 
     before = threading.active_count()
     with pytest.raises(GoneError):
-        world.submitter.logs(UID, Logs(container="main", stream="x" * 8, follow=True), write)
+        world.submitter.logs(OWNER, UID, Logs(container="main", stream="x" * 8, follow=True), write)
     assert threading.active_count() == before

@@ -13,7 +13,9 @@ from bridge.store.port import StoreError
 from bridge.wire.bucket import BucketSubjects
 from tests.unit.wire.fake_link import FakeLink
 
-SUBJECTS = BucketSubjects("b")
+OWNER = "c1"
+
+SUBJECTS = BucketSubjects("b", OWNER)
 CONFIG = {"config": {"subjects": ["$KV.b.>"]}}
 NOT_FOUND = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
 
@@ -25,7 +27,7 @@ class Server:
         self.answers: dict[str, Any] = {SUBJECTS.info: CONFIG, SUBJECTS.create: CONFIG}
         for subject in (SUBJECTS.info, SUBJECTS.create, SUBJECTS.purge, SUBJECTS.key("pools", "a")):
             self.link.subscribe(subject, self._answer)
-        self.store = NatsStore(self.link, "b", "_INBOX.hub")  # type: ignore[arg-type]
+        self.store = NatsStore(self.link, "b", "_INBOX.hub", OWNER)  # type: ignore[arg-type]
 
     def _answer(self, subject: str, data: bytes, respond: Any) -> None:
         self.asked.append((subject, data))
@@ -52,7 +54,7 @@ def test_one_that_is_there_stays_as_it_is() -> None:
     server = Server()
     server.store.delete("pools", ["a"])
     assert [subject for subject, _ in server.asked] == [SUBJECTS.info, SUBJECTS.purge]
-    assert json.loads(server.asked[1][1]) == {"filter": "$KV.b.pools.a"}
+    assert json.loads(server.asked[1][1]) == {"filter": "$KV.b.c1.pools.a"}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_a_full_bucket_is_an_error() -> None:
 
 
 def test_nobody_answers() -> None:
-    store = NatsStore(FakeLink(), "b", "_INBOX.hub")  # type: ignore[arg-type]
+    store = NatsStore(FakeLink(), "b", "_INBOX.hub", OWNER)  # type: ignore[arg-type]
     with pytest.raises(StoreError) as caught:
         store.load("pools")
     assert "--jetstream" in caught.value.hint

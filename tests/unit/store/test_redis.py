@@ -13,6 +13,8 @@ from bridge.errors import ConfigError
 from bridge.store.port import StoreError
 from bridge.store.redis import Access, RedisStore
 
+OWNER = "c1"
+
 
 @pytest.mark.parametrize(
     ("url", "options"),
@@ -43,7 +45,7 @@ def test_urls(url: str, options: dict[str, object]) -> None:
 )
 def test_urls_that_can_not_be(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        RedisStore(Access(url))
+        RedisStore(Access(url), OWNER)
     assert "secret" not in str(caught.value)
 
 
@@ -54,7 +56,7 @@ def test_a_private_authority_is_the_one_that_counts(tmp_path: Path) -> None:
 
 def test_a_password_file_that_is_not_there_is_an_error_of_the_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"none\.password"):
-        RedisStore(Access("redis://127.0.0.1:1", password_file=tmp_path / "none.password")).load("pools")
+        RedisStore(Access("redis://127.0.0.1:1", password_file=tmp_path / "none.password"), OWNER).load("pools")
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400\r\n\r\n", b"*999999999\r\n", b"\x00\xff\r\n", b"", b"*-5\r\n$x\r\n"])
@@ -70,6 +72,6 @@ def test_a_server_that_speaks_nonsense_is_an_error_of_the_store(answer: bytes) -
                         peer.sendall(answer)
 
         threading.Thread(target=serve, daemon=True).start()
-        store = RedisStore(Access(f"redis://127.0.0.1:{server.getsockname()[1]}"))
+        store = RedisStore(Access(f"redis://127.0.0.1:{server.getsockname()[1]}"), OWNER)
         with pytest.raises(StoreError):
             store.load("pools")

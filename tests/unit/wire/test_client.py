@@ -18,6 +18,8 @@ from bridge.wire.messages import Cancel, Files, Logs, Submit
 from bridge.wire.subjects import Subjects
 from tests.unit.wire.fake_link import FakeLink
 
+OWNER = "c1"
+
 KEYS = ["v", "body", "error", "reason", "message", "status", "jobs", "job", "submitter", "sequence", "more", "announce"]
 JSON = st.recursive(
     st.none()
@@ -43,7 +45,7 @@ ANSWERS = st.one_of(
 
 def answering(data: bytes) -> FakeLink:
     link = FakeLink()
-    for pattern in Subjects("bridge.v1", "alpha").requests().values():
+    for pattern in Subjects("bridge.v1", "alpha", OWNER).requests().values():
         link.subscribe(pattern, lambda _s, _d, respond: respond(data))
     return link
 
@@ -52,7 +54,7 @@ def answering(data: bytes) -> FakeLink:
 @given(ANSWERS)
 def test_whatever_is_answered_only_site_errors_are_raised(data: bytes) -> None:
     link: Any = answering(data)
-    client = PoolClient(link, "bridge.v1", "alpha", FakeClock())
+    client = PoolClient(link, "bridge.v1", "alpha", OWNER, FakeClock())
     calls = [
         lambda: client.submit("u", Submit(namespace="n", name="p", script="x")),
         lambda: client.cancel("u", Cancel()),
@@ -67,14 +69,14 @@ def test_whatever_is_answered_only_site_errors_are_raised(data: bytes) -> None:
             call()
         except SiteError as error:
             assert str(error)
-    NatsPool(link, "bridge.v1", "alpha", FakeClock()).ask()
+    NatsPool(link, "bridge.v1", "alpha", OWNER, FakeClock()).ask()
 
 
 def test_a_reason_that_is_none_does_not_come_through() -> None:
     bad = {"reason": "rm -rf\n/", "message": "m" * 10_000, "hint": "h" * 10_000}
     link: Any = answering(json.dumps({"v": 1, "error": bad}).encode())
     with pytest.raises(SiteRefusedError) as caught:
-        PoolClient(link, "bridge.v1", "alpha").describe()
+        PoolClient(link, "bridge.v1", "alpha", OWNER).describe()
     assert caught.value.reason == "SiteRefused"
     assert len(str(caught.value)) == len(caught.value.hint) == 4096
 
@@ -87,9 +89,9 @@ def test_the_deadline_is_the_time_until_which_the_answer_is_waited_for() -> None
         asked.append(json.loads(data))
         respond(b'{"v":1}')
 
-    link.subscribe("bridge.v1.alpha.status.*", handle)
+    link.subscribe("bridge.v1.alpha.status.c1.*", handle)
     clock = FakeClock(1000.0)
-    PoolClient(link, "bridge.v1", "alpha", clock).status("uid-1", timeout=7)  # type: ignore[arg-type]
+    PoolClient(link, "bridge.v1", "alpha", OWNER, clock).status("uid-1", timeout=7)  # type: ignore[arg-type]
     assert math.isclose(asked[0]["deadline"], 1007.0)
     assert (asked[0]["v"], asked[0]["pool"], asked[0]["job"]) == (1, "alpha", "uid-1")
 
@@ -98,5 +100,5 @@ def test_a_log_that_is_refused_leaves_nothing_behind() -> None:
     link = answering(b'{"v":1,"error":{"reason":"NotFound","message":"no"}}')
     before = len(link.subscriptions)
     with pytest.raises(SiteRefusedError):
-        PoolClient(link, "bridge.v1", "alpha").logs("u", Logs(container="c", stream="s" * 8))  # type: ignore[arg-type]
+        PoolClient(link, "bridge.v1", "alpha", OWNER).logs("u", Logs(container="c", stream="s" * 8))  # type: ignore[arg-type]
     assert len(link.subscriptions) == before

@@ -23,9 +23,9 @@ JSON = st.recursive(
 
 
 def test_small_messages_are_json_and_large_ones_compressed() -> None:
-    small = pack(Request(pool="alpha", deadline=1.0))
+    small = pack(Request(pool="alpha", owner="c1", deadline=1.0))
     assert json.loads(small)["pool"] == "alpha"
-    large = Request(pool="alpha", deadline=1.0, body={"script": "x" * 100_000})
+    large = Request(pool="alpha", owner="c1", deadline=1.0, body={"script": "x" * 100_000})
     data = pack(large)
     assert data[0] == 0x78
     assert len(data) < 1000
@@ -82,7 +82,7 @@ def test_text_that_is_no_unicode_is_refused_when_written() -> None:
     with pytest.raises(GarbledError):
         pack(Submit(namespace="n", name="p", script="\ud800"))
     with pytest.raises(GarbledError):
-        pack(Request(pool="a", deadline=1, body={"x": "\udfff"}))
+        pack(Request(pool="a", owner="c1", deadline=1, body={"x": "\udfff"}))
 
 
 def test_the_error_names_fields_but_no_values() -> None:

@@ -17,7 +17,9 @@ from bridge.wire.server import Server, refusal
 from bridge.wire.subjects import Subjects, encode
 from tests.unit.wire.fake_link import FakeLink
 
-SUBJECTS = Subjects("bridge.v1", "alpha")
+OWNER = "c1"
+
+SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
 SUBMIT = Submit(namespace="ns", name="pod", script="x")
 
 
@@ -33,13 +35,13 @@ class Handlers:
         if self.error is not None:
             raise self.error
 
-    def submit(self, job: str, submit: Submit) -> Submitted:
+    def submit(self, owner: str, job: str, submit: Submit) -> Submitted:
         self._call("submit")
-        return Submitted(status=JobStatus(job=job, namespace="ns", name="pod", phase="queued"))
+        return Submitted(status=JobStatus(job=job, owner=OWNER, namespace="ns", name="pod", phase="queued"))
 
-    def snapshot(self, snapshot: Snapshot) -> SnapshotPage:
+    def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage:
         self._call("snapshot")
-        jobs = [JobStatus(job=f"u{n:04}", namespace="ns", name="p", phase="queued") for n in range(40)]
+        jobs = [JobStatus(job=f"u{n:04}", owner=OWNER, namespace="ns", name="p", phase="queued") for n in range(40)]
         return SnapshotPage(submitter="s", sequence=1, jobs=[j for j in jobs if j.job > snapshot.after])
 
     def __getattr__(self, name: str) -> Any:
@@ -72,7 +74,7 @@ def test_garbage_on_any_subject_is_answered_with_an_error_and_reaches_no_handler
 def test_a_request_without_a_reply_subject_is_not_carried_out() -> None:
     handlers = Handlers()
     link = served(handlers)
-    link.publish(SUBJECTS.snapshot, b'{"v":1,"pool":"alpha","deadline":1e12}')
+    link.publish(SUBJECTS.snapshot, b'{"v":1,"pool":"alpha","owner":"c1","deadline":1e12}')
     link.publish(SUBJECTS.logs("u"), b"{}")
     assert handlers.calls == []
 
@@ -81,7 +83,7 @@ def test_a_request_without_a_reply_subject_is_not_carried_out() -> None:
 def test_the_deadline_has_five_seconds_of_allowance(ago: float, done: bool) -> None:
     handlers, clock = Handlers(), FakeClock()
     link = served(handlers, clock)
-    data = json.dumps({"v": 1, "pool": "alpha", "job": "u", "deadline": clock.now - ago}).encode()
+    data = json.dumps({"v": 1, "pool": "alpha", "owner": OWNER, "job": "u", "deadline": clock.now - ago}).encode()
     answer = json.loads(link.request(SUBJECTS.cancel("u"), data, 1))
     assert (handlers.calls == ["cancel"]) == done
     assert (answer["error"] is None) == done
@@ -89,7 +91,7 @@ def test_the_deadline_has_five_seconds_of_allowance(ago: float, done: bool) -> N
 
 def test_nats_9_1_whatever_a_handler_raises_is_answered() -> None:
     handlers = Handlers()
-    client = PoolClient(served(handlers), "bridge.v1", "alpha", FakeClock())  # type: ignore[arg-type]
+    client = PoolClient(served(handlers), "bridge.v1", "alpha", OWNER, FakeClock())  # type: ignore[arg-type]
     for error, reason in (
         (BatchError("full", retryable=True), "BatchSystemRefused"),
         (ValueError("x"), "InternalError"),
@@ -117,7 +119,7 @@ def test_an_answer_that_is_too_large_says_so() -> None:
             raise SiteTooLargeError("too large")
 
     handler = link._handlers(SUBJECTS.snapshot)[0]
-    handler(SUBJECTS.snapshot, b'{"v":1,"pool":"alpha","deadline":1e12}', small)
+    handler(SUBJECTS.snapshot, b'{"v":1,"pool":"alpha","owner":"c1","deadline":1e12}', small)
     assert len(sizes) > 1
     assert sizes[-1] <= 3000
 

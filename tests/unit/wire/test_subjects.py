@@ -8,7 +8,9 @@ from nats.aio.client import _validate_subject
 from bridge.errors import ConfigError
 from bridge.wire.subjects import ANY, Subjects, decode, encode, last_token, pool_of
 
-SUBJECTS = Subjects("bridge.v1", "alpha")
+OWNER = "c1"
+
+SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
 TEXT = st.text(max_size=300)
 NASTY = st.text(alphabet=" .*>\r\n\t=$-_aZ0é\U0001f600\x00", max_size=60)
 
@@ -50,7 +52,7 @@ def test_decode_never_raises(token: str) -> None:
 def test_names_of_a_pod_never_break_a_subject(namespace: str, name: str) -> None:
     subject = SUBJECTS.submit(namespace, name, "uid-1")
     _validate_subject(subject, strict=True)
-    assert len(subject.split(".")) == 6
+    assert len(subject.split(".")) == 7
     assert pool_of("bridge.v1", subject) == "alpha"
     assert last_token(subject) == "uid-1"
 
@@ -63,26 +65,26 @@ def test_the_longest_names_there_can_be_fit_a_protocol_line() -> None:
 
 def test_subjects_are_those_of_the_design() -> None:
     assert SUBJECTS.announce == "bridge.v1.alpha.announce"
-    assert SUBJECTS.submit("ns", "pod", "u") == "bridge.v1.alpha.submit.ns-pod.u"
-    assert SUBJECTS.cancel("u") == "bridge.v1.alpha.cancel.u"
-    assert SUBJECTS.status("u") == "bridge.v1.alpha.status.u"
-    assert SUBJECTS.logs("u") == "bridge.v1.alpha.logs.u"
-    assert SUBJECTS.files("u") == "bridge.v1.alpha.files.u"
-    assert SUBJECTS.stream("s") == "bridge.v1.alpha.stream.s"
-    assert SUBJECTS.ack("s") == "bridge.v1.alpha.ack.s"
-    assert Subjects("bridge.v1", ANY).event == "bridge.v1.*.event"
+    assert SUBJECTS.submit("ns", "pod", "u") == "bridge.v1.alpha.submit.c1.ns-pod.u"
+    assert SUBJECTS.cancel("u") == "bridge.v1.alpha.cancel.c1.u"
+    assert SUBJECTS.status("u") == "bridge.v1.alpha.status.c1.u"
+    assert SUBJECTS.logs("u") == "bridge.v1.alpha.logs.c1.u"
+    assert SUBJECTS.files("u") == "bridge.v1.alpha.files.c1.u"
+    assert SUBJECTS.stream("s") == "bridge.v1.alpha.stream.c1.s"
+    assert SUBJECTS.ack("s") == "bridge.v1.alpha.ack.c1.s"
+    assert Subjects("bridge.v1", ANY, OWNER).event == "bridge.v1.*.event.c1"
 
 
 @pytest.mark.parametrize("pool", ["", "A", "a.b", "-a", "a-", ">", "a b", "a" * 64, "a\n"])
 def test_pools_that_can_not_be(pool: str) -> None:
     with pytest.raises(ConfigError):
-        Subjects("bridge.v1", pool)
+        Subjects("bridge.v1", pool, OWNER)
 
 
 @pytest.mark.parametrize("prefix", ["", ".", "a.", "a..b", "a.*", ">", "a b", "a\n", "é"])
 def test_prefixes_that_can_not_be(prefix: str) -> None:
     with pytest.raises(ConfigError):
-        Subjects(prefix, "alpha")
+        Subjects(prefix, "alpha", OWNER)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_prefixes_that_can_not_be(prefix: str) -> None:
         ("bridge.v1.alpha", ""),
         ("bridge.v1", ""),
         ("bridge.v10.alpha.event", ""),
-        ("bridge.v1.*.event", ""),
+        ("bridge.v1.*.event.c1", ""),
         ("bridge.v1..event", ""),
         ("other", ""),
     ],
