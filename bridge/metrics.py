@@ -21,6 +21,13 @@ LEADER = Gauge("podbridge_leader", "1 while this process holds the lease.", ["na
 EVENTS_DROPPED = Counter("podbridge_events_dropped_total", "Events not written because too many waited.")
 SNAPSHOT_AGE = Gauge("podbridge_slurm_snapshot_age_seconds", "Age of the newest authoritative view of Slurm.")
 SNAPSHOT_JOBS = Gauge("podbridge_slurm_jobs", "Placeholder jobs known to podbridge.", ["state"])
+SLURM_ID_RESETS = Counter(
+    "podbridge_slurm_id_resets_total", "Times that slurmctld was found to use job ids again: it has lost its state."
+)
+SLURM_CANCELS_REFUSED = Counter(
+    "podbridge_slurm_cancels_refused_total",
+    "Cancels not sent because the job's comment, read right before, does not name the pod.",
+)
 ADMISSION_REVIEWS = Counter("podbridge_admission_reviews_total", "Admission reviews.", ["path", "result"])
 ADMISSION_SECONDS = Histogram(
     "podbridge_admission_review_duration_seconds",

@@ -24,6 +24,11 @@ TARGET = Path(__file__).parents[1] / "docs" / "reference.md"
 REASONS = (
     (
         "Pod, `PodScheduled=False`",
+        "SlurmJobsLost",
+        "Slurm lost three jobs of the pod within ten minutes, or their comments; it is submitted more slowly",
+    ),
+    (
+        "Pod, `PodScheduled=False`",
         "SlurmPending",
         "the job waits in Slurm; the message has Slurm's reason and estimate",
     ),

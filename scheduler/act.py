@@ -23,6 +23,7 @@ from bridge.logs import kv
 from bridge.loop import Sides
 from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS
 from bridge.slurm import states
+from bridge.slurm.cancelling import cancel_if_ours
 from bridge.workload import pods, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from scheduler import decide
@@ -34,6 +35,9 @@ log = logging.getLogger(__name__)
 
 NO_NODE = Backoff(first=1, limit=15)
 """While no node of the pod's partition fits: nodes change without telling the pod."""
+
+MOST_LOST = 3
+"""Jobs of a waiting pod that may vanish within 10 minutes before it is submitted more slowly."""
 
 URGENCY: dict[type[decide.Action], int] = {
     decide.Bind: 1,
@@ -105,6 +109,10 @@ class Actor:
         known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(pods.uid(pod), ())]
         if any(decide.lives(entry, attempt) for entry in known):
             return  # found since this was decided: another process's request, carried out late
+        lost = sum(entry.missing and states.end_of(entry.job.states) is None for entry in known)
+        if lost >= MOST_LOST:
+            self._refused(pod, LostJobsError(f"Slurm lost {lost} jobs of this pod, or their comments"), REFUSED)
+            return
         try:
             placement = self.placements.of(pod, self._config.partition)
             self._check_nodes(placement)
@@ -201,8 +209,7 @@ class Actor:
         log.info("waiting pod released", extra=kv(pod=pods.key(action.pod), jobs=action.job_ids))
 
     def _cancel(self, pod: decide.Pod, job_id: int) -> None:
-        with fence(self._lead):
-            self._slurm.cancel(job_id)
+        cancel_if_ours(self._slurm, job_id, self._sides.cluster, [pods.uid(pod)], self._lead)
         self._attempts.of(pods.uid(pod)).cancelled.add(job_id)
         self._poller.wake()
 
@@ -242,6 +249,13 @@ class Actor:
     def _patch(self, pod: decide.Pod, patch: dict[str, Any], sub: str | None = None) -> None:
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)
         self._cache.apply(self._kube.patch(path, patch, kind="strategic"))
+
+
+class LostJobsError(BridgeError):
+    """Slurm did not keep the last jobs of a pod: nobody would cancel another one."""
+
+    reason = "SlurmJobsLost"
+    hint = "does a plugin of slurmctld change admin_comment?"
 
 
 class NoNodeError(translate.UntranslatableError):

@@ -45,6 +45,7 @@ class Attempt:
         """Remember the job that Slurm gave."""
         self.failures, self.not_before, self.unknown_at, self.problem = 0, 0, 0, ("", "")
         self.submitted, self.submitted_at, self.pending_since = job, now, now
+        self.cancelled.discard(job)  # an earlier job with this id
 
 
 @dataclass(slots=True)

@@ -166,7 +166,8 @@ class Hub:
         loops: list[Loop] = []
         if config.slurm_rest_api:
             slurm = SlurmClient(config, jwt_source(config))
-            poller = Poller(slurm, cluster, config, clock=self.clock)
+            leads = lambda: any(elector is None or elector.held for elector in electors.values())  # noqa: E731
+            poller = Poller(slurm, cluster, config, clock=self.clock, leads=leads)
             poller.subscribe(_Greeting(slurm))
             sides = Sides(config, kube, slurm, poller, pod_cache, self.nodes, self.events, cluster, self.clock)
             if "scheduler" in electors:
@@ -268,6 +269,6 @@ def _fresh(cache: Cache) -> str | None:
 def _answered(poller: Poller) -> str | None:
     snapshot = poller.snapshot
     if not snapshot.sequence:
-        return f"slurmctld has not answered yet: {snapshot.error or 'asking'}"
+        return f"Slurm's jobs are not read yet: {snapshot.error or poller.progress or 'asking'}"
     age = poller.age()
     return f"slurmctld has not answered for {age:.0f} s: {snapshot.error}" if age > STALE else None

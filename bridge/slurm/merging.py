@@ -1,204 +1,117 @@
 """From Slurm's answers to a snapshot: pure, no I/O.
 
 One poll brings the states of all jobs (``Answers.states``), the details of some of them, and the ids of which slurmctld
-has said that it knows no such job. :func:`wanted` says which details a poll needs, :func:`merge` makes the next view.
+has said that it knows no such job. :mod:`bridge.slurm.questions` says which details a poll needs, :func:`merge` makes
+the next view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
-from bridge.slurm.models import Job, JobLink, Known, Node, Partition, Snapshot
-from bridge.slurm.states import Phase, end_of, is_allocated, is_pending, phase
+from bridge.slurm.identity import UNREAD, identity, is_same
+from bridge.slurm.models import Job, Known, Snapshot
+from bridge.slurm.questions import news
+from bridge.slurm.states import Phase, end_of, phase
+from bridge.slurm.view import SAID_ENOUGH, Answers, Expected, View
 
-SAID_ENOUGH = 2
-CONFIRMATIONS = 50
-"""Jobs gone from the list that one poll asks slurmctld about, one by one."""
 FORGET_AFTER = 600.0
 """Seconds for which a job that slurmctld has forgotten stays in the snapshot."""
-BULK_FACTOR = 4
-"""How many jobs of a list cost as much as one asked for alone, both sides counted: 0.7 ms of CPU against 2.7."""
-MOST_SINGLES = 64
-"""Jobs asked for alone in one poll; the others are asked for in the next, while the first are acted on."""
-
-States = Mapping[int, frozenset[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """A job that should be there, and the monotonic time since when.
-
-    ``sure``: this process has just submitted it. Else its details must prove that it is ours.
-    """
-
-    link: JobLink
-    since: float
-    sure: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What one poll leaves to the next.
-
-    ``listed`` are all jobs of the last list in the states they had there; those that are not in the snapshot belong to
-    others. ``detailed`` is the sequence in which a job's details were last read; without, it was never asked for.
-    ``changed_at`` is slurmctld's time before which every change is in the view (``update_time``).
-    """
-
-    snapshot: Snapshot = field(default_factory=Snapshot)
-    listed: States = field(default_factory=dict)
-    detailed: Mapping[int, int] = field(default_factory=dict)
-    changed_at: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """What slurmctld has said in one poll that began at the monotonic time ``began``.
-
-    ``nodes`` and ``partitions`` are ``None`` where they were not asked for.
-    """
-
-    began: float
-    states: States
-    details: Mapping[int, Job] = field(default_factory=dict)
-    unknown: Collection[int] = ()
-    nodes: Mapping[str, Node] | None = None
-    partitions: Mapping[str, Partition] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Details that a poll needs: ``jobs`` are in the list, ``absent`` no more.
-
-    Of ``started`` all is known but the nodes that Slurm has just given them.
-    """
-
-    jobs: tuple[int, ...] = ()
-    absent: tuple[int, ...] = ()
-    started: tuple[int, ...] = ()
-
-    def in_bulk(self, total: int) -> bool:
-        """Whether one list of all ``total`` jobs is cheaper."""
-        return len(self.jobs) > 1 and len(self.jobs) * BULK_FACTOR > total
-
-
-def wanted(
-    view: View,
-    states: States,
-    expected: Mapping[int, Expected],
-    began: float,
-    budget: int,
-    *,
-    allocations: bool = False,
-) -> Wanted:
-    """Say which jobs to ask for: new ones, changed ones, vanished ones, and ``budget`` of those that wait.
-
-    The last are what keeps the reason of a waiting job fresh, those never asked for first and then the oldest: a fixed
-    number, however many wait, and less where many start. ``allocations``: the nodes of a job can be asked for alone.
-    """
-    ours = view.snapshot.jobs
-    asked: list[int] = []
-    started: list[int] = []
-    waiting: list[int] = []
-    for job_id, now in states.items():
-        if _is_news(view, job_id, now, expected):
-            has_started = allocations and is_allocated(now) and _waited(ours.get(job_id), expected.get(job_id))
-            (started if has_started else asked).append(job_id)
-        elif is_pending(now) and (job_id in expected or (job_id in ours and not ours[job_id].missing)):
-            waiting.append(job_id)
-    waiting.sort(key=lambda job_id: (view.detailed.get(job_id, 0), job_id))
-    absent = [job_id for job_id in (*ours, *(expected.keys() - ours.keys())) if job_id not in states]
-    doubtful = [job_id for job_id in absent if _in_doubt(ours.get(job_id), expected.get(job_id), began)]
-    doubtful.sort(key=lambda job_id: (job_id not in ours or not ours[job_id].missing, job_id))
-    room = min(budget, max(1, budget - len(started)))
-    return Wanted((*asked, *waiting[:room]), tuple(doubtful[:CONFIRMATIONS]), tuple(started))
-
-
-def _waited(known: Known | None, expected: Expected | None) -> bool:
-    """Whether a job is surely ours, and waited when it was last seen."""
-    if known is not None:
-        return not known.missing and is_pending(known.job.states)
-    return expected is not None and expected.sure
 
 
 def started(view: View, expected: Mapping[int, Expected], job_id: int, states: frozenset[str]) -> Job:
-    """Give a job of ours that waited when it was last seen, as it is now, but for its nodes and the time of its start.
+    """Return a job of ours that waited when it was last seen, as it is now, but for its nodes and its start time.
 
-    Only for jobs that :func:`wanted` has named as started.
+    Only for jobs that :func:`~bridge.slurm.questions.wanted` has named as started.
     """
-    known = view.snapshot.jobs.get(job_id)
-    if known is not None:
+    known, hope = view.snapshot.jobs.get(job_id), expected.get(job_id)
+    if known is not None and (hope is None or not hope.sure or _is_submitted(known, hope)):
         return replace(known.job, states=states, reason="", description="")
     return Job(job_id, states, expected[job_id].link)
 
 
-def _is_news(view: View, job_id: int, now: frozenset[str], expected: Mapping[int, Expected]) -> bool:
-    """Whether a listed job must be asked for; one that we have just submitted need not while it waits."""
-    trusted = job_id in expected and expected[job_id].sure and is_pending(now)
-    return view.listed.get(job_id) != now and not trusted
-
-
-def _in_doubt(known: Known | None, expected: Expected | None, began: float) -> bool:
-    """Whether a job's absence from a list asked for at ``began`` is news."""
-    if expected is not None and expected.since >= began:
-        return False
-    return known is None or not (known.missing and known.said >= SAID_ENOUGH)
-
-
 def merge(view: View, answers: Answers, expected: Mapping[int, Expected], cluster: str) -> View:
-    """Make the next view. A job is ours if its link names our ``cluster``, or if we are sure to have submitted it."""
-    before, sequence = view.snapshot, view.snapshot.sequence + 1
+    """Make the next view. A job is ours if its link names our ``cluster``, or if we have just submitted it.
+
+    Until every job of a first list has been read, the snapshot keeps sequence 0.
+    """
+    before, states = view.snapshot, answers.states
+    answered = answers.details.keys() | answers.started.keys()
+    unread = {job_id for job_id in news(view, states, expected) if job_id not in answered}
+    unheard = any(job_id not in view.listed for job_id in unread)
+    complete = bool(before.sequence) or not unread
+    sequence = before.sequence + 1 if complete else 0
     jobs: dict[int, Known] = {}
-    listed: dict[int, frozenset[str]] = {}
+    listed = dict(states)
     detailed: dict[int, int] = {}
-    for job_id, now in answers.states.items():
+    foreign = {job_id: seen for job_id, seen in view.foreign.items() if job_id in states}
+    for job_id in unread:  # not asked for yet, or gone before it could be: news again if it is still listed
+        if job_id in view.listed:
+            listed[job_id] = view.listed[job_id]
+        else:
+            del listed[job_id]
+    for job_id in (job_id for job_id in before.jobs.keys() | expected.keys() | answered if job_id in states):
         known, hope, detail = before.jobs.get(job_id), expected.get(job_id), answers.details.get(job_id)
-        if detail is None and _is_news(view, job_id, now, expected):
-            # not asked for yet, or gone before it could be: it keeps its old state, and is news again if still listed
-            if job_id in view.listed:
-                listed[job_id] = view.listed[job_id]
-            if known is None and hope is not None and hope.sure:
+        if job_id in unread:
+            if hope is not None and hope.sure and (known is None or not _is_submitted(known, hope)):
                 known = Known(Job(job_id, frozenset({"PENDING"}), hope.link))
             if known is not None:
                 jobs[job_id] = known
             continue
-        listed[job_id] = now
-        link = _link(known, hope, detail, cluster)
-        if link is None:
+        job = _ours(job_id, states[job_id], known, hope, detail or answers.started.get(job_id), cluster)
+        if job is None:
+            foreign[job_id] = identity(detail) if detail is not None else foreign.get(job_id, UNREAD)
             if not_ours := _gone(known, hope, job_id, answers.began):
                 jobs[job_id] = not_ours
             continue
+        foreign.pop(job_id, None)
+        same = known is not None and _is_same(known.job, job)
         if detail is not None:
-            job = replace(detail, link=link)
             detailed[job_id] = sequence
-        else:
-            job = known.job if known else Job(job_id, now, link)
-            if job_id in view.detailed:
-                detailed[job_id] = view.detailed[job_id]
-        jobs[job_id] = _told(known, job, answers.began)
-    for job_id in {*before.jobs, *expected} - answers.states.keys():
+        elif same and job_id in view.detailed:
+            detailed[job_id] = view.detailed[job_id]
+        jobs[job_id] = _told(known if same else None, job, answers.began)
+    for job_id in {*before.jobs, *expected} - states.keys():
         if carried := _absent(job_id, before.jobs.get(job_id), expected.get(job_id), answers, cluster):
             jobs[job_id] = carried
+    settled = before.sequence and not before.error and not unheard
     snapshot = Snapshot(
         sequence=sequence,
         began=answers.began,
-        settled_since=before.settled_since if before.sequence and not before.error else answers.began,
+        settled_since=before.settled_since if settled else answers.began,
         jobs=jobs,
-        by_uid=before.by_uid if jobs.keys() == before.jobs.keys() else by_uid(jobs),
+        by_uid=before.by_uid if _same_links(before.jobs, jobs) else by_uid(jobs),
         nodes=before.nodes if answers.nodes is None else answers.nodes,
         partitions=before.partitions if answers.partitions is None else answers.partitions,
     )
-    return View(snapshot, listed, detailed)
+    return View(snapshot, listed, detailed, foreign)
 
 
-def _link(known: Known | None, hope: Expected | None, detail: Job | None, cluster: str) -> JobLink | None:
-    """Say whose a job is; ``None``: somebody else's, as far as is known."""
-    if known is not None and not known.missing:
-        return known.job.link
-    if detail is not None and detail.link is not None and detail.link.cluster == cluster:
-        return detail.link
-    return hope.link if hope is not None and hope.sure else None
+def _ours(
+    job_id: int, now: frozenset[str], known: Known | None, hope: Expected | None, read: Job | None, cluster: str
+) -> Job | None:
+    """Return a listed job as it is now; ``None`` if it belongs to others. What was just read counts before all else."""
+    if read is not None:
+        return read if read.link is not None and read.link.cluster == cluster else None
+    if hope is not None and hope.sure:
+        return known.job if known is not None and _is_submitted(known, hope) else Job(job_id, now, hope.link)
+    return known.job if known is not None and not known.missing else None
+
+
+def _is_submitted(known: Known, hope: Expected) -> bool:
+    """Whether a known job is the one that was submitted, and not an earlier one with its id."""
+    return not known.missing and end_of(known.job.states) is None and known.job.link == hope.link
+
+
+def _is_same(before: Job, now: Job) -> bool:
+    return before.link == now.link and is_same(identity(before), identity(now))
+
+
+def _same_links(before: Mapping[int, Known], now: Mapping[int, Known]) -> bool:
+    return before.keys() == now.keys() and all(
+        known is before[job_id] or known.job.link == before[job_id].job.link for job_id, known in now.items()
+    )
 
 
 def _gone(known: Known | None, hope: Expected | None, job_id: int, began: float) -> Known | None:
@@ -212,15 +125,15 @@ def _gone(known: Known | None, hope: Expected | None, job_id: int, began: float)
 
 def _absent(job_id: int, known: Known | None, hope: Expected | None, answers: Answers, cluster: str) -> Known | None:
     """Carry over a job that the list did not have."""
+    if hope is not None and hope.sure and (known is None or not _is_submitted(known, hope)):
+        known = Known(Job(job_id, frozenset({"PENDING"}), hope.link))
     detail = answers.details.get(job_id)
-    link = _link(known, hope, detail, cluster)
-    if detail is not None and link is not None:  # the list was older
-        return _told(known, replace(detail, link=link), answers.began)
+    if detail is not None and detail.link is not None and detail.link.cluster == cluster:  # the list was older
+        same = known is not None and _is_same(known.job, detail)
+        return _told(known if same else None, detail, answers.began)
     told_before = known is not None and known.missing and known.said >= SAID_ENOUGH
     if job_id in answers.unknown or detail is not None or told_before:
         return _gone(known, hope, job_id, answers.began)
-    if known is None and hope is not None and hope.sure:
-        return Known(Job(job_id, frozenset({"PENDING"}), hope.link))
     return known
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
+
+from bridge.errors import SlurmError
+from bridge.slurm import hostlist
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,21 @@ class Job:
     time_limit: int = 0
     restarts: int = 0
     exit_code: int = 0
-    excluded_nodes: tuple[str, ...] = ()
+    excluded: str = ""
+    """Nodes that the job must not get, as a hostlist: thousands of names are 160 KiB a job."""
+
+    @property
+    def excluded_nodes(self) -> tuple[str, ...]:
+        """The names of the excluded nodes; jobs with the same hostlist share them."""
+        return _names(self.excluded)
+
+
+@lru_cache(maxsize=64)  # as many as there are kinds of pods
+def _names(text: str) -> tuple[str, ...]:
+    try:
+        return hostlist.expand(text)
+    except SlurmError:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

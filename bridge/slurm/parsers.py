@@ -116,7 +116,8 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
     """Read one job.
 
     The link is believed in ``admin_comment``, which Slurm lets only operators write, and in ``comment``, which every
-    owner of a job may write, only where the job belongs to ``own_user``. Raises ``ValueError`` without a job id.
+    owner of a job may write, only where the job belongs to ``own_user``. Without a link, nodes are left out. Raises
+    ``ValueError`` without a job id.
     """
     user = text(obj.get("user_name"))
     found = link.decode(text(obj.get("admin_comment")))
@@ -127,7 +128,7 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
         job_id=job_id(obj),
         states=states(obj.get("job_state")),
         link=found,
-        nodes=_hosts(text(obj.get("nodes"))),
+        nodes=_hosts(text(obj.get("nodes"))) if found else (),
         reason="" if reason == "None" else reason,
         description=text(obj.get("state_description")),
         name=text(obj.get("name")),
@@ -139,7 +140,7 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
         time_limit=int(number(obj.get("time_limit"))),
         restarts=int(number(obj.get("restart_cnt"))),
         exit_code=_exit_code(obj.get("exit_code")),
-        excluded_nodes=_hosts(text(obj.get("excluded_nodes"))),
+        excluded=text(obj.get("excluded_nodes")) if found else "",
     )
 
 

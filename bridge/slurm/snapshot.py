@@ -1,6 +1,7 @@
 """The one view of Slurm that the whole process shares, kept fresh by one poller.
 
-Where the API has ``jobs/state`` a poll costs 80 bytes a job, and details are asked for only where a state has changed.
+Where the API has ``jobs/state`` a poll costs 80 bytes a job, and details are asked for only where a job of ours has
+changed, or a job is new (:mod:`bridge.slurm.questions`).
 Before (v0.0.40 and older) ``update_time`` tells whether anything has changed at all, and if so all jobs are read. How
 often slurmctld is asked depends on whether something is under way, never on how many pods wait.
 """
@@ -17,49 +18,51 @@ from dataclasses import replace
 from bridge.backoff import Backoff
 from bridge.clock import Clock, SystemClock
 from bridge.config import Config
-from bridge.errors import BridgeError, SlurmNotFoundError, SlurmRefusedError
+from bridge.errors import BridgeError, SlurmUnavailableError
 from bridge.logs import kv
-from bridge.metrics import SNAPSHOT_AGE, SNAPSHOT_JOBS
+from bridge.metrics import SLURM_ID_RESETS, SNAPSHOT_AGE, SNAPSHOT_JOBS
+from bridge.slurm.asking import Asker
 from bridge.slurm.client import SlurmClient
-from bridge.slurm.merging import (
-    MOST_SINGLES,
-    Answers,
-    Expected,
-    States,
-    View,
-    is_busy,
-    is_unexplained,
-    merge,
-    started,
-    wanted,
-)
-from bridge.slurm.models import Job, JobLink, Snapshot
+from bridge.slurm.merging import is_busy, merge
+from bridge.slurm.models import JobLink, Snapshot
+from bridge.slurm.questions import doubted, forgotten
 from bridge.slurm.states import Phase, phase
-from bridge.threads import at_once
+from bridge.slurm.view import Answers, Expected, View
 
 log = logging.getLogger(__name__)
 
 NODES_BUSY, NODES_IDLE = 5.0, 10.0
 """Seconds between two looks at nodes and partitions."""
-UNEXPLAINED = 5.0
-"""Seconds between two full lists while a job waits for no reason: to Slurm 22.05 its first reason is no change."""
 _WAKE_GAP = 0.25
 """Seconds between two polls, however often it is woken."""
 REST = 0.5
 """Times as long as a poll took is the pause after it, at least."""
 _STOP_CHECK = 0.25
-ASKERS = 3
-"""Questions about single jobs under way at once: slurmrestd answers four calls at a time by default."""
+PROGRESS_PERIOD = 5.0
+"""Seconds between two log lines about the first reading of all jobs."""
+FORGET_OTHERS = 300.0
+"""Seconds without an answer after which jobs of others are read anew: Slurm keeps an ended job for ``MinJobAge``, 300
+s by default, and only then may its id be given again, should the counter have come to ``MaxJobId``."""
 
 
 class Poller:
     """Polls Slurm and publishes a :class:`Snapshot` after each poll that slurmctld itself has answered.
 
-    The first one published (sequence 1) is complete: every job is known for ours or somebody else's. A poll that fails
-    changes ``error`` alone.
+    The first one published (sequence 1) is complete: every job is known for ours or somebody else's; until then
+    ``progress`` tells how many have been read. A poll that fails changes ``error`` alone. While ``leads`` says no, the
+    process is a stand-by: it polls at the idle period, whatever is under way.
     """
 
-    def __init__(self, client: SlurmClient, cluster: str, config: Config, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        client: SlurmClient,
+        cluster: str,
+        config: Config,
+        *,
+        clock: Clock | None = None,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._leads = leads
         self._client, self._cluster, self._settings = client, cluster, config.slurm
         self._clock = clock or SystemClock()
         self._backoff = Backoff(first=config.slurm.poll_busy, limit=10)
@@ -70,8 +73,10 @@ class Poller:
         self._expecting = threading.Lock()
         self._woken = threading.Event()
         self._nodes_wanted = threading.Event()
-        self._nodes_at = self._listed_at = -math.inf
+        self._nodes_at = self._told_at = -math.inf
+        self._asker = Asker(client, config.slurm.detail_budget, self._clock)
         self._backlog = False
+        self.progress = ""
         self._failures = 0
         SNAPSHOT_AGE.set_function(self.age)
 
@@ -121,7 +126,7 @@ class Poller:
         """Seconds until the next poll, unless woken."""
         if self._failures:
             return self._backoff.delay(self._failures)
-        busy = bool(self._expected) or is_busy(self.snapshot)
+        busy = self._leads() and (bool(self._expected) or is_busy(self.snapshot))
         return self._settings.poll_busy if busy else self._settings.poll_idle
 
     def _wait(self, stop: threading.Event, longest: float, least: float) -> None:
@@ -143,11 +148,14 @@ class Poller:
                 if not self._failures:
                     log.warning("slurm does not answer", extra=kv(error=error))
                 self._failures += 1
-                self._view = replace(self._view, snapshot=replace(self._view.snapshot, error=str(error)))
+                self._doubt_expected()
+                self._view = replace(doubted(self._view), snapshot=replace(self._view.snapshot, error=str(error)))
                 return self.snapshot
             if self._failures:
                 log.info("slurm answers again", extra=kv(failures=self._failures))
             self._failures = 0
+            if not snapshot.sequence:  # not complete yet
+                return snapshot
             self._count(snapshot)
             for subscriber in self._subscribers:
                 subscriber(snapshot)
@@ -156,79 +164,45 @@ class Poller:
     # --- one poll -----------------------------------------------------------------------------------------------------
     def _poll(self) -> Snapshot:
         view, began = self._view, self._clock.monotonic()
+        if began - view.snapshot.began > FORGET_OTHERS and view.snapshot.sequence:
+            view = forgotten(view)
         with self._expecting:
             expected = dict(self._expected)
-        answers, moment = self._ask(view, expected, began)
+        asked = self._asker.ask(view, expected, began)
+        if asked.reused is not None:
+            log.warning("Slurm uses job ids again: all jobs are read anew", extra=kv(job=asked.reused))
+            SLURM_ID_RESETS.inc()
+            view, expected = forgotten(view), self._doubt_expected()
+            began = self._clock.monotonic()
+            asked = self._asker.ask(view, expected, began)
+            if asked.reused is not None:
+                raise SlurmUnavailableError(f"job {asked.reused} became another job twice within one poll")
+        self._backlog = asked.backlog
+        answers = self._with_nodes(asked.answers) if self._nodes_due(view, expected, began) else asked.answers
         # under the lock, so that no job told of in between is left out of what is published
         with self._expecting:
             merged = merge(view, answers, self._expected, self._cluster)
-            self._view = replace(merged, changed_at=moment)
+            self._view = replace(merged, changed_at=asked.moment)
             for job_id in [*merged.listed, *answers.unknown]:
                 self._expected.pop(job_id, None)
+        self._tell_progress(len(merged.listed), len(answers.states))
         return merged.snapshot
 
-    def _ask(self, view: View, expected: dict[int, Expected], began: float) -> tuple[Answers, int]:
-        """Ask for everything that one poll needs; any error makes the whole poll fail."""
-        moment = 0
-        details: dict[int, Job] = {}
-        if self._client.version.job_states:
-            states = self._client.job_states()
-            allocations = self._client.version.allocations
-            needed = wanted(view, states, expected, began, self._settings.detail_budget, allocations=allocations)
-            details = self._started(view, states, expected, needed.started[:MOST_SINGLES])
-            singles, asked = needed.jobs[: max(0, MOST_SINGLES - len(needed.started))], set(needed.jobs)
-            if needed.in_bulk(len(states)):
-                details |= {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
-                singles = ()
-            self._backlog = len(needed.started) > MOST_SINGLES or 0 < len(singles) < len(needed.jobs)
-            log.debug("asking", extra=kv(listed=len(states), wanted=len(asked), started=len(needed.started)))
-        else:
-            # by slurmctld's own clock, read beforehand: no change can slip through
-            moment = self._client.server_time()
-            in_full = not view.snapshot.sequence
-            if began - self._listed_at >= UNEXPLAINED and is_unexplained(view.snapshot):
-                in_full = True
-            jobs = self._client.jobs() if in_full else self._client.jobs_changed_since(view.changed_at)
-            if jobs is not None:
-                self._listed_at = began
-            states = dict(view.listed) if jobs is None else {job.job_id: job.states for job in jobs}
-            details = {job.job_id: job for job in jobs or ()}
-            needed = wanted(view, states, expected, began, 0)
-            singles = ()
-        found = at_once(ASKERS, self._job, (*singles, *needed.absent))
-        unknown = {job_id for job_id, job in found.items() if job is None}
-        details |= {job_id: job for job_id, job in found.items() if job is not None}
-        answers = Answers(began, states, details, unknown)
-        return (self._with_nodes(answers) if self._nodes_due(view, expected, began) else answers), moment
+    def _doubt_expected(self) -> dict[int, Expected]:
+        """Let every job submitted so far prove that it is ours: slurmctld may have lost it, and used its id again."""
+        with self._expecting:
+            self._expected = {job_id: replace(hope, sure=False) for job_id, hope in self._expected.items()}
+            return dict(self._expected)
 
-    def _started(
-        self, view: View, states: States, expected: dict[int, Expected], job_ids: tuple[int, ...]
-    ) -> dict[int, Job]:
-        """Ask for the nodes of jobs that have just started.
-
-        The time of the start is not told: that of the last look at which it had not started stands in.
-        """
-        details = {}
-        for job_id, nodes in at_once(ASKERS, self._allocation, job_ids).items():
-            if nodes:  # else it has lost them again: the next poll tells
-                hope = expected.get(job_id)
-                before = max(view.snapshot.began, hope.since if hope else 0.0)
-                earliest = self._clock.time() - (self._clock.monotonic() - before)
-                job = started(view, expected, job_id, states[job_id])
-                details[job_id] = replace(job, nodes=nodes, start_time=earliest)
-        return details
-
-    def _allocation(self, job_id: int) -> tuple[str, ...]:
-        try:
-            return self._client.allocation(job_id)
-        except SlurmRefusedError:
-            return ()
-
-    def _job(self, job_id: int) -> Job | None:
-        try:
-            return self._client.job(job_id)
-        except SlurmNotFoundError:
-            return None
+    def _tell_progress(self, read: int, total: int) -> None:
+        """Log how far the first reading of all jobs has come."""
+        if self._view.snapshot.sequence:
+            self.progress = ""
+            return
+        self.progress = f"read {read} of {total} jobs"
+        if self._clock.monotonic() - self._told_at >= PROGRESS_PERIOD:
+            self._told_at = self._clock.monotonic()
+            log.info("reading all jobs for the first time", extra=kv(read=read, of=total))
 
     def _nodes_due(self, view: View, expected: dict[int, Expected], began: float) -> bool:
         period = NODES_BUSY if expected or is_busy(view.snapshot) else NODES_IDLE

@@ -72,20 +72,25 @@ class Transport:
             pair = (str(slurm.cert_file), str(slurm.key_file)) if slurm.key_file else str(slurm.cert_file)
             self._session.cert = pair
 
-    def send(self, method: str, path: str, endpoint: str, body: JsonObject | None = None) -> tuple[int, bytes]:
-        """Send one request, give status and body of the answer.
+    def send(
+        self, method: str, path: str, endpoint: str, body: JsonObject | None = None, patience: float = 1
+    ) -> tuple[int, bytes]:
+        """Send one request, return status and body of the answer.
 
-        The whole answer must be there within twice the read time limit. Raises :class:`SlurmUnavailableError` where
-        none came, :class:`SlurmUnknownOutcomeError` where a write may have been carried out all the same.
+        The whole answer must be there within ``patience`` times twice the read time limit. Raises
+        :class:`SlurmUnavailableError` where none came, :class:`SlurmUnknownOutcomeError` where a write may have been
+        carried out all the same.
         """
         headers = self._tokens.headers()
         began = self._clock.monotonic()
         code = "none"
         try:
             request = self._prepared(method, path, headers, body)
-            with self._session.get_adapter(request.url or "").send(request, **self._options) as response:
+            connect, read = self._options["timeout"]
+            options = {**self._options, "timeout": (connect, patience * read)}
+            with self._session.get_adapter(request.url or "").send(request, **options) as response:
                 code = str(response.status_code)
-                content = self._read(response, began)
+                content = self._read(response, began, patience * self._longest)
                 return response.status_code, content
         except (requests.RequestException, OSError, ValueError) as error:
             if isinstance(error, ValueError) and not isinstance(error, requests.RequestException):
@@ -109,7 +114,7 @@ class Transport:
         request.prepare_body(None, None, json=body)
         return request
 
-    def _read(self, response: requests.Response, began: float) -> bytes:
+    def _read(self, response: requests.Response, began: float, longest: float) -> bytes:
         """Read the body; a time limit of ``requests`` alone counts anew at every byte."""
         parts, size = [], 0
         while chunk := self._read_some(response):
@@ -117,8 +122,8 @@ class Transport:
             size += len(chunk)
             if size > LARGEST_ANSWER:
                 raise requests.ConnectionError(f"more than {LARGEST_ANSWER} bytes")
-            if self._clock.monotonic() - began > self._longest:
-                raise requests.ConnectionError(f"not complete after {self._longest:g} s")
+            if self._clock.monotonic() - began > longest:
+                raise requests.ConnectionError(f"not complete after {longest:g} s")
         SLURM_RESPONSE_BYTES.inc(size)
         return b"".join(parts)
 

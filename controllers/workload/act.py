@@ -8,11 +8,11 @@ from typing import Any
 
 from bridge import clock as clocks
 from bridge import names
-from bridge.errors import KubeConflictError, KubeNotFoundError, SlurmNotFoundError
-from bridge.fencing import fence
+from bridge.errors import KubeConflictError, KubeNotFoundError
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.loop import Sides
+from bridge.slurm.cancelling import cancel_if_ours
 from bridge.slurm.models import JobLink
 from bridge.workload import pods, translate
 from controllers.workload import decide
@@ -51,11 +51,9 @@ class Actor:
 
     def _release(self, action: decide.Release) -> None:
         """Cancel first; the finalizer goes only when Slurm has taken every cancel."""
-        ids = list(action.job_ids)
-        if action.unseen is not None and self._belongs(action.unseen, pods.uid(action.pod)):
-            ids.append(action.unseen)
+        ids = [*action.job_ids, *(() if action.unseen is None else (action.unseen,))]
         for job_id in ids:
-            self._cancel(job_id)
+            self._cancel(job_id, [pods.uid(action.pod)])
         if pods.is_held(action.pod):
             try:
                 self._cache.apply(self._kube.patch(_path(action.pod), pods.unhold_patch(action.pod), kind="strategic"))
@@ -63,22 +61,13 @@ class Actor:
                 log.debug("pod is gone", extra=kv(pod=pods.key(action.pod), error=error))
         log.info("job released", extra=kv(pod=pods.key(action.pod), jobs=ids))
 
-    def _belongs(self, job_id: int, uid: str) -> bool:
-        """Whether Slurm says that the job is the pod's: a label alone proves nothing."""
-        try:
-            link = self._slurm.job(job_id).link
-        except SlurmNotFoundError:
-            return False
-        return link is not None and link.cluster == self._cluster and any(ref.uid == uid for ref in link.pods)
-
-    def _cancel(self, job_id: int) -> None:
-        with fence(self._lead):
-            self._slurm.cancel(job_id)
+    def _cancel(self, job_id: int, uids: list[str]) -> bool:
+        ours = cancel_if_ours(self._slurm, job_id, self._cluster, uids, self._lead)
         self._poller.wake()
+        return ours
 
     def _cancel_second(self, action: decide.Cancel) -> None:
-        if self._belongs(action.job_id, pods.uid(action.pod)):
-            self._cancel(action.job_id)
+        if self._cancel(action.job_id, [pods.uid(action.pod)]):
             log.warning("cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id))
 
     def _end(self, action: decide.End) -> None:
@@ -106,8 +95,9 @@ class Actor:
                 continue
             if pods.uid(found) == ref.uid and not pods.is_finished(found):
                 return
-        self._cancel(action.job_id)
-        log.warning("job without a pod released", extra=kv(job=action.job_id, pods=[ref.name for ref in action.pods]))
+        if self._cancel(action.job_id, [ref.uid for ref in action.pods]):
+            refs = [ref.name for ref in action.pods]
+            log.warning("job without a pod released", extra=kv(job=action.job_id, pods=refs))
 
 
 def _path(pod: dict[str, Any] | decide.Pod, sub: str | None = None) -> str:

@@ -82,6 +82,7 @@ class FakeSlurm:
         self.accepted: set[str] | None = None
         """Tokens that slurmctld accepts; ``None``: every one."""
         self._next_id = 1
+        self._ahead = 0
         self._changed = int(time.time())
         self._lock = threading.RLock()
         self._closing = threading.Event()
@@ -111,7 +112,8 @@ class FakeSlurm:
     def add(self, asked: dict[str, Any] | None = None, user: str = "slurm") -> FakeJob:
         """Queue a job as if somebody had submitted it."""
         with self._lock:
-            job = FakeJob(self._next_id, asked or {"name": "other"}, user=user, submit_time=int(time.time()))
+            now = int(time.time()) + self._ahead
+            job = FakeJob(self._next_id, asked or {"name": "other"}, user=user, submit_time=now)
             self.jobs[job.job_id] = job
             self._next_id += 1
             self.touch()
@@ -138,12 +140,21 @@ class FakeSlurm:
             job = self.jobs[job_id]
             job.states, job.nodes, job.reason = ["PENDING", "REQUEUED"], "", "BeginTime"
             job.restarts += 1
+            job.submit_time += 1
             self.touch()
 
     def forget(self, job_id: int) -> None:
         """Let slurmctld forget a job, as it does some minutes after its end."""
         with self._lock:
             del self.jobs[job_id]
+            self.touch()
+
+    def lose_state(self) -> None:
+        """Restart slurmctld, which takes some seconds, without its state: it counts jobs from one again."""
+        with self._lock:
+            self.jobs.clear()
+            self._next_id = 1
+            self._ahead += 10
             self.touch()
 
     def touch(self) -> None:

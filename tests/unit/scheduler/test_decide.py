@@ -215,7 +215,7 @@ def test_back_off_after_a_refusal_and_the_words_on_the_pod():
 
 def test_a_waiting_pod_is_told_slurms_reason_once():
     attempts = Attempts()
-    entry = known(5, "PENDING", reason="Resources", partition="main", start_time=3600 * 24.0, excluded_nodes=())
+    entry = known(5, "PENDING", reason="Resources", partition="main", start_time=3600 * 24.0, excluded="")
     assert look([pod(job=5)], snapshot(entry), attempts, now=1000) == []
     tell = one([pod(job=5)], snapshot(entry), attempts, now=1004)
     assert tell.message == "Slurm job 5 waits in partition main: Resources, estimated start 1970-01-02T00:00:00Z"
@@ -224,7 +224,7 @@ def test_a_waiting_pod_is_told_slurms_reason_once():
 
 
 def test_nodes_that_change_while_a_job_waits_are_told_to_slurm():
-    entry = known(5, "PENDING", reason="Resources", excluded_nodes=("s-n1",))
+    entry = known(5, "PENDING", reason="Resources", excluded="s-n1")
     nodes = [kube_node("n1"), kube_node("n2", unschedulable=True)]
     assert one([pod(job=5)], snapshot(entry), nodes=nodes) == decide.Exclude(pod(job=5), 5, ("s-n2",))
     attempts = Attempts()

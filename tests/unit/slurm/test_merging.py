@@ -4,24 +4,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.slurm.merging import (
+from bridge.slurm.identity import Identity, Witness
+from bridge.slurm.merging import FORGET_AFTER, is_busy, merge, started
+from bridge.slurm.models import Job, JobLink, Known, PodRef, Snapshot
+from bridge.slurm.questions import (
     BULK_FACTOR,
     CONFIRMATIONS,
-    FORGET_AFTER,
-    Answers,
-    Expected,
-    View,
+    LARGEST_BULK,
     Wanted,
-    is_busy,
-    merge,
-    started,
+    doubted,
+    forgotten,
     wanted,
+    witnesses,
 )
-from bridge.slurm.models import Job, JobLink, Known, PodRef, Snapshot
 from bridge.slurm.states import end_of
+from bridge.slurm.view import Answers, Expected, View
 
 OURS = JobLink("here", (PodRef("ns", "pod", "uid"),))
 THEIRS = JobLink("elsewhere", (PodRef("ns", "pod", "uid"),))
@@ -61,9 +62,117 @@ def test_the_first_snapshot_knows_whose_each_job_is() -> None:
     assert view.snapshot.sequence == 1
     assert view.snapshot.jobs.keys() == {1}
     assert view.snapshot.by_uid == {"uid": (1,)}
-    # foreign ones are not asked for again, whatever becomes of them: but a changed one is looked at once
     assert needs(view, states) == Wanted()
-    assert needs(view, {**states, 2: "COMPLETED"}).jobs == (2,)
+
+
+def test_a_job_of_others_is_asked_for_once() -> None:
+    view = step(View(), {2: "PENDING"}, {2: job(2, "PENDING", THEIRS, submit_time=7)})
+    for now in ("RUNNING CONFIGURING", "RUNNING", "COMPLETED COMPLETING", "COMPLETED"):
+        assert needs(view, {2: now}) == Wanted()
+        view = step(view, {2: now})
+        assert view.listed == {2: word(now)}
+    # states that go backwards: a requeue, or another job
+    assert needs(view, {2: "PENDING"}).jobs == (2,)
+    # an id that was gone in between is another job's
+    assert needs(step(view, {}), {2: "COMPLETED"}).jobs == (2,)
+    # our own job with that id
+    hope = {2: Expected(OURS, since=1)}
+    assert step(view, {2: "PENDING"}, expected=hope).snapshot.by_uid == {"uid": (2,)}
+    assert needs(view, {2: "COMPLETED"}, expected=hope).jobs == (2,)
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETED"])
+@pytest.mark.parametrize("other", [None, THEIRS])
+def test_another_users_job_with_the_id_of_ours_ends_the_old_entry(state: str, other: JobLink | None) -> None:
+    view = step(View(), {1: "RUNNING"}, {1: job(1, "RUNNING", submit_time=5)})
+    view = step(view, {1: state}, {1: job(1, state, other, submit_time=9)})
+    known = view.snapshot.jobs[1]
+    assert (known.job.link, known.said, known.missing) == (OURS, 1, True)
+    view = step(view, {1: "COMPLETED"})
+    assert (view.snapshot.jobs[1].said, view.snapshot.jobs[1].missing) == (2, True)
+
+
+def test_our_next_pods_job_with_the_id_of_the_last_one_is_its_own() -> None:
+    next_one = JobLink("here", (PodRef("ns", "next", "uid-2"),))
+    before = step(View(), {1: "RUNNING"}, {1: job(1, "RUNNING", submit_time=5, nodes=("n1",))})
+    hope = {1: Expected(next_one, since=2)}
+    for view in (
+        step(before, {1: "PENDING"}, expected=hope),
+        step(before, {}, expected=hope, began=1),
+        step(before, {1: "PENDING"}, {1: job(1, "PENDING", next_one, submit_time=9)}),
+        step(step(before, {}, unknown=(1,)), {1: "PENDING"}, expected=hope),
+    ):
+        known = view.snapshot.jobs[1]
+        assert (known.job.link, known.job.nodes, known.said, known.missing) == (next_one, (), 0, False)
+        assert view.snapshot.by_uid == {"uid-2": (1,)}
+    assert started(before, hope, 1, word("RUNNING")) == job(1, "RUNNING", next_one)
+
+
+def test_a_resubmitted_job_of_the_same_pod_with_the_same_id_lives() -> None:
+    before = step(View(), {1: "CANCELLED"}, {1: job(1, "CANCELLED", submit_time=5)})
+    view = step(before, {1: "PENDING"}, expected={1: Expected(OURS, since=2)})
+    assert view.snapshot.jobs[1] == Known(job(1, "PENDING"))
+    view = step(before, {1: "CANCELLED COMPLETING"}, {1: job(1, "CANCELLED COMPLETING", submit_time=9)})
+    assert view.snapshot.jobs[1].said == 1
+
+
+def test_a_witness_is_the_highest_id_of_each_kind() -> None:
+    details = {1: job(1, "RUNNING", submit_time=5), 2: job(2, "RUNNING", None, submit_time=6)}
+    view = step(View(), {1: "RUNNING", 2: "RUNNING"}, details)
+    hope = {8: Expected(OURS, 1), 9: Expected(OURS, 1, sure=False)}
+    listed = {i: word("RUNNING") for i in (1, 2, 8, 9)}
+    found = witnesses(view, listed, hope)
+    assert found == {2: Witness(Identity(6, 0), None), 8: Witness(Identity(), OURS)}
+    assert witnesses(view, {1: word("RUNNING")}, hope) == {1: Witness(Identity(5, 0), OURS)}
+    assert witnesses(View(), listed, {}) == {}
+    ours, others = Witness(Identity(), OURS), Witness(Identity(5, 0), None)
+    assert ours.agrees(job(1, "RUNNING"))
+    assert not ours.agrees(job(1, "RUNNING", THEIRS))
+    assert not ours.agrees(job(1, "RUNNING", None))
+    assert others.agrees(job(1, "RUNNING", None, submit_time=5))
+    assert not others.agrees(job(1, "RUNNING", None, submit_time=6))
+    # Slurm gives a requeued job a new submit time
+    assert others.agrees(job(1, "PENDING", None, submit_time=6, restarts=1))
+
+
+def test_forgotten_all_is_asked_for_ours_first_and_nothing_is_believed() -> None:
+    details = {1: job(1, "RUNNING", None), 2: job(2, "PENDING"), 3: job(3, "RUNNING")}
+    view = forgotten(step(View(), {1: "RUNNING", 2: "PENDING", 3: "RUNNING"}, details))
+    states = {i: word("RUNNING") for i in (1, 2, 3)}
+    assert wanted(view, states, {}, 1e9, 1, allocations=True) == Wanted(jobs=(2, 3, 1))
+    # until they are read, jobs of ours stay what they were, and nobody counts on what may be hidden in the rest
+    after = step(view, {1: "RUNNING", 2: "RUNNING", 3: "RUNNING"}, {2: job(2, "RUNNING")})
+    assert after.snapshot.jobs.keys() == {2, 3}
+    assert after.snapshot.settled_since == after.snapshot.began > view.snapshot.settled_since
+    assert needs(after, {1: "RUNNING", 2: "RUNNING", 3: "RUNNING"}).jobs == (3, 1)
+
+
+def test_after_a_failed_poll_a_job_that_never_proved_to_be_ours_is_asked_for() -> None:
+    view = step(View(), {5: "PENDING", 6: "PENDING"}, {6: job(6, "PENDING")}, expected={5: Expected(OURS, since=1)})
+    running = {5: word("RUNNING"), 6: word("RUNNING")}
+    assert wanted(view, running, {}, 1e9, 0, allocations=True).started == (5, 6)
+    asked = wanted(doubted(view), running, {}, 1e9, 0, allocations=True)
+    assert (asked.jobs, asked.started) == ((5,), (6,))
+
+
+def test_a_job_of_which_only_the_nodes_were_read_proves_later_that_it_is_ours() -> None:
+    view = step(View(), {1: "PENDING"}, {1: job(1, "PENDING")})
+    states = {5: word("RUNNING"), 1: word("PENDING")}
+    running = {5: job(5, "RUNNING", nodes=("n1",))}
+    view = merge(view, Answers(9, states, started=running), {5: Expected(OURS, since=1)}, "here")
+    assert view.snapshot.jobs[5].job.nodes == ("n1",)
+    assert needs(view, {1: "PENDING", 5: "RUNNING"}, budget=2).jobs == (1, 5)
+    assert needs(view, {1: "PENDING", 5: "RUNNING", 6: "PENDING"}, budget=2).jobs == (6, 1)
+    view = step(view, {1: "PENDING", 5: "RUNNING"}, {5: job(5, "RUNNING", None)})
+    assert view.snapshot.jobs[5].missing
+
+
+def test_a_first_list_read_in_parts_is_published_whole() -> None:
+    states = {1: "RUNNING", 2: "RUNNING"}
+    view = step(View(), states, {1: job(1, "RUNNING", None)})
+    assert (view.snapshot.sequence, needs(view, states).jobs) == (0, (2,))
+    view = step(view, states, {2: job(2, "RUNNING")})
+    assert (view.snapshot.sequence, view.snapshot.jobs.keys(), view.foreign.keys()) == (1, {2}, {1})
 
 
 def test_only_what_changed_is_asked_for() -> None:
@@ -209,8 +318,8 @@ def test_of_a_job_of_ours_that_starts_only_the_nodes_are_news() -> None:
     states = {number: word("RUNNING") for number in (1, 2, 3, 4)}
     asked = wanted(view, states, hope, 1e9, 0, allocations=True)
     assert asked.started == (1, 3)
-    assert asked.jobs == (2, 4)
-    assert wanted(view, states, hope, 1e9, 0).jobs == (1, 2, 3, 4)
+    assert asked.jobs == (4,)
+    assert wanted(view, states, hope, 1e9, 0).jobs == (1, 3, 4)
     assert started(view, hope, 1, word("RUNNING")) == job(1, "RUNNING")
     assert started(view, hope, 3, word("RUNNING")) == job(3, "RUNNING")
     # another change of a job that runs is looked at whole
@@ -220,10 +329,11 @@ def test_of_a_job_of_ours_that_starts_only_the_nodes_are_news() -> None:
 
 
 def test_a_bulk_list_where_it_is_cheaper() -> None:
-    assert Wanted(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR - 1)
-    assert not Wanted(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR)
-    assert not Wanted(jobs=(1,)).in_bulk(1)
-    assert not Wanted(absent=(1, 2, 3)).in_bulk(3)
+    assert Wanted(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR - 1, 9000)
+    assert not Wanted(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR - 1, LARGEST_BULK)
+    assert not Wanted(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR, 9000)
+    assert not Wanted(jobs=(1,)).in_bulk(1, 9000)
+    assert not Wanted(absent=(1, 2, 3)).in_bulk(3, 9000)
 
 
 def test_settled_since_begins_anew_after_an_error() -> None:

@@ -11,11 +11,13 @@ import pytest
 
 from bridge.clock import FakeClock
 from bridge.config import Config, Slurm
+from bridge.slurm.asking import UNEXPLAINED
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.link import encode
-from bridge.slurm.models import JobLink, JobRequest, PodRef, Snapshot
-from bridge.slurm.snapshot import NODES_BUSY, NODES_IDLE, UNEXPLAINED, Poller
-from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
+from bridge.slurm.models import Job, JobLink, JobRequest, PodRef, Snapshot
+from bridge.slurm.questions import LARGEST_BULK, MOST_SINGLES
+from bridge.slurm.snapshot import FORGET_OTHERS, NODES_BUSY, NODES_IDLE, Poller
+from tests.fakes.slurmrestd import TOKEN, FakeJob, FakeSlurm, paths
 
 
 def link(uid: str, cluster: str = "here") -> JobLink:
@@ -72,11 +74,28 @@ def test_the_first_snapshot_is_complete(scene: Scene) -> None:
     assert scene.poller.age() == 3
 
 
-def test_a_quiet_poll_asks_for_states_alone(scene: Scene) -> None:
+def test_a_quiet_poll_asks_for_states_and_the_witness(scene: Scene) -> None:
     scene.slurm.start(scene.add("a"))
     scene.slurm.add()
     scene.poll()
-    assert scene.asked() == ["GET jobs/state"]
+    assert scene.asked() == ["GET jobs/state", "GET job/2?flags=MIXED"]
+
+
+def test_a_job_of_others_costs_one_question_in_its_life(scene: Scene) -> None:
+    last = scene.slurm.add().job_id
+    for _ in range(100):
+        scene.slurm.add(user="alice")
+    witness = scene.slurm.add().job_id
+    scene.poll()
+    scene.slurm.calls.clear()
+    for life in (scene.slurm.start, lambda job_id: scene.slurm.end(job_id, "COMPLETED")):
+        for job_id in range(last, witness):
+            life(job_id)
+        scene.poll()
+    assert [call for call in paths(scene.slurm.calls) if "job" in call] == [
+        "GET jobs/state",
+        f"GET job/{witness}?flags=MIXED",
+    ] * 2
 
 
 def test_the_load_does_not_depend_on_how_many_wait(scene: Scene) -> None:
@@ -87,7 +106,7 @@ def test_the_load_does_not_depend_on_how_many_wait(scene: Scene) -> None:
     # one list of all instead of a hundred questions
     assert [call for call in paths(scene.slurm.calls) if "job" in call] == ["GET jobs/state", "GET jobs?flags=MIXED"]
     for _ in range(3):
-        assert len([call for call in scene.asked() if "job/" in call]) == 2
+        assert len([call for call in scene.asked() if "job/" in call]) == 2 + 1  # and the witness
 
 
 def test_a_start_costs_one_question(scene: Scene) -> None:
@@ -109,7 +128,10 @@ def test_a_job_that_ran_before_the_first_list_about_it(scene: Scene) -> None:
     job_id = scene.client.submit(JobRequest("n", link("new"), external=True)).job_id
     scene.poller.expect(job_id, link("new"))
     scene.slurm.start(job_id, "node-3")
-    assert [call for call in scene.asked() if str(job_id) in call] == [f"GET resources/{job_id}"]
+    assert [call for call in scene.asked() if str(job_id) in call] == [
+        f"GET resources/{job_id}",
+        f"GET job/{job_id}?flags=MIXED",  # the witness
+    ]
     assert scene.poller.snapshot.jobs[job_id].job.nodes == ("node-3",)
     assert scene.poller.snapshot.by_uid == {"new": (job_id,)}
 
@@ -152,6 +174,147 @@ def test_a_job_told_of_during_a_poll_is_in_what_the_poll_publishes(scene: Scene)
 
     scene.slurm.fault = meanwhile
     assert scene.poll().by_uid == {"new": (7,)}
+
+
+# --- job ids used again -----------------------------------------------------------------------------------------------
+def test_lost_state_is_seen_though_every_id_and_state_is_as_before(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        scene.slurm.start(scene.add(f"old-{number}"))
+    scene.slurm.start(scene.slurm.add().job_id)
+    scene.poll()
+    scene.slurm.lose_state()
+    for _ in range(2):
+        scene.slurm.start(scene.slurm.add(user="alice").job_id)
+    scene.slurm.start(scene.add("new"))
+    scene.slurm.start(scene.slurm.add().job_id)
+    snapshot = scene.poll()
+    assert [(known.said, known.missing) for known in map(snapshot.jobs.__getitem__, (1, 2, 3))] == [
+        (1, True),
+        (1, True),
+        (0, False),
+    ]
+    assert snapshot.by_uid == {"old-0": (1,), "old-1": (2,), "new": (3,)}
+    assert [snapshot.jobs[job_id].said for job_id in (1, 2)] == [1, 1]
+    assert [scene.poll().jobs[job_id].said for job_id in (1, 2)] == [2, 2]
+    assert [record.message for record in caplog.records] == ["Slurm uses job ids again: all jobs are read anew"]
+
+
+def test_lost_state_in_the_middle_of_a_poll(scene: Scene) -> None:
+    scene.slurm.start(scene.add("a"))
+    scene.add("b")
+    scene.poll()
+
+    def meanwhile(method: str, path: str) -> None:
+        if "/resources/" in path and scene.slurm.jobs[2].user == "slurm":
+            scene.slurm.lose_state()
+            for _ in range(2):
+                scene.slurm.start(scene.slurm.add(user="alice").job_id, "node-3")
+
+    scene.slurm.start(2, "node-1")
+    scene.slurm.fault = meanwhile
+    snapshot = scene.poll()
+    assert [(known.missing, known.job.nodes) for known in snapshot.jobs.values()] == [(True, ("node-0",)), (True, ())]
+
+
+def test_a_job_just_submitted_and_lost_whose_id_is_anothers(scene: Scene) -> None:
+    scene.poll()
+    job_id = scene.client.submit(JobRequest("n", link("new"), external=True)).job_id
+    scene.poller.expect(job_id, link("new"))
+    scene.slurm.lose_state()
+    scene.slurm.start(scene.slurm.add(user="alice").job_id)
+    known = scene.poll().jobs[job_id]
+    assert (known.missing, known.said, known.job.nodes) == (True, 1, ())
+
+
+def test_a_failed_poll_makes_jobs_just_submitted_prove_that_they_are_ours(scene: Scene) -> None:
+    scene.poll()
+    first = scene.client.submit(JobRequest("n", link("first"), external=True)).job_id
+    scene.poller.expect(first, link("first"))
+    scene.slurm.down = True
+    assert scene.poll().error
+    scene.slurm.down = False
+    scene.slurm.lose_state()
+    scene.slurm.add(user="alice")
+    second = scene.client.submit(JobRequest("n", link("second"), external=True)).job_id
+    scene.poller.expect(second, link("second"))
+    snapshot = scene.poll()
+    assert snapshot.jobs[first].missing
+    assert snapshot.by_uid == {"first": (first,), "second": (second,)}
+
+
+def test_a_requeue_is_not_taken_for_lost_state(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    job_id = scene.slurm.add().job_id
+    scene.slurm.start(job_id)
+    scene.poll()
+    scene.slurm.requeue(job_id)
+    scene.slurm.start(job_id)
+    scene.poll()
+    assert not caplog.records
+
+
+def test_after_a_long_silence_jobs_of_others_are_read_anew(scene: Scene) -> None:
+    first, last = scene.slurm.add().job_id, scene.slurm.add().job_id
+    scene.poll()
+    scene.clock.advance(FORGET_OTHERS)
+    del scene.slurm.jobs[first]
+    scene.slurm.jobs[first] = FakeJob(first, {"name": "late", "admin_comment": encode(link("late"))})
+    assert scene.poll().by_uid == {"late": (first,)}
+    assert last in scene.slurm.jobs
+
+
+# --- many jobs --------------------------------------------------------------------------------------------------------
+def test_a_first_list_that_is_too_large_is_read_in_parts(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bridge.slurm.snapshot")
+    number, size = 400, 2 * LARGEST_BULK // 400
+    for _ in range(number - 1):
+        scene.slurm.add(user="alice")
+    ours = scene.add("a")
+    scene.client.job_bytes = size
+    told: list[Snapshot] = []
+    scene.poller.subscribe(told.append)
+    polls = 1
+    while not scene.poll().sequence:
+        assert scene.poller.progress == f"read {polls * MOST_SINGLES} of {number} jobs"
+        assert scene.poller.age() == math.inf
+        scene.client.job_bytes = size
+        polls += 1
+    assert polls == -(-number // MOST_SINGLES)
+    assert scene.slurm.count("GET", "jobs?") == 0
+    assert scene.slurm.count("GET", "/job/") == number + polls - 1  # and a witness each time
+    assert [snapshot.jobs.keys() for snapshot in told] == [{ours}]
+    assert scene.poller.progress == ""
+    assert {record.message for record in caplog.records} == {"reading all jobs for the first time"}
+
+
+def test_a_list_that_fails_is_read_in_parts_the_next_time(scene: Scene) -> None:
+    for _ in range(10):
+        scene.slurm.add()
+    scene.client.job_bytes = LARGEST_BULK / 10
+    scene.slurm.fault = lambda method, path: "reset" if "/jobs?" in path else None
+    assert scene.poll().error
+    assert scene.poll().sequence == 1
+
+
+def test_a_list_that_takes_too_long_gets_more_time(old_scene: Scene) -> None:
+    scene = old_scene
+    scene.slurm.add()
+
+    def slow(method: str, path: str) -> None:
+        if path.endswith("/jobs"):
+            scene.slurm._closing.wait(1.2)
+
+    scene.slurm.fault = slow
+    assert "timed out" in scene.poll().error  # 0.8 s
+    assert scene.poll().sequence == 1
+
+
+def test_excluded_nodes_take_the_memory_of_their_hostlist() -> None:
+    text = "node-[0001-2500]"
+    jobs = [Job(number, frozenset({"PENDING"}), excluded=text) for number in range(2)]
+    assert len(jobs[0].excluded_nodes) == 2500
+    assert jobs[0].excluded_nodes is jobs[1].excluded_nodes
 
 
 FAILURES: list[Any] = [
@@ -240,6 +403,18 @@ def test_pauses(scene: Scene) -> None:
         pauses.append(scene.poller.pause())
     assert pauses[0] <= settings.poll_busy
     assert 8 <= pauses[-1] <= 10
+
+
+def test_a_stand_by_polls_at_the_idle_period(scene: Scene) -> None:
+    leading = [True]
+    config = Config(slurm_rest_api=scene.slurm.url)
+    poller = Poller(scene.client, "here", config, clock=scene.clock, leads=lambda: leading[0])
+    scene.add("a")
+    poller.expect(99, link("b"))
+    poller.refresh()
+    assert poller.pause() == config.slurm.poll_busy
+    leading[0] = False
+    assert poller.pause() == config.slurm.poll_idle
 
 
 def test_nodes_are_looked_at_now_and_then(scene: Scene) -> None:

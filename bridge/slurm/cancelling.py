@@ -1,0 +1,42 @@
+"""The only way to cancel a job: after a look at whose it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from bridge.errors import SlurmNotFoundError
+from bridge.fencing import fence
+from bridge.logs import kv
+from bridge.metrics import SLURM_CANCELS_REFUSED
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.states import end_of
+
+log = logging.getLogger(__name__)
+
+
+def cancel_if_ours(
+    slurm: SlurmClient, job_id: int, cluster: str, uids: Iterable[str], lead: Callable[[], None] | None
+) -> bool:
+    """Cancel a job if its link names our ``cluster`` and all the pods ``uids``; return whether it does.
+
+    The link is read right before, 3 to 5 ms: since the last poll slurmctld may have lost its state and have given the
+    id to somebody else's job. A job that slurmctld does not know, or that has ended, is not cancelled. ``lead`` raises
+    once this process leads no more. Raises what :meth:`SlurmClient.job` and :meth:`SlurmClient.cancel` raise.
+    """
+    try:
+        job = slurm.job(job_id)
+    except SlurmNotFoundError:
+        return False
+    wanted = set(uids)
+    if job.link is None or job.link.cluster != cluster or not wanted <= {pod.uid for pod in job.link.pods}:
+        SLURM_CANCELS_REFUSED.inc()
+        log.warning(
+            "not cancelled: the comment of this Slurm job does not name the pod",
+            extra=kv(job=job_id, user=job.user_name, pods=sorted(wanted)),
+        )
+        return False
+    if end_of(job.states) is None:
+        with fence(lead):
+            slurm.cancel(job_id)
+    return True

@@ -1,0 +1,53 @@
+"""Whether two answers about one job id are about the same job.
+
+slurmctld uses a job id again after it has lost its state, has restored an older one, or has reached MaxJobId. Ids are
+given in ascending order, so if any listed id belongs to another job than before, the highest one does: one job, the
+witness, shows whether all other answers of a poll can be compared with the ones before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from bridge.slurm.models import Job, JobLink
+
+
+class Identity(NamedTuple):
+    """What tells a job from another one with the same id. Epoch seconds, 0 where not read; number of requeues."""
+
+    submit_time: float = 0
+    restarts: int = 0
+
+
+UNREAD = Identity()
+
+
+def identity(job: Job) -> Identity:
+    """Return the job's identity."""
+    return Identity(job.submit_time, job.restarts)
+
+
+def is_same(before: Identity, now: Identity) -> bool:
+    """Whether both may be of the same job. A requeue sets a new submit time and is counted in ``restarts``."""
+    if not before.submit_time or not now.submit_time:
+        return True
+    return before.submit_time == now.submit_time or now.restarts > before.restarts
+
+
+class Witness(NamedTuple):
+    """What is known of the witness: its link decides as long as its submit time has not been read."""
+
+    identity: Identity
+    link: JobLink | None
+
+    def agrees(self, job: Job) -> bool:
+        """Whether ``job``, read just now, is still the same job."""
+        if self.identity.submit_time:
+            return is_same(self.identity, identity(job))
+        return self.link is None or job.link == self.link
+
+
+def highest(ids: Mapping[int, object], listed: Mapping[int, object]) -> int | None:
+    """Return the highest of ``ids`` that is also in ``listed``."""
+    return max(ids.keys() & listed.keys(), default=None)

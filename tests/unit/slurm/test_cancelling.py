@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.config import Config
+from bridge.errors import LostLeadershipError, SlurmUnavailableError
+from bridge.metrics import SLURM_CANCELS_REFUSED
+from bridge.slurm.cancelling import cancel_if_ours
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.link import encode
+from bridge.slurm.models import JobLink, PodRef
+from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
+
+ROOT = Path(__file__).parents[3]
+
+
+def comment(*uids: str, cluster: str = "here") -> str:
+    return encode(JobLink(cluster, tuple(PodRef("ns", f"pod-{uid}", uid) for uid in uids)))
+
+
+@pytest.fixture
+def slurm() -> Iterator[FakeSlurm]:
+    with FakeSlurm() as fake:
+        yield fake
+
+
+@pytest.fixture
+def client(slurm: FakeSlurm) -> SlurmClient:
+    return SlurmClient(Config(slurm_rest_api=slurm.url), TOKEN)
+
+
+def test_a_job_of_the_pod_is_cancelled(slurm: FakeSlurm, client: SlurmClient) -> None:
+    job = slurm.add({"admin_comment": comment("a", "b")})
+    slurm.start(job.job_id)
+    assert client.version
+    slurm.calls.clear()
+    assert cancel_if_ours(client, job.job_id, "here", ["a"], None)
+    assert job.states == ["CANCELLED"]
+    assert paths(slurm.calls) == ["GET job/1?flags=MIXED", "DELETE job/1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "uids"),
+    [
+        (comment("a", cluster="elsewhere"), ["a"]),
+        (comment("other"), ["a"]),
+        (comment("a"), ["a", "b"]),
+        ("", ["a"]),
+        ("{}", ["a"]),
+    ],
+)
+def test_a_job_that_is_not_the_pods_goes_on(slurm: FakeSlurm, client: SlurmClient, words: str, uids: list[str]) -> None:
+    job = slurm.add({"admin_comment": words})
+    slurm.start(job.job_id)
+    before = SLURM_CANCELS_REFUSED._value.get()
+    assert not cancel_if_ours(client, job.job_id, "here", uids, None)
+    assert job.states == ["RUNNING"]
+    assert slurm.count("DELETE", "job") == 0
+    assert SLURM_CANCELS_REFUSED._value.get() == before + 1
+
+
+def test_a_comment_of_another_user_proves_nothing(slurm: FakeSlurm, client: SlurmClient) -> None:
+    job = slurm.add({"comment": comment("a")}, user="alice")
+    assert not cancel_if_ours(client, job.job_id, "here", ["a"], None)
+    assert job.states == ["PENDING"]
+
+
+def test_what_is_over_is_not_cancelled_again(slurm: FakeSlurm, client: SlurmClient) -> None:
+    job = slurm.add({"admin_comment": comment("a")})
+    slurm.end(job.job_id, "COMPLETED")
+    assert cancel_if_ours(client, job.job_id, "here", ["a"], None)
+    assert not cancel_if_ours(client, 99, "here", ["a"], None)
+    assert slurm.count("DELETE", "job") == 0
+
+
+def test_no_answer_is_no_cancel(slurm: FakeSlurm, client: SlurmClient) -> None:
+    job = slurm.add({"admin_comment": comment("a")})
+    slurm.fault = lambda method, path: (502, b"bad gateway") if method == "GET" and "/job/" in path else None
+    with pytest.raises(SlurmUnavailableError):
+        cancel_if_ours(client, job.job_id, "here", ["a"], None)
+    assert job.states == ["PENDING"]
+
+
+def test_a_process_that_leads_no_more_cancels_nothing(slurm: FakeSlurm, client: SlurmClient) -> None:
+    job = slurm.add({"admin_comment": comment("a")})
+
+    def lead() -> None:
+        raise LostLeadershipError("lease lost")
+
+    with pytest.raises(LostLeadershipError):
+        cancel_if_ours(client, job.job_id, "here", ["a"], lead)
+    assert job.states == ["PENDING"]
+
+
+def test_no_other_module_cancels() -> None:
+    found = [
+        str(file.relative_to(ROOT))
+        for folder in ("bridge", "controllers", "scheduler")
+        for file in (ROOT / folder).rglob("*.py")
+        if re.search(r"slurm\.cancel\(", file.read_text())
+    ]
+    assert found == ["bridge/slurm/cancelling.py"]
