@@ -52,6 +52,9 @@ START_TO_BIND_SECONDS = Histogram(
 CONTROLLER_ACTIONS = Counter(
     "podbridge_controller_actions_total", "What a controller did.", ["controller", "action", "result"]
 )
+GUARDED_NODES = Gauge(
+    "podbridge_guarded_nodes", "Nodes in the list that the admission policy guards; 0 while it can't be written."
+)
 POOL_UP = Gauge("podbridge_pool_up", "1 while a pool's site is heard and takes jobs.", ["pool"])
 POOL_JOBS = Gauge("podbridge_pool_jobs", "Jobs of a pool, as its site says.", ["pool", "phase"])
 POOL_ACTIONS = Counter("podbridge_pool_actions_total", "What was done for pods on pools.", ["action", "result"])

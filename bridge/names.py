@@ -103,6 +103,8 @@ SYSTEM_NAMESPACE = "podbridge"
 """Where podbridge keeps its Secret and its Leases."""
 POOLS_ROLE = "podbridge-pools"
 """ClusterRole, and RoleBinding in each namespace that is open to pools: what their pods refer to may be read."""
+GUARDED_NODES = "podbridge-guarded-nodes"
+"""ConfigMap in podbridge's namespace: its keys are the nodes on which only podbridge's scheduler puts pods."""
 WEBHOOK_PORT = 9443
 HEALTH_PORT = 8081
 METRICS_PORT = 8080

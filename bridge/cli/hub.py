@@ -36,6 +36,7 @@ from bridge.slurm.models import Snapshot
 from bridge.slurm.snapshot import Poller
 from bridge.threads import Supervisor
 from bridge.workload.pods import is_open
+from controllers.guarded import GuardedNodes
 from controllers.loop import Controllers
 from scheduler.loop import Scheduler
 from scheduler.pools.loop import PoolScheduler
@@ -185,6 +186,8 @@ class Hub:
             remote = Remote(config, kube, self.nodes, self.events, lead, self.clock, self.identity, version, cluster)
             remote.start(self.supervisor, self.health)
             loops.append(remote.loop)
+        if "controllers" in electors:
+            loops.append(GuardedNodes(kube, self.nodes, electors["controllers"], self.clock))
         for loop in loops:
             self.loops.append(loop)
             self.health.live(loop.name, loop.stuck)

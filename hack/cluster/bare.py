@@ -162,7 +162,7 @@ def bind_rate(world: World, count: int, threads: int) -> float:
     pods = create_pods(world, count, threads, "bench-nobody")
 
     def work(number: int) -> None:
-        api = kube(world)
+        api = kube(world, podbridge=True)
         for index in range(number, count, threads):
             name = pods[index]["metadata"]["name"]
             api("POST", f"{PODS}/{name}/binding", binding(name, index))

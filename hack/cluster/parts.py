@@ -19,7 +19,7 @@ from cluster.sites import Site
 from cluster.slurm import SlurmSetup, make_token
 from cluster.views import SEEN_AS
 
-MANIFESTS = ("rbac.yaml", "rbac-run.yaml", "rbac-pools.yaml")
+MANIFESTS = ("rbac.yaml", "rbac-run.yaml", "rbac-pools.yaml", "policies.yaml")
 """The files of ``helm/`` that are applied."""
 
 

@@ -68,6 +68,18 @@ def test_each_part_does_its_work_with_its_own_account(pools_world, parts):
     assert refused(cluster, parts) == []
 
 
+def test_the_controllers_guard_the_nodes_of_both_sides(pools_world):
+    cluster = pools_world.cluster
+    path = "/api/v1/namespaces/podbridge/configmaps/podbridge-guarded-nodes"
+    wanted = {"node-0": "slurm", "node-1": "slurm", POOL: "pool"}
+    until("the list", lambda: (cluster.api("GET", path).get("data") or {}).items() >= wanted.items())
+    pod = {"metadata": {"generateName": "stray-"}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
+    for node in wanted:
+        body = {**pod, "spec": {**pod["spec"], "nodeName": node, "tolerations": [{"operator": "Exists"}]}}
+        status, answer = cluster.api.request("POST", "/api/v1/namespaces/default/pods", body)
+        assert (status, f"node {node} is guarded" in answer["message"]) == (403, True), answer
+
+
 def test_a_namespace_without_the_role_binding_is_named_on_the_pod(pools_world):
     world, cluster = pools_world, pools_world.cluster
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings/podbridge-pools"

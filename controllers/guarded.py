@@ -1,0 +1,94 @@
+"""The names of the nodes that a ValidatingAdmissionPolicy guards (helm/policies.yaml), kept in a ConfigMap.
+
+A policy of the API server can't look at nodes; it can look at a ConfigMap. So the controllers write there which nodes
+Slurm manages and which stand for pools. The policy holds while podbridge is down, with the names written last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bridge import names
+from bridge.clock import Clock
+from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.lease import Elector
+from bridge.kube.resources import CONFIGMAPS
+from bridge.logs import kv
+from bridge.loop import Loop
+from bridge.metrics import GUARDED_NODES
+from bridge.workload import places
+
+log = logging.getLogger(__name__)
+
+AGAIN = 60.0
+"""Seconds after which the ConfigMap is compared again: somebody may have changed it."""
+RETRY_AFTER = 5.0
+SLURM, POOL = "slurm", "pool"
+
+
+def guarded(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the nodes to guard, by name, each with what it is: ``slurm`` or ``pool``."""
+    found = {}
+    for node in nodes:
+        taints = (node.get("spec") or {}).get("taints") or ()
+        if places.is_virtual(node):
+            found[node["metadata"]["name"]] = POOL
+        elif any(taint.get("key") == names.MANAGED_TAINT for taint in taints):
+            found[node["metadata"]["name"]] = SLURM
+    return found
+
+
+def difference(live: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the merge patch of ``data`` that turns one list into the other; empty if they are the same."""
+    removed: dict[str, str | None] = {name: None for name in live if name not in wanted}
+    return removed | {name: kind for name, kind in wanted.items() if live.get(name) != kind}
+
+
+class GuardedNodes(Loop):
+    """Writes the ConfigMap whenever another set of nodes is to be guarded."""
+
+    def __init__(self, kube: KubeClient, nodes: Cache, elector: Elector | None, clock: Clock) -> None:
+        super().__init__("guarded-nodes", (nodes,), elector, 1, clock)
+        self._kube = kube.fenced(self.lead)
+        self._nodes = nodes
+        self._path = CONFIGMAPS.path(names.SYSTEM_NAMESPACE, names.GUARDED_NODES)
+        self._written: dict[str, str] | None = None
+        self._due = 0.0
+        self._told = ""
+
+    def led(self) -> None:
+        """Compare anew: an earlier leader may have written."""
+        self._written, self._due = None, 0.0
+
+    def look(self) -> None:
+        """Write if the nodes, or the time, say so."""
+        wanted, now = guarded(self._nodes.items()), self.clock.monotonic()
+        changed = self._written is not None and wanted != self._written
+        if now >= self._due or changed:
+            self.workers.submit(names.GUARDED_NODES, lambda: self._write(wanted))
+
+    def _write(self, wanted: dict[str, str]) -> None:
+        self._written, self._due = None, self.clock.monotonic() + RETRY_AFTER
+        try:
+            live = self._kube.get(self._path).get("data") or {}
+            patch = difference(live, wanted)
+            if patch:
+                self._kube.patch(self._path, {"data": patch}, kind="merge")
+        except (KubeNotFoundError, KubeForbiddenError) as error:
+            GUARDED_NODES.set(0)
+            self._say(f"nodes are not guarded: {error}", error)
+            self._due = self.clock.monotonic() + AGAIN
+            return
+        self._written, self._due, self._told = wanted, self.clock.monotonic() + AGAIN, ""
+        GUARDED_NODES.set(len(wanted))
+        if patch:
+            log.info("guarded nodes written", extra=kv(nodes=len(wanted), changed=len(patch)))
+
+    def _say(self, text: str, error: BridgeError) -> None:
+        if text != self._told:
+            log.warning("nodes are not guarded: kubectl apply -f helm/policies.yaml", extra=kv(error=error))
+        self._told = text
