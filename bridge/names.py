@@ -37,6 +37,8 @@ FINALIZER = "scheduler.slinky.slurm.net/finalizer"
 SLURM_REASON = "bridge.vk.io/slurm-reason"
 """Annotation on nodes cordoned by podbridge: the Slurm state and reason it mirrors."""
 
+SLURM_NAME_CONFLICT = "bridge.vk.io/slurm-name-conflict"
+"""Annotation on nodes that claim to be the same Slurm node: which others do. None of them is used meanwhile."""
 REMOTE_JOB = "bridge.vk.io/job"
 """Annotation: ``<pool>/<remote job id>``, once the site has taken the pod."""
 

@@ -52,6 +52,8 @@ REASONS = (
     ("Pod, `DisruptionTarget`, status and Event", "JobGone", "Slurm knows the job no more"),
     ("Pod, `DisruptionTarget`, status and Event", "Requeued", "Slurm took the node away and queued the job again"),
     ("Node, Event", "SlurmNodeDrained", "cordoned because Slurm keeps the node out"),
+    ("Node, Event", "SlurmNameConflict", "other nodes claim the same Slurm node: none is used until only one does"),
+    ("Node, Event", "SlurmNameSettled", "no other node claims the same Slurm node any more"),
     ("Node, Event", "SlurmNodeResumed", "uncordoned because Slurm gives the node again"),
     ("Node, Event", "SlurmNodeDraining", "drained in Slurm because it is cordoned"),
     ("Node, Event", "SlurmNodeUndrained", "resumed in Slurm because it is uncordoned"),

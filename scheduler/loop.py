@@ -90,7 +90,7 @@ class Scheduler(SlurmLoop):
         """Give the placements on the nodes of this moment, worked out anew only when a node has changed."""
         mark = (self._node_changes, frozenset(snapshot.nodes), tuple(sorted(snapshot.partitions.items())))
         if mark != self._placed:
-            nodes = [eligibility.view(node) for node in self.sides.nodes.items() if not places.is_virtual(node)]
+            nodes = eligibility.views(node for node in self.sides.nodes.items() if not places.is_virtual(node))
             self._actor.placements = Placements(nodes, snapshot.nodes, snapshot.partitions)
             self._placed = mark
         return self._actor.placements

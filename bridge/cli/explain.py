@@ -103,8 +103,7 @@ def _slurm(job: Job) -> list[str]:
 def _nodes(session: Session, pod: pods.Pod) -> list[str]:
     asked = resources.pod_requests(pod["spec"])
     lines = []
-    for node in session.nodes():
-        view = eligibility.view(node)
+    for view in eligibility.views(node for node in session.nodes() if not places.is_virtual(node)):
         other = session.slurm_nodes.get(view.slurm_name)
         if other is None:
             continue

@@ -1,13 +1,14 @@
 """Which nodes Kubernetes would refuse for a pod, and why: pure, on raw pods and nodes.
 
 Slurm decides who runs where, so what Kubernetes forbids is told to Slurm in the request (excluded nodes), not found out
-afterwards. Counted: nodeSelector, required node affinity, taints, cordon, and Allocatable smaller than the requests.
+afterwards. Counted: nodeSelector, required node affinity, taints, cordon, Allocatable smaller than the requests, and a
+Slurm node that several Kubernetes nodes claim to be: a pod and its Secrets must not go to the wrong kubelet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge import names
@@ -18,7 +19,10 @@ UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A Kubernetes node that Slurm knows too: its name on both sides, and what it offers."""
+    """A Kubernetes node that Slurm knows too: its name on both sides, and what it offers.
+
+    ``rivals`` are the other Kubernetes nodes that claim to be the same Slurm node.
+    """
 
     name: str
     slurm_name: str
@@ -26,6 +30,7 @@ class NodeView:
     taints: tuple[Mapping[str, str], ...]
     cordoned: bool
     offered: Resources
+    rivals: tuple[str, ...] = ()
 
 
 def slurm_name(node: Mapping[str, Any]) -> str:
@@ -48,6 +53,27 @@ def view(node: Mapping[str, Any]) -> NodeView:
     )
 
 
+def views(nodes: Iterable[Mapping[str, Any]]) -> list[NodeView]:
+    """Boil all colocated nodes down, each with its rivals."""
+    listed = list(nodes)
+    claims = rivals(listed)
+    return [replace(view(node), rivals=claims.get(node["metadata"]["name"], ())) for node in listed]
+
+
+def rivals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """Return the Kubernetes nodes that share a Slurm node's name with others: name -> the others, sorted."""
+    claims: dict[str, list[str]] = {}
+    for node in nodes:
+        claims.setdefault(slurm_name(node), []).append(node["metadata"]["name"])
+    shared = [sorted(claimants) for claimants in claims.values() if len(claimants) > 1]
+    return {name: tuple(n for n in claimants if n != name) for claimants in shared for name in claimants}
+
+
+def rivalry(slurm_node: str, others: Iterable[str]) -> str:
+    """Say that several Kubernetes nodes claim to be one Slurm node."""
+    return f"Slurm node {slurm_node} is claimed by {', '.join(others)} too"
+
+
 def readiness(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """Give the condition Ready of a raw node, empty where it has none."""
     for condition in (node.get("status") or {}).get("conditions") or ():
@@ -61,6 +87,8 @@ def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str
 
     The managed-node taint counts as tolerated: podbridge itself tolerates it for its pods.
     """
+    if node.rivals:
+        return rivalry(node.slurm_name, node.rivals)
     tolerations = spec.get("tolerations") or ()
     if node.cordoned and not tolerates(tolerations, {"key": UNSCHEDULABLE_TAINT, "effect": "NoSchedule"}):
         return "cordoned"

@@ -34,6 +34,13 @@ class Actor:
         match action:
             case decide.Taint():
                 self._patch(node, {"spec": {"taints": list(action.taints) or None}})
+            case decide.Dispute():
+                self._patch(node, {"metadata": {"annotations": {names.SLURM_NAME_CONFLICT: action.why or None}}})
+                if action.why:
+                    text = f"{action.why}: none of these nodes is used until only one claims it"
+                    self._events.event(node, "SlurmNameConflict", text, warning=True)
+                else:
+                    self._events.event(node, "SlurmNameSettled", "no other node claims the same Slurm node any more")
             case decide.Cordon():
                 self._patch(node, {"spec": {"unschedulable": True}, **_annotation(action.why)})
                 self._events.event(node, "SlurmNodeDrained", f"cordoned: Slurm says {action.why}", warning=True)

@@ -16,6 +16,7 @@ from bridge import names
 from bridge.config import Config
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, Node, Snapshot
+from bridge.workload import eligibility
 from bridge.workload.eligibility import slurm_name
 
 KubeNode = Mapping[str, Any]
@@ -61,7 +62,15 @@ class Undrain:
     slurm_node: str
 
 
-Action = Taint | Cordon | Uncordon | Drain | Undrain
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """Say on the node that others claim the same Slurm node; ``why`` is empty once they don't."""
+
+    node: KubeNode
+    why: str
+
+
+Action = Dispute | Taint | Cordon | Uncordon | Drain | Undrain
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +88,19 @@ def decide(view: View) -> list[Action]:
     if not view.snapshot.sequence or view.snapshot.error or not view.snapshot.nodes:
         return []
     actions: list[Action] = []
-    for node in view.nodes:
+    nodes = list(view.nodes)
+    rivals = eligibility.rivals(nodes)
+    for node in nodes:
         slurm_node = view.snapshot.nodes.get(slurm_name(node))
         taint = _taint(view.config, node, slurm_node)
         if taint is not None:
             actions.append(taint)
-        step = _in_step(view, node, slurm_node)
+        others = rivals.get(node["metadata"]["name"], ()) if slurm_node is not None else ()
+        dispute = _dispute(node, others)
+        if dispute is not None:
+            actions.append(dispute)
+        # a cordon of one of them must not drain the other, nor the reverse
+        step = None if others else _in_step(view, node, slurm_node)
         if step is not None:
             actions.append(step)
     return actions
@@ -97,6 +113,12 @@ def _taint(config: Config, node: KubeNode, slurm_node: Node | None) -> Taint | N
     if slurm_node is not None and config.nodes.taint:
         return None if ours else Taint(node, (*taints, wanted))
     return Taint(node, tuple(t for t in taints if t not in ours)) if ours else None
+
+
+def _dispute(node: KubeNode, others: tuple[str, ...]) -> Dispute | None:
+    said = (node["metadata"].get("annotations") or {}).get(names.SLURM_NAME_CONFLICT, "")
+    wanted = eligibility.rivalry(slurm_name(node), others) if others else ""
+    return Dispute(node, wanted) if said != wanted else None
 
 
 def _in_step(view: View, node: KubeNode, slurm_node: Node | None) -> Action | None:

@@ -72,7 +72,7 @@ class PoolScheduler(Loop):
         view = decide.View(
             pods=ours,
             pools={view.node.name: view for view in map(_pool, filter(places.is_virtual, nodes))},
-            nodes=tuple(eligibility.view(n) for n in nodes if self._colocated(n)),
+            nodes=tuple(eligibility.views(n for n in nodes if self._colocated(n))),
             usage=self._usage,
             attempts=self._attempts,
             policy=settings.policy,

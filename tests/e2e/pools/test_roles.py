@@ -5,7 +5,7 @@ import time
 import pytest
 import yaml
 
-from cluster.kube import ACCOUNTS
+from cluster.kube import ACCOUNTS, node_object
 from cluster.pools import NAMESPACE
 from cluster.world import until
 
@@ -104,3 +104,33 @@ def test_a_namespace_without_the_role_binding_is_named_on_the_pod(pools_world):
     until("the pod says which RoleBinding is missing", said, 30)
     cluster.open_to_pools(NAMESPACE)
     assert world.ended(pod)["status"]["phase"] == "Succeeded"
+
+
+def test_a_node_that_claims_another_slurm_node_stops_both_until_it_is_settled(pools_world):
+    world, cluster = pools_world, pools_world.cluster
+    rogue = node_object("rogue", cluster.options.size)
+    rogue["metadata"]["labels"]["slinky.slurm.net/slurm-nodename"] = "node-0"
+    cluster.kubectl("cordon", "node-1")
+    cluster.api.ensure("/api/v1/nodes", rogue)
+
+    def said(node):
+        return world.kube_node(node)["metadata"].get("annotations", {}).get("bridge.vk.io/slurm-name-conflict", "")
+
+    try:
+        until("both nodes say so", lambda: "rogue" in said("node-0") and "node-0" in said("rogue"))
+        until("node-1 is drained", lambda: "drain" in cluster.run_slurm("sinfo", "-h", "-n", "node-1", "-o", "%T"))
+        pod = world.create(run="1")
+
+        def waits():
+            return "is claimed by" in world.condition(pod, "PodScheduled").get("message", "")
+
+        until("the pod says why it waits", waits)
+        assert not world.get(pod)["spec"].get("nodeName")
+        events = cluster.api("GET", "/apis/events.k8s.io/v1/events")["items"]
+        told = {e["regarding"]["name"] for e in events if e["reason"] == "SlurmNameConflict"}
+        assert told >= {"node-0", "rogue"}
+    finally:
+        cluster.api("DELETE", "/api/v1/nodes/rogue")
+        cluster.kubectl("uncordon", "node-1", check=False)
+    until("the pod is over", lambda: world.get(pod)["status"]["phase"] == "Succeeded", 60)
+    until("settled", lambda: not said("node-0"))

@@ -84,3 +84,36 @@ def test_switched_off_or_not_possible():
 
 def test_nothing_while_slurm_is_silent():
     assert look(node(cordoned=True), error="timed out") == []
+
+
+def claimant(name, *, label=None, said=None, cordoned=False):
+    annotations = {names.SLURM_NAME_CONFLICT: said} if said else {}
+    labels = {names.SLURM_NODENAME_LABEL: label} if label else {}
+    metadata = {"name": name, "annotations": annotations, "labels": labels}
+    return {"metadata": metadata, "spec": {"unschedulable": cordoned, "taints": (TAINT,)}}
+
+
+def dispute(*nodes, drained=""):
+    found = Node("n1", frozenset({"IDLE", "DRAIN"} if drained else {"IDLE"}), drained)
+    view = decide.View(list(nodes), Snapshot(sequence=1, nodes={"n1": found}), VERSION, Config())
+    return [(type(a).__name__, a.node["metadata"]["name"], getattr(a, "why", "")) for a in decide.decide(view)]
+
+
+def test_two_nodes_that_claim_one_slurm_node_are_told_so_and_neither_moves_the_drain():
+    first, second = "Slurm node n1 is claimed by rogue too", "Slurm node n1 is claimed by n1 too"
+    assert dispute(claimant("n1"), claimant("rogue", label="n1", cordoned=True)) == [
+        ("Dispute", "n1", first),
+        ("Dispute", "rogue", second),
+    ]
+    told = claimant("n1", said=first), claimant("rogue", label="n1", said=second, cordoned=True)
+    assert dispute(*told) == []
+    assert dispute(*told, drained=OURS) == []
+    assert dispute(*told, drained="disk") == []
+
+
+def test_a_settled_dispute_is_told_once():
+    said = "Slurm node n1 is claimed by rogue too"
+    assert dispute(claimant("n1", said=said)) == [("Dispute", "n1", "")]
+    assert dispute(claimant("n1"), claimant("rogue", label="other")) == [
+        ("Taint", "rogue", ""),
+    ]

@@ -237,3 +237,22 @@ def test_nodes_that_change_while_a_job_waits_are_told_to_slurm():
 def test_the_most_urgent_pod_comes_first():
     low, high = pod("u1"), pod("u2", priority=10)
     assert [a.pod["metadata"]["uid"] for a in look([low, high], snapshot())] == ["u2", "u1"]
+
+
+def raw_node(name, slurm_node):
+    metadata = {"name": name, "labels": {names.SLURM_NODENAME_LABEL: slurm_node}}
+    return {"metadata": metadata, "status": {"allocatable": {"cpu": "8"}}}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_slurm_node_that_two_kubernetes_nodes_claim_is_not_used(order):
+    raw = [raw_node("n1", "s-n1"), raw_node("rogue", "s-n1"), raw_node("n2", "s-n2")]
+    nodes = eligibility.views(raw[::order])
+    action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
+    assert isinstance(action, decide.GiveBack)
+    assert "Slurm node s-n1 is claimed by" in action.why
+    action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n2"])), nodes=nodes)
+    assert isinstance(action, decide.Bind)
+    placement = Placements(nodes, {n: Node(n, frozenset({"IDLE"})) for n in ("s-n1", "s-n2")}, {}).of(pod(), "")
+    assert placement.eligible == ("s-n2",)
+    assert list(placement.refused) == ["s-n1"]
