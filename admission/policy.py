@@ -110,7 +110,7 @@ class Policy:
 
     def _verdict(self, review: Review, managed: bool) -> Verdict | None:
         if review.subresource == "resize":
-            return validate.resize(review.old, self._rules)
+            return validate.resize(review.old, review.object, self._rules)
         if review.subresource:
             return None
         if review.operation == "CREATE":

@@ -10,7 +10,7 @@ from bridge import names
 from bridge.policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
-from bridge.workload import places, resources
+from bridge.workload import places, resources, shortfall
 from bridge.workload.resources import Resources
 
 FINALIZER_PERMISSION = "finalizer"
@@ -101,8 +101,11 @@ def create(
             verdict.invalid += problems
             return verdict
     asked = resources.pod_requests(spec)
-    if not wrong and not job_annotations.read(annotations).get(names.EXCLUSIVE, rules.exclusive):
-        verdict.invalid += unsupported.unknown_resources(asked, rules.gres)
+    if not wrong:
+        settings = job_annotations.read(annotations)
+        verdict.invalid += shortfall.problems(settings, asked, rules.gres)
+        if not settings.get(names.EXCLUSIVE, rules.exclusive):
+            verdict.invalid += unsupported.unknown_resources(asked, rules.gres)
     verdict.warnings += unsupported.too_big(asked, nodes)
     return verdict
 
@@ -138,7 +141,10 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
             for key in changed
         ]
         return verdict
-    verdict.invalid += job_annotations.check(after)
+    wrong = job_annotations.check(after)
+    verdict.invalid += wrong
+    if not wrong:
+        verdict.invalid += _too_little(new, rules)
     verdict.permissions += job_annotations.needed_permissions({key: after[key] for key in changed if key in after})
     if places.of(new).local:
         denials = fields.denied(after, scope.policy, rules.partition)
@@ -146,7 +152,7 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
     return verdict
 
 
-def resize(old: pods.Pod, rules: Rules) -> Verdict:
+def resize(old: pods.Pod, new: pods.Pod, rules: Rules) -> Verdict:
     """Judge an in-place change of size."""
     verdict = Verdict()
     job = pods.job_id(old)
@@ -155,7 +161,16 @@ def resize(old: pods.Pod, rules: Rules) -> Verdict:
             f"spec.containers[*].resources: can't be changed in place: Slurm job {job} holds the pod's size; allowed: "
             f"a new pod"
         )
+    elif pods.scheduler_name(old) == rules.scheduler and not job_annotations.check(pods.annotations_of(new)):
+        verdict.invalid += _too_little(new, rules)
     return verdict
+
+
+def _too_little(pod: pods.Pod, rules: Rules) -> list[str]:
+    if not places.of(pod).local:
+        return []
+    settings = job_annotations.read(pods.annotations_of(pod))
+    return shortfall.problems(settings, resources.pod_requests(pod["spec"]), rules.gres)
 
 
 def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import BridgeError
-from bridge.workload import quantity
+from bridge.workload import gres, quantity
 
 
 class InvalidAnnotationsError(BridgeError):
@@ -74,14 +74,7 @@ def _mebibytes(text: str) -> int:
 
 
 def _gres(text: str) -> tuple[str, ...]:
-    if len(text) > 1024:
-        raise ValueError
-    expressions = tuple(part.strip().removeprefix("gres/").removeprefix("gres:") for part in text.split(","))
-    if not all(
-        re.fullmatch(r"[A-Za-z][\w.-]*(:[A-Za-z][\w.-]*)?([:=]\d{1,6}[kKmMgG]?)?", part) for part in expressions
-    ):
-        raise ValueError
-    return tuple(part.replace("=", ":") for part in expressions)
+    return tuple(map(str, gres.parse(text)))
 
 
 _DAYS = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")
@@ -121,9 +114,15 @@ KEYS: dict[str, Key] = {
             "haswell&ssd",
             "node features the job needs",
         ),
-        Key(names.CPU_PER_TASK, "a quantity from 1 to 65535, rounded up", _cpus, "4", "CPUs, instead of the requests"),
+        Key(names.CPU_PER_TASK, "a quantity from 1 to 65535, rounded up", _cpus, "4", "CPUs, at least the requests"),
         Key(names.EXCLUSIVE, "true or false", _boolean, "true", "whether the job takes whole nodes"),
-        Key(names.GRES, "name[:type][:count], comma separated", _gres, "gpu:a100:2", "generic resources"),
+        Key(
+            names.GRES,
+            "name[:type][:count], comma separated, each once",
+            _gres,
+            "gpu:a100:2",
+            "generic resources, at least the requests",
+        ),
         Key(names.GROUP_ID, "a group's number or name", _ACCOUNT_ID, "2000", "group of the Slurm job", True),
         Key(
             names.JOB_NAME,
@@ -140,7 +139,7 @@ KEYS: dict[str, Key] = {
             "licences",
         ),
         Key(names.MAX_NODES, "a whole number from 1 to 1000000", _integer(1, 1_000_000), "1", "most nodes"),
-        Key(names.MEM_PER_NODE, "a quantity of at least 1Mi", _mebibytes, "8Gi", "memory, instead of the requests"),
+        Key(names.MEM_PER_NODE, "a quantity of at least 1Mi", _mebibytes, "8Gi", "memory, at least the requests"),
         Key(names.MIN_NODES, "a whole number from 1 to 1000000", _integer(1, 1_000_000), "1", "fewest nodes"),
         Key(names.PARTITION, f"partition names, comma separated ({_NAME_RULE})", _NAMES, "gpu", "Slurm partition"),
         Key(

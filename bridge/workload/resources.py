@@ -18,8 +18,9 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
     """Give a pod's requests by resource name: cpu in CPUs, memory in bytes, others in units.
 
     The larger of what runs together (containers and sidecars) and of each init container with the sidecars started
-    before it; pod-level requests win; the overhead of the runtime class comes on top. A container that states only a
-    limit asks for its limit, as the API server itself would have filled in.
+    before it; pod-level requests where they are larger (the API server lets none be smaller); the overhead of the
+    runtime class comes on top. A container that states only a limit asks for its limit, as the API server itself would
+    have filled in.
     """
     together: Resources = {}
     for container in spec.get("containers") or ():
@@ -37,7 +38,7 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
             _raise(peak, moment)
     _add(together, sidecars)
     _raise(together, peak)
-    together.update(_requests(spec))
+    _raise(together, _requests(spec))
     _add(together, _quantities(spec.get("overhead") or {}))
     return {name: value for name, value in together.items() if value > 0}
 

@@ -11,7 +11,7 @@ from bridge.config import Config
 from bridge.errors import BridgeError
 from bridge.slurm.models import ApiVersion, JobLink, JobRequest, PodRef
 from bridge.workload import annotations as job_annotations
-from bridge.workload import eligibility, quantity, resources
+from bridge.workload import eligibility, gres, quantity, resources, shortfall
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 
@@ -63,6 +63,8 @@ def request(
     """
     settings = job_annotations.read(pod["metadata"].get("annotations") or {})
     asked = resources.pod_requests(pod["spec"])
+    if problems := shortfall.problems(settings, asked, config.gres):
+        raise job_annotations.InvalidAnnotationsError("; ".join(problems), hint="raise the annotation, or leave it out")
     exclusive = bool(settings.get(names.EXCLUSIVE, config.exclusive))
     external = config.placeholder == "external" or (config.placeholder == "auto" and version.external_jobs)
     if external and not version.external_jobs:
@@ -94,6 +96,8 @@ def request(
         gres=_gres(asked, settings.get(names.GRES, ()), config.gres, exclusive),
         min_nodes=fewest,
         max_nodes=settings.get(names.MAX_NODES, max(1, fewest)),
+        # with fewer tasks than nodes, Slurm 26.05 refuses; each node gets what the pod takes on the one where it runs
+        tasks=fewest,
         time_limit=settings.get(names.TIME_LIMIT) or _deadline(pod["spec"]),
         exclusive=exclusive,
         excluded_nodes=tuple(sorted(excluded)),
@@ -111,17 +115,13 @@ def _gres(asked: Resources, given: tuple[str, ...], table: Mapping[str, str], ex
     A resource that the table doesn't know could be given out twice by Slurm, so it is refused unless the pod takes
     whole nodes.
     """
+    unknown = [resource for resource in resources.extended(asked) if resource not in table]
+    if unknown and not exclusive:
+        raise UntranslatableError(
+            f"resource {unknown[0]} is not known to Slurm: map it to a gres in the configuration (gres: "
+            f'{{{unknown[0]}: NAME}}), or let the pod take whole nodes ({names.EXCLUSIVE}: "true")'
+        )
     named = {expression.split(":")[0] for expression in given}
-    counted: dict[str, int] = {}
-    for resource in resources.extended(asked):
-        gres = table.get(resource)
-        if gres is None:
-            if exclusive:
-                continue
-            raise UntranslatableError(
-                f"resource {resource} is not known to Slurm: map it to a gres in the configuration (gres: "
-                f'{{{resource}: NAME}}), or let the pod take whole nodes ({names.EXCLUSIVE}: "true")'
-            )
-        if gres.split(":")[0] not in named:
-            counted[gres] = counted.get(gres, 0) + quantity.whole(asked[resource])
-    return (*given, *(f"{gres}:{count}" for gres, count in sorted(counted.items())))
+    counted = gres.of_requests(asked, table)
+    own = (gres.Gres(name, kind, count) for (name, kind), count in sorted(counted.items()) if name not in named)
+    return (*given, *map(str, own))

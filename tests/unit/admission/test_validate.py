@@ -98,8 +98,23 @@ def test_the_finalizer_comes_off_freely_without_a_job_and_by_permission_with_one
 
 
 def test_a_size_is_fixed_while_a_job_holds_it() -> None:
-    assert validate.resize(pod(), RULES) == validate.Verdict()
-    assert "job 7" in validate.resize(pod({"labels": {names.JOB_ID_LABEL: "7"}}), RULES).invalid[0]
+    assert validate.resize(pod(), pod(requests={"cpu": "2"}), RULES) == validate.Verdict()
+    held = pod({"labels": {names.JOB_ID_LABEL: "7"}})
+    assert "job 7" in validate.resize(held, held, RULES).invalid[0]
+
+
+def test_a_pod_does_not_outgrow_its_annotations() -> None:
+    small = {"annotations": {names.CPU_PER_TASK: "1"}}
+    fits, grown = pod(small, requests={"cpu": "1"}), pod(small, requests={"cpu": "2"})
+    assert validate.create(fits, "alice", RULES).invalid == []
+    for verdict in (
+        validate.create(grown, "alice", RULES),
+        validate.resize(fits, grown, RULES),
+        validate.update(pod(requests={"cpu": "2"}), grown, "alice", RULES),
+    ):
+        (problem,) = verdict.invalid
+        assert f"annotation {names.CPU_PER_TASK}: 1 is below" in problem
+        assert "at least 2" in problem
 
 
 def test_a_resource_that_slurm_does_not_count_needs_whole_nodes() -> None:

@@ -50,7 +50,7 @@ def test_annotations_win():
     )
     assert (request.cpus, request.memory_mib, request.partition, request.time_limit) == (8, 2048, "gpu", 60)
     assert (request.name, request.user_id, request.priority, request.exclusive) == ("a b", "2001", 7, True)
-    assert (request.min_nodes, request.max_nodes) == (2, 2)
+    assert (request.min_nodes, request.max_nodes, request.tasks) == (2, 2, 2)
 
 
 def test_deadline_becomes_a_time_limit():
@@ -62,8 +62,12 @@ def test_gres_from_resources_and_annotation():
     config = parse("gres: {nvidia.com/gpu: 'gpu:a100', example.com/fpga: fpga}")
     asked = pod(limits={"nvidia.com/gpu": "2", "example.com/fpga": "1"})
     assert ask(asked, config).gres == ("fpga:1", "gpu:a100:2")
-    asked["metadata"]["annotations"] = {names.GRES: "gpu:h100:1"}
-    assert ask(asked, config).gres == ("gpu:h100:1", "fpga:1")
+    asked["metadata"]["annotations"] = {names.GRES: "gpu:a100:4,gpu:h100:1"}
+    assert ask(asked, config).gres == ("gpu:a100:4", "gpu:h100:1", "fpga:1")
+    for fewer in ("gpu:h100:2", "gpu:2", "gpu:a100:1,gpu:h100:1"):
+        asked["metadata"]["annotations"] = {names.GRES: fewer}
+        with pytest.raises(InvalidAnnotationsError, match="at least gpu:a100:2"):
+            ask(asked, config)
 
 
 def test_an_unmapped_resource_needs_whole_nodes():

@@ -1,0 +1,86 @@
+"""Generic resources as Slurm writes them (``gpu:a100:2``): read, counted, and compared with a pod's requests. Pure.
+
+What was seen on real daemons (22.05 and 26.05): of ``gpu:3,gpu:1`` the last counts; the same name with and without a
+type is refused; a type may begin with a digit (``gpu:2080ti:1``, ``gpu:1g.10gb:2``), but 22.05 wants a count after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bridge.workload import quantity, resources
+from bridge.workload.resources import Resources
+
+_COUNT = r"\d{1,16}[kKmMgG]?"
+_GRES = re.compile(rf"(?:gres[/:])?([A-Za-z][\w.-]*)(?::(?!{_COUNT}$)(\w[\w.-]*?))?(?:[:=]({_COUNT}))?")
+_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30}
+LONGEST = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Gres:
+    """A generic resource: its name, its type (empty: any), how many of it a node must have."""
+
+    name: str
+    type: str
+    count: int
+
+    def __str__(self) -> str:
+        """Return ``name[:type]:count``."""
+        return ":".join(filter(None, (self.name, self.type, str(self.count))))
+
+
+def parse(text: str) -> tuple[Gres, ...]:
+    """Read a comma list of ``name[:type][:count]``; raises ``ValueError``, also where Slurm would not count all of it.
+
+    A number after the name is a count, as in Slurm: a type of digits alone needs a count behind it.
+    """
+    if len(text) > LONGEST:
+        raise ValueError
+    found = tuple(_one(part.strip()) for part in text.split(","))
+    seen: dict[str, set[str]] = {}
+    for gres in found:
+        types = seen.setdefault(gres.name, set())
+        if gres.type in types or (types and not gres.type) or "" in types:
+            raise ValueError
+        types.add(gres.type)
+    return found
+
+
+def of_requests(asked: Resources, table: Mapping[str, str]) -> dict[tuple[str, str], int]:
+    """Count a pod's extended resources by the name and type of the gres that ``table`` maps them to."""
+    counted: dict[tuple[str, str], int] = {}
+    for resource in resources.extended(asked):
+        if resource in table:
+            name, _, kind = table[resource].partition(":")
+            counted[name, kind] = counted.get((name, kind), 0) + quantity.whole(asked[resource])
+    return counted
+
+
+def missing(given: Iterable[Gres], asked: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    """Return those of ``asked`` of which ``given`` names the gres, but fewer, or other types; empty if none."""
+    have: dict[tuple[str, str], int] = {}
+    for gres in given:
+        have[gres.name, gres.type] = gres.count
+    short = {}
+    for (name, kind), count in asked.items():
+        if not any(other == name for other, _ in have):
+            continue  # not named: the pod's own requests are asked for
+        typed = have.get((name, kind), 0) if kind else count
+        total = sum(number for (other, _), number in have.items() if other == name)
+        if typed < count or total < sum(number for (other, _), number in asked.items() if other == name):
+            short[name, kind] = count
+    return short
+
+
+def _one(text: str) -> Gres:
+    match = _GRES.fullmatch(text)
+    if match is None:
+        raise ValueError
+    name, kind, count = match.groups()
+    if count is None:
+        return Gres(name, kind or "", 1)
+    unit = _UNITS.get(count[-1].lower(), 1)
+    return Gres(name, kind or "", int(count.rstrip("kKmMgG")) * unit)

@@ -1,0 +1,40 @@
+"""Annotations that ask Slurm for less than the pod's own requests take: refused. Pure.
+
+The kubelet gives a pod what its requests say, whatever Slurm gave to the job: the difference would be taken from other
+jobs on the node. An annotation may ask for more. A pod runs on one node, so any number of nodes is enough for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+
+from bridge import names
+from bridge.workload import gres, quantity
+from bridge.workload.annotations import JobSettings
+from bridge.workload.resources import Resources
+
+_ZERO = Decimal(0)
+
+
+def problems(settings: JobSettings, asked: Resources, table: Mapping[str, str]) -> list[str]:
+    """Say which annotations are below the requests ``asked``; ``table`` maps extended resources to gres."""
+    found = []
+    cpus = quantity.whole(asked.get("cpu", _ZERO))
+    if 0 < settings.get(names.CPU_PER_TASK, 0) < cpus:
+        found.append(_below(names.CPU_PER_TASK, settings[names.CPU_PER_TASK], f"{cpus}, the pod's request for cpu"))
+    memory = quantity.mebibytes(asked.get("memory", _ZERO))
+    if 0 < settings.get(names.MEM_PER_NODE, 0) < memory:
+        least = f"{memory}Mi, the pod's request for memory"
+        found.append(_below(names.MEM_PER_NODE, f"{settings[names.MEM_PER_NODE]}Mi", least))
+    given = settings.get(names.GRES, ())
+    if given:
+        short = gres.missing(gres.parse(",".join(given)), gres.of_requests(asked, table))
+        if short:
+            least = ",".join(str(gres.Gres(name, kind, count)) for (name, kind), count in sorted(short.items()))
+            found.append(_below(names.GRES, ",".join(given), f"{least}, the pod's requests for extended resources"))
+    return found
+
+
+def _below(name: str, value: object, least: str) -> str:
+    return f"annotation {name}: {value} is below what the pod takes; allowed: at least {least}"
