@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from cluster import debian, install, places, pools
+from cluster import debian, install, places, pools, realnode
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.steps import say
@@ -46,6 +46,8 @@ def up(options: argparse.Namespace) -> None:
             raise
     how = "runs already" if before else f"up in {time.monotonic() - begun:.1f} s"
     print(f"{how}: Slurm {cluster.options.slurm}, {cluster.options.nodes} nodes, in {cluster.state}")
+    if cluster.options.real_node:
+        print(f"  node-0 is real (kubelet and containerd, {realnode.size().cpus} CPUs); image: busybox:1")
     for site in cluster.sites.values():
         print(f"  {site.describe()}")
     print(f"  source {shlex.quote(str(cluster.state / 'env'))}")
@@ -65,12 +67,14 @@ def down(options: argparse.Namespace) -> None:
 def get_all(options: argparse.Namespace) -> None:
     """Fetch and build all that any cluster needs."""
     accounting = [version for version in options.slurm if version == "24.11"]
-    install.ensure(options.slurm, kube=True, added=debian.ADDED, machine=debian.MACHINE, accounting=accounting)
+    install.ensure(
+        options.slurm, kube=True, added=debian.ADDED, machine=debian.MACHINE, accounting=accounting, real_node=True
+    )
 
 
 def _chosen(options: argparse.Namespace) -> Cluster:
     """Make the cluster that the options describe; what they leave open is as in the one that runs there."""
-    keys = ("slurm", "nodes", "audit", "pools", "site_slurm", "nats_servers")
+    keys = ("slurm", "nodes", "real_node", "audit", "pools", "site_slurm", "nats_servers")
     named = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
     if named.get("pools") == []:
         named["pools"] = list(pools.DEFAULT_SITES)
@@ -99,6 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     start = commands.add_parser("up", parents=[state], help="start a cluster; does nothing where it runs")
     start.add_argument("--slurm", choices=versions, help=f"Slurm's version ({places.DEFAULT_SLURM})")
     start.add_argument("--nodes", type=_count, metavar="N", help="number of nodes (4)")
+    start.add_argument(
+        "--real-node",
+        action="store_true",
+        default=None,
+        help="make node-0 real: a kubelet and containerd of this machine, of its size",
+    )
     start.add_argument("--audit", action="store_true", default=None, help="keep an audit log of the API server")
     start.add_argument(
         "--pools",

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cluster import install, kube, pools, tools
+from cluster import install, kube, pools, realnode, tools
 from cluster.errors import ClusterError
 from cluster.options import Record
 from cluster.parts import Parts
@@ -182,14 +182,15 @@ class Cluster(Parts):
     # --- inside -------------------------------------------------------------------------------------------------------
     @property
     def _local_ports(self) -> int:
-        """How many ports all but the pools take; the last is slurmdbd's, if there is one."""
+        """How many ports all but the pools take; slurmdbd's comes after the nodes', the real node's are the last."""
         return super()._local_ports + (1 if self.options.slurm and self._slurm.accounting else 0)
 
     def _commands(self) -> dict[str, list[str]]:
         """Command line of each daemon, in the order of starting."""
         kubernetes = self._kube.daemons() if self.options.kube else {}
         slurm = self._slurm.daemons() if self.options.slurm else {}
-        return {**kubernetes, **slurm, **self._pools.daemons()}
+        real_node = self.real_node.daemons() if self.options.real_node else {}
+        return {**kubernetes, **slurm, **real_node, **self._pools.daemons()}
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -217,6 +218,9 @@ class Cluster(Parts):
             self._slurm.write()
             self.jwt_file.touch(mode=0o600)
             self.jwt_file.write_text(self.token(30 * 86400))
+        if self.options.real_node:
+            self._kube.user_kubeconfig("kubelet", f"system:node:{realnode.NAME}", ("system:nodes",))
+            self.real_node.write()
         self._pools.write()
         if self.options.slurm or self.options.pools:
             self._podbridges.configure("podbridge", {})
@@ -243,9 +247,22 @@ class Cluster(Parts):
                 self.open_to_pools(pools.NAMESPACE)
             if self.options.kwok:
                 for name in node_names(self.options.nodes):
+                    if self.options.real_node and name == realnode.NAME:
+                        continue  # its kubelet makes it
                     self.api.ensure("/api/v1/nodes", kube.node_object(name, self.options.size))
         for name in commands:
             self.wait_daemon(name)
+        if self.options.real_node:
+            self._wait_real_node()
+
+    def _wait_real_node(self) -> None:
+        """Wait until the real node takes pods: it begins as not ready, and loses the taint of that a moment later."""
+
+        def ready() -> bool:
+            status, node = self.api.request("GET", f"/api/v1/nodes/{realnode.NAME}")
+            return status == 200 and kube.is_ready(node) and not node["spec"].get("taints")
+
+        self.processes.wait(realnode.KUBELET, ready)
 
     def _install(self) -> None:
         """Get everything that this cluster is made of."""
@@ -253,12 +270,14 @@ class Cluster(Parts):
         if self.options.slurm:
             needs["slurm"].append(self.options.slurm)
             needs["accounting"] = [self.options.slurm] if self._slurm.accounting else []
-        install.ensure(**needs, kube=self.options.kube)
+        install.ensure(**needs, kube=self.options.kube, real_node=self.options.real_node)
 
     def _answers(self, name: str) -> bool:
         """Whether a daemon does its work."""
         if self.options.kube and name in self._kube.daemons():
             return self._kube.answers(name)
+        if self.options.real_node and name in self.real_node.daemons():
+            return self.real_node.answers(name)
         if name in self._pools.daemons():
             return self._pools.answers(name)
         return self._slurm.answers(name)
@@ -272,6 +291,7 @@ class Cluster(Parts):
         self.processes.stop(podbridges, grace=10)
         self.processes.stop(self.processes.names(), grace=0)  # nothing of theirs is kept: no need to ask
         kill_inside(self.state / "slurm", SEEN_AS)
+        realnode.end(self.state / realnode.FOLDER)
         pools.end(self.state)
         self._pools.nats.hosts.stop()
         for name in self.processes.names():

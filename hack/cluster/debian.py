@@ -44,8 +44,14 @@ MACHINE = {
     "ip": "iproute2",
     "mkfs.xfs": "xfsprogs",
     "mkfs.btrfs": "btrfs-progs",
+    "runc": "runc",
+    "/usr/lib/cni/ptp": "containernetworking-plugins",
 }
 """Programs of this machine that tests and sites use -> their packages."""
+
+
+CONTAINERD = ("sid", "containerd")
+"""Suite and package of containerd: Debian 12 has 1.6, which a kubelet of today does not support."""
 
 
 def slurm_root(version: str) -> Path:
@@ -108,6 +114,36 @@ def ensure_machine(*names: str) -> None:
     missing = [MACHINE[name] for name in names or MACHINE if shutil.which(name) is None]
     if missing:
         _apt(*missing)
+
+
+def containerd_folder() -> Path:
+    """Folder with containerd, its shim and ctr. They run on this machine, outside of the root folder of their suite."""
+    return places.cache() / "containerd" / "usr" / "bin"
+
+
+def ensure_containerd() -> None:
+    """Make sure that there is a containerd, with runc and the CNI plugins of this machine."""
+    ensure_machine("busybox", "runc", "/usr/lib/cni/ptp")
+    if containerd_folder().exists():
+        return
+    suite, package = CONTAINERD
+    root = _root(suite)
+    if not root.exists():
+        _debootstrap(suite, root, "Slurm")
+    say(f"fetching {package} of Debian {suite} (some 40 MB, once)")
+    aside = containerd_folder().parents[1].with_suffix(".tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    fetched = root / "tmp" / "containerd"
+    shutil.rmtree(fetched, ignore_errors=True)
+    fetched.mkdir()
+    check = "Acquire::Check-Valid-Until=false"
+    script = f"cd /tmp/containerd && apt-get -o {check} update && apt-get download {package}"
+    run_long(f"apt-get download {package}", ["chroot", str(root), "sh", "-ec", script], "lines")
+    for file in fetched.glob("*.deb"):
+        run_long(f"dpkg -x {package}", ["dpkg", "-x", str(file), str(aside)], "lines")
+    shutil.rmtree(fetched)
+    aside.rename(containerd_folder().parents[1])
 
 
 def _root(suite: str) -> Path:

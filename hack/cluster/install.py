@@ -29,6 +29,8 @@ PACKAGES = {
     "kwok": "sigs.k8s.io/kwok/cmd/kwok",
 }
 """The programs of the control plane, and the Go packages they are built from."""
+KUBELET = {"kubelet": "k8s.io/kubernetes/cmd/kubelet"}
+"""The same for a real node (see :mod:`cluster.realnode`)."""
 
 
 def ensure(
@@ -37,15 +39,16 @@ def ensure(
     added: Iterable[str] = (),
     machine: Iterable[str] = (),
     accounting: Iterable[str] = (),
+    real_node: bool = False,
 ) -> None:
     """Make sure that all a cluster needs is there; says what it does when that takes long.
 
     ``slurm`` and ``accounting`` are versions of Slurm, ``added`` and ``machine`` names of the tables in
-    :mod:`cluster.debian`.
+    :mod:`cluster.debian`. ``real_node`` adds the kubelet and what runs its containers.
     """
     with locked():
         if kube:
-            _ensure_binaries()
+            _ensure_binaries([*PACKAGES, *(KUBELET if real_node else ())])
         for version in slurm:
             debian.ensure_slurm(version)
         for version in accounting:
@@ -54,24 +57,28 @@ def ensure(
             debian.ensure_added(name)
         if machine := tuple(machine):
             debian.ensure_machine(*machine)
+        if real_node:
+            debian.ensure_containerd()
 
 
 # --- control plane ----------------------------------------------------------------------------------------------------
-def binaries() -> dict[str, Path]:
+def binaries(names: Iterable[str] = PACKAGES) -> dict[str, Path]:
     """Where each program of the control plane lies: in ``$KUBEBUILDER_ASSETS``, else in the cache."""
     given = os.environ.get("KUBEBUILDER_ASSETS")
-    result = {name: places.cache() / "bin" / name for name in PACKAGES}
+    result = {name: places.cache() / "bin" / name for name in names}
     if given:
-        result |= {name: Path(given) / name for name in PACKAGES if (Path(given) / name).exists()}
+        result |= {name: Path(given) / name for name in result if (Path(given) / name).exists()}
     return result
 
 
-def _ensure_binaries() -> None:
+def _ensure_binaries(names: Sequence[str]) -> None:
     folder = places.cache() / "bin"
     stamp = folder / ".pinned"
     pinned = hashlib.sha256((TOOLS / "go.mod").read_bytes() + (TOOLS / "go.sum").read_bytes()).hexdigest()
     fresh = stamp.exists() and stamp.read_text().strip() == pinned
-    missing = [name for name, path in binaries().items() if path.parent == folder and not (fresh and path.exists())]
+    missing = [
+        name for name, path in binaries(names).items() if path.parent == folder and not (fresh and path.exists())
+    ]
     if not missing:
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,14 +124,14 @@ def _build(names: Sequence[str], folder: Path) -> None:
         raise ClusterError(f"{', '.join(names)} must be built, and there is no Go tool chain on this machine")
     say(
         f"building {', '.join(names)} of Kubernetes {KUBERNETES} from source: there is no container engine and no "
-        "release archive to take them from. About 6 minutes on 2 cores and 8 GB of Go caches, once."
+        "release archive to take them from. About 6 minutes for all on 2 cores and 8 GB of Go caches, once."
     )
     major, minor = KUBERNETES[1:].split(".")[:2]
     stamped = {"gitVersion": KUBERNETES, "gitMajor": major, "gitMinor": minor}
     flags = " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamped.items())
     aside = folder.with_name("bin.tmp")
     shutil.rmtree(aside, ignore_errors=True)
-    packages = [PACKAGES[name] for name in names]
+    packages = [(PACKAGES | KUBELET)[name] for name in names]
     command = ["go", "install", "-v", f"-ldflags=-s -w {flags}", *packages]
     run_long("go build", command, "packages compiled", cwd=TOOLS, env={"CGO_ENABLED": "0", "GOBIN": str(aside)})
     for name in names:  # etcd's main package is called server

@@ -27,6 +27,8 @@ class Options:
     kube: bool = True
     kcm: bool = True
     kwok: bool = True
+    real_node: bool = False
+    """Whether a kubelet and containerd of this machine are ``node-0``, not kwok."""
     audit: bool = False
     """Whether ``audit.log`` tells who wrote what."""
     slurm_conf: list[str] = field(default_factory=list)

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster import debian, install, kube, places, slurm, tools
+from cluster import debian, install, kube, places, realnode, slurm, tools
 from cluster.errors import ClusterError
 from cluster.nats import NatsSetup
 from cluster.options import Options, Record
 from cluster.podbridges import Podbridges
 from cluster.pools import Pools
 from cluster.processes import Processes, run
+from cluster.realnode import RealNode
 from cluster.sites import Site
 from cluster.slurm import SlurmSetup, make_token
 from cluster.views import SEEN_AS
@@ -108,6 +109,20 @@ class Parts:
         """
         return run([str(self._slurm.enter), "env", f"--chdir={SEEN_AS}/jobs", *argv], input, check)
 
+    # --- the real node ------------------------------------------------------------------------------------------------
+    @property
+    def real_node(self) -> RealNode:
+        """The node whose kubelet and containers are real (needs ``real_node=True``)."""
+        if not self.options.real_node:
+            raise ClusterError("this cluster has no real node")
+        return RealNode(
+            self.state / realnode.FOLDER,
+            self._first_port + self._local_ports - realnode.PORTS,
+            self._kube.kubeconfig("kubelet"),
+            self._kube.folder / "ca.crt",
+            install.binaries(install.KUBELET)["kubelet"],
+        )
+
     # --- sites --------------------------------------------------------------------------------------------------------
     @property
     def sites(self) -> dict[str, Site]:
@@ -163,6 +178,7 @@ class Parts:
             options.size,
             self._first_port + kube.PORTS + tools.PODBRIDGE_PORTS,
             options.slurm_conf,
+            first=realnode.size() if options.real_node else None,
         )
 
     @property
@@ -178,7 +194,8 @@ class Parts:
 
     @property
     def _local_ports(self) -> int:
-        return kube.PORTS + tools.PODBRIDGE_PORTS + slurm.PORTS + self.options.nodes
+        ports = kube.PORTS + tools.PODBRIDGE_PORTS + slurm.PORTS + self.options.nodes
+        return ports + (realnode.PORTS if self.options.real_node else 0)
 
     def _podbridge_env(self, command: str) -> dict[str, str]:
         variables = self.env

@@ -65,6 +65,8 @@ class SlurmSetup:
     """People it knows besides those of its root: name -> uid."""
     rest: bool = True
     """Whether slurmrestd runs."""
+    first: Size | None = None
+    """Size of the first node, where it differs from the others'; it has no GPUs."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -185,9 +187,14 @@ class SlurmSetup:
         ports = f"[{first}-{last}]" if self.nodes > 1 else str(first)
         names = node_range(self.nodes)
         lines = [f"{key}={value}" for key, value in settings.items()]
+        at = "NodeHostname=localhost NodeAddr=127.0.0.1"
+        if self.first:
+            lines.append(f"NodeName=node-0 {_declared(self.first)} State=UNKNOWN {at} Port={first}")
+        if others := node_range(self.nodes, 1 if self.first else 0):
+            ports = ports if not self.first else f"[{first + 1}-{last}]" if self.nodes > 2 else str(last)
+            lines.append(f"NodeName=DEFAULT {_declared(self.size)} State=UNKNOWN")
+            lines.append(f"NodeName={others} {at} Port={ports}{gres}")
         if self.nodes:
-            lines.append(f"NodeName=DEFAULT CPUs={self.size.cpus} RealMemory={self.size.memory} State=UNKNOWN")
-            lines.append(f"NodeName={names} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports}{gres}")
             lines.append(f"PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP")
         return "\n".join([*lines, *added]) + "\n"
 
@@ -197,10 +204,11 @@ class SlurmSetup:
         return {"AuthType": "auth/munge", "AuthInfo": f"socket={SEEN_AS}/munge/socket"}
 
     def _gres_conf(self) -> str:
-        if not self.size.gpus or not self.nodes:
+        names = node_range(self.nodes, 1 if self.first else 0)
+        if not self.size.gpus or not names:
             return ""
         files = f"gpu[0-{self.size.gpus - 1}]" if self.size.gpus > 1 else "gpu0"
-        return f"NodeName={node_range(self.nodes)} Name=gpu File={SEEN_AS}/dev/{files}\n"
+        return f"NodeName={names} Name=gpu File={SEEN_AS}/dev/{files}\n"
 
     def _enter(self) -> str:
         # every slurmd makes the same socket there: started at once, one of them finds the other's
@@ -214,9 +222,15 @@ def node_names(count: int) -> list[str]:
     return [f"node-{number}" for number in range(count)]
 
 
-def node_range(count: int) -> str:
-    """Names of the nodes as Slurm writes them."""
-    return f"node-[0-{count - 1}]" if count > 1 else "node-0"
+def node_range(count: int, first: int = 0) -> str:
+    """Names of the nodes from number ``first`` on as Slurm writes them; empty if there is none."""
+    if count <= first:
+        return ""
+    return f"node-[{first}-{count - 1}]" if count > first + 1 else f"node-{first}"
+
+
+def _declared(size: Size) -> str:
+    return f"CPUs={size.cpus} RealMemory={size.memory}"
 
 
 def make_token(key: bytes, user: str, lifetime: float) -> str:

@@ -50,15 +50,22 @@ class World:
         job: Mapping[str, str] | None = None,
         run: str | None = None,
         stop: str | None = None,
+        script: str | None = None,
         **spec: Any,
     ) -> Object:
-        """Describe a pod: ``job`` holds job annotations by their short names, ``run`` and ``stop`` seconds for kwok."""
+        """Describe a pod: ``job`` holds job annotations by their short names, ``run`` and ``stop`` seconds for kwok.
+
+        ``script`` is run by a shell on the real node.
+        """
         annotations = {JOB_PREFIX + key: value for key, value in (job or {}).items()}
         if run is not None:
             annotations["hack/run-seconds"] = run
         if stop is not None:
             annotations["hack/stop-seconds"] = stop
-        container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+        requests = {"cpu": cpu, "memory": memory}
+        container: Object = {"name": "main", "image": "none", "resources": {"requests": requests}}
+        if script is not None:
+            container |= {"image": "busybox:1", "command": ["sh", "-c", script]}
         metadata = {"name": name or f"p{next(self.numbers)}", "annotations": annotations}
         return {"metadata": metadata, "spec": {"containers": [container], **spec}}
 

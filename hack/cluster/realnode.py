@@ -1,0 +1,198 @@
+"""A real node: kubelet, containerd and runc on this machine, for the Slurm node of the same name.
+
+Both daemons run in one mount namespace, held open by a third process. There ``/run``, ``/var/lib`` and ``/var/log`` are
+private, the node's folder stands at ``/srv``, and the kernel settings that a kubelet and CNI plugins change are copies.
+So their mounts end with their processes, no settings of the machine change, and any process that sees the folder at
+``/srv`` is this node's. Containers see other root folders: they are found by the node's cgroup.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import os
+import shlex
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster import cgroups, containerd, debian, views
+from cluster.errors import ClusterError
+from cluster.ports import http_status
+from cluster.processes import kill_inside, run
+from cluster.slurm import Size
+from cluster.views import SEEN_AS
+
+NAME = "node-0"
+FOLDER = "real-node"
+PORTS = 2
+"""The kubelet's API, the kubelet's health."""
+HOLDER, CONTAINERD, KUBELET = f"{NAME}-view", f"{NAME}-containerd", f"{NAME}-kubelet"
+EVICTION_MIB = 100
+"""Memory that a kubelet keeps from pods by default: its hard threshold for eviction."""
+_BLOCKS = list(ipaddress.ip_network("198.18.0.0/15").subnets(new_prefix=25))
+"""Addresses for pods, from the range that is set aside for tests: a block for each node on this machine."""
+_PRIVATE = ("/run", "/var/lib", "/var/log")
+_SETTINGS = (
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxbytes",
+    "kernel/keys/root_maxkeys",
+    "net/ipv4/ip_forward",
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+)
+
+
+@dataclass(frozen=True)
+class RealNode:
+    """The real node in the folder ``folder`` of a cluster's state."""
+
+    folder: Path
+    first_port: int
+    kubeconfig: Path
+    client_ca: Path
+    """CA of those who may call the kubelet."""
+    kubelet: Path
+    """The kubelet's program."""
+
+    @property
+    def enter(self) -> Path:
+        """Program that runs another one in the node's mount namespace."""
+        return self.folder / "enter"
+
+    def write(self) -> None:
+        """Write configurations, images and scripts into an empty folder, and make the cgroup."""
+        if any(self.folder.is_relative_to(private) for private in _PRIVATE):
+            raise ClusterError(f"{self.folder}: a real node's state folder can't be in {', '.join(_PRIVATE)}")
+        for name in ("kubelet", "settings"):
+            (self.folder / name).mkdir(parents=True)
+        for name in _SETTINGS:
+            copy = self._copy(name)
+            copy.write_text(Path("/proc/sys", name).read_text())
+        containerd.write(self.folder, str(_BLOCKS[self.first_port % len(_BLOCKS)]))
+        (self.folder / "kubelet.json").write_text(json.dumps(self._configuration(), indent=1))
+        self._script("hold", self._hold())
+        self._script("enter", self._enter())
+        cgroups.make(_cgroup(self.folder))
+
+    def daemons(self) -> dict[str, list[str]]:
+        """Command line of each daemon, in the order of starting."""
+        enter = str(self.enter)
+        kubelet = [
+            *(str(self.kubelet), f"--config={self.folder / 'kubelet.json'}", f"--kubeconfig={self.kubeconfig}"),
+            *(f"--hostname-override={NAME}", f"--node-ip={address()}"),
+            *(f"--root-dir={self.folder / 'kubelet'}", f"--cert-dir={self.folder / 'kubelet' / 'pki'}"),
+        ]
+        return {
+            HOLDER: [str(self.folder / "hold")],
+            CONTAINERD: [enter, "containerd", f"--config={containerd.file(self.folder)}"],
+            KUBELET: [enter, *kubelet],
+        }
+
+    def answers(self, name: str) -> bool:
+        """Whether a daemon does its work; containerd's first work is to take the images."""
+        if name == HOLDER:
+            return self._view.exists()
+        if name == CONTAINERD:
+            return containerd.load(self.folder, self.enter)
+        return http_status(f"http://127.0.0.1:{self.first_port + 1}/healthz") == 200
+
+    def run(self, *argv: str) -> str:
+        """Run a program (``ctr``, ...) in the node's mount namespace; returns what it prints."""
+        return run([str(self.enter), *argv])
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+    @property
+    def _view(self) -> Path:
+        """File with the pid of the process that holds the mount namespace, there when all is mounted."""
+        return self.folder / "view"
+
+    def _copy(self, setting: str) -> Path:
+        return self.folder / "settings" / setting.replace("/", ".")
+
+    def _configuration(self) -> Mapping[str, object]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": address(),
+            "port": self.first_port,
+            "healthzBindAddress": "127.0.0.1",
+            "healthzPort": self.first_port + 1,
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": False},
+                "x509": {"clientCAFile": str(self.client_ca)},
+            },
+            "authorization": {"mode": "AlwaysAllow"},
+            "containerRuntimeEndpoint": f"unix://{containerd.SOCKET}",
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{_cgroup(self.folder)}",
+            "enforceNodeAllocatable": [],
+            "makeIPTablesUtilChains": False,
+            "resolvConf": "",
+            "podLogsDir": str(self.folder / "logs"),
+            "volumePluginDir": str(self.folder / "kubelet" / "volume-plugins"),
+            "nodeStatusUpdateFrequency": "5s",
+            # the machine's disk may be as full as it likes
+            "evictionHard": {"memory.available": f"{EVICTION_MIB}Mi"},
+            "imageGCHighThresholdPercent": 100,
+            "logging": {"verbosity": 2},
+        }
+
+    def _hold(self) -> str:
+        folder, view = shlex.quote(str(self.folder)), shlex.quote(str(self._view))
+        lines = [f"mount --rbind {folder} {SEEN_AS}"]
+        lines += [f"mount -t tmpfs -o mode=755 {NAME} {path}" for path in _PRIVATE]
+        lines += ["mkdir -p /var/lib/cni /run/lock", "mkdir /run/log"]
+        lines += [f"mount --bind {shlex.quote(str(self._copy(name)))} /proc/sys/{name}" for name in _SETTINGS]
+        lines += [f"echo $$ >{view}.tmp", f"mv {view}.tmp {view}", "exec sleep infinity"]
+        inner = shlex.quote("\n".join(lines))
+        return f"rm -f {view}\nexec unshare --mount --propagation private sh -ec {inner}"
+
+    def _enter(self) -> str:
+        view = shlex.quote(str(self._view))
+        path = f"{debian.containerd_folder()}:{views.PATH}"
+        return "\n".join(
+            [
+                f"tries=0; until [ -s {view} ] || [ $tries = 200 ]; do tries=$((tries + 1)); sleep 0.05; done",
+                f"export PATH={shlex.quote(path)} LC_ALL=C",
+                f'exec nsenter --target "$(cat {view})" --mount -- "$@"',
+            ]
+        )
+
+    def _script(self, name: str, text: str) -> None:
+        file = self.folder / name
+        file.write_text(f"#!/bin/sh\n{text}\n")
+        file.chmod(0o755)
+
+
+def size() -> Size:
+    """Size of this machine as its kubelet offers it to pods."""
+    meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return Size(os.cpu_count() or 1, int(meminfo["MemTotal"].split()[0]) // 1024 - EVICTION_MIB, 0)
+
+
+def address() -> str:
+    """Return this machine's own address: a kubelet takes none of the loopback. Nothing is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))
+        except OSError as error:
+            raise ClusterError(f"a real node needs an address besides the loopback: {error}") from error
+        return str(probe.getsockname()[0])
+
+
+def end(folder: Path) -> None:
+    """End all that is left of the real node in ``folder``: daemons, shims, containers, cgroups. Safe to repeat."""
+    kill_inside(folder, SEEN_AS)
+    cgroups.remove(_cgroup(folder))
+
+
+def _cgroup(folder: Path) -> str:
+    """Name of the cgroup of all pods of this node, found again from the folder alone."""
+    return f"podbridge-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
