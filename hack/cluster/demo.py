@@ -1,5 +1,5 @@
 """The main job in six scenes, on real systems: ``./hack/demo.sh [--slurm VERSION]``; with ``--pools`` the
-story of :mod:`cluster.demo_pools`.
+story of :mod:`cluster.demo_pools`, with ``--real-node`` that of :mod:`cluster.demo_real`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster import demo_pools, places
+from cluster import demo_pools, demo_real, places
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.story import Story
@@ -166,19 +166,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     versions = list(places.SUITES)
     parser.add_argument("--slurm", default=places.DEFAULT_SLURM, choices=versions)
-    parser.add_argument("--pools", action="store_true", help="tell of pools: remote sites over NATS")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--pools", action="store_true", help="tell of pools: remote sites over NATS")
+    kind.add_argument("--real-node", action="store_true", help="run pods by a kubelet and containerd, not by kwok")
     parser.add_argument("--site-slurm", default="24.11", choices=versions, help="Slurm at slurm-site, with --pools")
     options = parser.parse_args()
     state = Path(tempfile.mkdtemp(prefix="podbridge-demo-"))
     state.chmod(0o755)
     began = time.monotonic()
     more = f", nats-server, a site with Slurm {options.site_slurm}, a site without" if options.pools else ""
-    systems = f"kube-apiserver, kube-controller-manager, kwok, Slurm {options.slurm}{more}"
+    kubelet = "kubelet, containerd" if options.real_node else "kwok"
+    systems = f"kube-apiserver, kube-controller-manager, {kubelet}, Slurm {options.slurm}{more}"
     print(f"Starting etcd, {systems} and podbridge ...", flush=True)
     try:
-        cluster, begin = (
-            demo_pools.tell(state, options.slurm, options.site_slurm) if options.pools else tell(state, options.slurm)
-        )
+        begin: Callable[[], Story]
+        if options.pools:
+            cluster, begin = demo_pools.tell(state, options.slurm, options.site_slurm)
+        else:
+            cluster, begin = (demo_real.tell if options.real_node else tell)(state, options.slurm)
         with cluster:
             story = begin()
             print(f"up after {time.monotonic() - began:.0f} s", flush=True)
@@ -192,7 +197,8 @@ def main() -> int:
             print(f"\nShown on real {systems}:")
             for number, title in enumerate(story.shown, 1):
                 print(f"  {number}. {title}")
-            again = "./hack/up.sh --pools" if options.pools else "./hack/up.sh"
+            more = " --pools" if options.pools else " --real-node --nodes 1" if options.real_node else ""
+            again = f"./hack/up.sh{more}"
             print(f"Everything that was started is being stopped. To play yourself: {again}")
             return 0
     except ClusterError as error:
