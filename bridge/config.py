@@ -232,6 +232,11 @@ class Config(Section):
     gres: dict[str, str] = Field(
         {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Extended resource -> gres, e.g. gpu:a100."
     )
+    busy_node_timeout: Seconds = Field(
+        120,
+        description="How long a bind waits for room on the node that Slurm gave, counted from the last grace period "
+        "there; then the job is given back, and pods that have not ended by then count as pods that never end.",
+    )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
         8, description="Calls in flight to the API server and to Slurm."
     )

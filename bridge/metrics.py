@@ -42,7 +42,9 @@ CONNECTIONS_CLOSED = Counter(
     ["reason"],
 )
 CERTIFICATE_EXPIRY = Gauge("podbridge_certificate_expiry_timestamp_seconds", "When the serving certificate ends.")
-SCHEDULER_PODS = Gauge("podbridge_scheduler_pods", "Pods of the scheduler by what they wait for.", ["waiting_for"])
+SCHEDULER_PODS = Gauge(
+    "podbridge_scheduler_pods", "Pods of the scheduler by what they wait for (node: room there).", ["waiting_for"]
+)
 SCHEDULER_ACTIONS = Counter("podbridge_scheduler_actions_total", "What the scheduler did.", ["action", "result"])
 START_TO_BIND_SECONDS = Histogram(
     "podbridge_start_to_bind_seconds",

@@ -47,6 +47,12 @@ REASONS = (
     ),
     ("Pod, `PodScheduled=False`", "InvalidAnnotation", "an annotation that got past admission can't be used"),
     ("Pod, `PodScheduled=False`", "NodeRefused", "Slurm gave a node that Kubernetes refuses: given back, asked again"),
+    (
+        "Pod, `PodScheduled=False`",
+        "NodeBusy",
+        "Slurm gave a node whose pods have not ended yet: the message names them; bound when there is room, given back "
+        "after `busyNodeTimeout`",
+    ),
     ("Pod, Event", "Scheduled", "bound to the node that Slurm gave"),
     ("Pod, Event", "SlurmWarning", "Slurm took the job and warned"),
     ("Pod, `DisruptionTarget`, status and Event", "JobGone", "Slurm knows the job no more"),

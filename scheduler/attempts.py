@@ -19,7 +19,8 @@ class Attempt:
 
     ``submitted`` is a job that this process has just got from Slurm and that the snapshot may not show yet.
     ``unknown_at`` says when the outcome of a submit was lost. ``told`` is the last condition written. ``cancelled``
-    holds jobs of the pod that this process has cancelled and that the snapshot may still show as live.
+    holds jobs of the pod that this process has cancelled and that the snapshot may still show as live. ``busy_since``
+    says since when the node of its job has had no room.
     """
 
     failures: int = 0
@@ -28,6 +29,7 @@ class Attempt:
     submitted: int = 0
     submitted_at: float = 0
     pending_since: float = 0
+    busy_since: float = 0
     bound: bool = False
     told: tuple[str, str] = ("", "")
     told_at: float = 0
@@ -65,6 +67,11 @@ class Attempts:
     def unsettled(self) -> bool:
         """Whether the outcome of a submit is unknown."""
         return any(attempt.unknown_at for attempt in list(self.by_uid.values()))
+
+    @property
+    def busy(self) -> int:
+        """How many pods wait for room on the node that Slurm gave."""
+        return sum(1 for attempt in self.by_uid.values() if attempt.busy_since)
 
     def forget_all_but(self, uids: Set[str]) -> None:
         """Drop the memory of pods that wait no more."""

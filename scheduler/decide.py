@@ -8,6 +8,7 @@ The order of writes that makes "never two jobs for a pod, never a bind without a
 2. Hold: one patch puts the job's id and the finalizer on the pod (UID as precondition). If the pod is gone by then, the
    job is cancelled. From here on the pod can't vanish before its job is released.
 3. Bind, only to the node of a job that slurmctld shows as allocated, UID again as precondition, and the id on the pod.
+   While the kubelet there would reject the pod, since pods whose jobs are over have not ended yet, the bind waits.
 4. Release: cancel first, finalizer off only when Slurm has confirmed. If two jobs of a pod are ever seen (a request
    that slurmctld carried out late), the one on the pod stays, else the older, and the other is cancelled before a bind.
 """
@@ -23,7 +24,10 @@ from bridge.config import Config
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, Known, Snapshot
 from bridge.workload import pods
+from scheduler import crowds
 from scheduler.attempts import Attempt, Attempts
+from scheduler.crowds import Crowd
+from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.telling import is_news
 
@@ -111,7 +115,7 @@ Action = Submit | Hold | Bind | Release | Cancel | GiveBack | Exclude | Tell
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that a decision may depend on; times are monotonic seconds.
+    """All that a decision may depend on; times are monotonic seconds, but for ``time``: seconds since the epoch.
 
     ``inherited_at`` is the time until which a former leader may have sent requests; 0 where there was none, or where
     what it sent is known by now (:func:`is_settled`).
@@ -124,6 +128,8 @@ class View:
     version: ApiVersion
     config: Config
     now: float
+    time: float
+    occupancy: Occupancy
     led_since: float = 0
     inherited_at: float = 0
 
@@ -155,13 +161,17 @@ def _one(view: View, pod: Pod, attempt: Attempt) -> Action | None:
     if attempt.bound or pods.is_gated(pod):
         return None
     if not live:
+        attempt.busy_since = 0
         return _ask(view, pod, attempt, known)
     job = _keep(pod, live)
     for entry in live:
         if entry is not job:
             return Cancel(pod, entry.job.job_id)
     attempt.unknown_at = 0
-    return _allocated(view, pod, job) if states.is_allocated(job.job.states) else _pending(view, pod, attempt, job)
+    if states.is_allocated(job.job.states):
+        return _allocated(view, pod, attempt, job)
+    attempt.busy_since = 0
+    return _pending(view, pod, attempt, job)
 
 
 def lives(entry: Known, attempt: Attempt) -> bool:
@@ -240,14 +250,31 @@ def _pending(view: View, pod: Pod, attempt: Attempt, entry: Known) -> Action | N
     return _tell(view, pod, attempt, "SlurmPending", text)
 
 
-def _allocated(view: View, pod: Pod, entry: Known) -> Action | None:
+def _allocated(view: View, pod: Pod, attempt: Attempt, entry: Known) -> Action | None:
     job = entry.job
     if not job.nodes:
         return None
     why = view.placements.refusal(pod, job.nodes[0])
     if why:
         return GiveBack(pod, job.job_id, f"Slurm gave node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}")
-    return Bind(pod, job.job_id, view.placements.by_slurm_name[job.nodes[0]].name, job.start_time, job.nodes[0])
+    node = view.placements.by_slurm_name[job.nodes[0]]
+    crowd = crowds.find(pod, node, view.occupancy, view.snapshot)
+    if crowd is not None:
+        return _busy(view, pod, attempt, job.job_id, crowd)
+    attempt.busy_since = 0
+    view.occupancy.assume(pod, node.name)
+    return Bind(pod, job.job_id, node.name, job.start_time, job.nodes[0])
+
+
+def _busy(view: View, pod: Pod, attempt: Attempt, job_id: int, crowd: Crowd) -> Action | None:
+    """Keep the job until its node has room, for a limited time."""
+    attempt.busy_since = attempt.busy_since or view.now
+    timeout = view.config.busy_node_timeout
+    if view.time >= max(crowd.until, view.time - (view.now - attempt.busy_since)) + timeout:
+        return GiveBack(pod, job_id, f"node {crowd.node} has had {crowd.lack()} for {timeout:.0f} s: {crowd.names()}")
+    if pods.job_id(pod) != job_id or not pods.is_held(pod):
+        return Hold(pod, job_id)
+    return _tell(view, pod, attempt, "NodeBusy", f"Slurm job {job_id} has node {crowd.node}: {crowd.message()}")
 
 
 def _tell(view: View, pod: Pod, attempt: Attempt, reason: str, message: str) -> Tell | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.loop import Sides, SlurmLoop
 from bridge.metrics import SCHEDULER_PODS
@@ -13,25 +14,39 @@ from bridge.workload import eligibility, places, pods
 from scheduler import decide
 from scheduler.act import URGENCY, Actor
 from scheduler.attempts import Attempts
+from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 
 
 class Scheduler(SlurmLoop):
-    """Everything the scheduler owns. ``local`` holds the UIDs of pods that could go to a pool, and come here."""
+    """Everything the scheduler owns.
 
-    def __init__(self, sides: Sides, elector: Elector | None, local: set[str]) -> None:
+    ``local`` holds the UIDs of pods that could go to a pool, and come here; ``others`` the bound pods of other
+    schedulers.
+    """
+
+    def __init__(self, sides: Sides, elector: Elector | None, local: set[str], others: Cache) -> None:
         super().__init__("scheduler", sides, elector)
         self._local = local
+        self._others = others
+        self._occupancy = Occupancy(sides.config.scheduler_name, self.wake)
         self._attempts = Attempts()
         self._actor = Actor(sides, self._attempts, self.lead)
         self._node_changes = 0
         self._placed: tuple[object, ...] = ()
+        self._node_names: list[str] = []
         self._inherited_at = 0.0
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
         self.sides.nodes.subscribe(self._node_changed)
+        for cache in (self.sides.pods, self._others):
+            cache.subscribe(self._occupancy.changed)
         super().start(supervisor)
+
+    def ready(self) -> bool:
+        """Full caches, the other schedulers' pods among them, and an answer of Slurm's."""
+        return super().ready() and self._others.synced
 
     def led(self) -> None:
         """Ask Slurm anew, and wait for what a former leader may have sent."""
@@ -52,14 +67,19 @@ class Scheduler(SlurmLoop):
                 self._inherited_at = 0.0
         waiting = self.sides.pods.picked()
         self._attempts.forget_all_but(waiting.keys())
+        idle = [pod for uid, pod in waiting.items() if not self.workers.busy(uid) and self._ours(uid, pod, snapshot)]
+        self._occupancy.correct(waiting, self._is_binding)
+        time = self.sides.clock.time()
         view = decide.View(
-            pods=[pod for uid, pod in waiting.items() if not self.workers.busy(uid) and self._ours(uid, pod, snapshot)],
+            pods=idle,
             snapshot=snapshot,
-            placements=self._place(snapshot),
+            placements=self._place(snapshot, time),
             attempts=self._attempts,
             version=self.sides.slurm.version,
             config=self.sides.config,
             now=self.sides.clock.monotonic(),
+            time=time,
+            occupancy=self._occupancy,
             led_since=self.led_since or 0.0,
             inherited_at=self._inherited_at,
         )
@@ -67,8 +87,9 @@ class Scheduler(SlurmLoop):
         for action in decide.decide(view):
             counts[type(action).__name__.lower()] += 1
             self._dispatch(action)
+        counts["node"] = self._attempts.busy
         counts["slurm"] = len(waiting) - sum(counts.values())
-        for name in (*(kind.__name__.lower() for kind in URGENCY), "slurm"):
+        for name in (*(kind.__name__.lower() for kind in URGENCY), "node", "slurm"):
             SCHEDULER_PODS.labels(name).set(counts[name])
 
     def _ours(self, uid: str, pod: decide.Pod, snapshot: Snapshot) -> bool:
@@ -86,11 +107,18 @@ class Scheduler(SlurmLoop):
             pods.uid(action.pod), lambda: self._actor.act(action), URGENCY[kind], kind=kind.__name__.lower()
         )
 
-    def _place(self, snapshot: Snapshot) -> Placements:
-        """Give the placements on the nodes of this moment, worked out anew only when a node has changed."""
-        mark = (self._node_changes, frozenset(snapshot.nodes), tuple(sorted(snapshot.partitions.items())))
+    def _is_binding(self, uid: str) -> bool:
+        return self.workers.busy(uid) or self._attempts.of(uid).bound
+
+    def _place(self, snapshot: Snapshot, time: float) -> Placements:
+        """Return the placements on the nodes of this moment, worked out anew only when something has changed there."""
+        lasting = self._occupancy.lasting(time - self.sides.config.busy_node_timeout)
+        taken = {name: lasting[name] for name in self._node_names if name in lasting}
+        mark = (self._node_changes, taken, frozenset(snapshot.nodes), tuple(sorted(snapshot.partitions.items())))
         if mark != self._placed:
-            nodes = eligibility.views(node for node in self.sides.nodes.items() if not places.is_virtual(node))
+            real = (node for node in self.sides.nodes.items() if not places.is_virtual(node))
+            nodes = eligibility.views(real, lasting)
+            self._node_names = [node.name for node in nodes if node.slurm_name in snapshot.nodes]
             self._actor.placements = Placements(nodes, snapshot.nodes, snapshot.partitions)
             self._placed = mark
         return self._actor.placements

@@ -75,7 +75,7 @@ class Placements:
         node = self.by_slurm_name.get(slurm_node)
         if node is None:
             return "not a Kubernetes node"
-        return eligibility.refusal(pod["spec"], resources.pod_requests(pod["spec"]), node)
+        return eligibility.refusal(pod["spec"], resources.node_requests(pod["spec"]), node)
 
     def _names(self, partition: str) -> set[str]:
         """List the nodes of the named partitions, of the default one, or all where Slurm has not told."""

@@ -139,6 +139,8 @@ def _verdict(pod: pods.Pod, job: Job | None) -> tuple[str, str]:
     if pods.is_gated(pod):
         return "waits for its scheduling gates", "somebody else (for example Kueue) has to take the gates off"
     if job is not None and states.is_allocated(job.states):
+        if waiting.get("reason") == "NodeBusy":
+            return waiting["message"], "it is bound when the pods named there have ended"
         return f"Slurm job {job.job_id} has its nodes: the binding is under way", ""
     if job is not None and states.is_pending(job.states):
         return f"waits in Slurm: {job.reason or 'not looked at yet'}", f"squeue -j {job.job_id} --start"

@@ -24,7 +24,7 @@ from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
-from bridge.kube.prune import prune_node, prune_pod
+from bridge.kube.prune import prune_node, prune_occupant, prune_pod
 from bridge.kube.resources import NAMESPACES, NODES, PODS
 from bridge.logs import kv
 from bridge.loop import Loop, Sides
@@ -35,7 +35,7 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Snapshot
 from bridge.slurm.snapshot import Poller
 from bridge.threads import Supervisor
-from bridge.workload.pods import is_open
+from bridge.workload.pods import FINISHED, is_open
 from controllers.guarded import GuardedNodes
 from controllers.loop import Controllers
 from scheduler.loop import Scheduler
@@ -172,7 +172,10 @@ class Hub:
             poller.subscribe(_Greeting(slurm))
             sides = Sides(config, kube, slurm, poller, pod_cache, self.nodes, self.events, cluster, self.clock)
             if "scheduler" in electors:
-                loops.append(Scheduler(sides, electors["scheduler"], local))
+                others = self._other_pods()
+                loops.append(Scheduler(sides, electors["scheduler"], local, others))
+                self.health.ready(f"cache-{others.name}", lambda: _fresh(others))
+                spawn("cache-other-pods", lambda: others.run(stopping))
             if "controllers" in electors:
                 loops.append(Controllers(sides, electors["controllers"]))
             self.health.ready("slurm", lambda: _answered(poller))
@@ -196,6 +199,18 @@ class Hub:
             self.health.ready(f"cache-{cache.name}", lambda c=cache: _fresh(c))  # type: ignore[misc]
         spawn("cache-pods", lambda: pod_cache.run(stopping))
         self.health.ready("hub", lambda: None)
+
+    def _other_pods(self) -> Cache:
+        """Make the cache of what other schedulers' pods take of their nodes: DaemonSets, above all."""
+        running = ",".join(f"status.phase!={phase}" for phase in FINISHED)
+        return Cache(
+            self.kube,
+            PODS,
+            name="other-pods",
+            prune=prune_occupant,
+            field_selector=f"spec.schedulerName!={self.config.scheduler_name},spec.nodeName!=,{running}",
+            clock=self.clock,
+        )
 
     def _elector(self, name: str) -> Elector | None:
         lease = self.config.leader_election

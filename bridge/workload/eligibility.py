@@ -1,19 +1,25 @@
 """Which nodes Kubernetes would refuse for a pod, and why: pure, on raw pods and nodes.
 
 Slurm decides who runs where, so what Kubernetes forbids is told to Slurm in the request (excluded nodes), not found out
-afterwards. Counted: nodeSelector, required node affinity, taints, cordon, Allocatable smaller than the requests, and a
-Slurm node that several Kubernetes nodes claim to be: a pod and its Secrets must not go to the wrong kubelet.
+afterwards. Counted: nodeSelector, required node affinity, taints, cordon, the requests against Allocatable less what
+pods that Slurm does not count take of it, and a Slurm node that several Kubernetes nodes claim to be: a pod and its
+Secrets must not go to the wrong kubelet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 from bridge import names
-from bridge.workload.resources import Resources, allocatable
+from bridge.workload.resources import PODS, Resources, allocatable
 
+BESIDE = "beside pods that Slurm does not count"
+"""Said of a node that is large enough, but holds pods of other schedulers, or such as do not end."""
+NOTHING: Mapping[str, Resources] = MappingProxyType({})
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 
 
@@ -31,6 +37,8 @@ class NodeView:
     cordoned: bool
     offered: Resources
     rivals: tuple[str, ...] = ()
+    taken: Resources = field(default_factory=dict)
+    """What pods that Slurm does not count take of it."""
 
 
 def slurm_name(node: Mapping[str, Any]) -> str:
@@ -40,8 +48,8 @@ def slurm_name(node: Mapping[str, Any]) -> str:
     return label or str(metadata["name"])
 
 
-def view(node: Mapping[str, Any]) -> NodeView:
-    """Boil a raw node down to what matters here."""
+def view(node: Mapping[str, Any], taken: Resources | None = None) -> NodeView:
+    """Boil a raw node down to what matters here; ``taken`` is what pods that Slurm does not count take of it."""
     spec = node.get("spec") or {}
     return NodeView(
         name=node["metadata"]["name"],
@@ -50,14 +58,15 @@ def view(node: Mapping[str, Any]) -> NodeView:
         taints=tuple(spec.get("taints") or ()),
         cordoned=bool(spec.get("unschedulable")),
         offered=allocatable(node),
+        taken=taken or {},
     )
 
 
-def views(nodes: Iterable[Mapping[str, Any]]) -> list[NodeView]:
-    """Boil all colocated nodes down, each with its rivals."""
-    listed = list(nodes)
-    claims = rivals(listed)
-    return [replace(view(node), rivals=claims.get(node["metadata"]["name"], ())) for node in listed]
+def views(nodes: Iterable[Mapping[str, Any]], taken: Mapping[str, Resources] = NOTHING) -> list[NodeView]:
+    """Boil all colocated nodes down, each with its rivals; ``taken`` is by name what Slurm does not count there."""
+    listed = [(str(node["metadata"]["name"]), node) for node in nodes]
+    claims = rivals(node for _, node in listed)
+    return [replace(view(node, taken.get(name)), rivals=claims.get(name, ())) for name, node in listed]
 
 
 def rivals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
@@ -106,8 +115,13 @@ def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str
         if not tolerates(tolerations, taint):
             return f"taint {taint.get('key')}:{taint.get('effect')} is not tolerated"
     for name in sorted(requests):
-        if requests[name] > node.offered.get(name, 0):
+        offered = node.offered.get(name, Decimal(0))
+        if name == PODS and name not in node.offered:
+            continue  # only a node that was never told by a kubelet says nothing of it
+        if requests[name] > offered:
             return f"too little {name}"
+        if requests[name] > offered - node.taken.get(name, Decimal(0)):
+            return f"too little {name} {BESIDE}"
     return ""
 
 

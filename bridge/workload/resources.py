@@ -12,6 +12,8 @@ from typing import Any
 from bridge.workload import quantity
 
 Resources = dict[str, Decimal]
+PODS = "pods"
+"""Name of the resource of which every pod takes one."""
 
 
 def pod_requests(spec: Mapping[str, Any]) -> Resources:
@@ -41,6 +43,11 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
     _raise(together, _requests(spec))
     _add(together, _quantities(spec.get("overhead") or {}))
     return {name: value for name, value in together.items() if value > 0}
+
+
+def node_requests(spec: Mapping[str, Any]) -> Resources:
+    """Return what a pod takes of a node: its requests, and one of the node's ``pods``."""
+    return {**pod_requests(spec), PODS: Decimal(1)}
 
 
 def extended(requests: Iterable[str]) -> list[str]:

@@ -36,7 +36,7 @@ def exclusions(
     A Slurm node that stands for no Kubernetes node is refused too: no kubelet would start the pod there.
     """
     spec = pod["spec"]
-    requests = resources.pod_requests(spec)
+    requests = resources.node_requests(spec)
     by_slurm_name = {node.slurm_name: node for node in nodes}
     refused: dict[str, str] = {}
     eligible: list[str] = []

@@ -11,7 +11,6 @@ from bridge.workload import pods, resources
 from bridge.workload.resources import Resources
 
 Pod = Mapping[str, Any]
-ONE_POD = {"pods": Decimal(1)}
 
 
 class Usage:
@@ -69,4 +68,4 @@ class Usage:
 
 def requests(pod: Pod) -> Resources:
     """Give what the pod takes of a node, itself (``pods``) included."""
-    return {**resources.pod_requests(pod["spec"]), **ONE_POD}
+    return resources.node_requests(pod["spec"])

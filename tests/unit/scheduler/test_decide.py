@@ -8,6 +8,7 @@ from bridge.slurm.models import ApiVersion, Job, JobLink, Known, Node, PodRef, S
 from bridge.workload import eligibility
 from scheduler import decide
 from scheduler.attempts import REFUSED, Attempts
+from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 
 VERSION = ApiVersion("v0.0.45", external_jobs=True)
@@ -54,12 +55,15 @@ def kube_node(name, **spec):
     return eligibility.view(raw | {"status": {"allocatable": {"cpu": "8"}}})
 
 
-def look(pods, snap, attempts=None, now=1000.0, nodes=None, version=VERSION, led_since=0.0, inherited_at=0.0):
+def look(
+    pods, snap, attempts=None, now=1000.0, nodes=None, version=VERSION, led_since=0.0, inherited_at=0.0, occupancy=None
+):
     nodes = nodes if nodes is not None else [kube_node("n1"), kube_node("n2")]
     placements = Placements(nodes, {n.slurm_name: Node(n.slurm_name, frozenset({"IDLE"})) for n in nodes}, {})
     attempts = attempts if attempts is not None else Attempts()
-    times = {"now": now, "led_since": led_since, "inherited_at": inherited_at}
-    return decide.decide(decide.View(pods, snap, placements, attempts, version, Config(), **times))
+    more = {"now": now, "time": now, "led_since": led_since, "inherited_at": inherited_at}
+    more["occupancy"] = occupancy or Occupancy("ours")
+    return decide.decide(decide.View(pods, snap, placements, attempts, version, Config(), **more))
 
 
 def one(*args, **kwargs):

@@ -1,0 +1,167 @@
+"""What only a real kubelet shows: which pods it rejects, when their room is free again, what their containers print."""
+
+import json
+import time
+
+import pytest
+
+from cluster import kube, realnode
+from cluster.world import NAMESPACE, until
+
+pytestmark = pytest.mark.real
+
+CPUS = realnode.size().cpus
+STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.2; done"
+"""Ends when its grace is over, and not before."""
+
+
+def whole(world, script="echo done", grace=4, **more):
+    """A pod with all CPUs of the node."""
+    more = {"restartPolicy": "Never", "terminationGracePeriodSeconds": grace, "memory": "64Mi", **more}
+    return world.create(cpu=str(CPUS), script=script, **more)
+
+
+def logs(world, pod):
+    return world.cluster.kubectl("logs", "-n", NAMESPACE, pod["metadata"]["name"], check=False)
+
+
+def ready(world, pod):
+    """Wait until the pod's program has taken its signals into its own hands."""
+    world.running(pod, 60)
+    until("its first line", lambda: "ready" in logs(world, pod))
+    return pod
+
+
+def test_a_job_runs_to_its_end_and_its_words_can_be_read(clean):
+    world = clean
+    template = world.manifest(script="echo hello from $HOSTNAME", memory="64Mi", restartPolicy="Never")
+    body = {
+        "metadata": {"name": "hello"},
+        "spec": {"completions": 3, "parallelism": 3, "template": {"spec": template["spec"]}},
+    }
+    path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+    world.api("POST", path, body)
+    until("the Job complete", lambda: world.api("GET", f"{path}/hello")["status"].get("succeeded") == 3, 90)
+    for pod in world.pods(selector="job-name=hello"):
+        assert logs(world, pod) == f"hello from {pod['metadata']['name']}\n"
+        assert pod["spec"]["nodeName"] == realnode.NAME
+    until("no job left", lambda: not world.queue())
+    world.api("DELETE", f"{path}/hello?propagationPolicy=Background")
+
+
+def runs(world, pod):
+    """Wait until the pod's program has run; the kubelet did not reject it."""
+    return world.seen(pod, "run", lambda p: p["status"]["phase"] == "Succeeded", 60)
+
+
+def ends_first(world, old, new):
+    """Assert that ``new`` waited with a reason until ``old`` had ended, and then ran."""
+    name = old["metadata"]["name"]
+    told = world.seen(new, "told why", lambda p: scheduled(p).get("reason") == "NodeBusy", 30)
+    assert f"{NAMESPACE}/{name}" in scheduled(told)["message"], scheduled(told)
+    assert not told["spec"].get("nodeName")
+    assert world.get(old)["status"]["phase"] == "Running"
+    job = world.job_of(told)
+    found = runs(world, new)
+    assert world.job_of(found) == job, "its job was kept"
+    last = world.get(old)
+    assert last is None or last["status"]["phase"] in ("Succeeded", "Failed")
+
+
+def scheduled(pod):
+    return next((c for c in pod["status"].get("conditions") or () if c["type"] == "PodScheduled"), {})
+
+
+def test_after_scancel_the_next_pod_waits_for_the_grace_of_the_last(clean):
+    world = clean
+    old = ready(world, whole(world, STUBBORN))
+    world.slurm("scancel", str(world.labelled(old)))
+    new = whole(world)
+    ends_first(world, old, new)
+
+
+def test_after_the_time_limit_the_next_pod_waits_for_the_grace_of_the_last(clean):
+    world = clean
+    old = ready(world, whole(world, STUBBORN, job={"timelimit": "10"}))
+    new = whole(world)
+    world.slurm("scontrol", "update", f"jobid={world.labelled(old)}", "EndTime=now+1")
+    world.seen(old, "timed out", lambda p: p["status"].get("reason") == "TimeLimit", 60)
+    ends_first(world, old, new)
+
+
+def test_a_preemptor_waits_for_the_grace_of_its_victim(clean):
+    world = clean
+    old = ready(world, whole(world, STUBBORN))
+    new = whole(world, job={"partition": "urgent"})
+    ends_first(world, old, new)
+
+
+def test_a_deleted_pod_keeps_its_job_until_its_grace_is_over(clean):
+    world = clean
+    old = ready(world, whole(world, STUBBORN))
+    job = world.labelled(old)
+    new = whole(world)
+    world.delete(old)
+    time.sleep(1.5)
+    assert world.queue().get(job) == "RUNNING"
+    assert not world.get(new)["spec"].get("nodeName")
+    runs(world, new)
+    assert job not in world.queue()
+
+
+def test_a_kubelet_that_is_restarted_finds_its_pods_again(clean):
+    world = clean
+    count = "i=0; while [ $i -lt 50 ]; do i=$((i+1)); echo tick $i; sleep 0.1; done"
+    pod = world.create(script=count, memory="64Mi", restartPolicy="Never")
+    world.running(pod, 60)
+    world.cluster.kill(realnode.KUBELET)
+    time.sleep(0.5)
+    world.cluster.start_daemon(realnode.KUBELET)
+    found = world.seen(pod, "over", lambda p: p["status"]["phase"] in ("Succeeded", "Failed"), 60)
+    assert found["status"]["phase"] == "Succeeded", found["status"]
+    assert logs(world, pod).splitlines() == [f"tick {number + 1}" for number in range(50)]
+    until("no job left", lambda: not world.queue())
+
+
+@pytest.fixture
+def daemons(clean):
+    """A DaemonSet whose pod takes three quarters of the node."""
+    world = clean
+    path, selector = "/apis/apps/v1/namespaces/kube-system/daemonsets", "app%3Dagent"
+    for where, body in kube.namespace_objects("kube-system"):
+        world.api.ensure(where, body)
+    template = world.manifest(cpu=f"{CPUS * 750}m", memory="16Mi", script=STUBBORN, terminationGracePeriodSeconds=1)
+    labels = {"app": "agent"}
+    pod = {"metadata": {"labels": labels}, "spec": {**template["spec"], "tolerations": [{"operator": "Exists"}]}}
+    spec = {"selector": {"matchLabels": labels}, "template": pod}
+    world.api("POST", path, {"metadata": {"name": "agent"}, "spec": spec})
+    (agent,) = until("its pod", lambda: world.pods("kube-system", selector))
+    # no default scheduler runs here
+    target = {"metadata": {"name": agent["metadata"]["name"]}, "target": {"kind": "Node", "name": realnode.NAME}}
+    world.api("POST", f"{world.path(agent['metadata']['name'], 'kube-system')}/binding", target)
+    world.running(agent, 60)
+    yield world
+    world.api("DELETE", f"{path}/agent")
+    until("its pod gone", lambda: not world.pods("kube-system", selector), 60)
+
+
+def test_a_node_that_daemons_fill_gets_no_pod_that_its_kubelet_would_reject(daemons):
+    world = daemons
+    big = whole(world)
+    found = world.seen(big, "told why", lambda p: scheduled(p).get("reason") == "Unschedulable")
+    assert "too little cpu beside" in scheduled(found)["message"], scheduled(found)
+    assert not world.job_of(found)
+    world.delete(big)
+    # Slurm counts whole CPUs and knows nothing of the daemons: both get a job, the kubelet has room for one
+    first, second = (world.create(cpu=f"{CPUS * 200}m", script=STUBBORN, memory="16Mi") for _ in range(2))
+    late = until(
+        "one of them held",
+        lambda: next(
+            (p for p in (first, second) if world.condition(p, "PodScheduled").get("reason") == "NodeBusy"), None
+        ),
+    )
+    early = first if late is second else second
+    world.running(early)
+    assert json.dumps(world.condition(late, "PodScheduled")).count("CoreSpecCount") == 1
+    world.delete(early, 1)
+    world.running(late)

@@ -1,0 +1,210 @@
+"""What a node holds, as its kubelet counts it, and how long a bind waits for room."""
+
+from decimal import Decimal
+
+import pytest
+
+from bridge import clock, names
+from bridge.config import Config
+from bridge.slurm.models import ApiVersion, Job, JobLink, Known, Node, PodRef, Snapshot
+from bridge.workload import eligibility
+from scheduler import decide
+from scheduler.attempts import Attempts
+from scheduler.occupancy import Occupancy
+from scheduler.placement import Placements
+
+OURS = "ours"
+OFFERED = {"cpu": "2", "memory": "8Gi", "pods": "3", "ephemeral-storage": "10Gi", "hugepages-2Mi": "4Mi"}
+NOW = 1_000_000.0
+TIMEOUT = Config().busy_node_timeout
+
+
+def pod(uid, node=None, *, scheduler=OURS, phase="Running", until=None, job=None, **requests):
+    requests = {name.replace("_", "-"): value for name, value in (requests or {"cpu": "1"}).items()}
+    metadata = {"namespace": "ns", "name": uid, "uid": uid, "labels": {}, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    if job:
+        metadata |= {"labels": {names.JOB_ID_LABEL: str(job)}, "finalizers": [names.FINALIZER]}
+    if until is not None:
+        metadata["deletionTimestamp"] = clock.rfc3339(until)
+    spec = {"schedulerName": scheduler, "containers": [{"name": "main", "resources": {"requests": requests}}]}
+    if node:
+        spec["nodeName"] = node
+    return {"metadata": metadata, "spec": spec, "status": {"phase": phase if node else "Pending"}}
+
+
+def kube_node(taken=None):
+    return eligibility.view(
+        {"metadata": {"name": "n1"}, "spec": {}, "status": {"allocatable": OFFERED}}, taken=taken or {}
+    )
+
+
+def occupancy(*there):
+    result = Occupancy(OURS)
+    for one in there:
+        result.changed("add", None, one)
+    return result
+
+
+def lacking(the_occupancy, the_pod):
+    return the_occupancy.lacking(the_pod, "n1", kube_node().offered)
+
+
+def known(job_id, uid, state="RUNNING", nodes=("n1",)):
+    return Known(Job(job_id, frozenset({state}), JobLink("c", (PodRef("ns", uid, uid),)), tuple(nodes)), 2, False)
+
+
+def look(pods, jobs, the_occupancy, *, attempts=None, now=NOW, time=None):
+    by_uid = {}
+    for entry in jobs:
+        by_uid.setdefault(entry.job.link.pods[0].uid, []).append(entry.job.job_id)
+    snapshot = Snapshot(
+        sequence=7,
+        began=now,
+        jobs={entry.job.job_id: entry for entry in jobs},
+        by_uid={uid: tuple(ids) for uid, ids in by_uid.items()},
+    )
+    time = time if time is not None else now
+    taken = the_occupancy.lasting(time - TIMEOUT).get("n1")
+    placements = Placements([kube_node(taken)], {"n1": Node("n1", frozenset({"IDLE"}))}, {})
+    view = decide.View(
+        pods=pods,
+        snapshot=snapshot,
+        placements=placements,
+        attempts=attempts or Attempts(),
+        version=ApiVersion("v0.0.45", external_jobs=True),
+        config=Config(),
+        now=now,
+        time=time,
+        occupancy=the_occupancy,
+    )
+    return decide.decide(view)
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "lacks"),
+    [
+        ({"cpu": "1"}, {"cpu": "1"}, []),
+        ({"cpu": "1500m"}, {"cpu": "501m"}, ["cpu"]),
+        ({"memory": "6Gi"}, {"memory": "3Gi"}, ["memory"]),
+        ({"memory": "6Gi"}, {"cpu": "2"}, []),
+        ({"ephemeral_storage": "8Gi"}, {"ephemeral_storage": "3Gi"}, ["ephemeral-storage"]),
+        ({"hugepages_2Mi": "2Mi"}, {"hugepages_2Mi": "4Mi"}, ["hugepages-2Mi"]),
+    ],
+)
+def test_requests_are_summed_as_a_kubelet_does(there, asked, lacks):
+    assert lacking(occupancy(pod("old", "n1", **there)), pod("new", **asked)) == lacks
+    assert lacking(occupancy(pod("old", "n2", **there)), pod("new", **asked)) == []
+
+
+def test_the_number_of_pods_counts():
+    there = [pod(f"p{number}", "n1", cpu="0") for number in range(3)]
+    assert lacking(occupancy(*there), pod("new", cpu="0")) == ["pods"]
+    assert lacking(occupancy(*there[:2]), pod("new", cpu="0")) == []
+
+
+def test_other_schedulers_pods_count_and_ended_ones_do_not():
+    assert lacking(occupancy(pod("agent", "n1", scheduler="default-scheduler")), pod("new", cpu="2")) == ["cpu"]
+    assert lacking(occupancy(pod("old", "n1", phase="Succeeded")), pod("new", cpu="2")) == []
+    there = occupancy(pod("old", "n1"))
+    there.changed("update", pod("old", "n1"), pod("old", "n1", until=NOW))
+    assert lacking(there, pod("new", cpu="2")) == ["cpu"], "its grace period"
+    there.changed("update", None, pod("old", "n1", until=NOW, phase="Failed"))
+    assert lacking(there, pod("new", cpu="2")) == []
+    there.changed("delete", pod("old", "n1"), None)
+    assert there.of("n1") == []
+
+
+def test_a_pod_that_is_being_bound_counts_until_its_bind_has_failed():
+    there = occupancy()
+    there.assume(pod("one", cpu="2"), "n1")
+    there.changed("update", None, pod("one", cpu="2"))
+    assert lacking(there, pod("two")) == ["cpu"]
+    there.correct({"one"}, lambda _: True)
+    assert lacking(there, pod("two")) == ["cpu"]
+    there.correct({"one"}, lambda _: False)
+    assert lacking(there, pod("two")) == []
+    there.assume(pod("one", cpu="2"), "n1")
+    there.changed("update", None, pod("one", "n1", cpu="2"))
+    there.correct({"one"}, lambda _: False)
+    assert lacking(there, pod("two")) == ["cpu"], "bound by now"
+
+
+def test_what_slurm_can_not_count_on():
+    there = occupancy(
+        pod("agent", "n1", scheduler="default-scheduler", cpu="500m"),
+        pod("leaves", "n1", scheduler="default-scheduler", until=NOW, cpu="100m"),
+        pod("stuck", "n1", until=NOW - TIMEOUT - 1, cpu="1"),
+        pod("runs", "n1", cpu="100m"),
+    )
+    assert there.lasting(NOW - TIMEOUT)["n1"] == {"cpu": Decimal("1.5"), "pods": Decimal(2)}
+    there.changed("delete", pod("agent", "n1"), None)
+    there.changed("delete", pod("stuck", "n1"), None)
+    assert there.lasting(NOW - TIMEOUT) == {}
+
+
+def test_a_change_is_announced_once():
+    calls = []
+    there = Occupancy(OURS, lambda: calls.append(1))
+    there.changed("add", None, pod("one"))
+    assert not calls
+    for _ in range(2):
+        there.changed("update", None, pod("one", "n1"))
+    assert len(calls) == 1
+    there.changed("update", None, pod("one", "n1", until=NOW))
+    there.changed("delete", pod("one", "n1"), None)
+    assert len(calls) == 3
+
+
+def test_no_bind_while_a_pod_whose_job_is_over_still_runs_there():
+    there = occupancy(pod("old", "n1", cpu="2"))
+    new = pod("new", job=5, cpu="2")
+    jobs = [known(4, "old", "CANCELLED", ()), known(5, "new")]
+    attempts = Attempts()
+    (tell,) = look([new], jobs, there, attempts=attempts)
+    assert tell.reason == "NodeBusy"
+    assert tell.message == "Slurm job 5 has node n1: too little cpu until these pods have ended: ns/old"
+    assert attempts.busy == 1
+    there.changed("update", None, pod("old", "n1", cpu="2", phase="Failed"))
+    (bind,) = look([new], jobs, there, attempts=attempts)
+    assert isinstance(bind, decide.Bind)
+    assert attempts.busy == 0
+
+
+def test_the_job_is_on_the_pod_before_it_waits():
+    there = occupancy(pod("old", "n1", cpu="2", until=NOW + 20))
+    new = pod("new", cpu="2")
+    assert look([new], [known(5, "new")], there) == [decide.Hold(new, 5)]
+
+
+def test_two_pods_of_one_look_do_not_share_the_last_room():
+    there = occupancy(pod("agent", "n1", scheduler="default-scheduler", cpu="500m"))
+    first, second = pod("a", job=5), pod("b", job=6)
+    bind, tell = look([first, second], [known(5, "a"), known(6, "b")], there)
+    assert isinstance(bind, decide.Bind)
+    assert bind.pod is first
+    assert tell.reason == "NodeBusy"
+    assert "too little cpu beside ns/a, ns/agent" in tell.message
+    assert "CoreSpecCount" in tell.message
+
+
+def test_a_wait_for_room_ends_after_its_time():
+    there = occupancy(pod("old", "n1", cpu="2"))
+    new, jobs, attempts = pod("new", job=5, cpu="2"), [known(4, "old"), known(5, "new")], Attempts()
+    assert isinstance(look([new], jobs, there, attempts=attempts)[0], decide.Tell)
+    assert look([new], jobs, there, attempts=attempts, now=NOW + TIMEOUT - 1)[0].reason == "NodeBusy"
+    (back,) = look([new], jobs, there, attempts=attempts, now=NOW + TIMEOUT)
+    assert back == decide.GiveBack(new, 5, f"node n1 has had too little cpu for {TIMEOUT:.0f} s: ns/old")
+
+
+def test_a_grace_period_is_waited_for_however_long_it_is_and_no_longer():
+    until = NOW + 3600
+    there = occupancy(pod("old", "n1", cpu="2", until=until))
+    new, jobs, attempts = pod("new", job=5, cpu="2"), [known(5, "new")], Attempts()
+    for now in (NOW, NOW + TIMEOUT + 1, until + TIMEOUT - 1):
+        assert not any(isinstance(a, decide.GiveBack) for a in look([new], jobs, there, attempts=attempts, now=now))
+    (back,) = look([new], jobs, there, attempts=attempts, now=until + TIMEOUT + 1)
+    assert isinstance(back, decide.GiveBack)
+    assert eligibility.BESIDE in back.why
+    # and Slurm is asked for another node
+    placements = Placements([kube_node(there.lasting(until + 1)["n1"])], {"n1": Node("n1", frozenset({"IDLE"}))}, {})
+    assert placements.of(new, "").refused == {"n1": f"too little cpu {eligibility.BESIDE}"}
