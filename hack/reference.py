@@ -76,7 +76,11 @@ REASONS = (
     ("Pod, status", "JobLost", "the site itself said twice that it knows the job no more"),
     ("Pod, status", "MessageTooLarge", "script, ConfigMaps and Secrets are together larger than NATS takes"),
     ("Virtual node, `Ready`", "SiteReady", "the site is heard, and takes pods"),
-    ("Virtual node, `Ready=False`", "SiteProblem", "the submitter says why it can take nothing now"),
+    ("Virtual node, `Ready=False`", "SiteProblem", "the site can take nothing now; the message says why"),
+    ("Virtual node, `BuildConfigAccepted=False`", "BuildConfigUnusable", "the hub can't use the announced BuildConfig"),
+    ("Site, refusal", "NotOwner", "the job belongs to another cluster"),
+    ("Site, refusal", "WrongFolder", "this submitter has another folder than the pool: nothing was done"),
+    ("Site, refusal", "SubmittedElsewhere", "the batch system has a job of the pod that is not in this folder"),
     ("Virtual node, `Ready=False`", "SiteSilent", "nothing was heard; the message has the last words"),
     ("Virtual node, `Ready=False`", "SiteLeft", "the submitter said that it stops"),
     ("Node, Event", "PoolNameTaken", "a pool has the name of a node that is not podbridge's: it gets none"),
@@ -166,6 +170,7 @@ def text() -> str:
         ],
         [f"`{names.VIRTUAL_TAINT}`", "taint of a virtual node", "value `true`; effect NoSchedule"],
         [f"`{names.POOL_LABEL}`", "label of a virtual node", "the pool that it stands for"],
+        [f"`{names.SITE_FOLDER}`", "annotation of a virtual node", "id of the folder at the site that its jobs are in"],
     ]
     parts = [
         "# Reference",

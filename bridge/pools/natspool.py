@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pydantic import ValidationError
 
 from bridge.backoff import Backoff
 from bridge.clock import Clock
-from bridge.errors import SiteError, SiteRefusedError
+from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.pools.view import Part, View
 from bridge.script import library
@@ -43,6 +43,7 @@ _BACKOFF = Backoff(first=1.0, limit=30.0)
 _CONFIG_WAIT = 0.3
 """Seconds that a BuildConfig may come after the announcement that names it."""
 _MOST_PAGES = 1000
+_MOST_FOLDERS = 16
 _NEEDLE = 100
 _CUT_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
 """What a submitter of another version says to a script without its library."""
@@ -51,7 +52,11 @@ Changed = Callable[[str], None]
 
 
 class NatsPool:
-    """One pool; implements :class:`bridge.pools.port.Pool`. Made by :class:`bridge.pools.nats.NatsPools`."""
+    """One pool; implements :class:`bridge.pools.port.Pool`. Made by :class:`bridge.pools.nats.NatsPools`.
+
+    Its jobs are in one folder of the site: that of the first announcement, unless another is chosen. What submitters
+    with another folder say is not believed, and they are not asked.
+    """
 
     def __init__(
         self, link: Link, prefix: str, name: str, owner: str, clock: Clock, submit_timeout: float = SUBMIT_TIMEOUT
@@ -59,19 +64,48 @@ class NatsPool:
         self.name = name
         self._owner = owner
         self._submit_timeout = submit_timeout
-        self._client = PoolClient(link, prefix, name, owner, clock)
+        self._client = PoolClient(link, prefix, name, owner, clock, lambda: self.folder)
         self._clock = clock
         self._lock = threading.Lock()
         self._view = View()
         self._announced: tuple[Announce, float] | None = None
+        self._folder: str | None = None
+        self._folders: dict[str, tuple[Announce, float]] = {}
         self._configs: dict[str, BuildConfig | None] = {}
+        self._problems: dict[str, str] = {}
         self._subscribers: list[Changed] = []
         self._wanted = True
         self._failures = 0
         self._asked_at = self._snapshot_at = self._described_at = -math.inf
-        self.config_problem = ""
 
     # --- the port -----------------------------------------------------------------------------------------------------
+    @property
+    def folder(self) -> str:
+        """Id of the site's folder that the pool's jobs are in; empty while none is known."""
+        return self._folder or ""
+
+    def folders(self) -> Mapping[str, tuple[Announce, float]]:
+        """Return what submitters of each folder announced last, and when (monotonic), by the folder's id."""
+        with self._lock:
+            return dict(self._folders)
+
+    def choose(self, folder: str) -> None:
+        """Believe this folder from now on; of another one, nothing that was known counts any more."""
+        with self._lock:
+            if folder == self._folder:
+                return
+            if self._folder is not None:
+                log.warning("another folder of the pool", extra=kv(pool=self.name, before=self._folder, now=folder))
+            self._folder, self._announced = folder, self._folders.get(folder)
+            self._view, self._wanted, self._failures = View(), True, 0
+        self._tell("")
+
+    @property
+    def config_problem(self) -> str:
+        """Why the BuildConfig that the last announcement names can't be used; empty: it can, or is not known yet."""
+        announced = self._announced
+        return self._problems.get(announced[0].digest, "") if announced else ""
+
     def announced(self) -> tuple[Announce, float] | None:
         """Give the last announcement and the monotonic time at which it came; ``None`` before the first."""
         return self._announced
@@ -83,7 +117,7 @@ class NatsPool:
 
     def submit(self, job: str, submit: Submit) -> JobStatus:
         """Have a job run; one that exists is given as it is."""
-        announced = self._announced
+        announced, folder = self._announced, self._folder
         short = cut(submit, announced[0].library) if announced else submit
         try:
             status = self._client.submit(job, short, self._submit_timeout).status
@@ -92,6 +126,7 @@ class NatsPool:
                 raise
             status = self._client.submit(job, submit, self._submit_timeout).status
         with self._lock:
+            self._check(folder)
             changed = self._view.submitted(status, self._clock.monotonic())
         if changed:
             self._tell(job)
@@ -99,17 +134,18 @@ class NatsPool:
 
     def cancel(self, job: str, grace: float, *, forget: bool = False) -> JobStatus | None:
         """End a job; ``None`` once the site holds nothing of it."""
+        folder = self._folder
         status = self._client.cancel(job, Cancel(grace=grace, forget=forget)).status
         if status is None:
-            self._gone(job, self._clock.monotonic())
+            self._gone(job, self._clock.monotonic(), folder)
         return status
 
     def status(self, job: str) -> JobStatus | None:
         """Ask for one job; ``None``: the site holds nothing of it."""
-        asked = self._clock.monotonic()
+        asked, folder = self._clock.monotonic(), self._folder
         status = self._client.status(job).status
         if status is None:
-            self._gone(job, asked)
+            self._gone(job, asked, folder)
         return status
 
     def job(self, job: str) -> JobStatus | None:
@@ -142,7 +178,12 @@ class NatsPool:
     def on_announce(self, announce: Announce) -> None:
         """Take an announcement."""
         with self._lock:
-            self._announced = (announce, self._clock.monotonic())
+            if self._folder is None:
+                self._folder = announce.folder
+            self._note(announce, now := self._clock.monotonic())
+            if announce.folder != self._folder:
+                return
+            self._announced = (announce, now)
             if self._view.announced(announce.submitter, announce.sequences.get(self._owner, 0)):
                 self._wanted, self._failures = True, 0
         self._tell("")
@@ -160,23 +201,37 @@ class NatsPool:
             # the one before stays for the announcement that still names it
             previous = [item for item in self._configs.items() if item[0] != message.digest][-1:]
             self._configs = dict([*previous, (message.digest, config)])
-            self.config_problem = problem
+            self._problems = {digest: text for digest, text in self._problems.items() if digest in self._configs}
+            self._problems[message.digest] = problem
         self._tell("")
 
     def recall(self, announce: Announce, heard: float, buildconfig: BuildConfigMessage | None) -> None:
         """Take what an earlier process was told, at the monotonic time ``heard``; what this one was told is better."""
         with self._lock:
+            if self._folder is None:
+                self._folder = announce.folder
+            if announce.folder not in self._folders:
+                self._note(announce, heard)
             if self._announced is None:
-                self._announced = (announce, heard)
-            known = self._announced[0].digest in self._configs
-        if buildconfig is not None and not known and buildconfig.digest == self._announced[0].digest:
+                self._announced = self._folders.get(self._folder)
+            announced = self._announced
+            known = announced is None or announced[0].digest in self._configs
+        if buildconfig is not None and announced and not known and buildconfig.digest == announced[0].digest:
             self.on_buildconfig(buildconfig)
         else:
             self._tell("")
 
+    def _note(self, announce: Announce, heard: float) -> None:
+        self._folders.pop(announce.folder, None)
+        self._folders[announce.folder] = announce, heard
+        while len(self._folders) > _MOST_FOLDERS:
+            del self._folders[next(folder for folder in self._folders if folder != self._folder)]
+
     def on_event(self, event: Event) -> None:
         """Take an event."""
         with self._lock:
+            if event.folder != self._folder:
+                return
             changed, missed = self._view.event(event, self._clock.monotonic())
             self._wanted |= missed
         if changed:
@@ -212,6 +267,8 @@ class NatsPool:
             self._failures = 0
 
     def _lacks_snapshot(self, now: float) -> bool:
+        if self._announced is None:
+            return False  # which folder would it be of?
         return self._wanted or now - self._snapshot_at >= PERIOD
 
     def _lacks_config(self, now: float) -> bool:
@@ -222,7 +279,7 @@ class NatsPool:
 
     def _snapshot(self) -> None:
         with self._lock:
-            self._wanted = False
+            self._wanted, folder = False, self._folder
         began = self._snapshot_at = self._clock.monotonic()
         parts: list[Part] = []
         try:
@@ -242,14 +299,21 @@ class NatsPool:
                 self._wanted = True
             raise
         with self._lock:
+            self._check(folder)
             changed = self._view.snapshot(parts, began)
         for job in changed:
             self._tell(job)
         self._tell("")
 
     # --- inside -------------------------------------------------------------------------------------------------------
-    def _gone(self, job: str, asked: float) -> None:
+    def _check(self, folder: str | None) -> None:
+        """Refuse an answer that was asked for before another folder was chosen."""
+        if folder != self._folder:
+            raise SiteUnknownOutcomeError(f"pool {self.name}: its folder is another now, {self._folder}, not {folder}")
+
+    def _gone(self, job: str, asked: float, folder: str | None) -> None:
         with self._lock:
+            self._check(folder)
             known = self._view.gone(job, asked, self._clock.monotonic())
         if known:
             self._tell(job)

@@ -5,7 +5,7 @@ Methods that ask the site raise :class:`bridge.errors.SiteError`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from bridge.script.buildconfig import BuildConfig
@@ -16,6 +16,20 @@ class Pool(Protocol):
     """One pool. ``name`` is also the name of its virtual node."""
 
     name: str
+
+    @property
+    def config_problem(self) -> str:
+        """Why the BuildConfig that the last announcement names can't be used; empty: it can, or is not known yet."""
+
+    @property
+    def folder(self) -> str:
+        """Id of the site's folder that the pool's jobs are in; empty while none is known."""
+
+    def folders(self) -> Mapping[str, tuple[Announce, float]]:
+        """Return what submitters of each folder announced last, and when (monotonic), by the folder's id."""
+
+    def choose(self, folder: str) -> None:
+        """Believe this folder from now on; of another one, nothing that was known counts any more."""
 
     def announced(self) -> tuple[Announce, float] | None:
         """Give the last announcement and the monotonic time at which it came; ``None`` before the first."""

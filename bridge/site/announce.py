@@ -129,6 +129,7 @@ class Announcer:
         return Announce(
             pool=config.pool,
             submitter=self._watcher.name,
+            folder=self._folder.id,
             sequences=dict(self._watcher.register.sequences),
             time=self._clock.time(),
             period=config.announce.period,

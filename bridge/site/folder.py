@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from bridge.errors import ConfigError
+from bridge.site import identity
 from bridge.site.batch.port import BatchJob
 from bridge.site.facts import Cancellation, Facts, Heard, Meta
 from bridge.site.files import force, keep_apart, read_some, remove_tree, write, write_new
@@ -57,6 +58,8 @@ class Folder:
 
     def __init__(self, path: Path, *, sync: bool = True, since: float = 0.0) -> None:
         self.path = path
+        self.id = ""
+        """What tells this folder from others; :meth:`prepare` reads it, or makes it."""
         self.sync = sync
         self.since = since
         self.jobs = path / "jobs"
@@ -84,6 +87,7 @@ class Folder:
             for part in (self.jobs, self.changed, self.gone, self._staging, self._locks):
                 part.mkdir(mode=0o700, exist_ok=True)
             keep_apart(self.jobs)
+            self.id = identity.of(self.path)
         except OSError as error:
             raise ConfigError(f"folder {self.path} can't be used: {error.strerror}") from error
 

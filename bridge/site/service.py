@@ -23,6 +23,7 @@ from bridge.site.batch.port import BatchSystem
 from bridge.site.config import SiteConfig
 from bridge.site.cpus import keep_to_one
 from bridge.site.folder import Folder
+from bridge.site.listing import Listing
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Patience, Watcher
 from bridge.threads import Supervisor
@@ -98,6 +99,7 @@ class Service:
         self.period = self.batch.period if config.batch.period is None else config.batch.period
         patience = Patience(config.batch.settle, config.batch.lost_after, lag)
         self.publisher: Publisher | None = None
+        listing = Listing(self.batch, self.period, self.clock)
         self._wake = threading.Event()
         self.watcher = Watcher(
             self.folder,
@@ -107,6 +109,7 @@ class Service:
             self.clock,
             self._publish,
             lambda uid: self.handlers.resubmit(uid),
+            listing,
         )
         self.handlers = Submitter(
             self.folder,
@@ -116,6 +119,7 @@ class Service:
             self.clock,
             lag=lag,
             settle=config.batch.settle,
+            listing=listing,
             wait=self.supervisor.wait,
             wake=self._wake.set,
         )
@@ -155,7 +159,13 @@ class Service:
             return
         try:
             self.publisher.publish_event(
-                Event(pool=self.config.pool, submitter=self.name, sequence=number, status=status)
+                Event(
+                    pool=self.config.pool,
+                    submitter=self.name,
+                    folder=self.folder.id,
+                    sequence=number,
+                    status=status,
+                )
             )
         except BridgeError as error:  # the hub sees the gap, and asks for a snapshot
             log.debug("event not sent", extra=kv(job=status.job, why=error))
@@ -233,14 +243,21 @@ def run(path: Path, pool: str | None) -> int:
     config = service.config
     log.info(
         "starting",
-        extra=kv(version=__version__, pool=config.pool, batch=config.batch.kind, submitter=service.name),
+        extra=kv(
+            version=__version__,
+            pool=config.pool,
+            batch=config.batch.kind,
+            submitter=service.name,
+            folder=config.folder,
+            id=service.folder.id,
+        ),
     )
     try:
         log.info("batch system", extra=kv(version=service.batch.version()))
     except BatchError as error:
         log.warning("the batch system does not answer", extra=kv(why=error))
     link = Link(link_settings(config, service.name))
-    serve(link, config.nats.prefix, config.pool, service.handlers, service.clock)
+    serve(link, config.nats.prefix, config.pool, service.handlers, service.clock, folder=service.folder.id)
     service.start(WireAnnouncer(link, config.nats.prefix, config.pool))
     link.watch(service.connection_changed)
     link.start(supervisor)

@@ -31,7 +31,9 @@ from bridge.site.config import SiteConfig
 from bridge.site.facts import Cancellation, Facts, Meta
 from bridge.site.files import write
 from bridge.site.folder import Folder, JobFolder
+from bridge.site.listing import Listing
 from bridge.site.logs import read_log
+from bridge.site.owners import adopted, not_owned
 from bridge.site.watcher import SEQUENCE, Watcher
 from bridge.wire import messages
 from bridge.workload import quantity
@@ -60,11 +62,13 @@ class Submitter:
         *,
         lag: float,
         settle: float,
+        listing: Listing,
         wait: Callable[[float], bool],
         wake: Callable[[], None],
     ) -> None:
         self._folder, self._batch, self._watcher, self._config, self._clock = folder, batch, watcher, config, clock
         self._lag, self._settle, self._wait, self._wake = lag, settle, wait, wake
+        self._listing = listing
 
     # --- submit -------------------------------------------------------------------------------------------------------
     def submit(self, owner: str, job: str, body: messages.Submit) -> messages.Submitted:
@@ -75,7 +79,7 @@ class Submitter:
             existed = where.exists()
             facts = where.read() if existed else None
             if facts is not None:
-                facts = _adopted(where, facts, owner)
+                facts = adopted(where, facts, owner)
             if facts is None or not (facts.job_id or facts.started):
                 self._refuse_gone(job, owner)
             if facts is not None:
@@ -85,6 +89,7 @@ class Submitter:
                 if existed:
                     _must_be_absent(where)
                     where.remove()
+                self._listing.refuse_foreign(job, self._folder)
                 where.create(script, meta)
                 fresh = self._first_submit(job, meta)
         status = self._answer(job, fresh)
@@ -194,13 +199,13 @@ class Submitter:
         if facts is None:
             known = self._watcher.register.entries.get(where.uid)
             if known is not None and known.facts.meta.owner not in ("", owner):
-                raise _not_owned(known.facts, owner)
+                raise not_owned(known.facts, owner)
             return None
         if facts.meta.owner == owner:
             return facts
         with self._folder.locked(where.uid):
             facts = where.read()
-            return None if facts is None else _adopted(where, facts, owner)
+            return None if facts is None else adopted(where, facts, owner)
 
     def _request(self, job: str, meta: Meta) -> JobRequest:
         return JobRequest(
@@ -307,26 +312,6 @@ class Submitter:
             write(b"")
             for piece in pieces:
                 write(piece)
-
-
-def _adopted(where: JobFolder, facts: Facts, owner: str) -> Facts:
-    """Return a job of this owner, under its lock; one without an owner becomes its. Raises where it is another's."""
-    if facts.meta.owner == owner:
-        return facts
-    if facts.meta.owner:
-        raise _not_owned(facts, owner)
-    meta = replace(facts.meta, owner=owner)
-    where.write_meta(meta)
-    log.info("a job without an owner belongs to who asks for it", extra=kv(job=where.uid, owner=owner))
-    return replace(facts, meta=meta)
-
-
-def _not_owned(facts: Facts, owner: str) -> SiteRefusedError:
-    return SiteRefusedError(
-        f"job {facts.uid} belongs to another cluster ({facts.meta.owner}), not to {owner}",
-        reason="NotOwner",
-        hint="Only the cluster that submitted a job may see or change it.",
-    )
 
 
 def _must_be_absent(where: JobFolder) -> None:

@@ -20,6 +20,7 @@ from bridge.site import status as telling
 from bridge.site.batch.port import BatchJob, BatchSystem
 from bridge.site.chores import Forget, GiveUp, Kill, Stop, Submit, chores, confirmed
 from bridge.site.folder import Folder
+from bridge.site.listing import Listing
 from bridge.site.register import Entry, Register
 from bridge.wire.messages import JobStatus
 
@@ -61,13 +62,14 @@ class Watcher:
         clock: Clock,
         publish: Callable[[int, JobStatus], None],
         resubmit: Callable[[str], None],
+        listing: Listing,
     ) -> None:
         self.name = name
         self.problem = ""
         """Why the batch system can't be asked; empty: it answers."""
         self.looked_at: float | None = None
         self._folder, self._batch, self._patience, self._clock = folder, batch, patience, clock
-        self._resubmit = resubmit
+        self._resubmit, self._listing = resubmit, listing
         self.register = Register(folder, patience.lag, clock, publish)
         self._duty: int | None = None
         self._owners: dict[str, str] = {}
@@ -145,7 +147,7 @@ class Watcher:
         """Ask the batch system once about all jobs, note what it says, and do what is to be done."""
         asked_at = self._clock.time()
         try:
-            found = self._batch.jobs()
+            found = self._listing.take()
         except BatchError as error:
             self._complain(str(error))
         else:

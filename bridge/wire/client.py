@@ -13,6 +13,7 @@ from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.wire.connection import Link
 from bridge.wire.envelope import GarbledError, pack, parse, parse_body
 from bridge.wire.messages import (
+    WRONG_FOLDER,
     Cancel,
     Description,
     Files,
@@ -37,6 +38,8 @@ CANCEL_TIMEOUT = 30.0
 TIMEOUT = 10.0
 SNAPSHOT_TIMEOUT = 30.0
 PAGE = 500
+TRIES = 6
+"""How often a request is sent that submitters with another folder refuse: the server chooses one at random."""
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
 _LONGEST = 4096
 _CLOCK = SystemClock()
@@ -131,11 +134,14 @@ class PoolClient:
             deadline=self._clock.time() + timeout,
             body=body.model_dump(mode="json") if body else {},
         )
-        data = self._link.request(subject, pack(request), timeout)
-        try:
-            reply = parse(Reply, data)
-        except GarbledError as error:
-            raise SiteUnknownOutcomeError(f"the answer of pool {self._pool} can't be read: {error}") from error
+        data = pack(request)
+        for _ in range(TRIES):
+            try:
+                reply = parse(Reply, self._link.request(subject, data, timeout))
+            except GarbledError as error:
+                raise SiteUnknownOutcomeError(f"the answer of pool {self._pool} can't be read: {error}") from error
+            if reply.error is None or reply.error.reason != WRONG_FOLDER:
+                break  # else it was not carried out
         if (problem := reply.error) is not None:
             reason = problem.reason if _REASON.fullmatch(problem.reason) else "SiteRefused"
             message, hint = problem.message[:_LONGEST], problem.hint[:_LONGEST]

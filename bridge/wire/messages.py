@@ -16,6 +16,8 @@ from pydantic.dataclasses import dataclass
 VERSION = 1
 UNKNOWN_LIBRARY = "UnknownLibrary"
 """Why a site refuses a :class:`Cut` that it can't make whole."""
+WRONG_FOLDER = "WrongFolder"
+"""Why a submitter refuses a request about another folder than its own: the request was not carried out."""
 UID_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
 POOL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
@@ -293,5 +295,6 @@ class Event(Message):
     v: Literal[1] = 1
     pool: PoolName
     submitter: str
+    folder: str = Field("", description="Id of the folder that the job is kept in.")
     sequence: int
     status: JobStatus

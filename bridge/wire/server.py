@@ -12,6 +12,7 @@ from bridge.logs import kv
 from bridge.wire.connection import Link
 from bridge.wire.envelope import pack, parse, parse_body
 from bridge.wire.messages import (
+    WRONG_FOLDER,
     Announce,
     BuildConfigMessage,
     Cancel,
@@ -149,7 +150,7 @@ class Server:
         if request.folder and request.folder != self._folder:
             raise SiteRefusedError(
                 f"a request about folder {request.folder}; this submitter has folder {self._folder}: not carried out",
-                reason="WrongFolder",
+                reason=WRONG_FOLDER,
                 retryable=True,
                 hint="Do all submitters of this pool use the same folder, on a file system that they share?",
             )

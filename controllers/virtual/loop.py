@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from bridge import names
 from bridge.clock import Clock, rfc3339
 from bridge.config import Config
 from bridge.kube.cache import Cache
@@ -20,7 +21,7 @@ from bridge.pools.port import Pool
 from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import places, pods
-from controllers.virtual import nodes
+from controllers.virtual import folders, nodes
 from controllers.virtual.act import Actor
 from controllers.virtual.lives import Lives, Record
 from controllers.virtual.objects import Reader
@@ -50,6 +51,7 @@ class _Turn:
 
     ready: tuple[bool, bool, bool] = (False, False, False)
     heard: tuple[float | None, str] = (None, "")
+    folder_problem: str = ""
     renewed_at: float = float("-inf")
     sweep: Iterator[str] = field(default_factory=lambda: iter(()))
 
@@ -159,9 +161,34 @@ class VirtualNodes(Loop):
         virtual = [node["metadata"]["name"] for node in self._nodes.items() if places.is_virtual(node)]
         for name in {*pools, *virtual}:
             record = self._records.get(name) or self._add(name)
+            if record.pool is not pools.get(name):
+                record.usable = False  # until it is clear which folder the new one speaks of
+                self._turns[name].ready = (False, False, False)
             record.pool = pools.get(name)
             node = self._nodes.get("", name)
-            record.usable = node is not None and nodes.is_ours(node, name)
+            ours = node is not None and nodes.is_ours(node, name)
+            record.usable = ours and self._believe(record, node or {})
+
+    def _believe(self, record: Record, node: Mapping[str, Any]) -> bool:
+        """Have the pool believe the right folder of its site; says whether that is the one which the node remembers."""
+        pool, turn = record.pool, self._turns[record.name]
+        if pool is None:
+            turn.folder_problem = ""
+            return True
+        recorded = (node["metadata"].get("annotations") or {}).get(names.SITE_FOLDER, "")
+        now = self.clock.monotonic()
+        choice = folders.choose(
+            record.name,
+            recorded,
+            pool.folder,
+            {folder: a for folder, (a, at) in pool.folders().items() if now - at <= nodes.patience(self.settings, a)},
+            bound=len(record.cache) if record.cache.synced else None,
+            remembered=self._remembered(record.name),
+        )
+        turn.folder_problem = choice.problem
+        if choice.folder != pool.folder:
+            pool.choose(choice.folder)
+        return bool(choice.folder == recorded)
 
     def _add(self, name: str) -> Record:
         """Begin with a pool: a cache of the pods bound to it, and threads of its own for its site."""
@@ -179,18 +206,24 @@ class VirtualNodes(Loop):
     def _state(self, record: Record) -> State:
         announced = record.pool.announced() if record.pool is not None else None
         bound = len(record.cache) if record.cache.synced else None
-        remembered = self._remembered(record.name)
+        remembered, turn = self._remembered(record.name), self._turns[record.name]
+        folder = record.pool.folder if record.pool is not None else ""
         if announced is None:
-            return State(record.name, bound=bound, remembered=remembered)
+            return State(
+                record.name, bound=bound, remembered=remembered, folder=folder, folder_problem=turn.folder_problem
+            )
         announce, heard = announced
-        turn = self._turns[record.name]
         if turn.heard[0] != heard:
             turn.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
-        return State(record.name, announce, heard, turn.heard[1], bound, remembered)
+        problem = record.pool.config_problem if record.pool is not None else ""
+        return State(
+            record.name, announce, heard, turn.heard[1], bound, remembered, folder, turn.folder_problem, problem
+        )
 
     def _tend(self, record: Record, state: State, view: nodes.View) -> None:
         announce, turn, pool = state.announce, self._turns[record.name], record.pool
-        up = announce is not None and not announce.problem and nodes.is_heard(view, state)
+        wrong = (announce is not None and announce.problem) or state.folder_problem or state.config_problem
+        up = announce is not None and not wrong and nodes.is_heard(view, state)
         POOL_UP.labels(record.name).set(up)
         if announce is not None:
             for phase in PHASES:

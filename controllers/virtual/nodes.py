@@ -14,6 +14,7 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import parse_rfc3339, rfc3339
+from bridge.wire.messages import Announce
 from bridge.workload import quantity
 from controllers.virtual import offer as offers
 from controllers.virtual import wanted
@@ -135,12 +136,12 @@ def _one(view: View, state: State) -> Action | None:
         if not is_heard(view, state):
             return _forget(view, state)
         status = _status(view, state, offer)
-        return Create(state.name, wanted.node(state.name, offer, status, view.time), status)
+        return Create(state.name, wanted.node(state, offer, status, view.time), status)
     if offer is not None:
-        patch = _describe(node, state.name, offer)
+        patch = _describe(node, state, offer)
         if patch is not None:
             return Describe(node, patch)
-    if not is_heard(view, state) and not is_silent(view, state):
+    if not is_heard(view, state) and not is_silent(view, state) and not state.folder_problem:
         return None  # this process has just begun to listen: what the node says stands
     report = _report(view, node, _status(view, state, offer))
     return report or _vanish(view, node, state)
@@ -150,9 +151,13 @@ def is_silent(view: View, state: State) -> bool:
     """Whether the site has said nothing for too long."""
     if state.announce is None or state.heard is None:
         return view.now - view.since > view.settings.silent_after
-    patience = max(view.settings.silent_after, PERIODS * min(state.announce.period, 120))
     # what is remembered from before this process was not missed by it
-    return view.now - max(state.heard, view.since) > patience
+    return view.now - max(state.heard, view.since) > patience(view.settings, state.announce)
+
+
+def patience(settings: Settings, announce: Announce) -> float:
+    """Return the seconds after an announcement at which its submitter counts as silent."""
+    return max(settings.silent_after, PERIODS * min(announce.period, 120))
 
 
 def is_heard(view: View, state: State) -> bool:
@@ -166,10 +171,11 @@ def _status(view: View, state: State, offer: Offer | None) -> Body:
 
 
 # --- what is different ------------------------------------------------------------------------------------------------
-def _describe(node: Node, pool: str, offer: Offer) -> Body | None:
+def _describe(node: Node, state: State, offer: Offer) -> Body | None:
     """Build the patch of metadata and taints, if one is needed: what others put on the node stays."""
-    metadata, record = node["metadata"], wanted.record(offer)
-    before = (metadata.get("annotations") or {}).get(names.SITE_ANNOUNCED, "")
+    metadata, pool = node["metadata"], state.name
+    told = metadata.get("annotations") or {}
+    before = told.get(names.SITE_ANNOUNCED, "")
     old_labels, old_taints = _recorded(before)
     has, wanted_labels = metadata.get("labels") or {}, wanted.labels(pool, offer)
     labels: Body = {key: value for key, value in wanted_labels.items() if has.get(key) != value}
@@ -182,8 +188,8 @@ def _describe(node: Node, pool: str, offer: Offer) -> Body | None:
     patch: Body = {}
     if labels:
         patch["labels"] = labels
-    if before != record:
-        patch["annotations"] = {names.SITE_ANNOUNCED: record}
+    if noted := {key: text for key, text in wanted.node_annotations(state, offer).items() if told.get(key) != text}:
+        patch["annotations"] = noted
     spec = {} if _as_set(new) == _as_set(taints) else {"spec": {"taints": new}}
     if not patch and not spec:
         return None

@@ -16,6 +16,7 @@ Body = dict[str, Any]
 
 CONNECTED = "PoolConnected"
 ACCEPTED = "AnnouncementAccepted"
+CONFIG = "BuildConfigAccepted"
 MESSAGE = 1024
 
 
@@ -24,7 +25,8 @@ class State:
     """A pool as the hub knows it. ``heard`` is monotonic, ``heard_at`` the same moment in words.
 
     ``bound`` counts the pods bound to its node; ``None`` while that is not known. ``remembered`` counts the jobs that a
-    store says are there.
+    store says are there. ``folder``: id of the site's folder that the jobs are in, ``folder_problem`` what is wrong
+    with it. ``config_problem``: why the announced BuildConfig can't be used.
     """
 
     name: str
@@ -33,6 +35,9 @@ class State:
     heard_at: str = ""
     bound: int | None = None
     remembered: int = 0
+    folder: str = ""
+    folder_problem: str = ""
+    config_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +94,19 @@ def _conditions(state: State, offer: Offer | None, silent: bool, link_problem: s
     else:
         connected = ("True", "SiteHeard", "the site's submitter announces itself")
         problem = announce.problem if announce is not None else ""
+        if not problem and state.config_problem:
+            problem = f"the site's BuildConfig can't be used: {state.config_problem}"
         ready = ("False", "SiteProblem", problem) if problem else ("True", "SiteReady", words)
+    if state.folder_problem:
+        ready = ("False", "SiteProblem", state.folder_problem)
     problems = "; ".join(offer.problems) if offer is not None else ""
     accepted = ("False", "ValuesLeftOut", problems) if problems else ("True", "AllAccepted", "")
     fine = ("False", "NotKnownHere", "the site's batch system looks after its machines")
     rows = {"Ready": ready, CONNECTED: connected}
     if offer is not None:
         rows[ACCEPTED] = accepted
+        refused = state.config_problem
+        rows[CONFIG] = ("False", "BuildConfigUnusable", refused) if refused else ("True", "BuildConfigUsable", "")
     rows |= dict.fromkeys(("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"), fine)
     return [
         {"type": kind, "status": good, "reason": reason, "message": message[:MESSAGE]}
@@ -135,9 +146,15 @@ def status(state: State, offer: Offer | None, settings: Settings, *, silent: boo
     return result
 
 
-def node(pool: str, offer: Offer, wanted: Body, time: float) -> Body:
+def node_annotations(state: State, offer: Offer) -> dict[str, str]:
+    """Return podbridge's annotations of the node."""
+    folder = {names.SITE_FOLDER: state.folder} if state.folder else {}
+    return {names.SITE_ANNOUNCED: record(offer), **folder}
+
+
+def node(state: State, offer: Offer, wanted: Body, time: float) -> Body:
     """Give the whole Node, to be created."""
-    now = rfc3339(time)
+    now, pool = rfc3339(time), state.name
     stamped = [{**c, "lastHeartbeatTime": now, "lastTransitionTime": now} for c in wanted["conditions"]]
     return {
         "apiVersion": "v1",
@@ -145,7 +162,7 @@ def node(pool: str, offer: Offer, wanted: Body, time: float) -> Body:
         "metadata": {
             "name": pool,
             "labels": labels(pool, offer),
-            "annotations": {names.SITE_ANNOUNCED: record(offer)},
+            "annotations": node_annotations(state, offer),
         },
         "spec": {"taints": taints(pool, offer), "providerID": f"podbridge:///{pool}"},
         "status": {**wanted, "conditions": stamped},

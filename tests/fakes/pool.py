@@ -29,6 +29,8 @@ class FakePool:
         self.obeys = True
         """Whether a cancelled job ends at once."""
         self.heard: tuple[Announce, float] | None = None
+        self.folder = ""
+        self.config_problem = ""
         self.complete: float | None = time.monotonic()
         self.config: BuildConfig | None = BuildConfig.model_validate({"runtime": {"kind": "none"}})
         self._view: dict[str, JobStatus] = {}
@@ -81,6 +83,12 @@ class FakePool:
 
     def complete_at(self) -> float | None:
         return self.complete
+
+    def folders(self) -> dict[str, tuple[Announce, float]]:
+        return {self.folder: self.heard} if self.heard else {}
+
+    def choose(self, folder: str) -> None:
+        self.folder = folder
 
     def logs(self, job: str, options: Logs) -> Iterator[bytes]:
         raise NotImplementedError

@@ -7,6 +7,7 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.site.batch.port import Amount, BatchJob, Capacity
 from bridge.site.config import parse
 from bridge.site.folder import Folder
+from bridge.site.listing import Listing
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Patience, Watcher
 from bridge.wire.messages import Submit
@@ -102,6 +103,7 @@ class World:
             self.watcher.leave_duty()
         self.folder = Folder(self.path, since=self.clock.time())
         self.folder.prepare()
+        listing = Listing(self.batch, 1.0, self.clock)
         self.watcher = Watcher(
             self.folder,
             self.batch,
@@ -110,6 +112,7 @@ class World:
             self.clock,
             lambda number, status: self.events.append((number, status)),
             lambda uid: self.submitter.resubmit(uid),
+            listing,
         )
         self.submitter = Submitter(
             self.folder,
@@ -119,6 +122,7 @@ class World:
             self.clock,
             lag=2,
             settle=60,
+            listing=listing,
             wait=self._wait,
             wake=lambda: None,
         )

@@ -1,0 +1,67 @@
+"""The batch system's list of all own jobs, asked for once for many who want to know."""
+
+from __future__ import annotations
+
+import threading
+
+from bridge.clock import Clock
+from bridge.errors import BatchError, SiteRefusedError
+from bridge.site.batch.port import BatchJob, BatchSystem
+from bridge.site.folder import Folder
+
+PERIODS = 2.0
+LEAST = 10.0
+"""Seconds that a list may be old for a submit, at least; else this many of the batch system's periods."""
+REST = 5.0
+"""Seconds for which a submit is told the error of the last attempt, instead of making another."""
+
+
+class Listing:
+    """The last list, and when it was asked for. ``period``: seconds between two looks of the submitter on duty."""
+
+    def __init__(self, batch: BatchSystem, period: float, clock: Clock) -> None:
+        self._batch, self._clock = batch, clock
+        self._patience = max(LEAST, PERIODS * period)
+        self._lock = threading.Lock()
+        self._asked_at = float("-inf")
+        self._living: dict[str, str] = {}
+        self._failed: tuple[float, BatchError] | None = None
+
+    def take(self) -> dict[str, BatchJob]:
+        """Ask the batch system; raises BatchError."""
+        asked_at = self._clock.monotonic()
+        found = self._batch.jobs()
+        self._asked_at, self._living = asked_at, {job.uid: job.id for job in found.values() if job.phase != "ended"}
+        return found
+
+    def refuse_foreign(self, uid: str, folder: Folder) -> None:
+        """Raise SiteRefusedError if the batch system has a job of which this folder has nothing; or BatchError.
+
+        The submitter on duty asks for a list every period anyway. Only where nobody has, one is asked for here, by one
+        thread for all.
+        """
+        if not self._is_fresh():
+            with self._lock:
+                if not self._is_fresh():
+                    self._take_again()
+        if batch_id := self._living.get(uid):
+            raise SiteRefusedError(
+                f"the batch system has a job of this pod already ({batch_id}), of which nothing is in folder"
+                f" {folder.path} ({folder.id})",
+                reason="SubmittedElsewhere",
+                retryable=True,
+                hint="Another submitter uses another folder for this pool, or the folder was replaced. The pod is"
+                f" submitted once batch job {batch_id} has ended.",
+            )
+
+    def _take_again(self) -> None:
+        if self._failed is not None and self._clock.monotonic() - self._failed[0] < REST:
+            raise self._failed[1]
+        try:
+            self.take()
+        except BatchError as error:
+            self._failed = self._clock.monotonic(), error
+            raise
+
+    def _is_fresh(self) -> bool:
+        return self._clock.monotonic() - self._asked_at <= self._patience

@@ -1,0 +1,81 @@
+"""Which folder of a site is believed, and what the node says when there are several."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge import names
+from bridge.wire.messages import Announce
+from controllers.virtual import nodes
+from controllers.virtual.folders import choose
+from tests.unit.controllers.test_virtual_nodes import announce, made, settled, state, view
+
+
+def heard(*folders: str) -> dict[str, Announce]:
+    return {
+        folder: announce().model_copy(update={"folder": folder, "submitter": f"host-{folder}"}) for folder in folders
+    }
+
+
+@pytest.mark.parametrize(
+    ("recorded", "current", "seen", "bound", "remembered", "chosen", "problem"),
+    [
+        ("", "", [], 0, 0, "", ""),
+        ("", "f1", ["f1"], 0, 0, "f1", ""),
+        ("f1", "f1", ["f1"], 3, 0, "f1", ""),
+        ("f1", "", [], 3, 0, "f1", ""),
+        # a hub that was restarted hears the other one first: the node remembers
+        ("f1", "f2", ["f2"], 3, 0, "f1", "only another is announced"),
+        ("f1", "f2", ["f2"], None, 0, "f1", "only another is announced"),
+        ("f1", "f2", ["f2"], 0, 2, "f1", "only another is announced"),
+        ("f1", "f2", ["f1", "f2"], 3, 0, "f1", "different folders"),
+        ("f1", "f1", ["f1", "f2"], 0, 0, "f1", "different folders"),
+        # nobody has a pod there: a folder that was made anew is taken
+        ("f1", "f1", ["f2"], 0, 0, "f2", ""),
+        # the administrator has removed the annotation
+        ("", "f1", ["f2"], 3, 0, "f2", ""),
+        ("", "f1", ["f1", "f2"], 3, 0, "f1", "different folders"),
+    ],
+)
+def test_the_folder_that_is_believed(
+    recorded: str, current: str, seen: list[str], bound: int | None, remembered: int, chosen: str, problem: str
+) -> None:
+    choice = choose("site", recorded, current, heard(*seen), bound=bound, remembered=remembered)
+    assert choice.folder == chosen
+    assert problem in choice.problem
+    assert bool(problem) == bool(choice.problem)
+    for folder in seen if problem else ():
+        assert f"{folder} (submitter host-{folder})" in choice.problem
+
+
+def test_the_node_remembers_the_folder_and_says_what_is_wrong() -> None:
+    memory, node = settled()
+    with_folder = state()
+    object.__setattr__(with_folder, "folder", "f1")
+    (action,) = nodes.decide(view(with_folder, node=node, memory=memory))
+    assert isinstance(action, nodes.Describe)
+    assert action.patch["metadata"]["annotations"] == {names.SITE_FOLDER: "f1"}
+    node["metadata"]["annotations"][names.SITE_FOLDER] = "f1"
+    object.__setattr__(with_folder, "folder_problem", "two folders")
+    (action,) = nodes.decide(view(with_folder, node=node, memory=memory))
+    assert isinstance(action, nodes.Report)
+    (ready,) = [c for c in action.status["conditions"] if c["type"] == "Ready"]
+    assert (ready["status"], ready["reason"], ready["message"]) == ("False", "SiteProblem", "two folders")
+
+
+def test_a_buildconfig_that_can_not_be_used_is_a_condition_of_the_node() -> None:
+    node = made()
+    bad = state()
+    object.__setattr__(bad, "config_problem", "runtime.kind: Input should be 'apptainer'")
+    (action,) = nodes.decide(view(bad, node=node))
+    found = {c["type"]: c for c in action.status["conditions"]}
+    assert (found["BuildConfigAccepted"]["status"], found["BuildConfigAccepted"]["reason"]) == (
+        "False",
+        "BuildConfigUnusable",
+    )
+    assert "runtime.kind" in found["BuildConfigAccepted"]["message"]
+    assert (found["Ready"]["status"], found["Ready"]["reason"]) == ("False", "SiteProblem")
+    assert "runtime.kind" in found["Ready"]["message"]
+    (action,) = nodes.decide(view(state(), node=node))
+    found = {c["type"]: c for c in action.status["conditions"]}
+    assert found["BuildConfigAccepted"]["status"] == "True"
