@@ -23,8 +23,10 @@ from bridge.errors import (
 from bridge.slurm import hostlist, link, states
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import JobLink, JobRequest, PodRef
+from bridge.slurm.questions import LARGEST_BULK
 from bridge.slurm.snapshot import Poller
 from tests.fakes.slurm_suite import SlurmSuite, ask, until
+from tests.fakes.slurm_suite import link as link_of
 
 pytestmark = pytest.mark.real
 
@@ -183,6 +185,50 @@ def test_the_token_file_is_read_again(site: RealSite, tmp_path: Path) -> None:
     assert -120 < left < 0
     file.write_text("SLURM_JWT=" + site.cluster.token(lifetime=600) + "\n")
     client.jobs()
+
+
+@pytest.fixture
+def held(site: RealSite) -> Iterator[None]:
+    """Nothing starts."""
+    site.scontrol("update", "partitionname=main", "state=down")
+    yield
+    site.scontrol("update", "partitionname=main", "state=up")
+
+
+@pytest.mark.usefixtures("held")
+def test_many_jobs_of_others_are_asked_about_once(site: RealSite, client: SlurmClient, monkeypatch: Any) -> None:
+    others = [client.submit(ask(client, link=link_of("elsewhere"))).job_id for _ in range(150)]
+    mine = client.submit(ask(client)).job_id
+    calls: list[str] = []
+    send = client._transport.send
+
+    def counted(method: str, path: str, *more: Any) -> Any:
+        calls.append(re.sub(r"^/slurm/[^/]*/|\?.*", "", path))
+        return send(method, path, *more)
+
+    monkeypatch.setattr(client._transport, "send", counted)
+    poller, polls = Poller(client, "here", Config()), 0
+    while not poller.snapshot.sequence:
+        client.job_bytes = LARGEST_BULK  # as if the list were too large
+        assert not poller.refresh().error
+        polls += 1
+    assert mine in poller.snapshot.jobs
+    assert poller.snapshot.jobs.keys().isdisjoint(others)
+    paths = {f"job/{job_id}" for job_id in others}
+    asked = [call for call in calls if call in paths]
+    if client.version.job_states:
+        assert polls >= 3
+        assert (set(asked), calls.count("jobs")) == (paths, 0)
+        assert len(asked) < len(others) + polls  # a witness in each poll but the first
+    else:
+        assert (polls, calls.count("jobs"), asked) == (1, 1, [])
+    for job_id in others[::10]:
+        client.cancel(job_id)
+    calls.clear()
+    poller.refresh()
+    assert paths.isdisjoint(calls)
+    for job_id in (*others, mine):
+        client.cancel(job_id)
 
 
 @pytest.mark.parametrize(
