@@ -29,7 +29,7 @@ class Volumes(Part):
     image_dir: AbsolutePath | None = Field(None, description="Images as files: <image_dir>/<image with : as _>.")
     image_paths: list[AbsolutePath] = Field(
         [],
-        description="Images named by an absolute path may lie below these folders, image_dir and cvmfs_unpacked_path.",
+        description="Absolute paths of images, or of folders of images, that pods may name beside image_dir.",
     )
     apptainer_cachedir: AbsolutePath | None = Field(None, description="Default: the runtime's own.")
     cvmfs_unpacked_path: AbsolutePath | None = Field(None, description="Unpacked images: <path>/<image>.")

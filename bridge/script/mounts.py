@@ -14,21 +14,46 @@ from bridge.script.volumes import Volumes, inside
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """``kind`` is the volume's, or ``own`` for what is kept in the job's own folder (``volume`` is then the path)."""
+    """``kind`` is the volume's, or ``own`` for what is kept in the job's own folder (``volume`` is then the path).
+
+    ``shared``: somebody else may write to the volume while the container starts, so what its ``sub_path`` leads to may
+    change between a check and the mount.
+    """
 
     kind: str
     volume: str
     sub_path: str
     read_only: bool
     path: str
+    shared: bool = False
+
+
+def written_beside(spec: Mapping[str, Any], container: Mapping[str, Any]) -> set[str]:
+    """List the volumes that another container may write to at any time: all but plain init containers."""
+    others = [
+        *(spec.get("containers") or ()),
+        *(each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"),
+    ]
+    return {
+        str(entry.get("name"))
+        for other in others
+        if other["name"] != container["name"]
+        for entry in other.get("volumeMounts") or ()
+        if not entry.get("readOnly")
+    }
 
 
 def make(
-    container: Mapping[str, Any], where: str, volumes: Volumes, variables: Mapping[str, str], message_path: str
+    container: Mapping[str, Any],
+    where: str,
+    volumes: Volumes,
+    variables: Mapping[str, str],
+    message_path: str,
+    written: set[str],
 ) -> list[Mount]:
-    """Give the mounts in the order in which they must be made: outer places before inner ones."""
+    """Return the mounts, outer places before inner ones; ``written`` as :func:`written_beside` says."""
     mounts = [
-        _mount(entry, f"{where}.volumeMounts[{index}]", volumes, variables)
+        _mount(entry, f"{where}.volumeMounts[{index}]", volumes, variables, written)
         for index, entry in enumerate(container.get("volumeMounts") or ())
     ]
     place = place_of(message_path, f"{where}.terminationMessagePath")
@@ -51,7 +76,9 @@ def place_of(path: str, where: str) -> str:
     return place
 
 
-def _mount(entry: Mapping[str, Any], where: str, volumes: Volumes, variables: Mapping[str, str]) -> Mount:
+def _mount(
+    entry: Mapping[str, Any], where: str, volumes: Volumes, variables: Mapping[str, str], written: set[str]
+) -> Mount:
     name = str(entry.get("name"))
     kind = volumes.kinds.get(name)
     if kind is None:
@@ -72,4 +99,7 @@ def _mount(entry: Mapping[str, Any], where: str, volumes: Volumes, variables: Ma
         sub_path=sub_path,
         read_only=kind == "files" or name in volumes.shared or bool(entry.get("readOnly")),
         path=place_of(str(entry.get("mountPath") or ""), f"{where}.mountPath"),
+        shared=bool(sub_path)
+        and name not in volumes.shared
+        and (kind in ("host", "fuse") or (kind == "scratch" and name in written)),
     )

@@ -128,7 +128,7 @@ def _container(
         args=_texts(container, "args", where, variables),
         directory=clean(str(container.get("workingDir") or ""), f"{where}.workingDir"),
         environment=variables,
-        mounts=mounts.make(container, where, made, variables, message),
+        mounts=mounts.make(container, where, made, variables, message, mounts.written_beside(pod["spec"], container)),
         memory=sizing.memory_limit(container, where) if config.limits.watch_memory else None,
         fallback_to_logs=container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         read_only_root=bool(context.get("readOnlyRootFilesystem")),

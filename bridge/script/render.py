@@ -97,6 +97,8 @@ def _volumes(plan: Plan) -> Iterator[str]:
     usual = "" if plan.config.volumes.scratch_in_job_folder else plan.config.volumes.scratch_area
     area = plan.extras.workdir or usual
     yield f"SCRATCH_AREA={word(area)}"
+    if plan.extras.workdir:
+        yield array("WORKDIR_BELOW", plan.config.volumes.host_paths)
     for name, scratch in volumes.scratch.items():
         yield f"SCRATCH[{name}]={'memory' if scratch.memory else 'disk'}"
         if scratch.limit is not None:
@@ -129,10 +131,11 @@ def _put(path: str, data: bytes, mode: int, command: str = "put") -> Iterator[st
 
 
 def _mounts(container: Container) -> str:
-    lines = ["FROM=() TO=() ACCESS=() FUSED=()"]
+    lines = ["FROM=() TO=() ACCESS=() FUSED=() SHARED=()"]
     lines += [
         f"add_mount {mount.kind} "
-        f"{words((mount.volume, mount.sub_path, 'ro' if mount.read_only else 'rw', mount.path))} || return 1"
+        f"{words((mount.volume, mount.sub_path, 'ro' if mount.read_only else 'rw', mount.path))}"
+        f"{' shared' if mount.shared else ''} || return 1"
         for mount in container.mounts
     ]
     return "\n".join(lines)

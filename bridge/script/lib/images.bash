@@ -44,14 +44,14 @@ image_of() {
 
 # allowed_image: whether IMAGE may be used; a path becomes the one that its links lead to.
 allowed_image() {
-    local area real
+    local entry area real
     case $IMAGE in
     /*)
         PROBLEM="there is no image $IMAGE on this machine"
         real=$(readlink -e -- "$IMAGE") || return 1
-        for area in "${IMAGE_AREAS[@]}"; do
-            area=$(readlink -e -- "$area") || continue
-            if [[ $real == "${area%/}"/* ]]; then
+        for entry in "${IMAGE_AREAS[@]}"; do
+            area=$(readlink -e -- "$entry") || continue
+            if [[ $real == "${area%/}"/* || ($entry != */ && $real == "$area") ]]; then
                 IMAGE=$real
                 return
             fi
@@ -122,20 +122,24 @@ remove_image() {
     [[ ! -d run/$1.image ]] || remove_tree "run/$1.image"
 }
 
-# place_for_folder ROOT PATH: make a folder and those above it, following no link.
-place_for_folder() {
-    local at=$1 rest=$2/ part
+# place_for_folder ROOT PATH: make a folder and those above it, following no link, not even one that comes meanwhile.
+place_for_folder() (
+    rest=$2/
+    cd -P -- "$1" || exit 1
+    at=$(readlink /proc/self/cwd)
     while [[ $rest ]]; do
         part=${rest%%/*} rest=${rest#*/}
         case $part in
         '' | .) continue ;;
-        ..) return 1 ;;
+        ..) exit 1 ;;
         esac
-        at=$at/$part
-        [[ -L $at ]] && return 1
-        [[ -d $at ]] || mkdir -m 755 -- "$at" || return 1
+        [[ -L ./$part ]] && exit 1
+        [[ -d ./$part ]] || mkdir -m 755 -- "./$part" || exit 1
+        at=${at%/}/$part
+        cd -P -- "./$part" || exit 1
+        [[ $(readlink /proc/self/cwd) == "$at" ]] || exit 1
     done
-}
+)
 
 # place_for_file ROOT PATH: the same for a file.
 place_for_file() {

@@ -17,10 +17,9 @@ runtime_check() {
     tool "$RUNTIME" && plain_folder
 }
 
-# arguments_of I: WORDS up to the image.
+# arguments_of I: WORDS up to the image, with the mounts that were made out.
 arguments_of() {
     local i=$1 k covered=''
-    mounts_or_cannot "$i"
     WORDS=("${OPTIONS[@]}" "${GPU_WORDS[@]}")
     [[ $WRITABLE_TMPFS && ! ${READONLY_ROOT[i]} ]] && WORDS+=(--writable-tmpfs)
     # its own choice is the user's home folder, which an image has not
@@ -56,7 +55,45 @@ runtime_start() {
     mkdir -p "work/$name"
     image_or_cannot "$i"
     fetch "$i"
+    mounts_or_cannot "$i"
+    BEFORE=(setsid)
+    ((${#SHARED[@]} == 0)) || into_namespace "$i" start
+    launch "$i" start
+}
+
+# A command for a running container gets a container of its own, with the same image, volumes, /tmp and variables.
+runtime_exec() {
+    image_of "$1" || return
+    [[ -e run/${NAME[$1]}.sif ]] && IMAGE=$PWD/run/${NAME[$1]}.sif
+    mounts_of "$1" || return
+    BEFORE=()
+    ((${#SHARED[@]} == 0)) || into_namespace "$1" exec "${@:2}"
+    launch "$1" exec "${@:2}"
+}
+
+# inside I start|exec [WORD...]: what job.sh does in a namespace of its own, where it holds what others may change.
+inside() {
+    local i=$1
+    ADDRESS=$PODBRIDGE_ADDRESS
+    unset -v PODBRIDGE_ADDRESS
+    host_paths
+    image_of "$i" || return
+    [[ -e run/${NAME[i]}.sif ]] && IMAGE=$PWD/run/${NAME[i]}.sif
+    mounts_of "$i" || return
+    hold_or_cannot "$i"
+    leave_namespace
+    # nobody gets a set-user-id program's rights in such a namespace
+    [[ " ${OPTIONS[*]} " == *' --userns '* ]] || OPTIONS=(--userns "${OPTIONS[@]}")
+    launch "$@"
+}
+
+# launch I start|exec [WORD...]: become the container, or a command beside it.
+launch() {
+    local i=$1 name=${NAME[$1]}
     arguments_of "$i"
+    if [[ $2 == exec ]]; then
+        exec "${BEFORE[@]}" "$RUNTIME" exec "${WORDS[@]}" --env-file "run/$name.env" "$IMAGE" "${@:3}"
+    fi
     PODBRIDGE_ADDRESS=$ADDRESS write_exports "$i" "run/$name.env"
     command_of "$i"
     if [[ ${#LINKS[@]} -gt 0 && ${HAS_COMMAND[i]} ]] && has_shell; then
@@ -66,7 +103,8 @@ runtime_start() {
     mpi "$i"
     umask 022
     go "$name"
-    exec setsid "${MPI[@]}" "$RUNTIME" "$(verb "$i")" "${WORDS[@]}" --env-file "run/$name.env" "$IMAGE" "${COMMAND[@]}"
+    exec "${BEFORE[@]}" "${MPI[@]}" "$RUNTIME" "$(verb "$i")" "${WORDS[@]}" --env-file "run/$name.env" "$IMAGE" \
+        "${COMMAND[@]}"
 }
 
 # mounted_by_runtime FILE VOLUME SUBPATH PLACE: the runtime has a script mount a FUSE file system, at a descriptor.
@@ -90,7 +128,7 @@ has_shell() {
         [[ -x $IMAGE/bin/sh || -L $IMAGE/bin/sh ]]
         return
     fi
-    "$RUNTIME" exec "${OPTIONS[@]}" "$IMAGE" /bin/sh -c : >/dev/null 2>&1 </dev/null
+    "${LEAVE[@]}" "$RUNTIME" exec "${OPTIONS[@]}" "$IMAGE" /bin/sh -c : >/dev/null 2>&1 </dev/null
 }
 
 verb() {
@@ -115,15 +153,6 @@ fetch() {
     IMAGE=$file
 }
 
-# A command for a running container gets a container of its own, with the same image, volumes, /tmp and variables.
-runtime_exec() {
-    local i=$1
-    image_of "$i" || return
-    [[ -e run/${NAME[i]}.sif ]] && IMAGE=$PWD/run/${NAME[i]}.sif
-    arguments_of "$i"
-    exec "$RUNTIME" exec "${WORDS[@]}" --env-file "run/${NAME[i]}.env" "$IMAGE" "${@:2}"
-}
-
 runtime_signal() {
     if [[ $2 == KILL ]]; then
         family "${PID[$1]}"
@@ -133,5 +162,8 @@ runtime_signal() {
     kill -s "$2" -- "${PID[$1]}" 2>/dev/null
 }
 
-runtime_clean() { rm -f "run/${NAME[$1]}.env" "run/${NAME[$1]}.pull"; }
+runtime_clean() {
+    rm -f "run/${NAME[$1]}.env" "run/${NAME[$1]}.pull"
+    release_mounts "${NAME[$1]}"
+}
 runtime_end() { rm -f run/*.sif; rm -rf work; }

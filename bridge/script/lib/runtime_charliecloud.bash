@@ -38,6 +38,7 @@ inside() {
     unset -v PODBRIDGE_ADDRESS
     host_paths
     mounts_or_cannot "$i"
+    hold_or_cannot "$i"
     user=${RUN_AS[i]%%:*} group=${RUN_AS[i]#*:}
     # ch-run wants USER, the container shall have it from its pod alone
     WORDS=(--unset-env=USER --no-passwd --write --private-tmp --uid="${user:-$OWN_UID}" --gid="${group:-$OWN_GID}")
@@ -124,5 +125,6 @@ runtime_code() {
 
 runtime_clean() {
     rm -rf "run/${NAME[$1]}".{env,env.more,pull,outside} "run/${NAME[$1]}".ro.*
+    release_mounts "${NAME[$1]}"
     remove_image "${NAME[$1]}"
 }

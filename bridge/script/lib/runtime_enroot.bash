@@ -19,7 +19,7 @@ runtime_check() {
 }
 
 runtime_start() {
-    local i=$1 name=${NAME[$1]} k words rc
+    local i=$1 name=${NAME[$1]}
     may_run_as "$i" 0
     image_or_cannot "$i"
     if [[ $IMAGE == docker://* ]]; then
@@ -33,7 +33,25 @@ runtime_start() {
         "$RUNTIME" create --name "$name" "$IMAGE" >"run/$name.pull" 2>&1 </dev/null || pull_failed "$name" "run/$name.pull"
     fi
     mounts_or_cannot "$i"
-    words=()
+    BEFORE=(setsid)
+    ((${#SHARED[@]} == 0)) || into_namespace "$i"
+    launch "$i"
+}
+
+# inside I: what job.sh does in a namespace of its own, where it holds what others may change.
+inside() {
+    ADDRESS=$PODBRIDGE_ADDRESS
+    unset -v PODBRIDGE_ADDRESS
+    host_paths
+    mounts_of "$1" || return
+    hold_or_cannot "$1"
+    leave_namespace
+    launch "$1"
+}
+
+# launch I: become the container.
+launch() {
+    local i=$1 name=${NAME[$1]} k words=() rc
     for k in "${OPTIONS[@]}"; do
         [[ ${READONLY_ROOT[i]} && ($k == --rw || $k == -w) ]] || words+=("$k")
     done
@@ -62,7 +80,7 @@ runtime_start() {
     mpi "$i"
     umask 022
     go "$name"
-    exec setsid "${MPI[@]}" "$RUNTIME" start --rc "$rc" "${words[@]}" "$name" "${COMMAND[@]}"
+    exec "${BEFORE[@]}" "${MPI[@]}" "$RUNTIME" start --rc "$rc" "${words[@]}" "$name" "${COMMAND[@]}"
 }
 
 # enroot wants docker://registry#image where the registry is not Docker Hub.
@@ -82,6 +100,7 @@ runtime_exec() {
 # The next run begins with a fresh root file system, as a new container does.
 runtime_clean() {
     rm -f "run/${NAME[$1]}".{rc,pull}
+    release_mounts "${NAME[$1]}"
     "$RUNTIME" remove --force "${NAME[$1]}" >/dev/null 2>&1 </dev/null
 }
 

@@ -58,6 +58,7 @@ inside() {
     local directory=${DIRECTORY[i]:-$PWD/work/$name}
     if [[ $NAMESPACE ]]; then
         exec 9<.
+        hold_mounts "$name" || cannot_now "$name" 128 CreateContainerConfigError "$NOT_HELD"
         make_root "$i" || cannot_now "$name" 128 ContainerCannotRun "volumes can't be mounted at their places: $PROBLEM"
     elif [[ ${#TO[@]} -gt 1 || ${READONLY_ROOT[i]} ]]; then
         cannot_now "$name" 128 ContainerCannotRun "this machine gives no mount namespace to users, and the container has volumes"
@@ -79,7 +80,7 @@ inside() {
         cannot_now "$name" 128 CreateContainerConfigError 'runAsNonRoot: the user of this site is root'
     fi
     user=${user:-$OWN_UID} group=${group:-$OWN_GID}
-    if unshare --help 2>/dev/null | grep -q -e --map-user=; then
+    if unshare --help 2>/dev/null | grep -q -e '--map-user[= ]'; then
         if [[ $NAMESPACE == user || $user != "$OWN_UID" || $group != "$OWN_GID" ]]; then
             # back to one's own number, or to the one asked for, and out of reach of the mounts
             set -- unshare "--map-user=$user" "--map-group=$group" -- "$@"
@@ -238,4 +239,7 @@ read_only_tree() {
     done < <(findmnt -R -r -n -o TARGET,VFS-OPTIONS -- "$NEW")
 }
 
-runtime_clean() { rm -f "run/${NAME[$1]}".*.env; }
+runtime_clean() {
+    rm -f "run/${NAME[$1]}".*.env
+    release_mounts "${NAME[$1]}"
+}

@@ -33,6 +33,13 @@ runtime_start() {
         esac
     fi
     mounts_or_cannot "$i"
+    if ((${#SHARED[@]})); then
+        "$RUNTIME" unshare "$BASH" "$PWD/job.sh" inside hold "$i" >"run/$name.pull" 2>&1 </dev/null ||
+            cannot "$name" 128 CreateContainerConfigError "$NOT_HELD"
+        for k in "${!SHARED[@]}"; do
+            FROM[k]=$PWD/run/$name.held.$k
+        done
+    fi
     write_lines "$i" "run/$name.env" ''
     words=(create --name "$RESULT" --pull never --network "$NETWORK" --init=false --log-driver none
         --env-file "run/$name.env" "${OPTIONS[@]}" "${words[@]}")
@@ -77,11 +84,20 @@ fetch() {
     fi
 }
 
-# inside CONTAINER I: what job.sh does in podman's user namespace, where the container's root can be seen.
+# inside CONTAINER I: what job.sh does in podman's namespaces, where the container's root can be seen; inside hold I
+# mounts there what others may change, for podman create.
 inside() {
     local root
     host_paths
     mounts_of "$2" || return
+    if [[ $1 == hold ]]; then
+        unmount_held "$2"
+        hold_mounts "${NAME[$2]}"
+        return
+    fi
+    for root in "${!SHARED[@]}"; do
+        FROM[root]=$PWD/run/${NAME[$2]}.held.$root
+    done
     root=$("$RUNTIME" mount "$1") || return
     make_directory "$2" "$root"
     "$RUNTIME" unmount "$1"
@@ -138,11 +154,23 @@ runtime_oom() {
     [[ $RESULT == true ]] || cgroup_oom
 }
 
+# unmount_held I: in podman's namespaces.
+unmount_held() {
+    local held
+    for held in "run/${NAME[$1]}".held.*; do
+        [[ ! -e $held ]] || umount -l -- "$held"
+    done
+} 2>/dev/null
+
 runtime_clean() {
     INNER[$1]=''
     rm -f "run/${NAME[$1]}".{env,env.more,pull}
     container_name "$1"
     "$RUNTIME" rm --force --ignore --time 0 "$RESULT" >/dev/null 2>&1
+    if compgen -G "run/${NAME[$1]}.held.*" >/dev/null; then
+        "$RUNTIME" unshare umount -l -- "run/${NAME[$1]}".held.* >/dev/null 2>&1
+        release_mounts "${NAME[$1]}"
+    fi
     remove_image "${NAME[$1]}"
 }
 

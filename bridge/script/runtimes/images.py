@@ -68,7 +68,7 @@ def _accept_target(target: str, field: str, config: BuildConfig, library: str) -
             raise ScriptError(f"{field}: the scheme {scheme}:// is not allowed at this site; allowed: {pulled}")
     elif target.startswith("/"):
         path, folders = posixpath.normpath(target), areas(config)
-        if not any(path.startswith(posixpath.normpath(folder).rstrip("/") + "/") for folder in folders):
+        if path not in folders and not any(path.startswith(folder.rstrip("/") + "/") for folder in folders):
             raise ScriptError(
                 f"{field}: {target!r} is not allowed; allowed at this site: images below "
                 f"{', '.join(folders) or 'no folder'}, or {pulled}"
@@ -78,10 +78,11 @@ def _accept_target(target: str, field: str, config: BuildConfig, library: str) -
 
 
 def areas(config: BuildConfig) -> list[str]:
-    """List the folders whose images a pod may use."""
+    """List the folders whose images a pod may use, with ``/`` at the end of those that are no images themselves."""
     volumes, prefix = config.volumes, config.runtime.image_prefix
-    folders = (volumes.image_dir, volumes.cvmfs_unpacked_path, *volumes.image_paths, prefix)
-    return [folder for folder in folders if folder and folder.startswith("/")]
+    folders = [folder for folder in (volumes.image_dir, volumes.cvmfs_unpacked_path, prefix) if folder]
+    below = [posixpath.normpath(folder).rstrip("/") + "/" for folder in folders if folder.startswith("/")]
+    return [*below, *map(posixpath.normpath, volumes.image_paths)]
 
 
 def accept_lines(container: Container, where: str) -> None:

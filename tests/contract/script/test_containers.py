@@ -127,6 +127,74 @@ def test_working_directory_is_made(site):
         assert job.log(f"c{index}") == f"{place}\nyes\n", job.everything()
 
 
+SWAPS = """
+mkdir /all/d; echo good >/all/d/file; ln -s OUTSIDE /all/l; touch /all/go
+while :; do mv /all/d /all/t; mv /all/l /all/d; usleep 9000; mv /all/d /all/l; mv /all/t /all/d; usleep 9000; done
+"""
+"""A folder and a link out of the volume take turns."""
+
+
+def test_a_link_that_comes_between_check_and_mount_leads_nowhere(site):
+    """One container swaps a folder for a link while eight others get it by its subPath."""
+    outside = site.home_for_host_path()
+    (outside / "file").write_text("of the site's user\n")
+    (outside / "file").chmod(0o666)
+    swapping = site.shell(
+        SWAPS.replace("OUTSIDE", str(outside)),
+        name="swapping",
+        restartPolicy="Always",
+        startupProbe={"exec": {"command": ["test", "-e", "/all/go"]}, "periodSeconds": 1, "failureThreshold": 30},
+        volumeMounts=[{"name": "disk", "mountPath": "/all"}],
+    )
+    mount = {"name": "disk", "mountPath": "/sub", "subPath": "d"}
+    looking = [
+        site.shell("cat /sub/file; echo changed >/sub/file", name=f"c{number}", volumeMounts=[mount])
+        for number in range(8)
+    ]
+    spec = {**DISK, "terminationGracePeriodSeconds": 1, "initContainers": [swapping], "containers": looking}
+    job = site.run(spec)
+    logs = [job.log_if_any(f"c{number}") for number in range(8)]
+    assert not [log for log in logs if "site's user" in log], job.everything()
+    assert (outside / "file").read_text() == "of the site's user\n"
+    ends = [job.state(f"c{number}")["ended"] for number in range(8)]
+    for log, end in zip(logs, ends, strict=True):
+        if end["exitCode"] == 128:
+            assert end["reason"] == "CreateContainerConfigError" and "out of the volume" in log
+        else:
+            # a folder that was missing for a moment was made anew
+            assert log in ("good\n", "changed\n") or "can't open" in log, job.everything()
+    assert not list((job.folder / "run").glob("*.held.*"))
+
+
+def test_a_sub_path_of_what_others_write(site):
+    """A folder, a file, one that is missing, and a link inside of the volume."""
+    making = site.shell(
+        "mkdir -p /disk/d; echo one >/disk/d/file; ln -s d /disk/l", name="making", volumeMounts=MOUNT["volumeMounts"]
+    )
+    mounts = [
+        {"name": "disk", "mountPath": "/d", "subPath": "d"},
+        {"name": "disk", "mountPath": "/f", "subPath": "d/file", "readOnly": True},
+        {"name": "disk", "mountPath": "/new", "subPath": "deep/new"},
+        {"name": "disk", "mountPath": "/l", "subPath": "l"},
+    ]
+    text = "cat /d/file /f /l/file; touch /d/x /new/y; echo no >/f; id -u"
+    probe = {"exec": {"command": ["test", "-e", "/d/file"]}, "periodSeconds": 1}
+    other = site.shell("sleep 2", name="other", **MOUNT)
+    job = site.job(
+        {
+            **DISK,
+            "initContainers": [making],
+            "containers": [site.shell(f"{text}; sleep 3", volumeMounts=mounts, readinessProbe=probe), other],
+        }
+    ).start()
+    job.until(lambda: job.state("main").get("ready"))
+    job.until(lambda: (job.folder / "scratch/disk/deep/new/y").exists())
+    assert (job.folder / "scratch/disk/d/x").exists()
+    assert job.wait() == 0, job.everything()
+    lines = [line for line in job.log().splitlines() if "ead-only" not in line]
+    assert lines == ["one", "one", "one", "0" if site.kind == "podman" else str(NOBODY)], job.everything()
+
+
 def test_graceful_end(site):
     text = f"trap 'echo caught; exit 7' TERM; echo ready; {WAITS}"
     job = site.job({"containers": [site.shell(text)]}).start()

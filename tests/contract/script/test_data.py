@@ -9,6 +9,7 @@ import pytest
 
 from bridge.errors import ScriptError
 from bridge.script.references import Objects
+from tests.contract.script.conftest import UID
 
 pytestmark = pytest.mark.real
 
@@ -377,3 +378,49 @@ def test_own_user_number(site):
     job = site.run({"containers": [site.shell("id -u; id -g")]})
     own = str(65534 if site.user is not None else os.getuid())
     assert job.log().split() == [own, own]
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+@pytest.mark.parametrize("medium", ["Memory", ""])
+def test_a_scratch_folder_that_somebody_made_before_is_not_used(site, medium, kind):
+    """Names of pods' folders can be guessed: another user may have made one, to read what the pod writes."""
+    area = Path("/dev/shm") if medium else site.home_for_host_path()
+    if not medium:
+        area.chmod(0o1777)
+    other = site.home_for_host_path()
+    other.chmod(0o777)
+    made = area / f"podbridge-{UID}"
+    if kind == "link":
+        made.symlink_to(other)
+    else:
+        made.mkdir()
+        made.chmod(0o777)
+    config = {} if medium else {"volumes": {"scratch_in_job_folder": False, "scratch_area": str(area)}}
+    spec = {
+        "volumes": [{"name": "v", "emptyDir": {"medium": medium}}],
+        "containers": [
+            site.shell("echo secret >/v/x; touch /v/ready; sleep 60", volumeMounts=[{"name": "v", "mountPath": "/v"}])
+        ],
+    }
+    try:
+        job = site.job(spec, config=config).start()
+        job.until(lambda: [*area.glob("podbridge-*/v/ready"), *other.glob("v/ready")])
+        assert not list(other.iterdir()) and (kind == "link" or not list(made.iterdir())), job.everything()
+        (used,) = (path for path in area.glob(f"podbridge-{UID}.*") if (path / "v" / "ready").exists())
+        assert used.stat().st_mode & 0o777 == 0o700
+        job.ask_to_stop(0)
+        job.wait()
+        assert not used.exists()
+    finally:
+        made.unlink() if kind == "link" else made.rmdir()
+
+
+def test_a_place_for_scratch_where_anybody_may_rename_is_refused(site):
+    area = site.home_for_host_path()
+    area.chmod(0o777)
+    spec = {"volumes": [{"name": "v", "emptyDir": {}}], "containers": [site.shell("true")]}
+    config = {"volumes": {"scratch_in_job_folder": False, "scratch_area": str(area)}}
+    job = site.run(spec, config=config)
+    assert job.pod()["reason"] == "FailedMount"
+    assert "must belong to root or to this user, and be sticky" in (job.folder / "script.log").read_text()
+    assert not list(area.iterdir())

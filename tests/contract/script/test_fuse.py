@@ -111,7 +111,7 @@ def test_a_volume_that_apptainer_mounts(apptainer, mode):
         spec["containers"][0]["image"] = "/media"
         spec["volumes"].append({"name": "source", "hostPath": {"path": str(folder)}})
         spec["containers"][0]["volumeMounts"].append({"name": "source", "mountPath": "/source"})
-        volumes["host_paths"] = [str(folder)]
+        volumes |= {"host_paths": [str(folder)], "image_paths": ["/media"]}
     place = "/source" if mode == "container" else str(folder)
     config = {**SITE, "volumes": volumes, "apptainer": {"fuse_mode": mode}}
     script = f'exec squashfuse_ll -f "{place}/$SUB_PATH.sqfs" "$MOUNT_POINT"'

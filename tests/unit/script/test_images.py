@@ -22,17 +22,21 @@ def built(image, kind="apptainer", root="", prefix="docker://", volumes=VOLUMES)
 @pytest.mark.parametrize("kind", RUNTIMES)
 @pytest.mark.parametrize(
     "image",
-    ["/", "/home/x", "/srv/images", "/srv/images2/x", "/srv//images/./", "/etc", "/project/sif", "/var/tmp/podbridge"],
+    ["/", "/home/x", "/srv/images", "/srv/images2/x", "/srv//images/./", "/etc", "/project", "/var/tmp/podbridge"],
 )
 def test_a_folder_of_the_site_is_no_image(kind, image):
-    with pytest.raises(ScriptError, match=r"spec\.containers\[0\]\.image: .* below /srv/images, /cvmfs/unpacked, /pro"):
+    with pytest.raises(
+        ScriptError, match=r"spec\.containers\[0\]\.image: .* below /srv/images/, /cvmfs/unpacked/, /pro"
+    ):
         built(image, kind)
     with pytest.raises(ScriptError, match="allowed at this site: images below no folder, or docker://"):
         built(image, kind, volumes={})
 
 
 @pytest.mark.parametrize("kind", RUNTIMES)
-@pytest.mark.parametrize("image", ["/srv/images/x.sif", "/cvmfs/unpacked/lab/x:1", "/project/sif/a/b", "lab/x:1"])
+@pytest.mark.parametrize(
+    "image", ["/srv/images/x.sif", "/cvmfs/unpacked/lab/x:1", "/project/sif/a/b", "/project/sif", "lab/x:1"]
+)
 def test_images_of_the_site(kind, image):
     built(image, kind)
 

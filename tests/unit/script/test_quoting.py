@@ -183,7 +183,8 @@ def told(plan):
     yield ["command", *map(final, (*container.command, *container.args))]
     yield ["variables", *(final(text) for pair in container.environment.items() for text in pair)]
     for mount in container.mounts:
-        yield ["mount", mount.kind, mount.volume, mount.sub_path, "ro" if mount.read_only else "rw", mount.path]
+        words = ["mount", mount.kind, mount.volume, mount.sub_path, "ro" if mount.read_only else "rw", mount.path]
+        yield [*words, "shared"] if mount.shared else words
     for file in plan.volumes.files:
         yield ["put", file.path, f"{file.mode:o}"]
         yield [file.data.decode()]

@@ -30,6 +30,7 @@ RESTART_POLICY=Never
 GRACE=3000
 DEADLINE=
 SCRATCH_AREA=/data/work
+WORKDIR_BELOW=(/data)
 FUSE=()
 host_paths() {
 :
@@ -49,7 +50,7 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=()
+0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
 add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
 esac
 }

@@ -74,7 +74,7 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=()
+0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
 add_mount files settings '' ro /etc/app || return 1
 add_mount files settings app.ini ro /etc/app.ini || return 1
 add_mount files login '' ro /etc/login || return 1

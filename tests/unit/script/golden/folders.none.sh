@@ -53,7 +53,7 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=()
+0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
 add_mount scratch disk '' rw /disk || return 1
 add_mount scratch fast '' rw /fast || return 1
 add_mount host data '' ro /data || return 1

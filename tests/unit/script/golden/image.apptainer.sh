@@ -55,9 +55,9 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=()
+0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
 add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;
-1) FROM=() TO=() ACCESS=() FUSED=()
+1) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
 add_mount own run/other.message '' rw /dev/termination-log || return 1 ;;
 esac
 }

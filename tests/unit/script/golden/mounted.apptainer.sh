@@ -55,7 +55,7 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=()
+0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
 add_mount fuse remote '' rw /remote || return 1
 add_mount host software x ro /cvmfs/x || return 1
 add_mount own run/main.message '' rw /dev/termination-log || return 1 ;;

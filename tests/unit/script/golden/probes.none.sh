@@ -51,9 +51,9 @@ esac
 }
 mounts_of() {
 case $1 in
-0) FROM=() TO=() ACCESS=() FUSED=()
+0) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
 add_mount own run/main.message '' rw /var/log/last || return 1 ;;
-1) FROM=() TO=() ACCESS=() FUSED=()
+1) FROM=() TO=() ACCESS=() FUSED=() SHARED=()
 add_mount own run/rpc.message '' rw /dev/termination-log || return 1 ;;
 esac
 }
