@@ -48,6 +48,8 @@ _REQUEST = b"# podbridge: "
 _REQUEST_AT = len(_REQUEST) + len("00000000 ")
 GONE_KEPT = 86400.0
 STAGING_KEPT = 3600.0
+SECRETS = ("volumes", "run/docker", "run/fuse", "run/pre-exec", "run/enroot-credentials", "run/enroot.config")
+"""What a job's containers got beside their images; a script that ends by itself removes it, and cuts ``job.sh``."""
 
 
 _META, _HEARD, _CANCELLATION = TypeAdapter(Meta), TypeAdapter(Heard), TypeAdapter(Cancellation)
@@ -219,6 +221,21 @@ class JobFolder:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._at, staged)
             remove_tree(staged)
+
+    def drop_secrets(self) -> None:
+        """Remove the secrets of a job that has ended, and all of its script but the request."""
+        for name in SECRETS:
+            if os.path.exists(f"{self._at}/{name}"):
+                remove_tree(f"{self._at}/{name}")
+        for path in itertools.chain.from_iterable(self.path.glob(f"run/*.{kind}") for kind in ("env", "env.more", "rc")):
+            with contextlib.suppress(OSError):
+                path.unlink()
+        with contextlib.suppress(OSError):
+            content = Path(f"{self._at}/job.sh").read_bytes()
+            if (parts := _parts(content)) is not None and parts[2]:
+                first, request = content.partition(b"\n")[0], parts[1]
+                whole = b"\n".join((first, _REQUEST + _checksum(request, b"") + request, b""))
+                write(f"{self._at}/job.sh", whole, sync=self.site.sync)
 
     def write_meta(self, meta: Meta) -> None:
         """Replace ``job.json``."""

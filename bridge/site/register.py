@@ -28,6 +28,8 @@ class Entry:
     missing_looks: int = 0
     killed_at: float | None = None
     read_at: float = 0.0
+    without_secrets: bool = False
+    """Whether the folder of the job, which has ended, was looked through for secrets."""
 
 
 class Register:

@@ -287,9 +287,12 @@ class Submitter:
     def files(self, owner: str, job: str, body: messages.Files) -> None:
         """Replace files of a job's volumes; all are checked before the first is written."""
         where = self._folder.job(job)
-        if self._owned(where, owner) is None:
+        facts = self._owned(where, owner)
+        if facts is None:
             _must_be_absent(where)
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
+        if facts.final or chores.confirmed(facts):
+            return  # nobody reads them any more, and secrets have gone
         volumes = where.path / "volumes"
         todo = [(_inside(volumes, file.path), _decoded(file), file.mode & 0o777) for file in body.files]
         for path, content, mode in todo:

@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 DUTY = "duty"
 SEQUENCE = "duty.json"
 SWEEP_PERIOD = 3600.0
+SECRETS_KEPT = 60.0
+"""Seconds after the batch system has told a job's end: what is left of a killed script still reads ``job.sh``."""
+SECRETS_LOOKS = 200
+"""Folders of ended jobs that are looked through for secrets at each look at the batch system."""
 UNHEARD = 10
 """Times as long may a job be missing while its batch system keeps records that can't be had now."""
 ATTEMPTS = 3
@@ -156,10 +160,26 @@ class Watcher:
             self.looked_at = asked_at
         self._reread()
         self.tend()
+        self._drop_secrets(asked_at)
         if asked_at - self._swept_at >= SWEEP_PERIOD:
             self._look_after(uid for uid in self._folder.uids() if uid not in self.register.entries)
             self._folder.sweep(asked_at)
             self._swept_at = asked_at
+
+    def _drop_secrets(self, now: float) -> None:
+        """Remove what scripts left that were killed, or that the batch system never started."""
+        with self.register.lock:
+            ended = [entry for entry in self.register.entries.values() if not entry.without_secrets]
+        ended = [
+            entry
+            for entry in ended
+            if entry.status.phase == "ended"
+            and confirmed(entry.facts)
+            and now - entry.facts.batch_at >= (SECRETS_KEPT if entry.facts.started else 0)
+        ]
+        for entry in ended[:SECRETS_LOOKS]:
+            self._folder.job(entry.facts.uid).drop_secrets()
+            entry.without_secrets = True
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:

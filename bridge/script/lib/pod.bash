@@ -190,12 +190,25 @@ finish() {
     runtime_end
     unmount_fuse
     remove_scratch
+    drop_secrets
     end_group "$GUARD"
     tail_of_script
     trap - EXIT
     pod_state "$phase"
     [[ $phase == Succeeded ]]
     exit
+}
+
+# drop_secrets: what only containers needed goes. Of job.sh the first two lines stay, the second of which the submitter reads
+# again; the file is cut off in its place, which needs no forced write to leave them whole. It is the last to go, as the
+# guard may have to call it.
+drop_secrets() {
+    local path
+    for path in volumes run/docker run/fuse run/pre-exec run/enroot-credentials run/enroot.config; do
+        [[ ! -e $path ]] || remove_tree "$path"
+    done
+    rm -f run/*.env run/*.env.more run/*.rc
+    truncate -s "$(head -n 2 job.sh | wc -c)" job.sh
 }
 
 # The script itself ended where it must not.
@@ -208,6 +221,7 @@ died() {
     done
     unmount_fuse
     remove_scratch
+    drop_secrets
     POD_REASON=ScriptError
     POD_MESSAGE='the job script ended unexpectedly; see script.log'
     clock
@@ -226,7 +240,10 @@ stand_guard() {
 # leftovers: what job.sh does when it is called after its first run was killed, on the same machine.
 leftovers() {
     local i pid began boot volume
-    [[ -d run ]] || return 0
+    [[ -d run ]] || {
+        drop_secrets
+        return 0
+    }
     [[ ! -w script.log ]] || exec >>script.log 2>&1
     note 'killed: what is left of the containers ends now'
     runtime_check >/dev/null
@@ -247,5 +264,6 @@ leftovers() {
     unmount_fuse
     runtime_end
     remove_scratch
+    drop_secrets
     return 0
 }

@@ -1,11 +1,16 @@
 """How containers end, and what is written down of it."""
 
+import base64
+import contextlib
+import json
 import os
 import signal
 import time
 from pathlib import Path
 
 import pytest
+
+from bridge.script.references import Objects
 
 pytestmark = pytest.mark.real
 
@@ -190,3 +195,49 @@ def test_files_are_ones_own_alone(site):
         mode = path.stat().st_mode & 0o777
         assert mode & 0o077 == 0 or path.parent.name in ("run", "scratch", "volumes"), (path, oct(mode))
     assert job.folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("how", ["by itself", "failed", "leftovers", "refused"])
+def test_secrets_go_with_the_last_container(site, how):
+    """Nothing in the job's folder holds them any more; the lines that the submitter reads again stay."""
+    word = base64.b64encode(b"a very secret word").decode()
+    login = base64.b64encode(json.dumps({"auths": {"r.example": {"auth": word}}}).encode()).decode()
+    objects = Objects(secrets={"s": {"data": {"key": word}}, "r": {"data": {".dockerconfigjson": login}}})
+    main = site.shell(
+        "cat /s/key >/dev/null; echo done; " + ("exit 3" if how == "failed" else "sleep 0.5"),
+        env=[{"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "key"}}}],
+        volumeMounts=[{"name": "s", "mountPath": "/s"}],
+    )
+    volumes = [{"name": "s", "secret": {"secretName": "s"}}]
+    if how == "refused":
+        volumes.append({"name": "h", "hostPath": {"path": "/no/such/place"}})
+    job = site.job(
+        {"volumes": volumes, "imagePullSecrets": [{"name": "r"}], "containers": [main]},
+        objects=objects,
+        config={"volumes": {"host_paths": ["/no"]}},
+    )
+    head = (job.folder / "job.sh").read_text().splitlines()[:2]
+    job.start()
+    if how == "leftovers":
+        job.until(lambda: job.log_if_any() == "done\n")
+        assert holders(job)
+        os.killpg(job.process.pid, signal.SIGKILL)
+        job.wait()
+        job.until(lambda: not holders(job), 15)
+    else:
+        job.wait()
+    assert holders(job) == [], job.everything()
+    assert (job.folder / "job.sh").read_text().splitlines() == head
+    # whoever calls it once more does nothing
+    assert job.spawn("leftovers").wait(10) == 0 and job.spawn().wait(10) == 0
+
+
+def holders(job):
+    """List the files of a job that hold the secret, plain or as base64 of itself or of what it stands in."""
+    words = (b"a very secret word", base64.b64encode(b"a very secret word"), b"eyJhdXRocyI6")
+    found = []
+    for path in job.folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file() and any(word in path.read_bytes() for word in words):
+                found.append(path)
+    return found
