@@ -227,7 +227,9 @@ class JobFolder:
         for name in SECRETS:
             if os.path.exists(f"{self._at}/{name}"):
                 remove_tree(f"{self._at}/{name}")
-        for path in itertools.chain.from_iterable(self.path.glob(f"run/*.{kind}") for kind in ("env", "env.more", "rc")):
+        for path in itertools.chain.from_iterable(
+            self.path.glob(f"run/*.{kind}") for kind in ("env", "env.more", "rc")
+        ):
             with contextlib.suppress(OSError):
                 path.unlink()
         with contextlib.suppress(OSError):
