@@ -96,11 +96,20 @@ plain_folder() {
     return 1
 }
 
-# mpi I: MPI is what stands before a main container's command line.
+# mpi I [PASS]: MPI is what stands before a main container's command line. The shell text PASS is run in each process that
+# mpiexec starts, for each variable (name) that tells it which one it is; "$@" is the command.
 mpi() {
     MPI=()
     if [[ $MPI_ASKED && ${KIND[$1]} == main ]]; then
         MPI=(mpiexec -np "${SLURM_NTASKS:-1}" "${MPI_WORDS[@]}")
+        if [[ ${2-} ]]; then
+            # shellcheck disable=SC2016
+            MPI+=("$BASH" --norc --noprofile -c '
+                for name in $(compgen -e); do
+                    [[ $name == SLURM_JWT || ! $name =~ ^('"${BATCH//\*/.*}|$DEVICES"')$ ]] || '"$2"'
+                done
+                exec "$@"' rank)
+        fi
     fi
 }
 

@@ -94,13 +94,15 @@ launch() {
     if [[ $2 == exec ]]; then
         exec "${BEFORE[@]}" "$RUNTIME" exec "${WORDS[@]}" --env-file "run/$name.env" "$IMAGE" "${@:3}"
     fi
+    devices_or_cannot "$i"
     PODBRIDGE_ADDRESS=$ADDRESS write_exports "$i" "run/$name.env"
     command_of "$i"
     if [[ ${#LINKS[@]} -gt 0 && ${HAS_COMMAND[i]} ]] && has_shell; then
         # shellcheck disable=SC2016
         COMMAND=(/bin/sh -c 'ln -s "$1" "$2" 2>/dev/null; shift 2; exec "$@"' sh "${LINKS[@]:0:2}" "${COMMAND[@]}")
     fi
-    mpi "$i"
+    # of each rank: a clean environment lets in what has such a name
+    mpi "$i" 'export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}"'
     umask 022
     go "$name"
     exec "${BEFORE[@]}" "${MPI[@]}" "$RUNTIME" "$(verb "$i")" "${WORDS[@]}" --env-file "run/$name.env" "$IMAGE" \

@@ -26,6 +26,7 @@ runtime_start() {
                 pull_failed "$name" "run/$name.pull"
         fi
     fi
+    devices_or_cannot "$i"
     write_lines "$i" "run/$name.env" "'"
     export PODBRIDGE_ADDRESS=$ADDRESS OWN_UID=$UID OWN_GID=${GROUPS[0]}
     exec setsid unshare -U -r -m -- "$BASH" "$PWD/job.sh" inside "$i"
@@ -83,8 +84,9 @@ inside() {
 without_host_variables() {
     local k
     for k in $(compgen -e); do
+        [[ $k != SLURM_JWT && $k =~ ^($DEVICES|${BATCH//\*/.*})$ ]] && continue
         case $k in
-        PATH | SLURM_* | PMI* | OMPI_* | CUDA_VISIBLE_DEVICES | ROCR_VISIBLE_DEVICES | _CONDOR_*) ;;
+        PATH | _CONDOR_*) ;;
         *) unset -v "$k" 2>/dev/null ;;
         esac
     done

@@ -65,6 +65,12 @@ launch() {
     done
     # the command script: variables first, then the folder, then what the pod or else the image says
     rc=run/$name.rc
+    devices_or_cannot "$i"
+    # what enroot's hook for GPUs goes by
+    words+=(--env "NVIDIA_VISIBLE_DEVICES=$(
+        IFS=,
+        printf '%s' "${GIVEN[*]:-void}"
+    )")
     write_exports "$i" "$rc"
     command_of "$i"
     {
@@ -77,7 +83,7 @@ launch() {
             printf '. /etc/rc\n'
         fi
     } >>"$rc"
-    mpi "$i"
+    mpi "$i" 'set -- "$1" "$2" --env "$name=${!name}" "${@:3}"'
     umask 022
     go "$name"
     exec "${BEFORE[@]}" "${MPI[@]}" "$RUNTIME" start --rc "$rc" "${words[@]}" "$name" "${COMMAND[@]}"

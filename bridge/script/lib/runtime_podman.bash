@@ -40,9 +40,11 @@ runtime_start() {
             FROM[k]=$PWD/run/$name.held.$k
         done
     fi
+    devices_or_cannot "$i"
+    add_devices "$i"
     write_lines "$i" "run/$name.env" ''
     words=(create --name "$RESULT" --pull never --network "$NETWORK" --init=false --log-driver none
-        --env-file "run/$name.env" "${OPTIONS[@]}" "${words[@]}")
+        --env-file "run/$name.env" "${OPTIONS[@]}" "${DEVICE_WORDS[@]}" "${words[@]}")
     for k in "${MORE[@]}"; do
         words+=(--env "$k")
     done
@@ -66,6 +68,40 @@ runtime_start() {
     (tell_when_in "$name" "$BASHPID" "$i" &)
     container_name "$i"
     exec setsid "$RUNTIME" start --attach "$RESULT"
+}
+
+# add_devices I: DEVICE_WORDS. The container sees these devices alone, so it counts them from 0.
+add_devices() {
+    local device name number=0 nodes=() counted=''
+    DEVICE_WORDS=()
+    [[ $GPU_RESOURCE != amd.com/gpu ]] || render_nodes
+    for device in "${GIVEN[@]}"; do
+        if [[ $GPU_RESOURCE == amd.com/gpu ]]; then
+            [[ $device =~ ^[0-9]+$ && ${nodes[device]-} ]] ||
+                cannot "${NAME[$1]}" 128 CreateContainerConfigError "this machine has no device file of GPU $device"
+            ((number)) || DEVICE_WORDS+=(--device /dev/kfd)
+            DEVICE_WORDS+=(--device "${nodes[device]}")
+        else
+            DEVICE_WORDS+=(--device "${GPU_RESOURCE}=$device")
+        fi
+        counted+=,$number
+        number=$((number + 1))
+    done
+    for name in ${DEVICES//|/ }; do
+        [[ ${!name-} =~ ^[0-9,]+$ ]] && export "$name=${counted#,}"
+    done
+}
+
+# render_nodes: nodes are the device files of AMD's GPUs, in the order in which they are numbered.
+render_nodes() {
+    local folder key value number=0
+    folder=${PODBRIDGE_KFD_NODES:-/sys/class/kfd/kfd/topology/nodes}
+    while [[ -e $folder/$number ]]; do
+        while read -r key value; do
+            [[ $key == drm_render_minor && $value != 0 ]] && nodes+=("/dev/dri/renderD$value")
+        done <"$folder/$number/properties"
+        number=$((number + 1))
+    done
 }
 
 # fetch I: IMAGE becomes something that podman has: a name, or a folder of this container's own.

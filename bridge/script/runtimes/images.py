@@ -107,6 +107,7 @@ def options(plan: Plan) -> list[str]:
         f"UNPACKED={word(volumes.cvmfs_unpacked_path or '')}",
         f"CACHE_DIR={word(volumes.apptainer_cachedir or '')}",
         f"IMAGE_ROOT={word(plan.extras.image_root or plan.config.runtime.image_prefix)}",
+        f"GPU_RESOURCE={word(plan.size.gpu_resource if plan.size.gpus else '')}",
         f"MPI_ASKED={'' if plan.extras.mpi is None else '1'}",
         array("MPI_WORDS", plan.extras.mpi or ()),
     ]

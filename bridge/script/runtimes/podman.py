@@ -25,10 +25,6 @@ def options(plan: Plan) -> list[str]:
     """Give the site's options, in words."""
     own = plan.config.podman
     words = ["--cap-drop", "all", "--security-opt", "no-new-privileges"]
-    if plan.size.gpu_resource == "nvidia.com/gpu":
-        words += ["--device", "nvidia.com/gpu=all"]
-    elif plan.size.gpu_resource == "amd.com/gpu":
-        words += ["--device", "/dev/kfd", "--device", "/dev/dri"]
     return [
         *images.options(plan),
         "declare -a INNER",

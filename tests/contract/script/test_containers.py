@@ -127,6 +127,59 @@ def test_working_directory_is_made(site):
         assert job.log(f"c{index}") == f"{place}\nyes\n", job.everything()
 
 
+GIVEN = {
+    "CUDA_VISIBLE_DEVICES": "1,3",
+    "GPU_DEVICE_ORDINAL": "1,3",
+    "SLURM_JOB_ID": "17",
+    "SLURM_NTASKS": "3",
+    "SLURM_JWT": "a token",
+    "OTHER": "of the machine",
+}
+
+
+def test_variables_of_the_batch_system(site):
+    """A pod sees the devices that it was given, whatever it writes itself, and no token of Slurm's."""
+    if site.kind == "podman":
+        pytest.skip("there are no devices that podman could be given: test_runtimes.py has what it is told")
+    gpus = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
+    env = [{"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2,3"}, {"name": "SLURM_NTASKS", "value": "its own"}]
+    text = 'echo "$CUDA_VISIBLE_DEVICES $GPU_DEVICE_ORDINAL $SLURM_JOB_ID $SLURM_NTASKS <$SLURM_JWT$OTHER>"'
+    config = {"apptainer": {"nvidia_support": "never"}}
+    job = site.run({"containers": [site.shell(text, env=env, **gpus)]}, environment=GIVEN, config=config)
+    assert job.log() == "1,3 1,3 17 its own <>\n", job.everything()
+    without = {name: value for name, value in GIVEN.items() if name != "CUDA_VISIBLE_DEVICES"}
+    text = 'echo "<${CUDA_VISIBLE_DEVICES-not set}>"'
+    job = site.run({"containers": [site.shell(text, env=env[:1])]}, environment=without)
+    assert job.log() == "<>\n", job.everything()
+
+
+MPIEXEC = """#!/bin/bash
+[[ $1 == -np ]] || exit 9
+for ((rank = 0; rank < $2; rank++)); do
+    PMI_RANK=$rank PMI_SIZE=$2 PMIX_RANK=$rank SLURM_PROCID=$rank "${@:3}" &
+done
+wait
+"""
+
+
+def test_each_process_of_mpi_knows_which_it_is(site):
+    if site.kind == "podman":
+        pytest.skip("refused with podman")
+    programs = site.home_for_host_path()
+    (programs / "mpiexec").write_text(MPIEXEC)
+    (programs / "mpiexec").chmod(0o755)
+    job = site.run(
+        {"containers": [site.shell('echo "$PMI_RANK of $PMI_SIZE, $PMIX_RANK, $SLURM_PROCID, $V $SLURM_JWT"')]},
+        config={
+            "limits": {"allow_runtime_options": True},
+            "volumes": {"additional_directories_in_path": [str(programs)]},
+        },
+        annotations={"slurm-job.vk.io/mpi-flags": "true"},
+        environment=GIVEN | {"SLURM_PROCID": "0"},
+    )
+    assert sorted(job.log().splitlines()) == [f"{rank} of 3, {rank}, {rank},  " for rank in range(3)], job.everything()
+
+
 SWAPS = """
 mkdir /all/d; echo good >/all/d/file; ln -s OUTSIDE /all/l; touch /all/go
 while :; do mv /all/d /all/t; mv /all/l /all/d; usleep 9000; mv /all/d /all/l; mv /all/t /all/d; usleep 9000; done

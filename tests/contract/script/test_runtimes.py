@@ -78,7 +78,7 @@ shift
 while [[ $1 == --* ]]; do
     case $1 in
     --rc) rc=$2; shift 2 ;;
-    --mount) shift 2 ;;
+    --mount | --env) shift 2 ;;
     *) shift ;;
     esac
 done
@@ -216,7 +216,7 @@ def test_apptainer_is_told(ordinary, stubs):
     probe = {"exec": {"command": ["true"]}, "periodSeconds": 1}
     spec = pod(command=["sh", "-c", "sleep 2"], readinessProbe=probe, resources={"limits": {"nvidia.com/gpu": 1}})
     config = stubs.settings("apptainer", apptainer={"options": ["--dns", "1.1.1.1"]})
-    job = ordinary.run(spec, objects=OBJECTS, config=config)
+    job = ordinary.run(spec, objects=OBJECTS, config=config, environment=GPUS)
     # on a busy machine a probe may be told first
     words = next(call for call in stubs.calls("apptainer") if call[-1] == "sleep 2")
     folder = str(job.folder)
@@ -358,3 +358,54 @@ def test_a_link_out_of_the_folders_for_images_is_no_image(ordinary, stubs, kind,
     assert (ended["exitCode"], ended["reason"]) == (128, "InvalidImageName"), job.everything()
     assert f"leads to {home}" in job.message()
     assert not [call for call in stubs.calls(kind) if str(home) in " ".join(call)]
+
+
+GPUS = {"SLURM_JOB_GPUS": "2,5", "CUDA_VISIBLE_DEVICES": "0,1", "ROCR_VISIBLE_DEVICES": "0,1"}
+
+
+def gpu_pod(resource="nvidia.com/gpu", **more):
+    container = {"name": "main", "image": "busybox:1", "command": ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"], **more}
+    return {"containers": [{**container, "resources": {"limits": {resource: 2}}}]}
+
+
+def devices(words):
+    return [words[index + 1] for index, word in enumerate(words) if word == "--device"]
+
+
+def test_podman_gets_the_gpus_that_the_batch_system_gave(ordinary, stubs):
+    """Slurm tells numbers of the machine in SLURM_JOB_GPUS; a container counts those that it has from 0."""
+    job = ordinary.run(gpu_pod(), config=stubs.settings("podman"), environment=GPUS)
+    assert devices(words_of(stubs, "podman", "create")) == ["nvidia.com/gpu=2", "nvidia.com/gpu=5"]
+    assert job.log() == "0,1\n", job.everything()
+
+
+def test_podman_gets_gpus_by_name(ordinary, stubs):
+    variables = {"CUDA_VISIBLE_DEVICES": "GPU-11aa,MIG-22bb"}
+    job = ordinary.run(gpu_pod(), config=stubs.settings("podman"), environment=variables)
+    assert devices(words_of(stubs, "podman", "create")) == ["nvidia.com/gpu=GPU-11aa", "nvidia.com/gpu=MIG-22bb"]
+    assert job.log() == "GPU-11aa,MIG-22bb\n"
+
+
+def test_podman_gets_gpus_of_amd(ordinary, stubs):
+    nodes = ordinary.home_for_host_path()
+    for number, minor in enumerate([0, 128, 129, 130]):  # the first is the processor
+        (nodes / str(number)).mkdir()
+        (nodes / str(number) / "properties").write_text(f"cpu_cores_count 8\ndrm_render_minor {minor}\n")
+    variables = {"ROCR_VISIBLE_DEVICES": "0,2", "PODBRIDGE_KFD_NODES": str(nodes)}
+    ordinary.run(gpu_pod("amd.com/gpu"), config=stubs.settings("podman"), environment=variables)
+    assert devices(words_of(stubs, "podman", "create")) == ["/dev/kfd", "/dev/dri/renderD128", "/dev/dri/renderD130"]
+
+
+@pytest.mark.parametrize("kind", ["apptainer", "podman", "enroot", "charliecloud"])
+@pytest.mark.parametrize("variables", [{}, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, {"CUDA_VISIBLE_DEVICES": "1 --x"}])
+def test_a_pod_gets_no_gpus_that_nobody_gave(ordinary, stubs, kind, variables):
+    job = ordinary.run(gpu_pod(), config=stubs.settings(kind), environment=variables)
+    assert job.state("main")["ended"]["reason"] == "CreateContainerConfigError", job.everything()
+    assert "the batch system named no devices" in job.message()
+
+
+def test_enroots_hook_is_told_the_gpus(ordinary, stubs):
+    ordinary.run(gpu_pod(), config=stubs.settings("enroot"), environment=GPUS)
+    assert "NVIDIA_VISIBLE_DEVICES=2,5" in words_of(stubs, "enroot", "start")
+    ordinary.run(pod(command=["true"]), objects=OBJECTS, config=stubs.settings("enroot"), environment=GPUS)
+    assert "NVIDIA_VISIBLE_DEVICES=void" in [call for call in stubs.calls("enroot") if call[0] == "start"][-1]

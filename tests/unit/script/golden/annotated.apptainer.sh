@@ -74,6 +74,7 @@ IMAGE_DIR=''
 UNPACKED=''
 CACHE_DIR=''
 IMAGE_ROOT=docker://registry.example/
+GPU_RESOURCE=''
 MPI_ASKED=1
 MPI_WORDS=(--map-by core)
 RUNTIME=apptainer
