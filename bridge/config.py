@@ -192,6 +192,16 @@ class Pools(Section):
         return bool(self.nats.servers)
 
 
+class Brake(Section):
+    """The brake on mass ending: many jobs that vanish at once end no pod for a while."""
+
+    share: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.2, description="Share of the known jobs that has to vanish for the brake to engage."
+    )
+    least: Annotated[int, Field(ge=1)] = Field(10, description="Number of jobs that has to vanish, at least.")
+    hold: Seconds = Field(60, description="Time for which jobs must be missing before the brake lets their pods end.")
+
+
 class Serving(Section):
     """Health and metrics; port 0 takes a free one, null switches off."""
 
@@ -247,6 +257,7 @@ class Config(Section):
     pools: Pools = Pools()
     admission: Admission = Admission()
     leader_election: LeaderElection = LeaderElection()
+    brake: Brake = Brake()
     serving: Serving = Serving()
     logging: Logging = Logging()
 

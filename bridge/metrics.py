@@ -57,6 +57,10 @@ CONTROLLER_ACTIONS = Counter(
 GUARDED_NODES = Gauge(
     "podbridge_guarded_nodes", "Nodes in the list that the admission policy guards; 0 while it can't be written."
 )
+BRAKE_ENGAGED = Gauge(
+    "podbridge_brake_engaged", "1 while the brake on mass ending is engaged: for slurm, or for pool.<name>.", ["brake"]
+)
+BRAKE_HELD = Gauge("podbridge_brake_held_pods", "Pods whose job is missing and that the brake holds.", ["brake"])
 POOL_UP = Gauge("podbridge_pool_up", "1 while a pool's site is heard and takes jobs.", ["pool"])
 POOL_JOBS = Gauge("podbridge_pool_jobs", "Jobs of a pool, as its site says.", ["pool", "phase"])
 POOL_ACTIONS = Counter("podbridge_pool_actions_total", "What was done for pods on pools.", ["action", "result"])

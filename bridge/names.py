@@ -89,6 +89,8 @@ DRAIN_REASON_PREFIX = "slurm-bridge:"
 # --- conditions -------------------------------------------------------------------------------------------------------
 POD_SCHEDULED = "PodScheduled"
 DISRUPTION_TARGET = "DisruptionTarget"
+JOB_MISSING = "bridge.vk.io/JobMissing"
+"""Condition of a pod: its job is missing, as those of many others, and the brake on mass ending holds the pod."""
 
 # --- permissions: the virtual resources of SubjectAccessReviews -------------------------------------------------------
 PERMISSION_GROUP = "bridge.vk.io"
@@ -105,6 +107,8 @@ DEFAULT_NAMESPACE = "slurm-bridge"
 """slurm-bridge's default managed namespace."""
 SYSTEM_NAMESPACE = "podbridge"
 """Where podbridge keeps its Secret and its Leases."""
+BRAKE_CONFIG_MAP = "podbridge-brake"
+"""ConfigMap in that namespace: engaged brakes on mass ending, and what administrators said about them."""
 POOLS_ROLE = "podbridge-pools"
 """ClusterRole, and RoleBinding in each namespace that is open to pools: what their pods refer to may be read."""
 GUARDED_NODES = "podbridge-guarded-nodes"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from bridge.errors import BridgeError
 from bridge.kube.lease import Elector
 from bridge.loop import Sides, SlurmLoop
 from bridge.metrics import CONTROLLER_ACTIONS
-from bridge.workload import places, pods
+from bridge.workload import missing, places, pods
 from bridge.workload.eligibility import readiness, slurm_name
+from controllers.brakes import Brakes
 from controllers.node import act as node_act
 from controllers.node import decide as node_decide
 from controllers.workload import act as workload_act
@@ -19,6 +21,8 @@ SEEN_AFTER = 0.5
 """Seconds until caches and snapshot surely show what was done: the same is not done again meanwhile."""
 ORPHAN_AFTER = 5.0
 """Seconds after which a job that was to be released with its pod, and still lives, counts as an orphan."""
+WATCHED = 60.0
+"""Seconds after the last job was missing for which pods are looked at that may still say that theirs is."""
 
 
 class Controllers(SlurmLoop):
@@ -29,6 +33,11 @@ class Controllers(SlurmLoop):
         self._workload = workload_act.Actor(sides, self.lead)
         self._node = node_act.Actor(sides, self.lead)
         self._memory = workload_decide.Memory()
+        lease = sides.config.leader_election
+        self._brakes = Brakes(
+            sides.config.brake, lease.namespace, sides.kube.fenced(self.lead), sides.events, self.clock, self.workers
+        )
+        self._watched_until = 0.0
         self._resting: dict[str, float] = {}
 
     def look(self) -> None:
@@ -40,8 +49,9 @@ class Controllers(SlurmLoop):
         slurm_names = {node["metadata"]["name"]: slurm_name(node) for node in nodes}
         silent = frozenset(n["metadata"]["name"] for n in nodes if readiness(n).get("status") != "True")
         virtual = frozenset(n["metadata"]["name"] for n in sides.nodes.items() if places.is_virtual(n))
-        workload = workload_decide.View(sides.pods.items(), snapshot, slurm_names, self._memory, silent, virtual)
-        for action in workload_decide.decide(workload):
+        everyone = sides.pods.items()
+        workload = workload_decide.View(everyone, snapshot, slurm_names, self._memory, silent, virtual)
+        for action in self._braked(workload, now):
             key = f"job/{action.job_id}" if isinstance(action, workload_decide.Orphan) else pods.uid(action.pod)
             if isinstance(action, workload_decide.Release):
                 # its pod may be gone before the view shows the job as cancelled: that makes it no orphan
@@ -51,6 +61,22 @@ class Controllers(SlurmLoop):
         for step in node_decide.decide(view):
             key = f"node/{step.node['metadata']['name']}"
             self._dispatch("node", key, step, lambda s=step: self._node.act(s))  # type: ignore[misc]
+
+    def _braked(self, view: workload_decide.View, now: float) -> list[workload_decide.Action]:
+        """Decide; where a pod is to end because its job is missing, count all such pods, and let the brake judge."""
+        actions = workload_decide.decide(view)
+        if now >= self._watched_until and not any(workload_decide.is_missing(action) for action in actions):
+            self._brakes.judge("slurm", 0, {})
+            return actions
+        brake = self._brakes.judge("slurm", *missing.jobs(view.pods, view.snapshot))
+        if brake.missing:
+            self._watched_until = now + WATCHED
+        return workload_decide.decide(replace(view, brake=brake))
+
+    def led(self) -> None:
+        """Ask Slurm anew, and look at what a former leader wrote about missing jobs."""
+        self._watched_until = self.clock.monotonic() + WATCHED
+        super().led()
 
     def _dispatch(self, controller: str, key: str, action: object, call: Callable[[], None]) -> None:
         if key in self._resting:

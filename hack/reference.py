@@ -39,6 +39,11 @@ REASONS = (
     ),
     ("Pod, `PodScheduled=False`", "SlurmUnavailable", "Slurm does not answer; goes on by itself"),
     ("Pod, `PodScheduled=False`", "SlurmUnknownOutcome", "a request got no answer: its job is looked for first"),
+    (
+        "Pod, `PodScheduled=False`",
+        "SlurmJobsMissing",
+        "many jobs vanished from Slurm at once: none is asked for yet",
+    ),
     ("Pod, `PodScheduled=False`", "SlurmAuth", "Slurm does not take podbridge's token"),
     (
         "Pod, `PodScheduled=False`",
@@ -57,6 +62,12 @@ REASONS = (
     ("Pod, Event", "SlurmWarning", "Slurm took the job and warned"),
     ("Pod, `DisruptionTarget`, status and Event", "JobGone", "Slurm knows the job no more"),
     ("Pod, `DisruptionTarget`, status and Event", "Requeued", "Slurm took the node away and queued the job again"),
+    (
+        "Pod, `bridge.vk.io/JobMissing` and Event",
+        "JobsMissing",
+        "its job is missing, as those of many others: the brake on mass ending holds the pod",
+    ),
+    ("Pod, `bridge.vk.io/JobMissing=False`", "JobFound", "its job is there again"),
     ("Node, Event", "SlurmNodeDrained", "cordoned because Slurm keeps the node out"),
     ("Node, Event", "SlurmNameConflict", "other nodes claim the same Slurm node: none is used until only one does"),
     ("Node, Event", "SlurmNameSettled", "no other node claims the same Slurm node any more"),

@@ -118,7 +118,7 @@ class View:
     """All that a decision may depend on; times are monotonic seconds, but for ``time``: seconds since the epoch.
 
     ``inherited_at`` is the time until which a former leader may have sent requests; 0 where there was none, or where
-    what it sent is known by now (:func:`is_settled`).
+    what it sent is known by now (:func:`is_settled`). ``braked``: many jobs are missing, so Slurm is asked for none.
     """
 
     pods: Iterable[Pod]
@@ -132,6 +132,7 @@ class View:
     occupancy: Occupancy
     led_since: float = 0
     inherited_at: float = 0
+    braked: bool = False
 
 
 def decide(view: View) -> list[Action]:
@@ -221,6 +222,8 @@ def _ask(view: View, pod: Pod, attempt: Attempt, known: list[Known]) -> Action |
             return None
     if view.snapshot.error:
         return _tell(view, pod, attempt, "SlurmUnavailable", f"Slurm does not answer: {view.snapshot.error}")
+    if view.braked:
+        return _tell(view, pod, attempt, "SlurmJobsMissing", "many jobs are missing in Slurm: it is asked for none now")
     if _unsettled(view, attempt):
         if not attempt.unknown_at:
             return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+from bridge.brake import Brake, Limits, step
 from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.loop import Sides, SlurmLoop
 from bridge.metrics import SCHEDULER_PODS
 from bridge.slurm.models import Snapshot
 from bridge.threads import Supervisor
-from bridge.workload import eligibility, places, pods
+from bridge.workload import eligibility, missing, places, pods
 from scheduler import decide
 from scheduler.act import URGENCY, Actor
 from scheduler.attempts import Attempts
@@ -36,6 +37,9 @@ class Scheduler(SlurmLoop):
         self._placed: tuple[object, ...] = ()
         self._node_names: list[str] = []
         self._inherited_at = 0.0
+        self._brake, self._braked = Brake(), 0
+        limits = sides.config.brake
+        self._limits = Limits(limits.share, limits.least, limits.hold)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
@@ -82,6 +86,7 @@ class Scheduler(SlurmLoop):
             occupancy=self._occupancy,
             led_since=self.led_since or 0.0,
             inherited_at=self._inherited_at,
+            braked=self._is_braked(snapshot),
         )
         counts: Counter[str] = Counter()
         for action in decide.decide(view):
@@ -97,6 +102,15 @@ class Scheduler(SlurmLoop):
         if uid in self._local or pods.job_id(pod) is not None or not places.of(pod).remote:
             return True
         return uid in snapshot.by_uid
+
+    def _is_braked(self, snapshot: Snapshot) -> bool:
+        """Whether so many jobs are missing that what Slurm says can't be trusted: judged once for each snapshot."""
+        if snapshot.sequence != self._braked:
+            self._braked = snapshot.sequence
+            count, gone = missing.jobs(self.sides.pods.items(), snapshot) if missing.is_suspected(snapshot) else (0, {})
+            now = self.sides.clock.monotonic()
+            self._brake = step(self._brake, count, gone.keys(), now, self._limits, told=gone.keys())
+        return self._brake.engaged
 
     def _node_changed(self, *_: object) -> None:
         self._node_changes += 1

@@ -210,6 +210,47 @@ def config_schema() -> None:
     click.echo(json.dumps(Config.model_json_schema(by_alias=True), indent=2))
 
 
+@cli.group(
+    epilog="Examples:\n\n  podbridge brake status\n\n  podbridge brake hold slurm\n\n  podbridge brake confirm slurm"
+)
+def brake() -> None:
+    """Look at the brake on mass ending, and answer it.
+
+    It engages when many jobs vanish at once: of Slurm (the brake "slurm") or of a pool (pool.NAME).
+    """
+
+
+@brake.command("status")
+@where_options
+def brake_status(config: Path | None, kubeconfig: str | None, context: str | None) -> None:
+    """Print every engaged brake: the pods that it holds, and until when."""
+    from bridge.cli.brake import status
+
+    status(Where(config, kubeconfig, context))
+
+
+@brake.command("confirm")
+@where_options
+@click.argument("name")
+def brake_confirm(config: Path | None, kubeconfig: str | None, context: str | None, name: str) -> None:
+    """Say that the missing jobs are gone for good: their pods are ended now."""
+    from bridge.brake import Word
+    from bridge.cli.brake import answer
+
+    answer(Where(config, kubeconfig, context), name, Word.CONFIRM)
+
+
+@brake.command("hold")
+@where_options
+@click.argument("name")
+def brake_hold(config: Path | None, kubeconfig: str | None, context: str | None, name: str) -> None:
+    """Hold the pods until their jobs are there again, or until podbridge brake confirm."""
+    from bridge.brake import Word
+    from bridge.cli.brake import answer
+
+    answer(Where(config, kubeconfig, context), name, Word.HOLD)
+
+
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:

@@ -84,6 +84,7 @@ def merge(view: View, answers: Answers, expected: Mapping[int, Expected], cluste
         by_uid=before.by_uid if _same_links(before.jobs, jobs) else by_uid(jobs),
         nodes=before.nodes if answers.nodes is None else answers.nodes,
         partitions=before.partitions if answers.partitions is None else answers.partitions,
+        absent=frozenset(jobs.keys() - answers.states.keys()),
     )
     return View(snapshot, listed, detailed, foreign)
 

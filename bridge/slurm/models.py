@@ -160,6 +160,8 @@ class Snapshot:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     error: str = ""
+    absent: frozenset[int] = frozenset()
+    """Ids in ``jobs`` that the last list of all jobs lacked."""
 
 
 @dataclass(frozen=True, slots=True)

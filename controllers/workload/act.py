@@ -15,6 +15,7 @@ from bridge.loop import Sides
 from bridge.slurm.cancelling import cancel_if_ours
 from bridge.slurm.models import JobLink
 from bridge.workload import pods, translate
+from controllers.brakes import mark_patch
 from controllers.workload import decide
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,9 @@ class Actor:
                 self._poller.wake()
             case decide.Cancel():
                 self._cancel_second(action)
+            case decide.Mark():
+                patch = mark_patch(action.pod, action.missing, clocks.rfc3339(self._clock.time()))
+                self._cache.apply(self._kube.patch(_path(action.pod, "status"), patch, kind="strategic"))
             case decide.Orphan():
                 self._orphan(action)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bridge import names
+from bridge.brake import Brake
 from bridge.slurm import states
 from bridge.slurm.models import Known, PodRef, Snapshot
 from bridge.workload import pods
@@ -58,6 +59,14 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Say on the pod that its job is missing, while the brake holds the pod, or that it is there again."""
+
+    pod: Pod
+    missing: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Orphan:
     """Look whether the job's pods are really gone, and then cancel it."""
 
@@ -65,7 +74,7 @@ class Orphan:
     pods: tuple[PodRef, ...]
 
 
-Action = Release | End | Ask | Cancel | Orphan
+Action = Release | End | Ask | Cancel | Mark | Orphan
 
 
 @dataclass(slots=True)
@@ -80,7 +89,8 @@ class View:
     """All that a decision may depend on.
 
     ``slurm_names`` maps the names of all Kubernetes nodes but virtual ones to Slurm's; ``silent`` holds those that are
-    not Ready, ``virtual`` the names of virtual nodes.
+    not Ready, ``virtual`` the names of virtual nodes. No pod is ended for a missing job unless ``brake`` allows it;
+    ``None``: there is no brake.
     """
 
     pods: Iterable[Pod]
@@ -89,6 +99,7 @@ class View:
     memory: Memory
     silent: Set[str] = frozenset()
     virtual: Set[str] = frozenset()
+    brake: Brake | None = None
 
 
 def decide(view: View) -> list[Action]:
@@ -104,7 +115,7 @@ def decide(view: View) -> list[Action]:
         if not _over(view, pod):
             open_uids.add(pods.uid(pod))
     for pod in everyone:
-        action = _pod(view, pod, open_uids)
+        action = _braked(view, pod, _pod(view, pod, open_uids))
         if action is not None:
             actions.append(action)
     for uid in view.memory.displaced.keys() - open_uids:
@@ -115,6 +126,23 @@ def decide(view: View) -> list[Action]:
         if known.job.link is not None and _lives(known) and not any(ref.uid in all_uids for ref in known.job.link.pods)
     )
     return actions
+
+
+def is_missing(action: Action) -> bool:
+    """Whether a pod is ended because its job is missing."""
+    return isinstance(action, End) and action.reason == GONE_REASON
+
+
+def _braked(view: View, pod: Pod, action: Action | None) -> Action | None:
+    """Hold back the end of a pod that the brake does not allow, and have the pod say so."""
+    if view.brake is None:
+        return action
+    uid, marked = pods.uid(pod), pods.condition(pod, names.JOB_MISSING).get("status") == "True"
+    if action is not None and is_missing(action) and uid not in view.brake.allowed:
+        return None if marked else Mark(pod, missing=True)
+    if action is None and marked and uid not in view.brake.missing:
+        return Mark(pod, missing=False)
+    return action
 
 
 def _over(view: View, pod: Pod) -> bool:

@@ -1,7 +1,10 @@
 """A pod and its job end together, and only then: what a review found to end too early, or too late."""
 
 import json
+import os
+import shutil
 import signal
+import subprocess
 import time
 from collections import Counter
 
@@ -13,6 +16,11 @@ from cluster.world import LABEL, NODE, until
 pytestmark = [pytest.mark.real, pytest.mark.parametrize("world", ["26.05"], indirect=True)]
 
 SLURM_NODE = "bridge.vk.io/slurm-node"
+
+
+def podbridge(world, *args):
+    env = {**os.environ, **world.cluster.env}
+    return subprocess.run(["podbridge", *args], env=env, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def test_a_pod_without_grace_keeps_its_job_until_its_containers_have_ended(clean):
@@ -119,3 +127,51 @@ def _refuses_bindings(world):
     target = {"apiVersion": "v1", "kind": "Node", "name": "node-0"}
     body = {"metadata": {"name": "nobody"}, "target": target}
     return "no-bindings" in str(world.api.request("POST", f"{world.path('nobody')}/binding", body)[1])
+
+
+def test_a_slurmctld_without_its_state_ends_no_pod_until_confirmed(clean):
+    """13 pods run; slurmctld comes back empty: nothing ends. Its state is put back: all live. Gone again: confirmed."""
+    world, cluster = clean, clean.cluster
+    pods = [world.create() for _ in range(13)]
+    jobs = {pod["metadata"]["name"]: world.labelled(world.running(pod)) for pod in pods}
+    state, kept = (cluster.state / "slurm" / name for name in ("state", "state-kept"))
+
+    def restart(before):
+        cluster.stop_daemon("slurmctld")
+        before()
+        cluster.start_daemon("slurmctld")
+
+    def empty():
+        for file in state.iterdir():
+            file.unlink() if file.is_file() else shutil.rmtree(file)
+
+    def put_back():
+        empty()
+        subprocess.run(["cp", "-a", f"{kept}/.", str(state)], check=True)
+
+    def marked(value):
+        return all(world.condition(pod, "bridge.vk.io/JobMissing").get("status") == value for pod in pods)
+
+    restart(lambda: (subprocess.run(["cp", "-a", str(state), str(kept)], check=True), empty()))
+    try:
+        until("every pod says that its job is missing", lambda: marked("True"), 40)
+        assert "slurm: engaged since" in podbridge(world, "brake", "status")
+        until("an Event", lambda: world.events(pods[0], "JobsMissing"))
+        time.sleep(10)
+        found = [world.get(pod) for pod in pods]
+        assert all(pod and not pod["metadata"].get("deletionTimestamp") for pod in found)
+    finally:
+        restart(put_back)
+    until("every pod says that its job is there", lambda: marked("False"), 40)
+    until("no brake", lambda: "No brake is engaged" in podbridge(world, "brake", "status"))
+    for pod in pods:
+        found = world.get(pod)
+        assert not found["metadata"].get("deletionTimestamp")
+        assert world.queue()[jobs[pod["metadata"]["name"]]] == "RUNNING"
+    restart(empty)
+    shutil.rmtree(kept)
+    until("the brake", lambda: "slurm: engaged since" in podbridge(world, "brake", "status"), 40)
+    podbridge(world, "brake", "confirm", "slurm")
+    for pod in pods:
+        world.gone(pod, 20)
+    assert world.events(pods[0], "JobGone")

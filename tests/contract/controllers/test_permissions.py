@@ -53,6 +53,7 @@ CONTROLLERS = {
     ("create", "authorization.k8s.io", "subjectaccessreviews", "", "", ""),
     ("update", "coordination.k8s.io", "leases", "", "podbridge", "podbridge-controllers"),
     ("patch", "coordination.k8s.io", "leases", "", "kube-node-lease", "site-a"),
+    *((verb, "", "configmaps", "", "podbridge", "podbridge-brake") for verb in ("get", "patch")),
     ("get", "", "configmaps", "", KUBE_SYSTEM, "extension-apiserver-authentication"),
     ("get", "", "secrets", "", OPEN, "s"),
     ("get", "", "configmaps", "", OPEN, "c"),

@@ -55,14 +55,11 @@ def kube_node(name, **spec):
     return eligibility.view(raw | {"status": {"allocatable": {"cpu": "8"}}})
 
 
-def look(
-    pods, snap, attempts=None, now=1000.0, nodes=None, version=VERSION, led_since=0.0, inherited_at=0.0, occupancy=None
-):
+def look(pods, snap, attempts=None, now=1000.0, nodes=None, version=VERSION, occupancy=None, **more):
     nodes = nodes if nodes is not None else [kube_node("n1"), kube_node("n2")]
     placements = Placements(nodes, {n.slurm_name: Node(n.slurm_name, frozenset({"IDLE"})) for n in nodes}, {})
     attempts = attempts if attempts is not None else Attempts()
-    more = {"now": now, "time": now, "led_since": led_since, "inherited_at": inherited_at}
-    more["occupancy"] = occupancy or Occupancy("ours")
+    more |= {"now": now, "time": now, "occupancy": occupancy or Occupancy("ours")}
     return decide.decide(decide.View(pods, snap, placements, attempts, version, Config(), **more))
 
 
@@ -156,6 +153,13 @@ def test_a_successor_asks_for_nothing_that_its_predecessor_may_have_asked_for():
     going = pod(deleted=True)
     assert look([going], snapshot(began=101.0), inherited_at=100.0) == []
     assert one([going], late, inherited_at=100.0) == decide.Release(going, (5,))
+
+
+def test_nothing_is_submitted_while_many_jobs_are_missing():
+    told = one([pod()], snapshot(), braked=True)
+    assert (type(told), told.reason) == (decide.Tell, "SlurmJobsMissing")
+    started = pod(job=5)
+    assert isinstance(one([started], snapshot(known(5, "RUNNING", nodes=["s-n1"])), braked=True), decide.Bind)
 
 
 def test_an_unknown_outcome_that_turns_up_is_taken():

@@ -1,0 +1,153 @@
+"""The brakes on mass ending of this process: one for Slurm, one for each pool.
+
+Each engaged brake is told of in the log, in metrics, in Events of its pods, and in one key of a ConfigMap. There an
+administrator answers (``podbridge brake``), and every replica that leads later finds the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge import config, names
+from bridge.brake import WORD_SUFFIX, Brake, Limits, Word, step
+from bridge.clock import Clock, rfc3339
+from bridge.errors import KubeNotFoundError
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.resources import CONFIGMAPS
+from bridge.logs import kv
+from bridge.metrics import BRAKE_ENGAGED, BRAKE_HELD
+from bridge.workers import Workers
+from bridge.workload import pods
+
+log = logging.getLogger(__name__)
+
+Pod = Mapping[str, Any]
+
+READ_EVERY = 2.0
+"""Seconds between two looks for an administrator's answer."""
+MOST_EVENTS = 100
+"""Events for one incident: more would crowd out others."""
+REASON = "JobsMissing"
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What is kept for one brake. ``incident`` is the time when it engaged; ``read_at`` is ``None`` before a look."""
+
+    brake: Brake = field(default_factory=Brake)
+    incident: str = ""
+    ends: str = ""
+    word: str = ""
+    read_at: float | None = None
+    dirty: bool = False
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+class Brakes:
+    """Judges which pods whose jobs are missing may be ended. ``judge`` is called by one thread.
+
+    ``kube`` is fenced; what is written goes through ``workers``.
+    """
+
+    def __init__(
+        self,
+        settings: config.Brake,
+        namespace: str,
+        kube: KubeClient,
+        events: EventRecorder,
+        clock: Clock,
+        workers: Workers,
+    ) -> None:
+        self._limits = Limits(settings.share, settings.least, settings.hold)
+        self._path = CONFIGMAPS.path(namespace, names.BRAKE_CONFIG_MAP)
+        self._kube, self._events, self._clock, self._workers = kube, events, clock, workers
+        self._entries: dict[str, _Entry] = {}
+
+    def judge(self, name: str, known: int, missing: Mapping[str, Pod]) -> Brake:
+        """Return the state of the brake ``name``; ``known`` counts the pods that should have jobs.
+
+        A pod may be ended for a missing job only where the result allows its UID.
+        """
+        entry, now = self._entries.setdefault(name, _Entry()), self._clock.monotonic()
+        before = entry.brake
+        told = {uid for uid, pod in missing.items() if is_marked(pod)}
+        after = step(before, known, missing.keys(), now, self._limits, self._word(entry), told)
+        entry.brake = after
+        if after.engaged and not before.engaged:
+            moment = self._clock.time()
+            entry.incident, entry.ends, entry.dirty = rfc3339(moment), rfc3339(moment + self._limits.hold), True
+            self._tell(name, known, missing)
+        elif before.engaged and not after.engaged:
+            entry.dirty, entry.word, entry.record = True, "", {}
+            log.warning("brake on mass ending released", extra=kv(brake=name, ended=len(after.allowed)))
+        if after.engaged:
+            counts = {"missing": len(after.held), "known": known}
+            entry.record = {"since": entry.incident, **counts, "endsAt": entry.ends}
+        BRAKE_ENGAGED.labels(name).set(after.engaged)
+        BRAKE_HELD.labels(name).set(len(after.held))
+        self._synchronize(name, entry, now)
+        return after
+
+    def _tell(self, name: str, known: int, missing: Mapping[str, Pod]) -> None:
+        text = (
+            f"the jobs of {len(missing)} of {known} pods are missing at once: no pod is ended for "
+            f"{self._limits.hold:g} s; see podbridge brake status"
+        )
+        log.error("brake on mass ending engaged", extra=kv(brake=name, missing=len(missing), known=known))
+        for pod in list(missing.values())[:MOST_EVENTS]:
+            self._events.event(pod, REASON, text, warning=True, action="Holding")
+
+    @staticmethod
+    def _word(entry: _Entry) -> Word:
+        """Return the administrator's answer; a confirmation counts for the incident that it names alone."""
+        word, _, incident = entry.word.partition(" ")
+        if word == Word.HOLD:
+            return Word.HOLD
+        return Word.CONFIRM if word == Word.CONFIRM and incident == entry.incident else Word.NONE
+
+    def _synchronize(self, name: str, entry: _Entry, now: float) -> None:
+        """Have the ConfigMap written if the state has changed, and read while an answer may come."""
+        due = entry.read_at is None or (entry.brake.engaged and now >= entry.read_at + READ_EVERY)
+        if entry.dirty or due:
+            self._workers.submit(f"brake/{name}", lambda: self._exchange(name, entry), 2, kind="brake")
+
+    def _exchange(self, name: str, entry: _Entry) -> None:
+        engaged, record, entry.dirty, done = entry.brake.engaged, dict(entry.record), False, False
+        try:
+            data: dict[str, str] = self._kube.get(self._path).get("data") or {}
+            keys = (name, name + WORD_SUFFIX)
+            wanted: dict[str, str | None] = {}
+            if engaged:
+                entry.word = data.get(keys[1], "")
+                text = json.dumps(record)
+                wanted = {name: text} if data.get(name) != text else {}
+            else:  # the incident is over, or was a former leader's
+                wanted = {key: None for key in keys if key in data}
+            if wanted:
+                self._kube.patch(self._path, {"data": wanted}, kind="merge")
+            done = True
+        except KubeNotFoundError:
+            done = True
+            if engaged:
+                log.warning("no ConfigMap for the brake: apply helm/rbac.yaml", extra=kv(path=self._path))
+        finally:
+            entry.read_at = self._clock.monotonic()
+            entry.dirty = entry.dirty or not done
+
+
+def is_marked(pod: Pod) -> bool:
+    """Whether the pod says that its job is missing."""
+    return pods.condition(pod, names.JOB_MISSING).get("status") == "True"
+
+
+def mark_patch(pod: Pod, missing: bool, now: str) -> dict[str, Any]:
+    """Build the strategic status patch that says so, or that its job is back."""
+    if missing:
+        text = "its job is missing, as those of many other pods; podbridge ends none of them yet"
+        return pods.condition_patch(pod, names.JOB_MISSING, "True", REASON, text, now)
+    return pods.condition_patch(pod, names.JOB_MISSING, "False", "JobFound", "its job is there again", now)
