@@ -11,11 +11,12 @@ from bridge import clock, names
 from bridge.cli import output
 from bridge.cli.main import Where
 from bridge.cli.session import Session
-from bridge.errors import BridgeError, KubeNotFoundError
+from bridge.errors import BridgeError, KubeError, KubeNotFoundError
 from bridge.kube.resources import PODS
 from bridge.slurm import states
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, places, pods, resources
+from scheduler import occupancy
 
 
 def run(where: Where, namespace: str | None, name: str, form: str) -> None:
@@ -101,15 +102,26 @@ def _slurm(job: Job) -> list[str]:
 
 
 def _nodes(session: Session, pod: pods.Pod) -> list[str]:
-    asked = resources.pod_requests(pod["spec"])
+    asked = resources.node_requests(pod["spec"])
     lines = []
-    for view in eligibility.views(node for node in session.nodes() if not places.is_virtual(node)):
+    for view in eligibility.views((n for n in session.nodes() if not places.is_virtual(n)), _taken(session)):
         other = session.slurm_nodes.get(view.slurm_name)
         if other is None:
             continue
         why = eligibility.refusal(pod["spec"], asked, view)
         lines.append(f"{view.name}: {why or 'fits'}; Slurm: {'+'.join(sorted(other.states))} {other.reason}".rstrip())
     return lines
+
+
+def _taken(session: Session) -> dict[str, resources.Resources]:
+    """Return by node what pods of other schedulers take of it; nothing where the user may not list them."""
+    there = occupancy.Occupancy(session.config.scheduler_name)
+    try:
+        for pod in session.other_pods():
+            there.changed("add", None, pod)
+    except KubeError:
+        return {}
+    return there.lasting(0)
 
 
 def _pools(session: Session, pod: pods.Pod) -> list[str]:

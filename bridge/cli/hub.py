@@ -24,7 +24,7 @@ from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
-from bridge.kube.prune import prune_node, prune_occupant, prune_pod
+from bridge.kube.prune import prune_node, prune_pod
 from bridge.kube.resources import NAMESPACES, NODES, PODS
 from bridge.logs import kv
 from bridge.loop import Loop, Sides
@@ -35,9 +35,10 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Snapshot
 from bridge.slurm.snapshot import Poller
 from bridge.threads import Supervisor
-from bridge.workload.pods import FINISHED, is_open
+from bridge.workload.pods import is_open
 from controllers.guarded import GuardedNodes
 from controllers.loop import Controllers
+from scheduler import occupancy
 from scheduler.loop import Scheduler
 from scheduler.pools.loop import PoolScheduler
 
@@ -202,13 +203,12 @@ class Hub:
 
     def _other_pods(self) -> Cache:
         """Make the cache of what other schedulers' pods take of their nodes: DaemonSets, above all."""
-        running = ",".join(f"status.phase!={phase}" for phase in FINISHED)
         return Cache(
             self.kube,
             PODS,
             name="other-pods",
-            prune=prune_occupant,
-            field_selector=f"spec.schedulerName!={self.config.scheduler_name},spec.nodeName!=,{running}",
+            prune=occupancy.reduce,
+            field_selector=occupancy.selector(self.config.scheduler_name),
             clock=self.clock,
         )
 

@@ -15,6 +15,7 @@ from bridge.kube.resources import EVENTS, NODES, PODS
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Job, Node
 from bridge.workload.pods import Pod, uid
+from scheduler import occupancy
 
 
 class Session:
@@ -62,6 +63,12 @@ class Session:
         if selector:
             params["labelSelector"] = selector
         items: list[dict[str, Any]] = self.kube.get(PODS.path(namespace), params)["items"]
+        return items
+
+    def other_pods(self) -> list[dict[str, Any]]:
+        """List the pods of other schedulers that have a node and have not ended."""
+        params = {"fieldSelector": occupancy.selector(self.config.scheduler_name)}
+        items: list[dict[str, Any]] = self.kube.get(PODS.path(), params)["items"]
         return items
 
     def nodes(self, selector: str = "") -> list[dict[str, Any]]:

@@ -32,8 +32,6 @@ _POD_SPEC = (
     "resources",
     "restartPolicy",
 )
-_OCCUPANT_META = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
-_OCCUPANT_SPEC = ("schedulerName", "nodeName", "overhead", "resources")
 _POD_STATUS = ("phase", "reason", "message", "conditions", "startTime")
 _CONTAINER = ("name", "resources", "restartPolicy")
 
@@ -54,20 +52,6 @@ def prune_pod(pod: Object) -> Object:
         "metadata": _metadata(pod),
         "spec": kept,
         "status": pick(pod.get("status") or {}, _POD_STATUS),
-    }
-
-
-def prune_occupant(pod: Object) -> Object:
-    """Keep of another scheduler's pod what tells its room on its node, and how long it still has it."""
-    spec = pod.get("spec") or {}
-    kept = pick(spec, _OCCUPANT_SPEC)
-    for containers in ("containers", "initContainers"):
-        if spec.get(containers):
-            kept[containers] = [pick(container, _CONTAINER) for container in spec[containers]]
-    return {
-        "metadata": pick(pod.get("metadata") or {}, _OCCUPANT_META),
-        "spec": kept,
-        "status": pick(pod.get("status") or {}, ("phase",)),
     }
 
 

@@ -3,8 +3,9 @@
 import pytest
 
 from cluster import Cluster
-from cluster.world import World
+from cluster.world import NAMESPACE, World, until
 
+BUSY_NODE_TIMEOUT = 8
 URGENT = (
     "PreemptType=preempt/partition_prio",
     "PreemptMode=CANCEL",
@@ -16,8 +17,12 @@ URGENT = (
 def real_node(state_folder):
     """The cluster: one node, of this machine's size."""
     with Cluster(state_folder / "real-node", nodes=1, real_node=True, slurm_conf=URGENT) as cluster:
-        cluster.start_podbridge()
-        yield World(cluster)
+        cluster.start_podbridge(config_overrides={"busyNodeTimeout": BUSY_NODE_TIMEOUT})
+        world = World(cluster)
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
+        probe = world.manifest()
+        until("admission", lambda: world.api("POST", path, probe)["spec"]["schedulerName"] != "default-scheduler")
+        yield world
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from bridge.slurm.models import ApiVersion, Job, JobLink, Known, Node, PodRef, S
 from bridge.workload import eligibility
 from scheduler import decide
 from scheduler.attempts import Attempts
-from scheduler.occupancy import Occupancy
+from scheduler.occupancy import Occupancy, reduce
 from scheduler.placement import Placements
 
 OURS = "ours"
@@ -140,6 +140,17 @@ def test_what_slurm_can_not_count_on():
     there.changed("delete", pod("agent", "n1"), None)
     there.changed("delete", pod("stuck", "n1"), None)
     assert there.lasting(NOW - TIMEOUT) == {}
+
+
+def test_a_pod_that_is_reduced_counts_as_before():
+    whole = pod("agent", "n1", scheduler="default-scheduler", until=NOW, cpu="1500m", memory="1Gi")
+    whole["spec"]["overhead"] = {"cpu": "100m"}
+    whole["spec"]["initContainers"] = [{"name": "init", "resources": {"requests": {"memory": "2Gi"}}}]
+    (before,), (after,) = occupancy(whole).of("n1"), occupancy(reduce(whole)).of("n1")
+    assert after == before
+    assert after.requests == {"cpu": Decimal("1.6"), "memory": Decimal(2**31), "pods": Decimal(1)}
+    assert not after.ours
+    assert "containers" not in reduce(whole)["spec"]
 
 
 def test_a_change_is_announced_once():
