@@ -43,11 +43,13 @@ def mutate(
     inherited: Mapping[str, str] | None = None,
     pools: str | None = None,
     defaults: Mapping[str, str] | None = None,
+    pools_only: bool = False,
 ) -> list[Operation]:
     """Return the JSON patch for a new pod.
 
     ``scheduler`` is our name, ``managed`` says whether the namespace is ours, ``inherited`` holds the job annotations
-    of the pod's owners, ``pools`` the namespace's annotation, ``defaults`` the annotations that its policy sets.
+    of the pod's owners, ``pools`` the namespace's annotation, ``defaults`` the annotations that its policy sets;
+    with ``pools_only``, a pod that asks for no pool stays with the default scheduler.
     """
     if pods.is_mirror(pod, user_name) or not (managed or pods.scheduler_name(pod) == scheduler):
         return []
@@ -55,15 +57,17 @@ def mutate(
     spec = pod["spec"]
     daemon = pods.is_daemon(pod, user_name)
     named = pods.scheduler_name(pod)
+    more = dict(inherited or {})
+    if pools is not None:
+        more[names.POOLS] = pools
+    if pools_only and named == names.KUBE_DEFAULT_SCHEDULER and not _may_be_remote(pod, more):
+        return []
     if named == names.KUBE_DEFAULT_SCHEDULER and not daemon:
         patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
         named = scheduler
     if spec.get("nodeName") and not daemon:
         patch.append({"op": "remove", "path": "/spec/nodeName"})
     if named == scheduler:
-        more = dict(inherited or {})
-        if pools is not None:
-            more[names.POOLS] = pools
         if _may_be_local(pod, more):
             more = {**(defaults or {}), **more}
         patch += _tolerate(pod, scheduler, more)
@@ -79,6 +83,12 @@ def _may_be_local(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
     with suppress(ValueError):
         return names.LOCAL_POOL in places.parse(text)
     return False  # refused right after, by the check
+
+
+def _may_be_remote(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
+    """Whether a pool may get the pod; so it counts also where the annotation can't be read: the check refuses it."""
+    text = pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
+    return places.of(pod).remote if text is None else text.strip() != names.LOCAL_POOL
 
 
 def _tolerate(pod: pods.Pod, scheduler: str, inherited: Mapping[str, str]) -> list[Operation]:

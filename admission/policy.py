@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from admission import fields, pods, validate
+from admission import fields, namespaces, pods, validate
 from admission.mutate import mutate
 from admission.namespaces import Namespace, Namespaces
 from admission.owners import Owners
@@ -41,19 +41,27 @@ class Policy:
         config: Config,
         permissions: Permissions,
         owners: Owners,
-        namespaces: Namespaces,
+        known: Namespaces,
         *,
         trusted: frozenset[str] = frozenset(),
         nodes: NodesView = tuple,
     ) -> None:
         self._scheduler = config.scheduler_name
         self._namespaces = None if config.managed_namespace_selector else frozenset(config.managed_namespaces)
-        self._rules = Rules(config.scheduler_name, trusted, config.gres, config.exclusive, config.partition)
+        self._rules = Rules(
+            config.scheduler_name,
+            trusted,
+            config.gres,
+            config.exclusive,
+            config.partition,
+            slurm=bool(config.slurm_rest_api),
+        )
         self._policies = config.namespace_policies
+        self._pools_only = not config.slurm_rest_api and config.pools.other_pods == "default-scheduler"
         self._by_label = any(policy.namespace_selector is not None for policy in self._policies)
         self._permissions = permissions
         self._owners = owners
-        self._namespaces_say = namespaces
+        self._namespaces_say = known
         self._nodes = nodes
 
     def mutate(self, review: Review, selected: bool) -> Json:
@@ -78,6 +86,7 @@ class Policy:
             inherited=inherited,
             pools=namespace.pools,
             defaults=fields.defaults(policies.find(self._policies, review.namespace, namespace.labels)),
+            pools_only=self._pools_only,
         )
         return allow(review.uid, patch)
 
@@ -107,6 +116,20 @@ class Policy:
         if forbidden:
             return deny(review.uid, message, warnings=verdict.warnings)
         return deny(review.uid, message, code=422, reason="Invalid", warnings=verdict.warnings)
+
+    def validate_namespace(self, review: Review, selected: bool) -> Json:
+        """Answer a review of a namespace: one that is not managed must not open pools to pods that nobody looks at."""
+        namespace, name = namespaces.of(review.object), str(review.object["metadata"].get("name") or "")
+        policy = policies.find(self._policies, name, namespace.labels)
+        if selected or namespace.pools is None or policy.may_name_scheduler:
+            return allow(review.uid)
+        managed = "managedNamespaceSelector" if self._namespaces is None else ", ".join(sorted(self._namespaces))
+        return deny(
+            review.uid,
+            f"metadata.annotations[{names.POOLS}]: {namespace.pools!r} is not allowed: namespace {name!r} is not "
+            f"managed by podbridge, so its pods would not go to pools; allowed: in managed namespaces ({managed}), and "
+            f"where a policy in namespacePolicies has mayNameScheduler",
+        )
 
     def _verdict(self, review: Review, managed: bool) -> Verdict | None:
         if review.subresource == "resize":

@@ -1,9 +1,12 @@
 """The webhook configurations: which reviews the API server sends here. Built pure, written only when they differ.
 
-Two kinds of webhook in each configuration, so that no other pod ever waits for podbridge:
+Two kinds of webhook for pods in each configuration, so that no other pod ever waits for podbridge:
 
 - *managed*: pods in managed namespaces, found by ``namespaceSelector``.
 - *named*: pods elsewhere that name our scheduler, found by the complement of that selector and a match condition.
+
+Beside them stands *namespaces*, in the validating configuration alone: namespaces that are not managed and are given
+the annotation for pools, or lose the labels that made them managed while they have it.
 
 A selector is an AND of requirements; its complement is an OR, which a selector can't say. So there is one *named*
 webhook for each requirement: the first ones hold, this one does not. They never overlap, and with the usual list of
@@ -15,7 +18,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bridge import names
@@ -34,8 +37,16 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 MUTATE, VALIDATE = "/mutate", "/validate"
 NAMED = "/named"
 """Added to a path for pods outside the managed namespaces."""
+NAMESPACES = "/namespaces"
+"""Added to the path of validation for namespaces that are not managed."""
 TRIES = 5
 _OPPOSITE = {"In": "NotIn", "NotIn": "In", "Exists": "DoesNotExist", "DoesNotExist": "Exists"}
+_ANNOTATION = json.dumps(names.POOLS)
+_GIVEN_POOLS = (
+    f"has(object.metadata.annotations) && {_ANNOTATION} in object.metadata.annotations && (oldObject == null || "
+    f"object.metadata.annotations[?{_ANNOTATION}] != oldObject.metadata.?annotations[?{_ANNOTATION}] || "
+    "object.metadata.?labels.orValue({}) != oldObject.metadata.?labels.orValue({}))"
+)
 _SYSTEM_CLOCK = SystemClock()
 
 Json = dict[str, Any]
@@ -56,8 +67,18 @@ def managed_requirements(config: Config) -> list[Requirement]:
                 f"its own pods would wait for it; allowed: any other namespace"
             )
         return [{"key": NAMESPACE_LABEL, "operator": "In", "values": sorted(config.managed_namespaces)}]
-    spared = sorted({"kube-system", "kube-node-lease", config.admission.service_namespace})
-    return [*_requirements(selector), {"key": NAMESPACE_LABEL, "operator": "NotIn", "values": spared}]
+    return [*_requirements(selector), {"key": NAMESPACE_LABEL, "operator": "NotIn", "values": _spared(config)}]
+
+
+def is_managed(config: Config, name: str, labels: Mapping[str, str]) -> bool:
+    """Whether a namespace is managed, as the API server decides by :func:`managed_requirements`."""
+    if config.managed_namespace_selector is None:
+        return name in config.managed_namespaces
+    return name not in _spared(config) and config.managed_namespace_selector.matches(labels)
+
+
+def _spared(config: Config) -> list[str]:
+    return sorted({"kube-system", "kube-node-lease", config.admission.service_namespace})
 
 
 def complements(requirements: list[Requirement]) -> list[list[Requirement]]:
@@ -77,8 +98,15 @@ def webhooks(config: Config, path: str, ca: bytes, trusted: Iterable[str]) -> li
     else:
         selectors = [("managed", path, requirements)]
         for index, selector in enumerate(complements(requirements)):
-            selectors.append(("named" if index == 0 else f"named-{index + 1}", path + NAMED, selector))
+            selectors.append((_numbered("named", index), path + NAMED, selector))
+    if path == VALIDATE:
+        others = [selector for _, where, selector in selectors if where == path + NAMED]
+        selectors += [(_numbered("namespaces", i), path + NAMESPACES, other) for i, other in enumerate(others)]
     return [_webhook(config, title, where, selector, ca, sorted(trusted)) for title, where, selector in selectors]
+
+
+def _numbered(title: str, index: int) -> str:
+    return title if index == 0 else f"{title}-{index + 1}"
 
 
 def _webhook(config: Config, title: str, path: str, selector: list[Requirement], ca: bytes, trusted: list[str]) -> Json:
@@ -98,10 +126,13 @@ def _webhook(config: Config, title: str, path: str, selector: list[Requirement],
     )
     if ca:
         client["caBundle"] = base64.b64encode(ca).decode()
+    conditions = []
     # a new pod is all that is changed, so updates need not come to /mutate
     rules = [_rule(["CREATE"] if mutating else ["CREATE", "UPDATE"], "pods")]
-    conditions = []
-    if not mutating:
+    if path.endswith(NAMESPACES):
+        rules = [_rule(["CREATE", "UPDATE"], "namespaces", "Cluster")]
+        conditions.append({"name": "is-given-pools", "expression": _GIVEN_POOLS})
+    elif not mutating:
         rules.append(_rule(["UPDATE"], "pods/resize"))
         if trusted:
             # podbridge's own writes must reach pods while the webhook is down: else nothing could be released
@@ -238,13 +269,13 @@ def _resource(path: str) -> Resource:
     return MUTATING_WEBHOOKS if path == MUTATE else VALIDATING_WEBHOOKS
 
 
-def _rule(operations: list[str], resource: str) -> Json:
+def _rule(operations: list[str], resource: str, scope: str = "Namespaced") -> Json:
     return {
         "apiGroups": [""],
         "apiVersions": ["v1"],
         "operations": operations,
         "resources": [resource],
-        "scope": "Namespaced",
+        "scope": scope,
     }
 
 

@@ -19,14 +19,14 @@ Json = dict[str, Any]
 
 
 class MalformedReviewError(BridgeError):
-    """What came in is not a review of a pod: the message says what is missing."""
+    """What came in is not a review of what is reviewed there: the message says what is missing."""
 
     reason = "MalformedReview"
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One request for review. ``object`` and ``old`` are raw pods, empty where the operation has none."""
+    """One request for review. ``object`` and ``old`` are raw objects, empty where the operation has none."""
 
     uid: str
     operation: str
@@ -42,8 +42,8 @@ class Review:
         return str(self.user.get("username") or "")
 
 
-def parse(body: bytes) -> Review:
-    """Read a review; raises :class:`MalformedReviewError`."""
+def parse(body: bytes, reviewed: str = "pods") -> Review:
+    """Read a review of a pod, or of another resource of the core group; raises :class:`MalformedReviewError`."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -61,16 +61,18 @@ def parse(body: bytes) -> Review:
     if operation not in OPERATIONS:
         raise MalformedReviewError(f"request.operation: {operation!r} is not one of {', '.join(OPERATIONS)}")
     resource = _mapping(request, "resource")
-    if resource.get("resource") != "pods" or resource.get("group"):
-        raise MalformedReviewError(f"request.resource: only pods are reviewed here, not {resource.get('resource')!r}")
+    if resource.get("resource") != reviewed or resource.get("group"):
+        told = resource.get("resource")
+        raise MalformedReviewError(f"request.resource: only {reviewed} are reviewed here, not {told!r}")
+    parts = ("metadata", "spec") if reviewed == "pods" else ("metadata",)
     review = Review(
         uid=uid,
         operation=operation,
         subresource=_text(request, "subResource"),
         namespace=_text(request, "namespace"),
         user=_mapping(request, "userInfo"),
-        object=_pod(request, "object"),
-        old=_pod(request, "oldObject"),
+        object=_object(request, "object", parts),
+        old=_object(request, "oldObject", parts),
     )
     if operation in ("CREATE", "UPDATE") and not review.object:
         raise MalformedReviewError("request.object is missing")
@@ -124,9 +126,9 @@ def _mapping(holder: Mapping[str, Any], key: str) -> Json:
     return value
 
 
-def _pod(request: Mapping[str, Any], key: str) -> Json:
-    pod = _mapping(request, key)
-    for part in ("metadata", "spec"):
-        if pod and not isinstance(pod.get(part), dict):
+def _object(request: Mapping[str, Any], key: str, parts: Sequence[str]) -> Json:
+    found = _mapping(request, key)
+    for part in parts:
+        if found and not isinstance(found.get(part), dict):
             raise MalformedReviewError(f"request.{key}.{part}: must be an object")
-    return pod
+    return found

@@ -14,7 +14,7 @@ from admission.namespaces import Namespaces
 from admission.owners import Owners, read_from
 from admission.permissions import Permissions, ask_api_server
 from admission.policy import NodesView, Policy
-from admission.registration import MUTATE, NAMED, VALIDATE, Registration
+from admission.registration import MUTATE, NAMED, NAMESPACES, VALIDATE, Registration
 from admission.review import Json, MalformedReviewError, Review, parse
 from admission.tls import FileStore, Keeper, SecretStore, Store
 from bridge import names
@@ -40,10 +40,15 @@ _SHAPE_ERRORS = (TypeError, AttributeError, KeyError, ValueError)
 
 
 def make_app(policy: Policy) -> flask.Flask:
-    """Make the application: ``/mutate`` and ``/validate``, each also with ``/named`` (see admission.registration)."""
+    """Make the application: ``/mutate`` and ``/validate``, each also with ``/named``, and ``/validate/namespaces``.
+
+    See :mod:`admission.registration`.
+    """
     app = flask.Flask(__name__)
 
-    def endpoint(path: str, decide: Callable[[Review, bool], Json], selected: bool) -> Callable[[], flask.Response]:
+    def endpoint(
+        path: str, decide: Callable[[Review, bool], Json], selected: bool, reviewed: str = "pods"
+    ) -> Callable[[], flask.Response]:
         seconds = ADMISSION_SECONDS.labels(path)
         counters = {
             name: ADMISSION_REVIEWS.labels(path, name) for name in ("allowed", "patched", "denied", "malformed")
@@ -52,7 +57,7 @@ def make_app(policy: Policy) -> flask.Flask:
         def answer() -> flask.Response:
             begin = time.perf_counter()
             try:
-                review = parse(flask.request.get_data(cache=False))
+                review = parse(flask.request.get_data(cache=False), reviewed)
                 document = decide(review, selected)
             except MalformedReviewError as error:
                 counters["malformed"].inc()
@@ -80,6 +85,8 @@ def make_app(policy: Policy) -> flask.Flask:
         for suffix, selected in (("", True), (NAMED, False)):
             name = path.strip("/")
             app.add_url_rule(path + suffix, name + suffix, endpoint(name, decide, selected), methods=["POST"])
+    check = endpoint("namespaces", policy.validate_namespace, False, "namespaces")
+    app.add_url_rule(VALIDATE + NAMESPACES, "namespaces", check, methods=["POST"])
     return app
 
 

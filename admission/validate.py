@@ -22,7 +22,7 @@ class Rules:
     """What the configuration says about pods.
 
     ``trusted`` are the users that write podbridge's own label, annotation and finalizer: podbridge itself;
-    ``partition`` is the partition of pods that name none.
+    ``partition`` is the partition of pods that name none; ``slurm`` says whether a Slurm is colocated.
     """
 
     scheduler: str
@@ -30,6 +30,7 @@ class Rules:
     gres: Mapping[str, str] = field(default_factory=dict)
     exclusive: bool = False
     partition: str = ""
+    slurm: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ def create(
     if not scope.managed and not scope.policy.may_name_scheduler:
         verdict.denials.append(fields.scheduler_denied(rules.scheduler))
     where = places.of(pod)
+    if not rules.slurm and not where.remote:
+        verdict.warnings.append(places.NO_PLACE)
     if where.local:
         verdict.denials += fields.denied(annotations, scope.policy, rules.partition)
     if where.remote:

@@ -177,6 +177,11 @@ class Pools(Section):
     policy: Literal["order", "least-loaded", "weight"] = Field(
         "order", description="Which pool a pod goes to, of those that have room for it."
     )
+    other_pods: Literal["wait", "default-scheduler"] = Field(
+        "wait",
+        description="Where no Slurm is configured, what a pod of a managed namespace that asks for no pool does: it "
+        "waits and says so, or it stays with the default scheduler.",
+    )
     weights: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="Pool -> weight, for policy weight.")
     submit_timeout: Seconds = Field(60, description="Patience with a site that takes a job.")
     workers: Annotated[int, Field(ge=1, le=64)] = Field(32, description="Calls in flight to one pool.")

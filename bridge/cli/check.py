@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
+from admission.registration import is_managed
+from bridge import names, policies
 from bridge.cli import output
 from bridge.cli.main import Where
 from bridge.cli.session import Session
 from bridge.clock import parse_rfc3339
 from bridge.config import jwt_source
-from bridge.errors import BridgeError, KubeNotFoundError
+from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.resources import LEASES, MUTATING_WEBHOOKS, NAMESPACES, SELF_SUBJECT_ACCESS_REVIEWS
 from bridge.serving.certificates import expires
 from bridge.workload.eligibility import slurm_name
@@ -105,6 +107,7 @@ def _permissions(session: Session) -> Iterator[Finding]:
 
 
 def _namespaces(session: Session) -> Iterator[Finding]:
+    yield from _pools_without_effect(session)
     if session.config.managed_namespace_selector is not None:
         yield Finding("ok", "managed namespaces", "by selector")
         return
@@ -114,6 +117,26 @@ def _namespaces(session: Session) -> Iterator[Finding]:
             yield Finding("ok", "managed namespaces", name)
         except KubeNotFoundError:
             yield Finding("warn", "managed namespaces", f"{name} does not exist", f"kubectl create namespace {name}")
+
+
+def _pools_without_effect(session: Session) -> Iterator[Finding]:
+    """Find namespaces that opened pools before they ceased to be managed; later ones are refused by the webhook."""
+    config = session.config
+    try:
+        found = session.kube.get(NAMESPACES.path())["items"]
+    except KubeForbiddenError:
+        return  # podbridge itself gets namespaces by name alone
+    for namespace in found:
+        name, labels = namespace["metadata"]["name"], namespace["metadata"].get("labels") or {}
+        opened = names.POOLS in (namespace["metadata"].get("annotations") or {})
+        named = policies.find(config.namespace_policies, name, labels).may_name_scheduler
+        if opened and not named and not is_managed(config, name, labels):
+            yield Finding(
+                "warn",
+                "managed namespaces",
+                f"{name} has the annotation {names.POOLS}, but is not managed: its pods do not go to pools",
+                f"manage it, or kubectl annotate namespace {name} {names.POOLS}-",
+            )
 
 
 def _webhook(session: Session) -> Iterator[Finding]:

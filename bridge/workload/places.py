@@ -20,6 +20,10 @@ Pod = Mapping[str, Any]
 
 _EFFECT = "NoSchedule"
 ALLOWED = f"a comma list of pools, {names.ANY_POOL!r} for any, {names.LOCAL_POOL!r} for the colocated Slurm"
+NO_PLACE = (
+    f"the pod asks for no pool, and no Slurm is configured beside the kubelets (slurmRestApi is empty): it waits; to "
+    f"have it run, set the annotation {names.POOLS} on the pod or its namespace before the pod is created"
+)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 

@@ -15,7 +15,7 @@ from bridge import names
 from bridge.workload import eligibility, places, pods
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
-from scheduler.attempts import Attempts
+from scheduler.attempts import Attempt, Attempts
 from scheduler.pools.usage import Usage, requests
 from scheduler.telling import is_news
 
@@ -64,7 +64,8 @@ Action = Bind | Local | Tell
 class View:
     """All that a decision may depend on. ``pools`` by name, ``nodes`` are the colocated ones, ``now`` is monotonic.
 
-    ``taken`` says whether the colocated Slurm holds a job for a pod (by UID): such a pod is its own.
+    ``colocated`` says whether a Slurm is beside the kubelets; ``taken`` whether it holds a job for a pod (by UID):
+    such a pod is its own.
     """
 
     pods: Iterable[Pod]
@@ -76,6 +77,7 @@ class View:
     weights: Mapping[str, int]
     now: float
     taken: Callable[[str], bool] = field(default=lambda _: False)
+    colocated: bool = True
 
 
 def decide(view: View) -> list[Action]:
@@ -92,8 +94,10 @@ def _one(view: View, pod: Pod) -> Action | None:
     where = places.of(pod)
     uid = pods.uid(pod)
     attempt = view.attempts.of(uid)
-    if not where.remote or attempt.bound or view.now < attempt.not_before:
+    if attempt.bound or view.now < attempt.not_before:
         return None
+    if not where.remote:
+        return None if view.colocated else _tell(view, pod, attempt, places.NO_PLACE)
     if where.local and (pods.job_id(pod) is not None or view.taken(uid)):
         return None
     asked = requests(pod)
@@ -115,6 +119,10 @@ def _one(view: View, pod: Pod) -> Action | None:
     if where.local and any(not eligibility.refusal(pod["spec"], asked, node) for node in view.nodes):
         return Local(pod, "no pool has room now; Slurm queues the pod")
     message = f"no pool takes the pod now: {_list(refused)}" if refused else _nothing(where)
+    return _tell(view, pod, attempt, message)
+
+
+def _tell(view: View, pod: Pod, attempt: Attempt, message: str) -> Tell | None:
     return Tell(pod, "Unschedulable", message) if is_news(pod, attempt, "Unschedulable", message, view.now) else None
 
 

@@ -56,14 +56,14 @@ class PoolScheduler(Loop):
         super().start(supervisor)
 
     def look(self) -> None:
-        """Decide for all waiting pods that may go to a pool."""
+        """Decide for all waiting pods that may go to a pool; for the others, too, where no Slurm is colocated."""
         waiting = self._pods.picked()
         self._attempts.forget_all_but(waiting.keys())
         self._local &= waiting.keys()
         ours = [
             pod
             for uid, pod in waiting.items()
-            if uid not in self._local and not self.workers.busy(uid) and places.of(pod).remote
+            if uid not in self._local and not self.workers.busy(uid) and (self._taken is None or places.of(pod).remote)
         ]
         if not ours:
             return
@@ -79,6 +79,7 @@ class PoolScheduler(Loop):
             weights=settings.weights,
             now=self.clock.monotonic(),
             taken=self._taken or (lambda _: False),
+            colocated=self._taken is not None,
         )
         for action in decide.decide(view):
             call, kind = (lambda a=action: self._actor.act(a)), type(action)

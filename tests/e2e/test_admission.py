@@ -380,6 +380,22 @@ def created(create: Callable[[], Json]) -> bool:
     return True
 
 
+def test_a_namespace_that_is_not_managed_opens_no_pools(hub: SimpleNamespace) -> None:
+    third = f"adm-fourth-{os.getpid()}"
+    path = f"/api/v1/namespaces/{third}"
+    hub.cluster.add_namespace(third)
+    given = {"metadata": {"annotations": {names.POOLS: "a"}}}
+    with pytest.raises(KubeForbiddenError, match="is not managed by podbridge"):
+        hub.admin.patch(path, given)
+    hub.admin.patch(path, {"metadata": {"annotations": {"other": "a"}, "labels": {"a": "b"}}})
+    with pytest.raises(KubeForbiddenError, match="is not managed by podbridge"):
+        hub.admin.create("/api/v1/namespaces", {"metadata": {"name": third + "-new", **given["metadata"]}})
+    for managed in (MANAGED, OTHER):  # of the second, a policy says that its pods may name the scheduler
+        hub.admin.patch(f"/api/v1/namespaces/{managed}", given)
+        hub.admin.patch(f"/api/v1/namespaces/{managed}", {"metadata": {"annotations": {names.POOLS: None}}})
+    hub.admin.delete(path)
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 def container(**more: Any) -> Json:
     return pod(containers=[{"name": "c", "image": "none", **more}])

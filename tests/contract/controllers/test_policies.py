@@ -281,7 +281,7 @@ def test_podbridge_registers_for_pods_alone(world: Any) -> None:
         world.admission.replace(path, {**live, "webhooks": [webhook]})
 
     try:
-        for resources in (["secrets"], ["pods", "secrets"], ["*"], ["pods/exec"]):
+        for resources in (["secrets"], ["pods", "secrets"], ["*"], ["pods/exec"], ["namespaces"]):
             assert "alone" in refused(lambda r=resources: register(*r))
         register("pods")
     finally:

@@ -310,3 +310,37 @@ def test_a_waiting_pod_gets_no_pool_that_its_namespace_does_not_open(world: Worl
     assert "'b' is not allowed" in refusal(client(world), review(more, "UPDATE", oldObject=pod()))
     world.annotations = {names.POOLS: "b"}
     assert not refusal(client(world), review(more, "UPDATE", oldObject=pod()))
+
+
+def test_a_namespace_that_is_not_managed_opens_no_pools(world: World) -> None:
+    def given(name: str, text: str | None) -> dict[str, Any]:
+        annotations = {} if text is None else {names.POOLS: text}
+        body = review({"metadata": {"name": name, "annotations": annotations}}, namespace=name)
+        body["request"]["resource"]["resource"] = "namespaces"
+        return body
+
+    path = "/validate/namespaces"
+    message = refusal(client(world), given("other", "a"), path)
+    for word in (names.POOLS, "'a'", "'other'", "slurm-bridge", "namespacePolicies"):
+        assert word in message
+    assert not refusal(client(world), given("other", None), path)
+    opened = [{"namespaces": ["other"], "mayNameScheduler": True}]
+    assert not refusal(client(world, namespacePolicies=opened), given("other", "a"), path)
+    assert client(world).post(path, json=review(pod())).status_code == 400
+    assert client(world).post("/validate", json=given("other", "a")).status_code == 400
+
+
+def test_without_slurm_a_pod_that_asks_for_no_pool_waits_and_says_so_or_stays_where_it_was(world: World) -> None:
+    plain = pod(schedulerName="default-scheduler")
+    settings: dict[str, Any] = {"nats": {"servers": ["nats://127.0.0.1:4222"]}}
+    waits = client(world, slurmRestApi="", pools=settings)
+    assert "patch" in ask(waits, "/mutate", review(plain))
+    (warning,) = ask(waits, "/validate", review(pod()))["warnings"]
+    assert "asks for no pool" in warning
+    leaves = client(world, slurmRestApi="", pools={**settings, "otherPods": "default-scheduler"})
+    assert "patch" not in ask(leaves, "/mutate", review(plain))
+    world.annotations = {names.POOLS: "a"}
+    leaves = client(world, slurmRestApi="", pools={**settings, "otherPods": "default-scheduler"})
+    assert "patch" in ask(leaves, "/mutate", review(plain))
+    with_slurm = client(world, pools={**settings, "otherPods": "default-scheduler"})
+    assert "patch" in ask(with_slurm, "/mutate", review(plain))

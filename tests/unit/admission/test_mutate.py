@@ -132,6 +132,29 @@ def test_owners_annotations_are_copied_where_the_pod_says_nothing() -> None:
     assert "annotations" not in run(pod(schedulerName="theirs"), inherited=inherited)["metadata"]
 
 
+@pytest.mark.parametrize(
+    ("metadata", "spec", "pools", "ours"),
+    [
+        ({}, {}, None, False),
+        ({}, {}, "a", True),
+        ({"annotations": {names.POOLS: "a"}}, {}, None, True),
+        ({"annotations": {names.POOLS: "local"}}, {}, "a", False),
+        ({"annotations": {names.POOLS: "not a pool!"}}, {}, None, True),
+        ({}, {"tolerations": [{"key": names.POOL_TAINT, "value": "a"}]}, None, True),
+        ({}, {"tolerations": [{"operator": "Exists"}]}, None, False),
+        ({}, {"schedulerName": OURS}, None, True),
+    ],
+)
+def test_without_slurm_a_pod_that_asks_for_no_pool_may_stay_with_the_default_scheduler(
+    metadata: dict[str, Any], spec: dict[str, Any], pools: str | None, ours: bool
+) -> None:
+    body = pod(metadata, **spec)
+    found = run(body, pools=pools, pools_only=True)
+    assert (found["spec"].get("schedulerName") == OURS) is ours
+    assert ours or found == body
+    assert run(body, pools=pools)["spec"]["schedulerName"] == OURS
+
+
 tolerations = st.lists(
     st.fixed_dictionaries(
         {},

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.registration import MUTATE, NAMESPACE_LABEL, VALIDATE, complements, managed_requirements, webhooks
+from admission.registration import (
+    MUTATE,
+    NAMESPACE_LABEL,
+    VALIDATE,
+    complements,
+    is_managed,
+    managed_requirements,
+    webhooks,
+)
 from bridge.config import Config
 from bridge.errors import ConfigError
 
@@ -69,7 +77,9 @@ def test_a_list_of_namespaces_makes_two_webhooks() -> None:
 
 
 def test_no_namespace_at_all_leaves_pods_that_name_us() -> None:
-    (named,) = webhooks(config(managedNamespaces=[]), VALIDATE, b"", [])
+    named, others = webhooks(config(managedNamespaces=[]), VALIDATE, b"", [])
+    assert others["namespaceSelector"] == {}
+    assert others["clientConfig"]["url"].endswith("/validate/namespaces")
     assert named["namespaceSelector"] == {}
     assert named["clientConfig"]["url"].endswith("/validate/named")
 
@@ -85,6 +95,15 @@ def test_a_selector_spares_the_system() -> None:
     assert matches({NAMESPACE_LABEL: "x"}, named["namespaceSelector"]["matchExpressions"])
 
 
+@pytest.mark.parametrize("name", ["x", "slurm-bridge", "kube-system", "podbridge"])
+@pytest.mark.parametrize("label", [None, "yes", "no"])
+@pytest.mark.parametrize("more", [{}, {"managedNamespaceSelector": {"matchLabels": {"slurm": "yes"}}}])
+def test_managed_is_what_the_api_server_selects(name: str, label: str | None, more: dict[str, Any]) -> None:
+    labels = {NAMESPACE_LABEL: name, **({"slurm": label} if label else {})}
+    found = config(**more)
+    assert is_managed(found, name, labels) is matches(labels, managed_requirements(found))
+
+
 def test_podbridges_own_namespace_can_not_be_in_the_list() -> None:
     inside = Config.model_validate({"managedNamespaces": ["podbridge"]})
     with pytest.raises(ConfigError, match="'podbridge' is not allowed"):
@@ -92,7 +111,7 @@ def test_podbridges_own_namespace_can_not_be_in_the_list() -> None:
 
 
 def test_by_service() -> None:
-    (managed, _) = webhooks(Config(), VALIDATE, b"", ["system:serviceaccount:podbridge:podbridge", 'odd"name'])
+    (managed, *_) = webhooks(Config(), VALIDATE, b"", ["system:serviceaccount:podbridge:podbridge", 'odd"name'])
     assert managed["clientConfig"] == {
         "service": {"name": "podbridge-admission", "namespace": "podbridge", "path": "/validate", "port": 443}
     }
@@ -101,3 +120,19 @@ def test_by_service() -> None:
     assert '["odd\\"name", "system:serviceaccount:podbridge:podbridge"]' in expression or (
         '["system:serviceaccount:podbridge:podbridge", "odd\\"name"]' in expression
     )
+
+
+def test_namespaces_that_are_not_managed_are_looked_at_when_they_are_given_pools() -> None:
+    chosen = config(managedNamespaceSelector={"matchLabels": {"slurm": "yes"}})
+    _, *named, first, second = webhooks(chosen, VALIDATE, b"", ["podbridge"])
+    assert [w["name"] for w in (first, second)] == [
+        "namespaces.validate.bridge.vk.io",
+        "namespaces-2.validate.bridge.vk.io",
+    ]
+    assert [w["namespaceSelector"] for w in (first, second)] == [w["namespaceSelector"] for w in named]
+    for webhook in (first, second):
+        (rule,) = webhook["rules"]
+        assert (rule["resources"], rule["scope"]) == (["namespaces"], "Cluster")
+        (condition,) = webhook["matchConditions"]
+        assert '"bridge.vk.io/pools" in object.metadata.annotations' in condition["expression"]
+    assert all("namespaces" not in w["name"] for w in webhooks(chosen, MUTATE, b"", []))

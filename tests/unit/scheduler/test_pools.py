@@ -160,3 +160,20 @@ def test_a_pod_bound_by_somebody_else_counts(kind: str) -> None:
     usage = Usage()
     usage.changed(kind, None, pod(nodeName="a", cpu="3"))
     assert usage.of("a") == {"cpu": Decimal(3), "pods": Decimal(1)}
+
+
+def test_without_slurm_a_pod_that_asks_for_no_pool_is_told_so_and_with_slurm_left_to_it() -> None:
+    plain = pod()
+    plain["metadata"]["annotations"], plain["spec"]["tolerations"] = {}, [{"operator": "Exists"}]
+    assert look([plain], pool("a")) == []
+    (action,) = look([plain], pool("a"), colocated=False)
+    assert isinstance(action, decide.Tell)
+    assert "slurmRestApi is empty" in action.message
+    assert names.POOLS in action.message
+
+
+def test_a_pod_that_tolerates_everything_goes_to_a_pool_it_asks_for() -> None:
+    everything = pod(pools="*", tolerations=[{"operator": "Exists"}])
+    assert chosen([everything], pool("a"), pool("b")) == "a"
+    named = pod(pools="b", tolerations=[{"operator": "Exists"}])
+    assert chosen([named], pool("a"), pool("b")) == "b"
