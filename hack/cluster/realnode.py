@@ -63,6 +63,16 @@ class RealNode:
         """Program that runs another one in the node's mount namespace."""
         return self.folder / "enter"
 
+    @property
+    def addresses(self) -> str:
+        """Addresses of its pods."""
+        return str(_BLOCKS[self.first_port % len(_BLOCKS)])
+
+    @property
+    def cgroup(self) -> str:
+        """Name of the cgroup of its pods."""
+        return _cgroup(self.folder)
+
     def write(self) -> None:
         """Write configurations, images and scripts into an empty folder, and make the cgroup."""
         if any(self.folder.is_relative_to(private) for private in _PRIVATE):
@@ -72,11 +82,11 @@ class RealNode:
         for name in _SETTINGS:
             copy = self._copy(name)
             copy.write_text(Path("/proc/sys", name).read_text())
-        containerd.write(self.folder, str(_BLOCKS[self.first_port % len(_BLOCKS)]))
+        containerd.write(self.folder, self.addresses)
         (self.folder / "kubelet.json").write_text(json.dumps(self._configuration(), indent=1))
         self._script("hold", self._hold())
         self._script("enter", self._enter())
-        cgroups.make(_cgroup(self.folder))
+        cgroups.make(self.cgroup)
 
     def daemons(self) -> dict[str, list[str]]:
         """Command line of each daemon, in the order of starting."""
@@ -131,7 +141,7 @@ class RealNode:
             "failCgroupV1": False,
             "failSwapOn": False,
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{_cgroup(self.folder)}",
+            "cgroupRoot": f"/{self.cgroup}",
             "enforceNodeAllocatable": [],
             "makeIPTablesUtilChains": False,
             "resolvConf": "",

@@ -1,5 +1,9 @@
 """One node whose kubelet, containers and slurmd are real, with podbridge."""
 
+import ipaddress
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from cluster import Cluster
@@ -13,16 +17,28 @@ URGENT = (
 )
 
 
+def left_behind(node):
+    """What of the node is still on this machine, where it should have gone with the cluster."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    found = [path for path in mounts if path.startswith(str(node.folder))]
+    found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{node.cgroup}")]
+    routes = subprocess.run(["ip", "-o", "route"], capture_output=True, text=True, check=True).stdout.splitlines()
+    pods = {str(address) for address in ipaddress.ip_network(node.addresses)}
+    return found + [route for route in routes if route.split()[0] in pods]
+
+
 @pytest.fixture(scope="session")
 def real_node(state_folder):
-    """The cluster: one node, of this machine's size."""
+    """The cluster: one node, of this machine's size. Nothing of it is left on the machine afterwards."""
     with Cluster(state_folder / "real-node", nodes=1, real_node=True, slurm_conf=URGENT) as cluster:
         cluster.start_podbridge(config_overrides={"busyNodeTimeout": BUSY_NODE_TIMEOUT})
         world = World(cluster)
         path = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
         probe = world.manifest()
         until("admission", lambda: world.api("POST", path, probe)["spec"]["schedulerName"] != "default-scheduler")
+        node = cluster.real_node
         yield world
+    assert left_behind(node) == []
 
 
 @pytest.fixture
