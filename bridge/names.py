@@ -45,6 +45,8 @@ REMOTE_JOB = "bridge.vk.io/job"
 # --- pools ------------------------------------------------------------------------------------------------------------
 POOLS = "bridge.vk.io/pools"
 """Annotation on a pod or a namespace: a comma list of pools, ``*`` for any, ``local`` for the colocated Slurm."""
+POOL_SECRETS = "bridge.vk.io/pool-secrets"
+"""Annotation on a namespace: the pools (a comma list, ``*`` for any) to which its Secrets and tokens may go."""
 LOCAL_POOL = "local"
 """The word in that list that means the colocated Slurm."""
 ANY_POOL = "*"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.script import plan, render
 from bridge.script.buildconfig import BuildConfig
-from bridge.script.references import Objects
+from bridge.script.references import ROOT_CA, Objects
 from bridge.script.volumes import inside
 
 TOKEN_MODE = 0o644
@@ -31,6 +31,9 @@ class Job:
 
 def build(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str) -> Job:
     """Make the script of a pod for a site; raises ``ScriptError`` and ``MissingReferenceError``."""
+    if config.api_server.ca is not None:
+        reached_by = {"data": {"ca.crt": config.api_server.ca}}
+        objects = replace(objects, configmaps={**objects.configmaps, ROOT_CA: reached_by})
     planned = plan.make(pod, config, objects, node)
     size = planned.size
     return Job(

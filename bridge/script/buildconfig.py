@@ -6,9 +6,10 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00-\x1f]*$", max_length=4096)]
+_PEM = r"^-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n -]*-----END CERTIFICATE-----\n?$"
 Words = list[Annotated[str, Field(max_length=4096)]]
 
 
@@ -95,6 +96,34 @@ class Runtime(Part):
     network: Literal["host", "none"] = Field("host", description="Whether ports of a container can be reached.")
 
 
+class ApiServer(Part):
+    """``[api_server]``: how containers reach the Kubernetes API server; without it they get no token for it."""
+
+    url: Annotated[str, Field(pattern=r"^https://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?$")] | None = Field(
+        None, description="https://HOST:PORT: what KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT say."
+    )
+    ca: Annotated[str, Field(pattern=_PEM, max_length=65536)] | None = Field(
+        None, description="The authorities of its certificate (PEM, not a path): the volume's ca.crt."
+    )
+
+    @model_validator(mode="after")
+    def _both(self) -> ApiServer:
+        if (self.url is None) != (self.ca is None):
+            raise ValueError("one of url and ca alone is not allowed; allowed: both, or neither")
+        return self
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that a kubelet sets for the service ``kubernetes``, as far as clients use them."""
+        if self.url is None:
+            return {}
+        host, _, port = self.url.removeprefix("https://").rpartition(":")
+        if not host or "]" in port:  # no port: the colons are those of an IPv6 address, or there are none
+            host, port = self.url.removeprefix("https://"), "443"
+        names = ("KUBERNETES_SERVICE_PORT", "KUBERNETES_SERVICE_PORT_HTTPS")
+        return {"KUBERNETES_SERVICE_HOST": host.strip("[]"), **dict.fromkeys(names, port)}
+
+
 class Flavor(Part):
     """``[[flavors]]``: a kind of job, chosen by annotation or because it is the first that covers the pod."""
 
@@ -138,6 +167,7 @@ class BuildConfig(Part):
     podman: Podman = Podman()
     charliecloud: Charliecloud = Charliecloud()
     limits: Limits = Limits()
+    api_server: ApiServer = ApiServer()
     flavors: list[Flavor] = []
     default_flavor: str = ""
     header: str = Field("", description="Lines put at the head of every script (module load ...).")

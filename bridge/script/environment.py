@@ -92,12 +92,13 @@ def make(
     objects: Objects,
     node: str,
     machine: Mapping[str, Decimal],
+    service: Mapping[str, str] | None = None,
 ) -> Environment:
-    """Make the variables in order: ``envFrom`` first, then ``env``, each of which may use those before it.
+    """Make the variables in order: ``service``, ``envFrom``, then ``env``, each of which may use those before it.
 
     Keys of ``envFrom`` that are no names of variables are left out, as a kubelet does.
     """
-    environment: Environment = {}
+    environment: Environment = dict(service or {})
     for index, entry in enumerate(container.get("envFrom") or ()):
         place = f"{where}.envFrom[{index}]"
         prefix = str(entry.get("prefix") or "")

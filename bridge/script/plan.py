@@ -114,7 +114,7 @@ def _container(
         kind = "main"
     else:
         kind = "sidecar" if container.get("restartPolicy") == "Always" else "init"
-    variables = environment.make(pod, container, where, objects, node, size.machine)
+    variables = environment.make(pod, container, where, objects, node, size.machine, config.api_server.environment)
     lifecycle = container.get("lifecycle") or {}
     context = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
     message = str(container.get("terminationMessagePath") or TERMINATION_PATH)

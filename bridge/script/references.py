@@ -13,6 +13,11 @@ from bridge.errors import MissingReferenceError, ScriptError
 Pod = Mapping[str, Any]
 Raw = Mapping[str, Any]
 DEFAULT_TOKEN_SECONDS = 3600
+ROOT_CA = "kube-root-ca.crt"
+"""ConfigMap in every namespace: the authorities of the API server's certificate, as seen inside the cluster."""
+_AUTOMATIC = "kube-api-access-"
+"""Begin of the name of the volume that the API server gives to every pod with a service account."""
+_API_AUDIENCES = ("", "https://kubernetes.default.svc", "https://kubernetes.default.svc.cluster.local")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,52 @@ def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(kind) or ()):
             yield f"spec.{kind}[{index}]", container
+
+
+def has_automatic_token(pod: Pod) -> bool:
+    """Whether the API server has given the pod the volume with the token of its service account."""
+    return any(_is_automatic(volume) for volume in pod["spec"].get("volumes") or ())
+
+
+def at_site(pod: Pod, *, api_server: bool) -> Pod:
+    """Return the pod as a site gets it: without a token for the API server, unless the site says where that is.
+
+    The volume that every pod has is left out with its mounts. A volume that the user wrote is refused with
+    ``ScriptError``: the container would miss what was asked for.
+    """
+    spec = pod["spec"]
+    if api_server:
+        return pod
+    for index, volume in enumerate(spec.get("volumes") or ()):
+        if _is_automatic(volume):
+            continue
+        for number, part in enumerate((volume.get("projected") or {}).get("sources") or ()):
+            inner = part.get("serviceAccountToken")
+            if inner is not None and str(inner.get("audience") or "") in _API_AUDIENCES:
+                raise ScriptError(
+                    f"spec.volumes[{index}].projected.sources[{number}].serviceAccountToken.audience: "
+                    f"{inner.get('audience') or ''!r}, the API server, is not allowed at this site, which does not say "
+                    f"how to reach it (api_server); allowed: any other audience"
+                )
+    left_out = {volume["name"] for volume in spec.get("volumes") or () if _is_automatic(volume)}
+    if not left_out:
+        return pod
+    fewer = {**spec, "volumes": [volume for volume in spec["volumes"] if volume["name"] not in left_out]}
+    for kind in ("initContainers", "containers"):
+        if kind in spec:
+            fewer[kind] = [_without_mounts(container, left_out) for container in spec[kind]]
+    return {**pod, "spec": fewer}
+
+
+def _is_automatic(volume: Mapping[str, Any]) -> bool:
+    return str(volume.get("name", "")).startswith(_AUTOMATIC) and volume.get("projected") is not None
+
+
+def _without_mounts(container: Mapping[str, Any], volumes: set[str]) -> Mapping[str, Any]:
+    mounts = container.get("volumeMounts")
+    if not mounts:
+        return container
+    return {**container, "volumeMounts": [mount for mount in mounts if mount.get("name") not in volumes]}
 
 
 def needed(pod: Pod) -> Needed:

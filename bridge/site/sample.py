@@ -35,6 +35,8 @@ _EXAMPLES = {
     "local.cpus": "8",
     "local.memory": '"16Gi"',
     "local.gpus": "1",
+    "api_server.url": '"https://k8s.example:6443"',
+    "api_server.ca": '"-----BEGIN CERTIFICATE-----\\nMIIB\\n-----END CERTIFICATE-----"',
     "batch.period": "5",
     "batch.lag": "15",
     "nats.inbox_prefix": '"_INBOX.my-pool"',

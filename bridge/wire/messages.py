@@ -236,7 +236,7 @@ class File(Message):
 
 
 class Files(Message):
-    """Body of ``files``: refreshed files of a job that runs (service account tokens)."""
+    """Body of ``files``: refreshed files of a job that waits or runs (service account tokens)."""
 
     files: list[File]
 

@@ -27,7 +27,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.pools.port import Pool
-from bridge.script import build
+from bridge.script import build, references
 from bridge.wire.messages import File, JobStatus, Submit
 from bridge.workload import pods
 from controllers.virtual import decide, patching, verdicts
@@ -109,8 +109,9 @@ class Actor:
         if config is None:
             return
         try:
-            objects, refresh_in = self._reader.read(pod)
-            job = build.build(pod, config, objects, pool.name)
+            seen = references.at_site(pod, api_server=config.api_server.url is not None)
+            objects, refresh_in = self._reader.read(seen, pool.name)
+            job = build.build(seen, config, objects, pool.name)
         except MissingReferenceError as error:
             self._later(entry, error)
             self._tell(entry, pod, "BridgeWaiting", _words(error), warning=True)
@@ -146,6 +147,8 @@ class Actor:
             self._fail(pod, cache, "BridgeRejected", error.reason, _words(error))
             return
         self._answered(entry, answer)
+        if seen is not pod:
+            entry.note = "; without its service account token: the site does not say how to reach the API server"
         entry.refresh_at = None if refresh_in is None else self._clock.monotonic() + refresh_in
         log.info("pod given to its site", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
 
@@ -190,6 +193,10 @@ class Actor:
 
     def _refresh(self, pod: Pod, pool: Pool, entry: Entry) -> None:
         entry.refresh_at = self._clock.monotonic() + REFRESH_AGAIN
+        config = pool.buildconfig()
+        if config is None:
+            return
+        pod = references.at_site(pod, api_server=config.api_server.url is not None)
         tokens = self._reader.tokens(pod)
         files = [
             File(path=path, data=base64.b64encode(text.encode()).decode(), mode=mode)
@@ -207,7 +214,8 @@ class Actor:
         entry.written_at = self._clock.monotonic()
         why = ": ".join(part for part in (job.reason, job.message) if part)
         if action.job_id is not None:
-            self._events.event(pod, "BridgeSubmitted", f"pool {action.job_id.replace('/', ' has it as job ', 1)}")
+            where = action.job_id.replace("/", " has it as job ", 1)
+            self._events.event(pod, "BridgeSubmitted", f"pool {where}{entry.note}")
         if job.phase == "queued" and why:
             self._tell(entry, pod, "BridgeQueued", why, about=job.reason)
         phase = action.status.get("phase")

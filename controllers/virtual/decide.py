@@ -41,6 +41,7 @@ class Entry:
     when a request whose outcome is unknown may still be carried out. ``nothing``: how often the site has said that it
     holds nothing, and since when. ``cancelled``: the deletion (its timestamp) that the site was told of. ``settled``:
     the states of pod (its resourceVersion) and job between which nothing differs. ``told``: Events that were written.
+    ``note``: what the Event BridgeSubmitted adds.
     """
 
     not_before: float = 0.0
@@ -56,6 +57,7 @@ class Entry:
     refresh_at: float | None = None
     settled: tuple[str, JobStatus] | None = None
     told: frozenset[str] = frozenset()
+    note: str = ""
 
     def is_settled(self, pod: Pod | None, job: JobStatus | None) -> bool:
         """Whether these very states were looked at before, and nothing was to be done."""
@@ -268,7 +270,7 @@ def _running(view: View, pod: Pod, job: JobStatus) -> Action | None:
     if write is not None:
         return write
     entry = view.entry
-    if entry.refresh_at is not None and job.phase == "running":
+    if entry.refresh_at is not None and job.phase in ("queued", "running"):  # a job may wait longer than a token lives
         return Refresh(pod) if view.now >= entry.refresh_at else Wait(entry.refresh_at - view.now)
     return None
 

@@ -16,9 +16,10 @@ from bridge import names
 from bridge.clock import Clock, parse_rfc3339
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, MissingReferenceError
 from bridge.kube.client import KubeClient, Object
-from bridge.kube.resources import CONFIGMAPS, SECRETS, SERVICE_ACCOUNTS, Resource
+from bridge.kube.resources import CONFIGMAPS, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from bridge.script import references
 from bridge.script.references import Needed, Objects, TokenRequest
+from bridge.workload import consent
 
 Pod = Mapping[str, Any]
 
@@ -49,12 +50,16 @@ class Reader:
         self._known: OrderedDict[tuple[str, str, str], tuple[float, Object | None]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, pod: Pod) -> tuple[Objects, float | None]:
+    def read(self, pod: Pod, pool: str) -> tuple[Objects, float | None]:
         """Give all that the pod refers to, and the seconds until its tokens should be renewed.
 
-        Raises :class:`MissingReferenceError` that names everything that is missing and not optional.
+        Raises :class:`MissingReferenceError` that names everything that is missing and not optional, or says that the
+        namespace keeps its Secrets and tokens from the pool.
         """
         namespace, needed = pod["metadata"]["namespace"], references.needed(pod)
+        what = [f"Secret {name}" for name in sorted(needed.secrets)] + ["service account tokens"] * bool(needed.tokens)
+        if what and not consent.lets_secrets_go(self._annotations(namespace), pool):
+            raise MissingReferenceError(consent.refusal(namespace, pool, ", ".join(what)))
         configmaps, no_configmaps = self._all(CONFIGMAPS, namespace, needed.configmaps, needed.optional_configmaps)
         secrets, no_secrets = self._all(SECRETS, namespace, needed.secrets, needed.optional_secrets)
         missing = [f"ConfigMap {name}" for name in no_configmaps] + [f"Secret {name}" for name in no_secrets]
@@ -103,6 +108,12 @@ class Reader:
             elif name not in optional:
                 missing.append(name)
         return found, missing
+
+    def _annotations(self, namespace: str) -> Mapping[str, str]:
+        """Read a namespace's annotations."""
+        found = self._one(NAMESPACES, "", namespace)
+        annotations: Mapping[str, str] = ((found or {}).get("metadata") or {}).get("annotations") or {}
+        return annotations
 
     def _one(self, kind: Resource, namespace: str, name: str) -> Object | None:
         key = (kind.plural, namespace, name)

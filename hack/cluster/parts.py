@@ -77,7 +77,8 @@ class Parts:
         self.kubectl("apply", *(f"--filename={places.CHECKOUT / 'helm' / name}" for name in MANIFESTS))
 
     def open_to_pools(self, namespace: str) -> None:
-        """Let the controllers, on their own or in ``podbridge run``, read what the pods of a namespace refer to."""
+        """Let the controllers, also in ``podbridge run``, take to any pool what a namespace's pods refer to."""
+        self.kubectl("annotate", "--overwrite", "namespace", namespace, "bridge.vk.io/pool-secrets=*")
         accounts = [f"--account={kube.ACCOUNTS[command]}" for command in ("controllers", "run")]
         self.kubectl("apply", "-f", "-", input=run([*tools.PODBRIDGE, "rbac", "pools", namespace, *accounts]))
 

@@ -2,11 +2,14 @@
 # shellcheck disable=SC2154,SC2034
 # Files and folders of volumes.
 
-declare -A SIZE_LIMIT SCRATCH
+declare -A SIZE_LIMIT SCRATCH PUT
 declare -a BEFORE LEAVE
 
-# put PATH MODE: write standard input, base64, to volumes/PATH.
+# put PATH MODE: write standard input, base64, to volumes/PATH. A file that was there before the script is newer: a
+# token that was renewed while the job waited.
 put() {
+    [[ ! -e volumes/$1 || ${PUT[$1]} ]] || return 0
+    PUT[$1]=1
     mkdir -p -- "volumes/${1%/*}"
     base64 -d >"volumes/$1" && chmod "$2" "volumes/$1"
 }

@@ -74,6 +74,7 @@ def folder():
 @pytest.fixture(params=["redis", "nats", "none"])
 def place(request, folder, kubernetes):
     kubernetes.add_namespace(NAMESPACE)
+    kubernetes.open_to_pools(NAMESPACE)
     broker = Broker(folder, "--jetstream")
     redis = RedisServer(folder).start() if request.param == "redis" else None
     store = {"kind": request.param}

@@ -17,6 +17,7 @@ from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import CONFIGMAPS, LEASES, NODES, PODS, SECRETS
+from bridge.script.buildconfig import BuildConfig
 from bridge.threads import Supervisor
 from cluster.world import until
 from controllers.virtual import decide
@@ -172,6 +173,7 @@ def place(kubernetes, monkeypatch):
     monkeypatch.setattr(decide, "LOOK_AGAIN", 0.3)
     monkeypatch.setattr(decide, "CANCEL_AGAIN", 1.0)
     kubernetes.add_namespace(NAMESPACE)
+    kubernetes.open_to_pools(NAMESPACE)
     made = Place(kubernetes)
     yield made
     made.stop()
@@ -226,6 +228,7 @@ def test_a_silent_site_is_not_ready_and_loses_nothing(place):
 
 def test_a_gone_pools_node_goes_and_its_pods_do_not(kubernetes):
     kubernetes.add_namespace(NAMESPACE)
+    kubernetes.open_to_pools(NAMESPACE)
     place = Place(kubernetes, remove_after=1.5)
     try:
         pod = place.pod()
@@ -425,6 +428,9 @@ def test_references_are_awaited(place):
 
 
 def test_service_account_tokens_are_bound_to_the_pod_and_refreshed(place):
+    ca = "-----BEGIN CERTIFICATE-----\nQ0E=\n-----END CERTIFICATE-----\n"
+    server = {"url": "https://k8s.example:6443", "ca": ca}
+    place.pool.config = BuildConfig.model_validate({"runtime": {"kind": "none"}, "api_server": server})
     place.admin.create(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "robot"}})
     pod = place.pod(automountServiceAccountToken=True, serviceAccountName="robot")
     place.taken(pod)

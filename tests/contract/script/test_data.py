@@ -424,3 +424,21 @@ def test_a_place_for_scratch_where_anybody_may_rename_is_refused(site):
     assert job.pod()["reason"] == "FailedMount"
     assert "must belong to root or to this user, and be sticky" in (job.folder / "script.log").read_text()
     assert not list(area.iterdir())
+
+
+def test_a_token_renewed_while_the_job_waited_is_not_overwritten(site):
+    job = site.job(
+        {
+            "volumes": [{"name": "api", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}],
+            "containers": [
+                site.shell("cat /t/token; echo; cat /t/token", volumeMounts=[{"name": "api", "mountPath": "/t"}])
+            ],
+        },
+        objects=OBJECTS,
+    )
+    (job.folder / "volumes" / "api").mkdir(parents=True)
+    (job.folder / "volumes" / "api" / "token").write_text("newer")
+    job.start()
+    job.wait()
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+    assert job.log().split() == ["newer", "newer"]

@@ -1,5 +1,7 @@
 """What is done about a decision: in which order, and what is remembered when it fails."""
 
+import base64
+
 import pytest
 
 from bridge import names
@@ -13,6 +15,7 @@ from bridge.errors import (
     SiteTooLargeError,
     SiteUnknownOutcomeError,
 )
+from bridge.script.buildconfig import BuildConfig
 from bridge.wire.messages import JobStatus
 from controllers.virtual import decide
 from controllers.virtual.act import Actor
@@ -25,7 +28,7 @@ class Kube:
     """An API server that holds objects by path, and remembers what was written."""
 
     def __init__(self):
-        self.objects = {}
+        self.objects = {"/api/v1/namespaces/ns": {"metadata": {"annotations": {names.POOL_SECRETS: "site"}}}}
         self.writes = []
 
     def fenced(self, check):
@@ -211,8 +214,78 @@ def test_what_is_missing_is_named_on_the_pod(world):
     assert world.pool.asked == []
 
 
+def test_secrets_and_tokens_go_only_where_their_namespace_lets_them(world):
+    world.kube.objects["/api/v1/namespaces/ns/secrets/s"] = {"data": {}}
+    volumes = [{"name": "a", "secret": {"secretName": "s"}}]
+    tokens = [{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}}]
+    pulls = [{"name": "s"}]
+    for annotations in ({}, {names.POOL_SECRETS: "other"}, {names.POOL_SECRETS: "/"}):
+        world.kube.objects["/api/v1/namespaces/ns"] = {"metadata": {"annotations": annotations}}
+        world.clock.advance(60)
+        for spec in ({"volumes": volumes}, {"volumes": tokens}, {"imagePullSecrets": pulls}):
+            world.act(decide.Submit(pod(**spec)))
+            reason, message = world.events.told[-1]
+            assert reason == "BridgeWaiting"
+            assert "namespace ns does not let" in message
+            assert names.POOL_SECRETS in message
+    assert world.pool.asked == []
+    assert all(what == "patch" for what, _, _ in world.kube.writes), "no token was asked for"
+    world.kube.objects["/api/v1/namespaces/ns"] = {"metadata": {"annotations": {names.POOL_SECRETS: "*"}}}
+    world.clock.advance(60)
+    world.act(decide.Submit(pod(volumes=volumes)))
+    assert "u1" in world.pool.submits
+
+
+AUTOMATIC = {
+    "name": "kube-api-access-x7x7x",
+    "projected": {
+        "sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        ]
+    },
+}
+MOUNT = {"name": "kube-api-access-x7x7x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+CA = "-----BEGIN CERTIFICATE-----\nQ0E=\n-----END CERTIFICATE-----\n"
+
+
+def test_the_automatic_token_is_left_out_where_the_site_names_no_api_server(world):
+    the_pod = pod(volumes=[AUTOMATIC], main={"volumeMounts": [MOUNT]})
+    world.act(decide.Submit(the_pod))
+    assert world.kube.writes == [], "no token was asked for"
+    script = world.pool.submits["u1"].script
+    assert "kube-api-access" not in script
+    assert "KUBERNETES_SERVICE" not in script
+    status = JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase="queued")
+    world.act(decide.Write(the_pod, status, {}, {}, "site/7"))
+    ((reason, text),) = world.events.told
+    assert reason == "BridgeSubmitted"
+    assert text.startswith("pool site has it as job 7; without its service account token")
+
+
+def test_a_token_for_the_api_server_that_the_user_asked_for_is_refused_there(world):
+    token = {"serviceAccountToken": {"path": "token"}}
+    world.act(decide.Submit(pod(volumes=[{"name": "t", "projected": {"sources": [token]}}])))
+    assert world.kube.writes[-1][2]["status"]["reason"] == "NotPossibleAtSite"
+    reason, message = world.events.told[-1]
+    assert reason == "BridgeRejected"
+    assert "spec.volumes[0].projected.sources[0].serviceAccountToken.audience" in message
+
+
+def test_the_token_goes_with_address_and_authorities_where_the_site_has_them(world):
+    server = {"url": "https://k8s.example:6443", "ca": CA}
+    world.pool.config = BuildConfig.model_validate({"runtime": {"kind": "none"}, "api_server": server})
+    path = "/api/v1/namespaces/ns/configmaps/kube-root-ca.crt"
+    world.kube.objects[path] = {"data": {"ca.crt": "the cluster's own"}}
+    world.act(decide.Submit(pod(volumes=[AUTOMATIC], main={"volumeMounts": [MOUNT]})))
+    script = world.pool.submits["u1"].script
+    assert base64.b64encode(CA.encode()).decode() in script.replace("\n", "")
+    assert base64.b64encode(b"the cluster's own").decode() not in script.replace("\n", "")
+    assert base64.b64encode(b"t0ken").decode() in script
+
+
 def test_tokens_are_renewed_at_four_fifths_of_their_life(world):
-    token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
+    token = {"serviceAccountToken": {"path": "token", "audience": "vault", "expirationSeconds": 3600}}
     the_pod = pod(serviceAccountName="sa", volumes=[{"name": "t", "projected": {"sources": [token]}}])
     world.act(decide.Submit(the_pod))
     (_, path, body) = world.kube.writes[0]

@@ -113,10 +113,11 @@ def test_why_a_job_waits_is_not_written_all_the_time():
     assert isinstance(look(the_pod, news, Entry(written_at=NOW - 16)), Write)
 
 
-def test_tokens_are_renewed_while_it_runs():
-    the_pod = written(pod(taken=False), job())
-    assert look(the_pod, job(), Entry(refresh_at=NOW - 1)) == Refresh(the_pod)
-    assert look(the_pod, job(), Entry(refresh_at=NOW + 60)) == Wait(60)
+@pytest.mark.parametrize("phase", ["queued", "running"])
+def test_tokens_are_renewed_while_it_waits_and_while_it_runs(phase):
+    the_pod = written(pod(taken=False), job(phase))
+    assert look(the_pod, job(phase), Entry(refresh_at=NOW - 1)) == Refresh(the_pod)
+    assert look(the_pod, job(phase), Entry(refresh_at=NOW + 60)) == Wait(60)
     assert look(written(the_pod, job("ended")), job("ended"), Entry(refresh_at=NOW - 1)) is None
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import MissingReferenceError, ScriptError
 from bridge.script import environment
+from bridge.script.buildconfig import ApiServer
 from bridge.script.quoting import ADDRESS
 from bridge.script.references import Objects
 
@@ -151,3 +152,34 @@ def test_refused(entry):
 def test_a_secret_that_is_no_text():
     with pytest.raises(ScriptError, match="not UTF-8"):
         make({"envFrom": [{"secretRef": {"name": "s"}}]}, Objects(secrets={"s": {"data": {"A": "/w=="}}}))
+
+
+PEM = "-----BEGIN CERTIFICATE-----\nQ0E=\n-----END CERTIFICATE-----\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port"),
+    [
+        ("https://k8s.example:6443", "k8s.example", "6443"),
+        ("https://k8s.example", "k8s.example", "443"),
+        ("https://[2001:db8::7]:6443", "2001:db8::7", "6443"),
+        ("https://[2001:db8::7]", "2001:db8::7", "443"),
+        ("https://10.0.0.7:443", "10.0.0.7", "443"),
+    ],
+)
+def test_where_the_api_server_is(url, host, port):
+    service = ApiServer(url=url, ca=PEM).environment
+    assert (service["KUBERNETES_SERVICE_HOST"], service["KUBERNETES_SERVICE_PORT"]) == (host, port)
+    own = {"name": "c", "env": [{"name": "URL", "value": "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"}]}
+    made = environment.make(POD, own, "spec.containers[0]", Objects(), "node", MACHINE, service)
+    assert made == {**service, "URL": f"{host}:{port}"}
+
+
+@pytest.mark.parametrize("url", ["http://k8s.example", "k8s.example:6443", "https://k8s.example/path", "https://a b"])
+def test_what_is_no_address_of_an_api_server_is_refused(url):
+    with pytest.raises(ValueError, match="url"):
+        ApiServer(url=url, ca=PEM)
+    with pytest.raises(ValueError, match="ca"):
+        ApiServer(url="https://k8s.example", ca="/etc/ca.crt")
+    with pytest.raises(ValueError, match="both, or neither"):
+        ApiServer(url="https://k8s.example")
