@@ -9,7 +9,7 @@ from typing import Any
 
 from bridge import names
 from bridge.backoff import Backoff
-from bridge.clock import Clock
+from bridge.clock import Clock, rfc3339
 from bridge.errors import (
     BridgeError,
     KubeConflictError,
@@ -30,6 +30,7 @@ from bridge.pools.port import Pool
 from bridge.script import build, references
 from bridge.wire.messages import File, JobStatus, Submit
 from bridge.workload import pods
+from controllers.brakes import mark_patch
 from controllers.virtual import decide, patching, verdicts
 from controllers.virtual.decide import Entry
 from controllers.virtual.objects import Reader
@@ -92,6 +93,9 @@ class Actor:
                 self._remove(action, cache)
             case decide.Fail():
                 self._fail(action.pod, cache, "BridgeJobLost", action.reason, action.message)
+            case decide.Mark():
+                patch = mark_patch(action.pod, action.missing, rfc3339(self._clock.time()))
+                self._patch(action.pod, cache, patch["status"])
             case decide.Submit() if pool is not None:
                 self._submit(action.pod, pool, entry, cache)
             case decide.Look() if pool is not None:

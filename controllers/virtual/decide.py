@@ -24,6 +24,8 @@ CANCEL_AGAIN = 10.0
 """Seconds after which a site that has not ended a job is told again."""
 LOOK_AGAIN = 5.0
 """Seconds between the two answers that make a job lost."""
+BRAKED_AGAIN = 1.0
+"""Seconds until a pod is looked at again whose job is lost, and that the brake does not let fail yet."""
 QUEUE_NEWS = 15.0
 """Seconds at least between two patches that change nothing but why a job waits."""
 ORPHAN_GRACE = 30.0
@@ -83,7 +85,10 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One pod (``None``: there is none of that UID), its job as the pool's view shows it, and what is remembered."""
+    """One pod (``None``: there is none of that UID), its job as the pool's view shows it, and what is remembered.
+
+    ``may_fail``: whether the brake lets the pod fail for a lost job; ``held``: whether the brake holds it.
+    """
 
     pod: Pod | None
     job: JobStatus | None
@@ -91,6 +96,8 @@ class View:
     pool: PoolView
     now: float
     time: float
+    may_fail: bool = True
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,14 @@ class Fail:
     pod: Pod
     reason: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Say on the pod that its job is missing, while the brake holds the pod, or that it is there again."""
+
+    pod: Pod
+    missing: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +180,7 @@ class Wait:
     seconds: float
 
 
-Action = Submit | Look | Write | Fail | Cancel | Remove | Orphan | Refresh | Wait
+Action = Submit | Look | Write | Fail | Mark | Cancel | Remove | Orphan | Refresh | Wait
 
 
 def decide(view: View) -> Action | None:
@@ -265,7 +280,13 @@ def _grace(view: View, pod: Pod) -> float:
     return min(allowed, max(0.0, parse_rfc3339(text) - view.time))
 
 
+def _is_marked(pod: Pod) -> bool:
+    return pods.condition(pod, names.JOB_MISSING).get("status") == "True"
+
+
 def _running(view: View, pod: Pod, job: JobStatus) -> Action | None:
+    if _is_marked(pod):
+        return Mark(pod, missing=False)
     write = _write(view, pod, job)
     if write is not None:
         return write
@@ -296,6 +317,8 @@ def _missing(view: View, pod: Pod) -> Action | None:
     entry = view.entry
     if view.pool.complete_at is None:
         return None
+    if entry.nothing >= 2 and not view.may_fail:
+        return Mark(pod, missing=True) if view.held and not _is_marked(pod) else Wait(BRAKED_AGAIN)
     if entry.nothing >= 2:
         return Fail(pod, LOST, LOST_TEXT.format(pool=view.pool.name, job=remote_job(pod).partition("/")[2]))
     if entry.nothing and view.now - entry.nothing_at < LOOK_AGAIN:

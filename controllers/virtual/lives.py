@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bridge.brake import Brake
 from bridge.clock import Clock
 from bridge.errors import BridgeError, LostLeadershipError
 from bridge.kube.cache import Cache
@@ -49,6 +50,7 @@ class Record:
     """What is kept for each pool: its pods, the threads that ask its site, what is remembered of each pod.
 
     ``usable``: its virtual node is there, and podbridge's. ``calls``: UIDs for which the site is being asked.
+    ``brake``: which pods may fail for a lost job, as last judged.
     """
 
     name: str
@@ -58,11 +60,28 @@ class Record:
     usable: bool = False
     entries: dict[str, Entry] = field(default_factory=dict)
     calls: set[str] = field(default_factory=set)
+    brake: Brake = field(default_factory=Brake)
+
+    def missing(self) -> tuple[int, dict[str, decide.Pod]]:
+        """Count the pods that the site has taken, and return those whose job its view lacks, by UID.
+
+        None does before the site itself has said twice of at least one that it holds nothing.
+        """
+        doubted = any(entry.nothing >= 2 for entry in list(self.entries.values()))
+        if self.pool is None or self.pool.complete_at() is None or not (doubted or self.brake.engaged):
+            return 0, {}
+        jobs, taken = self.pool.jobs(), list(filter(_is_taken, self.cache.items()))
+        found: dict[str, decide.Pod] = {pods.uid(pod): pod for pod in taken if pods.uid(pod) not in jobs}
+        return len(taken), found if any(self.entries[uid].nothing >= 2 for uid in found if uid in self.entries) else {}
 
     def uids(self) -> list[str]:
         """Name all pods that are bound here, and all jobs."""
         jobs = self.pool.jobs().keys() if self.pool is not None else ()
         return list({*map(pods.uid, self.cache.items()), *jobs})
+
+
+def _is_taken(pod: decide.Pod) -> bool:
+    return bool(decide.remote_job(pod)) and not pods.is_finished(pod) and not pods.is_deleted(pod)
 
 
 class Lives:
@@ -171,7 +190,9 @@ class Lives:
             led_since=self._led_since() or 0.0,
             address=self._address,
         )
-        return decide.View(pod, job, entry, view, self._clock.monotonic(), self._clock.time())
+        uid, brake = pods.uid(pod) if pod is not None else "", record.brake
+        may_fail, held = uid in brake.allowed, uid in brake.missing and uid not in brake.allowed
+        return decide.View(pod, job, entry, view, self._clock.monotonic(), self._clock.time(), may_fail, held)
 
     def _new_entry(self, pod: decide.Pod | None) -> Entry:
         entry = Entry()

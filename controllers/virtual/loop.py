@@ -21,6 +21,7 @@ from bridge.pools.port import Pool
 from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import places, pods
+from controllers.brakes import Brakes
 from controllers.virtual import folders, nodes
 from controllers.virtual.act import Actor
 from controllers.virtual.lives import Lives, Record
@@ -93,6 +94,8 @@ class VirtualNodes(Loop):
             kube, events, Reader(kube, clock), clock, self.lead, settings.address, config.pools.submit_timeout
         )
         self._lives = Lives(actor, clock, settings.address, lambda: self.led_since, self.lead)
+        lease, fenced = config.leader_election, kube.fenced(self.lead)
+        self._brakes = Brakes(config.brake, lease.namespace, fenced, events, clock, self.workers)
         self._records: dict[str, Record] = {}
         self._turns: dict[str, _Turn] = {}
         self._since = clock.monotonic()
@@ -243,6 +246,7 @@ class VirtualNodes(Loop):
             turn.ready = ready
             for uid in record.uids():
                 self._lives.add(record.name, uid)
+        record.brake = self._brakes.judge(f"pool.{record.name}", *record.missing())
         self._sweep(record, turn)
 
     def _sweep(self, record: Record, turn: _Turn) -> None:

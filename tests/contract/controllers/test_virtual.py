@@ -385,6 +385,33 @@ def test_9_3_a_job_that_the_site_has_lost(place):
     assert place.events(pod, "BridgeJobLost")
 
 
+def test_a_site_that_loses_all_its_jobs_at_once_ends_no_pod_while_the_brake_holds(place):
+    pods = [place.pod() for _ in range(12)]
+    for pod in pods:
+        place.taken(pod)
+        place.pool.run(uid(pod))
+    for pod in pods:
+        place.phase(pod, "Running")
+    kept = dict(place.pool.site)
+    for pod in pods:
+        place.pool.lose(uid(pod))
+    place.pool.snapshot()
+
+    def marked(value):
+        kind = "bridge.vk.io/JobMissing"
+        status = [place.get(pod)["status"] for pod in pods]
+        return all(any((c["type"], c["status"]) == (kind, value) for c in s["conditions"]) for s in status)
+
+    until("every pod says that its job is missing", lambda: marked("True"), 40)
+    until("an Event", lambda: place.events(pods[0], "JobsMissing"))
+    time.sleep(3)
+    assert {place.get(pod)["status"]["phase"] for pod in pods} == {"Running"}
+    place.pool.site.update(kept)
+    place.pool.snapshot()
+    until("every pod says that its job is there", lambda: marked("False"))
+    assert {place.get(pod)["status"]["phase"] for pod in pods} == {"Running"}
+
+
 def test_9_3_a_pod_that_the_site_refuses(place):
     place.pool.problem = SiteRefusedError("no such partition", reason="InvalidPartition", hint="ask for another")
     pod = place.pod()

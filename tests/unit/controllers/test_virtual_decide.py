@@ -136,6 +136,21 @@ def test_a_job_is_lost_only_when_the_site_has_said_so_twice():
     assert action.reason == "JobLost"
 
 
+def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
+    def braked(the_pod, the_job=None, *, held):
+        entry = Entry(nothing=2, nothing_at=NOW - 6)
+        view = decide.View(the_pod, the_job, entry, pool(), NOW, TIME, may_fail=False, held=held)
+        return decide.decide(view)
+
+    the_pod = pod()
+    assert braked(the_pod, held=False) == Wait(1.0)  # not judged yet
+    assert braked(the_pod, held=True) == decide.Mark(the_pod, missing=True)
+    marked = pod(status={"phase": "Running", "conditions": [{"type": names.JOB_MISSING, "status": "True"}]})
+    assert braked(marked, held=True) == Wait(1.0)
+    assert look(marked, job()) == decide.Mark(marked, missing=False)
+    assert look(pod(deleted=30), entry=Entry(nothing=2)).__class__ is Remove
+
+
 def test_a_direct_answer_stands_until_a_snapshot_from_after_it():
     the_pod = written(pod(taken=False), job("queued"))
     entry = Entry(answer=job("queued"), answered_at=950)
