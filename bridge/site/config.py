@@ -211,6 +211,11 @@ class SiteConfig(BuildConfig):
         """Give a flavor by its name."""
         return next((flavor for flavor in self.flavors if flavor.name == name), None)
 
+    def most_seconds(self, flavor: Flavor | None) -> float | None:
+        """Return the limit of a job's time in seconds: the flavor's and the site's, whichever is shorter."""
+        tops = (self.limits.max_time_seconds, flavor.max_time_seconds if flavor else None)
+        return min((float(top) for top in tops if top), default=None)
+
 
 def parse(text: str, source: str = "site.toml", *, pool: str | None = None) -> SiteConfig:
     """Read the TOML ``text``; raises :class:`ConfigError` that names every wrong key and value."""

@@ -24,7 +24,7 @@ from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
 from bridge.script import library
-from bridge.site import chores
+from bridge.site import chores, limits
 from bridge.site import status as telling
 from bridge.site.batch.port import BatchSystem, JobRequest
 from bridge.site.config import SiteConfig
@@ -173,7 +173,8 @@ class Submitter:
             raise SiteRefusedError(
                 "this site takes no flags of users (limits.allow_user_flags is false)", reason="FlagsNotAllowed"
             )
-        most = (flavor.max_time_seconds if flavor else None) or config.limits.max_time_seconds
+        limits.check(body, flavor, config.default_flavor)
+        most = config.most_seconds(flavor)
         time_limit = body.time_limit if most is None else min(body.time_limit or most, most)
         memory = body.memory or int(quantity.parse((flavor and flavor.memory) or config.limits.default_memory))
         now = self._clock.time()
@@ -208,6 +209,8 @@ class Submitter:
             return None if facts is None else adopted(where, facts, owner)
 
     def _request(self, job: str, meta: Meta) -> JobRequest:
+        config = self._config()
+        flavor = config.flavor(meta.flavor)
         return JobRequest(
             uid=job,
             folder=self._folder.job(job).path,
@@ -216,8 +219,9 @@ class Submitter:
             gpus=meta.gpus,
             gpu_resource=meta.gpu_resource,
             time_limit=meta.time_limit,
-            flavor=self._config().flavor(meta.flavor),
+            flavor=flavor,
             flags=meta.flags,
+            most_seconds=config.most_seconds(flavor),
         )
 
     # --- cancel and status --------------------------------------------------------------------------------------------

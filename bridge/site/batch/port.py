@@ -23,7 +23,8 @@ Phase = Literal["queued", "running", "ended"]
 class JobRequest:
     """What to ask for: one machine, ``cpus`` of it, ``memory`` bytes, for ``time_limit`` seconds (none: the default).
 
-    ``folder`` is the job's folder; ``flags`` are the user's words, already allowed by the site.
+    ``folder`` is the job's folder; ``flags`` are the user's words, where the site takes any. ``most_seconds`` is the
+    site's limit of time, which ``flags`` must keep (none: there is no limit).
     """
 
     uid: str
@@ -35,6 +36,7 @@ class JobRequest:
     time_limit: float | None = None
     flavor: Flavor | None = None
     flags: tuple[str, ...] = ()
+    most_seconds: float | None = None
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ from bridge.logs import kv
 from bridge.site.batch import slurm_text as text
 from bridge.site.batch.commands import AbsentError, Commands, Said, SilentError, command_environment
 from bridge.site.batch.port import NAME_PREFIX, Amount, BatchJob, Capacity, JobRequest, job_environment
-from bridge.site.batch.slurm_flags import allowed_flags
+from bridge.site.batch.slurm_flags import allowed_flags, check_caps, held_options
 from bridge.site.config import SiteConfig
 
 log = logging.getLogger(__name__)
@@ -89,9 +89,37 @@ class SlurmBatch:
         raise BatchError(said.words, retryable=bool(_LATER.search(said.err)))
 
     def words(self, request: JobRequest) -> list[str]:
-        """Give the words of sbatch for a job; raises where the user's flags are not allowed."""
+        """Return the words of sbatch for a job; raises :class:`BatchError` where the user's flags are not allowed.
+
+        Of an option that is given twice, sbatch takes the last: what the pod asks for comes first, then the user's
+        flags, then what the submitter relies on, and last what the site sets.
+        """
         flavor, slurm = request.flavor, self._config
-        words = [
+        asked = [
+            "--nodes=1",
+            "--ntasks=1",
+            f"--cpus-per-task={request.cpus}",
+            f"--mem={math.ceil(request.memory / MIB)}M",
+        ]
+        if request.time_limit is not None:
+            asked.append(f"--time={max(1, math.ceil(request.time_limit / 60))}")
+        gres = self._gres(request)
+        if gres:
+            asked.append(f"--gres={','.join(gres)}")
+        site = []
+        for option in ("account", "partition", "qos"):
+            value = (flavor and getattr(flavor, option)) or getattr(slurm, option)
+            if value:
+                site.append(f"--{option}={value}")
+        if flavor and flavor.reservation:
+            site.append(f"--reservation={flavor.reservation}")
+        if flavor and flavor.nodelist:
+            site.append(f"--nodelist={flavor.nodelist}")
+        site += [*slurm.options, *(flavor.flags if flavor else ())]
+        flags = allowed_flags(request.flags)
+        capped = flavor.name if flavor and flavor.max_resources else ""
+        check_caps(flags, held_options(site), request.most_seconds, capped)
+        relied_on = [
             "--parsable",
             f"--job-name={request.name}",
             "--no-requeue",
@@ -100,25 +128,8 @@ class SlurmBatch:
             "--error=/dev/null",
             "--export=ALL",
             f"--chdir={request.folder}",
-            "--nodes=1",
-            "--ntasks=1",
-            f"--cpus-per-task={request.cpus}",
-            f"--mem={math.ceil(request.memory / MIB)}M",
         ]
-        for option in ("account", "partition", "qos"):
-            value = (flavor and getattr(flavor, option)) or getattr(slurm, option)
-            if value:
-                words.append(f"--{option}={value}")
-        if flavor and flavor.reservation:
-            words.append(f"--reservation={flavor.reservation}")
-        if flavor and flavor.nodelist:
-            words.append(f"--nodelist={flavor.nodelist}")
-        if request.time_limit is not None:
-            words.append(f"--time={max(1, math.ceil(request.time_limit / 60))}")
-        gres = self._gres(request)
-        if gres:
-            words.append(f"--gres={','.join(gres)}")
-        return [*words, *slurm.options, *(flavor.flags if flavor else ()), *allowed_flags(request.flags)]
+        return [*asked, *flags, *relied_on, *site]
 
     def _gres(self, request: JobRequest) -> list[str]:
         """Give the generic resources: the flavor's, and the GPUs that the pod asks for, of the flavor's kind if any."""

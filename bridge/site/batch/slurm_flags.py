@@ -6,7 +6,8 @@ A list of what is allowed, not of what is not: a word that is no option would be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from bridge.errors import BatchError
 
@@ -25,6 +26,64 @@ _SHORT = {
     "F": "", "G": "gpus", "L": "licenses", "m": "distribution", "N": "nodes", "n": "ntasks", "p": "partition",
     "q": "qos", "S": "core-spec", "t": "time", "w": "nodelist", "x": "exclude", "O": "overcommit", "s": "oversubscribe",
 }  # fmt: skip
+
+
+_AMOUNTS = """core-spec cores-per-socket cpus-per-gpu cpus-per-task exclusive extra-node-info gpus gpus-per-node
+gpus-per-socket gpus-per-task gres mem mem-per-cpu mem-per-gpu mincpus nodes ntasks ntasks-per-core ntasks-per-gpu
+ntasks-per-node ntasks-per-socket sockets-per-node thread-spec threads-per-core tres-per-task"""
+AMOUNTS = frozenset(_AMOUNTS.split())
+"""Options that ask for more than the pod's own requests."""
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+
+
+def held_options(words: Sequence[str]) -> dict[str, str]:
+    """Read what the site's own words set: option -> value; of what is no option of the list nothing is told."""
+    found = {}
+    for index, word in enumerate(words):
+        if word.startswith("--"):
+            option, sign, value = word[2:].partition("=")
+        elif word.startswith("-") and len(word) > 1:
+            option, value = _SHORT.get(word[1], ""), word[2:].removeprefix("=")
+            sign = value
+        else:
+            continue
+        if not sign and option in _WITH_VALUE and index + 1 < len(words):
+            value = words[index + 1]
+        if option in _WITH_VALUE or option in _EITHER or option in _BARE:
+            found[option] = value
+    return found
+
+
+def check_caps(flags: Sequence[str], held: Mapping[str, str], most_seconds: float | None, capped: str) -> None:
+    """Raise :class:`BatchError` for flags (``--option=value``) that a site's settings do not leave to users.
+
+    ``held``: options that the site sets itself. ``most_seconds``: its time limit. ``capped``: name of the flavor with
+    ``max_resources``, or empty.
+    """
+    for flag in flags:
+        option, _, value = flag[2:].partition("=")
+        if option in held and value != held[option]:
+            raise BatchError(f"flag {flag!r} is not allowed", hint=f"this site sets --{option}={held[option]}")
+        if option in ("time", "time-min") and most_seconds is not None and not _seconds(value) <= most_seconds:
+            raise BatchError(f"flag {flag!r} is not allowed", hint=f"allowed: at most {most_seconds:g} s")
+        if capped and option in AMOUNTS:
+            raise BatchError(
+                f"flag {flag!r} is not allowed",
+                hint=f"flavor {capped} has max_resources: CPUs, memory, GPUs and nodes follow from the pod's requests",
+            )
+
+
+def _seconds(text: str) -> float:
+    """Read a time of sbatch(1); infinite where it is none, or unlimited."""
+    match = _TIME.fullmatch(text)
+    if match is None or (match[1] is None and match[2] == "0" and match[3] is None):
+        return float("inf")  # 0 means no limit
+    days, first, second, third = (int(part) if part else 0 for part in match.groups())
+    if match[1] is not None:
+        return ((days * 24 + first) * 60 + second) * 60 + third
+    if match[4] is not None:
+        return (first * 60 + second) * 60 + third
+    return first * 60 + second
 
 
 def allowed_flags(words: Sequence[str]) -> list[str]:

@@ -93,6 +93,17 @@ def test_a_flag_that_is_not_allowed_is_refused(site: Any) -> None:
         site.client.submit(uid(), submit("true", flags=["--wrap=reboot"]))
 
 
+def test_slurm_hears_the_sites_word_last(site: Any) -> None:
+    job = uid()
+    with pytest.raises(SiteRefusedError, match="--partition=other"):
+        site.client.submit(job, submit("true", flavor="main", flags=["--partition=other"]))
+    told = site.client.submit(job, submit("sleep 60", flavor="main", time_limit=119, flags=["-t", "1", "-p", "main"]))
+    shown = site.cluster.run_slurm("scontrol", "show", "job", told.status.job_id)
+    assert "TimeLimit=00:01:00" in shown and "Partition=main" in shown and f"JobName=pb-{job}" in shown
+    site.client.cancel(job, Cancel(grace=0))
+    site.wait(job, "ended", 30)
+
+
 def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
     job = uid()
     site.client.submit(job, submit("sleep 60", flags=["--begin=now+1hour"]))

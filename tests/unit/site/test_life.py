@@ -10,6 +10,7 @@ import pytest
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.script import library
 from bridge.site import submitter
+from bridge.site.config import parse
 from bridge.site.folder import JobFolder
 from bridge.wire.messages import Cancel, Cut, Snapshot, Submit
 from tests.unit.site.conftest import OWNER, UID
@@ -439,6 +440,23 @@ def test_flavor_and_site_limits(world: Any) -> None:
     assert world.batch.submits[0].memory == 2**30
     with pytest.raises(SiteRefusedError, match="no flavor 'x'"):
         world.submit("d", flavor="x")
+
+
+def test_a_sites_caps_hold_whatever_a_hub_sends(world: Any) -> None:
+    text = 'pool = "p"\n[limits]\nmax_time_seconds = 50\n[[flavors]]\nname = "f"\nmax_time_seconds = 100\n'
+    world.config = parse(text + 'max_resources = {cpu = "4", memory = "1Gi", "nvidia.com/gpu" = "1"}\n')
+    world.submit("a", flavor="f", cpus=4, memory=2**30, gpus=1, gpu_resource="nvidia.com/gpu")
+    # the shorter of the two limits
+    assert (world.batch.submits[0].time_limit, world.batch.submits[0].most_seconds) == (50, 50)
+    for more, told in (
+        ({"cpus": 5}, "flavor f: cpu 5 is not allowed at this site; allowed: at most 4"),
+        ({"memory": 2**31}, "memory 2147483648 is not allowed at this site; allowed: at most 1Gi"),
+        ({"gpus": 2, "gpu_resource": "nvidia.com/gpu"}, "allowed: at most 1"),
+        ({"gpus": 1, "gpu_resource": "amd.com/gpu"}, "allowed: none"),
+    ):
+        with pytest.raises(SiteRefusedError, match=told):
+            world.submit("b", flavor="f", **more)
+    assert len(world.batch.submits) == 1
 
 
 def test_one_query_for_any_number_of_jobs(world: Any) -> None:

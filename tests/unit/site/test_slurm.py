@@ -228,7 +228,12 @@ def test_9_11_resources_are_asked_for_in_slurms_units(tmp_path: Path) -> None:
         "--reservation=r", "--nodelist=n[1-2]", "--partition=std", "--job-name=pb-a-1", "--no-requeue", "--parsable",
         "--nodes=1", "--ntasks=1",
     } <= set(words)  # fmt: skip
-    assert words[-3:] == ["--exclusive", "--ntasks=2", "--time=5"]
+    # of two, sbatch takes the last: the pod's, the user's, the site's
+    for pods, users in (("--ntasks=1", "--ntasks=2"), ("--time=2", "--time=5")):
+        assert words.index(pods) < words.index(users)
+    site = ["--partition=std", "--qos=q", "--reservation=r", "--nodelist=n[1-2]", "--exclusive", "--export=ALL"]
+    assert words[-1] == "--exclusive"
+    assert min(map(words.index, site)) > words.index("--time=5")
     assert "--gres=gpu:1" in slurm(tmp_path).words(request(gpus=1, gpu_resource="amd.com/gpu"))
 
 
@@ -257,6 +262,33 @@ def test_allowed_flags(written: str, read: list[str]) -> None:
 def test_flags_that_are_not_allowed(words: list[str]) -> None:
     with pytest.raises(BatchError, match="flag"):
         allowed_flags(words)
+
+
+CAPPED = Flavor(
+    name="f", account="acc", qos="q", reservation="r", nodelist="n1", max_resources={"cpu": "4"}, flags=["-C", "ib"]
+)
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--partition=big", "--partition=std"), ("-A other", "--account=acc"), ("--qos=high", "--qos=q"),
+        ("--reservation=all", "--reservation=r"), ("-w n2", "--nodelist=n1"), ("-C gpu", "--constraint=ib"),
+        ("--time=2", "at most 100 s"), ("--time=0", "at most"), ("-t UNLIMITED", "at most"), ("-t 1-0", "at most"),
+        ("--time=0:1:41", "at most"), ("--time=-1", "at most"), ("--time-min=5", "at most"),
+        ("--cpus-per-task=64", "max_resources"), ("--mem=0", "max_resources"), ("--gres=gpu:8", "max_resources"),
+        ("-N 9", "max_resources"), ("--exclusive", "max_resources"), ("--gpus=8", "max_resources"),
+    ],
+)  # fmt: skip
+def test_the_last_word_is_the_sites(tmp_path: Path, flag: str, told: str) -> None:
+    with pytest.raises(BatchError, match="is not allowed") as refused:
+        slurm(tmp_path).words(request(flavor=CAPPED, flags=tuple(shlex.split(flag)), most_seconds=100))
+    assert told in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("flag", ["--time=1", "-t 0:1:40", "--partition=std", "-A acc", "-C ib", "--comment=x"])
+def test_flags_within_a_sites_caps(tmp_path: Path, flag: str) -> None:
+    slurm(tmp_path).words(request(flavor=CAPPED, flags=tuple(shlex.split(flag)), most_seconds=100))
 
 
 @given(st.lists(st.text(max_size=20), max_size=6))
