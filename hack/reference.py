@@ -34,6 +34,11 @@ REASONS = (
     ),
     (
         "Pod, `PodScheduled=False`",
+        "SlurmNodeStarting",
+        "Slurm starts the job's node, or its kubelet is not ready yet; bound when it is, given back after 15 minutes",
+    ),
+    (
+        "Pod, `PodScheduled=False`",
         "SlurmRefused",
         "Slurm said no; the message has its words; asked again with back-off",
     ),

@@ -18,9 +18,10 @@ class Attempt:
     """One pod's memory. Times are monotonic seconds; 0 where there is none.
 
     ``submitted`` is a job that this process has just got from Slurm and that the snapshot may not show yet.
-    ``unknown_at`` says when the outcome of a submit was lost. ``told`` is the last condition written. ``cancelled``
-    holds jobs of the pod that this process has cancelled and that the snapshot may still show as live. ``busy_since``
-    says since when the node of its job has had no room.
+    ``waking_since`` says since when its job has a node that Slurm's power saving starts. ``unknown_at`` says when the
+    outcome of a submit was lost. ``told`` is the last condition written. ``cancelled`` holds jobs of the pod that this
+    process has cancelled and that the snapshot may still show as live. ``busy_since`` says since when the node of its
+    job has had no room.
     """
 
     failures: int = 0
@@ -30,6 +31,7 @@ class Attempt:
     submitted_at: float = 0
     pending_since: float = 0
     busy_since: float = 0
+    waking_since: float = 0
     bound: bool = False
     told: tuple[str, str] = ("", "")
     told_at: float = 0
@@ -46,7 +48,7 @@ class Attempt:
     def succeeded(self, job: int, now: float) -> None:
         """Remember the job that Slurm gave."""
         self.failures, self.not_before, self.unknown_at, self.problem = 0, 0, 0, ("", "")
-        self.submitted, self.submitted_at, self.pending_since = job, now, now
+        self.submitted, self.submitted_at, self.pending_since, self.waking_since = job, now, now, 0
         self.cancelled.discard(job)  # an earlier job with this id
 
 

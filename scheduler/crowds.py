@@ -50,7 +50,7 @@ class Crowd:
 
 def find(pod: Mapping[str, Any], node: NodeView, occupancy: Occupancy, snapshot: Snapshot) -> Crowd | None:
     """Return why the kubelet of a node would reject the pod; ``None`` if it has room."""
-    lacking = occupancy.lacking(pod, node.name, node.offered)
+    lacking = occupancy.lacking(pod, node.name, node.offered or {})
     if not lacking:
         return None
     uid = pods.uid(pod)

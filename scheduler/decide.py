@@ -37,6 +37,9 @@ SETTLE = 5.0
 """Seconds that slurmctld must have answered without a break before a lost submit counts as not done."""
 TELL_AFTER = 3.0
 """Seconds a job must wait before the pod's condition says so: most start sooner."""
+WAKE_LIMIT = 900.0
+"""Seconds for which a job keeps a node that Slurm starts until its kubelet is ready; Slurm itself gives up after its
+ResumeTimeout, and requeues the job or ends it."""
 TELL_UNKNOWN_AFTER = 20.0
 """The same for a job whose reason has not been looked at yet: in a burst, most have started by then."""
 
@@ -257,6 +260,13 @@ def _allocated(view: View, pod: Pod, attempt: Attempt, entry: Known) -> Action |
     job = entry.job
     if not job.nodes:
         return None
+    starting = view.placements.starting(job.nodes[0])
+    if starting and (attempt.waking_since or view.placements.comes_and_goes(job.nodes[0])):
+        attempt.waking_since = attempt.waking_since or view.now
+        if view.now - attempt.waking_since < WAKE_LIMIT:
+            if pods.job_id(pod) != job.job_id or not pods.is_held(pod):
+                return Hold(pod, job.job_id)
+            return _tell(view, pod, attempt, "SlurmNodeStarting", f"Slurm job {job.job_id} has its node: {starting}")
     why = view.placements.refusal(pod, job.nodes[0])
     if why:
         return GiveBack(pod, job.job_id, f"Slurm gave node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}")

@@ -9,9 +9,11 @@ from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.loop import Sides, SlurmLoop
 from bridge.metrics import SCHEDULER_PODS
+from bridge.slurm import states
 from bridge.slurm.models import Snapshot
 from bridge.threads import Supervisor
 from bridge.workload import eligibility, missing, places, pods
+from bridge.workload.eligibility import NodeView
 from scheduler import decide
 from scheduler.act import URGENCY, Actor
 from scheduler.attempts import Attempts
@@ -36,6 +38,7 @@ class Scheduler(SlurmLoop):
         self._node_changes = 0
         self._placed: tuple[object, ...] = ()
         self._node_names: list[str] = []
+        self._remembered: dict[str, NodeView] = {}
         self._inherited_at = 0.0
         self._brake, self._braked = Brake(), 0
         limits = sides.config.brake
@@ -128,11 +131,15 @@ class Scheduler(SlurmLoop):
         """Return the placements on the nodes of this moment, worked out anew only when something has changed there."""
         lasting = self._occupancy.lasting(time - self.sides.config.busy_node_timeout)
         taken = {name: lasting[name] for name in self._node_names if name in lasting}
-        mark = (self._node_changes, taken, frozenset(snapshot.nodes), tuple(sorted(snapshot.partitions.items())))
+        asleep = frozenset(name for name, node in snapshot.nodes.items() if states.is_asleep(node.states))
+        partitions = tuple(sorted(snapshot.partitions.items()))
+        mark = (self._node_changes, taken, frozenset(snapshot.nodes), asleep, partitions)
         if mark != self._placed:
             real = (node for node in self.sides.nodes.items() if not places.is_virtual(node))
             nodes = eligibility.views(real, lasting)
             self._node_names = [node.name for node in nodes if node.slurm_name in snapshot.nodes]
-            self._actor.placements = Placements(nodes, snapshot.nodes, snapshot.partitions)
+            known = self._remembered | {node.slurm_name: node for node in nodes if not node.rivals}
+            self._remembered = {name: node for name, node in known.items() if name in snapshot.nodes}
+            self._actor.placements = Placements(nodes, snapshot.nodes, snapshot.partitions, self._remembered)
             self._placed = mark
         return self._actor.placements

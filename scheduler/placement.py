@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
+from bridge.slurm import states
 from bridge.slurm.models import Node, Partition
 from bridge.workload import eligibility, resources, translate
 from bridge.workload.eligibility import NodeView
@@ -31,13 +32,19 @@ class Placements:
     """The nodes of both sides at one moment, and the placements worked out on them so far.
 
     A pod's placement depends on a few fields of its spec and on its partitions; a thousand pods of one Job share one.
+    A node that Slurm's power saving keeps down is judged as it will be once it is up: ``remembered`` holds nodes, by
+    Slurm's name, that Kubernetes has deleted meanwhile, as it does with machines of a cloud.
     """
 
     def __init__(
-        self, nodes: list[NodeView], slurm_nodes: Mapping[str, Node], partitions: Mapping[str, Partition]
+        self,
+        nodes: list[NodeView],
+        slurm_nodes: Mapping[str, Node],
+        partitions: Mapping[str, Partition],
+        remembered: Mapping[str, NodeView] | None = None,
     ) -> None:
         self.by_slurm_name = {node.slurm_name: node for node in nodes}
-        self._nodes = nodes
+        self._nodes = list(expected(self.by_slurm_name, slurm_nodes, remembered or {}))
         self._slurm_nodes = slurm_nodes
         self._partitions = partitions
         self._known: dict[str, Placement] = {}
@@ -77,6 +84,23 @@ class Placements:
             return "not a Kubernetes node"
         return eligibility.refusal(pod["spec"], resources.node_requests(pod["spec"]), node)
 
+    def starting(self, slurm_node: str) -> str:
+        """Say what is missing until a node that Slurm wakes can take a pod, or return the empty string."""
+        other = self._slurm_nodes.get(slurm_node)
+        if other is not None and states.is_asleep(other.states):
+            return f"Slurm starts node {slurm_node}"
+        node = self.by_slurm_name.get(slurm_node)
+        if node is None:
+            return f"Kubernetes has no node for Slurm's {slurm_node} yet"
+        if not node.ready or eligibility.once_up(node).taints != node.taints:
+            return f"the kubelet of node {node.name} is not ready yet"
+        return ""
+
+    def comes_and_goes(self, slurm_node: str) -> bool:
+        """Whether Slurm's power saving starts and stops the node."""
+        other = self._slurm_nodes.get(slurm_node)
+        return other is not None and ("CLOUD" in other.states or states.is_asleep(other.states))
+
     def _names(self, partition: str) -> set[str]:
         """List the nodes of the named partitions, of the default one, or all where Slurm has not told."""
         wanted = [self._partitions[name] for name in partition.split(",") if name in self._partitions]
@@ -84,3 +108,19 @@ class Placements:
             wanted = [p for p in self._partitions.values() if p.default]
         listed = {name for p in wanted for name in p.nodes if name in self._slurm_nodes}
         return listed or set(self._slurm_nodes)
+
+
+def expected(
+    nodes: Mapping[str, NodeView], slurm_nodes: Mapping[str, Node], remembered: Mapping[str, NodeView]
+) -> Iterator[NodeView]:
+    """Yield the nodes that pods may be asked for: those of Kubernetes, and those that come when Slurm wakes them."""
+    for name, node in nodes.items():
+        other = slurm_nodes.get(name)
+        yield eligibility.once_up(node) if other is not None and states.is_asleep(other.states) else node
+    for name, other in slurm_nodes.items():
+        if name in nodes or not states.is_asleep(other.states):
+            continue
+        if name in remembered:
+            yield eligibility.once_up(remembered[name])
+        elif "CLOUD" in other.states:
+            yield eligibility.unseen(name)

@@ -108,6 +108,8 @@ def _nodes(session: Session, pod: pods.Pod) -> list[str]:
         other = session.slurm_nodes.get(view.slurm_name)
         if other is None:
             continue
+        if states.is_asleep(other.states):
+            view = eligibility.once_up(view)
         why = eligibility.refusal(pod["spec"], asked, view)
         lines.append(f"{view.name}: {why or 'fits'}; Slurm: {'+'.join(sorted(other.states))} {other.reason}".rstrip())
     return lines
@@ -150,6 +152,8 @@ def _verdict(pod: pods.Pod, job: Job | None) -> tuple[str, str]:
         ), ""
     if pods.is_gated(pod):
         return "waits for its scheduling gates", "somebody else (for example Kueue) has to take the gates off"
+    if waiting.get("reason") == "SlurmNodeStarting":
+        return f"waits: {waiting.get('message', '')}", "sinfo -R; kubectl get nodes"
     if job is not None and states.is_allocated(job.states):
         if waiting.get("reason") == "NodeBusy":
             return waiting["message"], "it is bound when the pods named there have ended"

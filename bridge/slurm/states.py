@@ -165,6 +165,15 @@ NODE_STATES: dict[str, bool] = {
 to the jobs of their reservation; NOT_RESPONDING passes by itself, or becomes DOWN."""
 
 
+ASLEEP = frozenset({"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWER_UP", "POWERING_UP"})
+"""Slurm's power saving has stopped the machine, stops it, or starts it."""
+
+
+def is_asleep(states: Set[str]) -> bool:
+    """Whether Slurm's power saving keeps the node down and a job would wake it, or it is being started."""
+    return not is_drained(states) and not ASLEEP.isdisjoint(states)
+
+
 def is_drained(states: Set[str]) -> bool:
     """Whether Slurm would give the node to nobody: drained, draining, down or failing. Unknown states don't count."""
     return any(NODE_STATES.get(name) is False for name in states)

@@ -21,6 +21,16 @@ BESIDE = "beside pods that Slurm does not count"
 """Said of a node that is large enough, but holds pods of other schedulers, or such as do not end."""
 NOTHING: Mapping[str, Resources] = MappingProxyType({})
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
+LIFECYCLE_TAINTS = frozenset(
+    {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/network-unavailable",
+        "node.cloudprovider.kubernetes.io/uninitialized",
+        "node.cloudprovider.kubernetes.io/shutdown",
+    }
+)
+"""Taints that Kubernetes puts on a machine that is down or starting, and takes off when it is up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +45,12 @@ class NodeView:
     labels: Mapping[str, str]
     taints: tuple[Mapping[str, str], ...]
     cordoned: bool
-    offered: Resources
+    offered: Resources | None
+    """Allocatable; ``None`` where it is not known, because Kubernetes has no such node now: Slurm counts alone."""
     rivals: tuple[str, ...] = ()
     taken: Resources = field(default_factory=dict)
     """What pods that Slurm does not count take of it."""
+    ready: bool = True
 
 
 def slurm_name(node: Mapping[str, Any]) -> str:
@@ -59,6 +71,7 @@ def view(node: Mapping[str, Any], taken: Resources | None = None) -> NodeView:
         cordoned=bool(spec.get("unschedulable")),
         offered=allocatable(node),
         taken=taken or {},
+        ready=readiness(node).get("status") == "True",
     )
 
 
@@ -81,6 +94,17 @@ def rivals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
 def rivalry(slurm_node: str, others: Iterable[str]) -> str:
     """Say that several Kubernetes nodes claim to be one Slurm node."""
     return f"Slurm node {slurm_node} is claimed by {', '.join(others)} too"
+
+
+def once_up(node: NodeView) -> NodeView:
+    """Return the node as it will be when its machine has started."""
+    taints = tuple(taint for taint in node.taints if taint.get("key") not in LIFECYCLE_TAINTS)
+    return replace(node, taints=taints, ready=True)
+
+
+def unseen(slurm_node: str) -> NodeView:
+    """Describe a node that Kubernetes has not had since this process started: nothing but its name is known."""
+    return NodeView(slurm_node, slurm_node, {"kubernetes.io/hostname": slurm_node}, (), cordoned=False, offered=None)
 
 
 def readiness(node: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -115,6 +139,8 @@ def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str
         if not tolerates(tolerations, taint):
             return f"taint {taint.get('key')}:{taint.get('effect')} is not tolerated"
     for name in sorted(requests):
+        if node.offered is None:
+            break  # Slurm counts alone
         offered = node.offered.get(name, Decimal(0))
         if name == PODS and name not in node.offered:
             continue  # only a node that was never told by a kubelet says nothing of it

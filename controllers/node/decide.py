@@ -127,10 +127,13 @@ def _in_step(view: View, node: KubeNode, slurm_node: Node | None) -> Action | No
     if slurm_node is None:
         return Uncordon(node) if mirrored else None
     out = states.is_drained(slurm_node.states)
-    ours = out and slurm_node.reason.startswith(names.DRAIN_REASON_PREFIX)
+    # a node that is down may still carry the reason of a drain of ours that was undone: only a drain can be undone
+    ours = "DRAIN" in slurm_node.states and slurm_node.reason.startswith(names.DRAIN_REASON_PREFIX)
     if out and not ours:
         if view.config.nodes.cordon and not mirrored and not cordoned:
-            return Cordon(node, f"{'+'.join(sorted(slurm_node.states))}: {slurm_node.reason or 'no reason given'}")
+            stale = slurm_node.reason.startswith(names.DRAIN_REASON_PREFIX)
+            reason = "no reason given" if stale else slurm_node.reason or "no reason given"
+            return Cordon(node, f"{'+'.join(sorted(slurm_node.states))}: {reason}")
         return None
     if mirrored:
         return Uncordon(node)

@@ -145,7 +145,7 @@ def _no_local_room(view: View, pod: Pod, asked: Resources) -> str:
 def _too_full(view: View, asked: Resources, node: NodeView) -> str:
     used = view.usage.of(node.name)
     for name in sorted(asked):
-        if used.get(name, Decimal(0)) + asked[name] > node.offered.get(name, Decimal(0)):
+        if used.get(name, Decimal(0)) + asked[name] > (node.offered or {}).get(name, Decimal(0)):
             return f"no room for {name} now"
     return ""
 
@@ -169,7 +169,7 @@ def _load(view: View, name: str, asked: Resources) -> Decimal:
     used = [view.usage.of(node.name) for node in members]
     shares = [Decimal(0)]
     for resource, value in asked.items():
-        offered = sum((node.offered.get(resource, Decimal(0)) for node in members), Decimal(0))
+        offered = sum(((node.offered or {}).get(resource, Decimal(0)) for node in members), Decimal(0))
         if offered > 0:
             shares.append((sum((u.get(resource, Decimal(0)) for u in used), Decimal(0)) + value) / offered)
     return max(shares)

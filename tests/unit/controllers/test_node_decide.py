@@ -117,3 +117,23 @@ def test_a_settled_dispute_is_told_once():
     assert dispute(claimant("n1"), claimant("rogue", label="other")) == [
         ("Taint", "rogue", ""),
     ]
+
+
+@pytest.mark.parametrize("slurm_states", ["DOWN", "DOWN+NOT_RESPONDING", "IDLE+FAIL"])
+def test_the_reason_of_a_drain_that_was_undone_undoes_nothing_more(slurm_states):
+    assert look(node(), slurm_states, OURS) == ["Cordon"]
+    assert look(node(cordoned=True, mirrored="DOWN"), slurm_states, OURS) == []
+    assert look(node(mirrored="DOWN"), slurm_states, OURS) == []  # somebody uncordoned: nobody fights
+
+
+def test_a_drain_of_ours_is_undone_on_a_node_that_is_down_too():
+    assert look(node(), "DOWN+DRAIN", OURS) == ["Undrain"]
+
+
+@pytest.mark.parametrize(
+    "slurm_states",
+    ["IDLE+POWERED_DOWN", "IDLE+CLOUD+POWERING_DOWN", "IDLE+CLOUD+POWERING_UP+NOT_RESPONDING", "MIXED+POWERING_UP"],
+)
+def test_power_saving_cordons_nothing(slurm_states):
+    assert look(node(), slurm_states) == []
+    assert look(node(cordoned=True, mirrored="disk"), slurm_states) == ["Uncordon"]
