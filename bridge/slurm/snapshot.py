@@ -25,14 +25,13 @@ from bridge.slurm.asking import Asker
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.merging import is_busy, merge
 from bridge.slurm.models import JobLink, Snapshot
+from bridge.slurm.node_asker import NodeAsker
 from bridge.slurm.questions import doubted, forgotten
 from bridge.slurm.states import Phase, phase
-from bridge.slurm.view import Answers, Expected, View
+from bridge.slurm.view import Expected, View
 
 log = logging.getLogger(__name__)
 
-NODES_BUSY, NODES_IDLE = 5.0, 10.0
-"""Seconds between two looks at nodes and partitions."""
 _WAKE_GAP = 0.25
 """Seconds between two polls, however often it is woken."""
 REST = 0.5
@@ -72,8 +71,8 @@ class Poller:
         self._polling = threading.Lock()
         self._expecting = threading.Lock()
         self._woken = threading.Event()
-        self._nodes_wanted = threading.Event()
-        self._nodes_at = self._told_at = -math.inf
+        self._told_at = -math.inf
+        self._node_asker = NodeAsker(client, self._clock)
         self._asker = Asker(client, config.slurm.detail_budget, self._clock)
         self._backlog = False
         self.progress = ""
@@ -93,7 +92,7 @@ class Poller:
     def wake(self, nodes: bool = False) -> None:
         """Poll soon, with ``nodes`` also at nodes and partitions."""
         if nodes:
-            self._nodes_wanted.set()
+            self._node_asker.want()
         self._woken.set()
 
     def expect(self, job_id: int, link: JobLink, *, sure: bool = True) -> None:
@@ -136,7 +135,7 @@ class Poller:
         while not stop.is_set() and (left := end - self._clock.monotonic()) > 0:
             if self._failures:  # woken or not: slurmctld is in trouble
                 stop.wait(left)
-            elif self._woken.wait(min(left, _STOP_CHECK)):
+            elif (self._leads() and self._node_asker.changed()) or self._woken.wait(min(left, _STOP_CHECK)):
                 return
 
     def refresh(self) -> Snapshot:
@@ -178,7 +177,7 @@ class Poller:
             if asked.reused is not None:
                 raise SlurmUnavailableError(f"job {asked.reused} became another job twice within one poll")
         self._backlog = asked.backlog
-        answers = self._with_nodes(asked.answers) if self._nodes_due(view, expected, began) else asked.answers
+        answers = self._node_asker.add(asked.answers)
         # under the lock, so that no job told of in between is left out of what is published
         with self._expecting:
             merged = merge(view, answers, self._expected, self._cluster)
@@ -203,21 +202,6 @@ class Poller:
         if self._clock.monotonic() - self._told_at >= PROGRESS_PERIOD:
             self._told_at = self._clock.monotonic()
             log.info("reading all jobs for the first time", extra=kv(read=read, of=total))
-
-    def _nodes_due(self, view: View, expected: dict[int, Expected], began: float) -> bool:
-        period = NODES_BUSY if expected or is_busy(view.snapshot) else NODES_IDLE
-        return self._nodes_wanted.is_set() or began - self._nodes_at >= period
-
-    def _with_nodes(self, answers: Answers) -> Answers:
-        self._nodes_wanted.clear()  # before asking: who wakes meanwhile wants a newer look
-        try:
-            nodes = {node.name: node for node in self._client.nodes()}
-            partitions = {partition.name: partition for partition in self._client.partitions()}
-        except BridgeError:
-            self._nodes_wanted.set()
-            raise
-        self._nodes_at = answers.began
-        return replace(answers, nodes=nodes, partitions=partitions)
 
     def _count(self, snapshot: Snapshot) -> None:
         counts = Counter("missing" if k.missing else phase(k.job.states).value for k in snapshot.jobs.values())

@@ -149,6 +149,29 @@ class SlurmSuite:
         assert (main.name, main.default, main.max_minutes) == ("main", True, 0)
         assert set(main.nodes) == set(nodes)
 
+    def test_nodes_are_told_again_only_after_a_change(self, client: SlurmClient) -> None:
+        def unchanged(moment: int) -> int:
+            """Wait until a look at the nodes finds no change; slurmctld counts seconds."""
+            for _ in range(50):
+                found = client.nodes_since(moment)
+                if found is None:
+                    return moment
+                assert {node.name for node in found[0]} >= {"node-0", "node-1"}
+                moment = found[1]
+                time.sleep(0.3)
+            raise AssertionError("the nodes change all the time")
+
+        moment = unchanged(0)
+        if not client.version.node_updates:
+            return
+        client.set_node("node-1", "DRAIN", "slurm-bridge: why")
+        found = client.nodes_since(moment)
+        assert found is not None
+        assert states.is_drained({node.name: node for node in found[0]}["node-1"].states)
+        client.set_node("node-1", "UNDRAIN")
+        moment = unchanged(found[1])
+        assert client.nodes_since(moment) is None
+
     def test_a_node_is_drained_and_given_back(self, client: SlurmClient) -> None:
         if not client.version.node_updates:
             with pytest.raises(SlurmRefusedError, match="can't drain nodes"):

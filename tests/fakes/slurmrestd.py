@@ -84,6 +84,8 @@ class FakeSlurm:
         self._next_id = 1
         self._ahead = 0
         self._changed = int(time.time())
+        self._nodes_told: list[dict[str, Any]] = []
+        self._nodes_changed = 0
         self._lock = threading.RLock()
         self._closing = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"slurm": self}))
@@ -198,7 +200,7 @@ class FakeSlurm:
         if head == "resources" and version.allocations:
             return self._resources(int(tail))
         if path == "nodes":
-            return self._json(200, {"nodes": [self._node(node, old) for node in self.nodes.values()]})
+            return self._nodes(query, old)
         if path == "partitions":
             return self._json(200, {"partitions": [self._partition(name, version) for name in self.partitions]})
         if head == "node" and method == "POST" and version.node_updates:
@@ -242,6 +244,18 @@ class FakeSlurm:
     def _memory(job: dict[str, Any]) -> int:
         value = job.get("memory_per_node", 0)
         return int(value["number"] if isinstance(value, dict) else value)
+
+    def _nodes(self, query: str, old: bool) -> Answer:
+        """As Slurm does: unchanged only where the last change was in a second before ``update_time``'s."""
+        nodes = [self._node(node, old) for node in self.nodes.values()]
+        if nodes != self._nodes_told:
+            self._nodes_told, self._nodes_changed = nodes, int(time.time())
+        since = re.search(r"update_time=(\d+)", query)
+        if since and self._nodes_changed < int(since[1]):
+            return 304, b""
+        if since and old:
+            return self._error(500, -1, "Unspecified error", nodes=[])
+        return self._json(200, {"nodes": nodes, "last_update": _number(int(time.time()))})
 
     def _list(self, version: ApiVersion, query: str) -> Answer:
         since = re.search(r"update_time=(\d+)", query)

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from bridge.clock import FakeClock
+from bridge.clock import FakeClock, SystemClock
 from bridge.config import Config, Slurm
 from bridge.slurm.asking import UNEXPLAINED
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.link import encode
 from bridge.slurm.models import Job, JobLink, JobRequest, PodRef, Snapshot
+from bridge.slurm.node_asker import PARTITIONS, PERIOD
 from bridge.slurm.questions import LARGEST_BULK, MOST_SINGLES
-from bridge.slurm.snapshot import FORGET_OTHERS, NODES_BUSY, NODES_IDLE, Poller
+from bridge.slurm.snapshot import FORGET_OTHERS, Poller
 from tests.fakes.slurmrestd import TOKEN, FakeJob, FakeSlurm, paths
 
 
@@ -41,6 +42,10 @@ class Scene:
         return self.poller.refresh()
 
     def asked(self) -> list[str]:
+        """What one more poll asks for, but for whether a node has changed."""
+        return [call for call in self.asked_all() if not call.startswith("GET nodes?")]
+
+    def asked_all(self) -> list[str]:
         """What one more poll asks for."""
         self.slurm.calls.clear()
         self.poll()
@@ -417,29 +422,71 @@ def test_a_stand_by_polls_at_the_idle_period(scene: Scene) -> None:
     assert poller.pause() == config.slurm.poll_idle
 
 
-def test_nodes_are_looked_at_now_and_then(scene: Scene) -> None:
+def test_a_drain_is_seen_at_the_next_poll(scene: Scene) -> None:
     scene.poll()
-    assert "GET nodes" not in scene.asked()
+    (asked,) = [call for call in scene.asked_all() if "nodes" in call]
+    assert asked.startswith("GET nodes?update_time=")
     scene.slurm.nodes["node-1"].states.add("DRAIN")
+    scene.clock.advance(PERIOD)
+    assert "DRAIN" in scene.poll().nodes["node-1"].states
+    scene.slurm.nodes["node-1"].states.discard("DRAIN")
     scene.poller.wake(nodes=True)
-    assert "GET nodes" in scene.asked()
-    assert "DRAIN" in scene.poller.snapshot.nodes["node-1"].states
-    scene.clock.advance(NODES_BUSY)
-    assert "GET nodes" not in scene.asked()
-    scene.add("a")
+    assert "DRAIN" not in scene.poller.refresh().nodes["node-1"].states
+
+
+def test_nodes_that_have_not_changed_are_not_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.poll()
-    scene.clock.advance(NODES_BUSY)
-    assert "GET nodes" in scene.asked()
-    assert NODES_BUSY < NODES_IDLE
+    scene.slurm._nodes_changed -= 10  # long ago
+    nodes = scene.poller.snapshot.nodes
+    read = []
+    monkeypatch.setattr("bridge.slurm.parsers.read_node", lambda obj: read.append(obj))
+    assert scene.poll().nodes is nodes
+    assert read == []
+
+
+def test_nodes_that_take_long_are_read_less_often(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    since = scene.client.nodes_since
+
+    def slow(moment: int) -> object:
+        scene.clock.advance(0.5)
+        return since(moment)
+
+    monkeypatch.setattr(scene.client, "nodes_since", slow)
+    scene.poll()
+    asked = [any("nodes" in call for call in scene.asked_all()) for _ in range(6)]  # a second each
+    assert asked == [False, False, False, True, False, False]
+
+
+def test_partitions_are_looked_at_now_and_then(scene: Scene) -> None:
+    scene.poll()
+    assert "GET partitions" not in scene.asked()
+    scene.clock.advance(PARTITIONS)
+    assert "GET partitions" in scene.asked()
+
+
+def test_a_changed_node_ends_the_pause_between_two_polls(scene: Scene) -> None:
+    scene.poll()
+    stop = threading.Event()
+    scene.poller._clock = scene.poller._node_asker._clock = SystemClock()
+    scene.poller._node_asker._due_at = 0
+    thread = threading.Thread(target=scene.poller._wait, args=(stop, 60.0, 0.0))
+    thread.start()
+    scene.slurm.nodes["node-1"].states.add("DRAIN")
+    thread.join(5)
+    alive = thread.is_alive()
+    stop.set()
+    thread.join()
+    assert not alive
+    assert "DRAIN" in scene.poll().nodes["node-1"].states
 
 
 def test_nodes_that_could_not_be_read_are_asked_for_again(scene: Scene) -> None:
     scene.poll()
     scene.poller.wake(nodes=True)
-    scene.slurm.fault = lambda method, path: (502, b"") if path.endswith("nodes") else None
+    scene.slurm.fault = lambda method, path: (502, b"") if "nodes" in path else None
     assert scene.poll().error
     scene.slurm.fault = None
-    assert "GET nodes" in scene.asked()
+    assert any("nodes" in call for call in scene.asked_all())
 
 
 @pytest.fixture
@@ -454,6 +501,7 @@ def test_the_oldest_api_reads_the_list_only_after_a_change(old_scene: Scene) -> 
     scene.slurm.add({"name": "b", "comment": encode(link("b"))}, user="alice")
     assert scene.poll().by_uid == {"a": (job_id,)}
     scene.slurm._changed -= 10  # long ago
+    scene.slurm._nodes_changed -= 10
     first = scene.poller.snapshot.jobs
     asked = scene.asked()
     assert [call.partition("=")[0] for call in asked] == ["GET diag", "GET jobs?update_time"]

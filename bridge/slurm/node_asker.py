@@ -1,0 +1,77 @@
+"""The questions about nodes and partitions, put to slurmrestd."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from dataclasses import replace
+
+from bridge.clock import Clock
+from bridge.errors import BridgeError
+from bridge.logs import kv
+from bridge.slurm.client import SlurmClient
+from bridge.slurm.models import Node
+from bridge.slurm.view import Answers
+
+log = logging.getLogger(__name__)
+
+PERIOD = 0.8
+"""Seconds between two questions whether a node has changed: 2 ms where none has."""
+REST = 8.0
+"""Times as long as it took to read the nodes is the pause until they may be read again: 0.2 s for 1,000 of them, and
+where jobs start and end, some node has always changed."""
+PARTITIONS = 10.0
+"""Seconds between two looks at partitions."""
+
+
+class NodeAsker:
+    """Reads nodes when one has changed, in polls and between them; used by the poller's thread alone."""
+
+    def __init__(self, client: SlurmClient, clock: Clock) -> None:
+        self._client, self._clock = client, clock
+        self._wanted = threading.Event()
+        self._due_at = self._partitions_at = -math.inf
+        self._moment = 0
+        self._read: list[Node] | None = None
+
+    def want(self) -> None:
+        """Have nodes and partitions asked for in the next poll; from any thread."""
+        self._wanted.set()
+
+    def changed(self) -> bool:
+        """Ask between two polls whether a node has changed; what was read is kept for the next poll."""
+        try:
+            self._ask(self._clock.monotonic())
+        except BridgeError as error:
+            log.debug("nodes can't be asked for", extra=kv(error=error))  # the next poll fails, too, and tells
+        return self._read is not None
+
+    def add(self, answers: Answers) -> Answers:
+        """Add the nodes, if one has changed, and now and then the partitions."""
+        wanted = self._wanted.is_set()
+        self._wanted.clear()  # before asking: who wakes meanwhile wants a newer look
+        try:
+            self._ask(self._clock.monotonic(), now=wanted)
+            if wanted or answers.began - self._partitions_at >= PARTITIONS:
+                partitions = {partition.name: partition for partition in self._client.partitions()}
+                answers = replace(answers, partitions=partitions)
+                self._partitions_at = answers.began
+        except BridgeError:
+            if wanted:
+                self._wanted.set()
+            raise
+        if self._read is None:
+            return answers
+        nodes, self._read = {node.name: node for node in self._read}, None
+        return replace(answers, nodes=nodes)
+
+    def _ask(self, began: float, *, now: bool = False) -> None:
+        if not now and began < self._due_at:
+            return
+        self._due_at = began + PERIOD
+        found = self._client.nodes_since(self._moment)
+        if found is not None:
+            self._read, self._moment = found
+            ended = self._clock.monotonic()
+            self._due_at = max(self._due_at, ended + REST * (ended - began))
