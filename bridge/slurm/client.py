@@ -229,20 +229,23 @@ class SlurmClient:
 
         ``moment`` is what an earlier call returned beside the nodes (slurmctld's clock), 0 for the first one.
         """
-        query = f"?update_time={moment}" if moment else ""
-        if self.version.numbers:
-            data = self._call("nodes", "GET", f"nodes{query}")
-            if not data or (moment and not data["nodes"] and not parsers.number(data.get("last_update"))):
-                return None
-            return _read_all(data["nodes"], parsers.read_node), int(parsers.number(data.get("last_update")))
+        data: JsonObject = {}
         if moment:
             try:
-                if not self._call("nodes", "GET", f"nodes{query}"):
-                    return None
+                data = self._call("nodes", "GET", f"nodes?update_time={moment}")
             except SlurmError:
-                pass  # 22.05 answers 304 where nothing has changed, and 500 in place of the nodes where something has
-        now = self.server_time()
-        return self.nodes(), now
+                # 22.05 answers 304 where nothing has changed, and 500 instead of nodes where something has; so does
+                # 24.11 unless the partitions have changed, too
+                moment = 0
+            else:
+                if not data or (not data["nodes"] and not parsers.number(data.get("last_update"))):
+                    return None
+                if not self.version.numbers:
+                    moment = 0
+        # by slurmctld's own clock, read beforehand: no change can slip through
+        now = 0 if self.version.numbers else self.server_time()
+        data = data if moment else self._call("nodes", "GET", "nodes")
+        return _read_all(data["nodes"], parsers.read_node), now or int(parsers.number(data.get("last_update")))
 
     def partitions(self) -> list[Partition]:
         """Ask for all partitions. 1 to 3 kB a partition, 4 ms. A single one is the default whether told or not."""

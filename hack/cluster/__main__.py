@@ -41,6 +41,7 @@ def up(options: argparse.Namespace) -> None:
         try:
             cluster.start_podbridge()
             cluster.start_submitters()
+            pools.wait_nodes(cluster.api, cluster.sites)
         except BaseException:
             cluster.stop()
             raise

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster import debian, images, nats, sites
 from cluster.errors import ClusterError
+from cluster.kube import Api, is_ready
 from cluster.nats import NatsSetup
 from cluster.sites import CondorSite, Site, SlurmSite
 
@@ -102,6 +104,20 @@ class Pools:
         if self.nats.hosts.names:
             remote["store"] = {"kind": "nats", "nats": {"bucket": nats.BUCKET, "replicas": self.nats.servers}}
         return {"managedNamespaces": ["slurm-bridge", NAMESPACE], "pools": remote}
+
+
+def wait_nodes(api: Api, names: Iterable[str], timeout: float = 60) -> None:
+    """Wait until the virtual nodes of these pools are there and Ready."""
+    waiting = set(names)
+    end_at = time.monotonic() + timeout
+    while waiting:
+        for name in sorted(waiting):
+            status, node = api.request("GET", f"/api/v1/nodes/{name}")
+            if status == 200 and is_ready(node):
+                waiting.remove(name)
+        if waiting and time.monotonic() > end_at:
+            raise ClusterError(f"no Ready virtual node after {timeout:.0f} s: {', '.join(sorted(waiting))}")
+        time.sleep(0.1 if waiting else 0)
 
 
 def end(state: Path) -> None:
