@@ -77,6 +77,14 @@ POOL_REMEMBERED = Gauge(
 POOL_MESSAGES_UNUSABLE = Counter(
     "podbridge_pool_messages_unusable_total", "Messages of sites that could not be read, by kind.", ["kind"]
 )
+POOL_MESSAGES_DROPPED = Counter(
+    "podbridge_pool_messages_dropped_total",
+    "Messages of a pool dropped because it sent more than is read; a snapshot of the pool makes up for them.",
+    ["pool"],
+)
+POOL_FLOODS = Counter(
+    "podbridge_pool_floods_total", "Times that a pool sent so much that it was not listened to for a while.", ["pool"]
+)
 NATS_OVERRUN = Gauge("podbridge_nats_overrun_messages", "Messages dropped so far because too many waited here.")
 STORE_UP = Gauge("podbridge_store_up", "1 while the store of pools answers.", ["kind"])
 STORE_WAITING = Gauge("podbridge_store_waiting", "What waits to be written to the store of pools.", ["kind"])

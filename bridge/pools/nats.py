@@ -9,7 +9,8 @@ from collections.abc import Callable
 from bridge.clock import Clock, SystemClock
 from bridge.errors import SiteError
 from bridge.logs import kv
-from bridge.metrics import POOL_MESSAGES_UNUSABLE
+from bridge.metrics import POOL_FLOODS, POOL_MESSAGES_UNUSABLE
+from bridge.pools.inbox import Inbox
 from bridge.pools.natspool import PERIOD, NatsPool, check_pool
 from bridge.threads import Supervisor
 from bridge.wire.client import SUBMIT_TIMEOUT
@@ -18,6 +19,7 @@ from bridge.wire.envelope import GarbledError, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event
 from bridge.wire.session import Respond
 from bridge.wire.subjects import ANY, Subjects, kind_of, pool_of
+from bridge.wire.subscription import Subscription
 from bridge.workers import Workers
 
 __all__ = ["PERIOD", "NatsPool", "NatsPools"]
@@ -25,6 +27,8 @@ __all__ = ["PERIOD", "NatsPool", "NatsPools"]
 log = logging.getLogger(__name__)
 
 MOST_POOLS = 1000
+MUTE = 10.0
+"""Seconds for which a pool that sends too much is not listened to; shorter than any site counts as silent."""
 _TICK = 0.5
 _WORKERS = 4
 _CLOCK = SystemClock()
@@ -47,20 +51,24 @@ class NatsPools:
         self._woken = threading.Event()
         self._workers = Workers("pools", _WORKERS)
         self.dropped: dict[str, int] = {}
-        subjects = Subjects(prefix, ANY, owner)
         self._kinds: dict[str, Callable[[str, bytes], None]] = {
             "announce": self._on_announce,
             "buildconfig": self._on_buildconfig,
             "event": self._on_event,
         }
-        # on one thread, so that an announcement is never seen before an event that was sent first
-        link.subscribe((subjects.announce, subjects.buildconfig, subjects.event), self._on_message)
+        # a pool's messages stay in their order, so that an announcement is never seen before an event sent first
+        self._inbox = Inbox(self._on_flood)
+        self._muted: dict[str, float] = {}
+        self._listened: tuple[str, ...] = ()
+        self._subscription: Subscription | None = None
+        self._listen()
         link.watch(self._on_link)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start asking for snapshots. The link must be started, too."""
         self._workers.start(supervisor)
         supervisor.spawn("pools", lambda: self._run(supervisor.stopping))
+        supervisor.spawn("pools-inbox", lambda: self._read(supervisor.stopping))
 
     def pools(self) -> dict[str, NatsPool]:
         """Give all pools by name."""
@@ -70,6 +78,7 @@ class NatsPools:
         """Forget a pool; it comes back when it announces itself."""
         with self._lock:
             self._pools = {key: pool for key, pool in self._pools.items() if key != name}
+        self._inbox.forget(name)
         self._tell(name, "")
 
     def recall(self, announce: Announce, heard: float, buildconfig: BuildConfigMessage | None) -> None:
@@ -89,7 +98,59 @@ class NatsPools:
         while not stopping.is_set():
             self._woken.wait(_TICK)
             self._woken.clear()
+            self._listen()
             self.tick()
+
+    def _read(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            self.drain(_TICK)
+
+    def drain(self, timeout: float = 0.0) -> None:
+        """Handle what pools have sent, after waiting for ``timeout`` seconds at most for the first message."""
+        found = self._inbox.get(timeout)
+        while found is not None:
+            name, (subject, data), lost = found
+            try:
+                self._handle(name, subject, data)
+                if lost and (pool := self._pools.get(name)) is not None:
+                    pool.want()
+            except Exception:  # what a pool sends must not end this process
+                log.exception("a message of a pool could not be handled", extra=kv(subject=subject))
+            found = self._inbox.get(0.0)
+
+    # --- who is listened to -------------------------------------------------------------------------------------------
+    def _on_flood(self, name: str) -> None:
+        """Leave a pool alone for a while; called on the link's loop."""
+        if name not in self._muted:
+            self._muted[name] = self._clock.monotonic() + MUTE
+            POOL_FLOODS.labels(name).inc()
+            log.error("a pool sends too much: not listened to for a while", extra=kv(pool=name, seconds=MUTE))
+            self._woken.set()
+
+    def _listen(self) -> None:
+        """Listen to all pools, or, while some are muted, to each of the others by its name.
+
+        Pools that are not known yet are not heard meanwhile.
+        """
+        now = self._clock.monotonic()
+        over = [name for name, until in list(self._muted.items()) if until <= now]
+        for name in over:
+            del self._muted[name]
+        heard = tuple(sorted(self._pools.keys() - self._muted.keys())) if self._muted else (ANY,)
+        if heard == self._listened:
+            return
+        if self._subscription is not None:
+            self._subscription.close()
+        about = [Subjects(self._prefix, name, self._owner) for name in heard]
+        subjects = tuple(subject for each in about for subject in (each.announce, each.buildconfig, each.event))
+        self._subscription = self._link.subscribe(subjects, self._on_message, threads=0)
+        before, self._listened = self._listened, heard
+        for name in self._muted:
+            self._inbox.clear(name)
+        if before:  # what was sent between the two
+            for pool in self.pools().values():
+                pool.want()
+            self._woken.set()
 
     def tick(self) -> None:
         """Have every pool asked for what is due."""
@@ -107,7 +168,12 @@ class NatsPools:
             self._woken.set()
 
     def _on_message(self, subject: str, data: bytes, _respond: Respond | None) -> None:
-        name, kind = pool_of(self._prefix, subject), kind_of(self._prefix, subject)
+        name = pool_of(self._prefix, subject)
+        if name not in self._muted:
+            self._inbox.put(name, (subject, data))
+
+    def _handle(self, name: str, subject: str, data: bytes) -> None:
+        kind = kind_of(self._prefix, subject)
         try:
             if not name:
                 raise GarbledError("the subject names no pool")

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from bridge.errors import SiteError
-from bridge.wire.messages import VERSION, LogChunk, Message
+from bridge.wire.messages import VERSION, Announce, BuildConfigMessage, Event, LogAck, LogChunk, Message
 
 M = TypeVar("M", bound=Message)
 
@@ -17,6 +17,14 @@ COMPRESS_ABOVE = 64 * 1024
 """A pod of one container is below it: compressing it would cost more than sending it."""
 MOST = 64 * 1024 * 1024
 """Bytes of a message, uncompressed."""
+LIMITS: dict[type[Message], int] = {
+    Announce: 2**20,
+    BuildConfigMessage: 4 * 2**20,
+    Event: 2 * 2**20,
+    LogAck: 2**12,
+    LogChunk: 2**16,
+}
+"""Bytes, uncompressed, of messages that are sent unasked, or many times; ``LogChunk`` is the line before the log."""
 _LEVEL = 1
 _ZLIB = 0x78
 _PROBLEMS = 3
@@ -39,29 +47,30 @@ def pack(message: Message) -> bytes:
     return zlib.compress(data, _LEVEL) if len(data) > COMPRESS_ABOVE else data
 
 
-def unpack(data: bytes) -> bytes:
-    """Give the JSON of a message; it is not looked at, but for its first byte and its size."""
+def unpack(data: bytes, most: int | None = None) -> bytes:
+    """Give the JSON of a message of at most ``most`` bytes (:data:`MOST`); its first byte and size are looked at."""
+    most = MOST if most is None else most
     if data[:1] == b"{":
         text = data
     elif data[:1] == bytes((_ZLIB,)):
         inflater = zlib.decompressobj()
         try:
-            text = inflater.decompress(data, MOST + 1)
+            text = inflater.decompress(data, most + 1)
         except zlib.error as error:
             raise GarbledError("a compressed message that can't be read") from error
-        if len(text) <= MOST and not inflater.eof:
+        if len(text) <= most and not inflater.eof:
             raise GarbledError("a compressed message that is cut off")
     else:
         raise GarbledError("neither JSON nor compressed JSON")
-    if len(text) > MOST:
-        raise GarbledError(f"more than {MOST} bytes")
+    if len(text) > most:
+        raise GarbledError(f"more than {most} bytes")
     return text
 
 
 def parse(kind: type[M], data: bytes) -> M:
     """Read a message of one kind."""
     try:
-        return kind.model_validate_json(unpack(data))
+        return kind.model_validate_json(unpack(data, LIMITS.get(kind, MOST)))
     except ValidationError as error:
         raise GarbledError(f"{kind.__name__}: {explain(error)}") from None
 

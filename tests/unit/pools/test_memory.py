@@ -52,6 +52,7 @@ class Hub:
     def __init__(self, store: FakeStore | None = None, now: float = 1_000_000.0) -> None:
         self.link, self.clock, self.store = FakeLink(), FakeClock(now), store or FakeStore()
         self.pools = NatsPools(self.link, "bridge.v1", OWNER, self.clock)  # type: ignore[arg-type]
+        self.link.after = self.pools.drain
         self.memory = Memory(self.store, self.pools, self.clock, lambda: True, "test")
         self.jobs: dict[str, JobStatus] = {}
         self.link.subscribe(SUBJECTS.snapshot, lambda _s, _d, respond: respond(self._snapshot()))

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.clock import FakeClock
 from bridge.errors import SiteRefusedError
-from bridge.pools.nats import PERIOD, NatsPools
+from bridge.pools.nats import MUTE, PERIOD, NatsPools
 from bridge.script import library
 from bridge.wire.envelope import pack, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Problem, Reply, Request, Submit
@@ -45,6 +45,7 @@ class Hub:
     def __init__(self) -> None:
         self.link, self.clock = FakeLink(), FakeClock()
         self.pools = NatsPools(self.link, "bridge.v1", OWNER, self.clock)  # type: ignore[arg-type]
+        self.link.after = self.pools.drain
         self.told: list[tuple[str, str]] = []
         self.pools.subscribe(lambda pool, uid: self.told.append((pool, uid)))
         self.answers: dict[str, Any] = {}
@@ -379,3 +380,20 @@ def test_another_refusal_is_told_and_nothing_is_sent_again() -> None:
     with pytest.raises(SiteRefusedError, match="no"):
         hub.pool.submit("a", WHOLE)
     assert len(hub.bodies) == 1
+
+
+def test_a_pool_that_floods_is_left_alone_for_a_while_and_all_others_are_heard() -> None:
+    hub = started()
+    hub.link.publish(Subjects("bridge.v1", "loud", OWNER).announce, announce(pool="loud"))
+    hub.pools._on_flood("loud")
+    hub.pools._listen()
+    heard = len(hub.told)
+    hub.link.publish(Subjects("bridge.v1", "loud", OWNER).announce, announce(pool="loud"))
+    assert len(hub.told) == heard
+    hub.link.publish(SUBJECTS.event, event(1, job("a")))
+    assert ("alpha", "a") in hub.told
+    hub.clock.advance(MUTE)
+    hub.pools._listen()
+    hub.link.publish(Subjects("bridge.v1", "loud", OWNER).announce, announce(pool="loud"))
+    assert hub.told[-1] == ("loud", "")
+    assert len(hub.link.subscriptions) == 1 + len(SUBJECTS.requests())

@@ -24,6 +24,8 @@ class FakeLink:
         self.subscriptions: list[FakeSubscription] = []
         self.sent: list[tuple[str, bytes]] = []
         self.chores: list[Callable[[], None]] = []
+        self.after: Callable[[], None] = lambda: None
+        """Called after each message that was published."""
         self.watchers: list[Callable[[bool], None]] = []
 
     def subscribe(self, subject: str | tuple[str, ...], handler: Any, queue: str = "", threads: int = 1) -> Any:
@@ -37,6 +39,7 @@ class FakeLink:
         self.sent.append((subject, data))
         for handler in self._handlers(subject):
             handler(subject, data, None)
+        self.after()
 
     def request(self, subject: str, data: bytes, timeout: float) -> bytes:
         if not self.connected:

@@ -1,0 +1,123 @@
+"""What pools have said and this process has not read yet: a queue for each pool, read in turn.
+
+A pool that sends much fills its own queue alone. What does not fit is dropped and counted, and the pool is asked for a
+snapshot. A pool that sends more than :data:`MOST_RATE` messages a second is reported as flooding, so that it can be
+left alone for a while: what it sends would arrive before the messages of all others on the one connection.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from bridge.metrics import POOL_MESSAGES_DROPPED
+
+MOST_MESSAGES = 20_000
+"""Messages of one pool that wait: the events of 10,000 jobs that start at once."""
+MOST_BYTES = 32 * 2**20
+"""Bytes of one pool's messages that wait."""
+MOST_QUEUES = 2_000
+"""Queues at once; more than that, and the empty ones go."""
+MOST_RATE = 3_000
+"""Messages of one pool in a second; a site of 10,000 jobs that all start at once sends 750 a second."""
+MOST_BYTE_RATE = 8 * 2**20
+
+Message = tuple[str, bytes]
+"""Subject and data."""
+
+
+class _Queue:
+    """The messages of one pool, and what has come of it in this second."""
+
+    __slots__ = ("began", "bytes", "came", "came_bytes", "lost", "messages")
+
+    def __init__(self) -> None:
+        self.messages: deque[Message] = deque()
+        self.bytes = 0
+        self.lost = False
+        self.began = 0.0
+        self.came = 0
+        self.came_bytes = 0
+
+
+class Inbox:
+    """Messages by pool. ``put`` is called on the link's loop and takes microseconds; ``get`` by one reader.
+
+    ``on_flood`` is called on the loop, at most once a second, with the name of a pool that sends too much.
+    """
+
+    def __init__(self, on_flood: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._on_flood = on_flood
+        self._monotonic = monotonic
+        self._news = threading.Condition()
+        self._queues: dict[str, _Queue] = {}
+        self._turns: deque[str] = deque()
+
+    def put(self, pool: str, message: Message) -> None:
+        """Take a message of a pool, or drop it."""
+        size = len(message[1])
+        now = self._monotonic()
+        with self._news:
+            queue = self._queues.get(pool) or self._add(pool)
+            if now - queue.began >= 1:
+                queue.began, queue.came, queue.came_bytes = now, 0, 0
+            before = queue.came > MOST_RATE or queue.came_bytes > MOST_BYTE_RATE
+            queue.came += 1
+            queue.came_bytes += size
+            flood = not before and (queue.came > MOST_RATE or queue.came_bytes > MOST_BYTE_RATE)
+            fits = len(queue.messages) < MOST_MESSAGES and queue.bytes + size <= MOST_BYTES
+            if fits:
+                if not queue.messages:
+                    self._turns.append(pool)
+                queue.messages.append(message)
+                queue.bytes += size
+                self._news.notify()
+            else:
+                queue.lost = True
+        if not fits:
+            POOL_MESSAGES_DROPPED.labels(pool).inc()
+        if flood:
+            self._on_flood(pool)
+
+    def get(self, timeout: float) -> tuple[str, Message, bool] | None:
+        """Return the next message in turn with its pool, and whether others of this pool were dropped since.
+
+        ``None`` after ``timeout`` seconds without any.
+        """
+        with self._news:
+            if not self._turns and not self._news.wait_for(lambda: self._turns, timeout):
+                return None
+            pool = self._turns.popleft()
+            queue = self._queues[pool]
+            message = queue.messages.popleft()
+            queue.bytes -= len(message[1])
+            if queue.messages:
+                self._turns.append(pool)
+            lost, queue.lost = queue.lost, False
+            return pool, message, lost
+
+    def clear(self, pool: str) -> None:
+        """Drop what waits of one pool."""
+        with self._news:
+            queue = self._queues.get(pool)
+            if queue is not None and queue.messages:
+                POOL_MESSAGES_DROPPED.labels(pool).inc(len(queue.messages))
+                queue.messages.clear()
+                queue.bytes = 0
+                self._turns.remove(pool)
+
+    def forget(self, pool: str) -> None:
+        """Drop the queue of a pool that is gone."""
+        self.clear(pool)
+        with self._news:
+            if pool not in self._turns:
+                self._queues.pop(pool, None)
+
+    def _add(self, pool: str) -> _Queue:
+        if len(self._queues) >= MOST_QUEUES:
+            for name in [name for name, queue in self._queues.items() if not queue.messages]:
+                del self._queues[name]
+        queue = self._queues[pool] = _Queue()
+        return queue
