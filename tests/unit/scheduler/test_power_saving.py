@@ -8,6 +8,7 @@ from bridge.slurm.models import ApiVersion, Job, JobLink, Known, Node, PodRef, S
 from bridge.workload import eligibility
 from scheduler import decide
 from scheduler.attempts import Attempts
+from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
@@ -76,7 +77,8 @@ def look(nodes, states, attempts, now=1000.0):
     job = Job(7, frozenset({"RUNNING"}), JobLink("c", (PodRef("ns", "p", "u1"),)), ("n1",))
     snapshot = Snapshot(sequence=7, began=1000.0, jobs={7: Known(job)}, by_uid={"u1": (7,)})
     version = ApiVersion("v0.0.45", external_jobs=True)
-    view = decide.View([pod(7)], snapshot, placements(nodes, states), attempts, version, Config(), now=now)
+    more = {"now": now, "time": now, "occupancy": Occupancy("ours")}
+    view = decide.View([pod(7)], snapshot, placements(nodes, states), attempts, version, Config(), **more)
     (action,) = decide.decide(view)
     return action
 
