@@ -32,6 +32,7 @@ class Sites:
     def __init__(self, *folders: str) -> None:
         self.link, self.clock = FakeLink(), FakeClock()
         self.pools = NatsPools(self.link, "bridge.v1", OWNER, self.clock)  # type: ignore[arg-type]
+        self.link.after = self.pools.drain
         self.jobs: dict[str, list[str]] = {folder: [] for folder in folders}
         self.turns: list[str] = []
         self.refusals = 0
