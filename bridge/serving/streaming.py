@@ -157,6 +157,14 @@ class Request(cheroot.server.HTTPRequest):
 
     header_reader = _Headers()
 
+    def read_request_line(self) -> bool:
+        """Read the first line; cheroot lets the error of a path like ``//a[`` through, which would be answered 500."""
+        try:
+            return bool(super().read_request_line())  # type: ignore[no-untyped-call]
+        except ValueError:
+            self.simple_response("400 Bad Request", "Malformed Request-URI")
+            return False
+
     def read_request_headers(self) -> bool:
         """Read the headers; a request whose end is not known is refused."""
         refusal: str | None = self.conn.refusal

@@ -252,6 +252,7 @@ def test_a_body_waits_for_its_100_continue(serve: Callable[..., Server]) -> None
         (b"POST /echo HTTP/1.1\r\nContent-Length: -2\r\n\r\n{}", b"400"),
         (b"GET /long HTTP/1.1\n\n", b"400"),
         (b"\n\n", b"400"),
+        (b"GET //a[ HTTP/1.1\r\n\r\n", b"400"),
         (b"GET /" + b"x" * 70_000, b"414"),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000, b"413"),
     ],
