@@ -56,12 +56,30 @@ class Supervisor:
     Kubernetes starts it again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parent: Supervisor | None = None) -> None:
+        self._parent = parent
+        self._groups: list[Supervisor] = []
         self.stopping = threading.Event()
         self.failure: str | None = None
         self._threads: list[threading.Thread] = []
         self._writers: set[threading.Thread] = set()
         self._lock = threading.Lock()
+
+    def group(self) -> Supervisor:
+        """Return a supervisor of threads that may end before the process does: when its ``stop`` is called.
+
+        They end with the process too, and one that dies ends the process.
+        """
+        group = Supervisor(self)
+        with self._lock:
+            self._groups = [other for other in self._groups if not other.is_over()] + [group]
+        if self.stopping.is_set():
+            group.stop()
+        return group
+
+    def is_over(self) -> bool:
+        """Whether it was stopped, and all of its threads have ended."""
+        return self.stopping.is_set() and not any(thread.is_alive() for thread in self._threads)
 
     def spawn(self, name: str, target: Callable[[], object], *, writes: bool = False) -> threading.Thread:
         """Run ``target`` until it returns; returning before ``stopping`` is set counts as dying.
@@ -91,11 +109,17 @@ class Supervisor:
         with self._lock:
             if self.failure is None and not self.stopping.is_set():
                 self.failure = why
-        self.stopping.set()
+        if self._parent is not None:
+            self._parent.fail(why)
+        self.stop()
 
     def stop(self) -> None:
         """Ask every thread to end."""
         self.stopping.set()
+        with self._lock:
+            groups = list(self._groups)
+        for group in groups:
+            group.stop()
 
     def join(self, timeout: float, *, writers: bool = False) -> list[str]:
         """Wait ``timeout`` seconds in all for the threads, or ``writers`` alone; return the names of those that run.
@@ -103,7 +127,13 @@ class Supervisor:
         Threads that are started meanwhile are not waited for.
         """
         with self._lock:
-            threads = [thread for thread in self._threads if not writers or thread in self._writers]
+            supervisors = [self, *self._groups]
+        threads = [
+            thread
+            for supervisor in supervisors
+            for thread in list(supervisor._threads)
+            if not writers or thread in supervisor._writers
+        ]
         end = time.monotonic() + timeout
         for thread in threads:
             if thread is not threading.current_thread():

@@ -161,6 +161,11 @@ class Cache:
             pause = self._backoff.delay(failures - 1, self._rand) if failures > 1 else 0.0
             stop.wait(max(pause, least))
 
+    def drop_metrics(self) -> None:
+        """Remove what metrics say of this cache; for one whose ``run`` is to end before the process."""
+        CACHE_OBJECTS.remove_by_labels({"kind": self.name})
+        WATCH_RESTARTS.remove_by_labels({"kind": self.name})
+
     def _list(self, stop: threading.Event) -> None:
         objects: list[Object] = []
         token = ""

@@ -142,7 +142,7 @@ class Memory:
             log.info("a pool is forgotten", extra=kv(pool=name, jobs=self.remembered(name)))
         for uid in self._jobs.pop(name, {}):
             self._keeper.mark(JOBS, records.job_key(name, uid))
-        POOL_REMEMBERED.labels(name).set(0)
+        POOL_REMEMBERED.remove_by_labels({"pool": name})
 
     # --- what the keeper asks, on its thread --------------------------------------------------------------------------
     def everything(self) -> Collection[Key]:

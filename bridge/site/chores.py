@@ -48,10 +48,13 @@ def confirmed(facts: Facts) -> bool:
     return facts.batch is not None and facts.batch.phase == "ended"
 
 
-def chores(facts: Facts, now: float, *, over: bool, settle: float, killed_at: float | None) -> list[Chore]:
+def chores(
+    facts: Facts, now: float, *, over: bool, settle: float, killed_at: float | None, grace_over: bool
+) -> list[Chore]:
     """List what is to be done, in order.
 
     ``over``: the job has ended as far as anyone can tell. ``killed_at``: when it was last cancelled by this process.
+    ``grace_over``: the job was given all the time to end by itself, by the clock of this process alone.
     """
     cancel = facts.cancel
     unknown = not facts.job_id and not facts.started and not confirmed(facts)
@@ -64,7 +67,7 @@ def chores(facts: Facts, now: float, *, over: bool, settle: float, killed_at: fl
         return [GiveUp()] if settled else [Stop(0)]
     if confirmed(facts):  # it may yet be seen to have ended well: the folder lags
         return []
-    due = not facts.started or cancel.grace <= 0 or now >= cancel.at + cancel.grace + KILL_ALLOWANCE
+    due = not facts.started or cancel.grace <= 0 or grace_over
     todo: list[Chore] = [] if facts.final else [Stop(cancel.grace if facts.started else 0)]
     if due and (facts.job_id or facts.started_job) and (killed_at is None or now - killed_at >= CANCEL_PERIOD):
         todo.append(Kill())

@@ -33,7 +33,11 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """``cancel.json``: who asked for the end wants it after ``grace`` seconds from ``at``."""
+    """``cancel.json``: the end is wanted after ``grace`` seconds.
+
+    ``at`` is for people: the clock of the machine that took the request. The grace period is counted from when the
+    submitter on duty first reads this, by its own clock.
+    """
 
     at: float
     grace: float

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from bridge.clock import Clock
 from bridge.site import status as telling
-from bridge.site.chores import confirmed
-from bridge.site.facts import Facts
+from bridge.site.chores import KILL_ALLOWANCE, confirmed
+from bridge.site.facts import Cancellation, Facts
 from bridge.site.folder import Folder
 from bridge.wire.messages import JobStatus
 
@@ -30,6 +30,16 @@ class Entry:
     read_at: float = 0.0
     without_secrets: bool = False
     """Whether the folder of the job, which has ended, was looked through for secrets."""
+    heeded: Cancellation | None = None
+    """The request to end the job that ``kill_at`` follows."""
+    kill_at: float = float("inf")
+    """Monotonic time at which the batch system ends the job."""
+
+    def heed(self, now: float) -> None:
+        """Begin to count the grace period of a request that is new here; ``now`` is monotonic."""
+        cancel = self.facts.cancel
+        if cancel is not None and cancel != self.heeded:
+            self.heeded, self.kill_at = cancel, min(self.kill_at, now + cancel.grace + KILL_ALLOWANCE)
 
 
 class Register:
@@ -64,7 +74,8 @@ class Register:
                 if facts is None:
                     empty.append(uid)
                     continue
-                self.entries[uid] = Entry(facts, telling.status(facts, now, self._lag), 0.0, read_at=now)
+                entry = self.entries[uid] = Entry(facts, telling.status(facts, now, self._lag), 0.0, read_at=now)
+                entry.heed(self._clock.monotonic())
                 self._order.setdefault(facts.meta.owner, []).append(uid)
                 self._sort_out(uid)
         return empty
@@ -130,6 +141,7 @@ class Register:
                 entry.id_at = now
             entry.facts, entry.status = facts, status
         entry.read_at = now
+        entry.heed(self._clock.monotonic())
         self._sort_out(uid)
         if changed:
             number = self.sequences[owner] = self.sequences.get(owner, 0) + 1

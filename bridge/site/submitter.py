@@ -241,7 +241,8 @@ class Submitter:
         now = self._clock.time()
         wanted = Cancellation(now, body.grace, body.forget)
         if (old := facts.cancel) is not None:
-            sooner = min(wanted, old, key=lambda c: c.at + c.grace)
+            # not compared by their times: another machine's clock may have taken the first
+            sooner = min(old, wanted, key=lambda cancel: cancel.grace)
             wanted = replace(sooner, forget=old.forget or body.forget)
         if wanted != facts.cancel:
             where.write_cancel(wanted)

@@ -312,7 +312,15 @@ class Watcher:
             if entry is None:
                 continue
             over = entry.status.phase == "ended"
-            for chore in chores(entry.facts, now, over=over, settle=self._patience.settle, killed_at=entry.killed_at):
+            todo = chores(
+                entry.facts,
+                now,
+                over=over,
+                settle=self._patience.settle,
+                killed_at=entry.killed_at,
+                grace_over=self._clock.monotonic() >= entry.kill_at,
+            )
+            for chore in todo:
                 match chore:
                     case Kill():
                         entry.killed_at = now

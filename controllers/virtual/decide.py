@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
-from bridge.clock import parse_rfc3339
 from bridge.wire.messages import JobStatus
 from bridge.workload import pods
 from controllers.virtual import patching, verdicts
@@ -44,6 +43,7 @@ class Entry:
     holds nothing, and since when. ``cancelled``: the deletion (its timestamp) that the site was told of. ``settled``:
     the states of pod (its resourceVersion) and job between which nothing differs. ``told``: Events that were written.
     ``note``: what the Event BridgeSubmitted adds.
+    ``deleted``: the pod's deletionTimestamp, and when it was first seen.
     """
 
     not_before: float = 0.0
@@ -60,6 +60,14 @@ class Entry:
     settled: tuple[str, JobStatus] | None = None
     told: frozenset[str] = frozenset()
     note: str = ""
+    deleted: str = ""
+    deleted_at: float = 0.0
+
+    def see(self, pod: Pod | None, now: float) -> None:
+        """Remember when a deletion was first seen: the API server's clock may be another."""
+        text = pod["metadata"].get("deletionTimestamp") if pod is not None else None
+        if text and text != self.deleted:
+            self.deleted, self.deleted_at = text, now
 
     def is_settled(self, pod: Pod | None, job: JobStatus | None) -> bool:
         """Whether these very states were looked at before, and nothing was to be done."""
@@ -271,13 +279,13 @@ def _just_cancelled(view: View) -> bool:
 
 
 def _grace(view: View, pod: Pod) -> float:
-    """Seconds left of the pod's grace period, which the API server has added to the time of deletion."""
-    metadata = pod["metadata"]
+    """Seconds left of the pod's grace period, counted from when this process saw the deletion, by its own clock."""
+    metadata, entry = pod["metadata"], view.entry
     text = metadata.get("deletionTimestamp")
     if not text:
         return float(pod["spec"].get("terminationGracePeriodSeconds") or 0)
     allowed = float(metadata.get("deletionGracePeriodSeconds") or 0)
-    return min(allowed, max(0.0, parse_rfc3339(text) - view.time))
+    return max(0.0, allowed - (view.now - entry.deleted_at)) if entry.deleted == text else allowed
 
 
 def _is_marked(pod: Pod) -> bool:

@@ -49,13 +49,15 @@ _URGENCY: dict[type[decide.Action], int] = {
 class Record:
     """What is kept for each pool: its pods, the threads that ask its site, what is remembered of each pod.
 
-    ``usable``: its virtual node is there, and podbridge's. ``calls``: UIDs for which the site is being asked.
+    ``threads`` owns the cache's thread and the workers'. ``usable``: its virtual node is there, and podbridge's.
+    ``calls``: UIDs for which the site is being asked.
     ``brake``: which pods may fail for a lost job, as last judged.
     """
 
     name: str
     cache: Cache
     workers: Workers
+    threads: Supervisor
     pool: Pool | None = None
     usable: bool = False
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -119,6 +121,12 @@ class Lives:
         """Look after the pods of one more pool."""
         self._records[record.name] = record
 
+    def drop(self, name: str) -> None:
+        """Look after a pool's pods no longer: it is gone, and none is left."""
+        self._records.pop(name, None)
+        for key in [key for key in tuple(self._told) if key[0] == name]:
+            self._told.pop(key, None)
+
     def add(self, pool: str, uid: str) -> None:
         """Have a pod looked at."""
         self._queue.add((pool, uid))
@@ -163,6 +171,7 @@ class Lives:
         entry = record.entries.get(uid)
         if entry is None:
             entry = record.entries[uid] = self._new_entry(pod)
+        entry.see(pod, self._clock.monotonic())
         if entry.is_settled(pod, job):
             return
         if job is not None:

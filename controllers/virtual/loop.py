@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,8 +16,9 @@ from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
 from bridge.kube.resources import PODS
+from bridge.logs import kv
 from bridge.loop import IDLE, Loop
-from bridge.metrics import POOL_JOBS, POOL_UP
+from bridge.metrics import POOL_JOBS, POOL_REMEMBERED, POOL_UP
 from bridge.pools.port import Pool
 from bridge.threads import Supervisor
 from bridge.workers import Workers
@@ -29,6 +31,8 @@ from controllers.virtual.objects import Reader
 from controllers.virtual.prune import prune
 from controllers.virtual.register import Registrar
 from controllers.virtual.wanted import Settings, State
+
+log = logging.getLogger(__name__)
 
 LEASE_PERIOD = 10.0
 SWEEP = 60.0
@@ -162,6 +166,8 @@ class VirtualNodes(Loop):
         """Keep a record of each pool that is announced, and of each virtual node whose pool is not (yet)."""
         pools = self._pools.pools()
         virtual = [node["metadata"]["name"] for node in self._nodes.items() if places.is_virtual(node)]
+        for name in self._records.keys() - {*pools, *virtual}:
+            self._give_up(self._records[name])
         for name in {*pools, *virtual}:
             record = self._records.get(name) or self._add(name)
             if record.pool is not pools.get(name):
@@ -193,17 +199,36 @@ class VirtualNodes(Loop):
             pool.choose(choice.folder)
         return bool(choice.folder == recorded)
 
+    def _give_up(self, record: Record) -> None:
+        """End the threads of a pool that is gone with its node, unless pods are still bound to it."""
+        record.pool, record.usable = None, False
+        if not record.cache.synced or len(record.cache):
+            return
+        name = record.name
+        record.threads.stop()
+        del self._records[name], self._turns[name]
+        self._lives.drop(name)
+        self._memory.drop(name)
+        for metric in (POOL_UP, POOL_JOBS, POOL_REMEMBERED):
+            metric.remove_by_labels({"pool": name})
+        log.info("a pool is given up: it has neither a node nor a pod", extra=kv(pool=name))
+
     def _add(self, name: str) -> Record:
         """Begin with a pool: a cache of the pods bound to it, and threads of its own for its site."""
         assert self._supervisor is not None  # noqa: S101
-        stopping, selector = self._supervisor.stopping, f"spec.nodeName={name}"
+        threads, selector = self._supervisor.group(), f"spec.nodeName={name}"
         cache = Cache(self._kube, PODS, name=f"pods-{name}", prune=prune, field_selector=selector, clock=self.clock)
         cache.subscribe(lambda _, old, new: self._lives.add(name, pods.uid(new if new is not None else old or {})))
-        record = Record(name, cache, Workers(f"pool-{name}", self._pool_threads))
+        record = Record(name, cache, Workers(f"pool-{name}", self._pool_threads), threads)
         self._records[name], self._turns[name] = record, _Turn()
         self._lives.include(record)
-        record.workers.start(self._supervisor)
-        self._supervisor.spawn(f"cache-pods-{name}", lambda: cache.run(stopping))
+        record.workers.start(threads)
+
+        def watch() -> None:
+            cache.run(threads.stopping)
+            cache.drop_metrics()
+
+        threads.spawn(f"cache-pods-{name}", watch)
         return record
 
     def _state(self, record: Record) -> State:

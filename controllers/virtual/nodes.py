@@ -43,6 +43,12 @@ class Memory:
     looked: dict[str, float] = field(default_factory=dict)
     collisions: set[str] = field(default_factory=set)
 
+    def drop(self, name: str) -> None:
+        """Remember nothing of a node that is gone with its pool."""
+        self.written.pop(name, None)
+        self.looked.pop(name, None)
+        self.collisions.discard(name)
+
 
 @dataclass(frozen=True, slots=True)
 class Create:

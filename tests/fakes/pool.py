@@ -181,6 +181,10 @@ class FakePools:
         pool.subscribe(lambda job: self._tell(pool.name, job))
         self._tell(pool.name, "")
 
+    def drop(self, name: str) -> None:
+        del self._pools[name]
+        self._tell(name, "")
+
     def pools(self) -> dict[str, FakePool]:
         return dict(self._pools)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import time
 from types import SimpleNamespace
 
 import pytest
+from prometheus_client import REGISTRY
 
 from bridge.clock import SystemClock
 from bridge.config import parse
@@ -524,3 +526,45 @@ def test_few_writes_for_each_pod(place):
     time.sleep(1)
     writes = place.writes("patch", names)
     assert len(writes) == 80, "one with the job, one when it runs"
+
+
+def threads_of(name):
+    """Names of the threads that serve a pool."""
+    ours = (f"pool-{name}-", f"cache-pods-{name}")
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(ours)]
+
+
+def series_of(name):
+    """Metrics that name a pool."""
+    found = (sample for metric in REGISTRY.collect() for sample in metric.samples)
+    return [sample.name for sample in found if {name, f"pods-{name}"} & set(sample.labels.values())]
+
+
+def test_a_pool_that_is_gone_leaves_no_thread_and_no_metric_and_may_come_back(place):
+    name = place.pool.name
+    pod = place.pod()
+    place.taken(pod)
+    until("threads", lambda: len(threads_of(name)) > 1)
+    assert series_of(name)
+    place.alive = False
+    place.pools.drop(name)
+    place.admin.delete(NODES.path(name=name))
+    time.sleep(1)
+    assert threads_of(name), "a pod is still bound there"
+    place.kill(pod)
+    until("its workers' end", lambda: threads_of(name) in ([], [f"cache-pods-{name}"]))
+    place.kill(place.pod())  # wakes its watch, which ends at the latest after a minute
+    until("its end", lambda: not threads_of(name))
+    assert series_of(name) == []
+    assert name not in place.hub.loop._records
+    # it comes back
+    place.pools.add(place.pool)
+    place.pool.site.clear()
+    place.pool.snapshot()
+    place.alive = True
+    until("node", lambda: place.node() is not None)
+    again = place.pod()
+    place.taken(again)
+    place.pool.end(again["metadata"]["uid"])
+    place.phase(again, "Succeeded")
+    assert place.hub.supervisor.failure is None

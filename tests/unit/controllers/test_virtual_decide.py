@@ -159,12 +159,22 @@ def test_a_direct_answer_stands_until_a_snapshot_from_after_it():
 
 
 # --- deletion ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("deleted", "grace", "left"), [(30, 30, 30), (12, 30, 12), (-5, 30, 0), (500, 30, 30), (0, 0, 0)]
-)
-def test_a_deleted_pods_job_is_ended_within_what_is_left_of_its_grace(deleted, grace, left):
-    the_pod = pod(deleted=deleted, grace=grace)
-    assert look(the_pod, job()) == Cancel(the_pod, left)
+@pytest.mark.parametrize(("seen_for", "grace", "left"), [(0, 30, 30), (18, 30, 12), (35, 30, 0), (0, 0, 0), (5, 0, 0)])
+@pytest.mark.parametrize("skew", [-100, 0, 100])
+def test_a_deleted_pods_job_is_ended_within_what_is_left_of_its_grace(seen_for, grace, left, skew):
+    """Whatever the API server's clock says: its deletionTimestamp is compared with no other clock."""
+    the_pod, entry = pod(deleted=grace + skew, grace=grace), Entry()
+    entry.see(the_pod, NOW - seen_for)
+    entry.see(the_pod, NOW)
+    assert look(the_pod, job(), entry) == Cancel(the_pod, left)
+
+
+def test_a_deletion_that_was_not_seen_before_has_all_of_its_grace():
+    the_pod, entry = pod(deleted=-5, grace=30), Entry()
+    assert look(the_pod, job(), entry) == Cancel(the_pod, 30)
+    entry.see(pod(deleted=500, grace=500), NOW - 100)
+    entry.see(the_pod, NOW - 1)  # shortened: another deletion
+    assert look(the_pod, job(), entry) == Cancel(the_pod, 29)
 
 
 def test_the_site_is_told_again_until_it_confirms():

@@ -1,0 +1,69 @@
+"""The grace period of a job at the site is counted by one clock, whoever took the request to end it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.clock import FakeClock
+from bridge.site.chores import KILL_ALLOWANCE
+from bridge.site.submitter import Submitter
+from bridge.wire.messages import Cancel
+from tests.unit.site.conftest import OWNER, UID
+
+
+def elsewhere(world: Any, skew: float) -> Submitter:
+    """A submitter of the same folder on another machine, whose clock is wrong."""
+    return Submitter(
+        world.folder,
+        world.batch,
+        world.watcher,
+        lambda: world.config,
+        FakeClock(world.clock.time() + skew),
+        lag=2,
+        settle=60,
+        listing=world.submitter._listing,
+        wait=lambda _: False,
+        wake=lambda: None,
+    )
+
+
+@pytest.mark.parametrize("skew", [-1000.0, -20.0, 0.0, 20.0, 1000.0])
+def test_a_job_has_its_grace_whatever_the_clock_of_who_took_the_request(world: Any, skew: float) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    elsewhere(world, skew).cancel(OWNER, UID, Cancel(grace=20))
+    for _ in range(int(20 + KILL_ALLOWANCE) - 1):
+        world.look(1)
+    assert world.batch.cancelled == []
+    world.look(1)
+    assert world.batch.cancelled == ["1"]
+
+
+@pytest.mark.parametrize("skew", [-1000.0, 1000.0])
+def test_a_shorter_grace_counts_from_when_it_is_asked_for(world: Any, skew: float) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    world.submitter.cancel(OWNER, UID, Cancel(grace=600))
+    world.look(1)
+    elsewhere(world, skew).cancel(OWNER, UID, Cancel(grace=5))
+    elsewhere(world, -skew).cancel(OWNER, UID, Cancel(grace=300, forget=True))  # a longer one changes nothing
+    for _ in range(int(5 + KILL_ALLOWANCE)):
+        assert world.batch.cancelled == []
+        world.look(1)
+    assert world.batch.cancelled == ["1"]
+    assert world.folder.job(UID).read().cancel.forget
+
+
+def test_a_request_that_is_repeated_does_not_prolong_the_grace(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    for left in (20, 10, 0):
+        world.submitter.cancel(OWNER, UID, Cancel(grace=left))
+        world.look(10)
+    world.look(1)
+    assert world.batch.cancelled == ["1"]
