@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from controllers.guarded import GuardedNodes
 
 pytestmark = pytest.mark.real
 
-OTHER, EXEMPT = f"other-{os.getpid()}", f"exempt-{os.getpid()}"
+OTHER, EXEMPT = "policies-other", "policies-exempt"
 MANAGED, FREE, VIRTUAL = "guard-managed", "guard-free", "guard-virtual"
 TAINT = {"key": names.MANAGED_TAINT, "value": names.DEFAULT_SCHEDULER_NAME, "effect": "NoExecute"}
 LIST = CONFIGMAPS.path(names.SYSTEM_NAMESPACE, names.GUARDED_NODES)
