@@ -18,7 +18,7 @@ from bridge.kube.lease import Elector
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.loop import IDLE, Loop
-from bridge.metrics import POOL_JOBS, POOL_REMEMBERED, POOL_UP
+from bridge.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
 from bridge.pools.port import Pool
 from bridge.threads import Supervisor
 from bridge.workers import Workers
@@ -211,6 +211,8 @@ class VirtualNodes(Loop):
         self._memory.drop(name)
         for metric in (POOL_UP, POOL_JOBS, POOL_REMEMBERED):
             metric.remove_by_labels({"pool": name})
+        for metric in (BRAKE_ENGAGED, BRAKE_HELD):
+            metric.remove_by_labels({"brake": f"pool.{name}"})
         log.info("a pool is given up: it has neither a node nor a pod", extra=kv(pool=name))
 
     def _add(self, name: str) -> Record:

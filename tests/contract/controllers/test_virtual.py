@@ -537,7 +537,7 @@ def threads_of(name):
 def series_of(name):
     """Metrics that name a pool."""
     found = (sample for metric in REGISTRY.collect() for sample in metric.samples)
-    return [sample.name for sample in found if {name, f"pods-{name}"} & set(sample.labels.values())]
+    return [sample.name for sample in found if {name, f"pods-{name}", f"pool.{name}"} & set(sample.labels.values())]
 
 
 def test_a_pool_that_is_gone_leaves_no_thread_and_no_metric_and_may_come_back(place):
