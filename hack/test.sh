@@ -1,13 +1,24 @@
 #!/usr/bin/env bash
 # Runs everything: style, types, layers, then unit, contract, end-to-end and chaos tests on real daemons.
-# With arguments, only pytest runs, with them: ./hack/test.sh tests/unit -k hostlist
+# With other arguments, only pytest runs, with them: ./hack/test.sh tests/unit -k hostlist
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$checkout"
 ensure_venv
 bin=$cache/venv/bin
 
+usage="usage: hack/test.sh [--long]           run everything; --long: tests whose length can be chosen take their full one
+       hack/test.sh [--long] ARGS...   run pytest alone, with ARGS: ./hack/test.sh tests/unit -k hostlist"
+long=()
+if [[ ${1:-} == --help || ${1:-} == -h ]]; then
+    echo "$usage"
+    exit 0
+elif [[ ${1:-} == --long ]]; then
+    long=(--long)
+    shift
+fi
 if [[ $# -gt 0 ]]; then
+    set -- "${long[@]}" "$@"
     exec "$python" -m pytest "$@"
 fi
 
@@ -54,10 +65,10 @@ alone=()
 run_suite() {
     local suite=$1
     # shellcheck disable=SC2086  # words
-    "$python" -m pytest ${spread[$suite]} "tests/$suite" && return
+    "$python" -m pytest ${spread[$suite]} "${long[@]}" "tests/$suite" && return
     [[ $suite == contract || $suite == e2e ]] || return 1
     say "    what failed beside other tests is run again, alone"
-    "$python" -m pytest -n 0 -ra --last-failed --last-failed-no-failures none --maxfail 3 "tests/$suite" || return 1
+    "$python" -m pytest -n 0 -ra "${long[@]}" --last-failed --last-failed-no-failures none --maxfail 3 "tests/$suite" || return 1
     alone+=("$suite tests")
 }
 

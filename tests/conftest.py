@@ -16,6 +16,11 @@ settings.load_profile("podbridge")
 SLURMS = ("26.05", "24.11", "22.05")
 
 
+def pytest_addoption(parser):
+    """Add ``--long``: tests whose length can be chosen (fuzzing) take their full one."""
+    parser.addoption("--long", action="store_true", default=False, help="full length: 100,000 fuzzing requests")
+
+
 @pytest.fixture(scope="session")
 def state_folder():
     """A folder for state, on a short path (sockets), gone afterwards."""

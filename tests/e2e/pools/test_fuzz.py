@@ -1,0 +1,11 @@
+"""Made-up requests to the webhook and the kubelet API of a podbridge that runs."""
+
+import pytest
+
+from cluster import fuzz
+
+pytestmark = pytest.mark.real
+
+
+def test_no_request_breaks_or_grows_anything(pools_world, request):
+    print(fuzz.run(pools_world.cluster, 100_000 if request.config.getoption("long") else 2_000))
