@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from admission.registration import is_managed
 from bridge import names, policies
-from bridge.cli import output
+from bridge.cli import check_pools, output
+from bridge.cli.findings import Finding
 from bridge.cli.main import Where
 from bridge.cli.session import Session
 from bridge.clock import parse_rfc3339
@@ -28,16 +29,6 @@ NEEDED = (
     ("events.k8s.io", "events", "", ("create", "patch")),
     ("authorization.k8s.io", "subjectaccessreviews", "", ("create",)),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report: ``ok``, ``warn`` or ``FAIL``, what was looked at, what was found, how to mend it."""
-
-    result: str
-    what: str
-    found: str
-    mend: str = ""
 
 
 def run(where: Where, form: str) -> int:
@@ -62,9 +53,9 @@ def look(where: Where) -> Iterator[Finding]:
         ("managed namespaces", _namespaces),
         ("webhook", _webhook),
         ("leases", _leases),
-        ("Slurm token", _token),
-        ("Slurm", _slurm),
-        ("nodes", _nodes),
+        *([("Slurm token", _token), ("Slurm", _slurm), ("nodes", _nodes)] if session.config.slurm_rest_api else []),
+        ("NATS", check_pools.nats),
+        ("pools", check_pools.pools),
     ]
     for what, step in steps:
         try:
