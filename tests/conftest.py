@@ -17,8 +17,8 @@ SLURMS = ("26.05", "24.11", "22.05")
 
 
 def pytest_addoption(parser):
-    """Add ``--long``: tests whose length can be chosen (fuzzing) take their full one."""
-    parser.addoption("--long", action="store_true", default=False, help="full length: 100,000 fuzzing requests")
+    """Add ``--long``: tests whose length can be chosen (fuzzing, chaos) take their full one."""
+    parser.addoption("--long", action="store_true", default=False, help="full length: fuzzing and chaos, too")
 
 
 @pytest.fixture(scope="session")

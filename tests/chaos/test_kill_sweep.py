@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
 MOST_CALLS = 200
 PODS = 2
-STRIDE = 1 if os.environ.get("PODBRIDGE_LONG") else len(SLURMS)
 
 
 @pytest.fixture
@@ -55,11 +54,12 @@ def over(world, pod):
     return found["status"]["phase"] == "Succeeded" and not found["metadata"].get("finalizers")
 
 
-def test_kill_after_every_call(bare_world, run):
+def test_kill_after_every_call(bare_world, run, request):
     world = bare_world
+    stride = 1 if request.config.getoption("--long") else len(SLURMS)
     killed = 0
-    first = 1 + SLURMS.index(world.cluster.options.slurm) % STRIDE
-    for limit in range(first, MOST_CALLS, STRIDE):
+    first = 1 + SLURMS.index(world.cluster.options.slurm) % stride
+    for limit in range(first, MOST_CALLS, stride):
         pods = [world.create(run="1") for _ in range(PODS)]
         victim = run(limit)
         until(
@@ -87,5 +87,5 @@ def test_kill_after_every_call(bare_world, run):
         if survived:
             break
     assert survived, f"still being killed after {MOST_CALLS} calls"
-    assert killed * STRIDE >= 15, f"only {killed} calls were tried"
+    assert killed * stride >= 15, f"only {killed} calls were tried"
     print(f"killed {killed} times, {killed * PODS} pods: 0 lost, 0 doubled, 0 orphaned")

@@ -6,7 +6,6 @@ so to the server that hub and sites use first, a long one (``./hack/test.sh --lo
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
@@ -20,8 +19,6 @@ from tests.chaos import marks
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 SITES = ("slurm-site", "local-site")
-LONG = bool(os.environ.get("PODBRIDGE_LONG"))
-PODS = 200 if LONG else 60
 CUT = 35.0
 """Seconds: longer than a connection to a silent server is kept (30 s)."""
 
@@ -55,12 +52,14 @@ def replicas_in_sync(world):
     return False
 
 
-def test_servers_are_killed_and_cut_off(world, capsys):
+def test_servers_are_killed_and_cut_off(world, request, capsys):
+    long = request.config.getoption("--long")
+    count = 200 if long else 60
     marks.prepare(world)
     nats = world.cluster.nats
     until("the bucket has three replicas", lambda: replicas_in_sync(world), 30)
-    servers = list(nats.daemons)[: 3 if LONG else 1]
-    step = PODS // (2 * len(servers))
+    servers = list(nats.daemons)[: 3 if long else 1]
+    step = count // (2 * len(servers))
     created = 0
     for server in servers:
         create(world, created, created + step)
@@ -77,11 +76,11 @@ def test_servers_are_killed_and_cut_off(world, capsys):
             world.ready(pool, 60)
         nats.hosts.mend(host)
         until("the bucket has three replicas", lambda: replicas_in_sync(world), 60)
-    create(world, created, PODS)
+    create(world, created, count)
 
     def over():
         phases = [pod["status"].get("phase") for pod in world.pods(NAMESPACE)]
-        return len(phases) == PODS and all(phase in ("Succeeded", "Failed") for phase in phases)
+        return len(phases) == count and all(phase in ("Succeeded", "Failed") for phase in phases)
 
     until("all pods over", over, 240, 1.0)
     found = {pod["metadata"]["name"]: pod["status"] for pod in world.pods(NAMESPACE)}
@@ -92,7 +91,7 @@ def test_servers_are_killed_and_cut_off(world, capsys):
     world.clear()
     left = [uid for site in SITES for uid in world.jobs_at(site)]
     with capsys.disabled():
-        print(f"\n{len(servers)} of three NATS servers killed and cut off, {PODS} pods: ", end="")
+        print(f"\n{len(servers)} of three NATS servers killed and cut off, {count} pods: ", end="")
         print(f"{len(lost)} lost, {len(twice)} run twice, {len(never)} never run, {len(left)} left behind")
     assert not lost, {name: found[name] for name in lost[:3]}
     assert not twice
