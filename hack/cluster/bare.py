@@ -282,6 +282,7 @@ def clean(world: World) -> None:
         for suffix in ("mutate", "validate"):
             path = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/podbridge-{suffix}"
             world.api.request("DELETE", path)
+    world.cluster.apply_manifests()  # podbridge writes the configurations, and may not create them
     api = kube(world)
     for pod in api("GET", PODS)["items"]:
         if pod["metadata"].get("finalizers"):
