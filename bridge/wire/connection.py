@@ -198,6 +198,8 @@ class Link:
                     log.exception("a watcher of the connection failed")
 
     def _run(self, supervisor: Supervisor) -> None:
+        # asyncio warns each time that nats-py closes a TLS connection; its errors come to the exception handler
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
         asyncio.run(self._keep(supervisor))
         supervisor.stopping.wait()
 
