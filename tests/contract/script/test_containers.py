@@ -137,10 +137,12 @@ GIVEN = {
 }
 
 
+@pytest.mark.parametrize("home", ["charliecloud", "apptainer"], indirect=True)
 def test_variables_of_the_batch_system(site):
-    """A pod sees the devices that it was given, whatever it writes itself, and no token of Slurm's."""
-    if site.kind == "podman":
-        pytest.skip("there are no devices that podman could be given: test_runtimes.py has what it is told")
+    """A pod sees the devices that it was given, whatever it writes itself, and no token of Slurm's.
+
+    Here are no devices that podman could be given; ``test_runtimes.py`` has what it is told.
+    """
     gpus = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
     env = [{"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2,3"}, {"name": "SLURM_NTASKS", "value": "its own"}]
     text = 'echo "$CUDA_VISIBLE_DEVICES $GPU_DEVICE_ORDINAL $SLURM_JOB_ID $SLURM_NTASKS <$SLURM_JWT$OTHER>"'
@@ -162,9 +164,9 @@ wait
 """
 
 
+@pytest.mark.parametrize("home", ["charliecloud", "apptainer"], indirect=True)
 def test_each_process_of_mpi_knows_which_it_is(site):
-    if site.kind == "podman":
-        pytest.skip("refused with podman")
+    """With podman, mpi-flags are refused."""
     programs = site.home_for_host_path()
     (programs / "mpiexec").write_text(MPIEXEC)
     (programs / "mpiexec").chmod(0o755)
