@@ -229,7 +229,7 @@ class Actor:
                 self._slurm.set_excluded_nodes(action.job_id, action.nodes)
         except SlurmRefusedError as error:
             # the job has started meanwhile, or all nodes are forbidden now: the node is checked again before the bind
-            attempt.not_before = self._clock.monotonic() + UNAVAILABLE.limit
+            attempt.exclude_not_before = self._clock.monotonic() + UNAVAILABLE.limit
             log.info("excluded nodes not changed", extra=kv(pod=pods.key(action.pod), error=error))
             return
         attempt.excluded = action.nodes

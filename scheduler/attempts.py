@@ -26,6 +26,7 @@ class Attempt:
 
     failures: int = 0
     not_before: float = 0
+    exclude_not_before: float = 0
     unknown_at: float = 0
     submitted: int = 0
     submitted_at: float = 0
@@ -48,6 +49,7 @@ class Attempt:
     def succeeded(self, job: int, now: float) -> None:
         """Remember the job that Slurm gave."""
         self.failures, self.not_before, self.unknown_at, self.problem = 0, 0, 0, ("", "")
+        self.exclude_not_before = 0
         self.submitted, self.submitted_at, self.pending_since, self.waking_since = job, now, now, 0
         self.cancelled.discard(job)  # an earlier job with this id
 

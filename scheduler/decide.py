@@ -242,7 +242,7 @@ def _pending(view: View, pod: Pod, attempt: Attempt, entry: Known) -> Action | N
     if pods.job_id(pod) != job.job_id or not pods.is_held(pod):
         return Hold(pod, job.job_id)
     attempt.pending_since = attempt.pending_since or view.now
-    if view.version.exclude_nodes and view.now >= attempt.not_before:
+    if view.version.exclude_nodes and view.now >= attempt.exclude_not_before:
         wanted = tuple(sorted(view.placements.of(pod, view.config.partition).refused))
         asked = attempt.excluded if attempt.excluded is not None else tuple(sorted(job.excluded_nodes))
         if wanted != asked:

@@ -231,6 +231,12 @@ def test_a_waiting_pod_is_told_slurms_reason_once():
     assert look([pod(job=5, conditions=told)], snapshot(entry), attempts, now=1005) == []
 
 
+def test_excluded_nodes_that_slurm_did_not_take_keep_no_pod_from_a_new_job():
+    attempts = Attempts()
+    attempts.of("u1").exclude_not_before = 1000
+    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", said=2)), attempts), decide.Submit)
+
+
 def test_nodes_that_change_while_a_job_waits_are_told_to_slurm():
     entry = known(5, "PENDING", reason="Resources", excluded="s-n1")
     nodes = [kube_node("n1"), kube_node("n2", unschedulable=True)]
