@@ -123,8 +123,11 @@ def test_binds_that_fail_are_tried_again_later_and_later(clean):
 
 
 def _refuses_bindings(world):
-    """Whether the policy is in force: a binding of no pod at all is refused by it before the pod is looked for."""
-    target = {"apiVersion": "v1", "kind": "Node", "name": "node-0"}
+    """Whether the policy is in force: a binding of no pod to no node is refused by it before either is looked for.
+
+    A node that podbridge guards would be refused by another policy, and one refusal alone is told.
+    """
+    target = {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
     body = {"metadata": {"name": "nobody"}, "target": target}
     return "no-bindings" in str(world.api.request("POST", f"{world.path('nobody')}/binding", body)[1])
 
