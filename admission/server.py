@@ -122,8 +122,8 @@ class Admission:
         it is served; one that does not is made when the server listens.
         """
         config, settings = self._config, self._config.admission
-        # the scheduler and the controllers write to pods, each with the account of its own that helm/rbac.yaml creates
-        parts = (names.part_user(part, settings.service_namespace) for part in ("scheduler", "controllers"))
+        # the scheduler and the controllers write to pods, with an account each or with that of `podbridge run`
+        parts = (names.part_user(part, settings.service_namespace) for part in ("scheduler", "controllers", "run"))
         trusted = frozenset({whoami(self._client), *parts, *settings.trusted_users})
         policy = Policy(
             config,

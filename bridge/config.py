@@ -44,7 +44,7 @@ class Admission(Section):
     trusted_users: list[str] = Field(
         [],
         description="Users that may write podbridge's own label, annotation and finalizer, besides the accounts of "
-        "helm/rbac.yaml and the one that runs admission.",
+        "helm/rbac.yaml and helm/rbac-run.yaml, and the one that runs admission.",
     )
 
 

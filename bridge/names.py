@@ -121,8 +121,11 @@ METRICS_PORT = 8080
 
 
 def part_account(part: str) -> str:
-    """Return the service account that helm/rbac.yaml has for a part: ``admission``, ``scheduler``, ``controllers``."""
-    return f"{COMPONENT}-{part}"
+    """Return the service account of a part: ``admission``, ``scheduler``, ``controllers``, or ``run`` for all in one.
+
+    They are those of helm/rbac.yaml and helm/rbac-run.yaml.
+    """
+    return COMPONENT if part == "run" else f"{COMPONENT}-{part}"
 
 
 def part_user(part: str, namespace: str = SYSTEM_NAMESPACE) -> str:
