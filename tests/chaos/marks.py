@@ -1,6 +1,8 @@
 """Pods that leave a mark at their site each time they run: whoever ran twice, or never, is found out."""
 
-from cluster.pods import PoolWorld
+from cluster.pods import FINISHED, PoolWorld
+from cluster.pools import NAMESPACE
+from cluster.world import until
 
 SCRIPT = "echo ran >>$HOME/marks/$NAME; echo $NAME; sleep {seconds}; exit {code}"
 
@@ -33,3 +35,27 @@ def runs(world: PoolWorld):
             if name != "total":
                 counts[name] = counts.get(name, 0) + int(count)
     return counts
+
+
+def check_each_ran_once(world: PoolWorld, count, capsys, what):
+    """Wait until ``count`` pods are over: each succeeded, ran once and left nothing. ``what`` begins the report."""
+
+    def over():
+        phases = [pod["status"].get("phase") for pod in world.pods(NAMESPACE)]
+        return len(phases) == count and all(phase in FINISHED for phase in phases)
+
+    until("all pods over", over, 240, 1.0)
+    found = {pod["metadata"]["name"]: pod["status"] for pod in world.pods(NAMESPACE)}
+    ran = runs(world)
+    lost = [name for name, status in found.items() if status["phase"] != "Succeeded"]
+    twice = [name for name, times in ran.items() if times > 1]
+    never = [name for name in found if name not in ran]
+    world.clear()
+    left = [uid for site in world.cluster.sites for uid in world.jobs_at(site)]
+    with capsys.disabled():
+        print(f"\n{what}, {count} pods: ", end="")
+        print(f"{len(lost)} lost, {len(twice)} run twice, {len(never)} never run, {len(left)} left behind")
+    assert not lost, {name: found[name] for name in lost[:3]}
+    assert not twice
+    assert not never
+    assert not left

@@ -12,7 +12,6 @@ import pytest
 
 from cluster import Cluster
 from cluster.pods import PoolWorld
-from cluster.pools import NAMESPACE
 from cluster.world import until
 from tests.chaos import marks
 
@@ -77,23 +76,4 @@ def test_servers_are_killed_and_cut_off(world, request, capsys):
         nats.hosts.mend(host)
         until("the bucket has three replicas", lambda: replicas_in_sync(world), 60)
     create(world, created, count)
-
-    def over():
-        phases = [pod["status"].get("phase") for pod in world.pods(NAMESPACE)]
-        return len(phases) == count and all(phase in ("Succeeded", "Failed") for phase in phases)
-
-    until("all pods over", over, 240, 1.0)
-    found = {pod["metadata"]["name"]: pod["status"] for pod in world.pods(NAMESPACE)}
-    ran = marks.runs(world)
-    lost = [name for name, status in found.items() if status["phase"] != "Succeeded"]
-    twice = [name for name, count in ran.items() if count > 1]
-    never = [name for name in found if name not in ran]
-    world.clear()
-    left = [uid for site in SITES for uid in world.jobs_at(site)]
-    with capsys.disabled():
-        print(f"\n{len(servers)} of three NATS servers killed and cut off, {count} pods: ", end="")
-        print(f"{len(lost)} lost, {len(twice)} run twice, {len(never)} never run, {len(left)} left behind")
-    assert not lost, {name: found[name] for name in lost[:3]}
-    assert not twice
-    assert not never
-    assert not left
+    marks.check_each_ran_once(world, count, capsys, f"{len(servers)} of three NATS servers killed and cut off")
