@@ -56,7 +56,8 @@ class Asker:
         """Ask for the states of all jobs, then for details where needed, then for the witnesses."""
         states = self._client.job_states()
         allocations = self._client.version.allocations
-        needed = wanted(view, states, expected, began, self._budget, allocations=allocations)
+        known = witnesses(view, states, expected)
+        needed = wanted(view, states, expected, began, self._budget, allocations=allocations, witnessed=known)
         log.debug("asking", extra=kv(listed=len(states), wanted=len(needed.jobs), started=len(needed.started)))
         most = most_singles(len(states))
         first_nodes = self._started(view, states, expected, needed.started[:most])
@@ -70,7 +71,7 @@ class Asker:
         backlog = len(needed.started) > most or 0 < len(singles) < len(needed.jobs)
         answers = self._singles(Answers(began, states, details, started=first_nodes), needed, singles)
         # last of all: what agrees now vouches for every answer before
-        for job_id, witness in witnesses(view, states, expected).items():
+        for job_id, witness in known.items():
             job = self._job(job_id)
             if job is not None and not witness.agrees(job):
                 return Asked(answers, reused=job_id)

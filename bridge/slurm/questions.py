@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -63,12 +63,14 @@ def wanted(
     budget: int,
     *,
     allocations: bool = False,
+    witnessed: Collection[int] = (),
 ) -> Wanted:
     """Say which jobs to ask for: new ones, changed ones, vanished ones, and ``budget`` of those that wait.
 
     The last are what keeps the reason of a waiting job fresh, those never asked for first and then the oldest: a fixed
     number, however many wait, and less where many start. While nothing has changed, it also goes to jobs whose link
     was never read because only their nodes were. ``allocations``: the nodes of a job can be asked for alone.
+    ``witnessed``: jobs that the poll asks for in any case (:func:`witnesses`). Those that wait use up ``budget``.
     """
     ours = view.snapshot.jobs
     asked: list[int] = []
@@ -79,8 +81,9 @@ def wanted(
         (started if allocations and is_allocated(now) and _waited(view, job_id, expected) else asked).append(job_id)
     asked.sort(key=lambda job_id: job_id not in ours and job_id not in expected)
     quiet = _quiet(view, states, expected, set(changed))
-    waiting = [job_id for job_id in quiet if is_pending(states[job_id])]
-    room = min(budget, max(1, budget - len(started)))
+    pending = [job_id for job_id in quiet if is_pending(states[job_id])]
+    waiting = [job_id for job_id in pending if job_id not in witnessed]
+    room = min(budget, max(1, budget - len(started) - (len(pending) - len(waiting))))
     unread = [job_id for job_id in quiet if job_id not in view.detailed and not is_pending(states[job_id])]
     proofs = [] if changed else unread[: min(room, max(1, room - len(waiting)))]
     absent = [job_id for job_id in (*ours, *(expected.keys() - ours.keys())) if job_id not in states]

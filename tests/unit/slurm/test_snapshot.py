@@ -28,9 +28,9 @@ def link(uid: str, cluster: str = "here") -> JobLink:
 class Scene:
     """A fake Slurm, a poller and the hands to move both."""
 
-    def __init__(self, slurm: FakeSlurm) -> None:
+    def __init__(self, slurm: FakeSlurm, budget: int = 2) -> None:
         self.slurm, self.clock = slurm, FakeClock()
-        config = Config(slurm_rest_api=slurm.url, slurm=Slurm(detail_budget=2, read_timeout=0.8))
+        config = Config(slurm_rest_api=slurm.url, slurm=Slurm(detail_budget=budget, read_timeout=0.8))
         self.client = SlurmClient(config, TOKEN)
         self.poller = Poller(self.client, "here", config, clock=self.clock)
 
@@ -111,7 +111,23 @@ def test_the_load_does_not_depend_on_how_many_wait(scene: Scene) -> None:
     # one list of all instead of a hundred questions
     assert [call for call in paths(scene.slurm.calls) if "job" in call] == ["GET jobs/state", "GET jobs?flags=MIXED"]
     for _ in range(3):
-        assert len([call for call in scene.asked() if "job/" in call]) == 2 + 1  # and the witness
+        assert len([call for call in scene.asked() if "job/" in call]) == 2  # one of them is the witness
+
+
+def test_the_witness_is_not_asked_about_twice(scene: Scene) -> None:
+    scene.add("a")
+    scene.poll()
+    assert scene.asked() == ["GET jobs/state", "GET job/1?flags=MIXED"]
+
+
+def test_a_budget_of_one_reaches_more_than_the_witness() -> None:
+    with FakeSlurm() as slurm:
+        scene = Scene(slurm, budget=1)
+        for name in "abc":
+            scene.add(name)
+        scene.poll()
+        asked = {call for _ in range(2) for call in scene.asked() if "job/" in call}
+    assert asked == {f"GET job/{job_id}?flags=MIXED" for job_id in (1, 2, 3)}
 
 
 def test_a_start_costs_one_question(scene: Scene) -> None:
