@@ -1,8 +1,10 @@
 """What only a real kubelet shows: which pods it rejects, when their room is free again, what their containers print."""
 
+import contextlib
 import json
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -183,3 +185,69 @@ def test_a_pod_that_a_hung_kubelet_never_ends_is_waited_for_for_a_while(hung):
     until("no job", lambda: not world.queue())
     world.cluster.kill(realnode.KUBELET, signal.SIGCONT)
     runs(world, new)
+
+
+def alive(pod):
+    """Whether a process of the pod is alive: the kubelet names its cgroup after the pod's UID."""
+    name = f"/pod{pod['metadata']['uid']}/"
+    for file in Path("/proc").glob("[0-9]*/cgroup"):
+        with contextlib.suppress(OSError):
+            if name in file.read_text():
+                return True
+    return False
+
+
+def holds_until_ended(world, old, new, job):
+    """Assert that ``job`` runs, and ``new`` is not bound, while a process of ``old`` is alive; then ``new`` runs."""
+    seconds, began = 0.0, time.monotonic()
+    while True:
+        # read before the processes: what is alive afterwards was alive then
+        running = world.queue().get(job) == "RUNNING"
+        bound = world.get(new)["spec"].get("nodeName")
+        if not alive(old):
+            break
+        seconds = time.monotonic() - began
+        assert running and not bound, f"{seconds:.1f} s after the deletion: job running {running}, bound to {bound}"
+        assert seconds < 30
+    assert seconds > 0.5, "the containers ended too early to show anything"
+    runs(world, new)
+    world.gone(old)
+    assert job not in world.queue()
+
+
+def test_a_pod_whose_grace_period_is_0_keeps_its_job_until_its_containers_have_ended(clean):
+    world = clean
+    old = ready(world, whole(world, STUBBORN, grace=0))
+    new = whole(world)
+    assert old["spec"]["terminationGracePeriodSeconds"] == 0
+    world.delete(old)
+    holds_until_ended(world, old, new, world.labelled(old))
+
+
+def test_a_pod_deleted_by_force_keeps_its_job_until_its_containers_have_ended(hung):
+    world = hung
+    old = ready(world, whole(world, STUBBORN, grace=30))
+    job = world.labelled(old)
+    new = whole(world)
+    world.cluster.kill(realnode.KUBELET, signal.SIGSTOP)
+    name = old["metadata"]["name"]
+    world.cluster.kubectl("delete", "pod", "-n", NAMESPACE, name, "--grace-period=0", "--force", "--wait=false")
+    time.sleep(2)
+    assert world.get(old)["metadata"]["deletionGracePeriodSeconds"] == 0
+    assert world.queue().get(job) == "RUNNING" and alive(old)
+    world.cluster.kill(realnode.KUBELET, signal.SIGCONT)
+    holds_until_ended(world, old, new, job)
+
+
+def test_after_scancel_the_next_pod_waits_for_containers_with_a_grace_period_of_0(hung):
+    world = hung
+    old = ready(world, whole(world, STUBBORN, grace=0))
+    world.cluster.kill(realnode.KUBELET, signal.SIGSTOP)
+    world.slurm("scancel", str(world.labelled(old)))
+    new = whole(world)
+    told = world.seen(new, "told why", lambda p: scheduled(p).get("reason") == "NodeBusy")
+    assert alive(old) and not told["spec"].get("nodeName")
+    world.cluster.kill(realnode.KUBELET, signal.SIGCONT)
+    found = runs(world, new)
+    assert world.job_of(found) == world.job_of(told), "its job was kept"
+    assert not alive(old)
