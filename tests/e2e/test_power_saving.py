@@ -1,23 +1,43 @@
-"""Slurm's power saving: nodes whose slurmd, and whose kubelet, Slurm's own programs stop and start."""
+"""Slurm's power saving: nodes whose slurmd Slurm's own programs stop and start; the kubelet follows."""
 
+import os
+import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
 from cluster import Cluster, kube
 from cluster.ports import free_block
+from cluster.slurm import SLURM_UID
 from cluster.world import World, until
 
 pytestmark = pytest.mark.real
 
-PROGRAM = """#!/bin/sh
-for node in $(scontrol show hostnames "$1"); do : > "/srv/power/{what}-$node"; done
+RESUME = f"""#!/bin/sh
+# slurmctld runs it as the user slurm, who may mount in a user namespace, and be itself again in another one
+export SLURM_CONF=/srv/etc/as-slurm.conf
+for node in $(scontrol show hostnames "$1"); do
+    rm -f "/srv/power/$node.pid"
+    setsid unshare --user --map-root-user --mount sh -ec '
+        echo $$ >"/srv/power/$0.pid"
+        mount -t tmpfs slurmd /run/slurm
+        exec unshare --user --map-user={SLURM_UID} --map-group={SLURM_UID} /usr/sbin/slurmd -D -b -N "$0"' "$node" \\
+        </dev/null >>"/srv/power/$node.log" 2>&1 &
+    # slurmctld kills what is left of this program's process group when it ends
+    until [ -s "/srv/power/$node.pid" ]; do sleep 0.05; done
+    echo "$node" >>/srv/power/resumed
+done
 """
-"""Runs as the user slurm, who may start no slurmd: the Machines below do."""
+SUSPEND = """#!/bin/sh
+for node in $(scontrol show hostnames "$1"); do
+    kill "$(cat "/srv/power/$node.pid")"
+done
+"""
 
 
 class Machines:
-    """Switches nodes on and off as Slurm's programs ask: the slurmd, and the node in Kubernetes.
+    """The nodes that Slurm's own programs switch on and off, and their kubelets.
 
     ``cloud-0`` is deleted from Kubernetes when it goes, as a cloud's controller does; ``node-0`` is there but not
     ready. While ``kubelets`` is not set, a machine that comes up has no kubelet yet.
@@ -28,7 +48,6 @@ class Machines:
         self.folder = cluster.state / "slurm" / "power"
         self.kubelets = threading.Event()
         self.kubelets.set()
-        self.resumed, self.suspended = [], []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -39,28 +58,34 @@ class Machines:
     def __exit__(self, *_):
         self._stop.set()
         self._thread.join()
-        self.cluster.processes.stop(["slurmd-cloud-0"], 5)
+
+    def resumed(self, node):
+        """How often Slurm's program has switched a node on."""
+        file = self.folder / "resumed"
+        return file.read_text().split().count(node) if file.exists() else 0
+
+    def is_on(self, node):
+        """Whether the slurmd that the program started runs."""
+        file = self.folder / f"{node}.pid"
+        pid = file.read_text().strip() if file.exists() else ""
+        if not pid:
+            return False
+        try:
+            return b"slurmd" in Path("/proc", pid, "cmdline").read_bytes()
+        except OSError:
+            return False
 
     def _run(self):
-        waiting = set()
+        ready = {"node-0"}
         while not self._stop.wait(0.1):
-            for file in sorted(self.folder.iterdir()):
-                what, _, node = file.name.partition("-")
-                file.unlink()
-                if what == "resume":
-                    enter = str(self.cluster.state / "slurm" / "enter")
-                    self.cluster.processes.start(f"slurmd-{node}", [enter, "slurmd", "-D", "-b", "-N", node])
-                    waiting.add(node)
-                    self.resumed.append(node)
-                else:
-                    waiting.discard(node)
-                    self.cluster.processes.stop([f"slurmd-{node}"], 5)
-                    self._kubelet_gone(node)
-                    self.suspended.append(node)
-            if self.kubelets.is_set():
-                for node in waiting:
+            for node in ("node-0", "cloud-0"):
+                on = self.is_on(node)
+                if on and node not in ready and self.kubelets.is_set():
                     self._kubelet(node)
-                waiting.clear()
+                    ready.add(node)
+                elif not on and node in ready:
+                    self._kubelet_gone(node)
+                    ready.remove(node)
 
     def _kubelet(self, node):
         api = self.cluster.api
@@ -89,11 +114,12 @@ def saving(state_folder):
     """A cluster with a node that is there, and one of a cloud that is not; both are in the partition ``saving``."""
     with Cluster(state_folder / "power", slurm="26.05", nodes=1, gpus=0) as cluster:
         folder = cluster.state / "slurm"
-        (folder / "power").mkdir()
-        (folder / "power").chmod(0o777)
-        for what in ("suspend", "resume"):
-            program = folder / "etc" / what
-            program.write_text(PROGRAM.format(what=what))
+        for name in ("power", "spool/cloud-0"):
+            (folder / name).mkdir()
+            os.chown(folder / name, SLURM_UID, SLURM_UID)
+        for name, text in (("suspend", SUSPEND), ("resume", RESUME)):
+            program = folder / "etc" / name
+            program.write_text(text)
             program.chmod(0o755)
         size = cluster.options.size
         cluster.stop_daemon("slurmctld")
@@ -105,10 +131,25 @@ def saving(state_folder):
                 f"RealMemory={size.memory} State=CLOUD\n"
                 "PartitionName=saving Nodes=node-0,cloud-0 MaxTime=INFINITE State=UP\n"
             )
+        text = (folder / "etc" / "slurm.conf").read_text()
+        (folder / "etc" / "as-slurm.conf").write_text(text.replace("SlurmdUser=root", "SlurmdUser=slurm"))
         cluster.start_daemon("slurmctld")
+        hand_over(cluster)
         cluster.start_podbridge()
         with Machines(cluster) as machines:
             yield World(cluster), machines
+
+
+def hand_over(cluster):
+    """End the slurmd that root started, and have Slurm's program start it: so the other program can end it."""
+    cluster.stop_daemon("slurmd-node-0")
+    folder = cluster.state / "slurm"
+    (folder / "run" / "slurmd-node-0.pid").unlink(missing_ok=True)
+    shutil.rmtree(folder / "spool" / "node-0")
+    (folder / "spool" / "node-0").mkdir()
+    os.chown(folder / "spool" / "node-0", SLURM_UID, SLURM_UID)
+    as_slurm = ("setpriv", f"--reuid={SLURM_UID}", f"--regid={SLURM_UID}", "--clear-groups")
+    cluster.run_slurm(*as_slurm, "/srv/etc/resume", "node-0")
 
 
 def state(world, node):
@@ -118,18 +159,18 @@ def state(world, node):
 @pytest.mark.parametrize(("node", "turns"), [("cloud-0", 2), ("node-0", 1)])
 def test_a_pod_wakes_a_node_and_is_bound_when_its_kubelet_is_ready(saving, node, turns):
     world, machines = saving
-    before = len(cordons(world, node))
+    before, resumed = len(cordons(world, node)), machines.resumed(node)
     other = {"cloud-0": "node-0", "node-0": "cloud-0"}[node]
     world.slurm("scontrol", "update", f"nodename={other}", "state=drain", "reason=not in this test")
     for turn in range(1, turns + 1):
         if "POWERED_DOWN" not in state(world, node):
             world.slurm("scontrol", "update", f"nodename={node}", "state=power_down")
         until(f"{node} off", lambda: "POWERED_DOWN" in state(world, node), 30)
-        until(f"the machine of {node} off", lambda: not world.cluster.pid(f"slurmd-{node}"), 30)
+        until(f"the slurmd of {node} ended", lambda: not machines.is_on(node), 30)
         machines.kubelets.clear()
         pod = world.create(cpu="100", job={"partition": "saving"})
         job = world.labelled(pod)
-        until(f"{node} woken", lambda turn=turn: machines.resumed.count(node) == turn, 30)
+        until(f"{node} woken", lambda turn=turn: machines.resumed(node) == resumed + turn, 30)
         until(f"slurmd of {node} up", lambda: not {"POWERING_UP", "POWERED_DOWN"} & state(world, node), 30)
         world.seen(pod, "told why it waits", lambda p: reason(p) == "SlurmNodeStarting")
         found = world.get(pod)
@@ -144,7 +185,7 @@ def test_a_pod_wakes_a_node_and_is_bound_when_its_kubelet_is_ready(saving, node,
     world.slurm("scontrol", "update", f"nodename={other}", "state=resume")
     if other == "node-0":
         until("node-0 uncordoned", lambda: not world.kube_node(other)["spec"].get("unschedulable"), 30)
-    assert machines.resumed.count(node) == turns
+    assert machines.resumed(node) == resumed + turns
     assert len(cordons(world, node)) == before
 
 
