@@ -27,8 +27,10 @@ ADDED = {
 BESIDE_APPTAINER = {
     "bindfs": (ADDED["apptainer"][0], "bindfs", "usr/bin/bindfs"),
     "squashfuse": (ADDED["apptainer"][0], "squashfuse", "usr/bin/squashfuse_ll"),
+    "mpich": (ADDED["apptainer"][0], "mpich", "usr/bin/mpiexec.mpich"),
+    "python3": (ADDED["apptainer"][0], "python3", "usr/bin/python3"),
 }
-"""The same, for tests alone: file systems that containers mount."""
+"""The same, for tests alone: file systems that containers mount, an MPI and a language to call it from."""
 MACHINE = {
     "shellcheck": "shellcheck",
     "busybox": "busybox-static",

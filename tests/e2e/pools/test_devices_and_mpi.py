@@ -1,0 +1,117 @@
+"""Containers of a real apptainer under a real Slurm: the GPUs that Slurm gives, and the processes of a real MPI."""
+
+import re
+
+import pytest
+from cases import pod, sh
+
+from cluster import install
+from cluster.world import until
+
+pytestmark = pytest.mark.real
+
+POOL = "apptainer-site"
+SEEN = 'echo "sees <$CUDA_VISIBLE_DEVICES>"; sleep 300'
+EVERYTHING = [{"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2,3"}]
+"""What a pod writes that wants more than it was given."""
+
+
+def seen(world, one):
+    """The devices that the container of a running pod sees, as the variable names them."""
+    found = until("its line", lambda: re.search(r"^sees <(.*)>$", world.logs(one, check=False), re.MULTILINE))
+    return found[1]
+
+
+def given(world, one):
+    """What Slurm gave a pod's job: node, and numbers of its GPUs there."""
+    job = world.taken(one).partition("/")[2]
+    text = world.cluster.site_slurm(POOL, "scontrol", "show", "job", "--details", job)
+    found = re.search(r"Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(?:gpu:\d+\(IDX:([\d,-]+)\))?", text)
+    numbers = []
+    for part in (found[2] or "").split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1) if first else []
+    return found[1], numbers
+
+
+def test_a_container_sees_the_gpus_that_slurm_gave_its_job_and_no_other(pools_world):
+    world = pools_world
+    limits = [{"resources": {"limits": {"nvidia.com/gpu": count}}} for count in ("1", "1", "2")]
+    pods = [world.create_pod(pod(sh(SEEN, env=EVERYTHING, **more)), POOL) for more in [*limits, {}]]
+    for one in pods:
+        world.running(one, 60)
+    *with_gpus, without = pods
+    given_to = [given(world, one) for one in with_gpus]
+    assert [seen(world, one) for one in with_gpus] == [",".join(map(str, numbers)) for _, numbers in given_to]
+    assert sorted((node, number) for node, numbers in given_to for number in numbers) == [
+        (node, number) for node in ("node-0", "node-1") for number in (0, 1)
+    ]
+    assert given(world, without)[1] == [] and seen(world, without) == ""
+    for one in pods:
+        world.delete(one, 1)
+    world.clear()
+
+
+RANKS = 3
+MANY = 2**20
+"""Bytes of one message: more than an MPI library copies without asking the other process."""
+MPI = f"""
+import ctypes
+mpi = ctypes.CDLL("libmpich.so.12")
+# handles of MPICH's ABI (mpi.h)
+WORLD, BYTE, INT, SUM, NO_STATUS = 0x44000000, 0x4C00010D, 0x4C000405, 0x58000003, ctypes.c_void_p(1)
+mpi.MPI_Init(None, None)
+rank, size, total = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+mpi.MPI_Comm_rank(WORLD, ctypes.byref(rank))
+mpi.MPI_Comm_size(WORLD, ctypes.byref(size))
+one = ctypes.c_int(rank.value + 1)
+mpi.MPI_Allreduce(ctypes.byref(one), ctypes.byref(total), 1, INT, SUM, WORLD)
+mine, other = ctypes.create_string_buffer(bytes([65 + rank.value]) * {MANY}), ctypes.create_string_buffer({MANY})
+after, before = (rank.value + 1) % size.value, (rank.value - 1) % size.value
+mpi.MPI_Sendrecv(mine, {MANY}, BYTE, after, 0, other, {MANY}, BYTE, before, 0, WORLD, NO_STATUS)
+mpi.MPI_Barrier(WORLD)
+heard = {{other.raw[0], other.raw[{MANY} - 1]}}
+print(f"rank {{rank.value}} of {{size.value}}: sum {{total.value}}, from before {{bytes(heard).decode()}}", flush=True)
+mpi.MPI_Finalize()
+"""
+"""Python as the program, so that nothing has to be compiled: the library is MPICH all the same."""
+
+
+@pytest.fixture
+def for_mpi(pools_world):
+    """The site, with MPICH on its nodes, and open to what users of MPI need."""
+    install.ensure(added=("mpich", "python3"))
+    world = pools_world
+    world.cluster.stop_submitter(POOL)
+    world.cluster.start_submitter(POOL, {"limits": {"allow_user_flags": True, "allow_runtime_options": True}})
+    world.ready(POOL)
+    yield world
+    world.cluster.stop_submitter(POOL)
+    world.cluster.start_submitter(POOL)
+    world.ready(POOL)
+
+
+def test_the_processes_that_mpiexec_starts_are_one_world(for_mpi):
+    world = for_mpi
+    annotations = {
+        "slurm-job.vk.io/flags": f"--ntasks={RANKS}",
+        "slurm-job.vk.io/mpi-flags": "true",
+        # MPI and Python are the node's, as with Apptainer's "bind model"
+        "slurm-job.vk.io/singularity-mounts": " ".join(
+            f"--bind {each}:{each}:ro" for each in ("/usr", "/lib", "/lib64")
+        ),
+    }
+    container = {"name": "main", "image": "busybox", "command": ["/usr/bin/python3", "-c", MPI]}
+
+    def run():
+        one = world.create_pod(pod(container), POOL, annotations=annotations)
+        return one if world.ended(one)["status"].get("reason") != "NotPossibleAtSite" else None
+
+    one = until("the hub knows the site's new configuration", run)
+    lines = [line for line in world.logs(one).splitlines() if line.startswith("rank ")]
+    total = RANKS * (RANKS + 1) // 2
+    assert sorted(lines) == [
+        f"rank {rank} of {RANKS}: sum {total}, from before {chr(65 + (rank - 1) % RANKS)}" for rank in range(RANKS)
+    ], world.logs(one)
+    assert world.get(one)["status"]["phase"] == "Succeeded"
+    world.clear()
