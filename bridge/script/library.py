@@ -19,7 +19,7 @@ _HEREDOC = re.compile(r"<<-?\s*'?[A-Z]")
 def text(runtime: str) -> str:
     """Give the functions of every job, with those of one runtime."""
     folder = resources.files("bridge.script") / "lib"
-    names = [*_PARTS, "runtime", *([] if runtime == "none" else ["images"]), f"runtime_{runtime}"]
+    names = [*_PARTS, "runtime", *([] if runtime == "none" else ["images", "cache"]), f"runtime_{runtime}"]
     parts = [(folder / f"{name}.bash").read_text("utf-8") for name in names]
     return "".join(_stripped(part) for part in parts)
 

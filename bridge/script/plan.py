@@ -14,6 +14,7 @@ from bridge.script.mounts import Mount
 from bridge.script.probes import Action, Probe
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
+from bridge.script.runtimes import images
 from bridge.script.sizing import Size
 from bridge.script.volumes import Volumes
 
@@ -24,6 +25,7 @@ TERMINATION_PATH = "/dev/termination-log"
 class Container:
     """One container. ``kind`` is ``init``, ``sidecar`` or ``main``; ``memory`` the limit in KiB.
 
+    ``pull_policy`` is ``Always``, ``IfNotPresent`` or ``Never``.
     ``run_as`` is ``<user>:<group>``, each a number or empty. ``command`` is empty where the image's own is run, with
     ``args`` in the place of its arguments where there are any.
     """
@@ -31,7 +33,7 @@ class Container:
     name: str
     kind: str
     image: str
-    always_pull: bool
+    pull_policy: str
     command: list[str]
     args: list[str]
     directory: str
@@ -123,7 +125,7 @@ def _container(
         name=str(container["name"]),
         kind=kind,
         image=clean(str(container.get("image") or ""), f"{where}.image"),
-        always_pull=container.get("imagePullPolicy") == "Always",
+        pull_policy=images.pull_policy(container),
         command=_texts(container, "command", where, variables),
         args=_texts(container, "args", where, variables),
         directory=clean(str(container.get("workingDir") or ""), f"{where}.workingDir"),

@@ -113,6 +113,29 @@ class Local(Part):
     )
 
 
+class Images(Part):
+    """``[images]``: the cache of pulled images, in ``folder``. An image in use is never removed from it."""
+
+    cache_size: str = Field(
+        "20Gi", description="Largest size of all images in it; above it the least recently used go; 0: no cache."
+    )
+    cache_days: Annotated[float, Field(ge=0, le=3650)] = Field(
+        14, description="An image that no container has begun with for so many days goes; 0: never for its age."
+    )
+
+    @field_validator("cache_size")
+    @classmethod
+    def _size(cls, value: str) -> str:
+        if quantity.parse(value) < 0:
+            raise ValueError(f"{value!r} is not allowed; allowed: 0, or a quantity such as 20Gi")
+        return value
+
+    @property
+    def most_bytes(self) -> int:
+        """``cache_size`` in bytes."""
+        return int(quantity.parse(self.cache_size))
+
+
 class Resources(Part):
     """``[resources]``: what is announced instead of what is measured."""
 
@@ -166,6 +189,7 @@ class SiteConfig(BuildConfig):
     slurm: Slurm = Slurm()
     htcondor: HTCondor = HTCondor()
     local: Local = Local()
+    images: Images = Images()
     resources: Resources = Resources()
     node: Node = Node()
     announce: Announcing = Announcing()

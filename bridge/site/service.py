@@ -23,6 +23,8 @@ from bridge.site.batch.port import BatchSystem
 from bridge.site.config import SiteConfig
 from bridge.site.cpus import keep_to_one
 from bridge.site.folder import Folder
+from bridge.site.images import PERIOD as IMAGES_PERIOD
+from bridge.site.images import ImageCache
 from bridge.site.listing import Listing
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Patience, Watcher
@@ -93,6 +95,8 @@ class Service:
         self.supervisor = Supervisor()
         self.folder = Folder(Path(config.folder), sync=config.sync, since=self.clock.time())
         self.folder.prepare()
+        self.images = ImageCache(self.folder.path, lambda: self.live.config.images, self.clock)
+        self.images.prepare()
         self.batch = batch or batch_systems.make(config, self.clock)
         self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
         lag = self.batch.lag if config.batch.lag is None else config.batch.lag
@@ -142,6 +146,7 @@ class Service:
         self.supervisor.spawn("batch", self._watch_batch)
         self.supervisor.spawn("announce", lambda: announcer.run(self.supervisor))
         self.supervisor.spawn("configuration", self._watch_configuration)
+        self.supervisor.spawn("images", self._watch_images)
 
     def stop(self) -> None:
         """Say goodbye if nobody else goes on; let go of the duty."""
@@ -198,6 +203,14 @@ class Service:
                 stopping.wait(EAGER_PAUSE)
             elif woken:
                 self.watcher.tend_wanted()
+
+    def _watch_images(self) -> None:
+        due = 0.0
+        while not self.supervisor.wait(1.0):
+            now = self.clock.monotonic()
+            if self.watcher.on_duty and now >= due:
+                due = now + IMAGES_PERIOD
+                self.images.tend()
 
     def _watch_configuration(self) -> None:
         while not self.supervisor.wait(1.0):

@@ -6,7 +6,7 @@
 export PATH="${PATH:-/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
 
 declare -a STATE REASON PID BEGAN ENDED LAST CODE RESTARTS UP READY DIRTY NEXT BACKOFF WHY_KILLED
-declare -a KILL_AT STEP HOOK OVER
+declare -a KILL_AT STEP HOOK OVER SAYS
 declare -A PROBE PROBE_AT PROBE_PID PROBE_UNTIL PROBE_GOOD PROBE_BAD
 POD_REASON='' POD_MESSAGE='' STAGE=init WAKE=''
 
@@ -56,8 +56,8 @@ pod_state() {
 flush() {
     local i any=''
     for i in "${!DIRTY[@]}"; do
-        printf '{"state":"%s","reason":"%s","startedAt":%s,"ended":%s,"restarts":%d,"started":%s,"ready":%s,"last":%s}\n' \
-            "${STATE[i]}" "${REASON[i]}" "${BEGAN[i]}" "${ENDED[i]}" "${RESTARTS[i]}" "${UP[i]}" "${READY[i]}" \
+        printf '{"state":"%s","reason":"%s","message":"%s","startedAt":%s,"ended":%s,"restarts":%d,"started":%s,"ready":%s,"last":%s}\n' \
+            "${STATE[i]}" "${REASON[i]}" "${SAYS[i]}" "${BEGAN[i]}" "${ENDED[i]}" "${RESTARTS[i]}" "${UP[i]}" "${READY[i]}" \
             "${LAST[i]}" >"state/.new/${NAME[i]}.json"
         any=1
     done

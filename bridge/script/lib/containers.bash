@@ -7,7 +7,7 @@ set_up_containers() {
     local i
     for i in "${!NAME[@]}"; do
         STATE[i]=waiting REASON[i]=PodInitializing BEGAN[i]=null ENDED[i]=null LAST[i]=null CODE[i]=''
-        RESTARTS[i]=0 UP[i]=false READY[i]=false DIRTY[i]=1 PID[i]='' STEP[i]='' OVER[i]='' BACKOFF[i]=0
+        RESTARTS[i]=0 UP[i]=false READY[i]=false DIRTY[i]=1 PID[i]='' STEP[i]='' OVER[i]='' BACKOFF[i]=0 SAYS[i]=''
     done
 }
 
@@ -15,7 +15,7 @@ set_up_containers() {
 begin() {
     local i=$1 name
     name=${NAME[i]}
-    rm -f "run/$name.go" "run/$name.why"
+    rm -f "run/$name.go" "run/$name.why" "run/$name.progress"
     if [[ -e logs/$name.log && ${ENDED[i]} != null ]]; then
         mv -f "logs/$name.log" "logs/$name.previous.log"
         [[ -e logs/$name.index ]] && mv -f "logs/$name.index" "logs/$name.previous.index"
@@ -57,7 +57,7 @@ cannot() {
 # The container's process is there.
 has_begun() {
     local i=$1
-    STATE[i]=running REASON[i]='' BEGAN[i]=$TIME STEP[i]=running DIRTY[i]=1
+    STATE[i]=running REASON[i]='' SAYS[i]='' BEGAN[i]=$TIME STEP[i]=running DIRTY[i]=1
     BEGAN_AT[i]=$NOW
     if declare -F "post_start_$i" >/dev/null; then
         in_background "post_start_$i"
@@ -65,6 +65,16 @@ has_begun() {
     fi
     set_up_probes "$i"
 }
+
+# take_progress I: the status tells what a container waits for before it begins.
+take_progress() {
+    local text
+    read -r text <"run/${NAME[$1]}.progress"
+    rm -f "run/${NAME[$1]}.progress"
+    text=${text//[^A-Za-z0-9 ,_.\/:@+#%=~-]/}
+    note "${NAME[$1]}: $text"
+    SAYS[$1]=${text:0:1000} DIRTY[$1]=1
+} 2>/dev/null
 
 # in_background WORDS...: a group of processes of its own, so that it can be ended as one.
 in_background() {
@@ -96,6 +106,8 @@ tend() {
     esac
     if [[ ${STEP[i]} == creating && -e run/${NAME[i]}.go ]]; then
         has_begun "$i"
+    elif [[ ${STEP[i]} == creating && -s run/${NAME[i]}.progress ]]; then
+        take_progress "$i"
     fi
     if ! kill -0 "${PID[i]}" 2>/dev/null; then
         reap "$i"
@@ -221,7 +233,7 @@ reap() {
     CODE[i]=$code
     keep_message "$i"
     index_log "$i" "$TIME"
-    STATE[i]=terminated REASON[i]=$reason UP[i]=false READY[i]=false DIRTY[i]=1
+    STATE[i]=terminated REASON[i]=$reason SAYS[i]='' UP[i]=false READY[i]=false DIRTY[i]=1
     if begins_again "$i"; then
         back_off "$i"
     else

@@ -3,7 +3,11 @@
 # What most runtimes do: the container's processes are the session of the runtime's own, which hands on signals and codes.
 
 runtime_signal() {
-    [[ $2 == KILL ]] && kill_session "${PID[$1]}"
+    if [[ $2 == KILL ]]; then
+        family "${PID[$1]}"
+        kill -KILL "${FAMILY[@]}" 2>/dev/null
+        kill_session "${PID[$1]}"
+    fi
     kill -s "$2" -- "${PID[$1]}" 2>/dev/null
 }
 

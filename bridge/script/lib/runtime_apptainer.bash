@@ -2,8 +2,8 @@
 # shellcheck disable=SC2154,SC2034
 # Runtime "apptainer" or "singularity".
 
-# PLAIN_NAMES: whether a name without a scheme is one at a registry.
-SCHEMES='docker oras library shub https http' PLAIN_NAMES=''
+# PLAIN_NAMES: whether a name without a scheme is one at a registry. FORMAT: of what a pull makes.
+SCHEMES='docker oras library shub https http' PLAIN_NAMES='' FORMAT=sif
 
 runtime_check() {
     extra_paths
@@ -143,29 +143,35 @@ verb() {
 
 # fetch I: images of registries become files first, so that a failing pull is told from a failing program.
 fetch() {
-    local i=$1 name=${NAME[$1]} file
     case $IMAGE in
     docker://* | oras://* | library://* | shub://* | https://* | http://*) ;;
     *) return ;;
     esac
-    file=$PWD/run/$name.sif
-    if [[ ! -e $file ]]; then
-        "$RUNTIME" pull --force "$file" "$IMAGE" >"run/$name.pull" 2>&1 </dev/null || pull_failed "$name" "run/$name.pull"
-    fi
-    IMAGE=$file
+    fetch_image "$1" "$PWD/run/${NAME[$1]}.sif"
+    IMAGE=$PWD/run/${NAME[$1]}.sif
 }
 
-runtime_signal() {
-    if [[ $2 == KILL ]]; then
-        family "${PID[$1]}"
-        kill -KILL "${FAMILY[@]}" 2>/dev/null
-        kill_session "${PID[$1]}"
+# A pull unpacks images in a folder of its own, which goes also if it is killed.
+pull_image() {
+    local code
+    if make_area "run/$2.build" "${APPTAINER_TMPDIR:-${SINGULARITY_TMPDIR:-${TMPDIR:-/tmp}}}"; then
+        APPTAINER_TMPDIR=$(<"run/$2.build")
+        export APPTAINER_TMPDIR SINGULARITY_TMPDIR=$APPTAINER_TMPDIR
     fi
-    kill -s "$2" -- "${PID[$1]}" 2>/dev/null
+    "$RUNTIME" pull --force "$1" "$IMAGE"
+    code=$?
+    remove_build "$2"
+    return "$code"
+}
+
+remove_build() {
+    [[ ! -s run/$1.build ]] || remove_tree "$(<"run/$1.build")"
+    rm -f "run/$1.build"
 }
 
 runtime_clean() {
-    rm -f "run/${NAME[$1]}.env" "run/${NAME[$1]}.pull"
+    rm -f "run/${NAME[$1]}".{env,pull,asked,progress}
+    remove_build "${NAME[$1]}"
     release_mounts "${NAME[$1]}"
 }
 runtime_end() { rm -f run/*.sif; rm -rf work; }

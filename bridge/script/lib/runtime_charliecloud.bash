@@ -2,8 +2,8 @@
 # shellcheck disable=SC2154,SC2034
 # Runtime "charliecloud". Each run gets a copy of its image as a folder, in which places for volumes can be made.
 
-# PLAIN_NAMES: whether a name without a scheme is one at a registry.
-SCHEMES='docker' PLAIN_NAMES=1
+# PLAIN_NAMES: whether a name without a scheme is one at a registry. FORMAT: of what a pull makes.
+SCHEMES='docker' PLAIN_NAMES=1 FORMAT=tar.gz
 
 runtime_check() {
     [[ $BIN_DIR ]] && PATH=$BIN_DIR:$PATH
@@ -20,16 +20,24 @@ runtime_start() {
         else
             IMAGE=${IMAGE#docker://}
             if [[ $IMAGE != /* ]]; then
-                ch-image pull "$IMAGE" >"run/$name.pull" 2>&1 </dev/null || pull_failed "$name" "run/$name.pull"
+                fetch_image "$i" "$PWD/run/$name.tar.gz"
+                IMAGE=$PWD/run/$name.tar.gz
             fi
-            ch-convert --no-clobber -o dir "$IMAGE" "run/$name.image" >>"run/$name.pull" 2>&1 </dev/null ||
+            ch-convert --no-clobber -o dir "$IMAGE" "run/$name.image" >"run/$name.pull" 2>&1 </dev/null ||
                 pull_failed "$name" "run/$name.pull"
+            rm -f "run/$name.tar.gz"
         fi
     fi
     devices_or_cannot "$i"
     write_lines "$i" "run/$name.env" "'"
     export PODBRIDGE_ADDRESS=$ADDRESS OWN_UID=$UID OWN_GID=${GROUPS[0]}
     exec setsid unshare -U -r -m -- "$BASH" "$PWD/job.sh" inside "$i"
+}
+
+# What ch-image keeps in its own folder changes with each pull of a name: a container takes the archive. ch-convert tells
+# what it shall write by the name.
+pull_image() {
+    ch-image pull "$IMAGE" && ch-convert -i ch-image -o tar "$IMAGE" "$1.tar.gz" && mv -f -- "$1.tar.gz" "$1"
 }
 
 # inside I: what job.sh does in a namespace of its own, where read-only volumes are made so: ch-run has no word for it.
@@ -126,7 +134,7 @@ runtime_code() {
 }
 
 runtime_clean() {
-    rm -rf "run/${NAME[$1]}".{env,env.more,pull,outside} "run/${NAME[$1]}".ro.*
+    rm -rf "run/${NAME[$1]}".{env,env.more,pull,asked,progress,outside} "run/${NAME[$1]}".ro.*
     release_mounts "${NAME[$1]}"
     remove_image "${NAME[$1]}"
 }

@@ -2,8 +2,8 @@
 # shellcheck disable=SC2154,SC2034
 # Runtime "enroot". Images and root file systems live in the job's folder and go with it.
 
-# PLAIN_NAMES: whether a name without a scheme is one at a registry.
-SCHEMES='docker' PLAIN_NAMES=''
+# PLAIN_NAMES: whether a name without a scheme is one at a registry. FORMAT: of what a pull makes.
+SCHEMES='docker' PLAIN_NAMES='' FORMAT=sqsh
 
 runtime_check() {
     extra_paths
@@ -22,15 +22,13 @@ runtime_start() {
     local i=$1 name=${NAME[$1]}
     may_run_as "$i" 0
     image_or_cannot "$i"
-    if [[ $IMAGE == docker://* ]]; then
-        if [[ ! -e run/$name.sqsh ]]; then
-            "$RUNTIME" import --output "run/$name.sqsh" "$(with_registry "$IMAGE")" >"run/$name.pull" 2>&1 </dev/null ||
-                pull_failed "$name" "run/$name.pull"
-        fi
-        IMAGE=$PWD/run/$name.sqsh
-    fi
     if [[ ! -d $ENROOT_DATA_PATH/$name ]]; then
+        if [[ $IMAGE == docker://* ]]; then
+            fetch_image "$i" "$PWD/run/$name.sqsh"
+            IMAGE=$PWD/run/$name.sqsh
+        fi
         "$RUNTIME" create --name "$name" "$IMAGE" >"run/$name.pull" 2>&1 </dev/null || pull_failed "$name" "run/$name.pull"
+        rm -f "run/$name.sqsh"
     fi
     mounts_or_cannot "$i"
     BEFORE=(setsid)
@@ -88,6 +86,8 @@ launch() {
     go "$name"
     exec "${BEFORE[@]}" "${MPI[@]}" "$RUNTIME" start --rc "$rc" "${words[@]}" "$name" "${COMMAND[@]}"
 }
+
+pull_image() { "$RUNTIME" import --output "$1" "$(with_registry "$IMAGE")"; }
 
 # enroot wants docker://registry#image where the registry is not Docker Hub.
 with_registry() {

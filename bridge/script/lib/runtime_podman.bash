@@ -115,10 +115,55 @@ fetch() {
         IMAGE=$("$RUNTIME" load --quiet --input "$IMAGE" 2>"run/$name.pull" </dev/null) || pull_failed "$name" "run/$name.pull"
         IMAGE=${IMAGE##*: }
         IMAGE=${IMAGE%%,*}
-    elif [[ ${ALWAYS_PULL[i]} ]] || ! "$RUNTIME" image exists "$IMAGE"; then
-        "$RUNTIME" pull --quiet "$IMAGE" >"run/$name.pull" 2>&1 </dev/null || pull_failed "$name" "run/$name.pull"
+    else
+        fetch_by_name "$i"
     fi
 }
+
+# fetch_by_name I: podman's own storage is the cache, of one user on one machine. Podman asks for a login only when it pulls,
+# so what was pulled is noted in PULLED, with the logins.
+fetch_by_name() {
+    local i=$1 name=${NAME[$1]} key
+    PULLED=''
+    [[ ! -d $CACHE ]] || PULLED=$CACHE/podman/$HOST
+    : >"run/$name.asked"
+    [[ ${PULL[i]} != Always ]] && in_storage "$i" && return
+    [[ ${PULL[i]} != Never ]] || never_pulled "$name"
+    key=$(printf '%s\0' "$HOST" "$IMAGE" "${LOGIN[i]}" | sha256sum)
+    key=${key%% *}
+    if [[ $PULLED ]] && lock_key "$name" "$key"; then
+        if ! { [[ ${PULL[i]} != Always || $PULLED/$key -nt run/$name.asked ]] && in_storage "$i"; }; then
+            pull_by_name "$i" "$key"
+        fi
+        unlock_key
+    else
+        pull_by_name "$i" ''
+    fi
+}
+
+# in_storage I: whether the image is there, put there by the site's user or pulled with the same login, or with none.
+in_storage() {
+    local id
+    id=$("$RUNTIME" image inspect --format '{{.Id}}' "$IMAGE" 2>/dev/null) && [[ $id =~ ^[0-9a-f]{64}$ ]] || return
+    [[ ! -d $PULLED/$id || -e $PULLED/$id/none || -e $PULLED/$id/${LOGIN[$1]:-none} ]] || return
+    # the name may be another image's the next moment
+    IMAGE=$id
+}
+
+# pull_by_name I KEY
+pull_by_name() {
+    local name=${NAME[$1]} id=''
+    : >"run/$name.began"
+    pull_image_to "$name" "run/$name.id"
+    read -r id <"run/$name.id"
+    [[ $id =~ ^[0-9a-f]{64}$ ]] || return
+    IMAGE=$id
+    [[ $PULLED ]] || return
+    mkdir -p -- "$PULLED/$id" && : >"$PULLED/$id/${LOGIN[$1]:-none}"
+    [[ ! $2 ]] || mv -f "run/$name.began" "$PULLED/$2"
+}
+
+pull_image() { "$RUNTIME" pull --quiet "$IMAGE" >"$1"; }
 
 # inside CONTAINER I: what job.sh does in podman's namespaces, where the container's root can be seen; inside hold I
 # mounts there what others may change, for podman create.
@@ -200,7 +245,7 @@ unmount_held() {
 
 runtime_clean() {
     INNER[$1]=''
-    rm -f "run/${NAME[$1]}".{env,env.more,pull}
+    rm -f "run/${NAME[$1]}".{env,env.more,pull,asked,began,id,progress}
     container_name "$1"
     "$RUNTIME" rm --force --ignore --time 0 "$RESULT" >/dev/null 2>&1
     if compgen -G "run/${NAME[$1]}.held.*" >/dev/null; then

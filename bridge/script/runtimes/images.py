@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import posixpath
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from bridge import names
 from bridge.errors import ScriptError
@@ -32,6 +35,9 @@ SCHEMES = {
     "charliecloud": ("docker",),
 }
 """From where each library pulls; ``lib/runtime_<library>.bash`` has the same list."""
+_DOCKER_HUB = "docker.io"
+_HUB_NAMES = (_DOCKER_HUB, "index.docker.io", "registry-1.docker.io", "registry.docker.io")
+_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
 def accept_image(container: Container, where: str, config: BuildConfig, root: str, library: str) -> None:
@@ -55,9 +61,13 @@ def accept_image(container: Container, where: str, config: BuildConfig, root: st
     if "://" in name or name.startswith("/"):
         target, field = name, f"{where}.image"
     else:
-        target = f"{prefix}{name}" if not prefix or prefix.endswith("/") else f"{prefix}/{name}"
+        target = _with_prefix(name, prefix)
         field = f"annotation {names.IMAGE_ROOT}" if root else f"{where}.image"
     _accept_target(target, field, config, library)
+
+
+def _with_prefix(name: str, prefix: str) -> str:
+    return f"{prefix}{name}" if not prefix or prefix.endswith("/") else f"{prefix}/{name}"
 
 
 def _accept_target(target: str, field: str, config: BuildConfig, library: str) -> None:
@@ -97,16 +107,18 @@ def accept_lines(container: Container, where: str) -> None:
 def options(plan: Plan) -> list[str]:
     """Give what every such library reads."""
     volumes, containers = plan.config.volumes, plan.containers
+    prefix = plan.extras.image_root or plan.config.runtime.image_prefix
     return [
         array("IMAGES", [c.image for c in containers]),
         array("HAS_COMMAND", ["1" if c.command else "" for c in containers]),
-        array("ALWAYS_PULL", ["1" if c.always_pull else "" for c in containers]),
+        array("PULL", [c.pull_policy for c in containers]),
+        array("LOGIN", [login_digest(c.image, prefix, plan.pull_secret) for c in containers]),
         array("EXTRA_PATHS", volumes.additional_directories_in_path),
         array("IMAGE_AREAS", areas(plan.config)),
         f"IMAGE_DIR={word(volumes.image_dir or '')}",
         f"UNPACKED={word(volumes.cvmfs_unpacked_path or '')}",
         f"CACHE_DIR={word(volumes.apptainer_cachedir or '')}",
-        f"IMAGE_ROOT={word(plan.extras.image_root or plan.config.runtime.image_prefix)}",
+        f"IMAGE_ROOT={word(prefix)}",
         f"GPU_RESOURCE={word(plan.size.gpu_resource if plan.size.gpus else '')}",
         f"MPI_ASKED={'' if plan.extras.mpi is None else '1'}",
         array("MPI_WORDS", plan.extras.mpi or ()),
@@ -116,3 +128,45 @@ def options(plan: Plan) -> list[str]:
 def login(secret: bytes) -> tuple[str, bytes]:
     """Keep docker's own file: most runtimes read it."""
     return "docker/config.json", secret
+
+
+def pull_policy(container: Mapping[str, Any]) -> str:
+    """Return the imagePullPolicy of a container; the default is Kubernetes': Always for the tag latest, or no tag."""
+    policy = container.get("imagePullPolicy")
+    if policy in _POLICIES:
+        return str(policy)
+    name = str(container.get("image") or "")
+    if "@" in name or "://" in name.removeprefix("docker://") or name.startswith("/"):
+        return "IfNotPresent"
+    tag = name.rpartition("/")[2].partition(":")[2]
+    return "Always" if tag in ("", "latest") else "IfNotPresent"
+
+
+def login_digest(name: str, prefix: str, secret: bytes) -> str:
+    """Return the SHA-256 of the logins that a pull of the image may use, in hexadecimal; empty: there is none.
+
+    ``prefix`` stands before a ``name`` without a scheme; ``secret`` is docker's ``config.json``, or empty. For an image
+    that is at no registry of the docker protocol all logins count. Only pods with the same digest share a pulled image.
+    """
+    if not secret:
+        return ""
+    target = name if "://" in name or name.startswith("/") else _with_prefix(name, prefix)
+    auths = json.loads(secret)["auths"]
+    scheme, separator, rest = target.partition("://")
+    if not separator or scheme in ("docker", "oras"):
+        host = _registry(rest if separator else target)
+        auths = {key: login for key, login in auths.items() if _host(key) == host}
+    return hashlib.sha256(json.dumps(auths, sort_keys=True).encode()).hexdigest() if auths else ""
+
+
+def _registry(name: str) -> str:
+    """Return the registry of an image's name: its first part, if that can be a host."""
+    first, slash, _ = name.partition("/")
+    is_host = slash and ("." in first or ":" in first or first == "localhost")
+    return _host(first) if is_host else _DOCKER_HUB
+
+
+def _host(key: str) -> str:
+    """Return the host of a registry as docker's ``config.json`` names it: a host, or a URL, with or without a path."""
+    host = key.removeprefix("https://").removeprefix("http://").partition("/")[0].lower()
+    return _DOCKER_HUB if host in _HUB_NAMES else host

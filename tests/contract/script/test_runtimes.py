@@ -87,7 +87,7 @@ shift
 exec env -i PATH="$PATH" sh "$rc" "$@"
 """,
     "ch-image": RECORD + '[[ $2 == *missing* ]] && { echo "error: no such image" >&2; exit 1; }; exit 0\n',
-    "ch-convert": RECORD + 'mkdir -p "${@: -1}"\n',
+    "ch-convert": RECORD + '[[ $* == *"-o tar "* ]] && { : >"${@: -1}"; exit; }\nmkdir -p "${@: -1}"\n',
     "ch-run": RECORD
     + """
 words=()
@@ -409,3 +409,24 @@ def test_enroots_hook_is_told_the_gpus(ordinary, stubs):
     assert "NVIDIA_VISIBLE_DEVICES=2,5" in words_of(stubs, "enroot", "start")
     ordinary.run(pod(command=["true"]), objects=OBJECTS, config=stubs.settings("enroot"), environment=GPUS)
     assert "NVIDIA_VISIBLE_DEVICES=void" in [call for call in stubs.calls("enroot") if call[0] == "start"][-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "program", "verb"), [("enroot", "enroot", "import"), ("charliecloud", "ch-image", "pull")]
+)
+def test_what_a_pull_makes_is_kept(ordinary, stubs, kind, program, verb):
+    """The image itself in a cache for all jobs, without links to it once it is unpacked."""
+    site = ordinary.home_for_host_path()
+    cache = site / "image-cache"
+    cache.mkdir(mode=0o700)
+    (cache / "on").touch()
+    os.chown(cache, ordinary.user or os.getuid(), -1)
+    spec = {"containers": [{"name": "main", "image": "tool:1", "command": ["true"]}]}
+    for _ in range(2):
+        job = ordinary.job(spec, config=stubs.settings(kind))
+        (job.home / "image-cache").symlink_to(cache)
+        job.start().wait()
+        assert job.pod()["phase"] == "Succeeded", job.everything()
+    assert len([call for call in stubs.calls(program) if call[0] == verb]) == 1
+    (image,) = cache.glob("*/image")
+    assert (image.stat().st_nlink, image.stat().st_mode & 0o777) == (1, 0o400)

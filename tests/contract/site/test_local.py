@@ -202,6 +202,21 @@ def test_a_folder_open_to_others_is_refused(make_site: Any) -> None:
     assert "chmod 700" in made.said()
 
 
+def test_the_submitter_keeps_the_cache_of_images_within_its_limits(make_site: Any) -> None:
+    made = make_site(text='[local]\ncpus = 1\n[images]\ncache_days = 2\n[batch]\nkind = "local"\n')
+    files = [made.folder / "image-cache" / (digit * 64) / "image" for digit in "ab"]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.write_text("image")
+    for path in (made.folder, made.folder / "image-cache"):
+        path.chmod(0o700)
+    os.utime(files[0], (time.time() - 3 * 86400,) * 2)
+    made.start()
+    until(lambda: not files[0].parent.exists(), what="the removal of an image")
+    assert files[1].exists() and (made.folder / "image-cache" / "on").exists()
+    assert "image removed from the cache" in made.said()
+
+
 def test_what_runs_is_private(site: Any) -> None:
     job = uid()
     site.client.submit(job, submit("umask; touch x; sleep 1"))

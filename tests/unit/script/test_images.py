@@ -1,11 +1,19 @@
 """Which images a pod may name: those of registries, and those in the folders that a site keeps for images."""
 
+import json
+import re
+import subprocess
+from importlib import resources
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.errors import ScriptError
 from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
+from bridge.script.runtimes.images import login_digest, pull_policy
 from tests.unit.script.pods import pod
 
 RUNTIMES = ("apptainer", "singularity", "podman", "enroot", "charliecloud")
@@ -91,3 +99,94 @@ def test_podman_reads_no_place_of_the_machine(prefix, image):
     with pytest.raises(ScriptError, match="allowed: names with a registry"):
         built(image, "podman", prefix=prefix)
     built(f"docker.io/library/{image.partition(':')[0]}:1", "podman", prefix=prefix)
+
+
+@pytest.mark.parametrize(
+    ("image", "policy"),
+    [
+        ("tool", "Always"),
+        ("registry.example:5000/team/tool", "Always"),
+        ("tool:latest", "Always"),
+        ("docker://tool", "Always"),
+        ("tool:1", "IfNotPresent"),
+        ("registry.example:5000/team/tool:latest-1", "IfNotPresent"),
+        ("tool@sha256:" + "0" * 64, "IfNotPresent"),
+        ("tool:latest@sha256:" + "0" * 64, "IfNotPresent"),
+        ("/images/x.sif", "IfNotPresent"),
+        ("https://r.example/x.sif", "IfNotPresent"),
+    ],
+)
+def test_when_an_image_is_pulled(image, policy):
+    """As Kubernetes has it, where the pod does not say."""
+    assert pull_policy({"image": image}) == policy
+    for asked in ("Always", "IfNotPresent", "Never"):
+        assert pull_policy({"image": image, "imagePullPolicy": asked}) == asked
+
+
+def secret(**logins):
+    return json.dumps({"auths": {key.replace("_", "."): {"auth": value} for key, value in logins.items()}}).encode()
+
+
+def test_pods_share_an_image_if_their_logins_for_its_registry_are_the_same():
+    one, other = secret(a_example="1", b_example="2"), secret(a_example="1", b_example="3")
+    assert login_digest("a.example/x", "docker://", one) == login_digest("a.example/x", "docker://", other) != ""
+    assert login_digest("b.example/x", "docker://", one) != login_digest("b.example/x", "docker://", other)
+    assert login_digest("c.example/x", "docker://", one) == login_digest("c.example/x", "docker://", b"") == ""
+    # what is at no registry of docker's kind may be asked for with any of them
+    assert login_digest("library://a/b", "docker://", one) != login_digest("library://a/b", "docker://", other)
+    assert login_digest("x", "docker://a.example/team", one) == login_digest("docker://a.example/x", "", one)
+
+
+@pytest.mark.parametrize("key", ["https://index.docker.io/v1/", "docker.io", "registry-1.docker.io", "index.docker.io"])
+@pytest.mark.parametrize("image", ["x", "team/x:1", "docker.io/x", "docker://index.docker.io/team/x", "library/x"])
+def test_names_of_docker_hub(key, image):
+    login = json.dumps({"auths": {key: {"auth": "1"}, "ghcr.io": {"auth": "2"}}}).encode()
+    alone = json.dumps({"auths": {key: {"auth": "1"}}}).encode()
+    assert login_digest(image, "docker://", login) == login_digest(image, "docker://", alone) != ""
+
+
+HOSTS = st.sampled_from(["a.example", "a.example:5000", "localhost", "b.example"])
+LOGINS = st.dictionaries(
+    st.tuples(st.sampled_from(["", "https://", "http://"]), HOSTS, st.sampled_from(["", "/", "/v1/", "/team"])).map(
+        "".join
+    ),
+    st.fixed_dictionaries({"auth": st.sampled_from(["1", "2"])}),
+    max_size=4,
+)
+
+
+@given(HOSTS, LOGINS, LOGINS)
+def test_other_logins_for_a_registry_never_look_the_same(host, one, other):
+    """Two pods are told apart exactly where a registry could tell them apart."""
+
+    def of(auths):
+        return {key: login for key, login in auths.items() if re.sub("^https?://", "", key).split("/")[0] == host}
+
+    files = [json.dumps({"auths": auths}).encode() for auths in (one, other)]
+    digests = [login_digest(f"{host}/x:1", "docker://", file) for file in files]
+    assert (digests[0] == digests[1]) == (of(one) == of(other))
+    assert (digests[0] == "") == (not of(one))
+
+
+def key(image, login="", form="sif"):
+    """What the site's part of the library makes of it."""
+    library = resources.files("bridge.script") / "lib" / "cache.bash"
+    text = f'. {library}; IMAGE=$1 LOGIN=("$2") FORMAT=$3; make_key 0; printf %s "$KEY"'
+    command = ["bash", "-c", text, "bash", image, login, form]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_keys_of_the_cache():
+    plain, digest = key("docker://a.example/x:1"), "@sha256:" + "0a" * 32
+    assert re.fullmatch("[0-9a-f]{64}", plain) and plain == key("a.example/x:1")
+    others = [
+        key("docker://a.example/x:2"),
+        key("docker://a.example/x:1", "0" * 64),
+        key("docker://a.example/x:1", form="sqsh"),
+        key("oras://a.example/x:1"),
+        key("docker://a.example/x:1@sha256:0a"),  # no digest
+    ]
+    assert len({plain, *others}) == 6
+    # a digest is the name, wherever the image lies; but not for somebody with another login
+    assert key(f"docker://a.example/x:1{digest}") == key(f"b.example/y{digest}") != key(f"oras://b.example/y{digest}")
+    assert key(f"a.example/x{digest}") != key(f"a.example/x{digest}", "0" * 64)

@@ -67,7 +67,8 @@ PODBRIDGE_END
 }
 IMAGES=(docker.io/library/busybox:1.36)
 HAS_COMMAND=(1)
-ALWAYS_PULL=('')
+PULL=(IfNotPresent)
+LOGIN=('')
 EXTRA_PATHS=()
 IMAGE_AREAS=(/images)
 IMAGE_DIR=''

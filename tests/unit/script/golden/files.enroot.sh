@@ -92,7 +92,8 @@ before_all() {
 }
 IMAGES=(docker.io/library/busybox:1.36)
 HAS_COMMAND=(1)
-ALWAYS_PULL=('')
+PULL=(IfNotPresent)
+LOGIN=('')
 EXTRA_PATHS=()
 IMAGE_AREAS=(/images)
 IMAGE_DIR=''

@@ -69,7 +69,8 @@ before_all() {
 }
 IMAGES=(registry.example/team/tool:2 /images/other.sif)
 HAS_COMMAND=('' '')
-ALWAYS_PULL=('' 1)
+PULL=(IfNotPresent Always)
+LOGIN=(8500ef10a7b89661f6a6f95554ef198aba2dc92fdd194c6f26fac5ddaeeadf4e '')
 EXTRA_PATHS=()
 IMAGE_AREAS=(/images)
 IMAGE_DIR=''

@@ -1,0 +1,165 @@
+"""The cache of pulled images: what is removed from it, and when. Jobs add images (``bridge/script/lib/cache.bash``).
+
+``image-cache/`` in the site's folder has, for each image, a folder ``<key>`` with the files ``image``, whose time is
+that of its last use, and ``name``. A running container has a hard link to ``image``. To change ``<key>``, a process
+holds the lock ``locks/<first three digits of the key>``; while nobody does, ``new.*`` in it is what a killed pull left.
+``on`` tells jobs that the cache may be used. ``podman/`` notes with which logins each machine's images were pulled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.clock import Clock
+from bridge.errors import ConfigError
+from bridge.logs import kv
+from bridge.site.config import Images
+from bridge.site.files import remove_tree
+
+log = logging.getLogger(__name__)
+
+NAME = "image-cache"
+"""In the site's folder; ``cache.bash`` has the same name."""
+PERIOD = 60.0
+"""Seconds between two looks at the cache."""
+DAY = 86400.0
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class CachedImage:
+    """An image in the cache. ``size`` in bytes; ``used_at`` is when a container last began with it.
+
+    ``in_use``: a job holds a hard link to it, so its removal would free nothing.
+    """
+
+    key: str
+    size: int
+    used_at: float
+    in_use: bool
+
+
+def to_evict(images: Iterable[CachedImage], now: float, most_bytes: int, most_seconds: float) -> list[str]:
+    """Return the keys of the images to remove: those too old, then the least recently used until the rest fits.
+
+    Images in use count, and are never removed. ``most_seconds`` 0: no limit.
+    """
+    images = list(images)
+    total = sum(image.size for image in images)
+    evicted = []
+    for image in sorted((image for image in images if not image.in_use), key=lambda image: (image.used_at, image.key)):
+        too_old = most_seconds > 0 and now - image.used_at > most_seconds
+        if not too_old and total <= most_bytes:
+            break
+        evicted.append(image.key)
+        total -= image.size
+    return evicted
+
+
+class ImageCache:
+    """The folder ``image-cache`` in the site's ``folder``. :meth:`tend` is called by the submitter on duty."""
+
+    def __init__(self, folder: Path, settings: Callable[[], Images], clock: Clock) -> None:
+        self.path = folder / NAME
+        self._settings, self._clock = settings, clock
+
+    def prepare(self) -> None:
+        """Make what is missing; raises :class:`ConfigError` if the folder is another user's, or open to others."""
+        try:
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            found = self.path.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+                raise ConfigError(
+                    f"{self.path} is no folder that user {os.geteuid()} alone can read and write",
+                    hint=f"chmod 700 {self.path}, or remove it: pulled images are kept there",
+                )
+            (self.path / "locks").mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"folder {self.path} can't be used: {error.strerror}") from error
+        self._switch()
+
+    def tend(self) -> None:
+        """Remove what killed pulls left, and what is over the limits."""
+        settings = self._settings()
+        try:
+            self._switch()
+            images = list(self._images())
+        except OSError as error:
+            log.warning("the cache of images can't be looked at", extra=kv(why=error))
+            return
+        for key in to_evict(images, self._clock.time(), settings.most_bytes, settings.cache_days * DAY):
+            try:
+                self._evict(key)
+            except OSError as error:
+                log.warning("an image stays in the cache", extra=kv(key=key, why=error))
+
+    def _switch(self) -> None:
+        on = self.path / "on"
+        if self._settings().most_bytes > 0:
+            on.touch(mode=0o600)
+        else:
+            on.unlink(missing_ok=True)
+
+    def _images(self) -> Iterator[CachedImage]:
+        """Look at each image; a folder without one is removed, and what is left of pulls in the others."""
+        for key in os.listdir(self.path):
+            if not _KEY.fullmatch(key):
+                continue
+            found = self._look(key)
+            if found is not None:
+                yield found
+            if found is None or any(name.startswith("new.") for name in os.listdir(self.path / key)):
+                self._clear(key)
+
+    def _look(self, key: str) -> CachedImage | None:
+        try:
+            found = os.lstat(self.path / key / "image")
+        except FileNotFoundError:
+            return None
+        return CachedImage(key, found.st_size, found.st_mtime, found.st_nlink > 1)
+
+    def _clear(self, key: str) -> None:
+        with self._locked(key) as locked:
+            if not locked:
+                return  # a pull is under way
+            if self._look(key) is None:
+                remove_tree(self.path / key)
+                return
+            for left in (self.path / key).glob("new.*"):
+                remove_tree(left)
+
+    def _evict(self, key: str) -> None:
+        with self._locked(key) as locked:
+            found = self._look(key) if locked else None
+            if found is None or found.in_use:
+                return
+            name = self._name(key)
+            # a job that makes its link right now keeps the file; the next one pulls
+            remove_tree(self.path / key)
+            log.info("image removed from the cache", extra=kv(image=name, bytes=found.size))
+
+    def _name(self, key: str) -> str:
+        with contextlib.suppress(OSError):
+            return (self.path / key / "name").read_text(errors="replace").strip()[:200]
+        return ""
+
+    @contextlib.contextmanager
+    def _locked(self, key: str) -> Iterator[bool]:
+        """Hold the lock of an image; says whether it was to be had at once."""
+        lock = os.open(self.path / "locks" / key[:3], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+        finally:
+            os.close(lock)
