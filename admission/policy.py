@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from admission import fields, namespaces, pods, validate
+from admission import fields, pods, validate
 from admission.mutate import mutate
-from admission.namespaces import Namespace, Namespaces
 from admission.owners import Owners
 from admission.permissions import Permissions
 from admission.review import Json, Review, allow, deny
@@ -15,6 +14,8 @@ from admission.validate import Rules, Scope, Verdict
 from bridge import names, policies
 from bridge.config import Config
 from bridge.errors import BridgeError
+from bridge.kube import namespaces
+from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.logs import kv
 from bridge.workload import places
 from bridge.workload.resources import Resources
@@ -149,7 +150,7 @@ class Policy:
         matters = self._by_label or pools_matter
         namespace = self._namespaces_say.get(review.namespace) if matters else Namespace()
         policy = policies.find(self._policies, review.namespace, namespace.labels)
-        return Scope(namespace.pools, policy, managed)
+        return Scope(namespace.pools, policy, managed, review.namespace, namespace.annotations)
 
     def _managed(self, review: Review, selected: bool) -> bool:
         return selected and (self._namespaces is None or review.namespace in self._namespaces)

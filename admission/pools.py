@@ -1,9 +1,12 @@
-"""Which pools a pod asks for: whether it may, and whether any site could run it. Pure."""
+"""Which pools a pod asks for: whether it may, and whether its namespace lets its Secrets go there. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from admission import pods
 from bridge import names
+from bridge.script import consent
 from bridge.workload import places
 
 
@@ -50,3 +53,16 @@ def invalid(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
         except ValueError as error:
             problems.append(f"{where} {names.POOLS}: {error}")
     return problems
+
+
+def secrets_refused(
+    pod: pods.Pod, asked: Sequence[str], namespace: str, namespace_annotations: Mapping[str, str]
+) -> list[str]:
+    """Warn of a pod whose Secrets or tokens may go to none of the pools ``asked`` for.
+
+    A warning, not a refusal: as for a Secret that does not exist yet, the pod waits, and goes on by itself.
+    """
+    if not consent.refused_by_all(namespace_annotations, asked):
+        return []
+    what = consent.confidential_everywhere(pod)
+    return [consent.warning(namespace, asked, what)] if what else []

@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 import flask
 
-from admission import namespaces
-from admission.namespaces import Namespaces
 from admission.owners import Owners, read_from
 from admission.permissions import Permissions, ask_api_server
 from admission.policy import NodesView, Policy
@@ -21,7 +19,9 @@ from bridge import names
 from bridge.clock import Clock, SystemClock
 from bridge.config import Config
 from bridge.errors import BridgeError
+from bridge.kube import namespaces
 from bridge.kube.client import KubeClient
+from bridge.kube.namespaces import Namespaces
 from bridge.kube.resources import Resource
 from bridge.logs import kv
 from bridge.metrics import ADMISSION_REVIEWS, ADMISSION_SECONDS

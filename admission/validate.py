@@ -35,11 +35,16 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What holds for the pod's namespace: its annotation for pools, its policy, whether it is managed."""
+    """What holds for the pod's namespace: its annotation for pools, its policy, whether it is managed.
+
+    ``name`` and ``annotations`` are the namespace's; ``annotations`` is empty if the pod asks for no pool.
+    """
 
     pools: str | None = None
     policy: NamespacePolicy = NOTHING
     managed: bool = True
+    name: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 NO_SCOPE = Scope()
@@ -102,6 +107,7 @@ def create(
             verdict.warnings += [f"on a pool this pod would fail: {problem}" for problem in problems]
         else:
             verdict.invalid += problems
+            verdict.warnings += pools.secrets_refused(pod, where.named, scope.name, scope.annotations)
             return verdict
     asked = resources.pod_requests(spec)
     if not wrong:

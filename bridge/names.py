@@ -76,6 +76,8 @@ IMAGE_ROOT = SITE_PREFIX + "image-root"
 FUSE_PREFIX = "fuse.vk.io/"
 CVMFS_PREFIX = "cvmfs.vk.io/"
 JOB_WORKDIR = SITE_PREFIX + "job-workdir"
+AUTOMATIC_VOLUME_PREFIX = "kube-api-access-"
+"""Begin of the name of the volume that the API server adds to a pod for the token of its service account."""
 SUBJECT_PREFIX = "bridge.v1"
 """Default prefix of every NATS subject."""
 KUBELET_PORT = 10250

@@ -13,6 +13,7 @@ from bridge.cli.main import Where
 from bridge.cli.session import Session
 from bridge.errors import BridgeError, KubeError, KubeNotFoundError
 from bridge.kube.resources import PODS
+from bridge.script import consent
 from bridge.slurm import states
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, places, pods, resources
@@ -129,11 +130,15 @@ def _taken(session: Session) -> dict[str, resources.Resources]:
 def _pools(session: Session, pod: pods.Pod) -> list[str]:
     asked = resources.pod_requests(pod["spec"])
     lines = []
+    what, namespace = consent.confidential_everywhere(pod), pod["metadata"]["namespace"]
+    annotations = session.annotations(namespace) if what else None
     for node in filter(places.is_virtual, session.nodes()):
         ready = eligibility.readiness(node)
         why = eligibility.refusal(pod["spec"], asked, eligibility.view(node))
         if ready.get("status") != "True":
             why = f"not ready: {ready.get('reason', 'unknown')}: {ready.get('message', '')}"
+        elif not why and annotations is not None and not consent.lets_secrets_go(annotations, node["metadata"]["name"]):
+            why = consent.exclusion(namespace, what)
         lines.append(f"{node['metadata']['name']}: {why or 'fits'}")
     return lines or ["there is no pool"]
 

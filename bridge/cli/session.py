@@ -9,9 +9,10 @@ from bridge import config as configuration
 from bridge.cli.hub import cluster_id
 from bridge.cli.main import Where
 from bridge.config import Config, jwt_source
+from bridge.errors import KubeForbiddenError
 from bridge.kube.access import current_namespace
 from bridge.kube.client import KubeClient
-from bridge.kube.resources import EVENTS, NODES, PODS
+from bridge.kube.resources import EVENTS, NAMESPACES, NODES, PODS
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Job, Node
 from bridge.workload.pods import Pod, uid
@@ -77,6 +78,15 @@ class Session:
             "items"
         ]
         return items
+
+    def annotations(self, namespace: str) -> dict[str, str] | None:
+        """Return a namespace's annotations; ``None`` if the user may not read the namespace."""
+        try:
+            found = self.kube.get(NAMESPACES.path(name=namespace), metadata_only=True)
+        except KubeForbiddenError:
+            return None
+        annotations: dict[str, str] = found["metadata"].get("annotations") or {}
+        return annotations
 
     def events(self, pod: Pod) -> list[dict[str, Any]]:
         """List the Events of a pod, oldest first."""

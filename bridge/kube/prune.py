@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bridge import names
+
 Object = dict[str, Any]
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -37,15 +39,24 @@ _CONTAINER = ("name", "resources", "restartPolicy")
 
 
 def prune_pod(pod: Object) -> Object:
-    """Keep identity, placement, requests and phase; drop environment, volumes, images and the containers' states."""
+    """Keep identity, placement, requests and phase; drop environment, volumes, images and the containers' states.
+
+    Of environment and volumes of a pod without a node, what names a Secret or asks for a token is kept: it limits the
+    choice of a pool.
+    """
     spec = pod.get("spec") or {}
     kept = pick(spec, _POD_SPEC)
+    waiting = not spec.get("nodeName")
+    if waiting:
+        kept |= pick(spec, ("imagePullSecrets",))
+        if volumes := [volume for volume in spec.get("volumes") or () if _is_confidential(volume)]:
+            kept["volumes"] = volumes
     node_affinity = (spec.get("affinity") or {}).get("nodeAffinity")
     if node_affinity:
         kept["affinity"] = {"nodeAffinity": node_affinity}
     for containers in ("containers", "initContainers"):
         if spec.get(containers):
-            kept[containers] = [pick(container, _CONTAINER) for container in spec[containers]]
+            kept[containers] = [_container(container, waiting) for container in spec[containers]]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -67,6 +78,23 @@ def prune_node(node: Object) -> Object:
         "spec": pick(node.get("spec") or {}, ("unschedulable", "taints")),
         "status": kept,
     }
+
+
+def _container(container: Object, waiting: bool) -> Object:
+    kept = pick(container, _CONTAINER)
+    if not waiting:
+        return kept
+    env = [entry for entry in container.get("env") or () if "secretKeyRef" in (entry.get("valueFrom") or ())]
+    env_from = [entry for entry in container.get("envFrom") or () if "secretRef" in entry]
+    return kept | ({"env": env} if env else {}) | ({"envFrom": env_from} if env_from else {})
+
+
+def _is_confidential(volume: Object) -> bool:
+    """Whether the volume names a Secret or asks for a token, other than the token that the API server adds."""
+    if str(volume.get("name", "")).startswith(names.AUTOMATIC_VOLUME_PREFIX):
+        return False
+    sources = (volume.get("projected") or {}).get("sources") or ()
+    return "secret" in volume or any("secret" in part or "serviceAccountToken" in part for part in sources)
 
 
 def _metadata(obj: Object) -> Object:

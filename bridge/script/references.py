@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bridge import names
 from bridge.errors import MissingReferenceError, ScriptError
 
 Pod = Mapping[str, Any]
@@ -15,8 +16,6 @@ Raw = Mapping[str, Any]
 DEFAULT_TOKEN_SECONDS = 3600
 ROOT_CA = "kube-root-ca.crt"
 """ConfigMap in every namespace: the authorities of the API server's certificate, as seen inside the cluster."""
-_AUTOMATIC = "kube-api-access-"
-"""Begin of the name of the volume that the API server gives to every pod with a service account."""
 _API_AUDIENCES = ("", "https://kubernetes.default.svc", "https://kubernetes.default.svc.cluster.local")
 
 
@@ -33,6 +32,11 @@ class TokenRequest:
     def key(self) -> tuple[str, str]:
         """The key of :attr:`Objects.tokens`."""
         return (self.volume, self.path)
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the volume is the one that the API server adds to a pod."""
+        return self.volume.startswith(names.AUTOMATIC_VOLUME_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ def at_site(pod: Pod, *, api_server: bool) -> Pod:
 
 
 def _is_automatic(volume: Mapping[str, Any]) -> bool:
-    return str(volume.get("name", "")).startswith(_AUTOMATIC) and volume.get("projected") is not None
+    return str(volume.get("name", "")).startswith(names.AUTOMATIC_VOLUME_PREFIX) and volume.get("projected") is not None
 
 
 def _without_mounts(container: Mapping[str, Any], volumes: set[str]) -> Mapping[str, Any]:

@@ -17,9 +17,8 @@ from bridge.clock import Clock, parse_rfc3339
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, MissingReferenceError
 from bridge.kube.client import KubeClient, Object
 from bridge.kube.resources import CONFIGMAPS, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
-from bridge.script import references
+from bridge.script import consent, references
 from bridge.script.references import Needed, Objects, TokenRequest
-from bridge.workload import consent
 
 Pod = Mapping[str, Any]
 
@@ -57,9 +56,9 @@ class Reader:
         namespace keeps its Secrets and tokens from the pool.
         """
         namespace, needed = pod["metadata"]["namespace"], references.needed(pod)
-        what = [f"Secret {name}" for name in sorted(needed.secrets)] + ["service account tokens"] * bool(needed.tokens)
+        what = consent.confidential(needed)
         if what and not consent.lets_secrets_go(self._annotations(namespace), pool):
-            raise MissingReferenceError(consent.refusal(namespace, pool, ", ".join(what)))
+            raise MissingReferenceError(consent.refusal(namespace, pool, what))
         configmaps, no_configmaps = self._all(CONFIGMAPS, namespace, needed.configmaps, needed.optional_configmaps)
         secrets, no_secrets = self._all(SECRETS, namespace, needed.secrets, needed.optional_secrets)
         missing = [f"ConfigMap {name}" for name in no_configmaps] + [f"Secret {name}" for name in no_secrets]

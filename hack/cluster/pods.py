@@ -55,6 +55,15 @@ class PoolWorld(World):
         metadata = pod["metadata"]
         return self.cluster.kubectl("logs", metadata["name"], "-n", metadata["namespace"], *args, check=check)
 
+    def explain(self, pod: Object) -> str:
+        """Run ``podbridge explain pod``; return what it prints."""
+        metadata, state = pod["metadata"], self.cluster.state
+        command = [str(state / "bin" / "podbridge"), "explain", "pod", metadata["name"], "-n", metadata["namespace"]]
+        files = ["--config", str(state / "podbridge.yaml"), "--kubeconfig", str(self.cluster.kubeconfig)]
+        env = {**self.cluster.env, "PATH": "/usr/bin:/bin"}
+        done = subprocess.run([*command, *files], env=env, capture_output=True, text=True, check=True, timeout=60)
+        return done.stdout
+
     def log_bytes(self, pod: Object, *args: str) -> bytes:
         """Give the log byte by byte, as ``kubectl logs`` prints it."""
         metadata = pod["metadata"]

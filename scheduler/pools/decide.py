@@ -2,6 +2,7 @@
 
 A pod may go to the pools whose taints it tolerates. Among those with room now the policy chooses: the order of the
 annotation, the least loaded, or by weight. Where the colocated Slurm is allowed too, its nodes count as one more pool.
+Pools to which the pod's namespace does not let its Secrets go are left out: there the pod could only wait.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from bridge import names
+from bridge.script import consent
 from bridge.workload import eligibility, places, pods
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
@@ -29,6 +31,17 @@ class PoolView:
 
     node: NodeView
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceView:
+    """The annotations of a namespace, and why they can't be read now (empty: they can)."""
+
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+
+NO_NAMESPACE = NamespaceView()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +78,7 @@ class View:
     """All that a decision may depend on. ``pools`` by name, ``nodes`` are the colocated ones, ``now`` is monotonic.
 
     ``colocated`` says whether a Slurm is beside the kubelets; ``taken`` whether it holds a job for a pod (by UID):
-    such a pod is its own.
+    such a pod is its own. ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens.
     """
 
     pods: Iterable[Pod]
@@ -77,6 +90,7 @@ class View:
     weights: Mapping[str, int]
     now: float
     taken: Callable[[str], bool] = field(default=lambda _: False)
+    namespace: Callable[[str], NamespaceView] = field(default=lambda _: NO_NAMESPACE)
     colocated: bool = True
 
 
@@ -130,7 +144,20 @@ def _no_room(view: View, pod: Pod, asked: Resources, name: str) -> str:
     pool = view.pools[name]
     if pool.problem:
         return pool.problem
-    return eligibility.refusal(pod["spec"], asked, pool.node) or _too_full(view, asked, pool.node)
+    refusal = eligibility.refusal(pod["spec"], asked, pool.node) or _too_full(view, asked, pool.node)
+    return refusal or _no_consent(view, pod, name)
+
+
+def _no_consent(view: View, pod: Pod, name: str) -> str:
+    """Look at the namespace last: a pod that has no room costs no question to the API server."""
+    what = consent.confidential_everywhere(pod)
+    if not what:
+        return ""
+    namespace = pod["metadata"]["namespace"]
+    known = view.namespace(namespace)
+    if known.problem:
+        return known.problem
+    return "" if consent.lets_secrets_go(known.annotations, name) else consent.exclusion(namespace, what)
 
 
 def _no_local_room(view: View, pod: Pod, asked: Resources) -> str:

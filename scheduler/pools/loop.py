@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from bridge import names
 from bridge.clock import Clock
 from bridge.config import Config
+from bridge.errors import KubeError
+from bridge.kube import namespaces
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
+from bridge.kube.namespaces import Namespaces
 from bridge.loop import Loop
 from bridge.threads import Supervisor
 from bridge.workload import eligibility, places, pods
@@ -20,6 +24,8 @@ from scheduler.pools import decide
 from scheduler.pools.act import Actor
 from scheduler.pools.usage import Usage
 
+NAMESPACE_REMEMBERED = 10.0
+"""Seconds after which a namespace's annotations are read again."""
 URGENCY: dict[type[decide.Action], int] = {decide.Local: 1, decide.Bind: 2, decide.Tell: 9}
 
 
@@ -48,6 +54,7 @@ class PoolScheduler(Loop):
         self._usage = Usage()
         self._local = local
         self._taken = taken
+        self._namespaces = Namespaces(namespaces.read_from(kube), clock, NAMESPACE_REMEMBERED)
         self._actor = Actor(kube, self._pods, events, clock, self._attempts, self._usage, local, self.lead)
 
     def start(self, supervisor: Supervisor) -> None:
@@ -80,6 +87,7 @@ class PoolScheduler(Loop):
             now=self.clock.monotonic(),
             taken=self._taken or (lambda _: False),
             colocated=self._taken is not None,
+            namespace=namespace_views(self._namespaces),
         )
         for action in decide.decide(view):
             call, kind = (lambda a=action: self._actor.act(a)), type(action)
@@ -97,3 +105,23 @@ def _pool(node: Mapping[str, Any]) -> decide.PoolView:
     ready = eligibility.readiness(node)
     problem = "" if ready.get("status") == "True" else f"not ready: {ready.get('reason') or 'unknown'}"
     return decide.PoolView(eligibility.view(node), problem)
+
+
+def namespace_views(known: Namespaces) -> Callable[[str], decide.NamespaceView]:
+    """Make one look's view of namespaces: each is read once at most, none after a failure that may pass."""
+    unavailable = ""
+
+    @functools.cache
+    def view(name: str) -> decide.NamespaceView:
+        nonlocal unavailable
+        if unavailable:
+            return decide.NamespaceView(problem=unavailable)
+        try:
+            return decide.NamespaceView(known.get(name).annotations)
+        except KubeError as error:
+            problem = f"the annotations of the pod's namespace can't be read: {error}"
+            if error.retryable:
+                unavailable = problem
+            return decide.NamespaceView(problem=problem)
+
+    return view

@@ -32,6 +32,7 @@ SCHEDULER = {
     ("patch", "", "pods", "", CLOSED, "p"),
     ("patch", "", "pods", "status", CLOSED, "p"),
     ("create", "", "pods", "binding", CLOSED, "p"),
+    ("get", "", "namespaces", "", "", CLOSED),
     ("get", "", "namespaces", "", "", KUBE_SYSTEM),
     ("create", "events.k8s.io", "events", "", CLOSED, ""),
     ("update", "coordination.k8s.io", "leases", "", "podbridge", "podbridge-scheduler"),

@@ -2,10 +2,12 @@
 
 import json
 import ssl
+import subprocess
 import urllib.request
 
 import pytest
 
+from cluster import install
 from cluster.pools import NAMESPACE
 from cluster.world import until
 
@@ -90,21 +92,64 @@ def test_a_namespace_keeps_its_secrets_until_it_says_otherwise(pools_world):
     try:
         until("forgotten", lambda: _kept(world, container), 30)
         pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
-        told = until("it is said", lambda: notes(cluster, pod, "BridgeWaiting"), 30)
-        assert f"namespace {NAMESPACE} does not let Secret kept go to pool {POOL}" in told[0]
-        assert not world.remote_job(world.get(pod))
+        why = f"annotation bridge.vk.io/pool-secrets of namespace {NAMESPACE} does not let Secret kept go there"
+        told = until("it is said", lambda: _unschedulable(world, pod), 30)
+        assert f"{POOL} ({why})" in told
+        assert "nodeName" not in world.get(pod)["spec"]
+        assert f"{POOL}: {why}" in world.explain(pod)
     finally:
         cluster.open_to_pools(NAMESPACE)
     assert world.ended(pod)["status"]["phase"] == "Succeeded"
     assert world.logs(pod) == "k=v\n"
 
 
-def _kept(world, container):
-    """Whether the hub, which remembers a namespace for 10 s, has seen that the annotation is gone."""
-    pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
-    until(
-        "taken, or told to wait", lambda: world.remote_job(world.get(pod)) or notes(world.cluster, pod, "BridgeWaiting")
+def test_a_pod_goes_to_the_pool_that_may_have_its_secrets_and_a_pod_without_one_is_warned_of(pools_world):
+    world, cluster = pools_world, pools_world.cluster
+    cluster.api.ensure(
+        f"/api/v1/namespaces/{NAMESPACE}/secrets", {"metadata": {"name": "kept"}, "stringData": {"k": "v"}}
     )
-    taken = bool(world.remote_job(world.get(pod)))
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "command": ["sh", "-c", "echo k=$k"],
+        "envFrom": [{"secretRef": {"name": "kept"}}],
+    }
+    spec = {"containers": [container], "restartPolicy": "Never"}
+    cluster.kubectl("annotate", "--overwrite", "namespace", NAMESPACE, "bridge.vk.io/pool-secrets=slurm-site")
+    try:
+        until("forgotten", lambda: _kept(world, container), 30)
+        pod = world.create_pod(spec, f"{POOL}, slurm-site")
+        assert world.ended(pod)["spec"]["nodeName"] == "slurm-site"
+        assert world.logs(pod) == "k=v\n"
+        assert f"{POOL} (annotation bridge.vk.io/pool-secrets" in notes(cluster, pod, "Scheduled")[0]
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "warned", "namespace": NAMESPACE}, "spec": spec}
+        body["metadata"]["annotations"] = {"bridge.vk.io/pools": POOL}
+        said = create_dry(cluster, body)
+        assert "Warning: this pod waits until an administrator changes annotation bridge.vk.io/pool-secrets" in said
+        assert f"does not let Secret kept go to pool {POOL}" in said
+        body["metadata"]["annotations"] = {"bridge.vk.io/pools": "slurm-site"}
+        assert "Warning" not in create_dry(cluster, body)
+    finally:
+        cluster.open_to_pools(NAMESPACE)
+
+
+def create_dry(cluster, body):
+    """Return what kubectl prints, warnings included, when a pod is created on the server side without being stored."""
+    command = [str(install.binaries()["kubectl"]), f"--kubeconfig={cluster.kubeconfig}"]
+    command += ["create", "--dry-run=server", "-f", "-"]
+    done = subprocess.run(command, input=json.dumps(body), capture_output=True, text=True, check=True, timeout=60)
+    return done.stderr
+
+
+def _unschedulable(world, pod):
+    condition = world.condition(pod, "PodScheduled")
+    return condition.get("reason") == "Unschedulable" and condition["message"]
+
+
+def _kept(world, container):
+    """Whether the scheduler, which remembers a namespace for 10 s, has seen that the annotation is gone."""
+    pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
+    until("bound, or told to wait", lambda: world.get(pod)["spec"].get("nodeName") or _unschedulable(world, pod))
+    bound = "nodeName" in world.get(pod)["spec"]
     world.delete(pod, 0)
-    return not taken
+    return not bound

@@ -1,20 +1,10 @@
 """Which pools a pod may use follows from its tolerations, as Kubernetes reads them, and from the annotation."""
 
-import subprocess
-
 import pytest
 
 from cluster.pools import NAMESPACE
 
 EVERYTHING = [{"operator": "Exists"}]
-
-
-def explain(world, pod):
-    command = [str(world.cluster.state / "bin" / "podbridge"), "explain", "pod", pod["metadata"]["name"]]
-    files = ["-n", NAMESPACE, "--config", str(world.cluster.state / "podbridge.yaml")]
-    files += ["--kubeconfig", str(world.cluster.kubeconfig)]
-    env = {**world.cluster.env, "PATH": "/usr/bin:/bin"}
-    return subprocess.run([*command, *files], env=env, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 @pytest.fixture
@@ -54,5 +44,5 @@ def test_explain_names_the_pools_of_a_pod_that_tolerates_everything(pools_world,
     assert message["spec"].get("nodeName") is None
     told = pools_world.condition(pod, "PodScheduled")["message"]
     assert "slurm-site (nodeSelector kubernetes.io/hostname=no-such-site does not match)" in told
-    story = explain(pools_world, pod)
+    story = pools_world.explain(pod)
     assert "slurm-site: nodeSelector kubernetes.io/hostname=no-such-site does not match" in story

@@ -8,7 +8,6 @@ from typing import Any
 import flask.testing
 import pytest
 
-from admission.namespaces import Namespace, Namespaces
 from admission.owners import Owners
 from admission.permissions import Permissions
 from admission.policy import Policy
@@ -16,6 +15,7 @@ from admission.server import make_app
 from bridge import names
 from bridge.config import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
+from bridge.kube.namespaces import Namespace, Namespaces
 
 OURS = names.DEFAULT_SCHEDULER_NAME
 JOB_OWNER = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1", "controller": True}]
@@ -302,6 +302,26 @@ def test_a_pod_for_pools_alone_asks_slurm_for_nothing(world: World) -> None:
     assert not refusal(client(world), review(body))
     body["metadata"]["annotations"][names.POOLS] = "a,local"
     assert names.ACCOUNT in refusal(client(world), review(body))
+
+
+def test_a_pod_whose_secrets_may_go_to_no_pool_that_it_asks_for_is_warned_of(world: World) -> None:
+    tolerations = [{"key": names.POOL_TAINT, "value": "a"}]
+    volumes = [{"name": "v", "secret": {"secretName": "kept"}}]
+    body = review(pod({"annotations": {names.POOLS: "a"}}, tolerations=tolerations, volumes=volumes))
+    for consent in ({}, {names.POOL_SECRETS: "b"}, {names.POOL_SECRETS: "?"}):
+        world.annotations = consent
+        answer = ask(client(world), "/validate", body)
+        assert answer["allowed"]
+        (warning,) = answer["warnings"]
+        for word in (names.POOL_SECRETS, "namespace slurm-bridge", "Secret kept", "pool a"):
+            assert word in warning
+    world.annotations = {names.POOL_SECRETS: "a"}
+    assert "warnings" not in ask(client(world), "/validate", body)
+    world.annotations = {}
+    either = review(pod({"annotations": {names.POOLS: "a,local"}}, tolerations=tolerations, volumes=volumes))
+    assert not [w for w in ask(client(world), "/validate", either).get("warnings", ()) if names.POOL_SECRETS in w]
+    without = review(pod({"annotations": {names.POOLS: "a"}}, tolerations=tolerations))
+    assert "warnings" not in ask(client(world), "/validate", without)
 
 
 def test_a_waiting_pod_gets_no_pool_that_its_namespace_does_not_open(world: World) -> None:

@@ -52,6 +52,35 @@ def test_pod_keeps_what_is_read_and_nothing_else() -> None:
     assert (kept["apiVersion"], kept["kind"]) == ("v1", "Pod")
 
 
+def test_of_a_pod_without_a_node_it_keeps_the_names_of_secrets_and_the_requests_for_tokens() -> None:
+    projected = [{"configMap": {"name": "m"}}, {"serviceAccountToken": {"path": "t", "audience": "vault"}}]
+    secret_env = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s1", "key": "k"}}}
+    spec = {
+        "imagePullSecrets": [{"name": "pull"}],
+        "volumes": [
+            {"name": "a", "secret": {"secretName": "s2"}},
+            {"name": "b", "configMap": {"name": "m"}},
+            {"name": "c", "projected": {"sources": projected}},
+            {"name": "kube-api-access-x7k2p", "projected": {"sources": projected}},
+            {"name": "d", "projected": {"sources": projected[:1]}},
+            {"name": "e", "projected": {"sources": [{"secret": {"name": "s3"}}]}},
+        ],
+        "containers": [
+            {"name": "c", "env": [{"name": "B", "value": "plain"}, secret_env], "envFrom": [{"configMapRef": {}}]},
+        ],
+        "initContainers": [{"name": "i", "envFrom": [{"secretRef": {"name": "s4"}}, {"configMapRef": {"name": "m"}}]}],
+    }
+    kept = prune_pod({"metadata": {"name": "a"}, "spec": spec})["spec"]
+    assert kept == {
+        "imagePullSecrets": [{"name": "pull"}],
+        "volumes": [spec["volumes"][0], spec["volumes"][2], spec["volumes"][5]],
+        "containers": [{"name": "c", "env": [secret_env]}],
+        "initContainers": [{"name": "i", "envFrom": [{"secretRef": {"name": "s4"}}]}],
+    }
+    bound = prune_pod({"metadata": {"name": "a"}, "spec": {**spec, "nodeName": "n"}})["spec"]
+    assert bound == {"nodeName": "n", "containers": [{"name": "c"}], "initContainers": [{"name": "i"}]}
+
+
 def test_pod_with_nothing_in_it() -> None:
     assert prune_pod({"metadata": {"name": "a"}, "spec": None})["metadata"] == {"name": "a"}
 

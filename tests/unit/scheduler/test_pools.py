@@ -10,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
+from bridge.clock import FakeClock
+from bridge.errors import KubeError, KubeForbiddenError, KubeUnavailableError
+from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.workload import eligibility
 from scheduler.attempts import Attempts
 from scheduler.pools import decide
+from scheduler.pools.loop import namespace_views
 from scheduler.pools.usage import Usage, requests
 
 
@@ -97,6 +101,73 @@ def test_by_weight() -> None:
         [pod(f"u{n}") for n in range(8)], pool("a", "64"), pool("b", "64"), policy="weight", weights={"a": 3}
     )
     assert sorted(a.pool for a in actions if isinstance(a, decide.Bind)) == ["a"] * 6 + ["b"] * 2
+
+
+SECRET = [{"name": "v", "secret": {"secretName": "s"}}]
+
+
+def lets(text: str | None) -> dict[str, Any]:
+    view = decide.NamespaceView({} if text is None else {names.POOL_SECRETS: text})
+    return {"namespace": {"ns": view}.__getitem__}
+
+
+def test_a_pool_where_the_pods_secrets_may_not_go_is_left_out() -> None:
+    secret = pod(pools="a,b", volumes=SECRET)
+    assert chosen([secret], pool("a"), pool("b"), **lets("*")) == "a"
+    assert chosen([secret], pool("a"), pool("b"), **lets("b")) == "b"
+    (action,) = look([secret], pool("a"), pool("b"), **lets("b"))
+    why = "annotation bridge.vk.io/pool-secrets of namespace ns does not let Secret s go there"
+    assert action.why == f"first with room; not a ({why})"
+    (action,) = look([secret], pool("a"), pool("b", cpu="0"), **lets(None))
+    assert isinstance(action, decide.Tell)
+    assert action.message == f"no pool takes the pod now: a ({why}), b (too little cpu)"
+    assert chosen([pod(pools="a,b")], pool("a"), pool("b"), **lets(None)) == "a"
+
+
+def test_a_pod_whose_secrets_may_go_nowhere_stays_with_the_colocated_slurm_if_that_may_have_it() -> None:
+    either = pod(pools="*,local", volumes=SECRET)
+    assert chosen([either], pool("a"), nodes=(node("n1"),), **lets(None)) == "local"
+
+
+def test_a_namespace_that_cannot_be_read_keeps_its_pods_waiting_and_no_others() -> None:
+    def namespace(name: str) -> decide.NamespaceView:
+        return decide.NamespaceView(problem="the annotations of the pod's namespace can't be read: no answer")
+
+    tell, bind = look([pod("u1", volumes=SECRET), pod("u2")], pool("a"), namespace=namespace)
+    assert isinstance(tell, decide.Tell)
+    assert "can't be read: no answer" in tell.message
+    assert isinstance(bind, decide.Bind)
+
+
+def test_one_look_reads_a_namespace_once_and_none_after_the_api_server_did_not_answer() -> None:
+    asked: list[str] = []
+    errors: dict[str, KubeError] = {
+        "closed": KubeForbiddenError("forbidden", status=403),
+        "slow": KubeUnavailableError("no answer"),
+    }
+
+    def read(name: str) -> Namespace:
+        asked.append(name)
+        if name in errors:
+            raise errors[name]
+        return Namespace(annotations={names.POOL_SECRETS: name})
+
+    view = namespace_views(Namespaces(read, FakeClock()))
+    assert "read: forbidden" in view("closed").problem
+    assert view("fine") == decide.NamespaceView({names.POOL_SECRETS: "fine"})
+    assert "no answer" in view("slow").problem
+    assert "no answer" in view("other").problem
+    assert view("fine").problem == ""
+    assert "read: forbidden" in view("closed").problem
+    assert asked == ["closed", "fine", "slow"]
+
+
+def test_a_pod_without_room_costs_no_question_about_its_namespace() -> None:
+    def namespace(name: str) -> decide.NamespaceView:
+        raise AssertionError("asked")
+
+    (action,) = look([pod(cpu="9", volumes=SECRET)], pool("a"), namespace=namespace)
+    assert isinstance(action, decide.Tell)
 
 
 def test_the_colocated_slurm_is_one_of_them() -> None:

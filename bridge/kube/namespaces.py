@@ -14,7 +14,7 @@ from bridge.kube.client import KubeClient
 from bridge.kube.resources import NAMESPACES
 
 REMEMBER = 2.0
-"""Seconds that a namespace is remembered: pods come in quick succession."""
+"""Seconds that admission remembers a namespace: pods come in quick succession."""
 MOST_REMEMBERED = 10_000
 _SYSTEM_CLOCK = SystemClock()
 
@@ -56,10 +56,11 @@ def of(namespace: Mapping[str, Any]) -> Namespace:
 
 
 class Namespaces:
-    """Remembers namespaces for :data:`REMEMBER` seconds."""
+    """Remembers namespaces for ``remember`` seconds."""
 
-    def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK) -> None:
+    def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK, remember: float = REMEMBER) -> None:
         self._read = read
+        self._remember = remember
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, tuple[Namespace, float]] = {}
@@ -75,5 +76,5 @@ class Namespaces:
         with self._lock:
             if len(self._known) >= MOST_REMEMBERED:
                 self._known.clear()
-            self._known[name] = (found, now + REMEMBER)
+            self._known[name] = (found, now + self._remember)
         return found
