@@ -89,7 +89,7 @@ REASONS = (
     ("Pod, Event", "BridgeJobLost", "the site knows the job no more; the pod failed"),
     ("Pod, status", "NotPossibleAtSite", "no script can be made of the pod there; the message names field and value"),
     ("Pod, status", "WaitingForReference", "a ConfigMap, Secret or key is missing; goes on by itself"),
-    ("Pod, status", "JobLost", "the site itself said twice that it knows the job no more"),
+    ("Pod, status", "JobLost", "the site said twice that it does not know the job, or its batch system lost the job"),
     ("Pod, status", "MessageTooLarge", "script, ConfigMaps and Secrets are together larger than NATS takes"),
     ("Virtual node, `Ready`", "SiteReady", "the site is heard, and takes pods"),
     ("Virtual node, `Ready=False`", "SiteProblem", "the site can take nothing now; the message says why"),

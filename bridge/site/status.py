@@ -66,6 +66,7 @@ def status(facts: Facts, now: float, lag: float) -> JobStatus:
         name=meta.name,
         job_id=facts.job_id or facts.started_job,
         phase=phase,
+        missing=phase == "running" and batch is not None and batch.phase == "missing",
         outcome=outcome,
         reason=reason,
         message=message,

@@ -19,6 +19,7 @@ from bridge.logs import kv
 from bridge.site import status as telling
 from bridge.site.batch.port import BatchJob, BatchSystem
 from bridge.site.chores import Forget, GiveUp, Kill, Stop, Submit, chores, confirmed
+from bridge.site.facts import Facts
 from bridge.site.folder import Folder
 from bridge.site.listing import Listing
 from bridge.site.register import Entry, Register
@@ -257,17 +258,25 @@ class Watcher:
             gone = BatchJob(id=job_id, uid=uid, phase="ended", reason=telling.LOST)
             if fresh.facts.final:
                 self._record(uid, replace(gone, reason="", by_itself=True))
-            elif entry.missing_looks >= 2 and now - entry.missing_since >= patience:
+            elif _is_missing(fresh.facts) or (entry.missing_looks >= 2 and now - entry.missing_since >= patience):
                 self._lose(fresh, gone)
 
     def _lose(self, entry: Entry, gone: BatchJob) -> None:
-        """The batch system has no record of a job, as after a crash: what never began is submitted again."""
+        """The batch system has no record of a job, as after a crash: what never began is submitted again.
+
+        A job that began is reported as missing. It is ended once the hub has cancelled it: if many jobs are missing,
+        the batch system may have lost its state for a while only, and the hub holds them.
+        """
         facts, where = entry.facts, self._folder.job(entry.facts.uid)
         if not facts.started and facts.cancel is None and facts.meta.attempts < ATTEMPTS:
             log.warning("the batch system lost a job that had not begun", extra=kv(job=facts.uid, id=gone.id))
             where.drop_id()
             entry.missing_since, entry.missing_looks = None, 0
             self.register.refresh(facts.uid)
+            return
+        if facts.started and facts.cancel is None:
+            known = facts.batch if facts.batch is not None else gone
+            self._record(facts.uid, replace(known, phase="missing"))
             return
         if facts.started:  # should anything of it still run, after all
             self._stop(facts.uid, 0, telling.LOST)
@@ -284,6 +293,7 @@ class Watcher:
             again = known is not None and known.phase == job.phase
             at = entry.facts.batch_at if again else self._clock.time()
             said = job.phase == "running" and entry.facts.started and not confirmed(entry.facts)
+            said = said and not _is_missing(entry.facts)
             if not said:  # else the script says more, and is on disk
                 with contextlib.suppress(FileNotFoundError):
                     self._folder.job(uid).write_batch(job, at)
@@ -373,6 +383,10 @@ class Watcher:
             self._folder.bury(uid, entry.facts.meta.owner)
         self._folder.job(uid).remove()
         self.register.refresh(uid)
+
+
+def _is_missing(facts: Facts) -> bool:
+    return facts.batch is not None and facts.batch.phase == "missing"
 
 
 def _number(job_id: str) -> tuple[int, str]:

@@ -137,6 +137,8 @@ class JobStatus:
     ``phase``: ``queued`` (the batch system has it), ``running`` (its script runs), ``ended`` (nothing of it runs and
     nothing will), ``unknown`` (the batch system can't be asked; keep what was known).
     ``outcome`` holds the pod's phase once ended. ``reason`` is CamelCase: why it waits, or why it ended.
+    ``missing``: the batch system no longer knows the job, which runs as far as the site can tell. The hub decides: it
+    cancels the job, unless so many are missing at once that the brake on mass ending engages.
     ``owner`` is the cluster that submitted it; empty for a job from before jobs had owners.
     """
 
@@ -146,6 +148,7 @@ class JobStatus:
     name: PodName
     job_id: str = ""
     phase: Literal["queued", "running", "ended", "unknown"]
+    missing: bool = False
     outcome: Literal["", "Succeeded", "Failed"] = ""
     reason: str = ""
     message: str = ""

@@ -31,6 +31,7 @@ ORPHAN_GRACE = 30.0
 """Seconds that a job without a pod has to end: nobody knows any more what its pod allowed."""
 LOST = "JobLost"
 LOST_TEXT = "the site {pool} knows nothing of job {job} any more"
+MISSING_TEXT = "the batch system of {pool} no longer knows job {job}, and its script did not write down an end"
 _CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
 
 
@@ -293,15 +294,21 @@ def _is_marked(pod: Pod) -> bool:
 
 
 def _running(view: View, pod: Pod, job: JobStatus) -> Action | None:
-    if _is_marked(pod):
+    if job.missing and view.may_fail:
+        return Fail(pod, LOST, MISSING_TEXT.format(pool=view.pool.name, job=job.job_id))
+    if _is_marked(pod) and not job.missing:
         return Mark(pod, missing=False)
+    if job.missing and view.held and not _is_marked(pod):
+        return Mark(pod, missing=True)
     write = _write(view, pod, job)
     if write is not None:
         return write
     entry = view.entry
     if entry.refresh_at is not None and job.phase in ("queued", "running"):  # a job may wait longer than a token lives
-        return Refresh(pod) if view.now >= entry.refresh_at else Wait(entry.refresh_at - view.now)
-    return None
+        if view.now >= entry.refresh_at:
+            return Refresh(pod)
+        return Wait(BRAKED_AGAIN if job.missing else entry.refresh_at - view.now)
+    return Wait(BRAKED_AGAIN) if job.missing else None
 
 
 def _write(view: View, pod: Pod, job: JobStatus) -> Action | None:

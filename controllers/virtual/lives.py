@@ -65,16 +65,23 @@ class Record:
     brake: Brake = field(default_factory=Brake)
 
     def missing(self) -> tuple[int, dict[str, decide.Pod]]:
-        """Count the pods that the site has taken, and return those whose job its view lacks, by UID.
+        """Count the pods that the site has taken, and return those whose jobs are missing, by UID.
 
-        None does before the site itself has said twice of at least one that it holds nothing.
+        These are the jobs that the site's batch system no longer knows, and those that the site's view lacks; of the
+        latter none counts before the site itself has said twice of at least one that it holds nothing.
         """
-        doubted = any(entry.nothing >= 2 for entry in list(self.entries.values()))
-        if self.pool is None or self.pool.complete_at() is None or not (doubted or self.brake.engaged):
+        if self.pool is None or self.pool.complete_at() is None:
             return 0, {}
-        jobs, taken = self.pool.jobs(), list(filter(_is_taken, self.cache.items()))
-        found: dict[str, decide.Pod] = {pods.uid(pod): pod for pod in taken if pods.uid(pod) not in jobs}
-        return len(taken), found if any(self.entries[uid].nothing >= 2 for uid in found if uid in self.entries) else {}
+        doubted = any(entry.nothing >= 2 for entry in list(self.entries.values()))
+        jobs = self.pool.jobs()
+        vanished = {uid for uid, job in jobs.items() if job.missing}
+        if not (doubted or vanished or self.brake.engaged):
+            return 0, {}
+        taken = {pods.uid(pod): pod for pod in self.cache.items() if _is_taken(pod)}
+        absent = taken.keys() - jobs.keys()
+        if not any(self.entries[uid].nothing >= 2 for uid in absent if uid in self.entries):
+            absent = set()
+        return len(taken), {uid: pod for uid, pod in taken.items() if uid in absent or uid in vanished}
 
     def uids(self) -> list[str]:
         """Name all pods that are bound here, and all jobs."""

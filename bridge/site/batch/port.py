@@ -16,7 +16,8 @@ from bridge.script.buildconfig import Flavor
 NAME_PREFIX = "pb-"
 """Of the names of batch jobs: the pod's UID follows."""
 
-Phase = Literal["queued", "running", "ended"]
+Phase = Literal["queued", "running", "ended", "missing"]
+"""``missing``: a started job that the batch system no longer knows. Only the watcher says so, of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,29 @@ def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
     assert look(pod(deleted=30), entry=Entry(nothing=2)).__class__ is Remove
 
 
+def test_a_job_that_the_batch_system_lost_fails_its_pod_when_the_brake_lets_it():
+    def braked(the_pod, the_job, **brake):
+        return decide.decide(decide.View(the_pod, the_job, Entry(), pool(), NOW, TIME, **brake))
+
+    lost = job(missing=True)
+    the_pod = written(pod(), job())
+    assert braked(the_pod, lost, may_fail=False) == Wait(1.0)  # not judged yet
+    assert braked(the_pod, lost, may_fail=False, held=True) == decide.Mark(the_pod, missing=True)
+    condition = {"type": names.JOB_MISSING, "status": "True"}
+    status = {**the_pod["status"], "conditions": [*the_pod["status"]["conditions"], condition]}
+    marked = {**the_pod, "status": status}
+    assert braked(marked, lost, may_fail=False, held=True) == Wait(1.0)
+    assert braked(marked, lost, may_fail=False) == Wait(1.0)  # a new leader has not judged yet
+    assert braked(marked, job(), may_fail=False) == decide.Mark(marked, missing=False)
+    ready = job(missing=True, containers=[ContainerState(name="main", state="running", ready=True, started_at=TIME)])
+    assert isinstance(braked(marked, ready, may_fail=False, held=True), decide.Write)  # its script still runs
+    action = braked(marked, lost)
+    assert isinstance(action, Fail)
+    assert (action.reason, "job 7" in action.message) == ("JobLost", True)
+    assert isinstance(look(pod(phase="Failed"), lost), Cancel)
+    assert isinstance(look(pod(deleted=30), lost), Cancel)
+
+
 def test_a_direct_answer_stands_until_a_snapshot_from_after_it():
     the_pod = written(pod(taken=False), job("queued"))
     entry = Entry(answer=job("queued"), answered_at=950)

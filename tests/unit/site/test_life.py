@@ -274,11 +274,42 @@ def test_9_3_a_job_that_vanished_is_lost_after_two_looks_and_a_while(world: Any)
     del world.batch.table["1"]
     world.look(1)
     world.look(30)
-    assert world.status().phase == "running"
+    assert (world.status().phase, world.status().missing) == ("running", False)
     world.look(31)
     world.look(3)
-    assert (world.status().outcome, world.status().reason) == ("Failed", "JobLost")
-    assert (world.folder.job(UID).path / "control" / "stop").read_text() == "0 JobLost\n"
+    assert (world.status().phase, world.status().missing) == ("running", True)
+    assert not (world.folder.job(UID).path / "control" / "stop").exists(), "its script may still run"
+    world.submitter.cancel(OWNER, UID, Cancel(grace=0))
+    world.look(1)
+    world.look(3)
+    assert (world.status().phase, world.status().outcome) == ("ended", "Failed")
+    assert (world.folder.job(UID).path / "control" / "stop").read_text() == "0 Deleted\n"
+
+
+def test_a_job_that_the_batch_system_knows_again_is_missing_no_longer(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look(1)
+    job = world.batch.table.pop("1")
+    for _ in range(4):
+        world.look(31)
+    assert world.status().missing
+    world.again()
+    assert world.status().missing, "another submitter, which takes over, says the same"
+    world.batch.table["1"] = job
+    world.look(1)
+    assert (world.status().phase, world.status().missing) == ("running", False)
+    world.again()
+    assert not world.status().missing
+    del world.batch.table["1"]
+    world.look(1)
+    assert not world.status().missing
+    for _ in range(4):
+        world.look(31)
+    assert world.status().missing
+    world.finish()
+    world.look(1)
+    assert (world.status().outcome, world.status().missing) == ("Succeeded", False)
 
 
 def test_a_job_that_vanished_and_ended_well_has(world: Any) -> None:

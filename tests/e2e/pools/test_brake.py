@@ -1,0 +1,104 @@
+"""A real site whose batch system has lost all jobs: the brake on mass ending holds their pods, and an answer counts."""
+
+import subprocess
+import time
+import urllib.request
+
+import pytest
+
+from cluster.world import until
+
+pytestmark = pytest.mark.real
+
+POOL = "local-site"
+BRAKE = f"pool.{POOL}"
+SLEEP = "4711"
+"""Seconds that the jobs sleep: no other process on the machine does."""
+
+
+def podbridge(world, *args):
+    command = [str(world.cluster.state / "bin" / "podbridge"), *args]
+    command += ["--config", str(world.cluster.state / "podbridge.yaml"), "--kubeconfig", str(world.cluster.kubeconfig)]
+    env = {**world.cluster.env, "PATH": "/usr/bin:/bin"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def metric(world, name):
+    url = f"http://127.0.0.1:{world.cluster.podbridge_port('metrics')}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f'{name}{{brake="{BRAKE}"}} '))
+
+
+def sleepers():
+    """Processes of the jobs that run on this machine."""
+    found = subprocess.run(["pgrep", "-x", "-f", f"sleep {SLEEP}"], capture_output=True, text=True, check=False)
+    return found.stdout.split()
+
+
+@pytest.fixture
+def records(pools_world):
+    """A function that takes the batch system's records away from under its submitter, or puts them back."""
+    cluster = pools_world.cluster
+    there = cluster.sites[POOL].work / "local"
+    away = there.with_name("local-away")
+
+    def move(*, back):
+        cluster.stop_submitter(POOL)
+        if back:
+            subprocess.run(["rm", "-r", str(there)], check=True)
+            away.rename(there)
+        else:
+            there.rename(away)
+        cluster.start_submitter(POOL, {"batch": {"lost_after": 1}})
+        pools_world.ready(POOL)
+
+    yield move
+    cluster.stop_submitter(POOL)
+    subprocess.run(["rm", "-rf", str(away)], check=True)
+    cluster.start_submitter(POOL)
+    pools_world.ready(POOL)
+
+
+def test_a_batch_system_without_its_records_ends_no_pod_until_confirmed(pools_world, records):
+    """12 pods run; the records of their jobs are gone: no pod ends. Put back: all go on. Gone again: confirmed."""
+    world = pools_world
+    world.clear()
+    pods = [world.run(f"sleep {SLEEP}", POOL) for _ in range(12)]
+    for pod in pods:
+        world.running(pod)
+    until("every job sleeps", lambda: len(sleepers()) == 12)
+
+    def marked(value):
+        return all(world.condition(pod, "bridge.vk.io/JobMissing").get("status") == value for pod in pods)
+
+    records(back=False)
+    until("every pod says that its job is missing", lambda: marked("True"), 40)
+    told = podbridge(world, "brake", "status")
+    assert f"{BRAKE}: engaged since" in told
+    assert "the jobs of 12 of 12 pods are missing" in told
+    assert (metric(world, "podbridge_brake_engaged"), metric(world, "podbridge_brake_held_pods")) == (1, 12)
+    until("an Event", lambda: world.events(pods[0], "JobsMissing", pods[0]["metadata"]["namespace"]))
+    time.sleep(5)  # several looks of the site at its batch system
+    assert {world.get(pod)["status"]["phase"] for pod in pods} == {"Running"}
+    assert len(sleepers()) == 12, "the site ends no job of its own accord"
+
+    records(back=True)
+    until("every pod says that its job is there", lambda: marked("False"), 40)
+    until("no brake", lambda: "No brake is engaged" in podbridge(world, "brake", "status"))
+    assert metric(world, "podbridge_brake_engaged") == 0
+    assert {world.get(pod)["status"]["phase"] for pod in pods} == {"Running"}
+    assert world.ended(world.run("echo goes on", POOL))["status"]["phase"] == "Succeeded"
+    first = pods.pop()
+    world.delete(first, 1)
+    world.gone(first, 30)
+
+    records(back=False)
+    until("the brake", lambda: f"{BRAKE}: engaged since" in podbridge(world, "brake", "status"), 40)
+    podbridge(world, "brake", "confirm", BRAKE)
+    for pod in pods:
+        ended = world.ended(pod, 30)
+        assert (ended["status"]["phase"], ended["status"]["reason"]) == ("Failed", "JobLost")
+    until("no job runs on", lambda: not sleepers(), 30)
+    until("no brake", lambda: "No brake is engaged" in podbridge(world, "brake", "status"))
+    world.clear()
