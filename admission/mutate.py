@@ -1,6 +1,8 @@
-"""What is changed about a new pod. Pure and idempotent: applied to its own result it changes nothing.
+"""What is changed about a pod. Pure and idempotent: applied to its own result it changes nothing.
 
-Only new pods are changed: of what is written here, an existing pod takes none.
+Of a new pod all of this is changed; of a pod that has no node yet, the tolerations alone, when an update lets it go to
+pools (Kueue adds a flavor's tolerations to a gated pod). Kubernetes lets tolerations be added at any time, and of an
+existing one it lets ``tolerationSeconds`` be changed.
 
 - *Scheduler*: in a managed namespace the default scheduler gives way to ours; another one is respected.
 - *Toleration*: our pods, and no others, tolerate the taint of the nodes that Slurm rules.
@@ -31,6 +33,7 @@ Operation = dict[str, Any]
 DEFAULT_EVICTION_SECONDS = 300
 _LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _PATIENCE = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _LOST]
+_DEFAULT_EVICTIONS = [{**entry, "tolerationSeconds": DEFAULT_EVICTION_SECONDS} for entry in _PATIENCE]
 _ANY_VALUE = "\0"
 
 
@@ -73,6 +76,13 @@ def mutate(
         patch += _tolerate(pod, scheduler, more)
         patch += _annotate(pod, more)
     return patch
+
+
+def update(old: pods.Pod, new: pods.Pod, *, scheduler: str) -> list[Operation]:
+    """Return the JSON patch for a changed pod: tolerations for the pools that the change lets it go to."""
+    if pods.scheduler_name(new) != scheduler or new["spec"].get("nodeName") or places.of(old) == places.of(new):
+        return []
+    return _tolerate(new, scheduler, {})
 
 
 def _may_be_local(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
@@ -123,7 +133,7 @@ def _taint(toleration: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_default_eviction(entry: Mapping[str, Any]) -> bool:
     """Whether it is what the API server gives every pod: five minutes on a node that is lost."""
-    return entry.get("key") in _LOST and entry.get("tolerationSeconds") == DEFAULT_EVICTION_SECONDS
+    return entry in _DEFAULT_EVICTIONS
 
 
 def _annotate(pod: pods.Pod, inherited: Mapping[str, str]) -> list[Operation]:

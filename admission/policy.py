@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from admission import fields, pods, validate
-from admission.mutate import mutate
+from admission.mutate import mutate, update
 from admission.owners import Owners
 from admission.permissions import Permissions
 from admission.review import Json, Review, allow, deny
@@ -67,10 +67,12 @@ class Policy:
 
     def mutate(self, review: Review, selected: bool) -> Json:
         """Answer a review of ``/mutate``."""
-        if review.operation != "CREATE" or review.subresource:
+        if review.operation not in ("CREATE", "UPDATE") or review.subresource:
             return allow(review.uid)
         managed = self._managed(review, selected)
         pod = review.object
+        if review.operation == "UPDATE":
+            return allow(review.uid, update(review.old, pod, scheduler=self._scheduler))
         inherited: dict[str, str] = {}
         namespace = Namespace()
         try:

@@ -47,6 +47,10 @@ _GIVEN_POOLS = (
     f"object.metadata.annotations[?{_ANNOTATION}] != oldObject.metadata.?annotations[?{_ANNOTATION}] || "
     "object.metadata.?labels.orValue({}) != oldObject.metadata.?labels.orValue({}))"
 )
+_GIVEN_TOLERATIONS = (
+    "oldObject == null || (!has(object.spec.nodeName) && "
+    "object.spec.?tolerations.orValue([]) != oldObject.spec.?tolerations.orValue([]))"
+)
 _SYSTEM_CLOCK = SystemClock()
 
 Json = dict[str, Any]
@@ -127,8 +131,9 @@ def _webhook(config: Config, title: str, path: str, selector: list[Requirement],
     if ca:
         client["caBundle"] = base64.b64encode(ca).decode()
     conditions = []
-    # a new pod is all that is changed, so updates need not come to /mutate
-    rules = [_rule(["CREATE"] if mutating else ["CREATE", "UPDATE"], "pods")]
+    rules = [_rule(["CREATE", "UPDATE"], "pods")]
+    if mutating:  # of an update, nothing is changed but the tolerations of a pod that waits
+        conditions.append({"name": "is-new-or-is-given-tolerations", "expression": _GIVEN_TOLERATIONS})
     if path.endswith(NAMESPACES):
         rules = [_rule(["CREATE", "UPDATE"], "namespaces", "Cluster")]
         conditions.append({"name": "is-given-pools", "expression": _GIVEN_POOLS})

@@ -255,6 +255,25 @@ def test_a_chosen_node_is_cleared(hub: SimpleNamespace, made: Callable[..., Json
     assert made(pod(nodeName="node-0"), OTHER)["spec"]["nodeName"] == "node-0"
 
 
+def test_a_toleration_added_to_a_gated_pod_lets_it_on_to_the_pools_virtual_node(
+    hub: SimpleNamespace, made: Callable[..., Json]
+) -> None:
+    """What Kueue does to a plain pod: the gate goes, and the tolerations of its flavor come, in one update."""
+    found = made(pod(schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]))
+    assert all(entry["key"] != names.VIRTUAL_TAINT for entry in found["spec"]["tolerations"])
+    found["spec"]["schedulingGates"] = []
+    added = {"key": names.POOL_TAINT, "operator": "Equal", "value": "site-a", "effect": "NoSchedule"}
+    found["spec"]["tolerations"].append(added)
+    path = PODS.path(MANAGED, found["metadata"]["name"])
+    after = {entry["key"]: entry for entry in hub.user.replace(path, found)["spec"]["tolerations"]}
+    assert after[names.POOL_TAINT] == added
+    assert (after[names.VIRTUAL_TAINT]["value"], after[names.VIRTUAL_TAINT]["effect"]) == ("true", "NoSchedule")
+    assert "tolerationSeconds" not in after["node.kubernetes.io/not-ready"]
+    version = hub.admin.get(path)["metadata"]["resourceVersion"]
+    again = hub.user.replace(path, hub.admin.get(path))
+    assert again["metadata"]["resourceVersion"] == version, "nothing is changed a second time"
+
+
 def test_a_job_hands_its_annotations_to_its_pods(hub: SimpleNamespace) -> None:
     job = {
         "metadata": {"name": "with-annotations", "annotations": {JOB + "timelimit": "30", JOB + "account": "physics"}},

@@ -21,6 +21,7 @@ from bridge.site.batch import slurm
 from bridge.site.batch.port import BatchJob
 from bridge.site.batch.slurm import SlurmBatch
 from bridge.site.config import parse
+from bridge.wire.messages import Cancel
 from cluster import Cluster
 from cluster.slurm import ACCOUNTING
 from tests.contract.site.conftest import until

@@ -101,9 +101,16 @@ def test_a_new_pod_is_patched(app: flask.testing.FlaskClient) -> None:
     assert {"op": "add", "path": "/spec/schedulerName", "value": OURS} in patch
 
 
-def test_only_creation_changes_a_pod(app: flask.testing.FlaskClient) -> None:
+def test_an_update_changes_nothing_but_tolerations_for_pools(app: flask.testing.FlaskClient) -> None:
     body = review(pod(schedulerName="default-scheduler"), "UPDATE", oldObject=pod(schedulerName="default-scheduler"))
     assert ask(app, "/mutate", body) == {"uid": "u", "allowed": True}
+    given = pod(tolerations=[{"key": names.POOL_TAINT, "operator": "Equal", "value": "a", "effect": "NoSchedule"}])
+    (operation,) = json.loads(base64.b64decode(ask(app, "/mutate", review(given, "UPDATE", oldObject=pod()))["patch"]))
+    assert operation["path"] == "/spec/tolerations"
+    assert names.VIRTUAL_TAINT in {entry["key"] for entry in operation["value"]}
+    for subresource in ("status", "resize"):
+        body = review(given, "UPDATE", oldObject=pod(), subResource=subresource)
+        assert ask(app, "/mutate", body) == {"uid": "u", "allowed": True}
 
 
 def test_a_namespace_is_managed_by_list_or_by_the_word_of_the_selector(world: World) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.mutate import mutate
+from admission.mutate import mutate, update
 from admission.pods import MIRROR_ANNOTATION
 from bridge import names
 
@@ -248,3 +248,62 @@ def test_a_toleration_that_kueue_injected_is_enough() -> None:
 def test_pools_are_asked_for_once(pools: str) -> None:
     once = run(pod({"annotations": {names.POOLS: pools}}))
     assert run(once) == once
+
+
+# --- updates ----------------------------------------------------------------------------------------------------------
+KUEUE = {"key": names.POOL_TAINT, "operator": "Equal", "value": "a", "effect": "NoSchedule"}
+
+
+def updated(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    return patched(new, update(old, new, scheduler=OURS))
+
+
+def test_a_gated_pod_that_is_given_a_pool_tolerates_its_virtual_node() -> None:
+    default = [
+        {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+        for what in ("not-ready", "unreachable")
+    ]
+    old = run(pod(schedulerName=OURS, tolerations=default, schedulingGates=[{"name": "kueue"}]))
+    before = old["spec"]["tolerations"]
+    new = pod(**{**old["spec"], "tolerations": [*before, KUEUE], "schedulingGates": []})
+    after = updated(old, new)["spec"]["tolerations"]
+    assert [entry for entry in after if entry["key"] in (names.POOL_TAINT, names.VIRTUAL_TAINT)] == [
+        KUEUE,
+        {"key": names.VIRTUAL_TAINT, "operator": "Equal", "value": "true", "effect": "NoSchedule"},
+    ]
+    assert {entry["key"] for entry in after if "tolerationSeconds" not in entry} >= {entry["key"] for entry in default}
+    assert not [entry for entry in after if "tolerationSeconds" in entry]
+    assert_allowed(before, after)
+    assert update(old, pod(**{**new["spec"], "tolerations": after}), scheduler=OURS) == []
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        pod(schedulerName="theirs", tolerations=[KUEUE]),
+        pod(schedulerName=OURS, tolerations=[KUEUE], nodeName="a"),
+        pod(schedulerName=OURS, tolerations=[{"operator": "Exists"}]),
+        pod({"labels": {"a": "b"}}, schedulerName=OURS),
+    ],
+    ids=["another scheduler", "bound", "everything", "something else"],
+)
+def test_no_other_update_changes_a_pod(new: dict[str, Any]) -> None:
+    old = pod(**{key: value for key, value in new["spec"].items() if key != "tolerations"})
+    assert update(old, new, scheduler=OURS) == []
+
+
+def assert_allowed(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
+    """What Kubernetes checks (ValidateTolerations of an update): each old one is there, but for its seconds."""
+    without = [{key: value for key, value in entry.items() if key != "tolerationSeconds"} for entry in after]
+    for entry in before:
+        assert {key: value for key, value in entry.items() if key != "tolerationSeconds"} in without
+
+
+@given(old=tolerations, added=tolerations, pools=st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=2))
+def test_an_update_takes_no_toleration_away(old: Any, added: Any, pools: list[str]) -> None:
+    before = list(old or ())
+    named = [{**KUEUE, "value": pool} for pool in pools]
+    new = pod(schedulerName=OURS, tolerations=[*before, *(added or ()), *named])
+    result = updated(pod(schedulerName=OURS, tolerations=before), new)
+    assert_allowed(before, result["spec"]["tolerations"])
+    assert update(pod(schedulerName=OURS, tolerations=before), result, scheduler=OURS) == []

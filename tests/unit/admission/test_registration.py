@@ -67,8 +67,8 @@ def test_a_list_of_namespaces_makes_two_webhooks() -> None:
     assert named["namespaceSelector"]["matchExpressions"] == [
         {"key": NAMESPACE_LABEL, "operator": "NotIn", "values": ["a", "b"]}
     ]
-    assert "matchConditions" not in managed
-    assert "object.spec.schedulerName" in named["matchConditions"][0]["expression"]
+    assert [condition["name"] for condition in managed["matchConditions"]] == ["is-new-or-is-given-tolerations"]
+    assert "object.spec.schedulerName" in named["matchConditions"][1]["expression"]
     assert managed["clientConfig"]["url"] == "https://127.0.0.1:9443/mutate"
     assert named["clientConfig"]["url"] == "https://127.0.0.1:9443/mutate/named"
     assert base64.b64decode(managed["clientConfig"]["caBundle"]) == b"ca"
@@ -120,6 +120,15 @@ def test_by_service() -> None:
     assert '["odd\\"name", "system:serviceaccount:podbridge:podbridge"]' in expression or (
         '["system:serviceaccount:podbridge:podbridge", "odd\\"name"]' in expression
     )
+
+
+def test_updates_come_to_be_changed_only_where_tolerations_are_added_to_a_pod_that_waits() -> None:
+    for webhook in webhooks(Config(), MUTATE, b"", ["podbridge"]):
+        assert [rule["operations"] for rule in webhook["rules"]] == [["CREATE", "UPDATE"]]
+        assert [rule["resources"] for rule in webhook["rules"]] == [["pods"]]
+        expression = webhook["matchConditions"][0]["expression"]
+        assert "oldObject == null ||" in expression
+        assert "!has(object.spec.nodeName) && object.spec.?tolerations" in expression
 
 
 def test_namespaces_that_are_not_managed_are_looked_at_when_they_are_given_pools() -> None:
