@@ -1,25 +1,45 @@
 #!/usr/bin/env bash
 # Runs everything: style, types, layers, then unit, contract, end-to-end and chaos tests on real daemons.
-# With other arguments, only pytest runs, with them: ./hack/test.sh tests/unit -k hostlist
+# With other arguments, only pytest runs, with them: ./hack/test.sh unit -k hostlist
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$checkout"
 ensure_venv
 bin=$cache/venv/bin
 
-usage="usage: hack/test.sh [--long]           run everything; --long: tests whose length can be chosen take their full one
-       hack/test.sh [--long] ARGS...   run pytest alone, with ARGS: ./hack/test.sh tests/unit -k hostlist"
+usage="usage: hack/test.sh [--long]       run everything
+       hack/test.sh --fast         run linters, types, layers and unit tests: no daemons, under 2 minutes
+       hack/test.sh ARGS...        run pytest alone, with ARGS
+
+unit, contract, e2e and chaos stand for the folders of that name in tests/. Options for pytest:
+  --long    run fuzzing and chaos at full length
+  --keep    keep clusters running, so that the next run of the same tests starts in seconds; stop them with
+            ./hack/down.sh --tests
+
+examples: ./hack/test.sh unit -k hostlist
+          ./hack/test.sh e2e -k 'test_story and 26.05' --keep
+          ./hack/test.sh tests/contract/script/test_mpi.py"
 long=()
+suites=(unit contract e2e chaos)
 if [[ ${1:-} == --help || ${1:-} == -h ]]; then
     echo "$usage"
     exit 0
 elif [[ ${1:-} == --long ]]; then
     long=(--long)
     shift
+elif [[ ${1:-} == --fast && $# -eq 1 ]]; then
+    suites=(unit)
+    shift
 fi
 if [[ $# -gt 0 ]]; then
-    set -- "${long[@]}" "$@"
-    exec "$python" -m pytest "$@"
+    words=("${long[@]}")
+    for word; do
+        case $word in
+        unit | contract | e2e | chaos) words+=("tests/$word") ;;
+        *) words+=("$word") ;;
+        esac
+    done
+    exec "$python" -m pytest "${words[@]}"
 fi
 
 failed=()
@@ -37,7 +57,7 @@ check() {
     fi
 }
 
-check "the real systems" "$python" -m cluster install
+[[ ${#suites[@]} -eq 1 ]] || check "the real systems" "$python" -m cluster install
 check "ruff check" "$bin/ruff" check .
 check "ruff format" "$bin/ruff" format --check .
 check "mypy" "$bin/mypy"
@@ -65,14 +85,14 @@ alone=()
 run_suite() {
     local suite=$1
     # shellcheck disable=SC2086  # words
-    "$python" -m pytest ${spread[$suite]} "${long[@]}" "tests/$suite" && return
+    "$python" -m pytest ${spread[$suite]} "${long[@]}" --durations 10 --durations-min 5 "tests/$suite" && return
     [[ $suite == contract || $suite == e2e ]] || return 1
     say "    what failed beside other tests is run again, alone"
     "$python" -m pytest -n 0 -ra "${long[@]}" --last-failed --last-failed-no-failures none --maxfail 3 "tests/$suite" || return 1
     alone+=("$suite tests")
 }
 
-for suite in unit contract e2e chaos; do
+for suite in "${suites[@]}"; do
     if compgen -G "tests/$suite/**" >/dev/null; then
         check "$suite tests" run_suite "$suite"
     else

@@ -1,5 +1,6 @@
 """Clusters of real daemons for the tests, started once each by the project's own hack/cluster."""
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from cluster import Cluster
+from cluster import Cluster, places
 from cluster.world import World
 
 # how long a machine takes to make up an example, or to try it, says nothing about the code
@@ -17,13 +18,27 @@ SLURMS = ("26.05", "24.11", "22.05")
 
 
 def pytest_addoption(parser):
-    """Add ``--long``: tests whose length can be chosen (fuzzing, chaos) take their full one."""
+    """Add the options that ``./hack/test.sh --help`` describes."""
     parser.addoption("--long", action="store_true", default=False, help="full length: fuzzing and chaos, too")
+    parser.addoption("--keep", action="store_true", default=False, help="keep clusters running for the next run")
+
+
+def pytest_configure(config):
+    """Refuse to keep clusters that several processes would share."""
+    if config.getoption("--keep") and getattr(config.option, "numprocesses", None):
+        raise pytest.UsageError("--keep: not with -n, since each kept cluster serves one process")
 
 
 @pytest.fixture(scope="session")
-def state_folder():
-    """A folder for state, on a short path (sockets), gone afterwards."""
+def state_folder(request):
+    """A folder for state, on a short path (sockets), gone afterwards unless clusters are kept."""
+    if request.config.getoption("--keep"):
+        kept = places.kept_state()
+        kept.mkdir(mode=0o755, exist_ok=True)
+        if kept.stat().st_uid != os.geteuid():
+            pytest.fail(f"{kept} belongs to another user: remove it")
+        yield kept
+        return
     folder = Path(tempfile.mkdtemp(prefix="podbridge-"))
     folder.chmod(0o755)
     yield folder

@@ -11,6 +11,7 @@ from pathlib import Path
 from cluster import debian, install, places, pools, realnode
 from cluster.core import Cluster
 from cluster.errors import ClusterError
+from cluster.options import FILE as RECORD
 from cluster.steps import say
 
 
@@ -55,14 +56,19 @@ def up(options: argparse.Namespace) -> None:
 
 
 def down(options: argparse.Namespace) -> None:
-    """Stop a cluster."""
-    try:
-        cluster = Cluster.load(options.state)
-    except ClusterError:
-        print(f"nothing to stop in {options.state}")
-        return
-    cluster.stop()
-    print(f"stopped; logs are in {cluster.state / 'logs'}")
+    """Stop a cluster, or all that tests have kept."""
+    kept = places.kept_state()
+    states = [record.parent for record in sorted(kept.glob(f"*/{RECORD}"))] if options.tests else [options.state]
+    if not states:
+        print(f"nothing to stop in {kept}")
+    for state in states:
+        try:
+            cluster = Cluster.load(state)
+        except ClusterError:
+            print(f"nothing to stop in {state}")
+            continue
+        cluster.stop()
+        print(f"stopped; logs are in {cluster.state / 'logs'}")
 
 
 def get_all(options: argparse.Namespace) -> None:
@@ -125,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--no-podbridge", dest="podbridge", action="store_false", help="leave podbridge out")
     start.set_defaults(act=up)
     stop = commands.add_parser("down", parents=[state], help="stop a cluster, jobs' processes included")
+    stop.add_argument("--tests", action="store_true", help="stop the clusters kept by ./hack/test.sh --keep instead")
     stop.set_defaults(act=down)
     fetch = commands.add_parser("install", help="fetch and build what clusters need, and start none")
     fetch.add_argument("--slurm", nargs="+", choices=versions, default=versions, help="versions of Slurm (all)")

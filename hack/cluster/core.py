@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cluster import install, kube, pools, realnode, tools
+from cluster import install, kube, places, pools, realnode, tools
 from cluster.errors import ClusterError
 from cluster.options import Record
 from cluster.parts import Parts
@@ -48,7 +48,10 @@ class Cluster(Parts):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        if places.kept_state() in self.state.parents:
+            self.stop_podbridges()
+        else:
+            self.stop()
 
     # --- all of it ----------------------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -83,6 +86,14 @@ class Cluster(Parts):
             return
         with self._locked():
             self._end()
+
+    def stop_podbridges(self) -> None:
+        """Stop podbridge and the submitters, under all their names; daemons run on."""
+        with self._locked():
+            names = [name for name in self.processes.names() if name not in self.daemons]
+            self.processes.stop(names, grace=10)
+            for name in names:
+                self.processes.forget(name)
 
     @property
     def running(self) -> bool:

@@ -43,6 +43,11 @@ class Options:
     nats_servers: int = 1
     """Servers of the sites' NATS: three are a cluster, each on a host of its own, with a bucket for the hub."""
 
+    def __post_init__(self) -> None:
+        """Store lists, as a record that is read has them, so that options compare."""
+        for name in ("slurm_conf", "apiserver_args", "pools"):
+            object.__setattr__(self, name, list(getattr(self, name)))
+
     @property
     def size(self) -> Size:
         """Size of every node."""

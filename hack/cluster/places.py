@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -18,6 +19,11 @@ def cache() -> Path:
     if chosen := os.environ.get("PODBRIDGE_CACHE"):
         return Path(chosen).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "podbridge"
+
+
+def kept_state() -> Path:
+    """Return the folder of clusters that tests keep running (``pytest --keep``); short, as sockets lie in it."""
+    return Path("/tmp") / f"podbridge-kept-{zlib.crc32(str(CHECKOUT).encode()):08x}"
 
 
 def default_state() -> Path:
