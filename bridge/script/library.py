@@ -10,7 +10,7 @@ import hashlib
 import re
 from importlib import resources
 
-_PARTS = ("base", "environment", "containers", "probes", "watching", "volumes", "fuse", "pod")
+_PARTS = ("base", "environment", "logs", "containers", "probes", "watching", "volumes", "fuse", "pod")
 _DIRECTIVE = "# shellcheck disable=SC20"
 _HEREDOC = re.compile(r"<<-?\s*'?[A-Z]")
 

@@ -22,6 +22,8 @@ from bridge.workload import quantity
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$", max_length=316)]
 Taint = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]+(=[A-Za-z0-9._-]*)?:(NoSchedule|PreferNoSchedule|NoExecute)$")]
+LEAST_LOG, LARGEST_LOG = 64 * 2**10, 2**40
+"""Bytes. The script looks for the start of a line in 64 KiB."""
 
 
 class Nats(Part):
@@ -154,6 +156,29 @@ class Node(Part):
     taints: list[Taint] = Field([], description="More taints: key=value:Effect.")
 
 
+class ContainerLogs(Part):
+    """``[container_logs]``: how much of a container's output is kept; pods and hubs have no say in it."""
+
+    max_size: str = Field("10Mi", description="Kubernetes quantity, 64Ki to 1Ti; as a kubelet's containerLogMaxSize.")
+    max_files: Annotated[int, Field(ge=2, le=1000)] = Field(
+        5,
+        description="As a kubelet's containerLogMaxFiles: a log that is longer than max_size x max_files loses its "
+        "oldest part, and max_size x (max_files - 1) are kept.",
+    )
+
+    @field_validator("max_size")
+    @classmethod
+    def _in_range(cls, value: str) -> str:
+        if not LEAST_LOG <= quantity.parse(value) <= LARGEST_LOG:
+            raise ValueError("not allowed; allowed: 64Ki to 1Ti")
+        return value
+
+    @property
+    def max_bytes(self) -> int:
+        """Give ``max_size`` in bytes."""
+        return quantity.whole(quantity.parse(self.max_size))
+
+
 class Announcing(Part):
     """``[announce]``."""
 
@@ -192,6 +217,7 @@ class SiteConfig(BuildConfig):
     images: Images = Images()
     resources: Resources = Resources()
     node: Node = Node()
+    container_logs: ContainerLogs = ContainerLogs()
     announce: Announcing = Announcing()
     logging: Logging = Logging()
 

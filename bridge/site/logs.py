@@ -1,25 +1,23 @@
 """Logs of containers, with all that ``kubectl logs`` asks for.
 
-``logs/<container>.log`` holds the raw output. When its bytes were written stands in ``.index``, whose lines
-``<bytes> <seconds since 1970>`` say how long the log was at a moment: times are good to about a second.
+The output is kept as it came, its end alone where it is long: see :mod:`.log_files`. Times are those of the looks that
+the script takes, about once a second.
 """
 
 from __future__ import annotations
 
-import bisect
 import json
-import os
 import re
 from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
 
 from bridge.clock import Clock
 from bridge.errors import SiteRefusedError
 from bridge.site.facts import Facts
 from bridge.site.files import read_some
 from bridge.site.folder import LARGEST_STATE
+from bridge.site.log_files import Index, LogFiles, open_log
 from bridge.wire.messages import Logs
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -42,17 +40,15 @@ def read_log(
     """
     if not _NAME.fullmatch(ask.container):
         raise SiteRefusedError(f"{ask.container!r} is no name of a container", reason="ContainerNotFound")
-    stem = f"{ask.container}.previous" if ask.previous else ask.container
-    path = job / "logs" / f"{stem}.log"
-    file = _open(path)
-    if file is None:
+    log = open_log(job / "logs", ask.container, previous=ask.previous, wait=wait)
+    if log is None:
         _explain_absence(ask, facts, over)
         return _limited(iter(()), None)
-    log = _Log(path, file, _Index(job / "logs" / f"{stem}.index"))
+    index = Index(job / "logs" / f"{ask.container}{'.previous' if ask.previous else ''}.index")
     state = job / "state" / f"{ask.container}.json"
-    pieces = _pieces(log, ask, lambda: _has_ended(state), over, wait, clock)
+    pieces = _pieces(log, index, ask, lambda: _has_ended(state), over, wait, clock)
     if ask.timestamps:
-        pieces = _stamped(pieces, log, clock)
+        pieces = _stamped(pieces, log, index, clock)
     return _limited((piece for _, piece in pieces), ask.limit_bytes)
 
 
@@ -67,131 +63,81 @@ def _explain_absence(ask: Logs, facts: Facts, over: Callable[[], bool]) -> None:
         raise SiteRefusedError(f"container {ask.container!r} is waiting to start", reason="ContainerWaiting")
 
 
-class _Index:
-    """When a log's bytes were written. Read further as it grows."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read = 0
-        self._sizes: list[int] = []
-        self._times: list[float] = []
-
-    def grow(self) -> None:
-        """Read the lines that are new."""
-        file = _open(self._path)
-        if file is None:
-            return
-        with file:
-            file.seek(self._read)
-            content = file.read()
-        if content:
-            *lines, unfinished = content.split(b"\n")
-            self._read += len(content) - len(unfinished)
-            for line in lines:
-                try:
-                    size, moment = line.split()
-                    entry = int(size), float(moment)
-                except ValueError:
-                    continue
-                if not self._sizes or entry[0] >= self._sizes[-1]:
-                    self._sizes.append(entry[0])
-                    self._times.append(entry[1])
-
-    def written_before(self, moment: float) -> int | None:
-        """Say how many bytes are older than a moment; ``None``: nothing is known."""
-        found = bisect.bisect_left(self._times, moment)
-        return (self._sizes[found - 1] if found else 0) if self._times else None
-
-    def time_of(self, end: int) -> float | None:
-        """Say when the byte before ``end`` was there; ``None``: it is younger than the index."""
-        found = bisect.bisect_left(self._sizes, end)
-        return self._times[found] if found < len(self._sizes) else None
+def _start(log: LogFiles, index: Index, ask: Logs) -> int:
+    """Find the offset to begin with."""
+    first, size = log.bounds.first, log.end
+    if ask.since is not None:
+        index.grow()
+        older = index.written_before(ask.since)
+        if older is None:
+            older = size if log.written_at < ask.since else 0
+        first = _line_start(log, min(older, size))
+    if ask.tail is not None:
+        first = max(first, _tail(log, size, ask.tail))
+    return first
 
 
-class _Log:
-    """An open log."""
+def _line_start(log: LogFiles, position: int) -> int:
+    """Return the start of the line in which a position lies, as far as it is kept."""
+    while position > log.bounds.first:
+        begin = max(log.bounds.first, position - PIECE)
+        at, block = log.block(begin, position)
+        found = block.rfind(b"\n")
+        if found >= 0:
+            return at + found + 1
+        if at > begin:
+            return at
+        position = begin
+    return log.bounds.first
 
-    def __init__(self, path: Path, file: BinaryIO, index: _Index) -> None:
-        self.path, self.file, self.index = path, file, index
 
-    def start(self, ask: Logs) -> int:
-        """Find the byte to begin with."""
-        size = os.fstat(self.file.fileno()).st_size
-        first = 0
-        if ask.since is not None:
-            self.index.grow()
-            older = self.index.written_before(ask.since)
-            if older is None:
-                older = size if os.fstat(self.file.fileno()).st_mtime < ask.since else 0
-            first = self._line_start(min(older, size))
-        if ask.tail is not None:
-            first = max(first, self._tail(size, ask.tail))
-        return first
-
-    def _line_start(self, position: int) -> int:
-        """Give the start of the line in which a position lies."""
-        while position > 0:
-            begin = max(0, position - PIECE)
-            self.file.seek(begin)
-            found = self.file.read(position - begin).rfind(b"\n")
-            if found >= 0:
-                return begin + found + 1
-            position = begin
-        return 0
-
-    def _tail(self, size: int, lines: int) -> int:
-        """Give the start of the last lines; one without an end counts as well."""
-        if lines == 0:
-            return size
-        self.file.seek(max(0, size - 1))
-        wanted = lines + (1 if self.file.read(1) == b"\n" else 0)
-        position = size
-        while position > 0:
-            begin = max(0, position - PIECE)
-            self.file.seek(begin)
-            block = self.file.read(position - begin)
-            count = block.count(b"\n")
-            if count >= wanted:
-                at = len(block)
-                for _ in range(wanted):
-                    at = block.rfind(b"\n", 0, at)
-                return begin + at + 1
-            wanted -= count
-            position = begin
-        return 0
-
-    def goes_on(self) -> bool:
-        """Open the file anew; ``False``: it is another one, or shorter, or gone: what was followed has ended."""
-        fresh = _open(self.path)
-        if fresh is None:
-            return False
-        old, new, position = os.fstat(self.file.fileno()), os.fstat(fresh.fileno()), self.file.tell()
-        if (old.st_dev, old.st_ino) != (new.st_dev, new.st_ino) or new.st_size < position:
-            fresh.close()
-            return False
-        fresh.seek(position)
-        self.file.close()
-        self.file = fresh
-        return True
+def _tail(log: LogFiles, size: int, lines: int) -> int:
+    """Return the start of the last lines; one without an end counts as well."""
+    if lines == 0:
+        return size
+    wanted = lines + (1 if log.block(size - 1, size)[1] == b"\n" else 0)
+    position = size
+    while position > log.bounds.first:
+        begin = max(log.bounds.first, position - PIECE)
+        at, block = log.block(begin, position)
+        count = block.count(b"\n")
+        if count >= wanted:
+            end = len(block)
+            for _ in range(wanted):
+                end = block.rfind(b"\n", 0, end)
+            return at + end + 1
+        if at > begin:
+            return at
+        wanted -= count
+        position = begin
+    return log.bounds.first
 
 
 def _pieces(
-    log: _Log,
+    log: LogFiles,
+    index: Index,
     ask: Logs,
     ended: Callable[[], bool],
     over: Callable[[], bool],
     wait: Callable[[float], bool],
     clock: Clock,
 ) -> Iterator[tuple[int, bytes]]:
-    """Give pieces with the offset of each; the empty ones say that nothing is new."""
+    """Return pieces with the offset of each; the empty ones say that nothing is new.
+
+    A reader who is so slow that what comes next is no longer kept goes on with the first line that is.
+    """
     try:
-        log.file.seek(log.start(ask))
+        position, in_line = _start(log, index, ask), False
         looked = over_at = clock.monotonic()
         last_round = not ask.follow or ended()
         while True:
-            offset = log.file.tell()
-            piece = log.file.read(PIECE)
+            offset, piece = log.read(position, PIECE)
+            if offset > position and in_line:
+                yield position, b"\n"
+                in_line = False
+            position = offset + len(piece)
             if piece:
+                in_line = not piece.endswith(b"\n")
                 yield offset, piece
                 continue
             if last_round:
@@ -202,25 +148,27 @@ def _pieces(
             now = clock.monotonic()
             if now - looked >= LOOK_PERIOD:
                 looked = now
-                last_round = ended() or not log.goes_on()
+                last_round = ended() or not log.goes_on(position)
                 if not last_round and now - over_at >= OVER_PERIOD:
                     over_at = now
                     last_round = over()
     finally:
-        log.file.close()
+        log.close()
 
 
-def _stamped(pieces: Iterator[tuple[int, bytes]], log: _Log, clock: Clock) -> Iterator[tuple[int, bytes]]:
+def _stamped(
+    pieces: Iterator[tuple[int, bytes]], log: LogFiles, index: Index, clock: Clock
+) -> Iterator[tuple[int, bytes]]:
     """Put the time before each line, as kubelets do; unfinished lines wait for their end."""
     rest, position, latest = b"", 0, 0.0
 
     def stamp(line: bytes, end: int) -> bytes:
-        moment = log.index.time_of(end)
+        moment = index.time_of(end)
         return _nanoseconds(latest if moment is None else moment).encode() + b" " + line
 
     for offset, piece in pieces:
-        log.index.grow()
-        latest = min(clock.time(), os.fstat(log.file.fileno()).st_mtime)  # of what is younger than the index
+        index.grow()
+        latest = min(clock.time(), log.written_at)  # of what is younger than the index
         if not rest:
             position = offset
         out = []
@@ -247,14 +195,6 @@ def _limited(pieces: Iterator[bytes], limit: int | None) -> Generator[bytes, Non
         left -= len(piece)
         if left <= 0:
             return
-
-
-def _open(path: Path) -> BinaryIO | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    return open(descriptor, "rb", buffering=0)
 
 
 def _has_ended(state: Path) -> bool:

@@ -23,8 +23,7 @@ from pathlib import Path, PurePosixPath
 from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
-from bridge.script import library
-from bridge.site import chores, limits
+from bridge.site import chores, job_script, limits
 from bridge.site import status as telling
 from bridge.site.batch.port import BatchSystem, JobRequest
 from bridge.site.config import SiteConfig
@@ -42,7 +41,6 @@ log = logging.getLogger(__name__)
 
 ANNOUNCE = "announce.json"
 BUILDCONFIG = "buildconfig.json"
-LARGEST_SCRIPT = 32 * 2**20
 
 
 class Submitter:
@@ -85,7 +83,7 @@ class Submitter:
             if facts is not None:
                 self._find_or_submit(facts)
             else:
-                script, meta = _whole(body.script), self._meta(owner, body)
+                script, meta = job_script.whole(body.script, self._config()), self._meta(owner, body)
                 if existed:
                     _must_be_absent(where)
                     where.remove()
@@ -334,20 +332,6 @@ def _must_be_absent(where: JobFolder) -> None:
             retryable=True,
             hint=f"The site's administrator should look at jobs/{where.uid} in the submitter's folder.",
         )
-
-
-def _whole(script: str | messages.Cut) -> str:
-    """Put the library into a script that came without it."""
-    if isinstance(script, messages.Cut):
-        text = library.known(script.library)
-        if text is None:
-            raise SiteRefusedError(
-                f"no library {script.library!r} here", reason=messages.UNKNOWN_LIBRARY, retryable=True
-            )
-        script = f"{script.before}{text}{script.after}"
-    if len(script) > LARGEST_SCRIPT:
-        raise SiteRefusedError(f"the script is larger than {LARGEST_SCRIPT} bytes", reason="ScriptTooLarge")
-    return script
 
 
 def _inside(volumes: Path, name: str) -> Path:

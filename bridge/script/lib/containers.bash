@@ -16,11 +16,7 @@ begin() {
     local i=$1 name
     name=${NAME[i]}
     rm -f "run/$name.go" "run/$name.why" "run/$name.progress"
-    if [[ -e logs/$name.log && ${ENDED[i]} != null ]]; then
-        mv -f "logs/$name.log" "logs/$name.previous.log"
-        [[ -e logs/$name.index ]] && mv -f "logs/$name.index" "logs/$name.previous.index"
-    fi
-    : >>"logs/$name.log"
+    new_log "$i"
     : >"run/$name.message"
     chmod 666 "run/$name.message"
     if [[ ${ENDED[i]} != null ]]; then
@@ -231,8 +227,8 @@ reap() {
     [[ ${STATE[i]} == running ]] || BEGAN[i]=$TIME
     ENDED[i]="{\"exitCode\":$code,\"signal\":$signal,\"reason\":\"$reason\",\"startedAt\":${BEGAN[i]},\"finishedAt\":$TIME}"
     CODE[i]=$code
+    close_log "$i"
     keep_message "$i"
-    index_log "$i" "$TIME"
     STATE[i]=terminated REASON[i]=$reason SAYS[i]='' UP[i]=false READY[i]=false DIRTY[i]=1
     if begins_again "$i"; then
         back_off "$i"
@@ -300,16 +296,9 @@ keep_message() {
     elif [[ -s run/$name.why ]]; then
         tail -n +2 "run/$name.why" | head -c 4096 >"termination/.new"
     elif [[ ${FALLBACK[i]} && ${CODE[i]} != 0 ]]; then
-        tail -n 80 "logs/$name.log" | tail -c 2048 >"termination/.new"
+        end_of_log "$i" >"termination/.new"
     else
         : >"termination/.new"
     fi
     mv -f termination/.new "termination/$name"
-}
-
-# index_log I TIME: how long the log was when.
-index_log() {
-    local name=${NAME[$1]} size
-    size=$(stat -c %s "logs/$name.log" 2>/dev/null) || return
-    printf '%s %s\n' "$size" "$2" >>"logs/$name.index"
 }

@@ -129,7 +129,7 @@ runtime_code() {
     local line
     RESULT=$2
     (($2)) || return 0
-    line=$(tail -n 1 "logs/${NAME[$1]}.log")
+    line=$(tail -c 2048 "logs/${NAME[$1]}.log" | tail -n 1)
     [[ $line =~ ^ch-run\[[0-9]+\]:\ error:\ can\'t\ execve ]] && never_ran "$1" "$line"
 }
 

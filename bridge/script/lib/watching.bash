@@ -5,14 +5,14 @@
 WATCH_AT=0 SIZE_PID='' SIZE_AT=0 SIZE_BEGAN=0
 
 watch() {
-    ((NOW >= WATCH_AT)) || return
-    WATCH_AT=$((NOW + 100))
     local i
     for i in "${!NAME[@]}"; do
+        [[ ! ${PID[i]} ]] || look_at_log "$i"
+    done
+    ((NOW >= WATCH_AT)) || return
+    WATCH_AT=$((NOW + 100))
+    for i in "${!NAME[@]}"; do
         [[ ${PID[i]} ]] || continue
-        if [[ logs/${NAME[i]}.log -nt logs/${NAME[i]}.index ]]; then
-            index_log "$i" "$TIME"
-        fi
         if [[ ${MEMORY[i]} && ${STEP[i]} != creating ]]; then
             watch_memory "$i"
         fi

@@ -102,6 +102,29 @@ def test_a_restarted_container_has_a_previous_log(site: Any) -> None:
         shutil.rmtree(f"/tmp/{job}", ignore_errors=True)
 
 
+def test_a_log_is_bounded_as_the_site_says(make_site: Any) -> None:
+    """Three files of 64 KiB: 128 to 192 KiB are kept, of this run and of the one before."""
+    site = make_site(
+        "local",
+        '[runtime]\nkind = "none"\n[local]\ncpus = 8\nmemory = "8Gi"\n'
+        '[container_logs]\nmax_size = "64Ki"\nmax_files = 3\n',
+    )
+    site.start()
+    job = uid()
+    again = site.path / "again"
+    last = 300_000
+    command = f"seq 100000 {last}; [ -e {again} ] && exit; touch {again}; exit 1"
+    run(site, job, pod(job, container("main", command), restartPolicy="OnFailure"))
+    site.wait(job, "ended", 40)
+    for previous in (False, True):
+        kept = site.log(job, previous=previous)
+        assert 128 * 1024 <= len(kept) <= 192 * 1024
+        assert kept == b"".join(b"%d\n" % number for number in range(last + 1 - len(kept) // 7, last + 1))
+        assert site.log(job, previous=previous, tail=2) == b"%d\n%d\n" % (last - 1, last)
+    used = sum(path.stat().st_blocks * 512 for path in (site.folder / "jobs" / job / "logs").iterdir())
+    assert used < 2 * 192 * 1024
+
+
 def test_5_submitters_killed_at_random_lose_and_double_nothing(site: Any) -> None:
     """Thirty pods; each says once that it ran. Two submitters, one of them killed again and again."""
     site.start()

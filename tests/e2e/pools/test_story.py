@@ -79,6 +79,15 @@ class TestPods:
         assert pools_world.logs(pod, "--since=1s") == ""
         assert "previous terminated container" in pools_world.logs(pod, "--previous", check=False)
 
+    def test_a_long_log_has_its_last_lines(self, pools_world):
+        pod = pools_world.run("seq 10000000 16999999", "local-site")  # 60 MiB, of which the site keeps 40 to 50
+        pools_world.ended(pod)
+        kept = pools_world.log_bytes(pod)
+        assert 40 * 2**20 <= len(kept) <= 50 * 2**20
+        numbers = kept.split()
+        assert (int(numbers[0]), numbers[-1]) == (17_000_000 - len(kept) // 9, b"16999999")
+        assert pools_world.logs(pod, "--tail=1") == "16999999\n"
+
     def test_exec_and_port_forward_are_refused_with_a_reason(self, pools_world):
         pod = pools_world.run("sleep 20", "local-site", terminationGracePeriodSeconds=1)
         pools_world.running(pod)

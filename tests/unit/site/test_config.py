@@ -71,6 +71,12 @@ def test_every_section_of_a_buildconfig_is_there() -> None:
         ('pool = "p"\n[node]\ntaints = ["x"]', "node.taints.0"),
         ('pool = "p"\n[batch]\nperiod = 0', "batch.period"),
         ('pool = "p"\nfolder = "relative"', "folder"),
+        (
+            'pool = "p"\n[container_logs]\nmax_size = "63Ki"',
+            "container_logs.max_size: not allowed; allowed: 64Ki to 1Ti (value: '63Ki')",
+        ),
+        ('pool = "p"\n[container_logs]\nmax_size = "much"', "container_logs.max_size: 'much' is not a quantity"),
+        ('pool = "p"\n[container_logs]\nmax_files = 1', "container_logs.max_files: Input should be greater than"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.script import library
-from bridge.site import submitter
+from bridge.site import job_script
 from bridge.site.config import parse
 from bridge.site.folder import JobFolder
 from bridge.wire.messages import Cancel, Cut, Snapshot, Submit
@@ -43,8 +44,20 @@ def test_the_library_is_put_into_a_script_that_comes_without_it(world: Any) -> N
     digest = library.digest("podman")
     cut = Cut(before="#!/bin/bash\nfirst\n", library=digest, after="last\n")
     world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=cut))
-    lines = (world.folder.job(UID).path / "job.sh").read_text().split("\n", 2)
-    assert f"{lines[0]}\n{lines[2]}" == f"#!/bin/bash\nfirst\n{library.text('podman')}last\n"
+    lines = (world.folder.job(UID).path / "job.sh").read_text().split("\n", 3)
+    assert f"{lines[0]}\n{lines[3]}" == f"#!/bin/bash\nfirst\n{library.text('podman')}last\n"
+
+
+@pytest.mark.parametrize("script", ["#!/bin/bash\n@", "@"])
+def test_a_log_is_bounded_as_the_site_says_whatever_the_script_says(world: Any, script: str) -> None:
+    world.config = parse('pool = "p"\n[container_logs]\nmax_size = "1.5Mi"\nmax_files = 3\n')
+    names = ("PODBRIDGE_LOG_MAX_SIZE", "PODBRIDGE_LOG_MAX_FILES")
+    show = "".join(f'{name}=1\nprintf %s, "${name}"\n' for name in names)
+    world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=script.replace("@", show)))
+    path = world.folder.job(UID).path / "job.sh"
+    done = subprocess.run(["bash", str(path)], capture_output=True, text=True, check=False)
+    assert done.stdout == "1572864,3,"
+    assert not (world.config.buildconfig().dump().keys() & {"container_logs"}), "the hub need not know"
 
 
 def test_a_library_that_is_not_here_is_refused_and_nothing_stays(world: Any) -> None:
@@ -56,7 +69,7 @@ def test_a_library_that_is_not_here_is_refused_and_nothing_stays(world: Any) -> 
 
 
 def test_the_size_of_a_script_counts_with_its_library(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submitter, "LARGEST_SCRIPT", len(library.text("none")))
+    monkeypatch.setattr(job_script, "LARGEST_SCRIPT", len(library.text("none")))
     cut = Cut(before="#", library=library.digest("none"), after="")
     with pytest.raises(SiteRefusedError, match="larger"):
         world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=cut))

@@ -69,6 +69,56 @@ def test_options(tmp_path: Path, ask: dict[str, Any], expected: bytes) -> None:
     assert read(job(tmp_path, LINES, INDEX), **ask) == expected
 
 
+@pytest.mark.parametrize("previous", [False, True])
+@pytest.mark.parametrize("kept_apart", [0, 21], ids=["hole", "copy"])
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        ({}, LINES[14:]),
+        ({"tail": 1}, LINES[63:]),
+        ({"tail": 8}, LINES[14:]),
+        ({"tail": 9}, LINES[14:]),
+        ({"limit_bytes": 9}, LINES[14:23]),
+        ({"since": 50.0}, LINES[14:]),
+        ({"since": 150.0}, LINES[14:]),
+        ({"since": 250.0}, LINES[35:]),
+        ({"since": 301.0}, b""),
+        ({"timestamps": True, "tail": 6, "limit_bytes": 38}, b"1970-01-01T00:03:20.500000000Z line 5\n"),
+    ],
+)
+def test_what_was_cut_off_is_in_no_answer(
+    tmp_path: Path, ask: dict[str, Any], expected: bytes, kept_apart: int, previous: bool
+) -> None:
+    """Two lines are cut off; of the rest, three are in a file of their own where there are no holes."""
+    base = 14 + kept_apart if kept_apart else 0
+    content = LINES[base:] if kept_apart else b"\0" * 14 + LINES[14:]
+    path = job(tmp_path, content, INDEX)
+    (path / "logs" / "main.first").write_text(f"14 {base}\n")
+    if kept_apart:
+        (path / "logs" / "main.kept").write_bytes(LINES[14:base])
+    if previous:
+        for file in list((path / "logs").iterdir()):
+            file.rename(file.with_name(file.name.replace("main.", "main.previous.")))
+    assert read(path, previous=previous, **ask) == expected
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+def test_a_follower_who_is_overtaken_goes_on_with_the_first_line_that_is_kept(tmp_path: Path, timestamps: bool) -> None:
+    path = job(tmp_path, b"one\ntw")
+    log, times = path / "logs" / "main.log", 0
+
+    def cut() -> bool:
+        nonlocal times
+        times += 1
+        if times == 1:
+            (path / "logs" / "main.first").write_text("10 0\n")
+            log.write_bytes(b"\0" * 10 + b"three\nfour\n")
+        return False
+
+    lines = read(path, over=True, wait=cut, follow=True, timestamps=timestamps).splitlines()
+    assert [line.rpartition(b" ")[2] for line in lines] == [b"one", b"tw", b"three", b"four"]
+
+
 def test_timestamps_are_when_lines_were_written(tmp_path: Path) -> None:
     got = read(job(tmp_path, LINES, INDEX), timestamps=True).decode().splitlines()
     assert got[0] == "1970-01-01T00:01:40.000000000Z line 1"

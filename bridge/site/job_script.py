@@ -1,0 +1,31 @@
+"""The script of a job, as the submitter writes it down: whole, and with what the site alone decides."""
+
+from __future__ import annotations
+
+from bridge.errors import SiteRefusedError
+from bridge.script import library
+from bridge.site.config import ContainerLogs, SiteConfig
+from bridge.wire import messages
+
+LARGEST_SCRIPT = 32 * 2**20
+
+
+def whole(script: str | messages.Cut, config: SiteConfig) -> str:
+    """Put the library into a script that came without it, and the site's own settings before all else."""
+    if isinstance(script, messages.Cut):
+        text = library.known(script.library)
+        if text is None:
+            raise SiteRefusedError(
+                f"no library {script.library!r} here", reason=messages.UNKNOWN_LIBRARY, retryable=True
+            )
+        script = f"{script.before}{text}{script.after}"
+    if len(script) > LARGEST_SCRIPT:
+        raise SiteRefusedError(f"the script is larger than {LARGEST_SCRIPT} bytes", reason="ScriptTooLarge")
+    settings = _settings(config.container_logs)
+    first, newline, rest = script.partition("\n")
+    return f"{first}\n{settings}\n{rest}" if newline and first.startswith("#!") else f"{settings}\n{script}"
+
+
+def _settings(logs: ContainerLogs) -> str:
+    """Say how much is kept of a log, as ``bridge/script/lib/logs.bash`` reads it; nothing after it can change that."""
+    return f"readonly PODBRIDGE_LOG_MAX_SIZE={logs.max_bytes} PODBRIDGE_LOG_MAX_FILES={logs.max_files}"
