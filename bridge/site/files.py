@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import secrets
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 _GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x00020000
 """From linux/fs.h, as on x86 and ARM; elsewhere the numbers differ, and the call is refused."""
 _FLAGS = struct.Struct("l")
+_LONGEST_WORD = 256
 _FOR_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -41,6 +43,38 @@ def read_some(path: str | Path, most: int) -> bytes | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def read_json(path: str | Path, most: int) -> dict[str, Any] | None:
+    """Read a JSON object of at most ``most`` bytes; ``None``: there is none."""
+    content = read_some(path, most)
+    if not content:
+        return None
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def read_word(path: str | Path) -> str:
+    """Read a short file; empty: it is not there."""
+    content = read_some(path, _LONGEST_WORD)
+    return content.decode(errors="replace").strip() if content else ""
+
+
+def read_line(path: str | Path) -> str:
+    """Read a short file that counts only with the end of its line."""
+    content = read_some(path, _LONGEST_WORD)
+    return content.decode(errors="replace").strip() if content and content.endswith(b"\n") else ""
+
+
+def put(path: str | Path, content: bytes) -> None:
+    """Write or replace a file that is as good as none while only the beginning of it is there."""
+    try:
+        write_new(path, content)
+    except FileExistsError:
+        write(path, content)
 
 
 def write(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = False) -> None:

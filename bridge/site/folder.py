@@ -29,10 +29,21 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from bridge.errors import ConfigError
-from bridge.site import identity
+from bridge.site import identity, job_request
 from bridge.site.batch.port import BatchJob
 from bridge.site.facts import Cancellation, Facts, Heard, Meta
-from bridge.site.files import force, keep_apart, read_some, remove_tree, write, write_new
+from bridge.site.files import (
+    force,
+    keep_apart,
+    put,
+    read_json,
+    read_line,
+    read_some,
+    read_word,
+    remove_tree,
+    write,
+    write_new,
+)
 from bridge.wire.messages import UID_PATTERN
 
 T = TypeVar("T")
@@ -42,10 +53,6 @@ _LOCKS = 64
 LARGEST_STATE = 64 * 1024
 """Bytes of a state file that are read: a container may have written there."""
 LARGEST_MESSAGE = 4096
-USUAL_REQUEST = 2048
-"""Bytes at the head of ``job.sh`` that hold all of the request, nearly always."""
-_REQUEST = b"# podbridge: "
-_REQUEST_AT = len(_REQUEST) + len("00000000 ")
 GONE_KEPT = 86400.0
 STAGING_KEPT = 3600.0
 SECRETS = ("volumes", "run/docker", "run/fuse", "run/pre-exec", "run/enroot-credentials", "run/enroot.config")
@@ -158,7 +165,7 @@ class Folder:
 
     def noted(self, name: str) -> dict[str, Any] | None:
         """Read such a file."""
-        return _json(f"{self.path}/{name}")
+        return read_json(f"{self.path}/{name}", LARGEST_STATE)
 
     # --- used by JobFolder --------------------------------------------------------------------------------------------
     def staged(self, uid: str) -> str:
@@ -200,7 +207,8 @@ class JobFolder:
         """
         os.mkdir(self._at, 0o700)
         try:
-            write_new(f"{self._at}/job.sh", _with_request(script, meta), sync=self.site.sync)
+            content = job_request.put_in(script, _META.dump_json(meta))
+            write_new(f"{self._at}/job.sh", content, sync=self.site.sync)
         except OSError:
             self.remove()
             raise
@@ -211,7 +219,7 @@ class JobFolder:
             return False
         try:
             with open(f"{self._at}/job.sh", "rb") as file:
-                return not _is_whole(file.read())
+                return not job_request.is_whole(file.read())
         except OSError as error:
             return isinstance(error, FileNotFoundError)
 
@@ -233,11 +241,9 @@ class JobFolder:
             with contextlib.suppress(OSError):
                 path.unlink()
         with contextlib.suppress(OSError):
-            content = Path(f"{self._at}/job.sh").read_bytes()
-            if (parts := _parts(content)) is not None and parts[2]:
-                first, request = content.partition(b"\n")[0], parts[1]
-                whole = b"\n".join((first, _REQUEST + _checksum(request, b"") + request, b""))
-                write(f"{self._at}/job.sh", whole, sync=self.site.sync)
+            left = job_request.alone(Path(f"{self._at}/job.sh").read_bytes())
+            if left is not None:
+                write(f"{self._at}/job.sh", left, sync=self.site.sync)
 
     def write_meta(self, meta: Meta) -> None:
         """Replace ``job.json``."""
@@ -245,7 +251,7 @@ class JobFolder:
 
     def write_id(self, job_id: str) -> None:
         """Write down the batch system's id; one that is cut off is as good as none, the job is found by its name."""
-        _put(f"{self._at}/job.id", job_id.encode() + b"\n")
+        put(f"{self._at}/job.id", job_id.encode() + b"\n")
 
     def drop_id(self) -> None:
         """Drop the batch system's id and word: it has lost the job."""
@@ -255,7 +261,7 @@ class JobFolder:
 
     def write_batch(self, job: BatchJob, at: float) -> None:
         """Write down what the batch system says, first heard ``at``."""
-        _put(f"{self._at}/batch.json", _HEARD.dump_json(Heard(at, job)))
+        put(f"{self._at}/batch.json", _HEARD.dump_json(Heard(at, job)))
 
     def write_cancel(self, cancel: Cancellation) -> None:
         """Write down that the end is wanted: this must survive."""
@@ -280,7 +286,7 @@ class JobFolder:
         meta = self.meta()
         if meta is None:
             return None
-        job_id, started = _line(f"{self._at}/job.id"), self.begun()
+        job_id, started = read_line(f"{self._at}/job.id"), self.begun()
         if not (job_id or started):
             if self.unfinished():
                 return None
@@ -288,7 +294,7 @@ class JobFolder:
                 with contextlib.suppress(FileNotFoundError):
                     force(f"{self._at}/job.sh")
         heard = _checked(_HEARD, f"{self._at}/batch.json")
-        pod = _json(f"{self._at}/state/pod.json") if started else None
+        pod = read_json(f"{self._at}/state/pod.json", LARGEST_STATE) if started else None
         containers = tuple(self._containers()) if started else ()
         ended = [name for name, state in containers if state.get("state") == "terminated"]
         return Facts(
@@ -296,7 +302,7 @@ class JobFolder:
             meta=meta,
             job_id=job_id,
             started=started,
-            started_job=_word(f"{self._at}/started/job") if started else "",
+            started_job=read_word(f"{self._at}/started/job") if started else "",
             pod=pod,
             containers=containers,
             messages=tuple((name, text) for name in ended if (text := self._message(name))),
@@ -308,7 +314,10 @@ class JobFolder:
 
     def meta(self) -> Meta | None:
         """Read what was asked for; ``None``: there is no such job."""
-        return _checked(_META, f"{self._at}/job.json") or _request(f"{self._at}/job.sh")
+        found = _checked(_META, f"{self._at}/job.json")
+        if found is None and (request := job_request.read(f"{self._at}/job.sh", LARGEST_STATE)) is not None:
+            return _parsed(_META, request)
+        return found
 
     def _containers(self) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
@@ -318,60 +327,13 @@ class JobFolder:
         for file in files:
             name, dot, kind = file.rpartition(".")
             if dot and kind == "json" and name != "pod" and _NAME.fullmatch(name):
-                content = _json(f"{self._at}/state/{file}")
+                content = read_json(f"{self._at}/state/{file}", LARGEST_STATE)
                 if content is not None:
                     yield name, content
 
     def _message(self, container: str) -> str:
         content = read_some(f"{self._at}/termination/{container}", LARGEST_MESSAGE)
         return content.decode(errors="replace") if content else ""
-
-
-# --- records ----------------------------------------------------------------------------------------------------------
-def _with_request(script: str, meta: Meta) -> bytes:
-    """Put what was asked for into a script, as its second line."""
-    content = script.encode()
-    first, newline, rest = content.partition(b"\n")
-    if not first.startswith(b"#!") or not newline:
-        first, rest = b"#!/bin/bash", content
-    request = _META.dump_json(meta)
-    return b"\n".join((first, _REQUEST + _checksum(request, rest) + request, rest))
-
-
-def _checksum(request: bytes, rest: bytes) -> bytes:
-    return b"%08x " % zlib.crc32(rest, zlib.crc32(request))
-
-
-def _parts(content: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Take a script apart: checksum, request, and what comes after its line; ``None``: there is no such line."""
-    lines = content.split(b"\n", 2)
-    if len(lines) < 3 or not lines[1].startswith(_REQUEST):
-        return None
-    return lines[1][len(_REQUEST) : _REQUEST_AT], lines[1][_REQUEST_AT:], lines[2]
-
-
-def _is_whole(content: bytes) -> bool:
-    parts = _parts(content)
-    return parts is not None and parts[0] == _checksum(*parts[1:])
-
-
-def _request(path: str) -> Meta | None:
-    """Read what was asked for from a script."""
-    for most in (USUAL_REQUEST, LARGEST_STATE):
-        content = read_some(path, most) or b""
-        if (parts := _parts(content)) is not None:
-            return _parsed(_META, parts[1])
-        if len(content) < most:  # that was all of it
-            break
-    return None
-
-
-def _put(path: str, content: bytes) -> None:
-    """Write or replace a file that is as good as none while only the beginning of it is there."""
-    try:
-        write_new(path, content)
-    except FileExistsError:
-        write(path, content)
 
 
 def _checked(kind: TypeAdapter[T], path: str) -> T | None:
@@ -385,25 +347,3 @@ def _parsed(kind: TypeAdapter[T], content: bytes) -> T | None:
         return kind.validate_json(content)
     except ValidationError:
         return None
-
-
-def _json(path: str) -> dict[str, Any] | None:
-    content = read_some(path, LARGEST_STATE)
-    if not content:
-        return None
-    try:
-        found = json.loads(content)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _word(path: str) -> str:
-    content = read_some(path, 256)
-    return content.decode(errors="replace").strip() if content else ""
-
-
-def _line(path: str) -> str:
-    """Read a word that counts only with the end of its line."""
-    content = read_some(path, 256)
-    return content.decode(errors="replace").strip() if content and content.endswith(b"\n") else ""

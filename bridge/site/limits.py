@@ -1,11 +1,42 @@
-"""Requests that exceed what a flavor allows: checked by the hub, and again here, as a hub may be compromised. Pure."""
+"""What a site takes of a request: checked by the hub, and again here, as a hub may be compromised. Pure."""
 
 from __future__ import annotations
 
 from bridge.errors import SiteRefusedError
 from bridge.script.buildconfig import Flavor
+from bridge.site.config import SiteConfig
+from bridge.site.facts import Meta
 from bridge.wire.messages import Submit
 from bridge.workload import quantity
+
+
+def admitted(owner: str, body: Submit, config: SiteConfig, now: float) -> Meta:
+    """Check a request and put the site's defaults in; raises :class:`SiteRefusedError`. ``now``: since 1970."""
+    flavor = config.flavor(body.flavor or config.default_flavor)
+    if flavor is None and body.flavor:
+        names = ", ".join(known.name for known in config.flavors) or "none"
+        raise SiteRefusedError(f"no flavor {body.flavor!r} (there are: {names})", reason="UnknownFlavor")
+    if body.flags and not config.limits.allow_user_flags:
+        raise SiteRefusedError(
+            "this site takes no flags of users (limits.allow_user_flags is false)", reason="FlagsNotAllowed"
+        )
+    check(body, flavor, config.default_flavor)
+    most = config.most_seconds(flavor)
+    return Meta(
+        namespace=body.namespace,
+        name=body.name,
+        cpus=body.cpus,
+        memory=body.memory or int(quantity.parse((flavor and flavor.memory) or config.limits.default_memory)),
+        gpus=body.gpus,
+        gpu_resource=body.gpu_resource,
+        time_limit=body.time_limit if most is None else min(body.time_limit or most, most),
+        flags=tuple(body.flags),
+        flavor=flavor.name if flavor else "",
+        grace=body.grace,
+        submitted_at=now,
+        attempted_at=now,
+        owner=owner,
+    )
 
 
 def check(body: Submit, flavor: Flavor | None, default_flavor: str) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
 from bridge.site import status as telling
+from bridge.site.batch.port import BatchJob
 from bridge.site.chores import KILL_ALLOWANCE, confirmed
 from bridge.site.facts import Cancellation, Facts
 from bridge.site.folder import Folder
@@ -148,6 +150,25 @@ class Register:
             self._publish(number, status)
         return entry
 
+    def record(self, uid: str, job: BatchJob) -> None:
+        """Keep what the batch system says, if it is new."""
+        with self.lock:
+            entry = self.entries.get(uid)
+            if entry is None or entry.facts.batch == job:
+                return
+            known = entry.facts.batch
+            again = known is not None and known.phase == job.phase
+            at = entry.facts.batch_at if again else self._clock.time()
+            said = job.phase == "running" and entry.facts.started and not confirmed(entry.facts)
+            said = said and not is_missing(entry.facts)
+            if not said:  # else the script says more, and is on disk
+                with contextlib.suppress(FileNotFoundError):
+                    self._folder.job(uid).write_batch(job, at)
+            # what the script wrote last may be unread, or can't be read now
+            fresh = self.refresh(uid) if job.phase == "ended" else entry
+            if fresh is not None and fresh.facts.batch != job:
+                self.take(uid, replace(fresh.facts, batch=job, batch_at=at))
+
     def _sort_out(self, uid: str) -> None:
         entry = self.entries[uid]
         sure = confirmed(entry.facts)
@@ -157,3 +178,8 @@ class Register:
         if entry.facts.cancel is not None:
             self.wanted.add(uid)
         (self.open.discard if ended and sure and not forget else self.open.add)(uid)
+
+
+def is_missing(facts: Facts) -> bool:
+    """Whether the job has begun and the batch system no longer knows it."""
+    return facts.batch is not None and facts.batch.phase == "missing"

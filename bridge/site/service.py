@@ -202,7 +202,7 @@ class Service:
                 self.watcher.look_at_batch()
                 stopping.wait(EAGER_PAUSE)
             elif woken:
-                self.watcher.tend_wanted()
+                self.watcher.tender.tend_wanted()
 
     def _watch_images(self) -> None:
         due = 0.0

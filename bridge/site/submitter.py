@@ -35,7 +35,6 @@ from bridge.site.logs import read_log
 from bridge.site.owners import adopted, not_owned
 from bridge.site.watcher import SEQUENCE, Watcher
 from bridge.wire import messages
-from bridge.workload import quantity
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +82,8 @@ class Submitter:
             if facts is not None:
                 self._find_or_submit(facts)
             else:
-                script, meta = job_script.whole(body.script, self._config()), self._meta(owner, body)
+                script = job_script.whole(body.script, self._config())
+                meta = limits.admitted(owner, body, self._config(), self._clock.time())
                 if existed:
                     _must_be_absent(where)
                     where.remove()
@@ -159,38 +159,6 @@ class Submitter:
     def _refuse_gone(self, job: str, owner: str) -> None:
         if self._folder.is_gone(job, owner):
             raise SiteRefusedError("the job was cancelled, or has ended and was forgotten", reason="Forgotten")
-
-    def _meta(self, owner: str, body: messages.Submit) -> Meta:
-        """Check a request and put the site's defaults in."""
-        config = self._config()
-        flavor = config.flavor(body.flavor or config.default_flavor)
-        if flavor is None and body.flavor:
-            names = ", ".join(known.name for known in config.flavors) or "none"
-            raise SiteRefusedError(f"no flavor {body.flavor!r} (there are: {names})", reason="UnknownFlavor")
-        if body.flags and not config.limits.allow_user_flags:
-            raise SiteRefusedError(
-                "this site takes no flags of users (limits.allow_user_flags is false)", reason="FlagsNotAllowed"
-            )
-        limits.check(body, flavor, config.default_flavor)
-        most = config.most_seconds(flavor)
-        time_limit = body.time_limit if most is None else min(body.time_limit or most, most)
-        memory = body.memory or int(quantity.parse((flavor and flavor.memory) or config.limits.default_memory))
-        now = self._clock.time()
-        return Meta(
-            namespace=body.namespace,
-            name=body.name,
-            cpus=body.cpus,
-            memory=memory,
-            gpus=body.gpus,
-            gpu_resource=body.gpu_resource,
-            time_limit=time_limit,
-            flags=tuple(body.flags),
-            flavor=flavor.name if flavor else "",
-            grace=body.grace,
-            submitted_at=now,
-            attempted_at=now,
-            owner=owner,
-        )
 
     def _owned(self, where: JobFolder, owner: str) -> Facts | None:
         """Read a job of an owner; ``None``: there is none, or it can't be read. Raises where it is another's."""

@@ -10,19 +10,19 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
-from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.site import status as telling
 from bridge.site.batch.port import BatchJob, BatchSystem
-from bridge.site.chores import Forget, GiveUp, Kill, Stop, Submit, chores, confirmed
-from bridge.site.facts import Facts
+from bridge.site.chores import confirmed
 from bridge.site.folder import Folder
 from bridge.site.listing import Listing
-from bridge.site.register import Entry, Register
+from bridge.site.register import Entry, Register, is_missing
+from bridge.site.tending import Tender
 from bridge.wire.messages import JobStatus
 
 log = logging.getLogger(__name__)
@@ -74,10 +74,10 @@ class Watcher:
         """Why the batch system can't be asked; empty: it answers."""
         self.looked_at: float | None = None
         self._folder, self._batch, self._patience, self._clock = folder, batch, patience, clock
-        self._resubmit, self._listing = resubmit, listing
+        self._listing = listing
         self.register = Register(folder, patience.lag, clock, publish)
+        self.tender = Tender(folder, batch, self.register, patience.settle, clock, resubmit)
         self._duty: int | None = None
-        self._owners: dict[str, str] = {}
         self._swept_at = 0.0
         self._noted: dict[str, int] | None = None
 
@@ -160,7 +160,7 @@ class Watcher:
             self._compare(found, asked_at)
             self.looked_at = asked_at
         self._reread()
-        self.tend()
+        self.tender.tend()
         self._drop_secrets(asked_at)
         if asked_at - self._swept_at >= SWEEP_PERIOD:
             self._look_after(uid for uid in self._folder.uids() if uid not in self.register.entries)
@@ -191,7 +191,7 @@ class Watcher:
             self.problem = problem
 
     def _compare(self, found: dict[str, BatchJob], asked_at: float) -> None:
-        self._owners = {job.id: job.uid for job in found.values()}
+        self.tender.owners = {job.id: job.uid for job in found.values()}
         by_uid: dict[str, list[BatchJob]] = {}
         for job in found.values():
             by_uid.setdefault(job.uid, []).append(job)
@@ -212,7 +212,7 @@ class Watcher:
             surplus += [job.id for job in mine if job.id != job_id and job.phase != "ended"]
             if job_id in found and found[job_id].uid == uid:
                 entry.missing_since, entry.missing_looks = None, 0
-                self._record(uid, found[job_id])
+                self.register.record(uid, found[job_id])
             elif job_id and entry.id_at < asked_at:
                 vanished[job_id] = entry
         unknown = by_uid.keys() - self.register.entries.keys()
@@ -227,7 +227,7 @@ class Watcher:
         self._look_for(vanished, asked_at)
         if surplus:
             log.warning("surplus batch jobs cancelled", extra=kv(ids=",".join(surplus)))
-            self._cancel(surplus)
+            self.tender.cancel(surplus)
 
     def _look_for(self, vanished: dict[str, Entry], now: float) -> None:
         """The batch system no longer lists these jobs: find out how they ended."""
@@ -248,7 +248,7 @@ class Watcher:
             uid = entry.facts.uid
             told = past.get(job_id)
             if told is not None and told.uid == uid:  # else the id was given again
-                self._record(uid, told)
+                self.register.record(uid, told)
                 continue
             entry.missing_since = now if entry.missing_since is None else entry.missing_since
             entry.missing_looks += 1
@@ -257,8 +257,8 @@ class Watcher:
                 continue
             gone = BatchJob(id=job_id, uid=uid, phase="ended", reason=telling.LOST)
             if fresh.facts.final:
-                self._record(uid, replace(gone, reason="", by_itself=True))
-            elif _is_missing(fresh.facts) or (entry.missing_looks >= 2 and now - entry.missing_since >= patience):
+                self.register.record(uid, replace(gone, reason="", by_itself=True))
+            elif is_missing(fresh.facts) or (entry.missing_looks >= 2 and now - entry.missing_since >= patience):
                 self._lose(fresh, gone)
 
     def _lose(self, entry: Entry, gone: BatchJob) -> None:
@@ -276,117 +276,17 @@ class Watcher:
             return
         if facts.started and facts.cancel is None:
             known = facts.batch if facts.batch is not None else gone
-            self._record(facts.uid, replace(known, phase="missing"))
+            self.register.record(facts.uid, replace(known, phase="missing"))
             return
         if facts.started:  # should anything of it still run, after all
-            self._stop(facts.uid, 0, telling.LOST)
+            self.tender.stop(facts.uid, 0, telling.LOST)
         message = "the batch system no longer knows the job, and its script did not write down an end"
-        self._record(facts.uid, replace(gone, message=message))
-
-    def _record(self, uid: str, job: BatchJob) -> None:
-        """Keep what the batch system says, if it is new."""
-        with self.register.lock:
-            entry = self.register.entries.get(uid)
-            if entry is None or entry.facts.batch == job:
-                return
-            known = entry.facts.batch
-            again = known is not None and known.phase == job.phase
-            at = entry.facts.batch_at if again else self._clock.time()
-            said = job.phase == "running" and entry.facts.started and not confirmed(entry.facts)
-            said = said and not _is_missing(entry.facts)
-            if not said:  # else the script says more, and is on disk
-                with contextlib.suppress(FileNotFoundError):
-                    self._folder.job(uid).write_batch(job, at)
-            # what the script wrote last may be unread, or can't be read now
-            fresh = self.register.refresh(uid) if job.phase == "ended" else entry
-            if fresh is not None and fresh.facts.batch != job:
-                self.register.take(uid, replace(fresh.facts, batch=job, batch_at=at))
+        self.register.record(facts.uid, replace(gone, message=message))
 
     def _reread(self) -> None:
         running = [self.register.entries[uid] for uid in tuple(self.register.open) if uid in self.register.entries]
         for entry in sorted(running, key=lambda entry: entry.read_at)[:REREAD]:
             self.register.refresh(entry.facts.uid)
-
-    # --- tending ------------------------------------------------------------------------------------------------------
-    def tend_wanted(self) -> None:
-        """Do what is to be done for jobs whose end was asked for just now."""
-        wanted, self.register.wanted = self.register.wanted, set()
-        self.tend(wanted)
-
-    def tend(self, uids: Collection[str] | None = None) -> None:
-        """Do what is to be done now for these jobs, or for each."""
-        now = self._clock.time()
-        kill: list[str] = []
-        for uid in tuple(self.register.open if uids is None else uids):
-            entry = self.register.entries.get(uid)
-            if entry is None:
-                continue
-            over = entry.status.phase == "ended"
-            todo = chores(
-                entry.facts,
-                now,
-                over=over,
-                settle=self._patience.settle,
-                killed_at=entry.killed_at,
-                grace_over=self._clock.monotonic() >= entry.kill_at,
-            )
-            for chore in todo:
-                match chore:
-                    case Kill():
-                        entry.killed_at = now
-                        job_id = entry.facts.job_id or entry.facts.started_job
-                        # a batch system that lost its records gives the same ids again
-                        if self._owners.get(job_id, uid) == uid:
-                            kill.append(job_id)
-                    case Stop(grace, reason):
-                        self._stop(uid, grace, reason)
-                    case Submit():
-                        self._submit_again(uid)
-                    case GiveUp():
-                        self._record(uid, BatchJob(id="", uid=uid, phase="ended", reason="Cancelled"))
-                    case Forget():
-                        self._forget(uid)
-        if kill:
-            self._cancel(kill)
-
-    def _stop(self, uid: str, grace: float, reason: str) -> None:
-        try:
-            self._folder.job(uid).ask_to_stop(grace, reason)
-        except FileNotFoundError:
-            self.register.refresh(uid)
-
-    def _cancel(self, ids: Iterable[str]) -> None:
-        wanted = list(ids)
-        try:
-            self._batch.cancel(wanted)
-        except BatchError as error:
-            log.warning("batch jobs not cancelled yet", extra=kv(ids=len(wanted), why=error))
-            with self.register.lock:
-                for entry in self.register.entries.values():
-                    if entry.facts.job_id in wanted:
-                        entry.killed_at = None
-
-    def _submit_again(self, uid: str) -> None:
-        try:
-            self._resubmit(uid)
-        except BatchUnknownOutcomeError as error:
-            log.warning("submit without an answer", extra=kv(job=uid, why=error))
-        except BatchError as error:
-            log.warning("submit refused", extra=kv(job=uid, why=error))
-            if not error.retryable:
-                job = BatchJob(id="", uid=uid, phase="ended", reason=error.reason, message=str(error))
-                self._record(uid, job)
-        self.register.refresh(uid)
-
-    def _forget(self, uid: str) -> None:
-        if (entry := self.register.entries.get(uid)) is not None:
-            self._folder.bury(uid, entry.facts.meta.owner)
-        self._folder.job(uid).remove()
-        self.register.refresh(uid)
-
-
-def _is_missing(facts: Facts) -> bool:
-    return facts.batch is not None and facts.batch.phase == "missing"
 
 
 def _number(job_id: str) -> tuple[int, str]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import BridgeError
+from bridge.site import limits
 from bridge.wire.messages import Cancel, Logs, Snapshot, Submit
 from tests.unit.site.conftest import OWNER, UID
 
@@ -232,7 +233,7 @@ def test_a_job_that_can_not_be_read_is_neither_removed_nor_run_again(world: Any,
 def test_a_job_of_a_submitter_that_died_before_it_told_is_taken_up(world: Any, asked: bool) -> None:
     """By the one on duty, which goes on: when the hub asks for the job, or else within the hour."""
     world.look()
-    meta = world.submitter._meta(OWNER, Submit(namespace="ns", name="pod", script="true\n"))
+    meta = limits.admitted(OWNER, Submit(namespace="ns", name="pod", script="true\n"), world.config, world.clock.time())
     world.folder.job(UID).create("true\n", meta)
     if asked:
         assert world.status().reason == "Submitting"

@@ -1,0 +1,115 @@
+"""Tending: what is to be done for jobs is done with their scripts, the batch system and the folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from bridge.clock import Clock
+from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.logs import kv
+from bridge.site.batch.port import BatchJob, BatchSystem
+from bridge.site.chores import Forget, GiveUp, Kill, Stop, Submit, chores
+from bridge.site.folder import Folder
+from bridge.site.register import Register
+
+log = logging.getLogger(__name__)
+
+
+class Tender:
+    """Tends the jobs of a register, on duty.
+
+    ``resubmit`` asks the batch system again for a job whose submit was never answered; ``settle``: seconds that such a
+    job may take to appear. ``owners``: UIDs of the batch system's jobs by id, as last listed.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        batch: BatchSystem,
+        register: Register,
+        settle: float,
+        clock: Clock,
+        resubmit: Callable[[str], None],
+    ) -> None:
+        self.owners: Mapping[str, str] = {}
+        self._folder, self._batch, self._register, self._clock = folder, batch, register, clock
+        self._settle, self._resubmit = settle, resubmit
+
+    def tend_wanted(self) -> None:
+        """Do what is to be done for jobs whose end was asked for just now."""
+        wanted, self._register.wanted = self._register.wanted, set()
+        self.tend(wanted)
+
+    def tend(self, uids: Collection[str] | None = None) -> None:
+        """Do what is to be done now for these jobs, or for each."""
+        now = self._clock.time()
+        kill: list[str] = []
+        for uid in tuple(self._register.open if uids is None else uids):
+            entry = self._register.entries.get(uid)
+            if entry is None:
+                continue
+            over = entry.status.phase == "ended"
+            todo = chores(
+                entry.facts,
+                now,
+                over=over,
+                settle=self._settle,
+                killed_at=entry.killed_at,
+                grace_over=self._clock.monotonic() >= entry.kill_at,
+            )
+            for chore in todo:
+                match chore:
+                    case Kill():
+                        entry.killed_at = now
+                        job_id = entry.facts.job_id or entry.facts.started_job
+                        # a batch system that lost its records gives the same ids again
+                        if self.owners.get(job_id, uid) == uid:
+                            kill.append(job_id)
+                    case Stop(grace, reason):
+                        self.stop(uid, grace, reason)
+                    case Submit():
+                        self._submit_again(uid)
+                    case GiveUp():
+                        self._register.record(uid, BatchJob(id="", uid=uid, phase="ended", reason="Cancelled"))
+                    case Forget():
+                        self._forget(uid)
+        if kill:
+            self.cancel(kill)
+
+    def stop(self, uid: str, grace: float, reason: str) -> None:
+        """Ask a job's script to end within ``grace`` seconds."""
+        try:
+            self._folder.job(uid).ask_to_stop(grace, reason)
+        except FileNotFoundError:
+            self._register.refresh(uid)
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        """Have the batch system end jobs; if it does not answer, it is asked again at the next look."""
+        wanted = list(ids)
+        try:
+            self._batch.cancel(wanted)
+        except BatchError as error:
+            log.warning("batch jobs not cancelled yet", extra=kv(ids=len(wanted), why=error))
+            with self._register.lock:
+                for entry in self._register.entries.values():
+                    if entry.facts.job_id in wanted:
+                        entry.killed_at = None
+
+    def _submit_again(self, uid: str) -> None:
+        try:
+            self._resubmit(uid)
+        except BatchUnknownOutcomeError as error:
+            log.warning("submit without an answer", extra=kv(job=uid, why=error))
+        except BatchError as error:
+            log.warning("submit refused", extra=kv(job=uid, why=error))
+            if not error.retryable:
+                job = BatchJob(id="", uid=uid, phase="ended", reason=error.reason, message=str(error))
+                self._register.record(uid, job)
+        self._register.refresh(uid)
+
+    def _forget(self, uid: str) -> None:
+        if (entry := self._register.entries.get(uid)) is not None:
+            self._folder.bury(uid, entry.facts.meta.owner)
+        self._folder.job(uid).remove()
+        self._register.refresh(uid)
