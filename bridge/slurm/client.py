@@ -43,7 +43,7 @@ class SlurmClient:
         self._clock = clock or SystemClock()
         self._transport = Transport(config, self._tokens, pool_size=pool_size, clock=self._clock)
         self._read_timeout = config.slurm.read_timeout
-        self._patience = 1.0
+        self._patience: dict[str, float] = {}
         self.job_bytes = 9000.0
         """Estimate of the bytes of one job in a list, from the answers so far."""
         self._pinned = config.slurm_api_version
@@ -187,22 +187,36 @@ class SlurmClient:
         return self._read_jobs(data)
 
     def _list(self, query: str) -> JsonObject:
-        """Ask for all jobs; where that takes too long, the next call has twice the time."""
-        patience, began = self._patience, self._clock.monotonic()
+        """Ask for all jobs."""
         try:
-            data, size = self._sized("jobs", "GET", f"jobs{query}", patience=patience)
+            data, size = self._patiently("jobs", f"jobs{query}")
         except SlurmUnavailableError:
             self.job_bytes *= 2
-            if self._clock.monotonic() - began >= patience * self._read_timeout:
-                self._patience = min(2 * patience, MOST_PATIENCE)
             raise
         if data.get("jobs"):
             self.job_bytes = size / len(data["jobs"])
         return data
 
+    def _patiently(self, endpoint: str, path: str) -> tuple[JsonObject, int]:
+        """Ask for a list of all jobs; where that takes too long, the next call to the endpoint has twice the time.
+
+        slurmrestd works on after the caller has given up: asked again with the same time, it never answers.
+        """
+        patience, began = self._patience.get(endpoint, 1.0), self._clock.monotonic()
+        try:
+            return self._sized(endpoint, "GET", path, patience=patience)
+        except SlurmUnavailableError:
+            if self._clock.monotonic() - began >= patience * self._read_timeout:
+                self._patience[endpoint] = min(2 * patience, MOST_PATIENCE)
+            raise
+
     def job_states(self) -> dict[int, frozenset[str]]:
-        """Ask for the states of all jobs (see ``version.job_states``). 80 bytes a job; 14 ms for 2,200."""
-        data = self._call("jobs/state", "GET", "jobs/state")
+        """Ask for the states of all jobs (see ``version.job_states``). 80 bytes a job; 14 ms for 2,200.
+
+        slurmrestd needs time that grows with the square of their number (26.05: it frees a list from its front, and
+        goes through all that is left for each entry).
+        """
+        data = self._patiently("jobs/state", "jobs/state")[0]
         return parsers.read_states(entry for entry in data["jobs"] if isinstance(entry, dict))
 
     def set_excluded_nodes(self, job_id: int, nodes: Iterable[str]) -> None:

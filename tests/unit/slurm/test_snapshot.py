@@ -318,12 +318,13 @@ def test_a_list_that_fails_is_read_in_parts_the_next_time(scene: Scene) -> None:
     assert scene.poll().sequence == 1
 
 
-def test_a_list_that_takes_too_long_gets_more_time(old_scene: Scene) -> None:
-    scene = old_scene
+@pytest.mark.parametrize(("kind", "end"), [("old_scene", "/jobs"), ("scene", "/jobs/state")])
+def test_a_list_that_takes_too_long_gets_more_time(request: pytest.FixtureRequest, kind: str, end: str) -> None:
+    scene: Scene = request.getfixturevalue(kind)
     scene.slurm.add()
 
     def slow(method: str, path: str) -> None:
-        if path.endswith("/jobs"):
+        if path.endswith(end):
             scene.slurm._closing.wait(1.2)
 
     scene.slurm.fault = slow
@@ -460,17 +461,27 @@ def test_nodes_that_have_not_changed_are_not_read(scene: Scene, monkeypatch: pyt
     assert read == []
 
 
-def test_nodes_that_take_long_are_read_less_often(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("took", "asked"),
+    [
+        # 1,000 nodes: what changes right after an answer is read within two seconds
+        (0.25, [True] * 6),
+        (0.75, [False, False, True, False, False, True]),
+    ],
+)
+def test_nodes_that_take_long_are_read_less_often(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, took: float, asked: list[bool]
+) -> None:
     since = scene.client.nodes_since
 
     def slow(moment: int) -> object:
-        scene.clock.advance(0.5)
+        scene.clock.advance(took)
         return since(moment)
 
     monkeypatch.setattr(scene.client, "nodes_since", slow)
     scene.poll()
-    asked = [any("nodes" in call for call in scene.asked_all()) for _ in range(6)]  # a second each
-    assert asked == [False, False, False, True, False, False]
+    # a second each
+    assert [any("nodes" in call for call in scene.asked_all()) for _ in range(6)] == asked
 
 
 def test_partitions_are_looked_at_now_and_then(scene: Scene) -> None:
