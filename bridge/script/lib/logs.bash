@@ -78,6 +78,10 @@ is_long() {
 # end_cut I: wait for the end of a cut.
 end_cut() {
     local i=$1 log=logs/${NAME[$1]} first base code
+    # "wait" alone ends at each signal that the script traps
+    while kill -0 "${LOG_PID[i]}" 2>/dev/null; do
+        sleep 0.05
+    done
     wait "${LOG_PID[i]}"
     code=$?
     LOG_PID[i]=''

@@ -47,6 +47,7 @@ def test_failing_init_container_ends_the_pod(site):
         assert job.state(name) == {
             "state": "waiting",
             "reason": "PodInitializing",
+            "message": "",
             "startedAt": None,
             "ended": None,
             "restarts": 0,

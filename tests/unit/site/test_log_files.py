@@ -166,7 +166,7 @@ def actions() -> st.SearchStrategy[list[tuple[str, int]]]:
     return st.lists(some | st.tuples(st.just("fresh"), st.just(0)), min_size=1, max_size=40)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(way=st.sampled_from(["hole", "copy"]), between=actions(), rounds=st.lists(st.integers(1, 25), max_size=6))
 def test_whatever_is_written_and_read_while_a_log_is_cut(
     tmp_path_factory: pytest.TempPathFactory, way: str, between: list[tuple[str, int]], rounds: list[int]
