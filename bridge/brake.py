@@ -29,12 +29,14 @@ class Word(StrEnum):
 class Limits:
     """The brake engages when at least ``least`` jobs, and more than ``share`` of those known, vanish within ``hold`` s.
 
-    Afterwards each of them has to be missing for ``hold`` seconds before its pod is ended.
+    Afterwards each of them has to be missing for ``hold`` seconds before its pod is ended. No pod is ended before its
+    job has been missing for ``settle`` seconds: where jobs are reported one by one, the others may follow.
     """
 
     share: float = 0.2
     least: int = 10
     hold: float = 60.0
+    settle: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class Brake:
 
     @property
     def held(self) -> frozenset[str]:
-        """Keys that must not be ended."""
-        return frozenset(self.missing.keys() - self.allowed)
+        """Keys that the engaged brake does not let end."""
+        return frozenset(self.missing.keys() - self.allowed) if self.engaged else frozenset()
 
 
 def step(
@@ -86,8 +88,9 @@ def step(
         if fresh and len(lately) >= limits.least and len(lately) > limits.share * total:
             since = now
         else:
-            believed |= dict.fromkeys(fresh, now)
-            allowed |= fresh
+            settled = {key for key in fresh if now >= since_when[key] + limits.settle}
+            believed |= dict.fromkeys(settled, now)
+            allowed |= settled
     if since is not None:
         if word is Word.CONFIRM:
             allowed |= fresh

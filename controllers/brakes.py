@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridge import config, names
@@ -68,15 +68,15 @@ class Brakes:
         self._kube, self._events, self._clock, self._workers = kube, events, clock, workers
         self._entries: dict[str, _Entry] = {}
 
-    def judge(self, name: str, known: int, missing: Mapping[str, Pod]) -> Brake:
+    def judge(self, name: str, known: int, missing: Mapping[str, Pod], settle: float = 0.0) -> Brake:
         """Return the state of the brake ``name``; ``known`` counts the pods that should have jobs.
 
-        A pod may be ended for a missing job only where the result allows its UID.
+        A pod may be ended for a missing job only where the result allows its UID. ``settle``: see ``Limits``.
         """
         entry, now = self._entries.setdefault(name, _Entry()), self._clock.monotonic()
         before = entry.brake
         told = {uid for uid, pod in missing.items() if is_marked(pod)}
-        after = step(before, known, missing.keys(), now, self._limits, self._word(entry), told)
+        after = step(before, known, missing.keys(), now, replace(self._limits, settle=settle), self._word(entry), told)
         entry.brake = after
         if after.engaged and not before.engaged:
             moment = self._clock.time()

@@ -207,7 +207,8 @@ class Lives:
             address=self._address,
         )
         uid, brake = pods.uid(pod) if pod is not None else "", record.brake
-        may_fail, held = uid in brake.allowed, uid in brake.missing and uid not in brake.allowed
+        may_fail = uid in brake.allowed
+        held = brake.engaged and uid in brake.missing and not may_fail
         return decide.View(pod, job, entry, view, self._clock.monotonic(), self._clock.time(), may_fail, held)
 
     def _new_entry(self, pod: decide.Pod | None) -> Entry:

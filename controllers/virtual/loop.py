@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 LEASE_PERIOD = 10.0
 SWEEP = 60.0
 """Seconds in which every pod is looked at once, whatever is (not) told."""
+MISSING_SETTLE = 5.0
+"""Seconds for which a job must be missing before its pod fails: a site reports the missing jobs one by one."""
 PHASES = ("queued", "running", "ended", "unknown")
 
 
@@ -273,7 +275,7 @@ class VirtualNodes(Loop):
             turn.ready = ready
             for uid in record.uids():
                 self._lives.add(record.name, uid)
-        record.brake = self._brakes.judge(f"pool.{record.name}", *record.missing())
+        record.brake = self._brakes.judge(f"pool.{record.name}", *record.missing(), settle=MISSING_SETTLE)
         self._sweep(record, turn)
 
     def _sweep(self, record: Record, turn: _Turn) -> None:

@@ -19,6 +19,19 @@ def test_a_few_that_vanish_may_end_at_once():
     assert (after.engaged, after.allowed) == (False, keys(200))
 
 
+def test_jobs_that_are_reported_one_by_one_are_counted_together_before_any_may_end():
+    limits = Limits(share=0.2, least=10, hold=60, settle=5)
+    state = Brake()
+    for number in range(1, 10):
+        state = step(state, 12, keys(number), number / 2, limits)
+        assert (state.engaged, state.allowed, state.held) == (False, set(), set())
+    state = step(state, 12, keys(10), 5, limits)
+    assert (state.engaged, state.held) == (True, keys(10))
+    state = step(Brake(), 12, keys(1), 0, limits)
+    assert step(state, 12, keys(1), 4.9, limits).allowed == set()
+    assert step(state, 12, keys(1), 5, limits).allowed == keys(1)
+
+
 def test_many_that_vanish_are_held_for_a_minute_each_and_only_if_told():
     state = step(Brake(), 12, keys(10), 0, LIMITS)
     assert (state.engaged, state.held) == (True, keys(10))
