@@ -54,12 +54,13 @@ class Asker:
 
     def _by_states(self, view: View, expected: Mapping[int, Expected], began: float) -> Asked:
         """Ask for the states of all jobs, then for details where needed, then for the witnesses."""
+        asked_at = self._clock.monotonic()
         states = self._client.job_states()
+        most = most_singles(len(states), self._clock.monotonic() - asked_at)
         allocations = self._client.version.allocations
         known = witnesses(view, states, expected)
         needed = wanted(view, states, expected, began, self._budget, allocations=allocations, witnessed=known)
         log.debug("asking", extra=kv(listed=len(states), wanted=len(needed.jobs), started=len(needed.started)))
-        most = most_singles(len(states))
         first_nodes = self._started(view, states, expected, needed.started[:most])
         room = max(0, most - len(needed.started))
         details: dict[int, Job] = {}

@@ -28,6 +28,10 @@ LARGEST_BULK = 1 << 25
 """Bytes of the largest list that is read at once: slurmrestd makes it in memory, and so do we."""
 MOST_SINGLES = 64
 """Jobs asked for alone in one poll; the others are asked for in the next, while the first are acted on."""
+SINGLE_SECONDS = 0.003
+"""Seconds that one job asked for alone takes."""
+LARGEST_SINGLES = 5000
+"""Jobs asked for alone in one poll, however long the list took: their answers are kept until the poll ends."""
 SINGLES_SHARE = 50
 """Of a list with more than ``MOST_SINGLES`` times as many jobs, one in so many is asked for alone in one poll."""
 
@@ -50,9 +54,13 @@ class Wanted:
         return len(self.jobs) > 1 and len(self.jobs) * BULK_FACTOR > total and total * job_bytes <= LARGEST_BULK
 
 
-def most_singles(total: int) -> int:
-    """Return how many jobs one poll asks for alone: what costs about as much as the list of ``total`` states."""
-    return max(MOST_SINGLES, total // SINGLES_SHARE)
+def most_singles(total: int, seconds: float = 0) -> int:
+    """Return how many jobs one poll asks for alone: what costs about as much as the list of ``total`` states.
+
+    ``seconds`` is the time that slurmrestd took for that list. It grows with the square of ``total``, so a list of tens
+    of thousands of jobs must be read in few polls.
+    """
+    return max(MOST_SINGLES, total // SINGLES_SHARE, min(int(seconds / SINGLE_SECONDS), LARGEST_SINGLES))
 
 
 def wanted(

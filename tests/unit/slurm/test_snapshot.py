@@ -16,7 +16,7 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.link import encode
 from bridge.slurm.models import Job, JobLink, JobRequest, PodRef, Snapshot
 from bridge.slurm.node_asker import PARTITIONS, PERIOD
-from bridge.slurm.questions import LARGEST_BULK, MOST_SINGLES
+from bridge.slurm.questions import LARGEST_BULK, MOST_SINGLES, SINGLE_SECONDS
 from bridge.slurm.snapshot import FORGET_OTHERS, Poller
 from tests.fakes.slurmrestd import TOKEN, FakeJob, FakeSlurm, paths
 
@@ -286,6 +286,22 @@ def test_after_a_long_silence_jobs_of_others_are_read_anew(scene: Scene) -> None
 
 
 # --- many jobs --------------------------------------------------------------------------------------------------------
+def test_the_longer_a_list_of_states_takes_the_more_jobs_are_read_after_it(scene: Scene) -> None:
+    number = 4 * MOST_SINGLES
+    for _ in range(number):
+        scene.slurm.add(user="alice")
+
+    def slow(_: str, path: str) -> None:
+        if path.endswith("jobs/state"):
+            scene.clock.advance(3 * MOST_SINGLES * SINGLE_SECONDS + 1e-6)
+
+    scene.slurm.fault = slow
+    scene.client.job_bytes = LARGEST_BULK
+    assert not scene.poll().sequence
+    assert scene.poller.progress == f"read {3 * MOST_SINGLES} of {number} jobs"
+    assert scene.poll().sequence == 1
+
+
 def test_a_first_list_that_is_too_large_is_read_in_parts(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "bridge.slurm.snapshot")
     number, size = 400, 2 * LARGEST_BULK // 400
