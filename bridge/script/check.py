@@ -101,7 +101,7 @@ def _of_container(where: str, container: Mapping[str, Any]) -> Iterator[str]:
     yield from _of_mounts(where, container)
     for index, entry in enumerate(container.get("env") or ()):
         if not environment.NAME.fullmatch(str(entry.get("name") or "")):
-            yield _refused(f"{where}.env[{index}].name", entry.get("name"), "letters, digits and _, no digit first")
+            yield _refused(f"{where}.env[{index}].name", entry.get("name"), environment.NAMES_ALLOWED)
     yield from _of_handlers(where, container)
 
 

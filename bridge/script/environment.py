@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from bridge.errors import ScriptError
 from bridge.script import references
@@ -14,7 +14,11 @@ from bridge.script.references import Objects
 from bridge.workload import quantity
 
 Environment = dict[str, str]
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME = re.compile(r"[ -<>-~]+")
+"""Names of variables that an API server lets through: since Kubernetes 1.34 all printable ASCII but ``=``."""
+NAMES_ALLOWED = "printable ASCII characters other than ="
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Names that a shell can assign. The others reach a process only by way of its environment."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 FIELDS = (
@@ -31,6 +35,13 @@ FIELDS = (
     "status.podIPs",
 )
 _ADDRESSES = ("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs")
+
+
+class Made(NamedTuple):
+    """Variables of a container; ``fields`` has the field of the pod that each comes from, for messages."""
+
+    values: Environment
+    fields: dict[str, str]
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:
@@ -93,12 +104,10 @@ def make(
     node: str,
     machine: Mapping[str, Decimal],
     service: Mapping[str, str] | None = None,
-) -> Environment:
-    """Make the variables in order: ``service``, ``envFrom``, then ``env``, each of which may use those before it.
-
-    Keys of ``envFrom`` that are no names of variables are left out, as a kubelet does.
-    """
+) -> Made:
+    """Make the variables in order: ``service``, ``envFrom``, then ``env``, each of which may use those before it."""
     environment: Environment = dict(service or {})
+    fields: dict[str, str] = {}
     for index, entry in enumerate(container.get("envFrom") or ()):
         place = f"{where}.envFrom[{index}]"
         prefix = str(entry.get("prefix") or "")
@@ -112,22 +121,28 @@ def make(
                 objects, str(source.get("name")), place, optional=bool(source.get("optional"))
             )
         for key, value in sorted((data or {}).items()):
-            if NAME.fullmatch(prefix + key):
-                environment[prefix + key] = _text(value, f"{place}, key {key!r}")
+            name, entry_key = prefix + key, f"{place}, key {key!r}"
+            fields[accepted(name, entry_key)] = entry_key
+            environment[name] = _text(value, entry_key)
     for index, entry in enumerate(container.get("env") or ()):
         place = f"{where}.env[{index}]"
-        name = str(entry.get("name") or "")
-        if not NAME.fullmatch(name):
-            raise ScriptError(f"{place}.name: {name!r} is not allowed; allowed: letters, digits and _, no digit first")
+        name = accepted(str(entry.get("name") or ""), f"{place}.name")
         source = entry.get("valueFrom")
         if not source:
             text = clean(str(entry.get("value") or ""), f"{place}.value")
-            environment[name] = expand(text, environment)
+            environment[name], fields[name] = expand(text, environment), f"{place}.name"
             continue
         found = _from(pod, container, source, place, objects, node, machine)
         if found is not None:
-            environment[name] = found
-    return environment
+            environment[name], fields[name] = found, f"{place}.name"
+    return Made(environment, fields)
+
+
+def accepted(name: str, where: str) -> str:
+    """Return the name of a variable; raises ``ScriptError`` for one that no API server lets through."""
+    if not NAME.fullmatch(name):
+        raise ScriptError(f"{where}: the variable name {name!r} is not allowed; allowed: {NAMES_ALLOWED}")
+    return name
 
 
 def _from(

@@ -27,7 +27,8 @@ class Container:
 
     ``pull_policy`` is ``Always``, ``IfNotPresent`` or ``Never``.
     ``run_as`` is ``<user>:<group>``, each a number or empty. ``command`` is empty where the image's own is run, with
-    ``args`` in the place of its arguments where there are any.
+    ``args`` in the place of its arguments where there are any. ``fields`` has, for messages, the field of the pod that
+    each variable comes from.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Container:
     args: list[str]
     directory: str
     environment: dict[str, str]
+    fields: dict[str, str]
     mounts: list[Mount]
     memory: int | None
     fallback_to_logs: bool
@@ -116,7 +118,9 @@ def _container(
         kind = "main"
     else:
         kind = "sidecar" if container.get("restartPolicy") == "Always" else "init"
-    variables = environment.make(pod, container, where, objects, node, size.machine, config.api_server.environment)
+    variables, fields = environment.make(
+        pod, container, where, objects, node, size.machine, config.api_server.environment
+    )
     lifecycle = container.get("lifecycle") or {}
     context = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
     message = str(container.get("terminationMessagePath") or TERMINATION_PATH)
@@ -130,6 +134,7 @@ def _container(
         args=_texts(container, "args", where, variables),
         directory=clean(str(container.get("workingDir") or ""), f"{where}.workingDir"),
         environment=variables,
+        fields=fields,
         mounts=mounts.make(container, where, made, variables, message, mounts.written_beside(pod["spec"], container)),
         memory=sizing.memory_limit(container, where) if config.limits.watch_memory else None,
         fallback_to_logs=container.get("terminationMessagePolicy") == "FallbackToLogsOnError",

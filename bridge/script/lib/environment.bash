@@ -47,13 +47,18 @@ devices_or_cannot() {
     fi
 }
 
+# is_foreign NAME: whether no shell can assign the name, as "a.b". FOREIGN has names and values of such variables in turn.
+is_foreign() { [[ ! $1 =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]]; }
+
 # write_exports I FILE: as shell text. SPECIAL are those that a shell keeps to itself, as NAME=VALUE.
 write_exports() {
     local k quote="'\"'\"'" # apptainer's own shell keeps the backslash of '\''
     container_variables "$1"
-    SPECIAL=()
+    SPECIAL=() FOREIGN=()
     for ((k = 0; k < ${#VARIABLES[@]}; k += 2)); do
-        if is_special "${VARIABLES[k]}"; then
+        if is_foreign "${VARIABLES[k]}"; then
+            FOREIGN+=("${VARIABLES[@]:k:2}")
+        elif is_special "${VARIABLES[k]}"; then
             SPECIAL+=("${VARIABLES[k]}=${VARIABLES[k + 1]}")
         else
             printf "export %s='%s'\n" "${VARIABLES[k]}" "${VARIABLES[k + 1]//\'/$quote}"
@@ -70,23 +75,88 @@ is_special() {
     return 1
 }
 
-# write_lines I FILE QUOTE: NAME=VALUE line by line, the value between QUOTE and QUOTE. What is no line (breaks in it, or
-# too long for the readers of such files) goes to FILE.more as shell text; MORE has their names.
+# write_lines I FILE QUOTE: NAME=VALUE line by line, the value between QUOTE and QUOTE. What is no line (breaks in it, too
+# long for the readers of such files, or like a comment) goes to FILE.more as shell text, or to FOREIGN; MORE has the names.
 write_lines() {
-    local k quote="'\\''" line
+    local k name line quote="'\\''"
     container_variables "$1"
-    MORE=()
+    MORE=() FOREIGN=()
     : >"$2.more"
     for ((k = 0; k < ${#VARIABLES[@]}; k += 2)); do
-        line=${VARIABLES[k + 1]}
-        if [[ $line == *[$'\n\r']* || ${#line} -gt 8000 ]]; then
-            MORE+=("${VARIABLES[k]}")
-            printf "export %s='%s'\n" "${VARIABLES[k]}" "${line//\'/$quote}" >>"$2.more"
+        name=${VARIABLES[k]} line=${VARIABLES[k + 1]}
+        if [[ $name != '#'* && $line != *[$'\n\r']* && $((${#name} + ${#line})) -le 8000 ]]; then
+            printf '%s=%s%s%s\n' "$name" "$3" "$line" "$3"
+            continue
+        fi
+        MORE+=("$name")
+        if is_foreign "$name"; then
+            FOREIGN+=("$name" "$line")
         else
-            printf '%s=%s%s%s\n' "${VARIABLES[k]}" "$3" "$line" "$3"
+            printf "export %s='%s'\n" "$name" "${line//\'/$quote}" >>"$2.more"
         fi
     done >"$2"
 }
+
+# write_foreign NAME: FOREIGN as the file of this container that set_foreign takes.
+write_foreign() {
+    ((${#FOREIGN[@]} == 0)) || printf '%s=%s\0' "${FOREIGN[@]}" >"run/$1.foreign.env"
+}
+
+# set_foreign NAME [KEPT]: SETTER stands before a command that is to have the variables of write_foreign, and of those that
+# it has otherwise only what matches KEPT. Empty if the container has none.
+set_foreign() {
+    SETTER=()
+    [[ -s run/$1.foreign.env ]] || return 0
+    export PERL_BADLANG=0 # no warnings of locales that are not there; the setter removes it
+    find_setter && SETTER+=("run/$1.foreign.env" "${2-.}")
+}
+
+# find_setter: SETTER runs a command with more variables, as SETTER... FILE KEPT COMMAND...; FILE holds NAME=VALUE with NUL
+# after each, and may be the number of a descriptor. PROBLEM says what is missing.
+find_setter() {
+    local program
+    PROBLEM='variables whose names are not made of letters, digits and _ need perl or python3 on this machine'
+    for program in perl python3 /usr/libexec/platform-python; do
+        program=$(type -P -- "$program") || continue
+        case ${program##*/} in
+        perl) SETTER=("$program" -e "$SET_BY_PERL") ;;
+        *) SETTER=("$program" -I -S -c "$SET_BY_PYTHON") ;;
+        esac
+        "${SETTER[@]}" /dev/null . true </dev/null >/dev/null 2>&1 && return
+    done
+    SETTER=()
+    return 1
+}
+
+# shellcheck disable=SC2016
+SET_BY_PERL='
+my ($file, $kept) = splice @ARGV, 0, 2;
+open(my $in, $file =~ /^[0-9]+$/ ? "<&=" : "<", $file) or die "$file: $!\n";
+binmode $in;
+delete $ENV{PERL_BADLANG};
+/(?:$kept)/ or delete $ENV{$_} for keys %ENV;
+local $/ = "\0";
+while (<$in>) {
+    chomp;
+    my ($name, $value) = split /=/, $_, 2;
+    $ENV{$name} = $value;
+}
+close $in;
+exec { $ARGV[0] } @ARGV;
+print STDERR "$ARGV[0]: $!\n";
+exit 126;'
+# A Python ignores SIGPIPE, and may have added variables of its own to os.environ. Indentation is lost in the library.
+SET_BY_PYTHON='
+import os, re, signal, sys
+source, kept, *words = sys.argv[1:]
+read = lambda file: [pair.partition(b"=")[::2] for pair in open(file, "rb").read().split(b"\0") if b"=" in pair]
+own = {name: value for name, value in read("/proc/self/environ") if re.search(os.fsencode(kept), name)}
+own.pop(b"PERL_BADLANG", None)
+own.update(read(int(source) if source.isdigit() else source))
+for number in signal.SIGPIPE, signal.SIGXFSZ: signal.signal(number, signal.SIG_DFL)
+try: os.execvpe(words[0], words, own)
+except OSError as error: print(words[0], error.strerror, sep=": ", file=sys.stderr)
+sys.exit(126)'
 
 # Become a program whose environment has, on top, what FILE.more holds: become FILE WORD...
 become() {

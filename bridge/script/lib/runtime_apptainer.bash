@@ -90,23 +90,57 @@ inside() {
 # launch I start|exec [WORD...]: become the container, or a command beside it.
 launch() {
     local i=$1 name=${NAME[$1]}
-    arguments_of "$i"
     if [[ $2 == exec ]]; then
-        exec "${BEFORE[@]}" "$RUNTIME" exec "${WORDS[@]}" --env-file "run/$name.env" "$IMAGE" "${@:3}"
+        pass_foreign "$name" || return
+        arguments_of "$i"
+        exec "${BEFORE[@]}" "${SETTER[@]}" "$RUNTIME" exec "${WORDS[@]}" --env-file "run/$name.env" "$IMAGE" "${@:3}"
     fi
     devices_or_cannot "$i"
     PODBRIDGE_ADDRESS=$ADDRESS write_exports "$i" "run/$name.env"
+    write_foreign "$name"
+    pass_foreign "$name" || cannot "$name" 128 ContainerCannotRun "$PROBLEM"
+    arguments_of "$i"
     command_of "$i"
     if [[ ${#LINKS[@]} -gt 0 && ${HAS_COMMAND[i]} ]] && has_shell; then
         # shellcheck disable=SC2016
-        COMMAND=(/bin/sh -c 'ln -s "$1" "$2" 2>/dev/null; shift 2; exec "$@"' sh "${LINKS[@]:0:2}" "${COMMAND[@]}")
+        COMMAND=("${IMAGE_SHELL[@]}" -c 'ln -s "$1" "$2" 2>/dev/null; shift 2; exec "$@"' sh "${LINKS[@]:0:2}"
+            "${COMMAND[@]}")
     fi
     # of each rank: a clean environment lets in what has such a name
     mpi "$i" 'export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}"'
     umask 022
     go "$name"
-    exec "${BEFORE[@]}" "${MPI[@]}" "$RUNTIME" "$(verb "$i")" "${WORDS[@]}" --env-file "run/$name.env" "$IMAGE" \
-        "${COMMAND[@]}"
+    exec "${BEFORE[@]}" "${MPI[@]}" "${SETTER[@]}" "$RUNTIME" "$(verb "$i")" "${WORDS[@]}" --env-file "run/$name.env" \
+        "$IMAGE" "${COMMAND[@]}"
+}
+
+# What goes into a container or works on apptainer itself where the environment is cleaned.
+KEPT='^(PATH|HOME|LD_LIBRARY_PATH|LANG|TERM|(?i:(https?|no|all|ftp)_proxy)|(APPTAINER|SINGULARITY)(ENV)?_.*)$'
+
+# pass_foreign NAME: names that no shell assigns reach a container from apptainer's own environment alone, as they are, and
+# only where it does not clean that. So SETTER cleans it, and OPTIONS do all else that they did.
+pass_foreign() {
+    local word options=() cleaned=''
+    SETTER=()
+    [[ -s run/$1.foreign.env ]] || return 0
+    [[ ! ${APPTAINER_CONTAINALL-}${SINGULARITY_CONTAINALL-} ]] || OPTIONS+=(--containall)
+    [[ ! ${APPTAINER_CLEANENV-}${SINGULARITY_CLEANENV-} ]] || OPTIONS+=(--cleanenv)
+    for word in "${OPTIONS[@]}"; do
+        case $word in
+        --cleanenv | -e) cleaned=1 ;;
+        --containall | -C) cleaned=1 options+=(--contain --pid --ipc) ;;
+        *) options+=("$word") ;;
+        esac
+    done
+    OPTIONS=("${options[@]}")
+    unset -v {APPTAINER,SINGULARITY}_{CONTAINALL,CLEANENV}
+    export APPTAINER_TMPDIR=${APPTAINER_TMPDIR:-${TMPDIR:-/tmp}} SINGULARITY_TMPDIR=${SINGULARITY_TMPDIR:-${TMPDIR:-/tmp}}
+    if [[ $cleaned ]]; then
+        export LANG=C # what it sets itself
+        set_foreign "$1" "$KEPT"
+    else
+        set_foreign "$1"
+    fi
 }
 
 # mounted_by_runtime FILE VOLUME SUBPATH PLACE: the runtime has a script mount a FUSE file system, at a descriptor.
@@ -124,13 +158,17 @@ mounted_by_runtime() {
     fi
 }
 
-# has_shell: whether the image has one; a file has to be asked, once.
+# has_shell: whether the image has one, IMAGE_SHELL, that hands on all variables; most images have to be asked, once.
 has_shell() {
-    if [[ -d $IMAGE ]]; then
+    local text=:
+    IMAGE_SHELL=(/bin/sh)
+    if ((${#SETTER[@]})); then
+        IMAGE_SHELL=(/bin/bash -p) text='((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404))'
+    elif [[ -d $IMAGE ]]; then
         [[ -x $IMAGE/bin/sh || -L $IMAGE/bin/sh ]]
         return
     fi
-    "${LEAVE[@]}" "$RUNTIME" exec "${OPTIONS[@]}" "$IMAGE" /bin/sh -c : >/dev/null 2>&1 </dev/null
+    "${LEAVE[@]}" "${SETTER[@]}" "$RUNTIME" exec "${OPTIONS[@]}" "$IMAGE" "${IMAGE_SHELL[@]}" -c "$text" >/dev/null 2>&1 </dev/null
 }
 
 verb() {
@@ -170,7 +208,7 @@ remove_build() {
 }
 
 runtime_clean() {
-    rm -f "run/${NAME[$1]}".{env,pull,asked,progress}
+    rm -f "run/${NAME[$1]}".{env,foreign.env,pull,asked,progress}
     remove_build "${NAME[$1]}"
     release_mounts "${NAME[$1]}"
 }

@@ -30,6 +30,7 @@ runtime_start() {
     fi
     devices_or_cannot "$i"
     write_lines "$i" "run/$name.env" "'"
+    write_foreign "$name"
     export PODBRIDGE_ADDRESS=$ADDRESS OWN_UID=$UID OWN_GID=${GROUPS[0]}
     exec setsid unshare -U -r -m -- "$BASH" "$PWD/job.sh" inside "$i"
 }
@@ -50,7 +51,8 @@ inside() {
     hold_or_cannot "$i"
     user=${RUN_AS[i]%%:*} group=${RUN_AS[i]#*:}
     # ch-run wants USER, the container shall have it from its pod alone
-    WORDS=(--unset-env=USER --no-passwd --write --private-tmp --uid="${user:-$OWN_UID}" --gid="${group:-$OWN_GID}")
+    keep_foreign_out "$name" || cannot "$name" 128 ContainerCannotRun "$PROBLEM"
+    WORDS=("${UNSET[@]}" --no-passwd --write --private-tmp --uid="${user:-$OWN_UID}" --gid="${group:-$OWN_GID}")
     [[ -f run/$name.image/ch/environment ]] && WORDS+=(--set-env="run/$name.image/ch/environment")
     WORDS+=(--env-no-expand --set-env="run/$name.env" "${OPTIONS[@]}")
     if [[ ${DIRECTORY[i]} ]]; then
@@ -85,7 +87,7 @@ inside() {
     PID[i]=$BASHPID
     (tell_when_in "$name" "${PID[i]}" "$i" &)
     without_host_variables
-    become "run/$name.env" "${MPI[@]}" ch-run "${WORDS[@]}" "run/$name.image" -- "${COMMAND[@]}"
+    become "run/$name.env" "${MPI[@]}" "${SETTER[@]}" ch-run "${WORDS[@]}" "run/$name.image" -- "${COMMAND[@]}"
 }
 
 # ch-run hands the whole environment on: only what the batch system and MPI need stays in it.
@@ -99,6 +101,13 @@ without_host_variables() {
         esac
     done
     export USER=podbridge
+}
+
+# keep_foreign_out NAME: SETTER, or else UNSET for ch-run, takes out variables of the machine that no shell can unset.
+keep_foreign_out() {
+    UNSET=(--unset-env=USER)
+    set_foreign "$1" '^[A-Za-z_][A-Za-z0-9_]*$' || return
+    ((${#SETTER[@]})) || UNSET+=('--unset-env=*[!A-Za-z0-9_]*' '--unset-env=[0-9]*')
 }
 
 # is_in_container I: RESULT is a process that has ch-run behind it. Who joins one of the others stays outside.
@@ -120,8 +129,9 @@ runtime_exec() {
     join=$RESULT
     shift
     without_host_variables
-    become "run/$name.env" ch-run --unset-env=USER --no-passwd --join-pid="$join" --env-no-expand --set-env="run/$name.env" \
-        "run/$name.image" -- "$@"
+    keep_foreign_out "$name" || return
+    become "run/$name.env" "${SETTER[@]}" ch-run "${UNSET[@]}" --no-passwd --join-pid="$join" --env-no-expand \
+        --set-env="run/$name.env" "run/$name.image" -- "$@"
 }
 
 # ch-run says with its own words that there is no such program.
@@ -134,7 +144,7 @@ runtime_code() {
 }
 
 runtime_clean() {
-    rm -rf "run/${NAME[$1]}".{env,env.more,pull,asked,progress,outside} "run/${NAME[$1]}".ro.*
+    rm -rf "run/${NAME[$1]}".{env,env.more,foreign.env,pull,asked,progress,outside} "run/${NAME[$1]}".ro.*
     release_mounts "${NAME[$1]}"
     remove_image "${NAME[$1]}"
 }

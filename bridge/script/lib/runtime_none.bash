@@ -38,7 +38,7 @@ into() {
 
 # inside I start|exec [WORD...]: what job.sh does when it is called from within the namespace.
 inside() {
-    local i=$1 how=$2 name=${NAME[$1]} k
+    local i=$1 how=$2 name=${NAME[$1]} k words=()
     shift 2
     ADDRESS=$PODBRIDGE_ADDRESS
     unset -v PODBRIDGE_ADDRESS
@@ -53,7 +53,13 @@ inside() {
     fi
     write_exports "$i" "run/$name.$how.env"
     exec 7<"run/$name.$how.env"
-    SPECIAL=("${#SPECIAL[@]}" "${SPECIAL[@]}")
+    if ((${#FOREIGN[@]})); then
+        exec 6>"run/$name.$BASHPID.env"
+        exec 5<"run/$name.$BASHPID.env"
+        rm "run/$name.$BASHPID.env"
+    elif ((${#SPECIAL[@]})); then
+        words=(env "${SPECIAL[@]}")
+    fi
     mkdir -p "work/$name"
     local directory=${DIRECTORY[i]:-$PWD/work/$name}
     if [[ $NAMESPACE ]]; then
@@ -62,6 +68,10 @@ inside() {
         make_root "$i" || cannot_now "$name" 128 ContainerCannotRun "volumes can't be mounted at their places: $PROBLEM"
     elif [[ ${#TO[@]} -gt 1 || ${READONLY_ROOT[i]} ]]; then
         cannot_now "$name" 128 ContainerCannotRun "this machine gives no mount namespace to users, and the container has volumes"
+    fi
+    if ((${#FOREIGN[@]})); then
+        find_setter || cannot_now "$name" 128 ContainerCannotRun "$PROBLEM"
+        words=("$(type -P env)" -i "${SETTER[@]}" 5 .)
     fi
     umask 022
     { [[ -d $directory ]] || mkdir -p -- "$directory"; } 2>/dev/null
@@ -74,12 +84,20 @@ inside() {
             : >"$JOB/run/$name.go"
         fi
     fi
-    set -- "$BASH" --norc --noprofile -c "$LAST_STEP" "$BASH" "${SPECIAL[@]}" "$@"
     local user=${RUN_AS[i]%%:*} group=${RUN_AS[i]#*:}
     if ((${user:-$OWN_UID} == 0)) && [[ ${NON_ROOT[i]} ]]; then
         cannot_now "$name" 128 CreateContainerConfigError 'runAsNonRoot: the user of this site is root'
     fi
     user=${user:-$OWN_UID} group=${group:-$OWN_GID}
+    if ((${#FOREIGN[@]})); then
+        # all that the command gets: what the pod tells Perl and Python is not for the setter, which starts with nothing
+        {
+            env -0 -u NAMESPACE -u OWN_UID -u OWN_GID -u LC_ALL
+            printf '%s=%s\0' ${LOCALE:+LC_ALL "$LOCALE"} "${VARIABLES[@]}"
+        } >&6
+        exec 6>&-
+    fi
+    set -- "$BASH" --norc --noprofile -c "$LAST_STEP" "$BASH" "${#words[@]}" "${words[@]}" "$@"
     if unshare --help 2>/dev/null | grep -q -e '--map-user[= ]'; then
         if [[ $NAMESPACE == user || $user != "$OWN_UID" || $group != "$OWN_GID" ]]; then
             # back to one's own number, or to the one asked for, and out of reach of the mounts
@@ -98,7 +116,7 @@ inside() {
 }
 
 # A fresh shell takes the variables from descriptor 7 and becomes the command: no name of ours is in the way. $1 counts
-# the words NAME=VALUE for names that bash keeps to itself; descriptor 8 takes what went wrong.
+# the words before the command, which set variables that bash can't; descriptor 8 takes what went wrong.
 # shellcheck disable=SC2016
 LAST_STEP='
 . /proc/self/fd/7
@@ -115,13 +133,8 @@ elif ! type -P -- "${@:$1+2:1}" >/dev/null; then
     printf "%s: not found in PATH\n" "${@:$1+2:1}" >&2
     exit 127
 fi
-if [[ $1 == 0 ]]; then
-    shift
-    exec "$@" 7<&- 8>&-
-else
-    shift
-    exec env "$@" 7<&- 8>&-
-fi'
+shift
+exec "$@" 7<&- 8>&-'
 
 # cannot_now NAME CODE REASON MESSAGE: as cannot, from within the namespace.
 cannot_now() {

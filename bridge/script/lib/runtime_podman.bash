@@ -43,6 +43,8 @@ runtime_start() {
     devices_or_cannot "$i"
     add_devices "$i"
     write_lines "$i" "run/$name.env" ''
+    write_foreign "$name"
+    set_foreign "$name" || cannot "$name" 128 ContainerCannotRun "$PROBLEM"
     words=(create --name "$RESULT" --pull never --network "$NETWORK" --init=false --log-driver none
         --env-file "run/$name.env" "${OPTIONS[@]}" "${DEVICE_WORDS[@]}" "${words[@]}")
     for k in "${MORE[@]}"; do
@@ -60,7 +62,7 @@ runtime_start() {
         COMMAND=("${COMMAND[@]:1}")
     fi
     umask 022
-    (become "run/$name.env" "$RUNTIME" "${words[@]}" "$IMAGE" "${COMMAND[@]}") >/dev/null 2>"run/$name.pull" </dev/null ||
+    (become "run/$name.env" "${SETTER[@]}" "$RUNTIME" "${words[@]}" "$IMAGE" "${COMMAND[@]}") >/dev/null 2>"run/$name.pull" </dev/null ||
         cannot "$name" 128 ContainerCannotRun "$(tail -n 5 "run/$name.pull" | head -c 2000)"
     if [[ ${DIRECTORY[i]} ]]; then
         "$RUNTIME" unshare "$BASH" "$PWD/job.sh" inside "$RESULT" "$i" >/dev/null 2>&1 </dev/null
@@ -245,7 +247,7 @@ unmount_held() {
 
 runtime_clean() {
     INNER[$1]=''
-    rm -f "run/${NAME[$1]}".{env,env.more,pull,asked,began,id,progress}
+    rm -f "run/${NAME[$1]}".{env,env.more,foreign.env,pull,asked,began,id,progress}
     container_name "$1"
     "$RUNTIME" rm --force --ignore --time 0 "$RESULT" >/dev/null 2>&1
     if compgen -G "run/${NAME[$1]}.held.*" >/dev/null; then

@@ -5,6 +5,7 @@ Source: the user guide of Apptainer 1.x (command line, bind paths, environment, 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from bridge.errors import ScriptError
@@ -17,12 +18,23 @@ if TYPE_CHECKING:
     from bridge.script.plan import Container, Plan
 
 library = "apptainer"
+_CLEANS = re.compile(r"--(cleanenv|containall)=.*|-[A-Za-z]*[eC][A-Za-z]*")
+_ITS_OWN = ("APPTAINER_", "APPTAINERENV_", "SINGULARITY_", "SINGULARITYENV_", "BASH_FUNC_")
+"""Variables of its own environment that it does not hand on as they are, or that a script of its name would run."""
 login = images.login
 
 
 def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
-    """Refuse names that are no images, and user 0 where the site does not fake it."""
+    """Refuse names that are no images, variables for the runtime itself, and user 0 where the site does not fake it."""
     images.accept_image(container, where, config, image_root, library)
+    for name in images.foreign(container):
+        if name.startswith(_ITS_OWN):
+            images.refuse_name(
+                container,
+                name,
+                config.runtime.kind,
+                f"letters, digits and _ in names that begin with {', '.join(_ITS_OWN)}",
+            )
     if container.run_as.startswith("0:") and not config.apptainer.fakeroot:
         raise ScriptError(
             f"{where}.securityContext.runAsUser: 0 is not allowed at this site (apptainer.fakeroot is false)"
@@ -42,6 +54,7 @@ def options(plan: Plan) -> list[str]:
     own = plan.config.apptainer
     kind = plan.config.runtime.kind
     executable = "singularity" if kind == "singularity" and own.executable == "apptainer" else own.executable
+    _refuse_cleaning(plan)
     words = ["--no-umask", "--no-eval"]
     words += [
         f"--{flag}"
@@ -69,6 +82,18 @@ def options(plan: Plan) -> list[str]:
         f"WRITABLE_TMPFS={'1' if own.writable_tmpfs else ''}",
         f"FAKEROOT_USER={'0' if own.fakeroot else ''}",
     ]
+
+
+def _refuse_cleaning(plan: Plan) -> None:
+    """Refuse options that would drop variables: the script replaces those that clean the environment by their names."""
+    for container in plan.containers:
+        for name in images.foreign(container):
+            for option in (*plan.config.apptainer.options, *plan.extras.options):
+                if _CLEANS.fullmatch(option) and option not in ("-e", "-C"):
+                    raise ScriptError(
+                        f"{container.fields[name]}: the variable name {name!r} is not allowed with the option "
+                        f"{option!r}; allowed: --cleanenv or --containall in its place"
+                    )
 
 
 def _gpus(plan: Plan) -> list[str]:

@@ -20,7 +20,7 @@ _OF_THE_MACHINE = ("/dev/", "/proc/", "/sys/")
 def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
     """Refuse what ch-run has no word for."""
     images.accept_image(container, where, config, image_root, library)
-    images.accept_lines(container, where)
+    images.accept_lines(container)
     if not container.command:
         raise ScriptError(f"{where}.command: nothing is not allowed at this site: charliecloud runs no entry points")
     for mount in container.mounts:

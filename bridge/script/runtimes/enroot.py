@@ -19,8 +19,14 @@ _DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 
 def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
-    """Refuse names that are no images, and places with blanks: enroot splits at them."""
+    """Refuse names that are no images, places with blanks, at which enroot splits, and names of variables.
+
+    A shell of the image starts the command, and most drop what they can't assign; ``enroot start --env`` refuses such
+    names itself.
+    """
     images.accept_image(container, where, config, image_root, library)
+    for name in images.foreign(container):
+        images.refuse_name(container, name, "enroot", "letters, digits and _, no digit first")
     for mount in container.mounts:
         if any(letter.isspace() for letter in mount.path + mount.sub_path):
             raise ScriptError(f"{where}.volumeMounts: {mount.path!r} is not allowed at this site: blanks in a place")

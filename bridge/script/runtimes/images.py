@@ -7,12 +7,13 @@ import json
 import posixpath
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bridge import names
 from bridge.errors import ScriptError
 from bridge.script.buildconfig import BuildConfig
-from bridge.script.quoting import array, word
+from bridge.script.environment import IDENTIFIER
+from bridge.script.quoting import ADDRESS, array, word
 
 if TYPE_CHECKING:
     from bridge.script.plan import Container, Plan
@@ -21,9 +22,12 @@ _IMAGE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./:@+#%=~-]{0,4095}")
 _OF_THE_LOADER = re.compile(
     r"LD_.*|GLIBC_.*|GCONV_PATH|PATH|HOME|TMPDIR|XDG_.*|BASH_ENV|ENV|IFS|PS4|SHELLOPTS|BASHOPTS|PYTHON.*|PERL5.*"
     r"|APPTAINER.*|SINGULARITY.*|ENROOT_.*|CONTAINER.*|PODMAN_.*|REGISTRY_.*|DOCKER_.*|STORAGE_.*|CH_.*|SLURM_.*"
+    r"|BASH_FUNC_.*"
 )
 
-
+_LONGEST = 8000
+"""Bytes of a name and its value: readers of lines have limits."""
+_LONGEST_ADDRESS = 45
 _TRANSPORT = re.compile(
     r"(atomic|containers-storage|dir|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball):.*"
 )
@@ -95,13 +99,33 @@ def areas(config: BuildConfig) -> list[str]:
     return [*below, *map(posixpath.normpath, volumes.image_paths)]
 
 
-def accept_lines(container: Container, where: str) -> None:
+def is_line(name: str, value: str) -> bool:
+    """Whether a file of lines ``NAME=VALUE`` can hold the variable; ``lib/environment.bash`` decides likewise."""
+    size = len(name) + len(value.replace(ADDRESS, "x" * _LONGEST_ADDRESS).encode())
+    return name[:1] != "#" and not re.search("[\n\r]", value) and size <= _LONGEST
+
+
+def accept_lines(container: Container) -> None:
     """Refuse values of several lines for variables that would work on the runtime itself, on their way through it."""
     for name, value in container.environment.items():
-        if _OF_THE_LOADER.fullmatch(name) and ("\n" in value or "\r" in value or len(value) > 8000):
+        if _OF_THE_LOADER.fullmatch(name) and not is_line(name, value):
             raise ScriptError(
-                f"{where}.env: {name}: a value of several lines, or above 8000 characters, is not allowed"
+                f"{container.fields.get(name, name)}: the variable {name!r} is not allowed with a value of several "
+                f"lines, or of more than {_LONGEST} bytes, at this site"
             )
+
+
+def refuse_name(container: Container, name: str, runtime: str, allowed: str) -> NoReturn:
+    """Raise ``ScriptError`` for a variable that the runtime can't hand to a container because of its name."""
+    raise ScriptError(
+        f"{container.fields[name]}: the variable name {name!r} is not allowed at this site, whose runtime is "
+        f"{runtime}; allowed: {allowed}"
+    )
+
+
+def foreign(container: Container) -> list[str]:
+    """List the names of variables that no shell can assign."""
+    return [name for name in container.environment if not IDENTIFIER.fullmatch(name)]
 
 
 def options(plan: Plan) -> list[str]:

@@ -18,7 +18,16 @@ login = images.login
 def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
     """Refuse names that are no images, and variables that podman itself would obey."""
     images.accept_image(container, where, config, image_root, library)
-    images.accept_lines(container, where)
+    images.accept_lines(container)
+    for name, value in container.environment.items():
+        if name.startswith(" "):
+            # it would be another name: podman drops blanks before names
+            images.refuse_name(container, name, "podman", "no blank at its beginning")
+        if name.endswith("*") and not images.is_line(name, value):
+            # --env 'a*' would hand on all variables of the machine that begin with a
+            images.refuse_name(
+                container, name, "podman", "no * at its end, or no # before it and a short value of one line"
+            )
 
 
 def options(plan: Plan) -> list[str]:

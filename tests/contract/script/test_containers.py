@@ -9,8 +9,8 @@ from bridge.errors import ScriptError
 from bridge.script.references import Objects
 from tests.contract.script.conftest import NOBODY
 from tests.contract.script.containers import HOMES, Containers
-from tests.contract.script.test_data import NASTY
 from tests.contract.script.test_ends import processes_below
+from tests.contract.script.test_variables import BEFORE, FOREIGN, NASTY, SHOW, check_foreign
 
 pytestmark = pytest.mark.real
 
@@ -101,11 +101,18 @@ def test_a_folder_of_the_site_is_no_image(site):
     assert inside.log() == "yes\n", inside.everything()
 
 
+OF_THE_MACHINE = """
+[[ ${AGAIN-} ]] || { rm -r started; AGAIN=1 exec env OF.THE.MACHINE=x 1ST=x "$BASH" "${BASH_SOURCE[0]}" "$@"; }
+"""
+"""A header that starts the script again, with names that no shell can assign in its own environment."""
+
+
 def test_variables_byte_by_byte(site):
     values = {name: value for name, value in NASTY.items() if len(value) < 50_000}
     env = [{"name": name, "value": value.replace("$", "$$")} for name, value in values.items()]
     env += [{"name": "PATH", "value": "/bin:/usr/bin"}, {"name": "LD_LIBRARY_PATH", "value": "/none"}]
-    job = site.run({"containers": [site.shell("env -0", env=env)]})
+    text = f"env -0; {SHOW.replace('$', '$$')}; :"
+    job = site.run({"containers": [site.shell(text, env=env)]}, config={"header": OF_THE_MACHINE})
     got = dict(pair.split("=", 1) for pair in job.log().split("\0") if "=" in pair)
     if site.kind == "apptainer":
         # its own shell drops a carriage return at the end of a line, whichever way a variable comes
@@ -113,7 +120,37 @@ def test_variables_byte_by_byte(site):
     assert {name: got.get(name) for name in values} == values
     # apptainer adds a folder of its own
     assert got["PATH"] == "/bin:/usr/bin" and got["LD_LIBRARY_PATH"].split(":")[0] == "/none"
-    assert "PODBRIDGE_ADDRESS" not in got and "XDG_RUNTIME_DIR" not in got
+    assert not {"PODBRIDGE_ADDRESS", "XDG_RUNTIME_DIR", "OF.THE.MACHINE", "1ST"} & set(got)
+
+
+def test_names_that_no_shell_assigns(site):
+    names = FOREIGN if site.kind == "podman" else FOREIGN | BEFORE
+    if site.kind != "apptainer":
+        names = names | {"BASH_FUNC_ls%%": "() { :; }", "APPTAINERENV_a.b": "x"}
+    environment = {"LANG": "xx", "CLEAN": "no"}
+    got = check_foreign(site, names=names, environment=environment, config={"header": OF_THE_MACHINE})
+    assert not {
+        "OF.THE.MACHINE",
+        "1ST",
+        "PERL_BADLANG",
+        "CLEAN",
+        "TMPDIR",
+        "XDG_RUNTIME_DIR",
+        "SINGULARITY_TMPDIR",
+        "APPTAINER_TMPDIR",
+    } & set(got)
+    assert got.get("LANG") != "xx"
+
+
+@pytest.mark.parametrize("home", ["apptainer"], indirect=True)
+@pytest.mark.parametrize(("image", "message"), [("/media", "a.b=x"), ("busybox", "")])
+def test_a_termination_message_beside_names_that_no_shell_assigns(site, image, message):
+    """A shell of the image makes the place for the message: bash alone hands on such names."""
+    text = "tr '\\0' '\\n' </proc/$$$$/environ | grep ^a >/dev/termination-log; :"
+    container = site.shell(text, image=image, env=[{"name": "a.b", "value": "x"}])
+    job = site.run({"containers": [container]}, config={"volumes": {"image_paths": ["/media"]}})
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+    assert job.message().strip() == message
 
 
 def test_working_directory_is_made(site):
@@ -170,8 +207,11 @@ def test_each_process_of_mpi_knows_which_it_is(site):
     programs = site.home_for_host_path()
     (programs / "mpiexec").write_text(MPIEXEC)
     (programs / "mpiexec").chmod(0o755)
+    count = "$(tr '\\0' '\\n' </proc/$$/environ | grep -c -e '^a[.]b=one$' -e '^a-b=x$')"
+    text = f'echo "$PMI_RANK of $PMI_SIZE, $PMIX_RANK, $SLURM_PROCID, $V $SLURM_JWT {count}"'
+    env = [{"name": "a.b", "value": "one\ntwo"}, {"name": "a-b", "value": "x"}]
     job = site.run(
-        {"containers": [site.shell('echo "$PMI_RANK of $PMI_SIZE, $PMIX_RANK, $SLURM_PROCID, $V $SLURM_JWT"')]},
+        {"containers": [site.shell(text, env=env)]},
         config={
             "limits": {"allow_runtime_options": True},
             "volumes": {"additional_directories_in_path": [str(programs)]},
@@ -179,7 +219,9 @@ def test_each_process_of_mpi_knows_which_it_is(site):
         annotations={"slurm-job.vk.io/mpi-flags": "true"},
         environment=GIVEN | {"SLURM_PROCID": "0"},
     )
-    assert sorted(job.log().splitlines()) == [f"{rank} of 3, {rank}, {rank},  " for rank in range(3)], job.everything()
+    assert sorted(job.log().splitlines()) == [f"{rank} of 3, {rank}, {rank},   2" for rank in range(3)], (
+        job.everything()
+    )
 
 
 SWAPS = """

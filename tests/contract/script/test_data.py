@@ -1,4 +1,4 @@
-"""What a container is given: variables, arguments and volumes, byte by byte."""
+"""What a container is given: arguments and volumes, byte by byte."""
 
 import base64
 import os
@@ -10,59 +10,9 @@ import pytest
 from bridge.errors import ScriptError
 from bridge.script.references import Objects
 from tests.contract.script.conftest import UID
+from tests.contract.script.test_variables import NASTY
 
 pytestmark = pytest.mark.real
-
-NASTY = {
-    "EMPTY": "",
-    "SPACE": " ",
-    "SPACES": "  two  words  ",
-    "NEWLINE": "one\ntwo\n",
-    "ONLY_NEWLINES": "\n\n\n",
-    "CARRIAGE": "a\r\nb\r",
-    "TAB": "\ta\t",
-    "BACKTICK": "`touch /tmp/never`",
-    "DOLLAR": "$HOME ${PATH} $(NOT_SET) $(id)",
-    "SINGLE": "it's ''quoted''",
-    "DOUBLE": 'say "hello"',
-    "BACKSLASH": "\\n \\ \\\\ \\$",
-    "SEMICOLON": "; rm -rf / & | > < * ? [a-z] {a,b} ~ !",
-    "UNICODE": "Grüße, 世界 \U0001f680 \u2028",
-    "HEREDOC": "PODBRIDGE_END\nEOF\n",
-    "HASH": "# not a comment",
-    "EQUALS": "a=b=c",
-    "CONTROL": "\x01\x1b[31m\x7f",
-    "DASH": "-n",
-    "LONG": "x" * 100_000,
-}
-KEPT_BY_BASH = {"UID": "77", "RANDOM": "a", "GROUPS": "g", "SHLVL": "x", "BASH_ENV": "/none", "_": "u"}
-
-
-@pytest.mark.parametrize("source", ["value", "configmap", "secret"])
-def test_variables_byte_by_byte(site, source):
-    values = NASTY | {"NAME": "n", "STATE": "s", "i": "1", "PID": "p", "IFS": "x", "k": "k"}
-    data = {k: base64.b64encode(v.encode()).decode() for k, v in values.items()}
-    container = {"name": "main", "image": "x", "command": ["/usr/bin/env", "-0"]}
-    if source == "value":
-        container["env"] = [{"name": k, "value": v.replace("$", "$$")} for k, v in (values | KEPT_BY_BASH).items()]
-    elif source == "configmap":
-        container["envFrom"] = [{"configMapRef": {"name": "c"}}]
-    else:
-        container["env"] = [{"name": k, "valueFrom": {"secretKeyRef": {"name": "s", "key": k}}} for k in values]
-    objects = Objects(configmaps={"c": {"data": values}}, secrets={"s": {"data": data}})
-    job = site.run({"containers": [container]}, objects=objects)
-    assert job.pod()["phase"] == "Succeeded", job.everything()
-    got = dict(pair.split("=", 1) for pair in job.log().split("\0") if pair)
-    expected = dict(values)
-    if source == "value":
-        expected |= {k: v for k, v in KEPT_BY_BASH.items() if k != "_"}
-    assert {k: got.get(k) for k in expected} == expected
-
-
-def test_no_value_is_in_a_process_list(ordinary):
-    env = [{"name": "TOKEN", "value": "very-secret-value"}]
-    job = ordinary.run({"containers": [ordinary.shell("ps axww -o args", env=env)]})
-    assert "ps axww" in job.log() and "very-secret-value" not in job.log()
 
 
 def test_arguments_byte_by_byte(site):
@@ -75,26 +25,6 @@ def test_arguments_byte_by_byte(site):
     }
     job = site.run({"containers": [container]})
     assert job.log().split("\0")[:-1] == words
-
-
-def test_variables_of_the_machine_and_of_the_pod(ordinary):
-    def field(name, path):
-        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-    env = [
-        field("IP", "status.podIP"),
-        field("HOST_IP", "status.hostIP"),
-        field("NODE", "spec.nodeName"),
-        field("LABEL", "metadata.labels['app']"),
-        {"name": "URL", "value": "http://$(IP):80/'x'"},
-        {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
-        {"name": "MIB", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
-    ]
-    text = 'echo "$IP $HOST_IP $NODE $LABEL $URL $CPUS $MIB $0"'
-    container = ordinary.shell(text, args=["$(IP)-$(NODE)"], env=env, resources={"limits": {"memory": "1Gi"}})
-    job = ordinary.run({"containers": [container]})
-    ip = job.pod()["ip"]
-    assert job.log().split() == [ip, ip, "virtual", "test", f"http://{ip}:80/'x'", "1", "1024", f"{ip}-virtual"]
 
 
 def test_working_directory(site):

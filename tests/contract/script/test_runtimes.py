@@ -13,7 +13,7 @@ import pytest
 
 from bridge.script.references import Objects
 from tests.contract.script.conftest import Site, folder_of_programs
-from tests.contract.script.test_data import NASTY
+from tests.contract.script.test_variables import NASTY
 
 pytestmark = pytest.mark.real
 
@@ -154,6 +154,19 @@ def test_variables_and_words(ordinary, stubs, kind):
     assert got["IP"] == job.pod()["ip"]
     everything = [word for program in STUBS for call in stubs.calls(program) for word in call]
     assert not any(NASTY["UNICODE"] in word for word in everything)
+
+
+@pytest.mark.parametrize("kind", ["apptainer", "podman", "charliecloud"])
+def test_names_that_no_shell_assigns_without_perl_and_python(ordinary, stubs, kind):
+    for name in ("perl", "python3"):
+        (stubs.folder / name).symlink_to("/bin/false")
+    env = [{"name": "a.b", "value": "two\nlines"}]
+    container = {"name": "main", "image": "busybox:1", "command": ["true"], "env": env}
+    job = ordinary.run({"containers": [container]}, config=stubs.settings(kind))
+    ended = job.state("main")["ended"]
+    assert (ended["exitCode"], ended["reason"]) == (128, "ContainerCannotRun"), job.everything()
+    assert "need perl or python3 on this machine" in job.message()
+    assert not any("exec" in call or "create" in call or "--" in call for call in stubs.calls(KINDS[kind]))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -83,7 +83,7 @@ SHOWN = {
         HERE + "test_nats_9_8_a_secret_is_in_no_log_spool_or_process_list",
         SECURITY + "test_a_job_s_folder_is_closed_to_other_users",
         "unit/site/test_slurm.py::test_9_8_no_secret_is_given_to_slurm",
-        "contract/script/test_data.py::test_no_value_is_in_a_process_list",
+        "contract/script/test_variables.py::test_no_value_is_in_a_process_list",
     ),
     "nats 9.9": (
         HERE + "test_nats_9_9_an_end_is_on_the_pod_within_seconds",
@@ -353,12 +353,15 @@ class TestNats:
         for kind, body in objects.items():
             world.api.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/{kind}/hostile")
             world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/{kind}", body)
-        found = world.create_pod(hostile(text, place), POOL, "hostile.with.dots", {"evil": text})
+        found = world.create_pod(hostile(text, place, canary), POOL, "hostile.with.dots", {"evil": text})
         finished = world.ended(found, 90)
         assert finished["status"]["phase"] == "Succeeded", finished["status"]
         shown = world.log_bytes(found, "-c", "main").decode().split("\0")
         expected = [text] * 8 + [f"/w {place}", text, ""]
-        assert shown == expected
+        assert shown[: len(expected)] == expected
+        given = [part for part in shown if part.startswith(("P_", "-rf=", "--help=", "a..b=", "$("))]
+        names = ("P_-rf", "P_--help", "P_a..b", "-rf", "--help", "a..b", f"$(touch {canary})")
+        assert sorted(given) == sorted(f"{name}={text}" for name in names)
         assert ended(finished)["message"] == text
         assert not canary.exists()
         assert code(world.ended(world.run(f"touch {canary}", POOL))) == 0
@@ -475,14 +478,14 @@ class TestNats:
         assert world.logs(one) == "plain\n"
 
 
-def hostile(text, place):
+def hostile(text, place, canary):
     """A pod whose every text is meant to be executed; ``place`` is the part of it that may stand in paths."""
     field = {"fieldRef": {"fieldPath": "metadata.annotations['evil']"}}
     keys = ("-rf", "--help", "a..b")
     line = text.replace("\n", " ")
     script = (
         'sleep 2; printf "%s\\0" "$0" "$V" "$C" "$S" "$F"; for file in "$@"; do cat "$file"; printf "\\0"; done; '
-        'printf "%s\\0" "$PWD"; cat "./sub/$P"; printf "\\0"; printf %s "$V" >"$M"'
+        'printf "%s\\0" "$PWD"; cat "./sub/$P"; printf "\\0\\0"; printf %s "$V" >"$M"; cat /proc/$$$$/environ; :'
     )
     main = {
         "name": "main",
@@ -498,8 +501,12 @@ def hostile(text, place):
             {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "hostile", "key": "--help"}}},
             {"name": "S", "valueFrom": {"secretKeyRef": {"name": "hostile", "key": "a..b"}}},
             {"name": "F", "valueFrom": field},
+            {"name": f"$(touch {canary})", "value": text},
         ],
-        "envFrom": [{"prefix": "P_", "configMapRef": {"name": "hostile"}}],
+        "envFrom": [
+            {"prefix": "P_", "configMapRef": {"name": "hostile"}},
+            {"secretRef": {"name": "hostile"}},
+        ],
         "volumeMounts": [
             mount("c", f"/c {place}"),
             mount("s", f"/s {place}"),

@@ -5,6 +5,7 @@ import copy
 import pytest
 
 from bridge.errors import ScriptError
+from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.check import problems
 from bridge.script.plan import make
@@ -51,7 +52,8 @@ MOUNT = {"name": "v", "mountPath": "/v"}
         (with_container(restartPolicy="Always"), "spec.containers[0].restartPolicy"),
         (with_container(name="pod"), "spec.containers[0].name: 'pod'"),
         (with_container(name="a.b"), "spec.containers[0].name: 'a.b'"),
-        (with_container(env=[{"name": "A-B"}]), "spec.containers[0].env[0].name: 'A-B'"),
+        (with_container(env=[{"name": "A=B"}]), "spec.containers[0].env[0].name: 'A=B'"),
+        (with_container(env=[{"name": "a.b"}, {"name": "ä"}]), "spec.containers[0].env[1].name: 'ä'"),
         (with_container(lifecycle={"stopSignal": "SIGINT"}), "stopSignal: 'SIGINT'"),
         (with_container(livenessProbe={"httpGet": {"port": "web"}}), "livenessProbe.httpGet.port: 'web'"),
         (with_container(livenessProbe={"httpGet": {"port": 80, "path": "/\r\nX: y"}}), "control characters"),
@@ -88,3 +90,72 @@ def test_probes_by_network_where_there_is_none():
     config = BuildConfig.model_validate({"runtime": {"network": "none"}})
     with pytest.raises(ScriptError, match=r"spec\.containers\[0\]: a probe or hook by tcp is not allowed at this site"):
         make(pod(spec), config, Objects(), "node")
+
+
+def in_env(name, value="x"):
+    return with_container(command=["x"], env=[{"name": "A", "value": "x"}, {"name": name, "value": value}])
+
+
+@pytest.mark.parametrize(
+    ("runtime", "name", "value"),
+    [
+        ("enroot", "a.b", "x"),
+        ("enroot", "1", "x"),
+        ("podman", " ", "x"),
+        ("podman", " a", "x"),
+        ("podman", "a.*", "two\nlines"),
+        ("podman", "#*", "x"),
+        ("podman", "BASH_FUNC_ls%%", "() {\n:; }"),
+        ("charliecloud", "BASH_FUNC_ls%%", "() {\n:; }"),
+        ("podman", "LD_a.b", "ä" * 4000),
+        ("apptainer", "BASH_FUNC_ls%%", "() { :; }"),
+        ("apptainer", "APPTAINER_a.b", "x"),
+        ("singularity", "SINGULARITYENV_a.b", "x"),
+    ],
+)
+def test_variables_that_a_runtime_can_not_hand_on(runtime, name, value):
+    config = BuildConfig.model_validate({"runtime": {"kind": runtime}})
+    start = r"^spec\.containers\[0\]\."
+    with pytest.raises(ScriptError, match=start + r"env\[1\]\.name: the variable") as refused:
+        make(pod(in_env(name, value)), config, Objects(), "node")
+    assert repr(name) in str(refused.value)
+    spec = with_container(command=["x"], envFrom=[{"configMapRef": {"name": "c"}}])
+    objects = Objects(configmaps={"c": {"data": {name: value}}})
+    with pytest.raises(ScriptError, match=start + r"envFrom\[0\], key .*: the variable"):
+        make(pod(spec), config, objects, "node")
+
+
+NAMES = (
+    "a.b",
+    "-rf",
+    "--help",
+    "a..b",
+    "..",
+    "1",
+    "7up",
+    "it's",
+    '"',
+    "$x",
+    "$(touch x)",
+    "a b",
+    "`ls`",
+    "a;b",
+    "#a",
+    "a*",
+)
+
+
+@pytest.mark.parametrize("runtime", ["none", "podman", "charliecloud", "apptainer", "singularity"])
+@pytest.mark.parametrize("name", NAMES)
+def test_variables_that_runtimes_hand_on(runtime, name):
+    config = BuildConfig.model_validate({"runtime": {"kind": runtime}})
+    (planned,) = make(pod(in_env(name, "$(A)")), config, Objects(), "node").containers
+    assert planned.environment == {"A": "x", name: "x"}
+
+
+@pytest.mark.parametrize("option", ["--cleanenv=true", "--containall=1", "-eC", "-ce"])
+def test_options_that_would_drop_variables(option):
+    config = BuildConfig.model_validate({"runtime": {"kind": "apptainer"}, "apptainer": {"options": [option]}})
+    build(pod(in_env("B")), config, Objects(), "node")
+    with pytest.raises(ScriptError, match=rf"env\[1\]\.name: .* not allowed with the option '{option}'; allowed: --"):
+        build(pod(in_env("a.b")), config, Objects(), "node")

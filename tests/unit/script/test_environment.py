@@ -54,8 +54,22 @@ def test_doubled_dollars_come_back(text):
     assert environment.expand(text.replace("$", "$$"), {"A": "1"}) == text
 
 
-def make(container, objects=OBJECTS):
+PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="="), min_size=1)
+
+
+@given(PRINTABLE, st.text())
+def test_names_of_all_kinds_are_expanded(name, value):
+    """Up to the first ``)``, as a kubelet reads them."""
+    whole = ")" not in name
+    assert environment.expand(f"<$({name})>", {name: value}) == (f"<{value}>" if whole else f"<$({name})>")
+
+
+def make_all(container, objects=OBJECTS):
     return environment.make(POD, container, "spec.containers[0]", objects, "node", MACHINE)
+
+
+def make(container, objects=OBJECTS):
+    return make_all(container, objects).values
 
 
 def test_order_and_precedence():
@@ -70,11 +84,42 @@ def test_order_and_precedence():
             ],
         }
     )
-    assert made == {"a": "secret", "B": "own", "X": "secret-$(LATER)", "LATER": "l", "Y": "secret-$(LATER)l"}
+    assert made == {
+        "a": "secret",
+        "b.c": "2",
+        "B": "own",
+        "X": "secret-$(LATER)",
+        "LATER": "l",
+        "Y": "secret-$(LATER)l",
+    }
 
 
-def test_prefix_and_names_that_are_none():
-    assert make({"envFrom": [{"configMapRef": {"name": "c"}, "prefix": "P_"}]}) == {"P_a": "1", "P_B": "3"}
+def test_prefix():
+    for prefix in ("P_", "-p.", "1", "a b$"):
+        made = make({"envFrom": [{"configMapRef": {"name": "c"}, "prefix": prefix}]})
+        assert made == {f"{prefix}a": "1", f"{prefix}b.c": "2", f"{prefix}B": "3"}
+
+
+@given(PRINTABLE, PRINTABLE, st.text().filter(lambda text: "\x00" not in text and text.isascii()))
+def test_no_name_is_dropped(key, name, value):
+    """The API server restricts keys further; here all names are taken that it lets through for ``env``."""
+    container = {
+        "envFrom": [{"configMapRef": {"name": "c"}}, {"configMapRef": {"name": "c"}, "prefix": "p."}],
+        "env": [{"name": name, "value": value.replace("$", "$$")}],
+    }
+    made = make_all(container, Objects(configmaps={"c": {"data": {key: value}}}))
+    assert made.values == {key: value, f"p.{key}": value, name: value}
+    assert made.fields == {
+        key: f"spec.containers[0].envFrom[0], key {key!r}",
+        f"p.{key}": f"spec.containers[0].envFrom[1], key {key!r}",
+        name: "spec.containers[0].env[0].name",
+    }
+
+
+@pytest.mark.parametrize("key", ["", "a=b", "a\n", "ä", "a\x7f", "a\x00"])
+def test_keys_that_are_no_names_of_variables_are_refused(key):
+    with pytest.raises(ScriptError, match=r"spec\.containers\[0\]\.envFrom\[0\], key .* allowed: printable ASCII"):
+        make({"envFrom": [{"configMapRef": {"name": "c"}}]}, Objects(configmaps={"c": {"data": {key: "x"}}}))
 
 
 @pytest.mark.parametrize(
@@ -133,10 +178,10 @@ def test_env_from_that_is_missing():
 @pytest.mark.parametrize(
     "entry",
     [
-        {"name": "a-b", "value": "x"},
         {"name": "", "value": "x"},
-        {"name": "1A", "value": "x"},
-        {"name": "A;B", "value": "x"},
+        {"name": "A=B", "value": "x"},
+        {"name": "A\n", "value": "x"},
+        {"name": "Ä", "value": "x"},
         {"name": "A", "value": "x\x00"},
         {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.hostname"}}},
         {"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "cpu"}}},
@@ -172,7 +217,7 @@ def test_where_the_api_server_is(url, host, port):
     assert (service["KUBERNETES_SERVICE_HOST"], service["KUBERNETES_SERVICE_PORT"]) == (host, port)
     own = {"name": "c", "env": [{"name": "URL", "value": "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"}]}
     made = environment.make(POD, own, "spec.containers[0]", Objects(), "node", MACHINE, service)
-    assert made == {**service, "URL": f"{host}:{port}"}
+    assert made.values == {**service, "URL": f"{host}:{port}"}
 
 
 @pytest.mark.parametrize("url", ["http://k8s.example", "k8s.example:6443", "https://k8s.example/path", "https://a b"])

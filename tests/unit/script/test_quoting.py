@@ -122,6 +122,7 @@ def pod(text, image, path):
                         {"name": "L", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['l']"}}},
                         {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['other/x']"}}},
                         {"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                        {"name": text, "value": text},
                     ],
                     "envFrom": [{"configMapRef": {"name": "c"}, "prefix": text}],
                     "volumeMounts": [
@@ -204,11 +205,15 @@ def fields(pod):
     yield lambda: spec["volumes"].pop(4)
     yield lambda: spec["volumes"].pop(3)
     yield lambda: container.update(image="busybox")
+    yield lambda: container["envFrom"][0].pop("prefix")
+    yield lambda: container["env"].pop()
+    yield lambda: container.pop("envFrom")
     yield lambda: pod["metadata"]["annotations"].pop("slurm-job.vk.io/image-root")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXT, image=TEXT, path=TEXT, key=TEXT, runtime=st.sampled_from(RUNTIMES))
+@example("$(touch CANARY)", "x", "p", "a.b", "podman")
 @example("$(touch CANARY)", "x", "a'b$c", "k", "apptainer")
 @example("PODBRIDGE_END\ntouch CANARY", "`touch CANARY`", "$(touch CANARY)", "it's", "none")
 def test_nothing_but_data_comes_out(tmp_path, text, image, path, key, runtime):

@@ -45,7 +45,9 @@ esac
 }
 variables_of() {
 case $1 in
-0) VARIABLES=(APP_LEVEL 3 password 'p'"'"'a"s$s
+0) VARIABLES=(APP_LEVEL 3 APP_app.ini '[app]
+name = it'"'"'s
+' password 'p'"'"'a"s$s
 word' user me VALUE 'a'"'"'b"c`d$e
 f' AGAIN '<a'"'"'b"c`d$e
 f>' IP "$ADDRESS" NODE virtual-a LABEL x CPUS 2 USER me) ;;
