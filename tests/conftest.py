@@ -20,6 +20,7 @@ SLURMS = ("26.05", "24.11", "22.05")
 def pytest_addoption(parser):
     """Add the options that ``./hack/test.sh --help`` describes."""
     parser.addoption("--long", action="store_true", default=False, help="full length: fuzzing and chaos, too")
+    parser.addoption("--update-golden", action="store_true", default=False, help="write golden files")
     parser.addoption("--keep", action="store_true", default=False, help="keep clusters running for the next run")
 
 

@@ -3,14 +3,19 @@ from pathlib import Path
 
 import pytest
 
+import house
 import reference
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_the_reference_is_what_the_code_says():
     assert reference.TARGET.read_text() == reference.text(), "run: PYTHONPATH=. python hack/reference.py"
+
+
+def test_the_picture_of_the_layers_is_what_the_code_says():
+    assert house.TARGET.read_text() == house.text(), "run: python hack/house.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,10 +1,9 @@
 """Scripts of all kinds of pods, as they were looked at and found good.
 
-``PODBRIDGE_WRITE_GOLDEN=1 pytest tests/unit/script/test_golden.py`` writes them anew. The library, which is the same in
+``./hack/test.sh tests/unit/script/test_golden.py --update-golden`` writes them. The library, which is the same in
 every script, is left out of them.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -38,7 +37,7 @@ def cases():
 
 
 @pytest.mark.parametrize(("kind", "runtime"), cases())
-def test_golden(kind, runtime):
+def test_golden(kind, runtime, request):
     settings = config(runtime)
     job = build(KINDS[kind], settings, OBJECTS, "virtual-a")
     shared = library.text(runtimes.of(settings).library)
@@ -46,7 +45,7 @@ def test_golden(kind, runtime):
     asked = (job.cpus, job.memory, job.gpus, job.gpu_resource, job.time_limit, job.flags, job.flavor, job.grace)
     text = f"# {asked!r}\n" + job.script.replace(shared, "# (the library)\n")
     path = GOLDEN / f"{kind}.{runtime}.sh"
-    if os.environ.get("PODBRIDGE_WRITE_GOLDEN"):
+    if request.config.getoption("--update-golden"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert text == path.read_text()
