@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -90,8 +91,10 @@ def file_system(request, tmp_path, monkeypatch):
             stack.callback(subprocess.run, ["umount", place], check=True)
         else:
             stack.enter_context(mounted(made(request.param, tmp_path), place))
-        for path in (place, *place.parents[:4]):
-            path.chmod(0o755)
+        shared = Path(tempfile.gettempdir())
+        for path in (place, *place.parents):
+            if shared in path.parents:  # an ordinary user may not enter the folders of pytest
+                path.chmod(0o755)
         monkeypatch.setattr(tempfile, "tempdir", str(place))
         site = request.getfixturevalue("ordinary")
         yield request.param
