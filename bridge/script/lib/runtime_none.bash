@@ -51,8 +51,10 @@ inside() {
     else
         exec 8>/dev/null
     fi
-    write_exports "$i" "run/$name.$how.env"
-    exec 7<"run/$name.$how.env"
+    # a name of its own: probes of one container may run at the same time
+    write_exports "$i" "run/$name.$BASHPID.env"
+    exec 7<"run/$name.$BASHPID.env"
+    rm "run/$name.$BASHPID.env"
     if ((${#FOREIGN[@]})); then
         exec 6>"run/$name.$BASHPID.env"
         exec 5<"run/$name.$BASHPID.env"

@@ -199,3 +199,19 @@ def test_variables_of_the_machine_and_of_the_pod(ordinary):
     job = ordinary.run({"containers": [container]})
     ip = job.pod()["ip"]
     assert job.log().split() == [ip, ip, "virtual", "test", f"http://{ip}:80/'x'", "1", "1024", f"{ip}-virtual"]
+
+
+def test_probes_that_run_at_the_same_time_have_all_variables(ordinary):
+    """Each writes them to a file of its own, which is gone before the command begins."""
+    check = {"exec": {"command": ["sh", "-c", f'sleep 1; test "${{#LONG}}" = {len(NASTY["LONG"])}']}}
+    container = ordinary.shell(
+        "sleep 6",
+        env=[{"name": "LONG", "value": NASTY["LONG"]}],
+        livenessProbe={**check, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1},
+        readinessProbe={**check, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1},
+    )
+    job = ordinary.job({"containers": [container]}).start()
+    job.until(lambda: job.state("main").get("ready"))
+    assert not list((job.folder / "run").glob("*.env"))
+    assert job.wait() == 0
+    assert job.state("main")["restarts"] == 0
