@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from bridge.workload.places import NO_PLACE
 from cluster import Cluster
 from cluster.pods import PoolWorld
 from cluster.pools import NAMESPACE
@@ -21,16 +22,20 @@ def other(state_folder, pools_world):
     pools_world.clear()
     nats = pools_world.cluster.nats
     access = {"servers": [nats.url], "seedFile": str(nats.seed("hub")), "caFile": str(nats.ca_file)}
-    overrides = {
-        "managedNamespaces": ["slurm-bridge", NAMESPACE],
-        "slurmRestApi": "",
-        "pools": {"nats": access, "nodeAddress": "127.0.0.1", "kubeletPort": 0},
-    }
+    reached = {"nats": access, "nodeAddress": "127.0.0.1", "kubeletPort": 0}
+
+    def overrides(**more):
+        return {
+            "managedNamespaces": ["slurm-bridge", NAMESPACE],
+            "slurmRestApi": "",
+            "pools": {**reached, **more},
+        }
+
     with Cluster(state_folder / "other", slurm=None, nodes=0) as cluster:
         cluster.add_namespace(NAMESPACE, {"bridge.vk.io/pools": "*"})
-        cluster.start_podbridge(config_overrides=overrides)
+        cluster.start_podbridge(config_overrides=overrides())
         world = PoolWorld(cluster)
-        world.restart = lambda: cluster.start_podbridge(config_overrides=overrides)
+        world.restart = lambda **more: cluster.start_podbridge(config_overrides=overrides(**more))
         for pool in POOLS:
             world.ready(pool)
         yield world
@@ -82,3 +87,31 @@ def test_a_pod_removed_in_one_cluster_leaves_the_other_s_jobs(pools_world, other
     assert other.logs(stays) == "stays\n"
     other.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
     until("no job left", lambda: not pools_world.jobs_at(POOLS[0]), 60)
+
+
+def test_without_slurm_a_pod_that_asks_for_no_pool_says_so_or_stays_with_the_default_scheduler(other):
+    def scheduler(pod):
+        return other.get(pod)["spec"]["schedulerName"]
+
+    waits = other.create()
+    said = until("the condition", lambda: other.condition(waits, "PodScheduled").get("message"), 15)
+    assert said == NO_PLACE
+    assert scheduler(waits) != "default-scheduler"
+    other.cluster.stop_podbridge()
+    try:
+        other.restart(otherPods="default-scheduler")
+        stays = until("taken by nobody", lambda: _left_alone(other), 15)
+        other.delete(stays, grace=0)
+    finally:
+        other.cluster.stop_podbridge()
+        other.restart()
+        other.delete(waits, grace=0)
+
+
+def _left_alone(world):
+    """Create a pod and return it if admission left it to the default scheduler; else delete it."""
+    pod = world.create()
+    if pod["spec"]["schedulerName"] == "default-scheduler":
+        return pod
+    world.delete(pod, grace=0)
+    return None
