@@ -153,12 +153,14 @@ def test_a_stage_has_one_deadline_for_all_its_bytes(
     slow = Drip(server.port, tls, first, text, 1)
     try:
         begin = time.monotonic()
-        answer = b""
-        with suppress(OSError):
+        answer, reset = b"", False
+        try:
             while data := slow.sockets[0].recv(4096):
                 answer += data
+        except OSError:
+            reset = True  # a byte met the closed connection: TCP drops the answer if it has not been read yet
         assert 0.3 < time.monotonic() - begin < 3
-        assert answer.startswith(b"HTTP/1.1 408") == tls
+        assert answer.startswith(b"HTTP/1.1 408") == tls or (reset and not answer)
     finally:
         slow.close()
 
