@@ -175,7 +175,7 @@ class ContainerLogs(Part):
 
     @property
     def max_bytes(self) -> int:
-        """Give ``max_size`` in bytes."""
+        """``max_size`` in bytes."""
         return quantity.whole(quantity.parse(self.max_size))
 
 

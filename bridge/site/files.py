@@ -25,16 +25,28 @@ _LONGEST_WORD = 256
 _FOR_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def read_some(path: str | Path, most: int) -> bytes | None:
-    """Read the first bytes of a plain file; ``None``: it is not there, or is something else."""
+def open_plain(path: str | Path) -> int | None:
+    """Open a plain file for reading and return its descriptor; ``None``: it is not there, or is something else."""
     try:
         descriptor = os.open(path, _FOR_READING)
     except OSError:
         return None
     try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+    except OSError:  # a shared folder's stale handle
+        pass
+    os.close(descriptor)
+    return None
+
+
+def read_some(path: str | Path, most: int) -> bytes | None:
+    """Read the first bytes of a plain file; ``None``: it is not there, or is something else."""
+    descriptor = open_plain(path)
+    if descriptor is None:
+        return None
+    try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            return None
         content = os.read(descriptor, min(most, found.st_size + 1))
         while 0 < len(content) < min(most, found.st_size) and (more := os.read(descriptor, most - len(content))):
             content += more

@@ -14,12 +14,11 @@ from __future__ import annotations
 import bisect
 import contextlib
 import os
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.site.files import read_some
+from bridge.site.files import open_plain, read_some
 
 OPEN_TRIES = 20
 OPEN_PERIOD = 0.05
@@ -108,7 +107,7 @@ class LogFiles:
 
     def goes_on(self, offset: int) -> bool:
         """Open the log anew; ``False``: it is another one, or shorter, or gone: what was followed has ended."""
-        fresh = _open(self._folder / f"{self._stems[0]}.log")
+        fresh = open_plain(self._folder / f"{self._stems[0]}.log")
         if fresh is None:
             return False
         if not os.path.sameopenfile(fresh, self._log):
@@ -147,7 +146,9 @@ class LogFiles:
 
     def _take(self, stem: str, bounds: Bounds) -> None:
         self.bounds = bounds
-        if (bounds.moving or bounds.first < bounds.base) and (kept := _open(self._folder / f"{stem}.kept")) is not None:
+        if (bounds.moving or bounds.first < bounds.base) and (
+            kept := open_plain(self._folder / f"{stem}.kept")
+        ) is not None:
             if self._kept is not None:
                 os.close(self._kept)
             self._kept = kept
@@ -165,8 +166,8 @@ def open_log(folder: Path, container: str, *, previous: bool, wait: Callable[[fl
     stems = (before,) if previous else (container, before)
     path = folder / f"{stems[0]}.log"
     for left in reversed(range(OPEN_TRIES)):
-        kept = _open(folder / f"{stems[0]}.kept")
-        log = _open(path)
+        kept = open_plain(folder / f"{stems[0]}.kept")
+        log = open_plain(path)
         if log is None:
             if kept is not None:
                 os.close(kept)
@@ -192,7 +193,7 @@ class Index:
 
     def grow(self) -> None:
         """Read the lines that are new."""
-        file = _open(self._path)
+        file = open_plain(self._path)
         if file is None:
             return
         try:
@@ -226,18 +227,6 @@ class Index:
         """Say when the byte before ``end`` was there; ``None``: it is younger than the index."""
         found = bisect.bisect_left(self._offsets, end)
         return self._times[found] if found < len(self._offsets) else None
-
-
-def _open(path: Path) -> int | None:
-    """Open a plain file for reading."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    if stat.S_ISREG(os.fstat(file).st_mode):
-        return file
-    os.close(file)
-    return None
 
 
 def _leads_to(path: Path, file: int) -> bool:

@@ -6,7 +6,6 @@ the script takes, about once a second.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from pathlib import Path
 from bridge.clock import Clock
 from bridge.errors import SiteRefusedError
 from bridge.site.facts import Facts
-from bridge.site.files import read_some
+from bridge.site.files import read_json
 from bridge.site.folder import LARGEST_STATE
 from bridge.site.log_files import Index, LogFiles, open_log
 from bridge.wire.messages import Logs
@@ -199,14 +198,8 @@ def _limited(pieces: Iterator[bytes], limit: int | None) -> Generator[bytes, Non
 
 def _has_ended(state: Path) -> bool:
     """Whether the run of a container that writes the log is over."""
-    content = read_some(state, LARGEST_STATE)
-    try:
-        found = json.loads(content or b"{}")
-    except ValueError:
-        return False
-    return isinstance(found, dict) and (
-        found.get("state") == "terminated" or (found.get("state") == "waiting" and bool(found.get("ended")))
-    )
+    found = read_json(state, LARGEST_STATE) or {}
+    return found.get("state") == "terminated" or (found.get("state") == "waiting" and bool(found.get("ended")))
 
 
 def _nanoseconds(moment: float) -> str:

@@ -54,7 +54,7 @@ class Wanted:
         return len(self.jobs) > 1 and len(self.jobs) * BULK_FACTOR > total and total * job_bytes <= LARGEST_BULK
 
 
-def most_singles(total: int, seconds: float = 0) -> int:
+def most_singles(total: int, seconds: float) -> int:
     """Return how many jobs one poll asks for alone: what costs about as much as the list of ``total`` states.
 
     ``seconds`` is the time that slurmrestd took for that list. It grows with the square of ``total``, so a list of tens

@@ -150,19 +150,20 @@ def test_a_stage_has_one_deadline_for_all_its_bytes(
     monkeypatch.setattr(connection, f"{timeout}_TIMEOUT", 0.5)
     tls, first, text = KINDS[kind]
     server = serve(certificates=Certificates(PAIR))
-    slow = Drip(server.port, tls, first, text, 1)
-    try:
-        begin = time.monotonic()
-        answer, reset = b"", False
+    for _ in range(3):  # TCP may drop an answer that has not been read when the next byte meets the closed connection
+        slow = Drip(server.port, tls, first, text, 1)
         try:
-            while data := slow.sockets[0].recv(4096):
-                answer += data
-        except OSError:
-            reset = True  # a byte met the closed connection: TCP drops the answer if it has not been read yet
-        assert 0.3 < time.monotonic() - begin < 3
-        assert answer.startswith(b"HTTP/1.1 408") == tls or (reset and not answer)
-    finally:
-        slow.close()
+            begin = time.monotonic()
+            answer = b""
+            with suppress(OSError):
+                while data := slow.sockets[0].recv(4096):
+                    answer += data
+            assert 0.3 < time.monotonic() - begin < 3
+        finally:
+            slow.close()
+        if answer:
+            break
+    assert answer.startswith(b"HTTP/1.1 408") == tls
 
 
 def test_an_answer_that_is_not_read_is_given_up(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
