@@ -130,7 +130,8 @@ class NatsPools:
     def _listen(self) -> None:
         """Listen to all pools, or, while some are muted, to each of the others by its name.
 
-        Pools that are not known yet are not heard meanwhile.
+        Pools that are not known yet are not heard meanwhile. The other pools lose no message: the new subscription
+        begins before the old one ends, and what the server has queued for the old one is still delivered.
         """
         now = self._clock.monotonic()
         over = [name for name, until in list(self._muted.items()) if until <= now]
@@ -139,18 +140,18 @@ class NatsPools:
         heard = tuple(sorted(self._pools.keys() - self._muted.keys())) if self._muted else (ANY,)
         if heard == self._listened:
             return
-        if self._subscription is not None:
-            self._subscription.close()
         about = [Subjects(self._prefix, name, self._owner) for name in heard]
         subjects = tuple(subject for each in about for subject in (each.announce, each.buildconfig, each.event))
-        self._subscription = self._link.subscribe(subjects, self._on_message, threads=0)
-        before, self._listened = self._listened, heard
+        before, self._subscription = self._subscription, self._link.subscribe(subjects, self._on_message, threads=0)
+        self._listened = heard
+        if before is not None:
+            before.drain()
         for name in self._muted:
             self._inbox.clear(name)
-        if before:  # what was sent between the two
-            for pool in self.pools().values():
+        for name in over:  # its events of the last seconds were dropped
+            if (pool := self._pools.get(name)) is not None:
                 pool.want()
-            self._woken.set()
+                self._woken.set()
 
     def tick(self) -> None:
         """Have every pool asked for what is due."""

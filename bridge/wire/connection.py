@@ -168,13 +168,13 @@ class Link:
             raise SiteDownError(f"no connection to NATS: {self._error}")
         return session
 
-    def _remove(self, subscription: Subscription) -> None:
+    def _remove(self, subscription: Subscription, drain: bool) -> None:
         with self._lock:
             if subscription in self._subscriptions:
                 self._subscriptions.remove(subscription)
                 if self._session is not None:
                     for route in subscription.routes:
-                        self._session.remove(route)
+                        self._session.remove(route, drain=drain)
 
     def _routes(self) -> list[Route]:
         with self._lock:

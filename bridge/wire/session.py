@@ -18,7 +18,7 @@ import secrets
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -81,6 +81,10 @@ class _Outgoing:
     answer: _Answer | None = None
 
 
+_Change = tuple[Callable[[Route], Awaitable[None]], Route]
+"""A change of the routes that the server knows, and the route."""
+
+
 class Session:
     """A connection. Its coroutines belong to the loop; ``send``, ``request``, ``add`` and ``remove`` to any thread."""
 
@@ -92,11 +96,12 @@ class Session:
         self._failed: asyncio.Future[Exception] = self._loop.create_future()
         self._woken = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
-        self._outbox: deque[_Outgoing | tuple[Route, bool]] = deque()
+        self._outbox: deque[_Outgoing | _Change] = deque()
         self._kicked = False
         self._lock = threading.Lock()
         self._ended = False
         self._listening: dict[Route, tuple[int, NatsSubscription]] = {}
+        self._draining: set[asyncio.Task[None]] = set()
         self._inbox = f"{inbox_prefix}.{secrets.token_hex(12)}"
         self._inbox_route = Route(f"{self._inbox}.*", "", _ignore)
         self._inbox_asked = False
@@ -211,6 +216,19 @@ class Session:
             self._client.routes.pop(number, None)
             await subscription.unsubscribe()
 
+    async def _drain(self, route: Route) -> None:
+        number, subscription = self._listening.pop(route, (0, None))
+        if subscription is not None:
+            task = asyncio.create_task(self._drained(number, subscription))
+            self._draining.add(task)
+            task.add_done_callback(self._draining.discard)
+            await asyncio.sleep(0)  # the task sends UNSUB before anything that is sent from now on
+
+    async def _drained(self, number: int, subscription: NatsSubscription) -> None:
+        with contextlib.suppress(nats.errors.Error, OSError):  # the connection ended: nothing more will come
+            await subscription.drain()  # type: ignore[no-untyped-call]
+        self._client.routes.pop(number, None)
+
     async def _send(self) -> None:
         while True:
             await self._woken.wait()
@@ -225,7 +243,7 @@ class Session:
             if isinstance(change, tuple):
                 self._outbox.popleft()
                 try:
-                    await (self._listen if change[1] else self._unlisten)(change[0])
+                    await change[0](change[1])
                 except Exception as error:
                     log.warning("not sent", extra=kv(error=repr(error)))
             elif messages := self._next_messages():
@@ -269,11 +287,11 @@ class Session:
 
     def add(self, route: Route) -> None:
         """Listen to one more route, before anything that is sent from now on."""
-        self._put((route, True))
+        self._put((self._listen, route))
 
-    def remove(self, route: Route) -> None:
-        """Listen to a route no more."""
-        self._put((route, False))
+    def remove(self, route: Route, *, drain: bool = False) -> None:
+        """Listen to a route no more; with ``drain``, what the server has sent by then is still delivered."""
+        self._put((self._drain if drain else self._unlisten, route))
 
     def send(self, subject: str, data: bytes) -> None:
         """Publish; raises when it surely will not be sent."""
@@ -286,7 +304,7 @@ class Session:
         with self._lock:
             if not self._inbox_asked:  # only who asks listens: a site need not be allowed to
                 self._inbox_asked = True
-                self._outbox.append((self._inbox_route, True))
+                self._outbox.append((self._listen, self._inbox_route))
         reply = f"{self._inbox}.{next(self._tokens)}"
         answer: _Answer = queue.SimpleQueue()
         self._waiting[reply] = answer
@@ -312,7 +330,7 @@ class Session:
         if self._client.pending_data_size > MOST_BUFFERED:
             raise SiteDownError("the NATS server does not take what is sent to it")
 
-    def _put(self, item: _Outgoing | tuple[Route, bool]) -> None:
+    def _put(self, item: _Outgoing | _Change) -> None:
         with self._lock:
             if self._ended or not self._client.is_connected:
                 if isinstance(item, _Outgoing):

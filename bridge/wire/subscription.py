@@ -24,7 +24,7 @@ class Subscription:
 
     def __init__(
         self,
-        remove: Callable[[Subscription], None],
+        remove: Callable[[Subscription, bool], None],
         subjects: tuple[str, ...],
         handler: Handler,
         queue_group: str,
@@ -43,7 +43,11 @@ class Subscription:
     def close(self) -> None:
         """Listen no more. Messages that came before may still be handled."""
         self._closed = True
-        self._remove(self)
+        self._remove(self, False)
+
+    def drain(self) -> None:
+        """Unsubscribe, and still handle every message that the server sends before it has read that."""
+        self._remove(self, True)
 
     def _deliver(self, subject: str, data: bytes, respond: Respond | None) -> None:
         """Take a message, on the loop."""

@@ -345,3 +345,28 @@ def test_speed_of_requests(server: NatsServer, world: World) -> None:
     rate = 3000 / (time.monotonic() - begun)
     print(f"{rate:.0f} requests a second")
     assert rate > 500
+
+
+def test_a_drained_subscription_hands_over_to_the_next_without_loss(server: NatsServer, world: World) -> None:
+    hub, site = world.link(server.url), world.link(server.url)
+    seen: set[int] = set()
+    entered = threading.Event()
+
+    def slow_at_first(_subject: str, data: bytes, _respond: Any) -> None:
+        if not entered.is_set():
+            entered.set()
+            time.sleep(0.5)  # the server has all messages in its queue for this connection meanwhile
+        seen.add(int(data))
+
+    before = hub.subscribe("t.n", slow_at_first, threads=0)
+    echo(hub, [])
+    eventually(lambda: answered(site, "t.echo", b"x"))
+    for number in range(5000):
+        site.publish("t.n", b"%d" % number)
+    assert entered.wait(5)
+    hub.subscribe("t.n", slow_at_first, threads=0)
+    before.drain()
+    eventually(lambda: len(hub._session._client.routes) == 2)
+    site.publish("t.n", b"5000")
+    eventually(lambda: 5000 in seen)
+    assert len(seen) == 5001

@@ -16,6 +16,8 @@ class FakeSubscription:
         if self in self.link.subscriptions:
             self.link.subscriptions.remove(self)
 
+    drain = close
+
 
 class FakeLink:
     def __init__(self) -> None:
