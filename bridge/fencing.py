@@ -1,8 +1,9 @@
 """A write by a process that leads no more must not be sent, even if it was suspended in the middle of sending it.
 
 A check before the call is not enough: the process may be stopped between the check and the first byte, and go on long
-after its lease has run out. So the check stands in the connection itself, right before bytes leave; what is left
-between the two are microseconds, and the UID preconditions and the look for second jobs stand behind that.
+after its lease has run out. So the check stands in the connection itself, right before bytes leave. A process that is
+suspended between the two still sends: a thread that waits for the interpreter lock there can be milliseconds away from
+its first byte. The preconditions of the writes (UID, resource version) and the look for second jobs cover that case.
 """
 
 from __future__ import annotations

@@ -248,7 +248,9 @@ class Actor:
 
     def _patch(self, pod: decide.Pod, patch: dict[str, Any], sub: str | None = None) -> None:
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)
-        self._cache.apply(self._kube.patch(path, patch, kind="strategic"))
+        self._cache.apply(
+            self._kube.patch(path, pods.conditional(patch, self._cache.by_uid(pods.uid(pod)) or pod), kind="strategic")
+        )
 
 
 class LostJobsError(BridgeError):

