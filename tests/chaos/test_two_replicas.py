@@ -1,4 +1,4 @@
-"""Two schedulers, the leader stopped for longer than its lease and continued: not one write by the old one takes effect."""
+"""Two schedulers, the leader stopped for longer than its lease and continued: no write by the old one takes effect."""
 
 import signal
 import time
