@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
 
-from cluster import bare, latency, pools_bench, reviews
+from cluster import bare, drains, latency, pools_bench, reviews
 from cluster.core import Cluster
 from cluster.table import Table
 from cluster.world import World, until
@@ -121,6 +121,7 @@ def main() -> int:
     parser.add_argument("--old-pods", type=int, default=200, help="Pods on Slurm 24.11 with batch placeholders.")
     parser.add_argument("--pools", action="store_true", help="Measure pools instead.")
     parser.add_argument("--many", type=int, default=10_000, help="Pods that run at once, with --pools.")
+    parser.add_argument("--nodes", type=int, default=0, help="Measure drains among this many nodes instead.")
     options = parser.parse_args()
     if options.pools:
         return pools_bench.run(options.pods, options.many)
@@ -128,7 +129,9 @@ def main() -> int:
     state.chmod(0o755)
     table = Table()
     try:
-        for version, count in (("26.05", options.pods), ("24.11", options.old_pods)):
+        if options.nodes:
+            drains.measure(table, state, options.nodes)
+        for version, count in () if options.nodes else (("26.05", options.pods), ("24.11", options.old_pods)):
             if not count:
                 continue
             print(f"== Slurm {version}, {count} pods", flush=True)

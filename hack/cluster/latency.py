@@ -30,7 +30,7 @@ def measure(table: Any, world: World, count: int) -> None:
         _waiting_pods(world, waiting, target)
         waiting = target
         time.sleep(10)
-        loads.append(_load(cluster.podbridge_port("metrics", "scheduler")))
+        loads.append(load(cluster.podbridge_port("metrics", "scheduler")))
         requests, size = loads[-1]
         table.add(
             f"slurmrestd asked by the scheduler, {target} pods wait",
@@ -61,8 +61,8 @@ def _waiting_pods(world: World, first: int, last: int) -> None:
     until("all have jobs", lambda: len(world.queue()) >= last, 120, 0.5)
 
 
-def _load(port: int) -> tuple[float, float]:
-    """Requests and bytes per minute."""
+def load(port: int) -> tuple[float, float]:
+    """Return the requests to slurmrestd and the bytes of its answers, both per minute."""
     before = _counters(port)
     time.sleep(WATCH_SECONDS)
     after = _counters(port)
