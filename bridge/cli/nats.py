@@ -81,8 +81,8 @@ def config(
 
     With --cluster, nats-server-NAME.conf is written for each server. Copy the folder to the same path on every host.
     """
-    from bridge.wire import natsfiles
-    from bridge.wire.natsconf import HUB, INBOX, Listeners, ServerCluster
+    from bridge.wire import nats_files
+    from bridge.wire.nats_server_config import HUB, INBOX, Listeners, ServerCluster
 
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("--tls-cert and --tls-key: give both or none")
@@ -95,7 +95,7 @@ def config(
     )
     servers = ServerCluster(_hosts(cluster), cluster_port, str(tls_ca.resolve()) if tls_ca else "") if cluster else None
     wanted = [*(word for word in pools.split(",") if word), *add_pool]
-    written = natsfiles.write(
+    written = nats_files.write(
         out,
         prefix,
         wanted,

@@ -16,11 +16,11 @@ from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
 from bridge.metrics import NATS_OVERRUN
-from bridge.pools.memory import Memory
-from bridge.pools.nats import NatsPools
+from bridge.pools.nats_registry import NatsPools
+from bridge.pools.persistence import PoolPersistence
 from bridge.serving.health import Health
-from bridge.store.nats import NatsStore
-from bridge.store.port import Store
+from bridge.store.nats_store import NatsStore
+from bridge.store.port import KeyValueStore
 from bridge.threads import Supervisor
 from bridge.wire.connection import Link
 from bridge.wire.connection import Settings as LinkSettings
@@ -28,7 +28,7 @@ from controllers.kubelet.app import Found
 from controllers.kubelet.server import Kubelet
 from controllers.kubelet.server import Settings as KubeletSettings
 from controllers.virtual.loop import VirtualNodes
-from controllers.virtual.wanted import Settings as NodeSettings
+from controllers.virtual.node_manifest import Settings as NodeSettings
 
 
 def link_settings(config: Config, name: str, cluster: str) -> LinkSettings:
@@ -45,15 +45,15 @@ def link_settings(config: Config, name: str, cluster: str) -> LinkSettings:
     )
 
 
-def open_store(config: Config, link: Link, cluster: str) -> Store | None:
+def open_store(config: Config, link: Link, cluster: str) -> KeyValueStore | None:
     """Give the store that this cluster's pools are remembered in, if there is to be one; nothing is asked of it yet."""
     store, nats = config.pools.store, config.pools.nats
     match store.kind:
         case "redis":
-            from bridge.store.redis import Access, RedisStore  # a tenth of a second that others need not wait
+            from bridge.store.redis_store import RedisAccess, RedisStore  # takes 0.1 s
 
             redis = store.redis
-            access = Access(redis.url or "", redis.user, redis.password_file, redis.ca_file, redis.prefix)
+            access = RedisAccess(redis.url or "", redis.user, redis.password_file, redis.ca_file, redis.prefix)
             return RedisStore(access, cluster)
         case "nats":
             return NatsStore(link, store.nats.bucket, f"{nats.inbox_prefix}.{cluster}", cluster, store.nats.replicas)
@@ -118,12 +118,12 @@ class Remote:
             version=version,
         )
         store, kind = open_store(config, self._link, cluster), config.pools.store.kind
-        self._memory: Memory | None = None
+        self._persistence: PoolPersistence | None = None
         if store is not None:
             reachable = (lambda: self._link.connected) if kind == "nats" else (lambda: True)
-            self._memory = Memory(store, self._pools, clock, self._leads, kind, reachable)
+            self._persistence = PoolPersistence(store, self._pools, clock, self._leads, kind, reachable)
             if kind == "nats":
-                self._link.watch(self._memory.doubt)
+                self._link.watch(self._persistence.doubt)
         self.loop = VirtualNodes(
             config,
             kube,
@@ -134,15 +134,15 @@ class Remote:
             self._pools,
             settings,
             self._link.problem,
-            self._memory.remembered if self._memory is not None else lambda _: 0,
+            self._persistence.remembered if self._persistence is not None else lambda _: 0,
             self._pools.remove,
         )
 
     def start(self, supervisor: Supervisor, health: Health) -> None:
         """Start the link, the pools and the kubelet API; the loop is started by its owner, after this."""
         self._link.start(supervisor)
-        if self._memory is not None:
-            self._memory.start(supervisor)
+        if self._persistence is not None:
+            self._persistence.start(supervisor)
         self._pools.start(supervisor)
         self._kubelet.start(supervisor)
         self.loop.settings = replace(self.loop.settings, port=self._kubelet.port)

@@ -10,9 +10,9 @@ from bridge.wire import messages
 LARGEST_SCRIPT = 32 * 2**20
 
 
-def whole(script: str | messages.Cut, config: SiteConfig) -> str:
+def whole(script: str | messages.ScriptWithoutLibrary, config: SiteConfig) -> str:
     """Put the library into a script that came without it, and the site's own settings before all else."""
-    if isinstance(script, messages.Cut):
+    if isinstance(script, messages.ScriptWithoutLibrary):
         text = library.known(script.library)
         if text is None:
             raise SiteRefusedError(

@@ -15,7 +15,7 @@ class StoreError(BridgeError):
     retryable = True
 
 
-class Store(Protocol):
+class KeyValueStore(Protocol):
     """One store, used by one thread. Every method waits for the answer, some seconds at most, and raises StoreError.
 
     A kind is a word of a-z; keys are any text up to 300 characters, values are bytes, never empty.

@@ -12,6 +12,7 @@ from bridge.clock import Clock, SystemClock
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.wire.connection import Link
 from bridge.wire.envelope import GarbledError, pack, parse, parse_body
+from bridge.wire.log_reader import LogReader
 from bridge.wire.messages import (
     WRONG_FOLDER,
     Cancel,
@@ -28,7 +29,6 @@ from bridge.wire.messages import (
     Submit,
     Submitted,
 )
-from bridge.wire.reading import LogReader
 from bridge.wire.subjects import Subjects
 
 M = TypeVar("M", bound=Message)

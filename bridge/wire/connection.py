@@ -20,7 +20,7 @@ from pathlib import Path
 from bridge.errors import ConfigError, SiteDownError
 from bridge.logs import kv
 from bridge.threads import Supervisor
-from bridge.wire.session import Access, Handler, Route, Session, shown
+from bridge.wire.session import Handler, NatsAccess, Route, Session, shown
 from bridge.wire.subscription import Subscription
 
 log = logging.getLogger(__name__)
@@ -281,13 +281,13 @@ class Link:
     def _ending(self, supervisor: Supervisor) -> bool:
         return self._closing.is_set() or supervisor.stopping.is_set()
 
-    def _access(self, server: str) -> Access:
+    def _access(self, server: str) -> NatsAccess:
         settings = self._settings
         scheme = server.partition("://")[0]
         tls = None
         if scheme != "ws":
             tls = ssl.create_default_context(cafile=settings.ca_file)
-        return Access(
+        return NatsAccess(
             server=server,
             name=settings.name,
             seed=_read(settings.seed_file),

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 VERSION = 1
 UNKNOWN_LIBRARY = "UnknownLibrary"
-"""Why a site refuses a :class:`Cut` that it can't make whole."""
+"""Why a site refuses a :class:`ScriptWithoutLibrary` that it can't make whole."""
 WRONG_FOLDER = "WrongFolder"
 """Why a submitter refuses a request about another folder than its own: the request was not carried out."""
 UID_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
@@ -74,7 +74,7 @@ class Reply(Message):
     error: Problem | None = None
 
 
-class Cut(Message):
+class ScriptWithoutLibrary(Message):
     """A script without the bash library in its middle, which the site puts in: the one of this digest (SHA-256)."""
 
     before: str
@@ -87,7 +87,7 @@ class Submit(Message):
 
     namespace: Namespace
     name: PodName
-    script: str | Cut
+    script: str | ScriptWithoutLibrary
     cpus: int = Field(1, ge=1)
     memory: int = Field(0, ge=0, description="Bytes; 0: the site's default.")
     gpus: int = Field(0, ge=0)

@@ -11,6 +11,7 @@ from bridge.errors import BridgeError, SiteError, SiteRefusedError, SiteTooLarge
 from bridge.logs import kv
 from bridge.wire.connection import Link
 from bridge.wire.envelope import pack, parse, parse_body
+from bridge.wire.log_streams import StreamClosed, Streams, Write
 from bridge.wire.messages import (
     WRONG_FOLDER,
     Announce,
@@ -31,7 +32,6 @@ from bridge.wire.messages import (
     Submitted,
 )
 from bridge.wire.session import Respond
-from bridge.wire.streaming import StreamClosed, Streams, Write
 from bridge.wire.subjects import ANY, Subjects, last_token, owner_of
 
 __all__ = ["Announcer", "Handlers", "Server", "StreamClosed", "Write", "serve"]

@@ -29,7 +29,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from bridge.errors import SiteDownError, SiteTooLargeError, SiteUnknownOutcomeError
 from bridge.logs import kv
-from bridge.wire.natsclient import DirectClient
+from bridge.wire.nats_client import DirectClient
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ Handler = Callable[[str, bytes, Respond | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class NatsAccess:
     """What one connection needs to know: read anew for each."""
 
     server: str
@@ -88,7 +88,7 @@ _Change = tuple[Callable[[Route], Awaitable[None]], Route]
 class Session:
     """A connection. Its coroutines belong to the loop; ``send``, ``request``, ``add`` and ``remove`` to any thread."""
 
-    def __init__(self, access: Access, inbox_prefix: str) -> None:
+    def __init__(self, access: NatsAccess, inbox_prefix: str) -> None:
         self._access = access
         self._client = DirectClient()
         self._loop = asyncio.get_running_loop()

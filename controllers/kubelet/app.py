@@ -20,10 +20,10 @@ from bridge.serving.connection import PEER_CERTIFICATE
 from bridge.serving.streaming import ON_HANG_UP
 from bridge.wire.messages import JobStatus, Logs
 from controllers.kubelet import stats
-from controllers.kubelet.access import Access
 from controllers.kubelet.answers import AnswerError, answer_of
+from controllers.kubelet.authentication import TokenAuthenticator, User, bearer, user_of_certificate
+from controllers.kubelet.authorization import KubeletAuthorizer
 from controllers.kubelet.containers import check_log
-from controllers.kubelet.identity import Tokens, User, bearer, user_of_certificate
 from controllers.kubelet.options import log_options
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Sources:
     """The pools by name; a pool's name is its node's."""
 
 
-def make_app(sources: Sources, tokens: Tokens, access: Access, clock: Clock) -> flask.Flask:
+def make_app(sources: Sources, tokens: TokenAuthenticator, access: KubeletAuthorizer, clock: Clock) -> flask.Flask:
     """Make the application."""
     app = flask.Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False
@@ -187,7 +187,7 @@ def make_app(sources: Sources, tokens: Tokens, access: Access, clock: Clock) -> 
     return app
 
 
-def _user(tokens: Tokens, now: float) -> User:
+def _user(tokens: TokenAuthenticator, now: float) -> User:
     certificate = flask.request.environ.get(PEER_CERTIFICATE)
     if certificate is not None and (user := user_of_certificate(certificate, now)) is not None:
         return user

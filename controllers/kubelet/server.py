@@ -19,7 +19,7 @@ from bridge.serving.certificates import Certificates
 from bridge.serving.https import Server
 from bridge.serving.streaming import LIMIT, Streams
 from bridge.threads import Supervisor
-from controllers.kubelet import access, identity
+from controllers.kubelet import authentication, authorization
 from controllers.kubelet.app import LOGS_PATH, Found, Sources, make_app
 from controllers.kubelet.trust import Trust, read_client_ca
 
@@ -75,8 +75,8 @@ class Kubelet:
         self._server = Server(
             make_app(
                 Sources(find, pods, pools),
-                identity.Tokens(identity.ask_api_server(quick), clock),
-                access.Access(access.ask_api_server(quick), clock),
+                authentication.TokenAuthenticator(authentication.ask_api_server(quick), clock),
+                authorization.KubeletAuthorizer(authorization.ask_api_server(quick), clock),
                 clock,
             ),
             settings.host,

@@ -31,9 +31,9 @@ from bridge.script import build, references
 from bridge.wire.messages import File, JobStatus, Submit
 from bridge.workload import pods
 from controllers.brakes import mark_patch
-from controllers.virtual import decide, patching, verdicts
+from controllers.virtual import decide, status_patch, synthetic_status
 from controllers.virtual.decide import Entry
-from controllers.virtual.objects import Reader
+from controllers.virtual.reference_reader import ReferenceReader
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Actor:
         self,
         kube: KubeClient,
         events: EventRecorder,
-        reader: Reader,
+        reader: ReferenceReader,
         clock: Clock,
         lead: Callable[[], None],
         address: str,
@@ -119,8 +119,8 @@ class Actor:
         except MissingReferenceError as error:
             self._later(entry, error)
             self._tell(entry, pod, "BridgeWaiting", _words(error), warning=True)
-            status = verdicts.waiting(pod, error.reason, _words(error), self._address, self._clock.time())
-            self._patch(pod, cache, patching.patch(pod.get("status") or {}, status))
+            status = synthetic_status.waiting(pod, error.reason, _words(error), self._address, self._clock.time())
+            self._patch(pod, cache, status_patch.patch(pod.get("status") or {}, status))
             return
         except ScriptError as error:
             self._fail(pod, cache, "BridgeRejected", error.reason, _words(error))
@@ -257,8 +257,8 @@ class Actor:
         log.info("pod removed", extra=kv(pod=pods.key(pod)))
 
     def _fail(self, pod: Pod, cache: Cache, event: str, reason: str, message: str) -> None:
-        status = verdicts.failed(pod, reason, message, self._address, self._clock.time())
-        self._patch(pod, cache, patching.patch(pod.get("status") or {}, status))
+        status = synthetic_status.failed(pod, reason, message, self._address, self._clock.time())
+        self._patch(pod, cache, status_patch.patch(pod.get("status") or {}, status))
         self._events.event(pod, event, f"{reason}: {message}", warning=True)
         log.info("pod failed", extra=kv(pod=pods.key(pod), reason=reason, message=message[:200]))
 

@@ -13,8 +13,8 @@ from typing import Any
 from bridge import names
 from bridge.wire.messages import JobStatus
 from bridge.workload import pods
-from controllers.virtual import patching, verdicts
 from controllers.virtual import status as statuses
+from controllers.virtual import status_patch, synthetic_status
 from controllers.virtual.status import Status
 
 Pod = Mapping[str, Any]
@@ -93,7 +93,7 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PodView:
     """One pod (``None``: there is none of that UID), its job as the pool's view shows it, and what is remembered.
 
     ``may_fail``: whether the brake lets the pod fail for a lost job; ``held``: whether the brake holds it.
@@ -192,7 +192,7 @@ class Wait:
 Action = Submit | Look | Write | Fail | Mark | Cancel | Remove | Orphan | Refresh | Wait
 
 
-def decide(view: View) -> Action | None:
+def decide(view: PodView) -> Action | None:
     """Decide; ``None``: nothing until something changes."""
     action = _decide(view)
     if (
@@ -203,7 +203,7 @@ def decide(view: View) -> Action | None:
     return action
 
 
-def _decide(view: View) -> Action | None:
+def _decide(view: PodView) -> Action | None:
     pod, job = view.pod, view.job or _answer(view)
     if pod is None:
         return _without_pod(view)
@@ -218,7 +218,7 @@ def _decide(view: View) -> Action | None:
     return _new(view, pod)
 
 
-def _answer(view: View) -> JobStatus | None:
+def _answer(view: PodView) -> JobStatus | None:
     """Give the last direct answer, unless a snapshot that was asked for after it lacks the job."""
     entry, complete = view.entry, view.pool.complete_at
     return entry.answer if complete is None or complete < entry.answered_at else None
@@ -230,7 +230,7 @@ def remote_job(pod: Pod) -> str:
     return text
 
 
-def _without_pod(view: View) -> Action | None:
+def _without_pod(view: PodView) -> Action | None:
     if view.job is None or not view.pool.synced:
         return None
     if view.entry.cancelled and view.job.phase != "ended":
@@ -238,7 +238,7 @@ def _without_pod(view: View) -> Action | None:
     return Orphan(view.job)
 
 
-def _finished(view: View, pod: Pod, job: JobStatus | None) -> Action | None:
+def _finished(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
     """Handle a pod that is over: so is its job. The folder stays at the site, for its logs, as long as the pod."""
     if job is not None and job.phase in ("queued", "running"):
         return Wait(CANCEL_AGAIN) if _just_cancelled(view) else Cancel(pod, _grace(view, pod))
@@ -248,14 +248,14 @@ def _finished(view: View, pod: Pod, job: JobStatus | None) -> Action | None:
     return None
 
 
-def _deleted(view: View, pod: Pod, job: JobStatus | None) -> Action | None:
+def _deleted(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
     metadata = pod["metadata"]
     if job is not None and job.phase == "ended":
         status = statuses.pod_status(pod, job, view.pool.address, view.time)
-        return Remove(pod, status, patching.patch(pod.get("status") or {}, status))
+        return Remove(pod, status, status_patch.patch(pod.get("status") or {}, status))
     if _holds_nothing(view, pod, job):
-        status = verdicts.failed(pod, "Deleted", "", view.pool.address, view.time)
-        return Remove(pod, status, patching.patch(pod.get("status") or {}, status))
+        status = synthetic_status.failed(pod, "Deleted", "", view.pool.address, view.time)
+        return Remove(pod, status, status_patch.patch(pod.get("status") or {}, status))
     told = view.entry.cancelled == metadata["deletionTimestamp"]
     if told and _just_cancelled(view):
         write = _write(view, pod, job) if job is not None else None
@@ -263,7 +263,7 @@ def _deleted(view: View, pod: Pod, job: JobStatus | None) -> Action | None:
     return Cancel(pod, _grace(view, pod))
 
 
-def _holds_nothing(view: View, pod: Pod, job: JobStatus | None) -> bool:
+def _holds_nothing(view: PodView, pod: Pod, job: JobStatus | None) -> bool:
     """Whether the site surely holds nothing of the pod: it said so, or was never asked to take it."""
     entry, pool = view.entry, view.pool
     if job is not None or (entry.sent_until is not None and view.now <= entry.sent_until):
@@ -275,11 +275,11 @@ def _holds_nothing(view: View, pod: Pod, job: JobStatus | None) -> bool:
     return never_sent and pool.complete_at is not None and pool.complete_at >= pool.led_since
 
 
-def _just_cancelled(view: View) -> bool:
+def _just_cancelled(view: PodView) -> bool:
     return bool(view.entry.cancelled) and view.now - view.entry.cancelled_at < CANCEL_AGAIN
 
 
-def _grace(view: View, pod: Pod) -> float:
+def _grace(view: PodView, pod: Pod) -> float:
     """Seconds left of the pod's grace period, counted from when this process saw the deletion, by its own clock."""
     metadata, entry = pod["metadata"], view.entry
     text = metadata.get("deletionTimestamp")
@@ -293,7 +293,7 @@ def _is_marked(pod: Pod) -> bool:
     return pods.condition(pod, names.JOB_MISSING).get("status") == "True"
 
 
-def _running(view: View, pod: Pod, job: JobStatus) -> Action | None:
+def _running(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
     if job.missing and view.may_fail:
         return Fail(pod, LOST, MISSING_TEXT.format(pool=view.pool.name, job=job.job_id))
     if _is_marked(pod) and not job.missing:
@@ -311,10 +311,10 @@ def _running(view: View, pod: Pod, job: JobStatus) -> Action | None:
     return Wait(BRAKED_AGAIN) if job.missing else None
 
 
-def _write(view: View, pod: Pod, job: JobStatus) -> Action | None:
+def _write(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
     before = pod.get("status") or {}
     status = statuses.pod_status(pod, job, view.pool.address, view.time)
-    patch = patching.patch(before, status)
+    patch = status_patch.patch(before, status)
     known, job_id = remote_job(pod), None
     if job.phase != "unknown" and (job.job_id or not known):
         wanted = f"{view.pool.name}/{job.job_id or job.job}"
@@ -327,7 +327,7 @@ def _write(view: View, pod: Pod, job: JobStatus) -> Action | None:
     return Write(pod, job, status, patch, job_id)
 
 
-def _missing(view: View, pod: Pod) -> Action | None:
+def _missing(view: PodView, pod: Pod) -> Action | None:
     """Handle a pod whose job the view lacks: it is lost only when the site itself has said so twice."""
     entry = view.entry
     if view.pool.complete_at is None:
@@ -341,7 +341,7 @@ def _missing(view: View, pod: Pod) -> Action | None:
     return Look(pod)
 
 
-def _new(view: View, pod: Pod) -> Action | None:
+def _new(view: PodView, pod: Pod) -> Action | None:
     entry, pool = view.entry, view.pool
     if pool.complete_at is None or not pool.buildable or not pool.synced:
         return None

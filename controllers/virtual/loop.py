@@ -24,13 +24,13 @@ from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import places, pods
 from controllers.brakes import Brakes
-from controllers.virtual import folders, nodes
+from controllers.virtual import node_decide, site_folder
 from controllers.virtual.act import Actor
-from controllers.virtual.lives import Lives, Record
-from controllers.virtual.objects import Reader
+from controllers.virtual.node_manifest import Settings, State
+from controllers.virtual.node_writer import NodeWriter
+from controllers.virtual.pod_reconciler import PodReconciler, Record
 from controllers.virtual.prune import prune
-from controllers.virtual.register import Registrar
-from controllers.virtual.wanted import Settings, State
+from controllers.virtual.reference_reader import ReferenceReader
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ PHASES = ("queued", "running", "ended", "unknown")
 
 
 class Pools(Protocol):
-    """Where pools come from (:class:`bridge.pools.nats.NatsPools`)."""
+    """Where pools come from (:class:`bridge.pools.nats_registry.NatsPools`)."""
 
     def pools(self) -> Mapping[str, Pool]:
         """Give all known pools by name."""
@@ -92,14 +92,14 @@ class VirtualNodes(Loop):
         self._link_problem = link_problem
         self._remembered = remembered
         self._threads, self._pool_threads = config.workers, config.pools.workers
-        self._memory = nodes.Memory()
-        self._registrar = Registrar(
+        self._memory = node_decide.NodeMemory()
+        self._node_writer = NodeWriter(
             kube, node_cache, events, clock, self.lead, self._memory, settings.remove_after, forget
         )
         actor = Actor(
-            kube, events, Reader(kube, clock), clock, self.lead, settings.address, config.pools.submit_timeout
+            kube, events, ReferenceReader(kube, clock), clock, self.lead, settings.address, config.pools.submit_timeout
         )
-        self._lives = Lives(actor, clock, settings.address, lambda: self.led_since, self.lead)
+        self._reconciler = PodReconciler(actor, clock, settings.address, lambda: self.led_since, self.lead)
         lease, fenced = config.leader_election, kube.fenced(self.lead)
         self._brakes = Brakes(config.brake, lease.namespace, fenced, events, clock, self.workers)
         self._records: dict[str, Record] = {}
@@ -110,7 +110,7 @@ class VirtualNodes(Loop):
     @property
     def busy(self) -> bool:
         """Whether something waits to be done."""
-        return super().busy or self._lives.backlog
+        return super().busy or self._reconciler.backlog
 
     def find(self, namespace: str, name: str) -> tuple[Mapping[str, Any], Pool | None] | None:
         """Give a pod on a virtual node, and its pool (``None``: not heard of since this process started)."""
@@ -128,7 +128,7 @@ class VirtualNodes(Loop):
         """Start the loop and its workers; the pools are started by their owner."""
         self._supervisor = supervisor
         self._pools.subscribe(self._heard)
-        self._lives.start(supervisor, self._threads)
+        self._reconciler.start(supervisor, self._threads)
         super().start(supervisor)
 
     def led(self) -> None:
@@ -142,7 +142,7 @@ class VirtualNodes(Loop):
         self._find()
         now = self.clock.monotonic()
         known = ((name, self._nodes.get("", name)) for name in self._records)
-        view = nodes.View(
+        view = node_decide.NodesView(
             pools=[self._state(record) for record in self._records.values()],
             nodes={name: node for name, node in known if node is not None},
             settings=self.settings,
@@ -152,15 +152,19 @@ class VirtualNodes(Loop):
             now=now,
             time=self.clock.time(),
         )
-        for action in nodes.decide(view):
-            name = action.name if isinstance(action, nodes.Create | nodes.Forget) else action.node["metadata"]["name"]
-            self._call(f"node/{name}", lambda a=action: self._registrar.act(a))  # type: ignore[misc]
+        for action in node_decide.decide(view):
+            name = (
+                action.name
+                if isinstance(action, node_decide.Create | node_decide.Forget)
+                else action.node["metadata"]["name"]
+            )
+            self._call(f"node/{name}", lambda a=action: self._node_writer.act(a))  # type: ignore[misc]
         for state in view.pools:
             self._tend(self._records[state.name], state, view)
 
     def _heard(self, pool: str, uid: str) -> None:
         if uid:
-            self._lives.heard(pool, uid)
+            self._reconciler.heard(pool, uid)
         else:
             self.wake()
 
@@ -177,7 +181,7 @@ class VirtualNodes(Loop):
                 self._turns[name].ready = (False, False, False)
             record.pool = pools.get(name)
             node = self._nodes.get("", name)
-            ours = node is not None and nodes.is_ours(node, name)
+            ours = node is not None and node_decide.is_ours(node, name)
             record.usable = ours and self._believe(record, node or {})
 
     def _believe(self, record: Record, node: Mapping[str, Any]) -> bool:
@@ -188,11 +192,15 @@ class VirtualNodes(Loop):
             return True
         recorded = (node["metadata"].get("annotations") or {}).get(names.SITE_FOLDER, "")
         now = self.clock.monotonic()
-        choice = folders.choose(
+        choice = site_folder.choose(
             record.name,
             recorded,
             pool.folder,
-            {folder: a for folder, (a, at) in pool.folders().items() if now - at <= nodes.patience(self.settings, a)},
+            {
+                folder: a
+                for folder, (a, at) in pool.folders().items()
+                if now - at <= node_decide.patience(self.settings, a)
+            },
             bound=len(record.cache) if record.cache.synced else None,
             remembered=self._remembered(record.name),
         )
@@ -209,7 +217,7 @@ class VirtualNodes(Loop):
         name = record.name
         record.threads.stop()
         del self._records[name], self._turns[name]
-        self._lives.drop(name)
+        self._reconciler.drop(name)
         self._memory.drop(name)
         for metric in (POOL_UP, POOL_JOBS, POOL_REMEMBERED):
             metric.remove_by_labels({"pool": name})
@@ -222,10 +230,10 @@ class VirtualNodes(Loop):
         assert self._supervisor is not None  # noqa: S101
         threads, selector = self._supervisor.group(), f"spec.nodeName={name}"
         cache = Cache(self._kube, PODS, name=f"pods-{name}", prune=prune, field_selector=selector, clock=self.clock)
-        cache.subscribe(lambda _, old, new: self._lives.add(name, pods.uid(new if new is not None else old or {})))
+        cache.subscribe(lambda _, old, new: self._reconciler.add(name, pods.uid(new if new is not None else old or {})))
         record = Record(name, cache, Workers(f"pool-{name}", self._pool_threads), threads)
         self._records[name], self._turns[name] = record, _Turn()
-        self._lives.include(record)
+        self._reconciler.include(record)
         record.workers.start(threads)
 
         def watch() -> None:
@@ -252,10 +260,10 @@ class VirtualNodes(Loop):
             record.name, announce, heard, turn.heard[1], bound, remembered, folder, turn.folder_problem, problem
         )
 
-    def _tend(self, record: Record, state: State, view: nodes.View) -> None:
+    def _tend(self, record: Record, state: State, view: node_decide.NodesView) -> None:
         announce, turn, pool = state.announce, self._turns[record.name], record.pool
         wrong = (announce is not None and announce.problem) or state.folder_problem or state.config_problem
-        up = announce is not None and not wrong and nodes.is_heard(view, state)
+        up = announce is not None and not wrong and node_decide.is_heard(view, state)
         POOL_UP.labels(record.name).set(up)
         if announce is not None:
             for phase in PHASES:
@@ -265,7 +273,7 @@ class VirtualNodes(Loop):
             return
         if view.now - turn.renewed_at >= LEASE_PERIOD:
             turn.renewed_at = view.now
-            self._call(f"lease/{record.name}", lambda: self._registrar.renew(view.nodes[record.name]))
+            self._call(f"lease/{record.name}", lambda: self._node_writer.renew(view.nodes[record.name]))
         ready = (
             record.cache.synced,
             pool is not None and pool.complete_at() is not None,
@@ -274,7 +282,7 @@ class VirtualNodes(Loop):
         if ready != turn.ready:
             turn.ready = ready
             for uid in record.uids():
-                self._lives.add(record.name, uid)
+                self._reconciler.add(record.name, uid)
         record.brake = self._brakes.judge(f"pool.{record.name}", *record.missing(), settle=MISSING_SETTLE)
         self._sweep(record, turn)
 
@@ -286,8 +294,8 @@ class VirtualNodes(Loop):
             turn.sweep = iter(record.uids())
         jobs = record.pool.jobs() if record.pool is not None and batch else {}
         for uid in batch:
-            if self._lives.needs(record, uid, jobs.get(uid)):
-                self._lives.add(record.name, uid)
+            if self._reconciler.needs(record, uid, jobs.get(uid)):
+                self._reconciler.add(record.name, uid)
 
     def _call(self, key: str, call: Callable[[], None]) -> None:
         self.workers.submit(key, call, kind=key.partition("/")[0])

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from bridge.cli.hub import SWITCH_INTERVAL
 from bridge.config import Pools
-from bridge.pools import natspool
+from bridge.pools import nats_pool
 from bridge.script import build, library, runtimes
 from bridge.script.buildconfig import BuildConfig
 from bridge.threads import Supervisor
 from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link, Settings
 from bridge.wire.messages import Cancel, Submit
-from bridge.wire.natsconf import INBOX
+from bridge.wire.nats_server_config import INBOX
 from cluster import bare, bare_nats, bench_pods, nats, nullsite, tools
 from cluster.core import Cluster
 from cluster.world import until
@@ -158,7 +158,7 @@ def _submit(pod: bench_pods.Object, config: BuildConfig) -> Submit:
         time_limit=job.time_limit,
         grace=job.grace,
     )
-    return natspool.cut(whole, library.digest(runtimes.of(config).library))
+    return nats_pool.without_library(whole, library.digest(runtimes.of(config).library))
 
 
 def _listens(cluster: Cluster, subject: str) -> bool:

@@ -22,10 +22,10 @@ from bridge.errors import KubeUnavailableError
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import NODES, PODS
 from bridge.metrics import POOL_FLOODS
-from bridge.pools.nats import NatsPools
+from bridge.pools.nats_registry import NatsPools
 from bridge.wire.envelope import pack
 from bridge.wire.messages import ContainerState, Event
-from bridge.wire.natsconf import INBOX
+from bridge.wire.nats_server_config import INBOX
 from bridge.wire.subjects import Subjects
 from cluster.world import until
 from tests.contract.controllers.test_virtual import Hub

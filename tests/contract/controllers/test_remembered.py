@@ -20,7 +20,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import NODES, PODS
 from bridge.serving.health import Health
-from bridge.store.redis import RedisStore
+from bridge.store.redis_store import RedisStore
 from bridge.threads import Supervisor
 from bridge.wire.server import Announcer, serve
 from cluster.world import until

@@ -24,7 +24,7 @@ from bridge.threads import Supervisor
 from cluster.world import until
 from controllers.virtual import decide
 from controllers.virtual.loop import VirtualNodes
-from controllers.virtual.wanted import Settings
+from controllers.virtual.node_manifest import Settings
 from tests.fakes.pool import FakePool, FakePools
 
 pytestmark = pytest.mark.real

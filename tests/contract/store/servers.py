@@ -11,11 +11,11 @@ from typing import Any
 from click.testing import CliRunner
 
 from bridge.cli.nats import nats as command
-from bridge.store.nats import NatsStore
-from bridge.store.port import Store
-from bridge.store.redis import Access, RedisStore
+from bridge.store.nats_store import NatsStore
+from bridge.store.port import KeyValueStore
+from bridge.store.redis_store import RedisAccess, RedisStore
 from bridge.wire.connection import Link
-from bridge.wire.natsconf import INBOX
+from bridge.wire.nats_server_config import INBOX
 from tests.contract.wire.servers import PREFIX, NatsServer, World, certificate, eventually, free_port
 
 OWNER = "c1"
@@ -69,8 +69,8 @@ class RedisServer:
             self.process.wait()
             self.process = None
 
-    def access(self, **changes: Any) -> Access:
-        return Access(**{"url": self.url, "password_file": self.password_file, **changes})
+    def access(self, **changes: Any) -> RedisAccess:
+        return RedisAccess(**{"url": self.url, "password_file": self.password_file, **changes})
 
     def cli(self, *words: str) -> str:
         command = ["redis-cli", "-s", str(self.socket), "--no-auth-warning", "-a", PASSWORD, *words]
@@ -103,7 +103,7 @@ class Place:
         self.broker = Broker(folder, "--jetstream")
         self.redis = RedisServer(folder, durable=True).start() if kind == "redis" else None
 
-    def store(self, link: Link) -> Store:
+    def store(self, link: Link) -> KeyValueStore:
         return RedisStore(self.redis.access(), OWNER) if self.redis else NatsStore(link, "podbridge", INBOX, OWNER)
 
     def kill(self) -> None:

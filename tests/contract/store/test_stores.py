@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.cli.nats import nats as command
-from bridge.store.nats import NatsStore
-from bridge.store.port import Store, StoreError
-from bridge.store.redis import RedisStore
+from bridge.store.nats_store import NatsStore
+from bridge.store.port import KeyValueStore, StoreError
+from bridge.store.redis_store import RedisStore
 from bridge.wire.bucket import BucketSubjects
-from bridge.wire.natsconf import INBOX
+from bridge.wire.nats_server_config import INBOX
 from tests.contract.store.servers import PASSWORD, Broker, Place, RedisServer
 from tests.contract.wire.servers import PREFIX, World, eventually
 from tests.unit.store.store_suite import StoreSuite
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.real
 
 
 @pytest.fixture
-def store(place: Place, world: World) -> Store:
+def store(place: Place, world: World) -> KeyValueStore:
     return place.store(place.broker.hub(world))
 
 
@@ -37,7 +37,7 @@ class TestSuite(StoreSuite):
     """redis and NATS."""
 
 
-def test_ten_thousand_keys_take_seconds(place: Place, world: World, store: Store) -> None:
+def test_ten_thousand_keys_take_seconds(place: Place, world: World, store: KeyValueStore) -> None:
     keys = [f"alpha/{number:08}-0000-4000-8000-000000000000" for number in range(10_000)]
     begun = time.monotonic()
     for start in range(0, len(keys), 500):
@@ -52,7 +52,7 @@ def test_ten_thousand_keys_take_seconds(place: Place, world: World, store: Store
 
 
 def test_a_server_that_is_killed_is_an_error_at_once_and_fine_when_it_is_back(
-    place: Place, world: World, store: Store
+    place: Place, world: World, store: KeyValueStore
 ) -> None:
     store.put("pools", {"a": b"1"})
     place.kill()
@@ -74,7 +74,7 @@ def test_a_server_that_is_killed_is_an_error_at_once_and_fine_when_it_is_back(
     eventually(back, 20)
 
 
-def test_a_server_that_hangs_is_an_error_within_seconds(place: Place, store: Store) -> None:
+def test_a_server_that_hangs_is_an_error_within_seconds(place: Place, store: KeyValueStore) -> None:
     store.put("pools", {"a": b"1"})
     process = (place.redis or place.broker.server).process
     assert process is not None

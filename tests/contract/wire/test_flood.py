@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bridge.metrics import POOL_FLOODS, POOL_MESSAGES_DROPPED
-from bridge.pools import nats
-from bridge.pools.nats import NatsPools
+from bridge.pools import nats_registry
+from bridge.pools.nats_registry import NatsPools
 from bridge.wire.envelope import pack
 from bridge.wire.messages import Event
 from bridge.wire.subjects import Subjects
@@ -59,7 +59,7 @@ def quiet(server: NatsServer, world: World) -> Iterator[Living]:
 def test_a_pool_that_floods_delays_no_other(
     server: NatsServer, world: World, quiet: Living, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(nats, "MUTE", 3.0)
+    monkeypatch.setattr(nats_registry, "MUTE", 3.0)
     loud = Living(pool="loud")
     loud.connect(world.link(server.url, "loud"))
     changes: list[bool] = []

@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.cli.nats import nats as command
-from bridge.pools.nats import NatsPools
+from bridge.pools.nats_registry import NatsPools
 from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link
 from bridge.wire.messages import Event, Logs, Submit
-from bridge.wire.natsconf import INBOX
+from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
 from bridge.wire.subjects import Subjects
 from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually, status

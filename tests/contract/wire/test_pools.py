@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bridge.errors import SiteDownError
-from bridge.pools.nats import NatsPool, NatsPools
+from bridge.pools.nats_registry import NatsPool, NatsPools
 from bridge.wire.connection import Link
 from bridge.wire.messages import Event, Logs, Submit, Submitted
 from bridge.wire.server import Announcer, serve

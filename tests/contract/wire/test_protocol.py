@@ -15,13 +15,13 @@ import pytest
 
 from bridge.clock import FakeClock
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
-from bridge.wire import streaming
+from bridge.wire import log_streams
 from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link
+from bridge.wire.log_reader import LogReader
+from bridge.wire.log_streams import Streams
 from bridge.wire.messages import Cancel, File, Files, Logs, Submit
-from bridge.wire.reading import LogReader
 from bridge.wire.server import serve
-from bridge.wire.streaming import Streams
 from bridge.wire.subjects import Subjects
 from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually, status
 
@@ -295,7 +295,7 @@ def test_a_reader_that_was_forgotten_ends_the_log_too(both: Both) -> None:
 
 
 def test_a_slow_start_is_answered_before_the_hub_gives_up(both: Both, monkeypatch: Any) -> None:
-    monkeypatch.setattr(streaming, "ANSWER_AFTER", 0.5)
+    monkeypatch.setattr(log_streams, "ANSWER_AFTER", 0.5)
     both.site.log = b"at last"
     with both.client.logs("uid-1", logs("late")) as reader:
         both.site.wait.set()
@@ -303,20 +303,20 @@ def test_a_slow_start_is_answered_before_the_hub_gives_up(both: Both, monkeypatc
 
 
 def test_a_slow_reader_holds_the_site_back_and_loses_nothing(both: Both, monkeypatch: Any) -> None:
-    monkeypatch.setattr(streaming, "KEEP_ALIVE", 0.5)
-    monkeypatch.setattr(streaming, "GIVE_UP", 2.0)
-    both.site.log = b"x" * (100 * streaming.CHUNK)
+    monkeypatch.setattr(log_streams, "KEEP_ALIVE", 0.5)
+    monkeypatch.setattr(log_streams, "GIVE_UP", 2.0)
+    both.site.log = b"x" * (100 * log_streams.CHUNK)
     reader = both.client.logs("uid-1", logs())
     pieces = [next(reader)]
     time.sleep(4)  # longer than the site waits for somebody who says nothing
-    assert reader._chunks.qsize() <= 2 * streaming.WINDOW
+    assert reader._chunks.qsize() <= 2 * log_streams.WINDOW
     pieces += list(reader)
     assert b"".join(pieces) == both.site.log
 
 
 def test_a_silent_log_is_kept_alive(both: Both, monkeypatch: Any) -> None:
-    monkeypatch.setattr(streaming, "KEEP_ALIVE", 0.5)
-    monkeypatch.setattr(streaming, "GIVE_UP", 2.0)
+    monkeypatch.setattr(log_streams, "KEEP_ALIVE", 0.5)
+    monkeypatch.setattr(log_streams, "GIVE_UP", 2.0)
     reader = both.client.logs("uid-1", logs(follow=True))
     reader._silence = 2.0
     threading.Timer(5, both.site.wait.set).start()
@@ -333,7 +333,7 @@ def test_a_site_that_falls_silent_is_told(both: Both) -> None:
 
 
 def test_the_site_gives_up_when_the_reader_says_nothing(both: Both, monkeypatch: Any) -> None:
-    monkeypatch.setattr(streaming, "GIVE_UP", 1.0)
+    monkeypatch.setattr(log_streams, "GIVE_UP", 1.0)
     ended = threading.Event()
     sent: list[int] = []
 
@@ -348,7 +348,7 @@ def test_the_site_gives_up_when_the_reader_says_nothing(both: Both, monkeypatch:
     streams = Streams(both.site_link, Subjects(PREFIX, "gamma", OWNER), both.client._clock)
     streams.start(OWNER, "stream-00", read, lambda _error: None)
     assert ended.wait(10)
-    assert len(sent) == streaming.WINDOW
+    assert len(sent) == log_streams.WINDOW
 
 
 def test_a_lost_chunk_is_an_error_not_a_hole(both: Both) -> None:
@@ -378,13 +378,13 @@ def test_a_site_that_sends_without_end_does_not_fill_the_hub(both: Both) -> None
         both.site_link.publish(SUBJECTS.stream("stream-00"), b'{"number":%d}\nx' % number)
     both.client.describe()
     time.sleep(0.5)
-    assert reader._chunks.qsize() < 5 * streaming.WINDOW
+    assert reader._chunks.qsize() < 5 * log_streams.WINDOW
     with pytest.raises(SiteRefusedError):
         list(reader)
 
 
 def test_two_hundred_logs_at_once_and_no_more_than_there_is_room_for(both: Both, monkeypatch: Any) -> None:
-    monkeypatch.setattr(streaming, "MOST_STREAMS", 200)
+    monkeypatch.setattr(log_streams, "MOST_STREAMS", 200)
     both.site.log = b"line\n" * 1000
     readers = [both.client.logs(f"uid-{number}", logs(follow=True)) for number in range(200)]
     with pytest.raises(SiteRefusedError) as caught:

@@ -15,8 +15,8 @@ from bridge.errors import SiteDownError, SiteError, SiteTooLargeError, SiteUnkno
 from bridge.wire import session
 from bridge.wire.client import PoolClient
 from bridge.wire.messages import Logs, Submit
-from bridge.wire.natsconf import Listeners
-from bridge.wire.natsfiles import Written, write
+from bridge.wire.nats_files import Written, write
+from bridge.wire.nats_server_config import Listeners
 from bridge.wire.server import serve
 from tests.contract.wire.servers import PREFIX, NatsServer, Nginx, Site, World, certificate, eventually, free_port
 

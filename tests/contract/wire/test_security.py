@@ -23,7 +23,7 @@ from bridge.errors import SiteDownError, SiteUnknownOutcomeError
 from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link
 from bridge.wire.messages import Logs, Submit
-from bridge.wire.natsconf import INBOX
+from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
 from bridge.wire.subjects import Subjects
 from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually, free_port

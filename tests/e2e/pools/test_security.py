@@ -16,7 +16,7 @@ import pytest
 
 from bridge.wire.envelope import pack, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Reply, Request
-from bridge.wire.natsconf import INBOX
+from bridge.wire.nats_server_config import INBOX
 from bridge.wire.subjects import ANY, Subjects
 from cluster.nats import PREFIX
 from cluster.world import until

@@ -17,9 +17,9 @@ from bridge.errors import (
     SiteUnknownOutcomeError,
 )
 from bridge.wire.messages import Ended
-from controllers.kubelet.access import Access
 from controllers.kubelet.app import Found, Sources, make_app
-from controllers.kubelet.identity import Tokens, User
+from controllers.kubelet.authentication import TokenAuthenticator, User
+from controllers.kubelet.authorization import KubeletAuthorizer
 from tests.fakes.log_pool import LogPool, running, terminated
 
 NOW = 1_700_000_000.0
@@ -41,7 +41,9 @@ class Served:
         }
         self.broken: BridgeError | None = None
         sources = Sources(self.find, lambda: self.pods, lambda: self.pools)
-        self.app = make_app(sources, Tokens(self.review, self.clock), Access(self.may, self.clock), self.clock)
+        self.app = make_app(
+            sources, TokenAuthenticator(self.review, self.clock), KubeletAuthorizer(self.may, self.clock), self.clock
+        )
         self.client = Client(self.app)
 
     def _pod(self, pool: str, name: str, *containers: str) -> dict[str, Any]:

@@ -13,16 +13,16 @@ from cryptography.x509.oid import NameOID
 
 from bridge.clock import FakeClock
 from bridge.errors import KubeUnavailableError
-from controllers.kubelet.access import REMEMBER_NO, REMEMBER_YES, Access, subresources
 from controllers.kubelet.answers import AnswerError
-from controllers.kubelet.identity import (
+from controllers.kubelet.authentication import (
     REMEMBER_KNOWN,
     REMEMBER_UNKNOWN,
-    Tokens,
+    TokenAuthenticator,
     User,
     bearer,
     user_of_certificate,
 )
+from controllers.kubelet.authorization import REMEMBER_NO, REMEMBER_YES, KubeletAuthorizer, subresources
 
 
 def certificate(name: str, *groups: str, days: float = 1) -> bytes:
@@ -92,7 +92,7 @@ GOOD = {
 
 def test_a_good_token_is_asked_about_once_in_a_while() -> None:
     clock, reviews = FakeClock(), Reviews(GOOD)
-    tokens = Tokens(reviews, clock)
+    tokens = TokenAuthenticator(reviews, clock)
     user = tokens.user("t")
     assert user is not None
     assert user.info == {"username": "sa", "uid": "7", "groups": ["g"], "extra": {"k": ("v",)}}
@@ -106,7 +106,7 @@ def test_a_good_token_is_asked_about_once_in_a_while() -> None:
 
 def test_a_bad_token_is_asked_about_again_sooner() -> None:
     clock, reviews = FakeClock(), Reviews({"authenticated": False, "user": {"username": "x"}})
-    tokens = Tokens(reviews, clock)
+    tokens = TokenAuthenticator(reviews, clock)
     assert tokens.user("t") is None
     assert tokens.user("t") is None
     assert len(reviews.asked) == 1
@@ -117,12 +117,12 @@ def test_a_bad_token_is_asked_about_again_sooner() -> None:
 
 @pytest.mark.parametrize("status", [{}, {"authenticated": True}, {"authenticated": "true", "user": {"username": "x"}}])
 def test_an_answer_that_names_nobody_lets_nobody_in(status: dict[str, Any]) -> None:
-    assert Tokens(Reviews(status), FakeClock()).user("t") is None
+    assert TokenAuthenticator(Reviews(status), FakeClock()).user("t") is None
 
 
 def test_silence_of_the_api_server_is_not_remembered() -> None:
     reviews = Reviews(GOOD)
-    tokens = Tokens(reviews, FakeClock())
+    tokens = TokenAuthenticator(reviews, FakeClock())
     reviews.down = True
     with pytest.raises(KubeUnavailableError):
         tokens.user("t")
@@ -131,7 +131,7 @@ def test_silence_of_the_api_server_is_not_remembered() -> None:
 
 
 def test_tokens_are_not_kept() -> None:
-    tokens = Tokens(Reviews(GOOD), FakeClock())
+    tokens = TokenAuthenticator(Reviews(GOOD), FakeClock())
     tokens.user("very-secret")
     assert "very-secret" not in repr(vars(tokens._known))
 
@@ -144,7 +144,7 @@ def test_many_at_once_ask_once() -> None:
         going.wait(5)
         return GOOD
 
-    tokens = Tokens(slow, FakeClock())
+    tokens = TokenAuthenticator(slow, FakeClock())
     threads = [threading.Thread(target=tokens.user, args=("t",)) for _ in range(20)]
     for thread in threads:
         thread.start()
@@ -168,7 +168,7 @@ def test_those_who_waited_for_an_error_have_it_at_once() -> None:
         except KubeUnavailableError as error:
             errors.append(error)
 
-    tokens = Tokens(down, FakeClock())
+    tokens = TokenAuthenticator(down, FakeClock())
     threads = [threading.Thread(target=ask) for _ in range(20)]
     for thread in threads:
         thread.start()
@@ -225,7 +225,7 @@ ALICE = User("alice")
 
 
 def test_a_right_on_one_node_is_no_right_on_another() -> None:
-    access = Access(Rights(("alice", "get", "proxy", "one")), FakeClock())
+    access = KubeletAuthorizer(Rights(("alice", "get", "proxy", "one")), FakeClock())
     access.check(ALICE, "GET", "/containerLogs/n/p/c", "one")
     for method, node in (("GET", "two"), ("GET", ""), ("POST", "one"), ("TRACE", "one")):
         with pytest.raises(AnswerError) as refused:
@@ -235,7 +235,7 @@ def test_a_right_on_one_node_is_no_right_on_another() -> None:
 
 
 def test_lists_hold_the_nodes_that_are_allowed() -> None:
-    access = Access(Rights(("alice", "get", "pods", "one")), FakeClock())
+    access = KubeletAuthorizer(Rights(("alice", "get", "pods", "one")), FakeClock())
     assert access.nodes(ALICE, "GET", "/pods", ["one", "two"]) == {"one"}
     with pytest.raises(AnswerError):
         access.nodes(ALICE, "GET", "/pods", ["two"])
@@ -243,14 +243,14 @@ def test_lists_hold_the_nodes_that_are_allowed() -> None:
 
 def test_who_may_on_any_node_is_asked_about_once() -> None:
     rights = Rights(("alice", "get", "stats", ""))
-    access = Access(rights, FakeClock())
+    access = KubeletAuthorizer(rights, FakeClock())
     assert access.nodes(ALICE, "GET", "/stats/summary", ["one", "two", "three"]) == {"one", "two", "three"}
     assert len(rights.asked) == 1
 
 
 def test_yes_and_no_are_remembered_each_for_its_time() -> None:
     clock, rights = FakeClock(), Rights(("alice", "get", "stats", "one"))
-    access = Access(rights, clock)
+    access = KubeletAuthorizer(rights, clock)
     access.check(ALICE, "GET", "/stats/summary", "one")
     rights.allowed.clear()
     clock.advance(REMEMBER_YES - 1)
@@ -268,7 +268,7 @@ def test_yes_and_no_are_remembered_each_for_its_time() -> None:
 
 def test_same_name_other_groups_is_another_question() -> None:
     rights = Rights()
-    access = Access(rights, FakeClock())
+    access = KubeletAuthorizer(rights, FakeClock())
     for user in (ALICE, User("alice", groups=("admins",)), User("alice", extra={"scopes": ("few",)})):
         with pytest.raises(AnswerError):
             access.check(user, "GET", "/stats/summary", "one")

@@ -20,7 +20,7 @@ from bridge.wire.messages import JobStatus
 from controllers.virtual import decide
 from controllers.virtual.act import Actor
 from controllers.virtual.decide import Entry
-from controllers.virtual.objects import Reader
+from controllers.virtual.reference_reader import ReferenceReader
 from tests.fakes.pool import FakePool
 
 
@@ -69,7 +69,7 @@ class World:
     def __init__(self):
         self.kube, self.events, self.clock, self.pool = Kube(), Recorder(), FakeClock(1_800_000_000.0), FakePool("site")
         self.leads, self.entry = True, Entry()
-        reader = Reader(self.kube, self.clock)
+        reader = ReferenceReader(self.kube, self.clock)
         self.actor = Actor(self.kube, self.events, reader, self.clock, self.lead, "10.0.0.1", 30)
 
     def lead(self):

@@ -38,7 +38,7 @@ def pool(*, complete=900.0, synced=True, buildable=True, led_since=500.0):
 
 
 def look(the_pod, the_job=None, entry=None, the_pool=None, now=NOW):
-    return decide.decide(decide.View(the_pod, the_job, entry or Entry(), the_pool or pool(), now, TIME + now - NOW))
+    return decide.decide(decide.PodView(the_pod, the_job, entry or Entry(), the_pool or pool(), now, TIME + now - NOW))
 
 
 def written(the_pod, the_job):
@@ -139,7 +139,7 @@ def test_a_job_is_lost_only_when_the_site_has_said_so_twice():
 def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
     def braked(the_pod, the_job=None, *, held):
         entry = Entry(nothing=2, nothing_at=NOW - 6)
-        view = decide.View(the_pod, the_job, entry, pool(), NOW, TIME, may_fail=False, held=held)
+        view = decide.PodView(the_pod, the_job, entry, pool(), NOW, TIME, may_fail=False, held=held)
         return decide.decide(view)
 
     the_pod = pod()
@@ -153,7 +153,7 @@ def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
 
 def test_a_job_that_the_batch_system_lost_fails_its_pod_when_the_brake_lets_it():
     def braked(the_pod, the_job, **brake):
-        return decide.decide(decide.View(the_pod, the_job, Entry(), pool(), NOW, TIME, **brake))
+        return decide.decide(decide.PodView(the_pod, the_job, Entry(), pool(), NOW, TIME, **brake))
 
     lost = job(missing=True)
     the_pod = written(pod(), job())

@@ -6,8 +6,8 @@ import pytest
 
 from bridge import names
 from bridge.wire.messages import Announce
-from controllers.virtual import nodes
-from controllers.virtual.folders import choose
+from controllers.virtual import node_decide
+from controllers.virtual.site_folder import choose
 from tests.unit.controllers.test_virtual_nodes import announce, made, settled, state, view
 
 
@@ -52,13 +52,13 @@ def test_the_node_remembers_the_folder_and_says_what_is_wrong() -> None:
     memory, node = settled()
     with_folder = state()
     object.__setattr__(with_folder, "folder", "f1")
-    (action,) = nodes.decide(view(with_folder, node=node, memory=memory))
-    assert isinstance(action, nodes.Describe)
+    (action,) = node_decide.decide(view(with_folder, node=node, memory=memory))
+    assert isinstance(action, node_decide.Describe)
     assert action.patch["metadata"]["annotations"] == {names.SITE_FOLDER: "f1"}
     node["metadata"]["annotations"][names.SITE_FOLDER] = "f1"
     object.__setattr__(with_folder, "folder_problem", "two folders")
-    (action,) = nodes.decide(view(with_folder, node=node, memory=memory))
-    assert isinstance(action, nodes.Report)
+    (action,) = node_decide.decide(view(with_folder, node=node, memory=memory))
+    assert isinstance(action, node_decide.Report)
     (ready,) = [c for c in action.status["conditions"] if c["type"] == "Ready"]
     assert (ready["status"], ready["reason"], ready["message"]) == ("False", "SiteProblem", "two folders")
 
@@ -67,7 +67,7 @@ def test_a_buildconfig_that_can_not_be_used_is_a_condition_of_the_node() -> None
     node = made()
     bad = state()
     object.__setattr__(bad, "config_problem", "runtime.kind: Input should be 'apptainer'")
-    (action,) = nodes.decide(view(bad, node=node))
+    (action,) = node_decide.decide(view(bad, node=node))
     found = {c["type"]: c for c in action.status["conditions"]}
     assert (found["BuildConfigAccepted"]["status"], found["BuildConfigAccepted"]["reason"]) == (
         "False",
@@ -76,6 +76,6 @@ def test_a_buildconfig_that_can_not_be_used_is_a_condition_of_the_node() -> None
     assert "runtime.kind" in found["BuildConfigAccepted"]["message"]
     assert (found["Ready"]["status"], found["Ready"]["reason"]) == ("False", "SiteProblem")
     assert "runtime.kind" in found["Ready"]["message"]
-    (action,) = nodes.decide(view(state(), node=node))
+    (action,) = node_decide.decide(view(state(), node=node))
     found = {c["type"]: c for c in action.status["conditions"]}
     assert found["BuildConfigAccepted"]["status"] == "True"

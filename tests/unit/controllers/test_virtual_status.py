@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.wire.messages import ContainerState, Ended, JobStatus
-from controllers.virtual import patching, verdicts
 from controllers.virtual import status as statuses
+from controllers.virtual import status_patch, synthetic_status
 
 NOW = 1_800_000_000.0
 HOST = "10.0.0.1"
@@ -230,7 +230,7 @@ def test_readiness_gates_are_waited_for():
 
 def test_a_lost_job_ends_what_ran():
     before = made(pod("a", "b", policy="Always"), job("running", running("a"), ended("b")))
-    lost = verdicts.failed(pod("a", "b", policy="Always", status=before), "JobLost", "gone", HOST, NOW)
+    lost = synthetic_status.failed(pod("a", "b", policy="Always", status=before), "JobLost", "gone", HOST, NOW)
     assert lost["phase"] == "Failed"
     assert lost["reason"] == "JobLost"
     codes = [entry["state"]["terminated"]["exitCode"] for entry in lost["containerStatuses"]]
@@ -239,7 +239,7 @@ def test_a_lost_job_ends_what_ran():
 
 
 def test_a_pod_that_waits_says_for_what():
-    status = verdicts.waiting(pod(), "WaitingForReference", "waiting for Secret s", HOST, NOW)
+    status = synthetic_status.waiting(pod(), "WaitingForReference", "waiting for Secret s", HOST, NOW)
     entry = status["containerStatuses"][0]["state"]["waiting"]
     assert entry == {"reason": "WaitingForReference", "message": "waiting for Secret s"}
     assert status["phase"] == "Pending"
@@ -302,9 +302,9 @@ def test_patches_lead_to_the_status_and_then_say_nothing(jobs, policy, with_init
     for each in jobs:
         before = the_pod["status"]
         wanted = made(the_pod, each)
-        after = applied(before, patching.patch(before, wanted))
+        after = applied(before, status_patch.patch(before, wanted))
         the_pod = {**the_pod, "status": after}
-        assert patching.patch(after, made(the_pod, each)) == {}
+        assert status_patch.patch(after, made(the_pod, each)) == {}
         assert {"type": "PodScheduled", "status": "True"} in after["conditions"]
         assert after.get("qosClass") == "Burstable"
         if before["phase"] in ("Succeeded", "Failed"):

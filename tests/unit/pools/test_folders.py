@@ -10,7 +10,7 @@ import pytest
 
 from bridge.clock import FakeClock
 from bridge.errors import SiteError, SiteRefusedError
-from bridge.pools.nats import NatsPools
+from bridge.pools.nats_registry import NatsPools
 from bridge.wire.client import TRIES
 from bridge.wire.envelope import pack, parse
 from bridge.wire.messages import Announce, Event, JobStatus, Request, Submit

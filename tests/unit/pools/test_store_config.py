@@ -5,8 +5,8 @@ import pytest
 from bridge import config
 from bridge.cli import remote
 from bridge.errors import ConfigError
-from bridge.store.nats import NatsStore
-from bridge.store.redis import RedisStore
+from bridge.store.nats_store import NatsStore
+from bridge.store.redis_store import RedisStore
 from bridge.wire.connection import Link
 
 NATS = "nats: {servers: ['nats://n:4222']}"

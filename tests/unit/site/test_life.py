@@ -13,7 +13,7 @@ from bridge.script import library
 from bridge.site import job_script
 from bridge.site.config import parse
 from bridge.site.folder import JobFolder
-from bridge.wire.messages import Cancel, Cut, Snapshot, Submit
+from bridge.wire.messages import Cancel, ScriptWithoutLibrary, Snapshot, Submit
 from tests.unit.site.conftest import OWNER, UID
 
 
@@ -42,7 +42,7 @@ def test_a_job_from_submit_to_forget(world: Any) -> None:
 
 def test_the_library_is_put_into_a_script_that_comes_without_it(world: Any) -> None:
     digest = library.digest("podman")
-    cut = Cut(before="#!/bin/bash\nfirst\n", library=digest, after="last\n")
+    cut = ScriptWithoutLibrary(before="#!/bin/bash\nfirst\n", library=digest, after="last\n")
     world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=cut))
     lines = (world.folder.job(UID).path / "job.sh").read_text().split("\n", 3)
     assert f"{lines[0]}\n{lines[3]}" == f"#!/bin/bash\nfirst\n{library.text('podman')}last\n"
@@ -61,7 +61,7 @@ def test_a_log_is_bounded_as_the_site_says_whatever_the_script_says(world: Any, 
 
 
 def test_a_library_that_is_not_here_is_refused_and_nothing_stays(world: Any) -> None:
-    cut = Cut(before="", library="0" * 64, after="")
+    cut = ScriptWithoutLibrary(before="", library="0" * 64, after="")
     with pytest.raises(SiteRefusedError, match="000000") as refused:
         world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=cut))
     assert (refused.value.reason, refused.value.retryable) == ("UnknownLibrary", True)
@@ -70,7 +70,7 @@ def test_a_library_that_is_not_here_is_refused_and_nothing_stays(world: Any) -> 
 
 def test_the_size_of_a_script_counts_with_its_library(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_script, "LARGEST_SCRIPT", len(library.text("none")))
-    cut = Cut(before="#", library=library.digest("none"), after="")
+    cut = ScriptWithoutLibrary(before="#", library=library.digest("none"), after="")
     with pytest.raises(SiteRefusedError, match="larger"):
         world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=cut))
 
@@ -78,7 +78,7 @@ def test_the_size_of_a_script_counts_with_its_library(world: Any, monkeypatch: p
 def test_a_job_that_runs_is_told_of_whatever_is_sent_for_it(world: Any) -> None:
     """A hub may ask again after the site's configuration, or its version, has changed."""
     world.submit()
-    gone = Cut(before="", library="0" * 64, after="")
+    gone = ScriptWithoutLibrary(before="", library="0" * 64, after="")
     told = world.submitter.submit(OWNER, UID, Submit(namespace="ns", name="pod", script=gone, flavor="no-more"))
     assert told.existed
     assert len(world.batch.submits) == 1

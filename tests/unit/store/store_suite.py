@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from bridge.store.port import Store
+from bridge.store.port import KeyValueStore
 
 
 class StoreSuite:
-    def test_an_empty_store_has_nothing(self, store: Store) -> None:
+    def test_an_empty_store_has_nothing(self, store: KeyValueStore) -> None:
         assert store.load("pools") == {}
 
-    def test_what_is_put_is_there_until_it_is_deleted(self, store: Store) -> None:
+    def test_what_is_put_is_there_until_it_is_deleted(self, store: KeyValueStore) -> None:
         store.put("pools", {"a": b"1", "b": b"2"})
         store.put("pools", {"b": b"3"})
         assert store.load("pools") == {"a": b"1", "b": b"3"}
         store.delete("pools", ["a"])
         assert store.load("pools") == {"b": b"3"}
 
-    def test_what_is_not_there_can_be_deleted(self, store: Store) -> None:
+    def test_what_is_not_there_can_be_deleted(self, store: KeyValueStore) -> None:
         store.put("pools", {"a": b"1"})
         store.delete("pools", ["never", "was"])
         assert store.load("pools") == {"a": b"1"}
 
-    def test_kinds_are_apart(self, store: Store) -> None:
+    def test_kinds_are_apart(self, store: KeyValueStore) -> None:
         store.put("pools", {"a": b"1"})
         store.put("jobs", {"a": b"2", "b": b"3"})
         store.delete("jobs", ["a"])
         assert store.load("pools") == {"a": b"1"}
         assert store.load("jobs") == {"b": b"3"}
 
-    def test_keys_and_values_are_any(self, store: Store) -> None:
+    def test_keys_and_values_are_any(self, store: KeyValueStore) -> None:
         values = {
             "site-a/7d0e0f0a-0000-4000-8000-000000000000": b"{}",
             "a b": b"\x00\xff\r\n",
@@ -49,7 +49,7 @@ class StoreSuite:
         store.delete("jobs", list(values))
         assert store.load("jobs") == {}
 
-    def test_a_store_that_was_closed_opens_again(self, store: Store) -> None:
+    def test_a_store_that_was_closed_opens_again(self, store: KeyValueStore) -> None:
         store.put("pools", {"a": b"1"})
         store.close()
         assert store.load("pools") == {"a": b"1"}

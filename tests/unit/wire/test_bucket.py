@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from bridge.cli.nats import nats
 from bridge.errors import ConfigError
-from bridge.wire.natsconf import hub_permissions, site_permissions
+from bridge.wire.nats_server_config import hub_permissions, site_permissions
 
 
 def run(*arguments: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bridge.clock import FakeClock
 from bridge.errors import SiteError, SiteRefusedError
-from bridge.pools.nats import NatsPool
+from bridge.pools.nats_registry import NatsPool
 from bridge.wire.client import PoolClient
 from bridge.wire.messages import Cancel, Files, Logs, Submit
 from bridge.wire.subjects import Subjects

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.clock import FakeClock
 from bridge.errors import SiteRefusedError
-from bridge.pools.nats import MUTE, PERIOD, NatsPools
+from bridge.pools.nats_registry import MUTE, PERIOD, NatsPools
 from bridge.script import library
 from bridge.wire.envelope import pack, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Problem, Reply, Request, Submit

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import ConfigError
-from bridge.store.nats import NatsStore
+from bridge.store.nats_store import NatsStore
 from bridge.store.port import StoreError
 from bridge.wire.bucket import BucketSubjects
 from tests.unit.wire.fake_link import FakeLink

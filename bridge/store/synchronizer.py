@@ -15,7 +15,7 @@ from bridge.backoff import Backoff
 from bridge.clock import Clock
 from bridge.logs import kv
 from bridge.metrics import STORE_UP, STORE_WAITING
-from bridge.store.port import Store, StoreError
+from bridge.store.port import KeyValueStore, StoreError
 from bridge.threads import Supervisor
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ Key = tuple[str, str]
 
 
 class Source(Protocol):
-    """What is to be kept; called on the keeper's thread."""
+    """What is to be kept; called on the synchronizer's thread."""
 
     @property
     def kinds(self) -> Sequence[str]:
@@ -50,7 +50,7 @@ class Source(Protocol):
         """Give what is to be kept; ``None``: nothing."""
 
 
-class Keeper:
+class StoreSynchronizer:
     """One store and its source. Only the process that ``leads`` writes; every one reads once, at its start.
 
     ``loaded`` is set when the store has answered for the first time. ``name`` is for metrics. While it is not
@@ -59,7 +59,7 @@ class Keeper:
 
     def __init__(
         self,
-        store: Store,
+        store: KeyValueStore,
         source: Source,
         clock: Clock,
         leads: Callable[[], bool],

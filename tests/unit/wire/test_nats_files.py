@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from bridge.cli.nats import nats
 from bridge.errors import ConfigError
-from bridge.wire.natsconf import Listeners, hub_permissions, server_text, site_permissions
-from bridge.wire.natsfiles import new_seed, public_key, write
+from bridge.wire.nats_files import new_seed, public_key, write
+from bridge.wire.nats_server_config import Listeners, hub_permissions, server_text, site_permissions
 
 
 def run(*arguments: str) -> str:

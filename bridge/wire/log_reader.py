@@ -10,9 +10,9 @@ from types import TracebackType
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.wire.connection import Link
 from bridge.wire.envelope import pack, parse_chunk
+from bridge.wire.log_streams import GIVE_UP, WINDOW
 from bridge.wire.messages import LogAck, LogChunk
 from bridge.wire.session import Respond
-from bridge.wire.streaming import GIVE_UP, WINDOW
 from bridge.wire.subjects import Subjects
 
 _ACK_EVERY = WINDOW // 4

@@ -8,8 +8,8 @@ from bridge.clock import Clock
 from bridge.kube import users
 from bridge.kube.client import KubeClient
 from controllers.kubelet.answers import AnswerError
-from controllers.kubelet.identity import User
-from controllers.kubelet.memory import Memory
+from controllers.kubelet.authentication import User
+from controllers.kubelet.single_flight_cache import SingleFlightCache
 
 REMEMBER_YES = 300.0
 """Seconds; a kubelet's defaults."""
@@ -41,12 +41,12 @@ def ask_api_server(client: KubeClient) -> Ask:
     return ask
 
 
-class Access:
+class KubeletAuthorizer:
     """Answers from memory where it can; what can't be asked raises."""
 
     def __init__(self, ask: Ask, clock: Clock) -> None:
         self._ask = ask
-        self._known: Memory[bool] = Memory(clock)
+        self._known: SingleFlightCache[bool] = SingleFlightCache(clock)
 
     def nodes(self, user: User, method: str, path: str, nodes: Iterable[str]) -> set[str]:
         """Give those of the nodes for which the user may send the request.

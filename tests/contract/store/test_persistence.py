@@ -15,14 +15,14 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.metrics import POOL_REMEMBERED, STORE_UP
-from bridge.pools.memory import Memory
-from bridge.pools.nats import NatsPool, NatsPools
-from bridge.store.port import Store, StoreError
-from bridge.store.redis import RedisStore
+from bridge.pools.nats_registry import NatsPool, NatsPools
+from bridge.pools.persistence import PoolPersistence
+from bridge.store.port import KeyValueStore, StoreError
+from bridge.store.redis_store import RedisStore
 from bridge.threads import Supervisor
 from bridge.wire.connection import Link, Settings
 from bridge.wire.messages import Submit
-from bridge.wire.natsconf import INBOX
+from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
 from tests.contract.store.servers import Place
 from tests.contract.wire.servers import PREFIX, Site, World, eventually
@@ -44,12 +44,12 @@ class Hub:
         self.pools = NatsPools(self.link, PREFIX, OWNER)
         reachable = (lambda: self.link.connected) if place.kind == "nats" else (lambda: True)
         self.store = store or place.store(self.link)
-        self.memory = Memory(self.store, self.pools, SystemClock(), leads, place.kind, reachable)
+        self.persistence = PoolPersistence(self.store, self.pools, SystemClock(), leads, place.kind, reachable)
         if place.kind == "nats":
-            self.link.watch(self.memory.doubt)
+            self.link.watch(self.persistence.doubt)
         self.link.start(self.supervisor)
         begun = time.monotonic()
-        self.memory.start(self.supervisor)
+        self.persistence.start(self.supervisor)
         self.waited = time.monotonic() - begun
         self.pools.start(self.supervisor)
 
@@ -58,7 +58,7 @@ class Hub:
         return self.pools.pools()["alpha"]
 
     def in_step(self) -> bool:
-        return self.memory._keeper._in_step and not self.memory._keeper.waiting
+        return self.persistence._synchronizer._in_step and not self.persistence._synchronizer.waiting
 
     def stop(self) -> None:
         self.supervisor.stop()
@@ -113,7 +113,7 @@ def hello(site: Site, hub: Hub, *, usable: bool = True) -> None:
     eventually(known)
 
 
-def keys(store: Store, kind: str) -> set[str] | None:
+def keys(store: KeyValueStore, kind: str) -> set[str] | None:
     """What is in the store; nothing, while keys that a load has counted are being deleted."""
     try:
         return set(store.load(kind))
@@ -148,11 +148,11 @@ def test_a_pool_that_is_silent_now_is_known_at_once(place: Place, hubs: Hubs, si
     announce, at = pool.announced()
     assert (announce.pool, announce.submitter, announce.digest) == ("alpha", "s-1", "d1")
     assert abs(time.time() - (time.monotonic() - at) - heard) < 11
-    assert at < second.memory._began
+    assert at < second.persistence._began
     assert pool.buildconfig().runtime.kind == "podman"
     assert pool.complete_at() is None
     assert pool.jobs() == {}  # what the store says of jobs is no view of them
-    assert second.memory.remembered("alpha") == 1
+    assert second.persistence.remembered("alpha") == 1
     assert POOL_REMEMBERED.labels("alpha")._value.get() == 1
     assert second.waited < 2
 
@@ -168,9 +168,9 @@ def test_when_the_site_speaks_its_words_count(place: Place, hubs: Hubs, site: Si
     site.digest, site.config = "d2", {"runtime": {"kind": "enroot"}}
 
     second = hubs.start()
-    assert second.memory.remembered("alpha") == 3
+    assert second.persistence.remembered("alpha") == 3
     hello(site, second)
-    eventually(lambda: second.memory.remembered("alpha") == 2)
+    eventually(lambda: second.persistence.remembered("alpha") == 2)
     assert POOL_REMEMBERED.labels("alpha")._value.get() == 0
     eventually(lambda: second.alpha.buildconfig().runtime.kind == "enroot")
     eventually(lambda: stored(second, "jobs").keys() == {"alpha/uid-1", "alpha/uid-2"})
@@ -212,7 +212,7 @@ def test_a_store_that_dies_holds_nothing_up_and_is_brought_into_step(
         assert time.monotonic() - begun < 3
         hub.alpha.cancel("uid-0", 0, forget=True)
         eventually(lambda: STORE_UP.labels(place.kind)._value.get() == 0)
-        assert hub.memory._keeper.waiting <= 51  # by key, however often it changes
+        assert hub.persistence._synchronizer.waiting <= 51  # by key, however often it changes
         time.sleep(2)
         told = [record for record in caplog.records if "does not answer" in record.message]
         assert len(told) <= 2  # the connection that broke, the connection that is refused; not each attempt
@@ -263,7 +263,7 @@ def test_a_store_that_is_down_at_the_start_is_merged_later(place: Place, hubs: H
     assert second.pools.pools() == {}
     place.start()
     eventually(lambda: "alpha" in second.pools.pools(), 20)
-    assert second.alpha.announced()[1] < second.memory._began
+    assert second.alpha.announced()[1] < second.persistence._began
     eventually(second.in_step, 20)
     assert stored(second, "jobs").keys() == {"alpha/uid-1"}
 
@@ -302,7 +302,7 @@ def test_garbage_is_left_out_and_swept(
     )
     second = hubs.start()
     assert set(second.pools.pools()) == {"alpha"}
-    assert second.memory.remembered("alpha") == 1
+    assert second.persistence.remembered("alpha") == 1
     eventually(second.in_step)
     eventually(lambda: keys(store, "pools") == {"alpha"} and keys(store, "jobs") == {"alpha/uid-1"})
     told = [record for record in caplog.records if "can't be used" in record.message]
@@ -317,7 +317,7 @@ def test_a_pool_that_is_removed_leaves_the_store(place: Place, hubs: Hubs, site:
     eventually(lambda: stored(hub, "jobs") and stored(hub, "pools"))
     hub.pools.remove("alpha")
     eventually(lambda: not stored(hub, "jobs") and not stored(hub, "pools"))
-    assert hub.memory.remembered("alpha") == 0
+    assert hub.persistence.remembered("alpha") == 0
     hello(site, hub)  # and comes back with the site
     eventually(lambda: stored(hub, "jobs") and stored(hub, "pools"))
 
@@ -337,7 +337,7 @@ def test_only_the_leader_writes_and_the_next_one_knows_all(place: Place, hubs: H
     site.link.close()
     leading.append(True)
     eventually(lambda: "alpha" in standby.pools.pools())
-    assert standby.memory.remembered("alpha") == 1
+    assert standby.persistence.remembered("alpha") == 1
     eventually(standby.in_step)
     assert stored(standby, "jobs").keys() == {"alpha/uid-1"}
 

@@ -40,7 +40,7 @@ class Tokens:
     refresh_in: float | None
 
 
-class Reader:
+class ReferenceReader:
     """Reads what pods refer to; safe for many threads."""
 
     def __init__(self, kube: KubeClient, clock: Clock) -> None:

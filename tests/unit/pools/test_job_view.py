@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.pools.view import GRACE, Part, View
+from bridge.pools.job_view import GRACE, JobView, Part
 from bridge.wire.messages import Event, JobStatus
 
 
@@ -22,7 +22,7 @@ def part(
 
 
 def test_events_in_order_are_taken_and_nothing_is_missed() -> None:
-    view = View()
+    view = JobView()
     view.announced("s", 0)
     assert view.event(event(1, job("a")), 1) == (True, False)
     assert view.event(event(2, job("a", "running")), 2) == (True, False)
@@ -31,7 +31,7 @@ def test_events_in_order_are_taken_and_nothing_is_missed() -> None:
 
 
 def test_a_gap_a_new_submitter_and_an_announcement_ahead_are_noticed() -> None:
-    view = View()
+    view = JobView()
     assert view.event(event(7, job("a")), 1) == (True, True)  # who knows what 1 to 6 said
     assert view.event(event(8, job("a")), 1) == (False, False)
     assert view.event(event(10, job("b")), 1) == (True, True)
@@ -43,7 +43,7 @@ def test_a_gap_a_new_submitter_and_an_announcement_ahead_are_noticed() -> None:
 
 
 def test_an_event_twice_or_late_changes_nothing() -> None:
-    view = View()
+    view = JobView()
     view.event(event(1, job("a", "running")), 1)
     view.event(event(2, job("a", "ended")), 2)
     assert view.event(event(2, job("a", "queued")), 3) == (False, False)
@@ -52,7 +52,7 @@ def test_an_event_twice_or_late_changes_nothing() -> None:
 
 
 def test_a_snapshot_brings_what_was_missed_and_takes_what_is_gone() -> None:
-    view = View()
+    view = JobView()
     view.event(event(1, job("a")), 0)
     view.event(event(2, job("b")), 0)
     changed = view.snapshot([part(9, job("b", "running"), job("c"), at=100)], began=100)
@@ -63,7 +63,7 @@ def test_a_snapshot_brings_what_was_missed_and_takes_what_is_gone() -> None:
 
 
 def test_events_that_came_during_the_paging_are_newer_than_the_page() -> None:
-    view = View()
+    view = JobView()
     view.announced("s", 5)
     # page one is asked for, then b ends (6), a job is made whose UID lies before the cursor (7), page two is asked for
     view.event(event(6, job("b", "ended")), 101)
@@ -78,7 +78,7 @@ def test_events_that_came_during_the_paging_are_newer_than_the_page() -> None:
 
 
 def test_events_handled_after_the_snapshot_but_sent_before_its_last_page_count() -> None:
-    view = View()
+    view = JobView()
     view.announced("s", 5)
     view.snapshot([part(5, job("a", "running"), at=100), part(7, job("b", "ended"), at=101)], began=100)
     assert view.event(event(6, job("a", "ended")), 102) == (True, False)
@@ -87,7 +87,7 @@ def test_events_handled_after_the_snapshot_but_sent_before_its_last_page_count()
 
 
 def test_an_older_event_than_the_page_does_not_undo_it() -> None:
-    view = View()
+    view = JobView()
     view.announced("s", 5)
     view.snapshot([part(7, job("b", "ended"), at=100)], began=100)
     assert view.event(event(6, job("b", "running")), 101)[0] is False
@@ -95,7 +95,7 @@ def test_an_older_event_than_the_page_does_not_undo_it() -> None:
 
 
 def test_an_unreadable_job_is_kept_as_it_was_known() -> None:
-    view = View()
+    view = JobView()
     view.event(event(1, job("a", "running")), 0)
     view.snapshot([part(2, job("b"), at=100, unreadable=frozenset({"a", "never-seen"}))], began=100)
     assert view.jobs["a"].phase == "running"
@@ -103,7 +103,7 @@ def test_an_unreadable_job_is_kept_as_it_was_known() -> None:
 
 
 def test_an_answer_to_submit_never_undoes_an_event() -> None:
-    view = View()
+    view = JobView()
     view.event(event(1, job("a", "running")), 1)
     assert view.submitted(job("a", "queued"), 2) is False
     assert view.jobs["a"].phase == "running"
@@ -112,7 +112,7 @@ def test_an_answer_to_submit_never_undoes_an_event() -> None:
 
 
 def test_a_job_submitted_while_a_snapshot_was_under_way_stays() -> None:
-    view = View()
+    view = JobView()
     view.submitted(job("a"), 100.5)
     view.snapshot([part(3, at=100)], began=100)
     assert set(view.jobs) == {"a"}
@@ -121,7 +121,7 @@ def test_a_job_submitted_while_a_snapshot_was_under_way_stays() -> None:
 
 
 def test_a_forgotten_job_does_not_come_back_by_a_page_asked_for_before() -> None:
-    view = View()
+    view = JobView()
     view.event(event(1, job("a", "ended")), 1)
     assert view.gone("a", asked=101, now=101) is True
     view.snapshot([part(1, job("a", "ended"), at=100)], began=100)
@@ -130,14 +130,14 @@ def test_a_forgotten_job_does_not_come_back_by_a_page_asked_for_before() -> None
 
 
 def test_a_word_that_a_job_is_not_there_is_older_than_an_event_since() -> None:
-    view = View()
+    view = JobView()
     view.event(event(1, job("a")), 10)
     assert view.gone("a", asked=9, now=11) is False
     assert "a" in view.jobs
 
 
 def test_a_submitter_that_counts_anew_is_believed() -> None:
-    view = View()
+    view = JobView()
     view.event(event(50, job("a", "running")), 1)
     assert view.announced("s", 0) is True
     assert view.event(event(1, job("a", "ended")), 2) == (True, False)
@@ -145,7 +145,7 @@ def test_a_submitter_that_counts_anew_is_believed() -> None:
 
 
 def test_of_two_submitters_the_later_word_counts_and_an_end_is_final() -> None:
-    view = View()
+    view = JobView()
     view.event(event(5, job("a", "running"), "one"), 1)
     assert view.event(event(1, job("a", "ended"), "two"), 2)[0] is True
     assert view.event(event(6, job("a", "running"), "one"), 3)[0] is False
@@ -154,7 +154,7 @@ def test_of_two_submitters_the_later_word_counts_and_an_end_is_final() -> None:
 
 
 def test_a_job_that_another_submitter_has_not_noticed_yet_stays_for_a_while() -> None:
-    view = View()
+    view = JobView()
     view.event(event(1, job("a"), "one"), 95)
     view.snapshot([part(1, at=100, submitter="two")], began=100)
     assert "a" in view.jobs
@@ -163,7 +163,7 @@ def test_a_job_that_another_submitter_has_not_noticed_yet_stays_for_a_while() ->
 
 
 def test_submitters_of_long_ago_are_forgotten() -> None:
-    view = View()
+    view = JobView()
     for number in range(1000):
         view.announced(f"s{number}", 1)
     assert len(view._seen) < 100
@@ -184,7 +184,7 @@ STEP = st.one_of(
 @given(st.lists(STEP, max_size=80))
 def test_whatever_was_lost_the_view_is_right_after_a_snapshot(steps: list[tuple[str, int]]) -> None:
     """Pages are taken while jobs change and events are under way; at the end nothing is under way any more."""
-    view, site, sequence, now = View(), dict[str, JobStatus](), 0, 0.0
+    view, site, sequence, now = JobView(), dict[str, JobStatus](), 0, 0.0
     under_way: list[Event] = []
     pages: list[Part] = []
     cursor, began = "", 0.0

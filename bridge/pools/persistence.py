@@ -16,10 +16,10 @@ from bridge.clock import Clock
 from bridge.logs import kv
 from bridge.metrics import POOL_REMEMBERED
 from bridge.pools import records
-from bridge.pools.nats import NatsPool, NatsPools
+from bridge.pools.nats_registry import NatsPool, NatsPools
 from bridge.pools.records import JOBS, POOLS, JobRecord, PoolRecord
-from bridge.store.keeper import Keeper, Key
-from bridge.store.port import Store
+from bridge.store.port import KeyValueStore
+from bridge.store.synchronizer import Key, StoreSynchronizer
 from bridge.threads import Supervisor
 from bridge.wire.envelope import GarbledError
 from bridge.wire.messages import Announce, BuildConfigMessage, JobStatus
@@ -54,14 +54,17 @@ class _Kept:
     complete_at: float | None = None
 
 
-class Memory:
-    """What is kept in ``store`` about ``pools``; ``leads``, ``name`` and ``reachable`` as for the :class:`Keeper`."""
+class PoolPersistence:
+    """What is kept in ``store`` about ``pools``.
+
+    ``leads``, ``name`` and ``reachable``: as for :class:`StoreSynchronizer`.
+    """
 
     kinds = (POOLS, JOBS)
 
     def __init__(
         self,
-        store: Store,
+        store: KeyValueStore,
         pools: NatsPools,
         clock: Clock,
         leads: Callable[[], bool],
@@ -74,18 +77,18 @@ class Memory:
         self._kept: dict[str, _Kept] = {}
         self._jobs: dict[str, dict[str, Job]] = {}
         self._too_large: set[str] = set()
-        self._keeper = Keeper(store, self, clock, leads, name, reachable)
+        self._synchronizer = StoreSynchronizer(store, self, clock, leads, name, reachable)
         pools.subscribe(self._changed)
 
     def start(self, supervisor: Supervisor, wait: float = WAIT) -> None:
         """Start reading and writing; waits at most ``wait`` seconds for what the store remembers."""
-        self._keeper.start(supervisor)
-        if not self._keeper.loaded.wait(wait):
+        self._synchronizer.start(supervisor)
+        if not self._synchronizer.loaded.wait(wait):
             log.warning("not waiting for the store: what it remembers is taken later", extra=kv(seconds=wait))
 
     def doubt(self, *_: object) -> None:
         """Have everything compared soon: the way to the store broke, or is there again."""
-        self._keeper.doubt()
+        self._synchronizer.doubt()
 
     def remembered(self, pool: str) -> int:
         """Say how many jobs the site holds, as far as is remembered."""
@@ -109,7 +112,7 @@ class Memory:
             again = announced[1] != kept.heard and now - kept.marked_at >= AGAIN
             if words != kept.words or again:
                 kept.words, kept.heard, kept.marked_at = words, announced[1], now
-                self._keeper.mark(POOLS, pool.name)
+                self._synchronizer.mark(POOLS, pool.name)
         if (complete_at := pool.complete_at()) != kept.complete_at:
             kept.complete_at = complete_at
             jobs = pool.jobs()
@@ -133,18 +136,18 @@ class Memory:
             jobs[uid] = Job(namespace, pod, number, round(self._clock.time(), 3))
         else:
             return
-        self._keeper.mark(JOBS, records.job_key(name, uid))
+        self._synchronizer.mark(JOBS, records.job_key(name, uid))
 
     def _drop(self, name: str) -> None:
         """Forget a pool that was removed."""
         if self._kept.pop(name, None) is not None:
-            self._keeper.mark(POOLS, name)
+            self._synchronizer.mark(POOLS, name)
             log.info("a pool is forgotten", extra=kv(pool=name, jobs=self.remembered(name)))
         for uid in self._jobs.pop(name, {}):
-            self._keeper.mark(JOBS, records.job_key(name, uid))
+            self._synchronizer.mark(JOBS, records.job_key(name, uid))
         POOL_REMEMBERED.remove_by_labels({"pool": name})
 
-    # --- what the keeper asks, on its thread --------------------------------------------------------------------------
+    # --- what the synchronizer asks, on its thread --------------------------------------------------------------------
     def everything(self) -> Collection[Key]:
         """Name everything that is to be kept."""
         with self._lock:

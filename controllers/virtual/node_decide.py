@@ -16,10 +16,9 @@ from bridge import names
 from bridge.clock import parse_rfc3339, rfc3339
 from bridge.wire.messages import Announce
 from bridge.workload import quantity
-from controllers.virtual import offer as offers
-from controllers.virtual import wanted
-from controllers.virtual.offer import Offer
-from controllers.virtual.wanted import Body, Settings, State
+from controllers.virtual import announcement_validation, node_manifest
+from controllers.virtual.announcement_validation import ValidAnnouncement
+from controllers.virtual.node_manifest import Body, Settings, State
 
 Node = Mapping[str, Any]
 
@@ -36,7 +35,7 @@ REWORD = 15.0
 
 
 @dataclass(slots=True)
-class Memory:
+class NodeMemory:
     """What was written, by node: (status without times, monotonic time); what was looked at; who was told."""
 
     written: dict[str, tuple[Body, float]] = field(default_factory=dict)
@@ -102,13 +101,13 @@ Action = Create | Describe | Report | Vanish | Collide | Forget
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class NodesView:
     """All that a decision may depend on. ``since``: the monotonic time from which this process has listened."""
 
     pools: Iterable[State]
     nodes: Mapping[str, Node]
     settings: Settings
-    memory: Memory
+    memory: NodeMemory
     link_problem: str
     since: float
     now: float
@@ -121,13 +120,13 @@ def is_ours(node: Node, pool: str) -> bool:
     return label == pool
 
 
-def decide(view: View) -> list[Action]:
+def decide(view: NodesView) -> list[Action]:
     """Decide for every pool; at most one action for each node."""
     actions = (_one(view, state) for state in view.pools)
     return [action for action in actions if action is not None]
 
 
-def _one(view: View, state: State) -> Action | None:
+def _one(view: NodesView, state: State) -> Action | None:
     node = view.nodes.get(state.name)
     if node is not None and not is_ours(node, state.name):
         if state.name in view.memory.collisions:
@@ -135,25 +134,25 @@ def _one(view: View, state: State) -> Action | None:
         view.memory.collisions.add(state.name)
         return Collide(node)
     view.memory.collisions.discard(state.name)
-    offer = offers.check(state.announce) if state.announce is not None else None
+    valid = announcement_validation.check(state.announce) if state.announce is not None else None
     if node is None:
-        if state.announce is None or offer is None:
+        if state.announce is None or valid is None:
             return None
         if not is_heard(view, state):
             return _forget(view, state)
-        status = _status(view, state, offer)
-        return Create(state.name, wanted.node(state, offer, status, view.time), status)
-    if offer is not None:
-        patch = _describe(node, state, offer)
+        status = _status(view, state, valid)
+        return Create(state.name, node_manifest.node(state, valid, status, view.time), status)
+    if valid is not None:
+        patch = _describe(node, state, valid)
         if patch is not None:
             return Describe(node, patch)
     if not is_heard(view, state) and not is_silent(view, state) and not state.folder_problem:
         return None  # this process has just begun to listen: what the node says stands
-    report = _report(view, node, _status(view, state, offer))
+    report = _report(view, node, _status(view, state, valid))
     return report or _vanish(view, node, state)
 
 
-def is_silent(view: View, state: State) -> bool:
+def is_silent(view: NodesView, state: State) -> bool:
     """Whether the site has said nothing for too long."""
     if state.announce is None or state.heard is None:
         return view.now - view.since > view.settings.silent_after
@@ -166,35 +165,37 @@ def patience(settings: Settings, announce: Announce) -> float:
     return max(settings.silent_after, PERIODS * min(announce.period, 120))
 
 
-def is_heard(view: View, state: State) -> bool:
+def is_heard(view: NodesView, state: State) -> bool:
     """Whether this process itself has heard the site, and not too long ago."""
     return state.heard is not None and state.heard >= view.since and not is_silent(view, state)
 
 
-def _status(view: View, state: State, offer: Offer | None) -> Body:
+def _status(view: NodesView, state: State, valid: ValidAnnouncement | None) -> Body:
     silent = is_silent(view, state)
-    return wanted.status(state, offer, view.settings, silent=silent, link_problem=view.link_problem)
+    return node_manifest.status(state, valid, view.settings, silent=silent, link_problem=view.link_problem)
 
 
 # --- what is different ------------------------------------------------------------------------------------------------
-def _describe(node: Node, state: State, offer: Offer) -> Body | None:
+def _describe(node: Node, state: State, valid: ValidAnnouncement) -> Body | None:
     """Build the patch of metadata and taints, if one is needed: what others put on the node stays."""
     metadata, pool = node["metadata"], state.name
     told = metadata.get("annotations") or {}
     before = told.get(names.SITE_ANNOUNCED, "")
     old_labels, old_taints = _recorded(before)
-    has, wanted_labels = metadata.get("labels") or {}, wanted.labels(pool, offer)
+    has, wanted_labels = metadata.get("labels") or {}, node_manifest.labels(pool, valid)
     labels: Body = {key: value for key, value in wanted_labels.items() if has.get(key) != value}
     labels |= {key: None for key in old_labels - wanted_labels.keys() if key in has}
     taints = list((node.get("spec") or {}).get("taints") or ())
-    ours = wanted.taints(pool, offer)
+    ours = node_manifest.taints(pool, valid)
     mine = {f"{t['key']}:{t['effect']}" for t in ours} | old_taints
     kept = [taint for taint in taints if f"{taint.get('key')}:{taint.get('effect')}" not in mine]
     new = [*ours, *kept]
     patch: Body = {}
     if labels:
         patch["labels"] = labels
-    if noted := {key: text for key, text in wanted.node_annotations(state, offer).items() if told.get(key) != text}:
+    if noted := {
+        key: text for key, text in node_manifest.node_annotations(state, valid).items() if told.get(key) != text
+    }:
         patch["annotations"] = noted
     spec = {} if _as_set(new) == _as_set(taints) else {"spec": {"taints": new}}
     if not patch and not spec:
@@ -207,7 +208,7 @@ def _describe(node: Node, state: State, offer: Offer) -> Body | None:
 def _recorded(text: str) -> tuple[set[str], set[str]]:
     try:
         data = json.loads(text or "{}")
-        return offers.from_json(data)
+        return announcement_validation.from_json(data)
     except (ValueError, TypeError, AttributeError):
         return set(), set()
 
@@ -216,7 +217,7 @@ def _as_set(taints: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, str]]:
     return {(t.get("key", ""), t.get("value") or "", t.get("effect", "")) for t in taints}
 
 
-def _report(view: View, node: Node, status: Body) -> Report | None:
+def _report(view: NodesView, node: Node, status: Body) -> Report | None:
     name = node["metadata"]["name"]
     written, at = view.memory.written.get(name, (None, float("-inf")))
     age = view.now - at
@@ -277,7 +278,7 @@ def _quantities(pairs: Mapping[str, Any] | None) -> dict[str, Any]:
     return result
 
 
-def _vanish(view: View, node: Node, state: State) -> Action | None:
+def _vanish(view: NodesView, node: Node, state: State) -> Action | None:
     name = state.name
     if (
         state.bound != 0
@@ -292,7 +293,7 @@ def _vanish(view: View, node: Node, state: State) -> Action | None:
     return Vanish(node)
 
 
-def _forget(view: View, state: State) -> Action | None:
+def _forget(view: NodesView, state: State) -> Action | None:
     """Forget a pool whose node is gone: deleted by podbridge, or by an administrator who gives the site up."""
     heard = max(state.heard or view.since, view.since)
     return Forget(state.name) if state.bound == 0 and view.now - heard > view.settings.remove_after else None
@@ -301,6 +302,6 @@ def _forget(view: View, state: State) -> Action | None:
 def may_vanish(node: Node, remove_after: float, time: float) -> bool:
     """Whether the node (as the API server has it now) has been without its site for ``remove_after`` seconds."""
     for condition in (node.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == wanted.CONNECTED and condition.get("status") == "False":
+        if condition.get("type") == node_manifest.CONNECTED and condition.get("status") == "False":
             return bool(time - parse_rfc3339(condition["lastTransitionTime"]) >= remove_after)
     return False

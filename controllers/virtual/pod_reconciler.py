@@ -93,7 +93,7 @@ def _is_taken(pod: decide.Pod) -> bool:
     return bool(decide.remote_job(pod)) and not pods.is_finished(pod) and not pods.is_deleted(pod)
 
 
-class Lives:
+class PodReconciler:
     """Looks after pods one by one; ``led_since`` gives when this process began to lead, ``None`` while it does not."""
 
     def __init__(
@@ -196,7 +196,7 @@ class Lives:
             if told is not None and isinstance(action, decide.Write) and not entry.failures:
                 POOL_EVENT_SECONDS.observe(self._clock.monotonic() - told)
 
-    def _view(self, record: Record, pod: decide.Pod | None, job: JobStatus | None, entry: Entry) -> decide.View:
+    def _view(self, record: Record, pod: decide.Pod | None, job: JobStatus | None, entry: Entry) -> decide.PodView:
         pool = record.pool
         view = decide.PoolView(
             name=record.name,
@@ -209,7 +209,7 @@ class Lives:
         uid, brake = pods.uid(pod) if pod is not None else "", record.brake
         may_fail = uid in brake.allowed
         held = brake.engaged and uid in brake.missing and not may_fail
-        return decide.View(pod, job, entry, view, self._clock.monotonic(), self._clock.time(), may_fail, held)
+        return decide.PodView(pod, job, entry, view, self._clock.monotonic(), self._clock.time(), may_fail, held)
 
     def _new_entry(self, pod: decide.Pod | None) -> Entry:
         entry = Entry()

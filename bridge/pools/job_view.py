@@ -39,7 +39,7 @@ class Part:
     at: float
 
 
-class View:
+class JobView:
     """Jobs by UID."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 from bridge.clock import Clock
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import Resource
-from controllers.kubelet.memory import Memory
+from controllers.kubelet.single_flight_cache import SingleFlightCache
 
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", False)
 REMEMBER_KNOWN = 60.0
@@ -70,7 +70,7 @@ def bearer(authorization: str) -> str | None:
     return match[1] if match else None
 
 
-class Tokens:
+class TokenAuthenticator:
     """Asks the API server whose a token is, and remembers for a while. No token is kept, only its hash.
 
     ``review(token)`` gives the ``status`` of a TokenReview and may raise ``Kube*`` errors.
@@ -78,7 +78,7 @@ class Tokens:
 
     def __init__(self, review: Callable[[str], dict[str, Any]], clock: Clock) -> None:
         self._review = review
-        self._known: Memory[tuple[User | None]] = Memory(clock, _TOKENS)
+        self._known: SingleFlightCache[tuple[User | None]] = SingleFlightCache(clock, _TOKENS)
 
     def user(self, token: str) -> User | None:
         """Give the token's user; ``None`` when the API server doesn't know it."""

@@ -29,7 +29,7 @@ class _Entry(Generic[V]):
         """How often asking has failed."""
 
 
-class Memory(Generic[V]):
+class SingleFlightCache(Generic[V]):
     """Remembers up to ``most`` answers, then begins anew."""
 
     def __init__(self, clock: Clock, most: int = MOST) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.errors import ConfigError
 from bridge.store.port import StoreError
-from bridge.store.redis import Access, RedisStore
+from bridge.store.redis_store import RedisAccess, RedisStore
 
 OWNER = "c1"
 
@@ -26,7 +26,7 @@ OWNER = "c1"
     ],
 )
 def test_urls(url: str, options: dict[str, object]) -> None:
-    assert Access(url).options() == options
+    assert RedisAccess(url).options() == options
 
 
 @pytest.mark.parametrize(
@@ -45,18 +45,18 @@ def test_urls(url: str, options: dict[str, object]) -> None:
 )
 def test_urls_that_can_not_be(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        RedisStore(Access(url), OWNER)
+        RedisStore(RedisAccess(url), OWNER)
     assert "secret" not in str(caught.value)
 
 
 def test_a_private_authority_is_the_one_that_counts(tmp_path: Path) -> None:
-    options = Access("rediss://h", ca_file=tmp_path / "ca.pem").options()
+    options = RedisAccess("rediss://h", ca_file=tmp_path / "ca.pem").options()
     assert options["ssl_ca_certs"] == str(tmp_path / "ca.pem")
 
 
 def test_a_password_file_that_is_not_there_is_an_error_of_the_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"none\.password"):
-        RedisStore(Access("redis://127.0.0.1:1", password_file=tmp_path / "none.password"), OWNER).load("pools")
+        RedisStore(RedisAccess("redis://127.0.0.1:1", password_file=tmp_path / "none.password"), OWNER).load("pools")
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400\r\n\r\n", b"*999999999\r\n", b"\x00\xff\r\n", b"", b"*-5\r\n$x\r\n"])
@@ -72,6 +72,6 @@ def test_a_server_that_speaks_nonsense_is_an_error_of_the_store(answer: bytes) -
                         peer.sendall(answer)
 
         threading.Thread(target=serve, daemon=True).start()
-        store = RedisStore(Access(f"redis://127.0.0.1:{server.getsockname()[1]}"), OWNER)
+        store = RedisStore(RedisAccess(f"redis://127.0.0.1:{server.getsockname()[1]}"), OWNER)
         with pytest.raises(StoreError):
             store.load("pools")

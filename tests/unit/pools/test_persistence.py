@@ -11,9 +11,9 @@ import pytest
 
 from bridge.clock import FakeClock
 from bridge.metrics import POOL_REMEMBERED
-from bridge.pools import memory as memories
-from bridge.pools.memory import AGAIN, Memory
-from bridge.pools.nats import NatsPools
+from bridge.pools import persistence
+from bridge.pools.nats_registry import NatsPools
+from bridge.pools.persistence import AGAIN, PoolPersistence
 from bridge.pools.records import JobRecord, PoolRecord, job_key, write
 from bridge.wire.envelope import pack
 from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Submit
@@ -47,13 +47,13 @@ def job_record(job: str, pool: str = "alpha") -> bytes:
 
 
 class Hub:
-    """A hub whose threads are the test's: ``turn`` is the keeper's, ``work`` the pools' workers'."""
+    """A hub whose threads are the test's: ``turn`` is the synchronizer's, ``work`` the pools' workers'."""
 
     def __init__(self, store: FakeStore | None = None, now: float = 1_000_000.0) -> None:
         self.link, self.clock, self.store = FakeLink(), FakeClock(now), store or FakeStore()
         self.pools = NatsPools(self.link, "bridge.v1", OWNER, self.clock)  # type: ignore[arg-type]
         self.link.after = self.pools.drain
-        self.memory = Memory(self.store, self.pools, self.clock, lambda: True, "test")
+        self.persistence = PoolPersistence(self.store, self.pools, self.clock, lambda: True, "test")
         self.jobs: dict[str, JobStatus] = {}
         self.link.subscribe(SUBJECTS.snapshot, lambda _s, _d, respond: respond(self._snapshot()))
         self.link.subscribe(SUBJECTS.requests()["submit"], lambda s, _d, respond: respond(self._submit(s)))
@@ -86,7 +86,7 @@ class Hub:
 
     def turn(self, seconds: float = 0.0) -> None:
         self.clock.advance(seconds)
-        self.memory._keeper.turn()
+        self.persistence._synchronizer.turn()
 
     def stored(self, kind: str) -> dict[str, Any]:
         return {key: json.loads(value) for key, value in self.store.content.get(kind, {}).items()}
@@ -118,7 +118,7 @@ def test_words_from_the_future_are_still_from_before() -> None:
     hub = Hub(FakeStore({"pools": {"alpha": pool_record(9e9)}}))
     hub.clock.advance(50)
     hub.turn()
-    assert hub.pool.announced()[1] < hub.memory._began
+    assert hub.pool.announced()[1] < hub.persistence._began
 
 
 def test_what_was_heard_is_better_than_what_is_remembered() -> None:
@@ -182,11 +182,11 @@ def test_the_life_of_a_job() -> None:
         hub.turn()
     assert hub.stored("jobs")["alpha/u1"]["job_id"] == "77"
     assert hub.store.asked.count("put") == writes + 1
-    assert hub.memory.remembered("alpha") == 1
+    assert hub.persistence.remembered("alpha") == 1
     hub.pool.cancel("u1", 0, forget=True)
     hub.turn()
     assert hub.stored("jobs") == {}
-    assert hub.memory.remembered("alpha") == 0
+    assert hub.persistence.remembered("alpha") == 0
     assert b"hunter2" not in b"".join(value for kind in hub.store.content.values() for value in kind.values())
 
 
@@ -194,18 +194,18 @@ def test_a_map_counts_until_the_site_has_listed_its_jobs() -> None:
     content = {"pools": {"alpha": pool_record(5.0)}, "jobs": {job_key("alpha", u): job_record(u) for u in ("a", "b")}}
     hub = Hub(FakeStore(content))
     hub.turn()
-    assert (hub.memory.remembered("alpha"), POOL_REMEMBERED.labels("alpha")._value.get()) == (2, 2)
+    assert (hub.persistence.remembered("alpha"), POOL_REMEMBERED.labels("alpha")._value.get()) == (2, 2)
     assert hub.pool.jobs() == {}
     event = Event(pool="alpha", submitter="s", sequence=1, status=status("c"))
     hub.link.publish(SUBJECTS.event, pack(event))  # no list yet: nothing is dropped
     hub.turn()
-    assert hub.memory.remembered("alpha") == 2
+    assert hub.persistence.remembered("alpha") == 2
     hub.jobs = {"b": status("b"), "d": status("d")}
     hub.clock.advance(20)
     hub.work()
     hub.turn()
     assert hub.stored("jobs").keys() == {"alpha/b", "alpha/d"}
-    assert (hub.memory.remembered("alpha"), POOL_REMEMBERED.labels("alpha")._value.get()) == (2, 0)
+    assert (hub.persistence.remembered("alpha"), POOL_REMEMBERED.labels("alpha")._value.get()) == (2, 0)
 
 
 def test_a_store_that_answers_late_undoes_nothing() -> None:
@@ -250,13 +250,13 @@ def test_jobs_of_nobody_and_garbage_are_left_out_with_one_warning(caplog: pytest
 
 
 def test_a_site_that_makes_up_jobs_fills_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memories, "MOST_JOBS", 10)
+    monkeypatch.setattr(persistence, "MOST_JOBS", 10)
     hub = Hub()
     hub.turn()
     hub.jobs = {f"u{number}": status(f"u{number}", job_id="x" * 5000) for number in range(50)}
     hub.hello()
     hub.turn()
-    assert hub.memory.remembered("alpha") == 10
+    assert hub.persistence.remembered("alpha") == 10
     assert all(len(json.dumps(record)) < 4000 for record in hub.stored("jobs").values())
     writes = hub.store.asked.count("put")
     hub.clock.advance(61)

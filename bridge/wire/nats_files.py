@@ -27,7 +27,7 @@ import nkeys  # type: ignore[import-untyped]
 from bridge.errors import ConfigError
 from bridge.wire.bucket import DEFAULT_BUCKET
 from bridge.wire.messages import POOL_PATTERN, UID_PATTERN
-from bridge.wire.natsconf import (
+from bridge.wire.nats_server_config import (
     HUB,
     Listeners,
     Permissions,

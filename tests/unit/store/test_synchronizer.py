@@ -11,7 +11,7 @@ import pytest
 
 from bridge.clock import FakeClock, SystemClock
 from bridge.metrics import STORE_UP
-from bridge.store.keeper import BATCH, COMPARE, Keeper, Key
+from bridge.store.synchronizer import BATCH, COMPARE, Key, StoreSynchronizer
 from bridge.threads import Supervisor
 from tests.unit.store.fake_store import FakeStore
 
@@ -41,24 +41,26 @@ class Kept:
     def __init__(self, content: Mapping[str, Mapping[str, bytes]] | None = None) -> None:
         self.store, self.source, self.clock = FakeStore(content), FakeSource(), FakeClock()
         self.leading = self.reachable = True
-        self.keeper = Keeper(self.store, self.source, self.clock, lambda: self.leading, "test", lambda: self.reachable)
+        self.synchronizer = StoreSynchronizer(
+            self.store, self.source, self.clock, lambda: self.leading, "test", lambda: self.reachable
+        )
 
     def say(self, kind: str, key: str, value: bytes | None) -> None:
         if value is None:
             self.source.known.pop((kind, key), None)
         else:
             self.source.known[kind, key] = value
-        self.keeper.mark(kind, key)
+        self.synchronizer.mark(kind, key)
 
     def turn(self, seconds: float = 0.0) -> None:
         self.clock.advance(seconds)
-        self.keeper.turn()
+        self.synchronizer.turn()
 
 
 def test_what_the_store_has_is_taken_once() -> None:
     kept = Kept({"pools": {"a": b"1"}})
     kept.turn()
-    assert kept.keeper.loaded.is_set()
+    assert kept.synchronizer.loaded.is_set()
     assert kept.source.known == {("pools", "a"): b"1"}
     kept.turn(1)
     assert kept.store.asked == ["load", "load"]
@@ -71,11 +73,11 @@ def test_the_last_word_on_a_key_is_written_and_one_round_is_enough() -> None:
         kept.say("jobs", "j", str(number).encode())
     kept.say("jobs", "gone", b"x")
     kept.say("jobs", "gone", None)
-    assert kept.keeper.waiting == 2
+    assert kept.synchronizer.waiting == 2
     kept.turn()
     assert kept.store.content["jobs"] == {"j": b"99"}
     assert kept.store.asked.count("put") == 1
-    assert kept.keeper.waiting == 0
+    assert kept.synchronizer.waiting == 0
 
 
 def test_many_keys_are_written_in_batches() -> None:
@@ -136,7 +138,7 @@ def test_everything_is_compared_now_and_then_and_in_doubt() -> None:
     kept.turn(1)
     assert kept.store.content["pools"] == {"a": b"1"}
     kept.store.content["pools"] = {}
-    kept.keeper.doubt()
+    kept.synchronizer.doubt()
     kept.turn()
     assert kept.store.content["pools"] == {"a": b"1"}
 
@@ -183,7 +185,7 @@ def test_what_can_not_be_reached_is_not_asked_and_not_complained_of(caplog: pyte
     assert STORE_UP.labels("test")._value.get() == 0
     kept.reachable = True
     kept.turn()
-    assert kept.keeper.loaded.is_set()
+    assert kept.synchronizer.loaded.is_set()
 
 
 def test_nobody_waits_for_a_store_that_hangs_and_the_last_words_are_written() -> None:
@@ -196,18 +198,18 @@ def test_nobody_waits_for_a_store_that_hangs_and_the_last_words_are_written() ->
         put(kind, values)
 
     kept.store.put = hang  # type: ignore[method-assign]
-    keeper = Keeper(kept.store, kept.source, SystemClock(), lambda: True, "test")
-    kept.keeper = keeper
+    synchronizer = StoreSynchronizer(kept.store, kept.source, SystemClock(), lambda: True, "test")
+    kept.synchronizer = synchronizer
     supervisor = Supervisor()
-    keeper.start(supervisor)
-    assert keeper.loaded.wait(5)
+    synchronizer.start(supervisor)
+    assert synchronizer.loaded.wait(5)
     kept.say("jobs", "first", b"x")
     time.sleep(0.4)
     begun = time.monotonic()
     for number in range(10_000):
         kept.say("jobs", str(number % 100), b"x")
     assert time.monotonic() - begun < 1
-    assert keeper.waiting <= 101
+    assert synchronizer.waiting <= 101
     supervisor.stop()
     hanging.set()
     assert supervisor.join(5) == []

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.wire.messages import Announce
-from controllers.virtual import offer
+from controllers.virtual import announcement_validation
 
 
 def announce(**values):
@@ -13,7 +13,7 @@ def announce(**values):
 
 
 def test_good_values_are_taken():
-    found = offer.check(
+    found = announcement_validation.check(
         announce(
             labels={"gpu": "a100", "example.com/rack": "", "kubernetes.io/arch": "arm64"},
             taints=["gpu=yes:NoSchedule", "example.com/slow:PreferNoSchedule"],
@@ -44,7 +44,7 @@ def test_good_values_are_taken():
     ],
 )  # fmt: skip
 def test_a_label_that_a_site_must_not_set_is_left_out_and_named(key):
-    found = offer.check(announce(labels={key: "v", "good": "1"}))
+    found = announcement_validation.check(announce(labels={key: "v", "good": "1"}))
     assert found.labels == {"good": "1"}
     assert len(found.problems) == 1
     assert repr(key) in found.problems[0]
@@ -59,7 +59,7 @@ def test_a_label_that_a_site_must_not_set_is_left_out_and_named(key):
     ],
 )  # fmt: skip
 def test_a_taint_that_a_site_must_not_set_is_left_out_and_named(text):
-    found = offer.check(announce(taints=[text, "good=1:NoSchedule"]))
+    found = announcement_validation.check(announce(taints=[text, "good=1:NoSchedule"]))
     assert [taint["key"] for taint in found.taints] == ["good"]
     assert len(found.problems) == 1
 
@@ -72,15 +72,15 @@ def test_a_taint_that_a_site_must_not_set_is_left_out_and_named(text):
     ],
 )  # fmt: skip
 def test_a_bad_resource_is_left_out_and_named(name, text):
-    found = offer.check(announce(capacity={name: text, "example.com/good": "3"}))
+    found = announcement_validation.check(announce(capacity={name: text, "example.com/good": "3"}))
     assert found.capacity == {"pods": "10000", "example.com/good": "3"}
     assert len(found.problems) == 1
     assert repr(name) in found.problems[0]
 
 
 def test_too_much_is_cut():
-    found = offer.check(announce(labels={f"l{n}": "" for n in range(500)}))
-    assert len(found.labels) == offer.MOST
+    found = announcement_validation.check(announce(labels={f"l{n}": "" for n in range(500)}))
+    assert len(found.labels) == announcement_validation.MOST
     assert found.problems == ("more than 100 labels",)
 
 
@@ -90,6 +90,6 @@ def test_too_much_is_cut():
     st.dictionaries(st.text(max_size=20), st.text(max_size=12), max_size=4),
 )
 def test_nothing_raises(labels, taints, capacity):
-    found = offer.check(announce(labels=labels, taints=taints, capacity=capacity))
+    found = announcement_validation.check(announce(labels=labels, taints=taints, capacity=capacity))
     assert found.capacity["pods"]
-    assert offer.from_json(offer.as_json(found))[0] == set(found.labels)
+    assert announcement_validation.from_json(announcement_validation.as_json(found))[0] == set(found.labels)

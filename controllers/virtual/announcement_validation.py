@@ -37,7 +37,7 @@ _STANDARD = frozenset({"cpu", "memory", "pods", "ephemeral-storage"})
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ValidAnnouncement:
     """Labels, taints and capacity fit for a Node; ``problems`` name what was left out."""
 
     labels: dict[str, str]
@@ -46,7 +46,7 @@ class Offer:
     problems: tuple[str, ...]
 
 
-def check(announce: Announce) -> Offer:
+def check(announce: Announce) -> ValidAnnouncement:
     """Take what is usable of an announcement."""
     problems: list[str] = []
     labels = dict(_few(announce.labels.items(), "labels", problems))
@@ -62,7 +62,7 @@ def check(announce: Announce) -> Offer:
     for name, text in _few(announce.capacity.items(), "resources", problems):
         if not _told(problems, "resource", name, _resource(name, text)):
             capacity[name] = text.strip()
-    return Offer(labels, tuple(taints.values()), capacity, tuple(problems))
+    return ValidAnnouncement(labels, tuple(taints.values()), capacity, tuple(problems))
 
 
 def _few(entries: Iterable[Any], what: str, problems: list[str]) -> list[Any]:
@@ -137,9 +137,9 @@ def _resource(name: str, text: str) -> str:
     return ""
 
 
-def as_json(offer: Offer) -> dict[str, Any]:
+def as_json(valid: ValidAnnouncement) -> dict[str, Any]:
     """Say which labels and taints are the site's: what it withdraws later is found by that."""
-    return {"labels": sorted(offer.labels), "taints": sorted(f"{t['key']}:{t['effect']}" for t in offer.taints)}
+    return {"labels": sorted(valid.labels), "taints": sorted(f"{t['key']}:{t['effect']}" for t in valid.taints)}
 
 
 def from_json(data: Mapping[str, Any]) -> tuple[set[str], set[str]]:

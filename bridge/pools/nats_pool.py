@@ -13,7 +13,7 @@ from bridge.backoff import Backoff
 from bridge.clock import Clock
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.logs import kv
-from bridge.pools.view import Part, View
+from bridge.pools.job_view import JobView, Part
 from bridge.script import library
 from bridge.script.buildconfig import BuildConfig
 from bridge.wire.client import SUBMIT_TIMEOUT, PoolClient
@@ -24,12 +24,12 @@ from bridge.wire.messages import (
     Announce,
     BuildConfigMessage,
     Cancel,
-    Cut,
     Event,
     File,
     Files,
     JobStatus,
     Logs,
+    ScriptWithoutLibrary,
     Submit,
 )
 
@@ -45,14 +45,14 @@ _CONFIG_WAIT = 0.3
 _MOST_PAGES = 1000
 _MOST_FOLDERS = 16
 _NEEDLE = 100
-_CUT_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
+_LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
 """What a submitter of another version says to a script without its library."""
 
 Changed = Callable[[str], None]
 
 
 class NatsPool:
-    """One pool; implements :class:`bridge.pools.port.Pool`. Made by :class:`bridge.pools.nats.NatsPools`.
+    """One pool; implements :class:`bridge.pools.port.Pool`. Made by :class:`bridge.pools.nats_registry.NatsPools`.
 
     Its jobs are in one folder of the site: that of the first announcement, unless another is chosen. What submitters
     with another folder say is not believed, and they are not asked.
@@ -67,7 +67,7 @@ class NatsPool:
         self._client = PoolClient(link, prefix, name, owner, clock, lambda: self.folder)
         self._clock = clock
         self._lock = threading.Lock()
-        self._view = View()
+        self._view = JobView()
         self._announced: tuple[Announce, float] | None = None
         self._folder: str | None = None
         self._folders: dict[str, tuple[Announce, float]] = {}
@@ -97,7 +97,7 @@ class NatsPool:
             if self._folder is not None:
                 log.warning("another folder of the pool", extra=kv(pool=self.name, before=self._folder, now=folder))
             self._folder, self._announced = folder, self._folders.get(folder)
-            self._view, self._wanted, self._failures = View(), True, 0
+            self._view, self._wanted, self._failures = JobView(), True, 0
         self._tell("")
 
     @property
@@ -118,11 +118,11 @@ class NatsPool:
     def submit(self, job: str, submit: Submit) -> JobStatus:
         """Have a job run; one that exists is given as it is."""
         announced, folder = self._announced, self._folder
-        short = cut(submit, announced[0].library) if announced else submit
+        short = without_library(submit, announced[0].library) if announced else submit
         try:
             status = self._client.submit(job, short, self._submit_timeout).status
         except SiteRefusedError as error:
-            if short is submit or error.reason not in _CUT_REFUSED:
+            if short is submit or error.reason not in _LIBRARY_REFUSED:
                 raise
             status = self._client.submit(job, submit, self._submit_timeout).status
         with self._lock:
@@ -326,7 +326,7 @@ class NatsPool:
                 log.exception("a subscriber of a pool failed", extra=kv(pool=self.name))
 
 
-def cut(submit: Submit, digest: str) -> Submit:
+def without_library(submit: Submit, digest: str) -> Submit:
     """Leave the library of this digest out of a script; as it was where that is not this version's, or not in it."""
     text = library.known(digest)
     if text is None or not isinstance(submit.script, str):
@@ -334,7 +334,7 @@ def cut(submit: Submit, digest: str) -> Submit:
     script, at = submit.script, submit.script.find(text[:_NEEDLE])  # to look for all of it takes longer
     if at < 0 or not script.startswith(text, at):
         return submit
-    short = Cut(before=script[:at], library=digest, after=script[at + len(text) :])
+    short = ScriptWithoutLibrary(before=script[:at], library=digest, after=script[at + len(text) :])
     return submit.model_copy(update={"script": short})
 
 

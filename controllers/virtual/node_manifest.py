@@ -9,8 +9,8 @@ from typing import Any
 from bridge import names
 from bridge.clock import rfc3339
 from bridge.wire.messages import Announce
-from controllers.virtual import offer as offers
-from controllers.virtual.offer import Offer
+from controllers.virtual import announcement_validation
+from controllers.virtual.announcement_validation import ValidAnnouncement
 
 Body = dict[str, Any]
 
@@ -51,10 +51,10 @@ class Settings:
     version: str
 
 
-def labels(pool: str, offer: Offer) -> dict[str, str]:
+def labels(pool: str, valid: ValidAnnouncement) -> dict[str, str]:
     """Give all labels: the site's, and over them podbridge's."""
     return {
-        **offer.labels,
+        **valid.labels,
         "kubernetes.io/hostname": pool,
         "kubernetes.io/os": "linux",
         "kubernetes.io/role": "agent",
@@ -65,21 +65,21 @@ def labels(pool: str, offer: Offer) -> dict[str, str]:
     }
 
 
-def taints(pool: str, offer: Offer) -> list[Body]:
+def taints(pool: str, valid: ValidAnnouncement) -> list[Body]:
     """Give all taints: podbridge's two, and the site's."""
     return [
         {"key": names.VIRTUAL_TAINT, "value": "true", "effect": "NoSchedule"},
         {"key": names.POOL_TAINT, "value": pool, "effect": "NoSchedule"},
-        *offer.taints,
+        *valid.taints,
     ]
 
 
-def record(offer: Offer) -> str:
+def record(valid: ValidAnnouncement) -> str:
     """Say which labels and taints are the site's, for the node's annotation."""
-    return json.dumps(offers.as_json(offer), sort_keys=True, separators=(",", ":"))
+    return json.dumps(announcement_validation.as_json(valid), sort_keys=True, separators=(",", ":"))
 
 
-def _conditions(state: State, offer: Offer | None, silent: bool, link_problem: str) -> list[Body]:
+def _conditions(state: State, valid: ValidAnnouncement | None, silent: bool, link_problem: str) -> list[Body]:
     announce = state.announce
     words = _words(announce)
     if silent:
@@ -99,11 +99,11 @@ def _conditions(state: State, offer: Offer | None, silent: bool, link_problem: s
         ready = ("False", "SiteProblem", problem) if problem else ("True", "SiteReady", words)
     if state.folder_problem:
         ready = ("False", "SiteProblem", state.folder_problem)
-    problems = "; ".join(offer.problems) if offer is not None else ""
+    problems = "; ".join(valid.problems) if valid is not None else ""
     accepted = ("False", "ValuesLeftOut", problems) if problems else ("True", "AllAccepted", "")
     fine = ("False", "NotKnownHere", "the site's batch system looks after its machines")
     rows = {"Ready": ready, CONNECTED: connected}
-    if offer is not None:
+    if valid is not None:
         rows[ACCEPTED] = accepted
         refused = state.config_problem
         rows[CONFIG] = ("False", "BuildConfigUnusable", refused) if refused else ("True", "BuildConfigUsable", "")
@@ -121,18 +121,20 @@ def _words(announce: Announce | None) -> str:
     return ", ".join(part for part in about if part)
 
 
-def status(state: State, offer: Offer | None, settings: Settings, *, silent: bool, link_problem: str) -> Body:
+def status(
+    state: State, valid: ValidAnnouncement | None, settings: Settings, *, silent: bool, link_problem: str
+) -> Body:
     """Give the status without times. What is unknown of a silent site is not in it."""
     result: Body = {
-        "conditions": _conditions(state, offer, silent, link_problem),
+        "conditions": _conditions(state, valid, silent, link_problem),
         # no Hostname: the API server would prefer it, and look the pool's name up in DNS
         "addresses": [{"type": "InternalIP", "address": settings.address}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": settings.port}},
     }
-    if offer is not None and state.announce is not None:
-        result["capacity"] = result["allocatable"] = offer.capacity
+    if valid is not None and state.announce is not None:
+        result["capacity"] = result["allocatable"] = valid.capacity
         result["nodeInfo"] = {
-            "architecture": offer.labels.get("kubernetes.io/arch", ""),
+            "architecture": valid.labels.get("kubernetes.io/arch", ""),
             "operatingSystem": "linux",
             "osImage": state.announce.batch[:MESSAGE],
             "containerRuntimeVersion": state.announce.runtime[:MESSAGE],
@@ -146,13 +148,13 @@ def status(state: State, offer: Offer | None, settings: Settings, *, silent: boo
     return result
 
 
-def node_annotations(state: State, offer: Offer) -> dict[str, str]:
+def node_annotations(state: State, valid: ValidAnnouncement) -> dict[str, str]:
     """Return podbridge's annotations of the node."""
     folder = {names.SITE_FOLDER: state.folder} if state.folder else {}
-    return {names.SITE_ANNOUNCED: record(offer), **folder}
+    return {names.SITE_ANNOUNCED: record(valid), **folder}
 
 
-def node(state: State, offer: Offer, wanted: Body, time: float) -> Body:
+def node(state: State, valid: ValidAnnouncement, wanted: Body, time: float) -> Body:
     """Give the whole Node, to be created."""
     now, pool = rfc3339(time), state.name
     stamped = [{**c, "lastHeartbeatTime": now, "lastTransitionTime": now} for c in wanted["conditions"]]
@@ -161,9 +163,9 @@ def node(state: State, offer: Offer, wanted: Body, time: float) -> Body:
         "kind": "Node",
         "metadata": {
             "name": pool,
-            "labels": labels(pool, offer),
-            "annotations": node_annotations(state, offer),
+            "labels": labels(pool, valid),
+            "annotations": node_annotations(state, valid),
         },
-        "spec": {"taints": taints(pool, offer), "providerID": f"podbridge:///{pool}"},
+        "spec": {"taints": taints(pool, valid), "providerID": f"podbridge:///{pool}"},
         "status": {**wanted, "conditions": stamped},
     }

@@ -14,7 +14,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.resources import LEASES, NODES, PODS
 from bridge.logs import kv
 from bridge.metrics import POOL_ACTIONS
-from controllers.virtual import nodes
+from controllers.virtual import node_decide
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ LEASE_NAMESPACE = "kube-node-lease"
 LEASE_SECONDS = 40
 
 
-class Registrar:
+class NodeWriter:
     """Writes Nodes and their Leases; ``lead`` raises once this process leads no more. ``forget`` drops a pool."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Registrar:
         events: EventRecorder,
         clock: Clock,
         lead: Callable[[], None],
-        memory: nodes.Memory,
+        memory: node_decide.NodeMemory,
         remove_after: float,
         forget: Callable[[str], None],
     ) -> None:
@@ -44,7 +44,7 @@ class Registrar:
         self._remove_after = remove_after
         self._forget = forget
 
-    def act(self, action: nodes.Action) -> None:
+    def act(self, action: node_decide.Action) -> None:
         """Carry one action out."""
         name = f"node-{type(action).__name__.lower()}"
         try:
@@ -54,26 +54,26 @@ class Registrar:
             raise
         POOL_ACTIONS.labels(name, "ok").inc()
 
-    def _do(self, action: nodes.Action) -> None:
+    def _do(self, action: node_decide.Action) -> None:
         match action:
-            case nodes.Create():
+            case node_decide.Create():
                 self._create(action)
-            case nodes.Describe():
+            case node_decide.Describe():
                 path = NODES.path(name=action.node["metadata"]["name"])
                 self._cache.apply(self._kube.patch(path, action.patch, kind="merge"))
-            case nodes.Report():
+            case node_decide.Report():
                 self._report(action)
-            case nodes.Vanish():
+            case node_decide.Vanish():
                 self._vanish(action.node)
-            case nodes.Forget():
+            case node_decide.Forget():
                 self._forget(action.name)
-            case nodes.Collide():
+            case node_decide.Collide():
                 name = action.node["metadata"]["name"]
                 text = f"a pool announces itself as {name}, but this node is not podbridge's: the pool is not used"
                 log.error("a pool has the name of a node", extra=kv(pool=name))
                 self._events.event(action.node, "PoolNameTaken", text, warning=True, action="Registering")
 
-    def _create(self, action: nodes.Create) -> None:
+    def _create(self, action: node_decide.Create) -> None:
         try:
             node = self._kube.create(NODES.path(), action.body)
         except KubeConflictError:
@@ -82,7 +82,7 @@ class Registrar:
         self._events.event(node, "PoolRegistered", f"pool {action.name} has a node", action="Registering")
         log.info("node made", extra=kv(node=action.name))
 
-    def _report(self, action: nodes.Report) -> None:
+    def _report(self, action: node_decide.Report) -> None:
         name = action.node["metadata"]["name"]
         path = NODES.path(name=name, sub="status")
         try:
@@ -99,12 +99,12 @@ class Registrar:
             self._events.event(action.node, reason, message, warning=warning, action="Reporting")
             log.info("node's state changed", extra=kv(node=name, reason=reason, message=message))
 
-    def _vanish(self, node: nodes.Node) -> None:
+    def _vanish(self, node: node_decide.Node) -> None:
         """Delete the node of a pool that has been gone for long enough, unless a pod is bound to it."""
         name = node["metadata"]["name"]
         try:
             fresh = self._kube.get(NODES.path(name=name))
-            if not nodes.may_vanish(fresh, self._remove_after, self._clock.time()):
+            if not node_decide.may_vanish(fresh, self._remove_after, self._clock.time()):
                 return
             bound = self._kube.get(PODS.path(), {"fieldSelector": f"spec.nodeName={name}", "limit": 1})
             if bound.get("items"):
@@ -119,7 +119,7 @@ class Registrar:
         self._memory.written.pop(name, None)
         log.warning("node of a pool that is gone deleted", extra=kv(node=name))
 
-    def renew(self, node: nodes.Node) -> None:
+    def renew(self, node: node_decide.Node) -> None:
         """Renew the node's lease; make it where there is none."""
         name = node["metadata"]["name"]
         spec: dict[str, Any] = {

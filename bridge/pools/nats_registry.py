@@ -11,7 +11,7 @@ from bridge.errors import SiteError
 from bridge.logs import kv
 from bridge.metrics import POOL_FLOODS, POOL_MESSAGES_UNUSABLE
 from bridge.pools.inbox import Inbox
-from bridge.pools.natspool import PERIOD, NatsPool, check_pool
+from bridge.pools.nats_pool import PERIOD, NatsPool, check_pool
 from bridge.threads import Supervisor
 from bridge.wire.client import SUBMIT_TIMEOUT
 from bridge.wire.connection import Link

@@ -27,7 +27,7 @@ _PORT = 6379
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class RedisAccess:
     """Where and as whom: ``redis://host:port/database``, ``rediss://`` (TLS) or ``unix:///socket``.
 
     Files are read at each connect. Without ``user`` the password is the default user's.
@@ -64,7 +64,7 @@ class RedisStore:
     ``owner``: the cluster that the values are about; it never sees another's under the same prefix.
     """
 
-    def __init__(self, access: Access, owner: str) -> None:
+    def __init__(self, access: RedisAccess, owner: str) -> None:
         self._access, self._owner = access, owner
         self._options = access.options()
         self._client: redis.Redis | None = None
