@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cluster.world import LABEL, NAMESPACE, World, until
+from cluster.polling import eventually
+from cluster.world import LABEL, NAMESPACE, World
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -153,7 +154,7 @@ def submit_rate(world: World, count: int, threads: int) -> float:
 
     rate = count / parallel(threads, work)
     world.slurm("scancel", "-u", "slurm")
-    until("no job left", lambda: not world.queue(), 120)
+    eventually(lambda: not world.queue(), "no job left", 120)
     return rate
 
 
@@ -225,7 +226,7 @@ def _count(world: World, query: str) -> int:
 
 def wait_bound(world: World, count: int) -> float:
     """Wait until the scheduler has bound so many pods, and the API server agrees; give the time of the last."""
-    until("all pods bound", lambda: len(said(world, "pod bound")) >= count, 300, 0.2)
+    eventually(lambda: len(said(world, "pod bound")) >= count, "all pods bound", 300, 0.2)
     if left := _count(world, "fieldSelector=spec.nodeName%3D"):
         raise RuntimeError(f"{left} pods without a node although the scheduler says it has bound all")
     return said(world, "pod bound")[-1]
@@ -288,6 +289,6 @@ def clean(world: World) -> None:
         if pod["metadata"].get("finalizers"):
             api("PATCH", f"{PODS}/{pod['metadata']['name']}", {"metadata": {"finalizers": None}}, STRATEGIC)
     api("DELETE", PODS, {"gracePeriodSeconds": 0})
-    until("no pod left", lambda: _count(world, "") == 0, 180)
+    eventually(lambda: _count(world, "") == 0, "no pod left", 180)
     world.cluster.run_slurm("scancel", "-u", "slurm", check=False)
-    until("no job left", lambda: not world.queue(), 180)
+    eventually(lambda: not world.queue(), "no job left", 180)

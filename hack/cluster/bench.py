@@ -18,8 +18,9 @@ from statistics import mean
 
 from cluster import bare, drains, latency, pools_bench, reviews
 from cluster.core import Cluster
+from cluster.polling import eventually
 from cluster.table import Table
-from cluster.world import World, until
+from cluster.world import World
 
 THREADS = 8
 SLURM_CONF = ("MinJobAge=5", f"PartitionName={latency.PARTITION} Nodes=node-3 MaxTime=INFINITE State=UP")
@@ -99,7 +100,7 @@ def everything(table: Table, world: World, count: int) -> None:
         began = time.time()
         bare.create_pods(world, count, THREADS)
         rate = bound_rate(world, count, began)
-        until("all pods run", lambda: bare.unfinished(world) == 0, 120)
+        eventually(lambda: bare.unfinished(world) == 0, "all pods run", 120)
         for part, name in parts.items():
             cpu, peak = bare.usage(cluster.pid(name))
             used[part] = (cpu - before[part], peak)

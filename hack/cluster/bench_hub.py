@@ -15,8 +15,8 @@ from typing import Any
 from cluster import bare, nullsite
 from cluster.bench_site import NULL, questions
 from cluster.pods import PoolWorld
+from cluster.polling import eventually
 from cluster.pools import NAMESPACE
-from cluster.world import until
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 THREADS = 8
@@ -76,7 +76,7 @@ def clean(world: PoolWorld) -> None:
         if pod["metadata"].get("finalizers"):
             api("PATCH", f"{PODS}/{pod['metadata']['name']}", {"metadata": {"finalizers": None}}, bare.STRATEGIC)
     api("DELETE", PODS, {"gracePeriodSeconds": 0})
-    until("no pod left", lambda: not _some(world, ""), 300)
+    eventually(lambda: not _some(world, ""), "no pod left", 300)
 
 
 def _some(world: PoolWorld, selector: str) -> bool:
@@ -88,7 +88,7 @@ def creation_rate(world: PoolWorld, first: int, last: int) -> float:
     """Create pods at once and wait until each runs at the site, its job on it; gives pods per second."""
     began = time.monotonic()
     create(world, first, last)
-    until("no pod pending", lambda: not _some(world, "status.phase%3DPending"), 900, 0.25)
+    eventually(lambda: not _some(world, "status.phase%3DPending"), "no pod pending", 900, 0.25)
     seconds = time.monotonic() - began
     if _some(world, "status.phase!%3DRunning"):
         raise RuntimeError("pods have ended that should run")
@@ -114,7 +114,7 @@ def status_delays(world: PoolWorld, probes: int) -> list[float]:
             nullsite.write_state(work / "jobs" / uid, nullsite.CONTAINER, nullsite.container(time.time(), ready=True))
             (work / "changed" / uid).touch()
             time.sleep(0.05)
-        until("every change on its pod", lambda: len(delays) == len(pods), 60)
+        eventually(lambda: len(delays) == len(pods), "every change on its pod", 60)
     return sorted(delays.values())
 
 

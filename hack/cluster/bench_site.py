@@ -23,7 +23,7 @@ from bridge.wire.messages import Cancel, Submit
 from bridge.wire.nats_server_config import INBOX
 from cluster import bare, bare_nats, bench_pods, nats, nullsite, tools
 from cluster.core import Cluster
-from cluster.world import until
+from cluster.polling import eventually
 
 OWNER = "c1"
 
@@ -74,7 +74,7 @@ def hub(cluster: Cluster, pool: str) -> Iterator[PoolClient]:
         )
     )
     link.start(supervisor)
-    until("connected", lambda: link.connected)
+    eventually(lambda: link.connected, "connected")
     try:
         yield PoolClient(link, nats.PREFIX, pool, OWNER)
     finally:

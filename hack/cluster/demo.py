@@ -15,8 +15,9 @@ from pathlib import Path
 from cluster import demo_pools, demo_real, places
 from cluster.core import Cluster
 from cluster.errors import ClusterError
+from cluster.polling import eventually
 from cluster.story import Story
-from cluster.world import NAMESPACE, World, until
+from cluster.world import NAMESPACE, World
 
 EIGHT = """\
 apiVersion: batch/v1
@@ -48,11 +49,11 @@ class ColocatedStory(Story):
         self.say("A Job of 8 pods in the managed namespace: each becomes one placeholder job in Slurm.")
         self.do("kubectl apply -f -", EIGHT)
         jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/eight"
-        until("pods bound", lambda: len([p for p in self.world.pods() if p["spec"].get("nodeName")]) == 8, 60)
+        eventually(lambda: len([p for p in self.world.pods() if p["spec"].get("nodeName")]) == 8, "pods bound", 60)
         self.do("podbridge get pods -n slurm-bridge")
         self.do("squeue")
-        until("the Job complete", lambda: self.world.api("GET", jobs)["status"].get("succeeded") == 8, 60)
-        until("no job left", lambda: not self.world.queue())
+        eventually(lambda: self.world.api("GET", jobs)["status"].get("succeeded") == 8, "the Job complete", 60)
+        eventually(lambda: not self.world.queue(), "no job left")
         self.do("kubectl get job eight -n slurm-bridge")
         self.do("squeue")
         self.do("kubectl delete job eight -n slurm-bridge")
@@ -73,13 +74,13 @@ class ColocatedStory(Story):
         for pod in big:
             self.world.running(pod)
         waiting = self.world.create("waiting", cpu="64")
-        until(
-            "the reason",
+        eventually(
             lambda: "waits in partition" in self.world.condition(waiting, "PodScheduled").get("message", ""),
+            "the reason",
         )
-        until(
-            "Slurm's reason",
+        eventually(
             lambda: "looked" not in self.world.condition(waiting, "PodScheduled").get("message", ""),
+            "Slurm's reason",
             40,
         )
         self.do("podbridge explain pod waiting -n slurm-bridge")
@@ -97,7 +98,7 @@ class ColocatedStory(Story):
         self.do(f"scancel {job}")
         self.world.seen(pod, "ended", lambda p: p["status"].get("reason") == "Cancelled")
         self.do("kubectl get pod cancelled -n slurm-bridge")
-        until("the Event", lambda: self.world.events(pod, "Cancelled"))
+        eventually(lambda: self.world.events(pod, "Cancelled"), "the Event")
         self.do("kubectl get events -n slurm-bridge --field-selector involvedObject.name=cancelled,type=Warning")
         self.world.gone(pod)
 
@@ -107,7 +108,7 @@ class ColocatedStory(Story):
         job = self.world.labelled(waiting)
         self.say("A waiting pod is deleted: its job goes at once.")
         self.do("kubectl delete pod too-big-now -n slurm-bridge")
-        until("its job gone", lambda: job not in self.world.queue())
+        eventually(lambda: job not in self.world.queue(), "its job gone")
         slow = self.world.create("slow-to-end", cpu="2", stop="4")
         job = self.world.labelled(slow)
         self.world.running(slow)
@@ -116,7 +117,7 @@ class ColocatedStory(Story):
         time.sleep(1.5)
         self.do(f"squeue -j {job}")
         self.world.gone(slow)
-        until("its job gone", lambda: job not in self.world.queue())
+        eventually(lambda: job not in self.world.queue(), "its job gone")
         self.do(f"squeue -j {job}")
         self.world.clear()
 
@@ -124,13 +125,13 @@ class ColocatedStory(Story):
         """Cordon and drain in both directions."""
         self.say("Cordoned in Kubernetes: drained in Slurm. Uncordoned: back.")
         self.do("kubectl cordon node-1")
-        until("drained", lambda: "DRAIN" in self.world.node("node-1")[0])
+        eventually(lambda: "DRAIN" in self.world.node("node-1")[0], "drained")
         self.do("sinfo -R")
         self.do("kubectl uncordon node-1")
-        until("back", lambda: "DRAIN" not in self.world.node("node-1")[0])
+        eventually(lambda: "DRAIN" not in self.world.node("node-1")[0], "back")
         self.say("Drained by Slurm's administrator: cordoned in Kubernetes, and never undone from that side.")
         self.do("scontrol update nodename=node-2 state=drain reason=disk")
-        until("cordoned", lambda: self.world.kube_node("node-2")["spec"].get("unschedulable"))
+        eventually(lambda: self.world.kube_node("node-2")["spec"].get("unschedulable"), "cordoned")
         self.do("podbridge get nodes")
         self.do("kubectl uncordon node-2")
         time.sleep(3)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from cluster.core import Cluster
 from cluster.pods import PoolWorld
+from cluster.polling import eventually
 from cluster.pools import DEFAULT_SITES, NAMESPACE
 from cluster.story import Story
-from cluster.world import Object, until
+from cluster.world import Object
 
 SPREAD = """\
 apiVersion: batch/v1
@@ -68,13 +69,13 @@ class PoolStory(Story):
         """A Job spread over both sites."""
         self.say("A Job of 10 pods in the namespace remote, whose pods may use any pool; the least loaded is chosen.")
         self.do("kubectl apply -f -", SPREAD)
-        until("every pod bound", lambda: len(self._pods("spread", lambda p: p["spec"].get("nodeName"))) == 10, 60)
+        eventually(lambda: len(self._pods("spread", lambda p: p["spec"].get("nodeName"))) == 10, "every pod bound", 60)
         self.do("kubectl get pods -n remote -o wide")
         self.say("The site's own Slurm has its share of them:")
-        queue = until("jobs at slurm-site", lambda: self._queue() if "pb-" in self._queue() else "", 30)
+        queue = eventually(lambda: self._queue() if "pb-" in self._queue() else "", "jobs at slurm-site", 30)
         self.show(f"squeue at slurm-site:\n{queue}")
         job = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/spread"
-        until("the Job complete", lambda: self.world.api("GET", job)["status"].get("succeeded") == 10, 90)
+        eventually(lambda: self.world.api("GET", job)["status"].get("succeeded") == 10, "the Job complete", 90)
         self.do("kubectl get job spread -n remote")
         counted = Counter(pod["spec"]["nodeName"] for pod in self._pods("spread", lambda _: True))
         self.say("Pods by pool: " + ", ".join(f"{pool} {count}" for pool, count in sorted(counted.items())))
@@ -119,7 +120,7 @@ class PoolStory(Story):
             "The submitter of local-site is killed (SIGKILL). Its jobs go on; the node says when it was last heard."
         )
         cluster.kill(f"{LOCAL}-submitter", signal.SIGKILL)
-        until("not ready", lambda: world.readiness(LOCAL).get("status") not in ("True", None), 60)
+        eventually(lambda: world.readiness(LOCAL).get("status") not in ("True", None), "not ready", 60)
         self.do("kubectl get nodes -L bridge.vk.io/pool")
         self.say(world.readiness(LOCAL).get("message", ""))
         self.say("Meanwhile a pod is deleted. It isn't forgotten: it stays until the site says that its job is over.")
@@ -171,7 +172,7 @@ def tell(state: Path, slurm: str, site_slurm: str) -> tuple[Cluster, Callable[[]
         world = PoolWorld(cluster)
         body = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
         path = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
-        until("admission", lambda: world.api("POST", path, body)["spec"]["schedulerName"] != "default-scheduler")
+        eventually(lambda: world.api("POST", path, body)["spec"]["schedulerName"] != "default-scheduler", "admission")
         return PoolStory(world)
 
     return cluster, begin

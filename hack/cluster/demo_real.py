@@ -7,8 +7,9 @@ from pathlib import Path
 
 from cluster import realnode
 from cluster.core import Cluster
+from cluster.polling import eventually
 from cluster.story import Story
-from cluster.world import NAMESPACE, Object, World, until
+from cluster.world import NAMESPACE, Object, World
 
 EIGHT = """\
 apiVersion: batch/v1
@@ -40,10 +41,10 @@ class RealStory(Story):
         self.do("kubectl get nodes -o wide")
         self.do("kubectl apply -f -", EIGHT)
         jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/eight"
-        until("a pod bound", lambda: [p for p in self.world.pods() if p["spec"].get("nodeName")])
+        eventually(lambda: [p for p in self.world.pods() if p["spec"].get("nodeName")], "a pod bound")
         self.do("podbridge get pods -n slurm-bridge")
-        until("the Job complete", lambda: self.world.api("GET", jobs)["status"].get("succeeded") == 8, 120)
-        until("no job left", lambda: not self.world.queue())
+        eventually(lambda: self.world.api("GET", jobs)["status"].get("succeeded") == 8, "the Job complete", 120)
+        eventually(lambda: not self.world.queue(), "no job left")
         self.do("kubectl logs -n slurm-bridge -l job-name=eight")
         self.do("squeue")
         self.do("kubectl delete job eight -n slurm-bridge")
@@ -57,7 +58,7 @@ class RealStory(Story):
         )
         self.do(f"scancel {self.world.labelled(old)}")
         new = self._whole("new")
-        until("the reason", lambda: self.world.condition(new, "PodScheduled").get("reason") == "NodeBusy")
+        eventually(lambda: self.world.condition(new, "PodScheduled").get("reason") == "NodeBusy", "the reason")
         self.do("squeue")
         self.do("kubectl get pods -n slurm-bridge")
         self.say("Bound now, it would be rejected (OutOfcpu): the kubelet counts the old pod until it has ended.")

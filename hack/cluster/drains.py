@@ -12,8 +12,9 @@ from cluster import bare
 from cluster.core import Cluster
 from cluster.kube import node_object
 from cluster.latency import load
+from cluster.polling import eventually
 from cluster.slurm import Size
-from cluster.world import World, until
+from cluster.world import World
 
 PREFIX = "many-"
 ROUNDS = 20
@@ -42,7 +43,7 @@ def measure(table: Any, folder: Path, count: int) -> None:
             )
         for part in ("scheduler", "controllers"):
             cluster.start_podbridge((part,), name=part)
-        until("all nodes are managed, and none is cordoned", lambda: _usable(world) == count, 120, 1)
+        eventually(lambda: _usable(world) == count, "all nodes are managed, and none is cordoned", 120, 1)
         requests, size = load(cluster.podbridge_port("metrics", "controllers"))
         table.add(
             f"controllers to slurmrestd, {count} nodes", f"{requests:.0f} requests/min", f"{size / 1e6:.2f} MB/min"
@@ -75,7 +76,7 @@ def _delay(world: World, name: str, *change: str) -> float:
     before = _is_cordoned(world, name)
     world.cluster.run_slurm("scontrol", "update", f"nodename={name}", *change)
     began = time.monotonic()
-    until(f"{name} after {change[0]}", lambda: _is_cordoned(world, name) != before, 60, 0.02)
+    eventually(lambda: _is_cordoned(world, name) != before, f"{name} after {change[0]}", 60, 0.02)
     return time.monotonic() - began
 
 

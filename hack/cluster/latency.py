@@ -10,7 +10,8 @@ from typing import Any
 from urllib.request import urlopen
 
 from cluster import bare
-from cluster.world import JOB_PREFIX, LABEL, World, until
+from cluster.polling import eventually
+from cluster.world import JOB_PREFIX, LABEL, World
 
 PARTITION = "full"
 """Of one node alone: Slurm doesn't look past the first 500 waiting jobs of a partition."""
@@ -58,7 +59,7 @@ def _waiting_pods(world: World, first: int, last: int) -> None:
             api("POST", bare.PODS, body)
 
     bare.parallel(8, work)
-    until("all have jobs", lambda: len(world.queue()) >= last, 120, 0.5)
+    eventually(lambda: len(world.queue()) >= last, "all have jobs", 120, 0.5)
 
 
 def load(port: int) -> tuple[float, float]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster import install
+from cluster.polling import eventually
 from cluster.pools import NAMESPACE
-from cluster.world import Object, World, until
+from cluster.world import Object, World
 
 FINISHED = ("Succeeded", "Failed")
 
@@ -80,7 +81,7 @@ class PoolWorld(World):
 
     def ready(self, pool: str, timeout: float = 30) -> Object:
         """Wait until a pool's virtual node is ready; give it."""
-        until(f"pool {pool} ready", lambda: self.readiness(pool).get("status") == "True", timeout)
+        eventually(lambda: self.readiness(pool).get("status") == "True", f"pool {pool} ready", timeout)
         return self.kube_node(pool)
 
     def readiness(self, pool: str) -> Object:
@@ -101,6 +102,6 @@ class PoolWorld(World):
     def clear(self) -> None:
         """Delete every pod of the namespace, and wait until nothing is left on either side."""
         self.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
-        until("no pod left", lambda: not self.pods(NAMESPACE), 90)
+        eventually(lambda: not self.pods(NAMESPACE), "no pod left", 90)
         for pool in self.cluster.sites:
-            until(f"no job left at {pool}", lambda p=pool: not self.jobs_at(p), 60)  # type: ignore[misc]
+            eventually(lambda p=pool: not self.jobs_at(p), f"no job left at {pool}", 60)  # type: ignore[misc]

@@ -11,8 +11,9 @@ import time
 from typing import Any
 
 from cluster import bare, places
+from cluster.polling import eventually
 from cluster.ports import free_block
-from cluster.world import World, until
+from cluster.world import World
 
 CONNECTIONS = 4
 SECONDS = 6.0
@@ -45,7 +46,7 @@ def measure(table: Any, world: World) -> None:
     env = {"PYTHONPATH": str(places.CHECKOUT), "PATH": "/usr/bin:/bin"}
     process = subprocess.Popen(command, env=env)
     try:
-        until("the other handler", lambda: _answers(port, body), 20)
+        eventually(lambda: _answers(port, body), "the other handler", 20)
         for title, where in (
             ("podbridge", cluster.podbridge_port("admission")),
             ("a handler that answers at once", port),

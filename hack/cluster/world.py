@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from cluster.core import Cluster
+from cluster.polling import eventually
 
 NAMESPACE = "slurm-bridge"
 LABEL = "scheduler.slinky.slurm.net/slurm-jobid"
@@ -17,18 +17,6 @@ JOB_PREFIX = "slurmjob.slinky.slurm.net/"
 
 Object = dict[str, Any]
 T = TypeVar("T")
-
-
-def until(what: str, check: Callable[[], T], timeout: float = 30.0, every: float = 0.1) -> T:
-    """Wait until ``check`` gives something true, and give that; else fail and say what was waited for."""
-    deadline = time.monotonic() + timeout
-    while True:
-        found = check()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout:.0f} s in vain for: {what} (last seen: {found!r})")
-        time.sleep(every)
 
 
 class World:
@@ -125,7 +113,7 @@ class World:
             found = self.get(pod, namespace)
             return found if found is not None and check(found) else None
 
-        found = until(f"{pod['metadata']['name']} {what}", look, timeout)
+        found = eventually(look, f"{pod['metadata']['name']} {what}", timeout)
         assert found is not None  # noqa: S101
         return found
 
@@ -143,7 +131,7 @@ class World:
 
     def gone(self, pod: Object, timeout: float = 30) -> None:
         """Wait until the pod is no more."""
-        until(f"{pod['metadata']['name']} gone", lambda: self.get(pod) is None, timeout)
+        eventually(lambda: self.get(pod) is None, f"{pod['metadata']['name']} gone", timeout)
 
     @staticmethod
     def job_of(pod: Object) -> int:
@@ -196,5 +184,5 @@ class World:
     def clear(self) -> None:
         """Delete every pod of the managed namespace and wait until nothing is left on either side."""
         self.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
-        until("no pod left", lambda: not self.pods(), 60)
-        until("no job left", lambda: not self.queue(), 30)
+        eventually(lambda: not self.pods(), "no pod left", 60)
+        eventually(lambda: not self.queue(), "no job left", 30)

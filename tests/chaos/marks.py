@@ -1,8 +1,8 @@
 """Pods that leave a mark at their site each time they run: whoever ran twice, or never, is found out."""
 
 from cluster.pods import FINISHED, PoolWorld
+from cluster.polling import eventually
 from cluster.pools import NAMESPACE
-from cluster.world import until
 
 SCRIPT = "echo ran >>$HOME/marks/$NAME; echo $NAME; sleep {seconds}; exit {code}"
 
@@ -44,7 +44,7 @@ def check_each_ran_once(world: PoolWorld, count, capsys, what):
         phases = [pod["status"].get("phase") for pod in world.pods(NAMESPACE)]
         return len(phases) == count and all(phase in FINISHED for phase in phases)
 
-    until("all pods over", over, 240, 1.0)
+    eventually(over, "all pods over", 240, 1.0)
     found = {pod["metadata"]["name"]: pod["status"] for pod in world.pods(NAMESPACE)}
     ran = runs(world)
     lost = [name for name, status in found.items() if status["phase"] != "Succeeded"]

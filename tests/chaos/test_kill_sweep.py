@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.world import until
+from cluster.polling import eventually
 from tests.conftest import SLURMS
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
@@ -62,8 +62,8 @@ def test_kill_after_every_call(bare_world, run, request):
     for limit in range(first, MOST_CALLS, stride):
         pods = [world.create(run="1") for _ in range(PODS)]
         victim = run(limit)
-        until(
-            "killed, or all done", lambda v=victim, p=pods: v.poll() is not None or all(over(world, x) for x in p), 60
+        eventually(
+            lambda v=victim, p=pods: v.poll() is not None or all(over(world, x) for x in p), "killed, or all done", 60
         )
         survived = victim.poll() is None
         if survived:
@@ -73,7 +73,7 @@ def test_kill_after_every_call(bare_world, run, request):
             killed += 1
             assert victim.returncode == -9, f"ended by itself with {victim.returncode} before call {limit}"
             healer = run(0)
-            until(f"all done after a kill at call {limit}", lambda p=pods: all(over(world, x) for x in p), 60)
+            eventually(lambda p=pods: all(over(world, x) for x in p), f"all done after a kill at call {limit}", 60)
             healer.kill()
             healer.wait()
         jobs = world.jobs_by_uid()
@@ -81,7 +81,7 @@ def test_kill_after_every_call(bare_world, run, request):
             own = jobs.get(pod["metadata"]["uid"], [])
             assert len(own) == 1, f"killed after call {limit}: {pod['metadata']['name']} had jobs {own}"
             assert world.get(pod)["spec"]["nodeName"] == world.job(own[0][0])["NodeList"]
-        until("no job left", lambda: not world.queue())
+        eventually(lambda: not world.queue(), "no job left")
         for pod in pods:
             world.delete(pod, grace=0)
         if survived:

@@ -12,7 +12,7 @@ import pytest
 
 from cluster import Cluster
 from cluster.pods import PoolWorld
-from cluster.world import until
+from cluster.polling import eventually
 from tests.chaos import marks
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -56,7 +56,7 @@ def test_servers_are_killed_and_cut_off(world, request, capsys):
     count = 200 if long else 60
     marks.prepare(world)
     nats = world.cluster.nats
-    until("the bucket has three replicas", lambda: replicas_in_sync(world), 30)
+    eventually(lambda: replicas_in_sync(world), "the bucket has three replicas", 30)
     servers = list(nats.daemons)[: 3 if long else 1]
     step = count // (2 * len(servers))
     created = 0
@@ -74,6 +74,6 @@ def test_servers_are_killed_and_cut_off(world, request, capsys):
         for pool in SITES:
             world.ready(pool, 60)
         nats.hosts.mend(host)
-        until("the bucket has three replicas", lambda: replicas_in_sync(world), 60)
+        eventually(lambda: replicas_in_sync(world), "the bucket has three replicas", 60)
     create(world, created, count)
     marks.check_each_ran_once(world, count, capsys, f"{len(servers)} of three NATS servers killed and cut off")

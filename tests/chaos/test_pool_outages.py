@@ -1,6 +1,6 @@
 """Sides that can't reach each other for longer than anybody waits: what happened meanwhile is right afterwards.
 
-Between the sites and nats-server stands a road that can be cut: then packets go nowhere, and nobody is told so.
+The sites reach nats-server through a proxy that can drop all traffic silently.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pytest
 
 from cluster import Cluster
 from cluster.pods import FINISHED, PoolWorld
+from cluster.polling import eventually
 from cluster.pools import NAMESPACE
-from cluster.world import until
 from tests.chaos import marks
-from tests.fakes.road import Road
+from tests.fakes.blackhole_proxy import BlackholeProxy
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
@@ -32,11 +32,11 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture
-def road():
+def blackhole_proxy():
     made = []
 
     def make(target):
-        made.append(Road(target))
+        made.append(BlackholeProxy(target))
         return made[-1]
 
     yield make
@@ -92,7 +92,7 @@ def finished_at(world, pod):
 
 def check(world, kept, deleted, capsys, what):
     with contextlib.suppress(AssertionError):  # the next line says more
-        until("each pod as it should be", lambda: not wrong(world, kept), SETTLED, 0.5)
+        eventually(lambda: not wrong(world, kept), "each pod as it should be", SETTLED, 0.5)
     assert not wrong(world, kept)
     for pod, _ in deleted:
         world.gone(pod, 30)
@@ -110,28 +110,28 @@ def check(world, kept, deleted, capsys, what):
     assert not left
 
 
-def test_sites_out_of_reach_for_longer_than_any_time_out(world, road, capsys):
-    way = road(int(world.cluster.nats.websocket_url.rpartition(":")[2]))
-    start(world, {"nats": {"servers": [f"wss://127.0.0.1:{way.port}"]}})
+def test_sites_out_of_reach_for_longer_than_any_time_out(world, blackhole_proxy, capsys):
+    proxy = blackhole_proxy(int(world.cluster.nats.websocket_url.rpartition(":")[2]))
+    start(world, {"nats": {"servers": [f"wss://127.0.0.1:{proxy.port}"]}})
     meanwhile, through, deleted = create(world, "meanwhile", 20), create(world, "through", 120), []
     for _ in range(3):
         deleted += create(world, "deleted", 300)
         meanwhile += create(world, "meanwhile", 25)
     for pod, _ in (*meanwhile, *through, *deleted):
         world.running(pod)
-    way.cut()
+    proxy.cut()
     cut_at = time.time()
     for pod, _ in deleted:
         world.delete(pod)
     created = create(world, "created", 2) + create(world, "created", 5)
     for pool in SITES:
-        until("not ready", lambda p=pool: world.readiness(p).get("status") == "False", CUT)
+        eventually(lambda p=pool: world.readiness(p).get("status") == "False", "not ready", CUT)
     time.sleep(max(0.0, cut_at + CUT - time.time()))
     assert all(world.get(pod) is not None for pod, _ in deleted), "forgotten while the site was out of reach"
-    way.mend()
+    proxy.mend()
     mended_at = time.time()
     for pod, _ in meanwhile:
-        until("ended", lambda p=pod: world.get(p)["status"]["phase"] in FINISHED, SETTLED)
+        eventually(lambda p=pod: world.get(p)["status"]["phase"] in FINISHED, "ended", SETTLED)
         assert cut_at < finished_at(world, pod) < mended_at - CUT / 2, "its end is told as it was at the site"
     check(world, meanwhile + through + created, deleted, capsys, f"sites cut off for {CUT:.0f} s")
 

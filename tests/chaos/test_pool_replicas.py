@@ -16,10 +16,10 @@ import pytest
 
 from cluster import Cluster
 from cluster.pods import PoolWorld
+from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 from cluster.ports import free_block
 from cluster.processes import of_user
-from cluster.world import until
 from tests.chaos import marks
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -120,7 +120,7 @@ class Replicas(PoolWorld):
                 return None
             return found if status == 201 else self.get_named(name) if status == 409 else None
 
-        return until(f"{name} created", sent, 20)
+        return eventually(sent, f"{name} created", 20)
 
     def get_named(self, name):
         return self.api("GET", self.path(name, NAMESPACE))
@@ -172,7 +172,7 @@ def world(state_folder):
 def change(world, how):
     """Have the leader hurt amid pods that come and go, until another leads and tells logs; give its late writes."""
     cluster = world.cluster
-    old, identity = until("a leader", world.leader)
+    old, identity = eventually(world.leader, "a leader")
     other = next(hub for hub in HUBS if hub != old)
     world.service.lead_to(cluster.podbridge_port("admission", other))
     before = world.batch()
@@ -186,17 +186,17 @@ def change(world, how):
         cluster.kill(old, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
     during = world.batch()
     world.delete_some(before)
-    new, _ = until("another leader", lambda: (found := world.leader()) and found[0] != old and found, 20)
+    new, _ = eventually(lambda: (found := world.leader()) and found[0] != old and found, "another leader", 20)
     world.taken_over.append(time.monotonic() - began)
     assert new == other
-    until("its port on the node", lambda: world.port_written() == cluster.podbridge_port("kubelet", new), 5)
-    until("logs", lambda: world.logs(running, check=False) == f"{running['metadata']['name']}\n", 5)
+    eventually(lambda: world.port_written() == cluster.podbridge_port("kubelet", new), "its port on the node", 5)
+    eventually(lambda: world.logs(running, check=False) == f"{running['metadata']['name']}\n", "logs", 5)
     world.logs_after.append(time.monotonic() - began)
     late = []
     if how == "stopped":
         since = time.time()
         cluster.kill(old, signal.SIGCONT)
-        until("the old leader ends", lambda: cluster.pid(old) is None, 10)
+        eventually(lambda: cluster.pid(old) is None, "the old leader ends", 10)
         late = world.late_writes(identity, since)
     if how != "ended":
         cluster.processes.forget(old)
@@ -220,7 +220,7 @@ def test_the_leader_goes_and_no_pod_notices(world, capsys):
         waiting = [pod for pod in world.kept if found.get(pod["metadata"]["uid"]) in ("Pending", "Running")]
         return not waiting and not any(pod["metadata"]["uid"] in found for pod in world.deleted)
 
-    until("all pods over, and the deleted ones gone", over, 60, 0.5)
+    eventually(over, "all pods over, and the deleted ones gone", 60, 0.5)
     phases = {pod["metadata"]["name"]: pod["status"]["phase"] for pod in world.pods(NAMESPACE)}
     ran = marks.runs(world)
     names = [pod["metadata"]["name"] for pod in world.kept]

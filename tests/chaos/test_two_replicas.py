@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from cluster.world import until
+from cluster.polling import eventually
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -26,7 +26,7 @@ def test_a_stopped_leader_writes_nothing_when_it_goes_on(bare_world):
         return world.api("GET", lease)["spec"]["holderIdentity"]
 
     try:
-        old = until("a leader", holder)
+        old = eventually(holder, "a leader")
         leader = next(name for name in names if f"_{cluster.pid(name)}_" in old)
         pods = [world.create() for _ in range(4)]
         for pod in pods:
@@ -36,10 +36,10 @@ def test_a_stopped_leader_writes_nothing_when_it_goes_on(bare_world):
         for _ in range(20):
             pods.append(world.create())
             time.sleep(1)
-        assert until("another leader", lambda: holder() != old and holder(), 30)
+        assert eventually(lambda: holder() != old and holder(), "another leader", 30)
         continued = time.time()
         cluster.kill(leader, signal.SIGCONT)
-        until("the old leader ends", lambda: cluster.pid(leader) is None, 20)
+        eventually(lambda: cluster.pid(leader) is None, "the old leader ends", 20)
         for pod in pods:
             world.running(pod, 60)
         jobs = world.jobs_by_uid()

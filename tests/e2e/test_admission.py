@@ -9,7 +9,6 @@ import os
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,6 +37,7 @@ from bridge.kube.client import KubeClient
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import MUTATING_WEBHOOKS, NODES, PODS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from bridge.threads import Supervisor
+from cluster.polling import eventually
 
 pytestmark = pytest.mark.real
 
@@ -128,8 +128,8 @@ def hub(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simp
     session = plain_session(tmp_path_factory.mktemp("alice"), cluster.user_kubeconfig("alice", ["students"]))
     for namespace in (MANAGED, OTHER):
         give(admin, namespace, "pods", [""], ["pods", "pods/resize", "pods/binding"], ["*"], "alice")
-    until(lambda: mutated(admin))
-    until(lambda: may(user))
+    eventually(lambda: mutated(admin))
+    eventually(lambda: may(user))
     yield SimpleNamespace(
         cluster=cluster,
         session=session,
@@ -168,13 +168,6 @@ def give(admin: KubeClient, namespace: str, name: str, groups: list[str], what: 
 def take(admin: KubeClient, namespace: str, name: str) -> None:
     admin.delete(BINDINGS.path(namespace, name))
     admin.delete(ROLES.path(namespace, name))
-
-
-def until(true: Callable[[], bool], timeout: float = 15) -> None:
-    end = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.05)
 
 
 def mutated(client: KubeClient) -> bool:
@@ -290,7 +283,7 @@ def test_a_job_hands_its_annotations_to_its_pods(hub: SimpleNamespace) -> None:
         selector = {"labelSelector": "job-name=with-annotations"}
         return list(hub.admin.get(PODS.path(MANAGED), selector)["items"])
 
-    until(lambda: bool(pods()))
+    eventually(lambda: bool(pods()))
     annotations = pods()[0]["metadata"]["annotations"]
     assert annotations[JOB + "timelimit"] == "30"
     assert annotations[JOB + "account"] == "biology"
@@ -312,7 +305,7 @@ def test_a_permission_can_not_be_borrowed_through_a_job(hub: SimpleNamespace) ->
             if event["involvedObject"]["name"] == "as-root"
         )
 
-    until(told)
+    eventually(told)
     assert not hub.admin.get(PODS.path(MANAGED), {"labelSelector": "job-name=as-root"})["items"]
     hub.admin.delete(BATCH_JOBS.path(MANAGED, "as-root"), {"propagationPolicy": "Background"})
 
@@ -337,7 +330,7 @@ def test_the_pods_of_a_daemon_set_are_left_alone(hub: SimpleNamespace) -> None:
         found[:] = hub.admin.get(PODS.path(MANAGED), {"labelSelector": "app=logs"})["items"]
         return bool(found)
 
-    until(appeared)
+    eventually(appeared)
     assert {p["spec"]["schedulerName"] for p in found} == {"default-scheduler"}
     hub.admin.delete(daemon.path(MANAGED, "logs"), {"propagationPolicy": "Background"})
 
@@ -365,7 +358,7 @@ def test_the_policy_of_the_namespace_is_written_to_the_pod(hub: SimpleNamespace,
 def test_a_permission_opens_what_the_policy_does_not(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
     assert "slurmjobs.bridge.vk.io/account" in refused(hub, annotated("account", "chemistry"))
     give(hub.admin, MANAGED, "accounts", ["bridge.vk.io"], ["slurmjobs/account"], ["use"], "alice")
-    until(lambda: created(lambda: made(annotated("account", "chemistry"))))
+    eventually(lambda: created(lambda: made(annotated("account", "chemistry"))))
     take(hub.admin, MANAGED, "accounts")
 
 
@@ -374,16 +367,16 @@ def test_labels_choose_the_policy_as_they_are_now(hub: SimpleNamespace, made: Ca
     assert "'chemistry' is not allowed" in refused(hub, body)
     path = f"/api/v1/namespaces/{MANAGED}"
     hub.admin.patch(path, {"metadata": {"labels": {"adm/open": "yes"}}})
-    until(lambda: created(lambda: made(body)))
+    eventually(lambda: created(lambda: made(body)))
     hub.admin.patch(path, {"metadata": {"labels": {"adm/open": None}}})
-    until(lambda: not created(lambda: made(body)))
+    eventually(lambda: not created(lambda: made(body)))
 
 
 def test_who_may_name_the_scheduler_is_in_the_policy(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
     third = f"adm-third-{os.getpid()}"
     hub.cluster.add_namespace(third)
     give(hub.admin, third, "pods", [""], ["pods"], ["*"], "alice")
-    until(lambda: created(lambda: hub.user.create(PODS.path(third), pod(), {"dryRun": "All"})))
+    eventually(lambda: created(lambda: hub.user.create(PODS.path(third), pod(), {"dryRun": "All"})))
     message = refused(hub, pod(schedulerName=SCHEDULER), third)
     for word in ("spec.schedulerName", SCHEDULER, third, "not managed", "slurmjobs.bridge.vk.io/scheduler"):
         assert word in message
@@ -547,7 +540,7 @@ def test_kubectl_shows_the_message_and_the_warning(hub: SimpleNamespace) -> None
     denied = kubectl(annotated("time-limit", "10"))
     assert denied.returncode != 0
     assert f"did you mean {JOB}timelimit?" in denied.stderr
-    until(lambda: "Warning: no node could ever run this pod" in kubectl(huge()).stderr)
+    eventually(lambda: "Warning: no node could ever run this pod" in kubectl(huge()).stderr)
     assert "cpu 5000" in kubectl(huge()).stderr
     assert kubectl(huge()).returncode == 0
 
@@ -568,10 +561,10 @@ def test_a_role_permits_a_key(hub: SimpleNamespace, key: str) -> None:
             return False
         return True
 
-    until(permitted)
+    eventually(permitted)
     take(hub.admin, MANAGED, f"use-{key}")
     if key == "user-id":  # a yes is remembered for 10 s
-        until(lambda: not permitted())
+        eventually(lambda: not permitted())
 
 
 def test_a_change_needs_the_permission_too(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
@@ -734,13 +727,13 @@ def test_namespaces_by_label(hub: SimpleNamespace) -> None:
         return any(t.get("value") == "adm-label" for t in made["spec"]["tolerations"])
 
     try:
-        until(tolerated)
+        eventually(tolerated)
         assert scheduler() == "default-scheduler"
         hub.admin.patch(f"/api/v1/namespaces/{OTHER}", {"metadata": {"labels": {"adm": "yes"}}})
-        until(lambda: scheduler() == "adm-label")
+        eventually(lambda: scheduler() == "adm-label")
         assert scheduler(schedulerName="theirs") == "theirs"
         hub.admin.patch(f"/api/v1/namespaces/{OTHER}", {"metadata": {"labels": {"adm": None}}})
-        until(lambda: scheduler() == "default-scheduler")
+        eventually(lambda: scheduler() == "default-scheduler")
     finally:
         unregister(config, hub.admin)
         supervisor.stop()
@@ -782,9 +775,8 @@ def test_the_certificate_rotates_under_load(hub: SimpleNamespace, monkeypatch: p
     try:
         for _ in range(2):
             hub.admission.rotate()
-            at, before_it = time.monotonic() + 30, len(done)
-            while len(done) <= before_it + 50 and not failures and time.monotonic() < at:
-                time.sleep(0.05)
+            before_it = len(done)
+            eventually(lambda n=before_it: len(done) > n + 50 or failures, "50 more answers")
     finally:
         stop.set()
         for thread in threads:
@@ -813,7 +805,7 @@ def test_a_lost_secret_is_filled_again_once_an_administrator_has_created_it(hub:
 def test_unregister_removes_and_start_registers(hub: SimpleNamespace) -> None:
     assert unregister(hub.config, hub.admin) == ["podbridge-mutate", "podbridge-validate"]
     assert unregister(hub.config, hub.admin) == []
-    until(lambda: not mutated(hub.user))
+    eventually(lambda: not mutated(hub.user))
     hub.admission._keeper.step(hub.supervisor.stopping)
     with pytest.raises(KubeNotFoundError):
         configurations(hub)
@@ -821,6 +813,6 @@ def test_unregister_removes_and_start_registers(hub: SimpleNamespace) -> None:
         hub.admission._registration.ensure(hub.admission._certificates.ca_bundle, create=True)
     hub.cluster.apply_manifests()
     hub.admission._registration.ensure(hub.admission._certificates.ca_bundle, create=True)
-    until(lambda: mutated(hub.user))
+    eventually(lambda: mutated(hub.user))
     hub.cluster.apply_manifests()
     assert configurations(hub)[0]["webhooks"], "to apply the manifests again must not take the registration away"

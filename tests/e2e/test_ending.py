@@ -11,7 +11,8 @@ from collections import Counter
 import pytest
 
 from cluster import kube
-from cluster.world import LABEL, NODE, until
+from cluster.polling import eventually
+from cluster.world import LABEL, NODE
 
 pytestmark = [pytest.mark.real, pytest.mark.parametrize("world", ["26.05"], indirect=True)]
 
@@ -41,7 +42,7 @@ def test_a_pod_without_grace_keeps_its_job_until_its_containers_have_ended(clean
         world.cluster.kill("kwok", signal.SIGCONT)
     for pod in (own, forced):
         world.gone(pod)
-    until("the jobs gone", lambda: not set(jobs) & world.queue().keys(), 10)
+    eventually(lambda: not set(jobs) & world.queue().keys(), "the jobs gone", 10)
 
 
 def test_a_pod_outlives_the_label_and_the_node_object_of_its_node(clean):
@@ -74,7 +75,7 @@ def test_a_pod_outlives_the_label_and_the_node_object_of_its_node(clean):
     finally:
         api.request("DELETE", f"/api/v1/nodes/{node}")
         api.ensure("/api/v1/nodes", kube.node_object("node-3", world.cluster.options.size))
-        until("the node ready", lambda: kube.is_ready(world.kube_node("node-3")))
+        eventually(lambda: kube.is_ready(world.kube_node("node-3")), "the node ready")
 
 
 def test_a_second_job_that_appears_after_the_bind_is_cancelled(clean):
@@ -85,7 +86,7 @@ def test_a_second_job_that_appears_after_the_bind_is_cancelled(clean):
     second = int(world.slurm("sbatch", "--parsable", "-H", "-n1", "--mem=1", "--wrap=sleep 600").split(";")[0])
     world.slurm("scontrol", "update", f"jobid={second}", f"admincomment={json.dumps(link, separators=(',', ':'))}")
     world.slurm("scontrol", "release", str(second))
-    until("the second job cancelled", lambda: second not in world.queue(), 30)
+    eventually(lambda: second not in world.queue(), "the second job cancelled", 30)
     assert world.queue()[first] == "RUNNING"
     found = world.get(pod)
     assert found["metadata"]["labels"][LABEL] == str(first)
@@ -102,7 +103,7 @@ def test_binds_that_fail_are_tried_again_later_and_later(clean):
     bound_to = {"policyName": name, "validationActions": ["Deny"]}
     world.api("POST", f"{base}ybindings", {"metadata": {"name": name}, "spec": bound_to})
     try:
-        until("refused", lambda: _refuses_bindings(world))
+        eventually(lambda: _refuses_bindings(world), "refused")
         pods = [world.create() for _ in range(30)]
         for pod in pods:
             world.labelled(pod)
@@ -157,23 +158,23 @@ def test_a_slurmctld_without_its_state_ends_no_pod_until_confirmed(clean):
 
     restart(lambda: (subprocess.run(["cp", "-a", str(state), str(kept)], check=True), empty()))
     try:
-        until("every pod says that its job is missing", lambda: marked("True"), 40)
+        eventually(lambda: marked("True"), "every pod says that its job is missing", 40)
         assert "slurm: engaged since" in podbridge(world, "brake", "status")
-        until("an Event", lambda: world.events(pods[0], "JobsMissing"))
+        eventually(lambda: world.events(pods[0], "JobsMissing"), "an Event")
         time.sleep(10)
         found = [world.get(pod) for pod in pods]
         assert all(pod and not pod["metadata"].get("deletionTimestamp") for pod in found)
     finally:
         restart(put_back)
-    until("every pod says that its job is there", lambda: marked("False"), 40)
-    until("no brake", lambda: "No brake is engaged" in podbridge(world, "brake", "status"))
+    eventually(lambda: marked("False"), "every pod says that its job is there", 40)
+    eventually(lambda: "No brake is engaged" in podbridge(world, "brake", "status"), "no brake")
     for pod in pods:
         found = world.get(pod)
         assert not found["metadata"].get("deletionTimestamp")
         assert world.queue()[jobs[pod["metadata"]["name"]]] == "RUNNING"
     restart(empty)
     shutil.rmtree(kept)
-    until("the brake", lambda: "slurm: engaged since" in podbridge(world, "brake", "status"), 40)
+    eventually(lambda: "slurm: engaged since" in podbridge(world, "brake", "status"), "the brake", 40)
     podbridge(world, "brake", "confirm", "slurm")
     for pod in pods:
         world.gone(pod, 20)

@@ -1,16 +1,11 @@
 """Slurm or Kubernetes away, hanging or talking nonsense: nothing ends, everything goes on."""
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from cluster.world import until
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))
-
-from proxy import FaultyProxy
+from cluster.polling import eventually
+from tests.fakes.faulty_proxy import FaultyProxy
 
 pytestmark = pytest.mark.real
 
@@ -76,7 +71,7 @@ def test_nothing_ends_while_slurm_or_kubernetes_is_away(proxied):
         # away for longer than its lease, it has ended, as it should: Kubernetes starts it again
         assert "leader lease lost" in world.cluster.processes.log("podbridge").read_text()
         start()
-    until("kwok again", lambda: world.cluster.pid("kwok") or world.cluster.start_daemon("kwok"))
+    eventually(lambda: world.cluster.pid("kwok") or world.cluster.start_daemon("kwok"), "kwok again")
 
     world.delete(pods[0], grace=1)
     world.running(waiting, 60)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from cluster import Cluster, kube
+from cluster.polling import eventually
 from cluster.ports import free_block
 from cluster.slurm import SLURM_UID
-from cluster.world import World, until
+from cluster.world import World
 
 pytestmark = pytest.mark.real
 
@@ -165,13 +166,13 @@ def test_a_pod_wakes_a_node_and_is_bound_when_its_kubelet_is_ready(saving, node,
     for turn in range(1, turns + 1):
         if "POWERED_DOWN" not in state(world, node):
             world.slurm("scontrol", "update", f"nodename={node}", "state=power_down")
-        until(f"{node} off", lambda: "POWERED_DOWN" in state(world, node), 30)
-        until(f"the slurmd of {node} ended", lambda: not machines.is_on(node), 30)
+        eventually(lambda: "POWERED_DOWN" in state(world, node), f"{node} off", 30)
+        eventually(lambda: not machines.is_on(node), f"the slurmd of {node} ended", 30)
         machines.kubelets.clear()
         pod = world.create(cpu="100", job={"partition": "saving"})
         job = world.labelled(pod)
-        until(f"{node} woken", lambda turn=turn: machines.resumed(node) == resumed + turn, 30)
-        until(f"slurmd of {node} up", lambda: not {"POWERING_UP", "POWERED_DOWN"} & state(world, node), 30)
+        eventually(lambda turn=turn: machines.resumed(node) == resumed + turn, f"{node} woken", 30)
+        eventually(lambda: not {"POWERING_UP", "POWERED_DOWN"} & state(world, node), f"slurmd of {node} up", 30)
         world.seen(pod, "told why it waits", lambda p: reason(p) == "SlurmNodeStarting")
         found = world.get(pod)
         assert not found["spec"].get("nodeName")
@@ -184,7 +185,7 @@ def test_a_pod_wakes_a_node_and_is_bound_when_its_kubelet_is_ready(saving, node,
         world.gone(pod)
     world.slurm("scontrol", "update", f"nodename={other}", "state=resume")
     if other == "node-0":
-        until("node-0 uncordoned", lambda: not world.kube_node(other)["spec"].get("unschedulable"), 30)
+        eventually(lambda: not world.kube_node(other)["spec"].get("unschedulable"), "node-0 uncordoned", 30)
     assert machines.resumed(node) == resumed + turns
     assert len(cordons(world, node)) == before
 

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from cluster.world import until
+from cluster.polling import eventually
 
 pytestmark = pytest.mark.real
 
@@ -44,7 +44,7 @@ def test_job_ids_are_used_again_after_lost_state(clean):
         assert world.labelled(later) == 2
         world.running(later)
         for pod in (first, second):
-            until("JobGone", lambda pod=pod: world.events(pod, "JobGone"))
+            eventually(lambda pod=pod: world.events(pod, "JobGone"), "JobGone")
             world.gone(pod)
         assert world.job(1)["UserId"].startswith("alice")
         assert world.queue() == {1: "RUNNING", 2: "RUNNING"}
@@ -53,7 +53,7 @@ def test_job_ids_are_used_again_after_lost_state(clean):
 
         world.delete(later, grace=1)
         world.gone(later)
-        until("only the job of alice is left", lambda: world.queue() == {1: "RUNNING"})
+        eventually(lambda: world.queue() == {1: "RUNNING"}, "only the job of alice is left")
     finally:
         world.slurm("scancel", "1")
         world.slurm("scontrol", "update", f"nodename={nodes}", "state=resume")

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from cluster.world import JOB_PREFIX, LABEL, NAMESPACE, NODE, until
+from cluster.polling import eventually
+from cluster.world import JOB_PREFIX, LABEL, NAMESPACE, NODE
 
 pytestmark = pytest.mark.real
 
@@ -32,7 +33,7 @@ class TestStory:
         }
         path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
         world.api("POST", path, body)
-        until("the Job complete", lambda: world.api("GET", f"{path}/eight")["status"].get("succeeded") == 8, 60)
+        eventually(lambda: world.api("GET", f"{path}/eight")["status"].get("succeeded") == 8, "the Job complete", 60)
         pods = world.pods(selector="job-name=eight")
         assert len(pods) == 8
         assert len({world.job_of(pod) for pod in pods}) == 8
@@ -44,10 +45,10 @@ class TestStory:
             assert job["JobName"] == "from-the-owner"
             assert [found[0] for found in comments[pod["metadata"]["uid"]]] == [world.job_of(pod)]
         own = {world.job_of(pod) for pod in pods}
-        until("the jobs gone from the queue", lambda: not own & world.queue().keys())
-        until(
-            "no finalizer",
+        eventually(lambda: not own & world.queue().keys(), "the jobs gone from the queue")
+        eventually(
             lambda: not any(p["metadata"].get("finalizers") for p in world.pods(selector="job-name=eight")),
+            "no finalizer",
         )
         world.api("DELETE", f"{path}/eight?propagationPolicy=Background")
 
@@ -68,17 +69,17 @@ class TestStory:
         for pod in blockers:
             world.running(pod)
         waiting = world.create(cpu="64")
-        told = until(
-            "a condition", lambda: world.condition(waiting, "PodScheduled").get("reason") == "SlurmPending", 40
+        told = eventually(
+            lambda: world.condition(waiting, "PodScheduled").get("reason") == "SlurmPending", "a condition", 40
         )
         assert told
-        message = until(
-            "Slurm's reason",
+        message = eventually(
             lambda: (
                 (m := world.condition(waiting, "PodScheduled")["message"])
                 and ("Resources" in m or "Priority" in m)
                 and m
             ),
+            "Slurm's reason",
             60,
         )
         assert f"Slurm job {world.labelled(waiting)} waits in partition" in message
@@ -100,7 +101,7 @@ class TestStory:
             lambda p: p["status"].get("reason") == "Cancelled" and p["metadata"].get("deletionTimestamp"),
         )
         assert world.condition(pod, "DisruptionTarget")["reason"] == "Cancelled"
-        until("an Event", lambda: [e for e in world.events(pod, "Cancelled") if e["type"] == "Warning"])
+        eventually(lambda: [e for e in world.events(pod, "Cancelled") if e["type"] == "Warning"], "an Event")
         world.gone(pod)
 
     def test_05_delete_releases_at_the_right_moment_without_the_garbage_collector(self, world):
@@ -113,7 +114,7 @@ class TestStory:
         try:
             world.delete(waiting)
             world.gone(waiting, 10)
-            until("the waiting job gone", lambda: job not in world.queue(), 10)
+            eventually(lambda: job not in world.queue(), "the waiting job gone", 10)
             slow = world.create(cpu="2", stop="5")
             job = world.labelled(slow)
             world.running(slow)
@@ -122,7 +123,7 @@ class TestStory:
             assert world.get(slow)["metadata"]["deletionTimestamp"]
             assert world.queue()[job] == "RUNNING"
             world.gone(slow, 20)
-            until("the running job gone", lambda: job not in world.queue(), 10)
+            eventually(lambda: job not in world.queue(), "the running job gone", 10)
         finally:
             world.cluster.kill("kube-controller-manager", signal.SIGCONT)
         for pod in blockers:
@@ -134,20 +135,20 @@ class TestStory:
             return
         kubectl = world.cluster.kubectl
         kubectl("cordon", "node-1")
-        until("drained", lambda: "DRAIN" in world.node("node-1")[0], 20)
+        eventually(lambda: "DRAIN" in world.node("node-1")[0], "drained", 20)
         assert world.node("node-1")[1].startswith("slurm-bridge:")
         kubectl("uncordon", "node-1")
-        until("back", lambda: "DRAIN" not in world.node("node-1")[0], 20)
+        eventually(lambda: "DRAIN" not in world.node("node-1")[0], "back", 20)
         world.slurm("scontrol", "update", "nodename=node-2", "state=drain", "reason=disk")
-        until("cordoned", lambda: world.kube_node("node-2")["spec"].get("unschedulable"), 20)
+        eventually(lambda: world.kube_node("node-2")["spec"].get("unschedulable"), "cordoned", 20)
         kubectl("uncordon", "node-2")
         time.sleep(4)
         assert "DRAIN" in world.node("node-2")[0]
         assert world.node("node-2")[1] == "disk"
         world.slurm("scontrol", "update", "nodename=node-2", "state=resume")
-        until(
-            "given again",
+        eventually(
             lambda: not world.kube_node("node-2")["metadata"].get("annotations", {}).get("bridge.vk.io/slurm-reason"),
+            "given again",
             20,
         )
         assert not world.kube_node("node-2")["spec"].get("unschedulable")
@@ -158,15 +159,15 @@ class TestStory:
         for words in ("drain nodes", "exclude nodes", "admin_comment", "external placeholder"):
             assert words in log
         world.slurm("scontrol", "update", "nodename=node-2", "state=drain", "reason=disk")
-        until("cordoned", lambda: world.kube_node("node-2")["spec"].get("unschedulable"), 40)
+        eventually(lambda: world.kube_node("node-2")["spec"].get("unschedulable"), "cordoned", 40)
         world.slurm("scontrol", "update", "nodename=node-2", "state=resume")
-        until("uncordoned", lambda: not world.kube_node("node-2")["spec"].get("unschedulable"), 40)
+        eventually(lambda: not world.kube_node("node-2")["spec"].get("unschedulable"), "uncordoned", 40)
 
     def test_07_nodes_that_kubernetes_refuses_are_excluded(self, world):
         if not can(world, "exclude"):
             pod = world.create(nodeSelector={"kubernetes.io/hostname": "node-3"})
-            told = until(
-                "refused", lambda: "can't exclude" in world.condition(pod, "PodScheduled").get("message", ""), 20
+            told = eventually(
+                lambda: "can't exclude" in world.condition(pod, "PodScheduled").get("message", ""), "refused", 20
             )
             assert told
             assert not world.job_of(world.get(pod))
@@ -179,7 +180,7 @@ class TestStory:
 
     def test_08_a_pod_that_no_node_fits_says_why(self, world):
         pod = world.create(nodeSelector={"disk": "none"})
-        until("told", lambda: world.condition(pod, "PodScheduled").get("reason") == "Unschedulable", 20)
+        eventually(lambda: world.condition(pod, "PodScheduled").get("reason") == "Unschedulable", "told", 20)
         assert "nodeSelector disk=none does not match" in world.condition(pod, "PodScheduled")["message"]
         world.api(
             "PATCH", "/api/v1/nodes/node-0", {"metadata": {"labels": {"disk": "none"}}}, "application/merge-patch+json"
@@ -199,9 +200,9 @@ class TestStory:
 
     def test_09_slurms_refusal_is_told_in_slurms_words(self, world):
         pod = world.create(job={"partition": "nowhere"})
-        until("told", lambda: world.condition(pod, "PodScheduled").get("reason") == "SlurmRefused", 20)
+        eventually(lambda: world.condition(pod, "PodScheduled").get("reason") == "SlurmRefused", "told", 20)
         assert "partition" in world.condition(pod, "PodScheduled")["message"].lower()
-        until("an Event", lambda: world.events(pod, "SlurmRefused"))
+        eventually(lambda: world.events(pod, "SlurmRefused"), "an Event")
         time.sleep(1)
         assert [event["type"] for event in world.events(pod, "SlurmRefused")] == ["Warning"]
         world.delete(pod)
@@ -224,7 +225,7 @@ class TestStory:
         assert job in world.queue()
         world.cluster.stop_podbridge()
         world.cluster.start_podbridge()
-        until("the orphan released", lambda: job not in world.queue(), 40)
+        eventually(lambda: job not in world.queue(), "the orphan released", 40)
 
     def test_11_a_job_cancelled_while_its_pod_waits_ends_the_pod(self, world):
         blockers = [world.create(cpu="120") for _ in range(4)]
@@ -233,25 +234,25 @@ class TestStory:
         waiting = world.create(cpu="64")
         world.slurm("scancel", str(world.labelled(waiting)))
         world.gone(waiting, 20)
-        until("an Event", lambda: world.events(waiting, "Cancelled"))
+        eventually(lambda: world.events(waiting, "Cancelled"), "an Event")
         for pod in blockers:
             world.delete(pod, grace=1)
 
     def test_12_a_time_limit_ends_the_pod(self, limited, world):
-        until("an Event", lambda: world.events(limited, "TimeLimit"), 150, 0.5)
+        eventually(lambda: world.events(limited, "TimeLimit"), "an Event", 150, 0.5)
         world.gone(limited)
-        until("no job left", lambda: not world.queue())
+        eventually(lambda: not world.queue(), "no job left")
 
     def test_13_a_node_that_fails_ends_its_pod(self, world):
         pod = world.create(stop="3")
         node = world.running(pod)["spec"]["nodeName"]
         world.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=broken")
-        until("an Event", lambda: world.events(pod, "NodeFail"), 40)
+        eventually(lambda: world.events(pod, "NodeFail"), "an Event", 40)
         world.gone(pod)
         # its slurmd is well, and may have registered the node again by itself
         world.cluster.run_slurm("scontrol", "update", f"nodename={node}", "state=resume", check=False)
-        until("in use again", lambda: "DOWN" not in world.node(node)[0], 30)
-        until("uncordoned", lambda: not world.kube_node(node)["spec"].get("unschedulable"), 40)
+        eventually(lambda: "DOWN" not in world.node(node)[0], "in use again", 30)
+        eventually(lambda: not world.kube_node(node)["spec"].get("unschedulable"), "uncordoned", 40)
 
     def test_14_a_job_that_is_preempted_ends_its_pod(self, world):
         low = [world.create(cpu="120") for _ in range(4)]
@@ -259,7 +260,7 @@ class TestStory:
             world.running(pod)
         urgent = world.create(cpu="100", job={"partition": "urgent"})
         world.running(urgent)
-        until("one of them told", lambda: any(world.events(pod, "Preempted") for pod in low), 20)
+        eventually(lambda: any(world.events(pod, "Preempted") for pod in low), "one of them told", 20)
         victim = next(pod for pod in low if world.events(pod, "Preempted"))
         world.gone(victim)
         assert all(world.get(pod)["status"]["phase"] == "Running" for pod in low if pod is not victim)
@@ -276,9 +277,9 @@ class TestStory:
         else:
             world.slurm("scontrol", "update", f"jobid={job}", "requeue=1")  # placeholders ask for the contrary
             world.slurm("scontrol", "requeue", job)
-            until("told", lambda: world.events(pod, "Requeued") or world.events(pod, "JobCompleted"), 40)
+            eventually(lambda: world.events(pod, "Requeued") or world.events(pod, "JobCompleted"), "told", 40)
             world.gone(pod)
-            until("the job gone", lambda: int(job) not in world.queue(), 40)
+            eventually(lambda: int(job) not in world.queue(), "the job gone", 40)
         world.clear()
 
     def test_16_jobs_of_which_slurm_knows_nothing_any_more(self, world):
@@ -298,7 +299,7 @@ class TestStory:
         world.cluster.stop_podbridge()
         world.cluster.start_podbridge()
         for pod in (seen, unseen):
-            until("told", lambda pod=pod: world.events(pod, "JobGone"), 40)
+            eventually(lambda pod=pod: world.events(pod, "JobGone"), "told", 40)
             world.gone(pod)
         world.running(waiting)
         world.clear()

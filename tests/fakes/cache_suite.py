@@ -7,8 +7,7 @@ It plays with Leases, since nobody else writes those into a new namespace.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,16 +18,10 @@ from bridge.kube import cache as cache_module
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import LEASES
+from cluster.polling import eventually
 
 Object = dict[str, Any]
 FAST = Backoff(first=0.02, limit=0.2)
-
-
-def eventually(condition: Callable[[], object], timeout: float = 10.0) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "did not happen"
-        time.sleep(0.005)
 
 
 def spec(value: str) -> Object:

@@ -15,6 +15,7 @@ from bridge.slurm import states
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Job, JobLink, JobRequest, PodRef
 from bridge.slurm.snapshot import Poller
+from cluster.polling import eventually
 
 NEWEST = {"22.05": "v0.0.38", "24.11": "v0.0.42", "26.05": "v0.0.45"}
 
@@ -40,13 +41,14 @@ def ask(client: SlurmClient, **fields: Any) -> JobRequest:
     return JobRequest(**{**defaults, "cpus": 1, "memory_mib": 100, "partition": "main", **fields})
 
 
-def until(site: Site, probe: Callable[[], Any], seconds: float = 15) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := probe()):
-        assert time.monotonic() < end, "waited in vain"
+def settled(site: Site, check: Callable[[], Any]) -> Any:
+    """Wait for a true value of ``check``; pending jobs of a fake site start before each call."""
+
+    def settle_and_check() -> Any:
         site.settle()
-        time.sleep(0.02)
-    return found
+        return check()
+
+    return eventually(settle_and_check, timeout=15)
 
 
 class SlurmSuite:
@@ -63,7 +65,7 @@ class SlurmSuite:
 
         def run(request: JobRequest) -> Job:
             ids.append(client.submit(request).job_id)
-            return until(site, lambda: (job := client.job(ids[-1])) and states.is_allocated(job.states) and job)
+            return settled(site, lambda: (job := client.job(ids[-1])) and states.is_allocated(job.states) and job)
 
         yield run
         for job_id in ids:
@@ -83,7 +85,7 @@ class SlurmSuite:
         assert job.nodes[0] in {node.name for node in client.nodes()}
         assert job.start_time >= job.submit_time > 1_700_000_000
         client.cancel(job.job_id)
-        ended = until(site, lambda: (now := client.job(job.job_id)) and states.end_of(now.states) and now)
+        ended = settled(site, lambda: (now := client.job(job.job_id)) and states.end_of(now.states) and now)
         assert states.end_of(ended.states).reason == "Cancelled"
         client.cancel(job.job_id)
 
@@ -258,7 +260,7 @@ class SlurmSuite:
         assert first.by_uid[request.link.pods[0].uid] == (job_id,)
 
         def known(wish: Callable[[Any], bool]) -> Any:
-            return until(site, lambda: (now := poller.refresh().jobs[job_id]) and wish(now) and now)
+            return settled(site, lambda: (now := poller.refresh().jobs[job_id]) and wish(now) and now)
 
         placed = known(lambda now: states.is_allocated(now.job.states))
         assert placed.job.nodes

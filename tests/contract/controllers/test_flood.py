@@ -27,7 +27,7 @@ from bridge.wire.envelope import pack
 from bridge.wire.messages import ContainerState, Event
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.subjects import Subjects
-from cluster.world import until
+from cluster.polling import eventually
 from tests.contract.controllers.test_virtual import Hub
 from tests.contract.wire.conftest import folder, world  # noqa: F401  (fixtures)
 from tests.contract.wire.servers import OWNER, PREFIX, NatsServer, status
@@ -152,9 +152,11 @@ def figures(delays: list[float]) -> tuple[float, float, float]:
 
 
 def test_a_pool_that_floods_delays_no_status_of_another_pools_pods(place: SimpleNamespace, folder: Any) -> None:  # noqa: F811
-    until("the node", lambda: any(n["metadata"]["name"] == "alpha" for n in place.admin.get(NODES.path())["items"]))
+    eventually(
+        lambda: any(n["metadata"]["name"] == "alpha" for n in place.admin.get(NODES.path())["items"]), "the node"
+    )
     uids = [place.admin.create(PODS.path(NAMESPACE), pod(n))["metadata"]["uid"] for n in range(PODS_BESIDE)]
-    until("every pod is taken", lambda: all(uid in place.quiet.jobs for uid in uids), 30)
+    eventually(lambda: all(uid in place.quiet.jobs for uid in uids), "every pod is taken", 30)
     for uid in uids:
         place.quiet.restart(uid, 0)
     watch = Watch(place.admin)
@@ -172,7 +174,7 @@ def test_a_pool_that_floods_delays_no_status_of_another_pools_pods(place: Simple
         return sent
 
     def delays(sent: dict[tuple[str, int], float]) -> list[float]:
-        until("every change is on its pod", lambda: sent.keys() <= watch.seen.keys(), 30)
+        eventually(lambda: sent.keys() <= watch.seen.keys(), "every change is on its pod", 30)
         return [watch.seen[key] - at for key, at in sent.items()]
 
     changes(1)  # the first ones also bring the annotation and the phase

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from bridge.kube.client import KubeClient
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import CONFIGMAPS, MUTATING_WEBHOOKS, NODES, PODS, Resource
 from bridge.threads import Supervisor
+from cluster.polling import eventually
 from controllers.guarded import GuardedNodes
 
 pytestmark = pytest.mark.real
@@ -27,14 +27,6 @@ TAINT = {"key": names.MANAGED_TAINT, "value": names.DEFAULT_SCHEDULER_NAME, "eff
 LIST = CONFIGMAPS.path(names.SYSTEM_NAMESPACE, names.GUARDED_NODES)
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", True)
 Json = dict[str, Any]
-
-
-def until(what: str, check: Callable[[], Any], timeout: float = 20) -> Any:
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-    return found
 
 
 def pod(**more: Any) -> Json:
@@ -58,12 +50,12 @@ def guard_once(kubernetes: Any) -> None:
     admin = KubeClient.load(str(kubernetes.kubeconfig))
     wanted = {MANAGED: "slurm", VIRTUAL: "pool"}
     try:
-        until("guarded nodes", lambda: (admin.get(LIST).get("data") or {}).items() >= wanted.items())
+        eventually(lambda: (admin.get(LIST).get("data") or {}).items() >= wanted.items(), "guarded nodes")
         assert FREE not in admin.get(LIST)["data"]
         admin.patch(NODES.path(name=FREE), {"spec": {"taints": [TAINT]}}, kind="merge")
-        until("one more", lambda: FREE in admin.get(LIST)["data"])
+        eventually(lambda: FREE in admin.get(LIST)["data"], "one more")
         admin.patch(NODES.path(name=FREE), {"spec": {"taints": None}}, kind="merge")
-        until("one less", lambda: FREE not in admin.get(LIST)["data"])
+        eventually(lambda: FREE not in admin.get(LIST)["data"], "one less")
     finally:
         supervisor.stop()
         client.close()
@@ -94,7 +86,9 @@ def world(kubernetes: Any) -> Iterator[SimpleNamespace]:
         **{part: KubeClient.load(str(kubernetes.part_kubeconfig(part))) for part in ("admission", "scheduler", "run")},
         controllers=KubeClient.load(str(kubernetes.part_kubeconfig("controllers"))),
     )
-    until("the policies are in force", lambda: refused(lambda: admin.create(PODS.path(OTHER), pod(nodeName=MANAGED))))
+    eventually(
+        lambda: refused(lambda: admin.create(PODS.path(OTHER), pod(nodeName=MANAGED))), "the policies are in force"
+    )
     yield made
     for namespace in (OTHER, EXEMPT):
         for found in admin.get(PODS.path(namespace))["items"]:
@@ -160,7 +154,7 @@ def test_another_scheduler_can_not_bind_to_a_guarded_node(world: Any, who: str, 
         except AssertionError:  # RBAC has not heard of the new role yet
             return ""
 
-    assert f"node {target} is guarded" in until("refused by the policy", attempt)
+    assert f"node {target} is guarded" in eventually(attempt, "refused by the policy")
     assert not world.admin.get(PODS.path(OTHER, body["metadata"]["name"]))["spec"].get("nodeName")
 
 
@@ -169,7 +163,7 @@ def test_pods_of_a_daemon_set_that_tolerates_everything_stay_away(world: Any) ->
     body = {"metadata": {"name": "logs"}, "spec": {"selector": {"matchLabels": {"app": "logs"}}, "template": template}}
     world.admin.create(DAEMON_SETS.path(OTHER), body)
     selector = {"labelSelector": "app=logs"}
-    found = until("its pods", lambda: len(f := world.admin.get(PODS.path(OTHER), selector)["items"]) >= 3 and f)
+    found = eventually(lambda: len(f := world.admin.get(PODS.path(OTHER), selector)["items"]) >= 3 and f, "its pods")
     for each in found:
         terms = each["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         target = terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
@@ -209,12 +203,12 @@ def test_other_pods_are_untouched_while_podbridge_is_down(world: Any) -> None:
 def test_without_the_list_nothing_is_guarded_and_nobody_is_refused(world: Any) -> None:
     before = world.admin.get(LIST)
     world.admin.delete(LIST)
-    until("open", lambda: not refused(lambda: world.admin.create(PODS.path(OTHER), pod(nodeName=MANAGED))))
+    eventually(lambda: not refused(lambda: world.admin.create(PODS.path(OTHER), pod(nodeName=MANAGED))), "open")
     world.admin.create(
         CONFIGMAPS.path(names.SYSTEM_NAMESPACE),
         {"metadata": {"name": names.GUARDED_NODES, "labels": before["metadata"]["labels"]}, "data": before["data"]},
     )
-    until("guarded", lambda: refused(lambda: world.admin.create(PODS.path(OTHER), pod(nodeName=MANAGED))))
+    eventually(lambda: refused(lambda: world.admin.create(PODS.path(OTHER), pod(nodeName=MANAGED))), "guarded")
     world.cluster.apply_manifests()
     assert world.admin.get(LIST)["data"] == before["data"], "to apply the manifests again must not empty the list"
 

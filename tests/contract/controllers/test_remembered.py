@@ -23,7 +23,7 @@ from bridge.serving.health import Health
 from bridge.store.redis_store import RedisStore
 from bridge.threads import Supervisor
 from bridge.wire.server import Announcer, serve
-from cluster.world import until
+from cluster.polling import eventually
 from tests.contract.store.servers import Broker, RedisServer
 from tests.contract.wire.servers import PREFIX, Site, World
 
@@ -146,9 +146,9 @@ class Place:
     def fall_silent(self):
         """A pod runs at the site; hub and site stop, and only the hub is started again."""
         self.site.config = {"runtime": {"kind": "none"}}
-        until("node", lambda: self.node() is not None)
+        eventually(lambda: self.node() is not None, "node")
         pod = self.pod()
-        until("submit", lambda: pod["metadata"]["uid"] in self.site.jobs)
+        eventually(lambda: pod["metadata"]["uid"] in self.site.jobs, "submit")
         time.sleep(0.5)
         self.link.close()
         self.restart()
@@ -160,7 +160,7 @@ def test_the_node_of_a_silent_site_keeps_its_capacity_and_stays_while_a_job_is_r
     pod = place.fall_silent()
     assert place.hub.remote._memory.remembered("alpha") == 1
     assert place.ready()["status"] == "True"  # not before the site could have spoken
-    ready = until("silent", lambda: place.ready() if place.ready()["status"] == "False" else None)
+    ready = eventually(lambda: place.ready() if place.ready()["status"] == "False" else None, "silent")
     assert ready["reason"] == "SiteSilent"
     assert "last heard 20" in ready["message"]
     assert "jobs remembered there: 1" in ready["message"]
@@ -171,15 +171,15 @@ def test_the_node_of_a_silent_site_keeps_its_capacity_and_stays_while_a_job_is_r
     assert place.node() is not None
     # an administrator gives the site up
     place.admin.delete(NODES.path(name="alpha"))
-    until("forgotten", lambda: place.hub.remote._pools.pools() == {}, 15)
+    eventually(lambda: place.hub.remote._pools.pools() == {}, "forgotten", 15)
     assert place.hub.remote._memory.remembered("alpha") == 0
     if place.redis is not None:
         store = RedisStore(place.redis.access(), OWNER)
-        until("swept", lambda: store.load("pools") == store.load("jobs") == {})
+        eventually(lambda: store.load("pools") == store.load("jobs") == {}, "swept")
 
 
 @pytest.mark.parametrize("place", ["none"], indirect=True)
 def test_without_a_store_the_node_goes_once_no_pod_is_bound(place):
     pod = place.fall_silent()
     place.kill(pod)
-    until("gone", lambda: place.node() is None, 20)
+    eventually(lambda: place.node() is None, "gone", 20)

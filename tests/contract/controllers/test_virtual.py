@@ -21,7 +21,7 @@ from bridge.kube.prune import prune_node
 from bridge.kube.resources import CONFIGMAPS, LEASES, NODES, PODS, SECRETS
 from bridge.script.buildconfig import BuildConfig
 from bridge.threads import Supervisor
-from cluster.world import until
+from cluster.polling import eventually
 from controllers.virtual import decide
 from controllers.virtual.loop import VirtualNodes
 from controllers.virtual.node_manifest import Settings
@@ -70,7 +70,7 @@ class Place:
         self.hub = Hub(kubernetes, self.pools, **options)
         self.supervisor = Supervisor()
         self.supervisor.spawn("announce", self._announce)
-        until("node", lambda: self.node() is not None)
+        eventually(lambda: self.node() is not None, "node")
 
     def _announce(self):
         while not self.supervisor.wait(0.5):
@@ -127,13 +127,13 @@ class Place:
             found = self.get(pod)
             return found if found is not None and check(SimpleNamespace(**found)) else None
 
-        return until(f"pod {what}", look, timeout)
+        return eventually(look, f"pod {what}", timeout)
 
     def phase(self, pod, phase):
         return self.seen(pod, lambda p: p.status["phase"] == phase, phase)
 
     def taken(self, pod):
-        until("submit", lambda: uid(pod) in self.pool.site)
+        eventually(lambda: uid(pod) in self.pool.site, "submit")
         return self.seen(pod, lambda p: "bridge.vk.io/job" in p.metadata.get("annotations", {}), "taken")
 
     def delete(self, pod, grace=None):
@@ -149,7 +149,7 @@ class Place:
             pass
 
     def gone(self, pod, timeout=15):
-        until("gone", lambda: self.get(pod) is None, timeout)
+        eventually(lambda: self.get(pod) is None, "gone", timeout)
 
     def events(self, obj, reason):
         items = self.admin.get(f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")["items"]
@@ -187,7 +187,7 @@ def test_a_pool_has_a_node_and_a_lease(place):
     assert node["metadata"]["labels"]["gpu"] == "a100"
     assert node["status"]["capacity"] == {"cpu": "64", "memory": "256Gi", "pods": "10k"}
     assert place.condition()["status"] == "True"
-    lease = until("lease", lambda: _lease(place))
+    lease = eventually(lambda: _lease(place), "lease")
     assert lease["spec"]["leaseDurationSeconds"] == 40
     assert lease["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
 
@@ -203,9 +203,9 @@ def test_what_a_site_says_anew_is_taken_over(place):
     place.pool.announce(
         labels={"disk": "ssd"}, taints=["disk=ssd:NoSchedule"], capacity={"nvidia.com/gpu": "4", "cpu": "bad"}
     )
-    node = until("labels", lambda: (n := place.node())["metadata"]["labels"].get("disk") and n)
+    node = eventually(lambda: (n := place.node())["metadata"]["labels"].get("disk") and n, "labels")
     assert "gpu" not in node["metadata"]["labels"]
-    until("capacity", lambda: place.node()["status"]["capacity"] == {"nvidia.com/gpu": "4", "pods": "10k"})
+    eventually(lambda: place.node()["status"]["capacity"] == {"nvidia.com/gpu": "4", "pods": "10k"}, "capacity")
     assert place.node()["status"]["allocatable"] == {"nvidia.com/gpu": "4", "pods": "10k"}
     assert "disk" in [taint["key"] for taint in place.node()["spec"]["taints"]]
     assert "'cpu'" in place.condition("AnnouncementAccepted")["message"]
@@ -217,13 +217,15 @@ def test_a_silent_site_is_not_ready_and_loses_nothing(place):
     place.pool.run(uid(pod))
     place.phase(pod, "Running")
     place.alive = False
-    until("NotReady", lambda: place.condition()["status"] == "False", 20)
+    eventually(lambda: place.condition()["status"] == "False", "NotReady", 20)
     assert place.condition()["reason"] == "SiteSilent"
     assert "last words: Slurm 26.05" in place.condition()["message"]
-    until("taint", lambda: any(t["key"] == "node.kubernetes.io/not-ready" for t in place.node()["spec"]["taints"]), 20)
+    eventually(
+        lambda: any(t["key"] == "node.kubernetes.io/not-ready" for t in place.node()["spec"]["taints"]), "taint", 20
+    )
     assert place.get(pod)["status"]["phase"] == "Running"
     place.alive = True
-    until("Ready", lambda: place.condition()["status"] == "True", 20)
+    eventually(lambda: place.condition()["status"] == "True", "Ready", 20)
     assert place.get(pod)["status"]["phase"] == "Running"
     assert place.pool.count("submit") == 1
 
@@ -236,14 +238,14 @@ def test_a_gone_pools_node_goes_and_its_pods_do_not(kubernetes):
         pod = place.pod()
         place.taken(pod)
         place.alive = False
-        until("NotReady", lambda: place.condition()["status"] == "False", 20)
+        eventually(lambda: place.condition()["status"] == "False", "NotReady", 20)
         time.sleep(4)
         assert place.node() is not None
         assert place.get(pod) is not None
         place.kill(pod)
-        until("the node gone", lambda: place.node() is None, 20)
+        eventually(lambda: place.node() is None, "the node gone", 20)
         place.alive = True
-        until("the node again", lambda: place.node() is not None, 20)
+        eventually(lambda: place.node() is not None, "the node again", 20)
     finally:
         place.stop()
 
@@ -290,9 +292,9 @@ def test_a_pods_life(place):
     assert uid(pod) in place.pool.site, "the folder stays for the logs"
     place.delete(pod)
     place.gone(pod)
-    until("forgotten", lambda: uid(pod) not in place.pool.site)
+    eventually(lambda: uid(pod) not in place.pool.site, "forgotten")
     for reason in ("BridgeSubmitted", "BridgeQueued", "BridgeStarted"):
-        until(reason, lambda r=reason: place.events(pod, r))
+        eventually(lambda r=reason: place.events(pod, r), reason)
 
 
 def test_a_deleted_pod_goes_only_when_the_site_confirms(place):
@@ -302,11 +304,11 @@ def test_a_deleted_pod_goes_only_when_the_site_confirms(place):
     place.phase(pod, "Running")
     place.pool.obeys = False
     place.delete(pod, 5)
-    until("cancelled", lambda: place.pool.count("cancel") >= 2, 15)
+    eventually(lambda: place.pool.count("cancel") >= 2, "cancelled", 15)
     assert place.get(pod) is not None
     place.pool.end(uid(pod), 143)
     place.gone(pod)
-    until("forgotten", lambda: place.pool.count("forget") == 1)
+    eventually(lambda: place.pool.count("forget") == 1, "forgotten")
 
 
 def test_9_5_a_pod_deleted_while_the_site_is_down(place):
@@ -316,19 +318,19 @@ def test_9_5_a_pod_deleted_while_the_site_is_down(place):
     place.phase(pod, "Running")
     place.pool.down()
     place.delete(pod, 0 + 1)
-    until("told", lambda: place.events(pod, "BridgeWaiting"))
+    eventually(lambda: place.events(pod, "BridgeWaiting"), "told")
     time.sleep(3)
     assert place.get(pod) is not None
     assert uid(pod) in place.pool.site
     place.pool.problem = None
     place.gone(pod, 45)
-    until("forgotten", lambda: uid(pod) not in place.pool.site)
+    eventually(lambda: uid(pod) not in place.pool.site, "forgotten")
 
 
 def test_9_5_an_answer_that_was_lost_is_looked_up_and_nothing_runs_twice(place):
     place.pool.swallow = True
     pod = place.pod()
-    until("status asked", lambda: place.pool.count("status", uid(pod)) >= 1, 20)
+    eventually(lambda: place.pool.count("status", uid(pod)) >= 1, "status asked", 20)
     found = place.taken(pod)
     assert found["metadata"]["annotations"]["bridge.vk.io/job"].endswith("/1")
     assert place.pool.count("submit") == 1
@@ -357,7 +359,7 @@ def test_a_pod_created_again_under_its_name_is_another_pod(place):
     second = place.pod("again")
     found = place.taken(second)
     assert found["metadata"]["annotations"]["bridge.vk.io/job"].endswith("/2")
-    until("the first forgotten", lambda: uid(first) not in place.pool.site)
+    eventually(lambda: uid(first) not in place.pool.site, "the first forgotten")
     assert uid(second) in place.pool.site
     assert place.pool.site[uid(second)].phase == "queued"
 
@@ -368,7 +370,7 @@ def test_a_pod_deleted_by_force_leaves_no_job(place):
     place.pool.run(uid(pod))
     place.phase(pod, "Running")
     place.kill(pod)
-    until("forgotten", lambda: place.pool.count("cancel") and uid(pod) not in place.pool.site)
+    eventually(lambda: place.pool.count("cancel") and uid(pod) not in place.pool.site, "forgotten")
 
 
 def test_9_3_a_job_that_the_site_has_lost(place):
@@ -404,13 +406,13 @@ def test_a_site_that_loses_all_its_jobs_at_once_ends_no_pod_while_the_brake_hold
         status = [place.get(pod)["status"] for pod in pods]
         return all(any((c["type"], c["status"]) == (kind, value) for c in s["conditions"]) for s in status)
 
-    until("every pod says that its job is missing", lambda: marked("True"), 40)
-    until("an Event", lambda: place.events(pods[0], "JobsMissing"))
+    eventually(lambda: marked("True"), "every pod says that its job is missing", 40)
+    eventually(lambda: place.events(pods[0], "JobsMissing"), "an Event")
     time.sleep(3)
     assert {place.get(pod)["status"]["phase"] for pod in pods} == {"Running"}
     place.pool.site.update(kept)
     place.pool.snapshot()
-    until("every pod says that its job is there", lambda: marked("False"))
+    eventually(lambda: marked("False"), "every pod says that its job is there")
     assert {place.get(pod)["status"]["phase"] for pod in pods} == {"Running"}
 
 
@@ -422,7 +424,7 @@ def test_9_3_a_pod_that_the_site_refuses(place):
     assert found["status"]["message"] == "no such partition (ask for another)"
     place.pool.problem = SiteRefusedError("slurmctld is away", retryable=True)
     later = place.pod()
-    until("asked", lambda: place.pool.count("submit", uid(later)) >= 2, 15)
+    eventually(lambda: place.pool.count("submit", uid(later)) >= 2, "asked", 15)
     assert place.get(later)["status"]["phase"] == "Pending"
     place.pool.problem = None
     place.taken(later)
@@ -468,7 +470,7 @@ def test_service_account_tokens_are_bound_to_the_pod_and_refreshed(place):
     record = place.hub.loop._records[place.pool.name]
     record.entries[uid(pod)].refresh_at = time.monotonic()
     place.hub.loop._lives.add(place.pool.name, uid(pod))
-    until("refreshed", lambda: uid(pod) in place.pool.refreshed)
+    eventually(lambda: uid(pod) in place.pool.refreshed, "refreshed")
     assert [file.path.rpartition("/")[2] for file in place.pool.refreshed[uid(pod)]] == ["token"]
 
 
@@ -479,13 +481,13 @@ def test_a_pod_held_by_a_finalizer_is_deleted_once(place):
     place.phase(pod, "Running")
     place.delete(pod, 1)
     found = place.phase(pod, "Failed")
-    until("deleted", lambda: place.get(pod)["metadata"]["deletionGracePeriodSeconds"] == 0)
+    eventually(lambda: place.get(pod)["metadata"]["deletionGracePeriodSeconds"] == 0, "deleted")
     time.sleep(1.5)
     deletes = place.writes("delete", {pod["metadata"]["name"]})
     assert len(deletes) == 1
     assert uid(found) in place.pool.site, "its logs can still be read"
     place.kill(place.get(pod))
-    until("forgotten", lambda: uid(pod) not in place.pool.site)
+    eventually(lambda: uid(pod) not in place.pool.site, "forgotten")
 
 
 def test_a_job_controllers_pods(place):
@@ -506,12 +508,12 @@ def test_a_job_controllers_pods(place):
     }
     path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
     place.admin.create(path, body)
-    until("three jobs", lambda: len(place.pool.site) == 3)
+    eventually(lambda: len(place.pool.site) == 3, "three jobs")
     for job in list(place.pool.site):
         place.pool.end(job)
-    until("complete", lambda: place.admin.get(f"{path}/spread")["status"].get("succeeded") == 3, 20)
+    eventually(lambda: place.admin.get(f"{path}/spread")["status"].get("succeeded") == 3, "complete", 20)
     place.admin.delete(f"{path}/spread", {"propagationPolicy": "Background"})
-    until("forgotten", lambda: not place.pool.site, 20)
+    eventually(lambda: not place.pool.site, "forgotten", 20)
 
 
 def test_few_writes_for_each_pod(place):
@@ -544,7 +546,7 @@ def test_a_pool_that_is_gone_leaves_no_thread_and_no_metric_and_may_come_back(pl
     name = place.pool.name
     pod = place.pod()
     place.taken(pod)
-    until("threads", lambda: len(threads_of(name)) > 1)
+    eventually(lambda: len(threads_of(name)) > 1, "threads")
     assert series_of(name)
     place.alive = False
     place.pools.drop(name)
@@ -552,9 +554,9 @@ def test_a_pool_that_is_gone_leaves_no_thread_and_no_metric_and_may_come_back(pl
     time.sleep(1)
     assert threads_of(name), "a pod is still bound there"
     place.kill(pod)
-    until("its workers' end", lambda: threads_of(name) in ([], [f"cache-pods-{name}"]))
+    eventually(lambda: threads_of(name) in ([], [f"cache-pods-{name}"]), "its workers' end")
     place.kill(place.pod())  # wakes its watch, which ends at the latest after a minute
-    until("its end", lambda: not threads_of(name))
+    eventually(lambda: not threads_of(name), "its end")
     assert series_of(name) == []
     assert name not in place.hub.loop._records
     # it comes back
@@ -562,7 +564,7 @@ def test_a_pool_that_is_gone_leaves_no_thread_and_no_metric_and_may_come_back(pl
     place.pool.site.clear()
     place.pool.snapshot()
     place.alive = True
-    until("node", lambda: place.node() is not None)
+    eventually(lambda: place.node() is not None, "node")
     again = place.pod()
     place.taken(again)
     place.pool.end(again["metadata"]["uid"])

@@ -2,12 +2,12 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from cluster import Cluster, ClusterError
+from cluster.polling import eventually
 from cluster.processes import inside
 from tests.contract.hack.mounts import mounts
 
@@ -30,13 +30,6 @@ def processes_of(state):
     return found
 
 
-def until(check, timeout=20):
-    end = time.monotonic() + timeout
-    while not check():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nothing_is_left_of_a_cluster_and_its_jobs(state_folder, version):
     state = state_folder / f"left {version}"
@@ -44,14 +37,14 @@ def test_nothing_is_left_of_a_cluster_and_its_jobs(state_folder, version):
     with Cluster(state, slurm=version, nodes=2, kube=False, cpus=64) as cluster:
         script = "#!/bin/sh\nsetsid sleep 4711 &\ntouch running\nwait\n"
         cluster.run_slurm("sbatch", "--uid=alice", "-n1", input=script)
-        until((state / "slurm" / "jobs" / "running").exists)
+        eventually((state / "slurm" / "jobs" / "running").exists)
         assert processes_of(state)
         cluster.start()  # it runs: nothing to do
         assert "alice" in cluster.run_slurm("squeue", "-h", "-o", "%u")
         assert mounts() == mounted
         with pytest.raises(ClusterError, match="another cluster runs"):
             Cluster(state, slurm=version, nodes=3, kube=False).start()
-    until(lambda: not processes_of(state), 2)
+    eventually(lambda: not processes_of(state), timeout=2)
     assert mounts() == mounted
     cluster.stop()
 
@@ -62,7 +55,7 @@ def test_two_clusters_side_by_side_do_not_meet(state_folder):
         Cluster(state_folder / "two", slurm="26.05", nodes=1, kube=False) as two,
     ):
         one.run_slurm("sbatch", "--wrap=sleep 100")
-        until(lambda: one.run_slurm("squeue", "-h", "-o", "%T").strip() == "RUNNING")
+        eventually(lambda: one.run_slurm("squeue", "-h", "-o", "%T").strip() == "RUNNING")
         assert two.run_slurm("squeue", "-h") == ""
         one.stop()
         assert two.running
@@ -77,7 +70,7 @@ def test_daemons_come_back_with_their_data(state_folder, version):
             return cluster.run_slurm("squeue", "-h", "-o", "%i %T", check=False).strip()
 
         cluster.run_slurm("sbatch", "--wrap=sleep 100")
-        until(lambda: job() == "1 RUNNING")
+        eventually(lambda: job() == "1 RUNNING")
         for name in ("slurmctld", "slurmd-node-0", "slurmrestd"):
             before = cluster.pid(name)
             cluster.stop_daemon(name)
@@ -85,7 +78,7 @@ def test_daemons_come_back_with_their_data(state_folder, version):
             assert not cluster.running
             cluster.start()
             assert cluster.pid(name) not in (None, before)
-            until(lambda: job() == "1 RUNNING")
+            eventually(lambda: job() == "1 RUNNING")
         cluster.kill("slurmctld", signal.SIGKILL)
         cluster.start_daemon("slurmctld")
 
@@ -94,7 +87,7 @@ def test_a_start_that_fails_names_the_daemon_and_leaves_nothing(state_folder):
     state = state_folder / "broken"
     with pytest.raises(ClusterError, match=r"(?s)slurmctld ended at its start.*NoSuchKey"):
         Cluster(state, slurm="26.05", nodes=1, kube=False, slurm_conf=["NoSuchKey=1"]).start()
-    until(lambda: not processes_of(state), 2)
+    eventually(lambda: not processes_of(state), timeout=2)
 
 
 def test_kwok_ends_pods_as_a_kubelet_does(cluster):
@@ -114,18 +107,18 @@ def test_kwok_ends_pods_as_a_kubelet_does(cluster):
     pod("bad", {"hack/run-seconds": "0", "hack/exit-code": "7"})
     pod("held", {}, finalizers=["example.com/hold"])
     pod("slow", {"hack/stop-seconds": "25"})
-    until(lambda: (phase("good"), phase("bad"), phase("held"), phase("slow")) == GOOD)
+    eventually(lambda: (phase("good"), phase("bad"), phase("held"), phase("slow")) == GOOD)
     state = cluster.api("GET", f"{PODS}/bad")["status"]["containerStatuses"][0]["state"]
     assert state["terminated"]["exitCode"] == 7
 
     for name in ("good", "bad", "held", "slow"):
         cluster.api("DELETE", f"{PODS}/{name}")
-    until(lambda: (phase("good"), phase("bad"), phase("held")) == (None, None, "Failed"))
+    eventually(lambda: (phase("good"), phase("bad"), phase("held")) == (None, None, "Failed"))
     assert phase("slow") == "Running"
     cluster.api("DELETE", f"{PODS}/slow?gracePeriodSeconds=0")
     patch = {"metadata": {"finalizers": None}}
     cluster.api("PATCH", f"{PODS}/held", patch, "application/merge-patch+json")
-    until(lambda: (phase("held"), phase("slow")) == (None, None))
+    eventually(lambda: (phase("held"), phase("slow")) == (None, None))
 
 
 GOOD = ("Succeeded", "Failed", "Running", "Running")
@@ -150,5 +143,5 @@ def test_the_audit_log_says_who_wrote_what(cluster):
             if event["verb"] == "create" and event["objectRef"].get("name") == "audited"
         ]
 
-    until(seen)
+    eventually(seen)
     assert seen() == ["admin"]

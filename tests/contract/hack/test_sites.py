@@ -2,12 +2,12 @@
 
 import contextlib
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from cluster import Cluster
+from cluster.polling import eventually
 from cluster.pools import SITES
 from cluster.processes import inside, of_user
 from tests.contract.hack.mounts import mounts
@@ -23,14 +23,6 @@ output = {home}/out
 log = {home}/log
 queue
 """
-
-
-def until(check, timeout=90):
-    end = time.monotonic() + timeout
-    while not (found := check()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +58,7 @@ def output(site):
 def test_jobs_run_as_the_sites_user_and_see_its_folder_where_the_submitter_does(all_sites, name):
     site = all_sites.sites[name]
     submit(site, "id -u; id -un; wc -c < /srv/home/seed; echo over")
-    uid, user, letters, _ = until(lambda: (text := output(site)).endswith("over\n") and text.split())
+    uid, user, letters, _ = eventually(lambda: (text := output(site)).endswith("over\n") and text.split())
     assert (int(uid), user) == (site.uid, "podbridge-site")
     assert int(letters) == all_sites.nats.seed(name).stat().st_size > 0
 
@@ -101,7 +93,7 @@ def test_apptainer_runs_containers_without_roots_help(all_sites):
         f"mkdir -p ~/data; apptainer exec {flags} {binds} /srv/images/busybox sh -c '{inner}' 2>/dev/null\n"
         "echo code $?",
     )
-    text = until(lambda: "code" in output(site) and output(site))
+    text = eventually(lambda: "code" in output(site) and output(site))
     assert text.split("\n")[:5] == [str(site.uid), "/data", "wrote", "read-only", "code 7"]
 
 
@@ -119,14 +111,14 @@ def test_daemons_of_a_site_end_and_come_back_with_their_jobs(all_sites):
     def state():
         return all_sites.site_slurm("slurm-site", "squeue", "-h", "-j", job, "-o", "%T", check=False).strip()
 
-    until(lambda: state() == "RUNNING")
+    eventually(lambda: state() == "RUNNING")
     before = all_sites.pid("slurm-site-slurmctld")
     # not by SIGKILL: a slurmctld that did not write down that a job runs has its node end it
     all_sites.stop_daemon("slurm-site-slurmctld")
     assert all_sites.pid("slurm-site-slurmctld") is None
     all_sites.start_daemon("slurm-site-slurmctld")
     assert all_sites.pid("slurm-site-slurmctld") not in (None, before)
-    until(lambda: state() == "RUNNING")
+    eventually(lambda: state() == "RUNNING")
     site.run("scancel", job)
 
 
@@ -137,13 +129,13 @@ def test_condor_comes_back_with_its_queue(all_sites):
     def queue():
         return site.run("condor_q", "-af", "ClusterId", "JobStatus", check=False).split()
 
-    job, _ = until(lambda: (found := queue())[1:] == ["2"] and found, 90)
+    job, _ = eventually(lambda: (found := queue())[1:] == ["2"] and found, timeout=90)
     all_sites.kill("condor-site-schedd")
     assert all_sites.pid("condor-site-schedd") is None
     all_sites.start_daemon("condor-site-schedd")
-    until(lambda: queue() == [job, "2"], 60)
+    eventually(lambda: queue() == [job, "2"], timeout=60)
     site.run("condor_rm", job)
-    until(lambda: not queue(), 120)  # it finds the job's starter again first
+    eventually(lambda: not queue(), timeout=120)  # it finds the job's starter again first
 
 
 def test_nats_server_is_reached_by_websocket_with_tls(all_sites):
@@ -171,7 +163,7 @@ def test_nothing_is_left_of_a_site_its_jobs_and_their_containers(state_folder, v
                 inner = f"apptainer exec --containall --no-home /srv/images/busybox {inner}"
             submit(site, f"{inner} & wait")
         for uid in users:
-            until(lambda uid=uid: any("4711" in arguments(pid) for pid in of_user(uid)))
+            eventually(lambda uid=uid: any("4711" in arguments(pid) for pid in of_user(uid)))
         assert mounts() == mounted
         folders = [site.folder for site in cluster.sites.values()]
     assert [of_user(uid) for uid in users] == [[], []]

@@ -9,7 +9,8 @@ from bridge.errors import KubeGoneError
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import LEASES
 from cluster.errors import ClusterError
-from tests.fakes.cache_suite import CacheSuite, Running, World, eventually
+from cluster.polling import eventually
+from tests.fakes.cache_suite import CacheSuite, Running, World
 
 pytestmark = pytest.mark.real
 
@@ -43,10 +44,10 @@ def test_restart_of_the_api_server(client: KubeClient, namespace: str, cluster: 
     with Running(client, namespace) as running:
         assert running.cache.wait_synced(10)
         cluster.kill("kube-apiserver")
-        eventually(lambda: started(cluster), 30)
+        eventually(lambda: started(cluster), timeout=30)
         begun = time.monotonic()
-        eventually(lambda: world.create("after") or True, 1)
-        eventually(lambda: running.cache.get(namespace, "after"), 10)
+        eventually(lambda: world.create("after") or True, timeout=1)
+        eventually(lambda: running.cache.get(namespace, "after"), timeout=10)
         assert time.monotonic() - begun < 10
         assert running.heard().count(("add", "before")) == 1
         with pytest.raises(KubeGoneError):  # the new server knows nothing from before its start

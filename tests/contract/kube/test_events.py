@@ -7,7 +7,7 @@ import pytest
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.resources import EVENTS, NODES, PODS
-from tests.fakes.cache_suite import eventually
+from cluster.polling import eventually
 
 pytestmark = pytest.mark.real
 

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import LEASES
-from tests.fakes.cache_suite import eventually
+from cluster.polling import eventually
 from tests.fakes.lease_suite import LeaseSuite
 
 pytestmark = pytest.mark.real
@@ -63,7 +63,7 @@ def test_leader_that_is_stopped_and_continued_writes_nothing(client: KubeClient,
         time.sleep(1)
         assert writer() == "first"
         first.send_signal(signal.SIGSTOP)
-        eventually(lambda: writer() == "second", 10)
+        eventually(lambda: writer() == "second", timeout=10)
         seen = client.get(LEASES.path(namespace, "marks"))["metadata"]["resourceVersion"]
         writers = {
             "first": 0,

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -177,10 +176,3 @@ def token(site: Site, account: str) -> str:
     site.client.create(path, {"metadata": {"name": account}})
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     return str(site.client.create(f"{path}/{account}/token", request)["status"]["token"])
-
-
-def eventually(check: Any, timeout: float = 10) -> None:
-    deadline = time.monotonic() + timeout
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

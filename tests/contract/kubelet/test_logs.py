@@ -16,7 +16,8 @@ import pytest
 from bridge.clock import rfc3339
 from bridge.errors import SiteDownError
 from bridge.wire.messages import Ended
-from tests.contract.kubelet.conftest import NAMESPACE, Site, eventually
+from cluster.polling import eventually
+from tests.contract.kubelet.conftest import NAMESPACE, Site
 from tests.fakes.log_pool import running, terminated
 
 pytestmark = pytest.mark.real

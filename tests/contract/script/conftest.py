@@ -8,7 +8,6 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
+from cluster.polling import eventually
 
 NOBODY = 65534
 UID = "8c2f7a1e-0000-4000-8000-000000000001"
@@ -99,11 +99,12 @@ class Job:
         new.write_text(f"{seconds:g} {reason}\n")
         new.rename(self.folder / "control" / "stop")
 
-    def until(self, condition: Callable[[], object], timeout: float = 30) -> None:
-        end = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < end, self.everything()
-            time.sleep(0.05)
+    def eventually(self, check: Callable[[], object], timeout: float = 30) -> None:
+        """Wait for a true value of ``check``; the error message contains all files of the job."""
+        try:
+            eventually(check, timeout=timeout)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.everything()}") from None
 
     def everything(self) -> str:
         texts = []

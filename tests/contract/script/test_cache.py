@@ -115,9 +115,9 @@ def test_pods_at_once_pull_an_image_once(site, registry):
     registry.hold(PULLS)
     image = f"{registry.host}/team/tool:1"
     jobs = [site.pod(image) for _ in range(5)]
-    jobs[0].until(lambda: sum(says(job, f"pulling image docker://{image}") for job in jobs) == 1)
+    jobs[0].eventually(lambda: sum(says(job, f"pulling image docker://{image}") for job in jobs) == 1)
     waits = f"waiting until another pod has pulled image docker://{image}"
-    jobs[0].until(lambda: sum(says(job, waits) for job in jobs) == 4)
+    jobs[0].eventually(lambda: sum(says(job, waits) for job in jobs) == 4)
     registry.release()
     for job in jobs:
         site.runs(job, "one")
@@ -138,10 +138,10 @@ def test_a_pull_that_is_killed(site, registry, killed):
     registry.hold("GET .*/blobs/")
     image = f"{registry.host}/team/tool:2"
     first, second = site.pod(image), site.pod(image)
-    first.until(lambda: registry.count("GET .*/blobs/"))
+    first.eventually(lambda: registry.count("GET .*/blobs/"))
     if says(second, "pulling"):
         first, second = second, first
-    second.until(lambda: says(second, "waiting until another pod"))
+    second.eventually(lambda: says(second, "waiting until another pod"))
     (left,) = (site.folder / NAME).glob("*/new.*")
     if killed == "the script":
         first.process.kill()
@@ -149,24 +149,24 @@ def test_a_pull_that_is_killed(site, registry, killed):
     else:
         for process in _processes(first):
             os.kill(process, signal.SIGKILL)
-    first.until(lambda: not left.exists())  # the second one is at it
+    first.eventually(lambda: not left.exists())  # the second one is at it
     registry.release()
     site.runs(second, f"two {killed}")
     assert site.kept() == [WHOLE]
-    first.until(lambda: not _processes(first))
+    first.eventually(lambda: not _processes(first))
     if killed == "all of it":  # then the batch system's leftovers are called for
         first.spawn("leftovers").wait(20)
-    first.until(lambda: not list(Path("/tmp").glob(f"podbridge-{first.folder.name}*")))
+    first.eventually(lambda: not list(Path("/tmp").glob(f"podbridge-{first.folder.name}*")))
 
 
 def test_a_pod_that_is_deleted_while_it_pulls(site, registry):
     registry.put("team/tool", "3", site.own.folder / "busybox", version="three\n")
     registry.hold("GET .*/blobs/")
     job = site.pod(f"{registry.host}/team/tool:3")
-    job.until(lambda: registry.count("GET .*/blobs/"))
+    job.eventually(lambda: registry.count("GET .*/blobs/"))
     job.ask_to_stop(5)
     job.wait(4)
-    job.until(lambda: not _processes(job))
+    job.eventually(lambda: not _processes(job))
     assert site.kept() == [[]] and not list(Path("/tmp").glob(f"podbridge-{job.folder.name}*"))
     site.cache.tend()
     assert site.kept() == []
@@ -209,10 +209,10 @@ def test_policies(site, registry):
     # a pull that has begun before a pod is none for that pod, one that begins later is for all that wait
     registry.hold(PULLS)
     jobs = [site.pod(image, policy="Always")]
-    jobs[0].until(lambda: registry.count(PULLS) > before + one)
+    jobs[0].eventually(lambda: registry.count(PULLS) > before + one)
     registry.put("team/tool", "1", site.own.folder / "busybox", version="last\n")
     jobs += [site.pod(image, policy="Always") for _ in range(3)]
-    jobs[0].until(lambda: all(says(job, "waiting until") for job in jobs[1:]))
+    jobs[0].eventually(lambda: all(says(job, "waiting until") for job in jobs[1:]))
     registry.release()
     for job in jobs:
         site.runs(job, "last")
@@ -227,7 +227,7 @@ def test_limits_leave_images_that_are_in_use(site, registry):
     registry.put("team/other", "1", site.own.folder / "busybox", version="other\n")
     probe = {"exec": {"command": ["grep", "-q", "one", "/version"]}, "periodSeconds": 1}
     job = site.pod(f"{registry.host}/team/tool:1", WAITS, container={"readinessProbe": probe})
-    job.until(lambda: job.state("main").get("ready"))
+    job.eventually(lambda: job.state("main").get("ready"))
     site.runs(site.pod(f"{registry.host}/team/other:1"), "other")
     assert site.kept() == [WHOLE, WHOLE]
     for file in (site.folder / NAME).glob("*/image"):
@@ -239,7 +239,7 @@ def test_limits_leave_images_that_are_in_use(site, registry):
     for file in (site.folder / NAME).glob("*/image"):
         file.unlink()
     (job.folder / "work" / "main" / "tmp" / "x").write_text("")
-    job.until(lambda: job.state("main").get("ready"))
+    job.eventually(lambda: job.state("main").get("ready"))
     assert job.state("main")["state"] == "running"
     job.ask_to_stop(0)
     job.wait()

@@ -284,8 +284,8 @@ def test_a_sub_path_of_what_others_write(site):
             "containers": [site.shell(f"{text}; sleep 3", volumeMounts=mounts, readinessProbe=probe), other],
         }
     ).start()
-    job.until(lambda: job.state("main").get("ready"))
-    job.until(lambda: (job.folder / "scratch/disk/deep/new/y").exists())
+    job.eventually(lambda: job.state("main").get("ready"))
+    job.eventually(lambda: (job.folder / "scratch/disk/deep/new/y").exists())
     assert (job.folder / "scratch/disk/d/x").exists()
     assert job.wait() == 0, job.everything()
     lines = [line for line in job.log().splitlines() if "ead-only" not in line]
@@ -295,7 +295,7 @@ def test_a_sub_path_of_what_others_write(site):
 def test_graceful_end(site):
     text = f"trap 'echo caught; exit 7' TERM; echo ready; {WAITS}"
     job = site.job({"containers": [site.shell(text)]}).start()
-    job.until(lambda: job.log_if_any() == "ready\n")
+    job.eventually(lambda: job.log_if_any() == "ready\n")
     job.ask_to_stop(20)
     assert job.wait(15) == 1 and job.log() == "ready\ncaught\n"
     assert job.state("main")["ended"]["exitCode"] == 7, job.everything()
@@ -303,7 +303,7 @@ def test_graceful_end(site):
 
 def test_grace_runs_out(site):
     job = site.job({"containers": [site.shell(f"trap '' TERM; echo ready; {WAITS}")]}).start()
-    job.until(lambda: job.log_if_any() == "ready\n")
+    job.eventually(lambda: job.log_if_any() == "ready\n")
     before = time.monotonic()
     job.ask_to_stop(1)
     job.wait(15)
@@ -334,7 +334,7 @@ def test_probes_and_hooks_run_in_the_container(site):
         **MOUNT,
     )
     job = site.job({**DISK, "containers": [container]}).start()
-    job.until(lambda: job.state("main").get("ready"))
+    job.eventually(lambda: job.state("main").get("ready"))
     (job.folder / "scratch" / "disk" / "go").touch()
     assert job.wait(15) == 1 and job.state("main")["ended"]["exitCode"] == 4, job.everything()
 
@@ -378,7 +378,7 @@ def test_script_that_ends_where_it_must_not_leaves_no_container(site):
     spec = {"containers": [site.shell("echo ready; exec sleep 12349")]}
     # not `exit`: bash 5.2 itself may crash where a trap does that
     job = site.job(spec, config={"header": "trap 'set -u; unset STAGE' USR1"}).start()
-    job.until(lambda: job.log_if_any() == "ready\n")
+    job.eventually(lambda: job.log_if_any() == "ready\n")
     job.process.send_signal(signal.SIGUSR1)
     assert job.wait(15) == 1 and job.pod()["reason"] == "ScriptError"
     assert processes_below(job, "sleep\x0012349") == []
@@ -387,12 +387,12 @@ def test_script_that_ends_where_it_must_not_leaves_no_container(site):
 def test_what_a_killed_script_left_ends(site):
     spec = {"containers": [site.shell("echo ready; exec sleep 12350", **MOUNT)], **DISK}
     job = site.job(spec).start()
-    job.until(lambda: job.log_if_any() == "ready\n")
+    job.eventually(lambda: job.log_if_any() == "ready\n")
     assert processes_below(job, "sleep\x0012350") != []
     job.process.kill()
     job.wait(5)
-    job.until(lambda: processes_below(job, "sleep\x0012350") == [], 15)
-    job.until(lambda: not list((job.folder / "scratch").iterdir()), 15)
+    job.eventually(lambda: processes_below(job, "sleep\x0012350") == [], 15)
+    job.eventually(lambda: not list((job.folder / "scratch").iterdir()), 15)
     assert job.spawn("leftovers").wait(30) == 0  # by a batch system, too
 
 

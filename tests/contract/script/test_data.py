@@ -222,7 +222,7 @@ def test_memory_medium_and_other_area(ordinary):
     }
     config = {"volumes": {"scratch_area": str(area), "scratch_in_job_folder": False}}
     job = ordinary.job(spec, config=config).start()
-    job.until(lambda: list(area.glob("podbridge-*/slow/x")))
+    job.eventually(lambda: list(area.glob("podbridge-*/slow/x")))
     assert job.wait() == 0
     assert job.log() == "tmpfs\n"
     assert list(area.iterdir()) == []
@@ -334,7 +334,7 @@ def test_a_scratch_folder_that_somebody_made_before_is_not_used(site, medium, ki
     }
     try:
         job = site.job(spec, config=config).start()
-        job.until(lambda: [*area.glob("podbridge-*/v/ready"), *other.glob("v/ready")])
+        job.eventually(lambda: [*area.glob("podbridge-*/v/ready"), *other.glob("v/ready")])
         assert not list(other.iterdir()) and (kind == "link" or not list(made.iterdir())), job.everything()
         (used,) = (path for path in area.glob(f"podbridge-{UID}.*") if (path / "v" / "ready").exists())
         assert used.stat().st_mode & 0o777 == 0o700

@@ -106,7 +106,7 @@ def test_termination_message_falls_back_to_the_log(ordinary):
 
 def test_second_copy_does_nothing(ordinary):
     job = ordinary.job({"containers": [ordinary.shell("echo once; sleep 2")]}).start()
-    job.until(lambda: job.state("main").get("state") == "running")
+    job.eventually(lambda: job.state("main").get("state") == "running")
     before = {path: path.read_bytes() for path in (job.folder / "state").glob("*.json")}
     assert job.spawn().wait(10) == 0
     assert {path: path.read_bytes() for path in (job.folder / "state").glob("*.json")} == before
@@ -118,7 +118,7 @@ def test_second_copy_does_nothing(ordinary):
 def test_killed_child_is_an_end_like_any_other(ordinary):
     text = "sleep 1000 & echo $$$$; wait"
     job = ordinary.job({"containers": [ordinary.shell(text)]}).start()
-    job.until(lambda: job.state("main").get("state") == "running" and "\n" in job.log())
+    job.eventually(lambda: job.state("main").get("state") == "running" and "\n" in job.log())
     pid = int(job.log())
     os.kill(pid, 9)
     assert job.wait(10) == 1
@@ -139,7 +139,7 @@ def guards(job):
 @pytest.mark.parametrize("terminated", [False, True], ids=["running", "stopping"])
 def test_what_a_killed_script_left_ends(site, terminated):
     job = site.job({"containers": [site.shell("trap '' TERM; sleep 12322 & echo ready; wait; wait")]}).start()
-    job.until(lambda: job.log_if_any() == "ready\n" and guards(job))
+    job.eventually(lambda: job.log_if_any() == "ready\n" and guards(job))
     if terminated:  # all of a job gets SIGTERM
         os.killpg(job.process.pid, signal.SIGTERM)
         for pid, _ in guards(job):
@@ -147,23 +147,23 @@ def test_what_a_killed_script_left_ends(site, terminated):
     assert processes_below(job, "12322") != []
     job.process.kill()
     job.wait(5)
-    job.until(lambda: processes_below(job, "12322") == [] == guards(job), 10)
+    job.eventually(lambda: processes_below(job, "12322") == [] == guards(job), 10)
     assert site.user is not None or "what is left" in (job.folder / "script.log").read_text()
 
 
 def test_a_job_that_ends_takes_its_guard_along(site):
     job = site.job({"containers": [site.shell("sleep 0.5")]}).start()
-    job.until(lambda: guards(job))
+    job.eventually(lambda: guards(job))
     assert job.wait(10) == 0
-    job.until(lambda: guards(job) == [], 1)
+    job.eventually(lambda: guards(job) == [], 1)
     assert "what is left" not in (job.folder / "script.log").read_text()
 
 
 def test_a_number_that_is_another_process_by_now_is_left_alone(ordinary):
     other = ordinary.job({"containers": [ordinary.shell("echo ready; sleep 12323")]}).start()
-    other.until(lambda: other.log_if_any() == "ready\n")
+    other.eventually(lambda: other.log_if_any() == "ready\n")
     job = ordinary.job({"containers": [ordinary.shell("echo ready; sleep 1000")]}).start()
-    job.until(lambda: job.log_if_any() == "ready\n")
+    job.eventually(lambda: job.log_if_any() == "ready\n")
     job.process.kill()
     job.wait(5)
     pid, began, boot = (other.folder / "run" / "main.pid").read_text().split()
@@ -219,11 +219,11 @@ def test_secrets_go_with_the_last_container(site, how):
     head = (job.folder / "job.sh").read_text().splitlines()[:2]
     job.start()
     if how == "leftovers":
-        job.until(lambda: job.log_if_any() == "done\n")
+        job.eventually(lambda: job.log_if_any() == "done\n")
         assert holders(job)
         os.killpg(job.process.pid, signal.SIGKILL)
         job.wait()
-        job.until(lambda: not holders(job), 15)
+        job.eventually(lambda: not holders(job), 15)
     else:
         job.wait()
     assert holders(job) == [], job.everything()

@@ -151,7 +151,7 @@ def test_a_second_volume_that_fails_leaves_the_first_unmounted(site):
 def test_deletion_while_a_script_is_waited_for(site):
     config = {**SITE, "volumes": {"fuse_sleep_seconds": 600}}
     job = site.job(pod(site, "echo no", {"mountPath": "/data"}), config=config, annotations=annotation("sleep 12347"))
-    job.start().until(lambda: (job.folder / "run" / "fuse" / "data.log").exists())
+    job.start().eventually(lambda: (job.folder / "run" / "fuse" / "data.log").exists())
     job.ask_to_stop(30)
     assert job.wait(10) == 1 and job.pod()["phase"] == "Failed" and processes_below(job, "12347") == []
 

@@ -86,10 +86,10 @@ def test_sidecars_begin_in_order_and_end_in_reverse(site):
         "containers": [site.shell(f"{note('main')}; sleep 1; cp /disk/order /disk/copy", **MOUNT)],
     }
     job = site.job(spec).start()
-    job.until(lambda: job.state("two").get("started"))
+    job.eventually(lambda: job.state("two").get("started"))
     assert job.state("one")["ready"] and job.state("one")["state"] == "running"
     scratch = job.folder / "scratch" / "disk" / "order"
-    job.until(lambda: job.state("main").get("state") == "running")
+    job.eventually(lambda: job.state("main").get("state") == "running")
     text = ""
     while job.process.poll() is None:
         try:
@@ -117,7 +117,7 @@ def test_restart_backs_off(ordinary):
     spec = {"restartPolicy": "Always", "containers": [ordinary.shell("date +%s.%N; exit 7")]}
     job = ordinary.job(spec).start()
     times, current = [], ""
-    job.until(lambda: job.state("main").get("reason") == "CrashLoopBackOff")
+    job.eventually(lambda: job.state("main").get("reason") == "CrashLoopBackOff")
     state = job.state("main")
     assert state["state"] == "waiting" and state["last"]["exitCode"] == 7 and state["restarts"] == 1
     while len(times) < 4:
@@ -174,7 +174,7 @@ def test_deadline_is_failure_even_if_the_container_ends_well(ordinary):
 def test_graceful_end(site, how):
     text = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.1; done"
     job = site.job({"terminationGracePeriodSeconds": 20, "containers": [site.shell(text)]}).start()
-    job.until(lambda: job.log_if_any() == "ready\n")
+    job.eventually(lambda: job.log_if_any() == "ready\n")
     if how == "file":
         job.ask_to_stop(20)
     else:
@@ -188,7 +188,7 @@ def test_graceful_end(site, how):
 def test_grace_runs_out(site):
     text = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
     job = site.job({"containers": [site.shell(text)]}).start()
-    job.until(lambda: job.log_if_any() == "ready\n")
+    job.eventually(lambda: job.log_if_any() == "ready\n")
     before = time.monotonic()
     job.ask_to_stop(2)
     job.wait(15)
@@ -199,7 +199,7 @@ def test_grace_runs_out(site):
 def test_a_shorter_grace_counts(ordinary):
     text = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
     job = ordinary.job({"containers": [ordinary.shell(text)]}).start()
-    job.until(lambda: job.log_if_any() == "ready\n")
+    job.eventually(lambda: job.log_if_any() == "ready\n")
     job.ask_to_stop(600)
     time.sleep(1)
     job.ask_to_stop(0)
@@ -213,7 +213,7 @@ def test_stop_before_the_main_containers(ordinary):
         "containers": [ordinary.shell("echo no")],
     }
     job = ordinary.job(spec).start()
-    job.until(lambda: job.state("init").get("state") == "running")
+    job.eventually(lambda: job.state("init").get("state") == "running")
     job.ask_to_stop(5)
     assert job.wait(10) == 1
     assert job.pod()["phase"] == "Failed" and job.state("init")["ended"]["exitCode"] == 143
@@ -227,7 +227,7 @@ def test_hooks(site):
         "preStop": {"exec": {"command": ["sh", "-c", f"sleep 0.5; {note('preStop')}"]}},
     }
     job = site.job({**DISK, "containers": [site.shell(text, lifecycle=lifecycle, **MOUNT)]}).start()
-    job.until(lambda: job.state("main").get("started"))
+    job.eventually(lambda: job.state("main").get("started"))
     job.ask_to_stop(10)
     job.wait(15)
     assert order(job) == ["postStart", "preStop", "term"]
@@ -243,7 +243,7 @@ def test_pre_stop_that_hangs_is_cut(ordinary):
     lifecycle = {"preStop": {"sleep": {"seconds": 1000}}}
     text = "trap 'echo term; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
     job = ordinary.job({"containers": [ordinary.shell(text, lifecycle=lifecycle)]}).start()
-    job.until(lambda: job.log_if_any() == "ready\n")
+    job.eventually(lambda: job.log_if_any() == "ready\n")
     before = time.monotonic()
     job.ask_to_stop(2)
     job.wait(15)
@@ -259,7 +259,7 @@ def test_liveness_failure_restarts(site):
         "containers": [site.shell(text, livenessProbe={**probe, "initialDelaySeconds": 1}, **MOUNT)],
     }
     job = site.job(spec).start()
-    job.until(lambda: job.state("main").get("restarts", 0) >= 1)
+    job.eventually(lambda: job.state("main").get("restarts", 0) >= 1)
     assert job.state("main")["last"]["exitCode"] == 143
     job.ask_to_stop(1)
     job.wait(15)
@@ -277,13 +277,13 @@ def test_readiness(site):
     probe = {"exec": {"command": ["test", "-e", "/disk/ready"]}, "periodSeconds": 1, "failureThreshold": 1}
     text = "until [ -e /disk/end ]; do sleep 0.1; done"
     job = site.job({**DISK, "containers": [site.shell(text, readinessProbe=probe, **MOUNT)]}).start()
-    job.until(lambda: job.state("main").get("started"))
+    job.eventually(lambda: job.state("main").get("started"))
     assert not job.state("main")["ready"]
     disk = job.folder / "scratch" / "disk"
     (disk / "ready").touch()
-    job.until(lambda: job.state("main").get("ready"))
+    job.eventually(lambda: job.state("main").get("ready"))
     (disk / "ready").unlink()
-    job.until(lambda: not job.state("main").get("ready"))
+    job.eventually(lambda: not job.state("main").get("ready"))
     assert job.state("main")["state"] == "running"
     (disk / "end").touch()
     assert job.wait() == 0
@@ -319,7 +319,7 @@ def test_http_probe(ordinary, path, good, http_port):
         "failureThreshold": 1,
     }
     job = ordinary.job({"containers": [ordinary.shell("exec sleep 4", readinessProbe=probe)]}).start()
-    job.until(lambda: job.state("main").get("started"))
+    job.eventually(lambda: job.state("main").get("started"))
     time.sleep(2)
     assert job.state("main")["ready"] is good
     job.ask_to_stop(1)
@@ -332,7 +332,7 @@ def test_tcp_probe(ordinary, http_port, closed_port):
         for name, port in (("open", http_port), ("closed", closed_port))
     ]
     job = ordinary.job({"containers": containers}).start()
-    job.until(lambda: job.state("open").get("ready"))
+    job.eventually(lambda: job.state("open").get("ready"))
     assert not job.state("closed")["ready"]
     job.ask_to_stop(1)
     job.wait()

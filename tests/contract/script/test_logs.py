@@ -52,7 +52,7 @@ class Follower(threading.Thread):
     def __init__(self, job):
         super().__init__(daemon=True)
         self.job, self.text = job, b""
-        job.until(lambda: (job.folder / "logs" / "main.log").exists())
+        job.eventually(lambda: (job.folder / "logs" / "main.log").exists())
         self.start()
 
     def run(self):

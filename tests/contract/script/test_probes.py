@@ -103,7 +103,7 @@ def asked(site, probes, environment=None):
         state = job.state(name)
         return state.get("ready") if name.startswith("good") else (state.get("ended") or {}).get("exitCode") == 143
 
-    job.until(lambda: job.process.poll() is not None or all(map(told, probes)))
+    job.eventually(lambda: job.process.poll() is not None or all(map(told, probes)))
     ready = {name for name in probes if job.state(name)["ready"]}
     job.ask_to_stop(0)
     job.wait(15)

@@ -339,7 +339,7 @@ def test_logins_for_registries(ordinary, stubs):
         ("enroot", "run/enroot.config/.credentials"),
     ):
         job = ordinary.job(spec, objects=objects, config=stubs.settings(kind)).start()
-        job.until(lambda job=job: job.state("main").get("state") == "running")
+        job.eventually(lambda job=job: job.state("main").get("state") == "running")
         login = job.folder / path
         assert login.stat().st_mode & 0o777 == 0o600
         assert "dTp2ZXJ5LXNlY3JldA==" in login.read_text() or "password very-secret" in login.read_text()

@@ -211,7 +211,7 @@ def test_probes_that_run_at_the_same_time_have_all_variables(ordinary):
         readinessProbe={**check, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1},
     )
     job = ordinary.job({"containers": [container]}).start()
-    job.until(lambda: job.state("main").get("ready"))
+    job.eventually(lambda: job.state("main").get("ready"))
     assert not list((job.folder / "run").glob("*.env"))
     assert job.wait() == 0
     assert job.state("main")["restarts"] == 0

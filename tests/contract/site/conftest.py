@@ -20,22 +20,12 @@ from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link, Settings
 from bridge.wire.envelope import parse
 from bridge.wire.messages import Announce, Cancel, Event, Logs
+from cluster.polling import eventually
 
 OWNER = "c1"
 
 RUN = "from bridge.cli.main import main; main()"
 CHECKOUT = Path(__file__).resolve().parents[3]
-
-
-def until(look, timeout=20.0, what="it"):
-    """Wait until ``look()`` gives something, and give that."""
-    end = time.monotonic() + timeout
-    while True:
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < end, f"{what} did not happen within {timeout} s; last: {found!r}"
-        time.sleep(0.02)
 
 
 class Site:
@@ -60,7 +50,7 @@ class Site:
         self.link.subscribe(f"{base}.event.{OWNER}", self._event)
         self.link.subscribe(f"{base}.announce", self._announce)
         self.link.start(self.supervisor)
-        until(lambda: self.link.connected)
+        eventually(lambda: self.link.connected)
         self.client = PoolClient(self.link, "bridge.v1", self.pool, OWNER)
 
     def _event(self, subject, data, respond):
@@ -81,8 +71,8 @@ class Site:
         log.close()
         self.processes.append(process)
         if wait:
-            until(self.answers, what="an answer")
-            until(lambda: "connected to nats" in self.said(-1), what="its connection")
+            eventually(self.answers, what="an answer")
+            eventually(lambda: "connected to nats" in self.said(-1), what="its connection")
         return process
 
     def answers(self):
@@ -114,7 +104,7 @@ class Site:
             return last if last is not None and last.phase == phase else None
 
         try:
-            return until(look, timeout)
+            return eventually(look, timeout=timeout)
         except AssertionError:
             raise AssertionError(f"{uid} was not {phase} within {timeout} s: {last}") from None
 
@@ -124,7 +114,7 @@ class Site:
         def look():
             return next(((at, e) for at, e in self.events if (e.status.job, e.status.phase) == (uid, "ended")), None)
 
-        return until(look, 10, f"the event of the end of {uid}")
+        return eventually(look, f"the event of the end of {uid}", 10)
 
     def log(self, uid, **more):
         with contextlib.closing(self.client.logs(uid, Logs(container="main", stream="x" * 8, **more))) as reader:
@@ -134,7 +124,7 @@ class Site:
         with contextlib.suppress(SiteError, AssertionError):
             for job in self.client.snapshot().jobs:
                 self.client.cancel(job.job, Cancel(grace=0, forget=True))
-            until(lambda: not self.client.snapshot().jobs, 15)
+            eventually(lambda: not self.client.snapshot().jobs, timeout=15)
         for process in self.processes:
             if process.poll() is None:
                 process.terminate()

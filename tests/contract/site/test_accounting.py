@@ -23,8 +23,8 @@ from bridge.site.batch.slurm import SlurmBatch
 from bridge.site.config import parse
 from bridge.wire.messages import Cancel
 from cluster import Cluster
+from cluster.polling import eventually
 from cluster.slurm import ACCOUNTING
-from tests.contract.site.conftest import until
 from tests.contract.site.jobs import submit, uid
 
 pytestmark = pytest.mark.real
@@ -83,7 +83,7 @@ class Scene:
     def known(self) -> str:
         """A job of which there is a record."""
         job = self.ids["failed"]
-        until(lambda: self.batch().past([job]))
+        eventually(lambda: self.batch().past([job]))
         return job
 
     def batch(self, **more: object) -> SlurmBatch:
@@ -94,12 +94,12 @@ class Scene:
         """End the jobs that don't end by themselves."""
         ids = self.ids
         for name in ("cancelled", "late", "on a bad node", "requeued", "running"):
-            until(lambda n=name: self.state(ids[n]) == "RUNNING")  # type: ignore[misc]
+            eventually(lambda n=name: self.state(ids[n]) == "RUNNING")  # type: ignore[misc]
         self.run("scancel", ids["cancelled"], ids["cancelled waiting"])
         self.let_time_pass(ids["late"])
         self.run("scontrol", "requeue", ids["requeued"])
         self.fail_node()
-        until(lambda: self.state(ids["requeued"]) == "PENDING")
+        eventually(lambda: self.state(ids["requeued"]) == "PENDING")
         self.run("scontrol", "update", f"jobid={ids['requeued']}", "starttime=now+8")  # its first run must be over
 
     def let_time_pass(self, job: str) -> None:
@@ -111,7 +111,7 @@ class Scene:
         self.run("scontrol", "update", "nodename=node-1", "state=down", "reason=test")
         # it may have come back by itself
         self.cluster.run_slurm("scontrol", "update", "nodename=node-1", "state=resume", check=False)
-        until(lambda: "down" not in self.run("sinfo", "-h", "--nodes=node-1", "-o", "%T"))
+        eventually(lambda: "down" not in self.run("sinfo", "-h", "--nodes=node-1", "-o", "%T"))
 
     def lose_state(self, first: str) -> None:
         """Kill slurmctld, and have it come back knowing nothing: it gives ids again, from ``first`` on."""
@@ -121,7 +121,7 @@ class Scene:
         for entry in (self.cluster.state / "slurm" / "state").iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         self.cluster.start_daemon("slurmctld")
-        until(lambda: self.run("sinfo", "-h", "-o", "%T").split() == ["idle"], 30)
+        eventually(lambda: self.run("sinfo", "-h", "-o", "%T").split() == ["idle"], timeout=30)
 
 
 @pytest.fixture(scope="module")
@@ -216,11 +216,11 @@ def test_ends_that_came_while_the_submitter_was_down(scene: Scene, site: Any) ->
     scene.run("scancel", ids["cancelled"])
     scene.fail_node()
     scene.let_time_pass(ids["late"])
-    until(lambda: not any(scene.state(job) for job in ids.values()), 60)
+    eventually(lambda: not any(scene.state(job) for job in ids.values()), timeout=60)
     scene.cluster.stop_daemon("slurmdbd")
     site.start()
     try:
-        until(lambda: "no records of ended jobs" in site.said(-1))
+        eventually(lambda: "no records of ended jobs" in site.said(-1))
         time.sleep(4)
         assert site.status(uids["late"]).phase == "running", "ended without a word of its end"
     finally:
@@ -252,7 +252,7 @@ ENDS = {
 @pytest.fixture(scope="module")
 def past(scene: Scene) -> dict[str, BatchJob]:
     gone = [scene.ids[name] for name in ENDS]
-    until(lambda: not any(scene.state(job) for job in gone), 60)
+    eventually(lambda: not any(scene.state(job) for job in gone), timeout=60)
     return scene.batch().past([*scene.ids.values(), "4000000"])
 
 
@@ -289,17 +289,17 @@ def test_jobs_that_slurmctld_forgot_have_no_end(scene: Scene, site: Any) -> None
     job = site.wait(running, "running", 30).job_id
     scene.lose_state(job)
     records = ("sacct", "-nXPD", f"--jobs={told.job_id},{job}", "-o", "State")
-    until(lambda: scene.run(*records).split() == ["CANCELLED"] * 2)
+    eventually(lambda: scene.run(*records).split() == ["CANCELLED"] * 2)
     assert scene.batch().past([told.job_id, job]) == {}
     again = scene.sbatch(uid(), "true", "--begin=now+1hour")
     assert again == job, "the id was not given again"
     scene.run("scancel", again)
-    until(lambda: scene.batch().past([job]))
-    until(lambda: site.status(waiting).job_id not in ("", told.job_id), 30)
+    eventually(lambda: scene.batch().past([job]))
+    eventually(lambda: site.status(waiting).job_id not in ("", told.job_id), timeout=30)
     scene.run("scontrol", "update", f"jobid={site.status(waiting).job_id}", "starttime=now")
     assert site.wait(waiting, "ended", 30).outcome == "Succeeded"
     assert site.log(waiting) == b"ran\n"
-    until(lambda: site.status(running).missing, 30)
+    eventually(lambda: site.status(running).missing, timeout=30)
     assert site.status(running).phase == "running", "the hub decides"
     site.client.cancel(running, Cancel(grace=0))
     assert site.wait(running, "ended", 30).outcome == "Failed"

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.errors import SiteError, SiteRefusedError
 from bridge.wire.messages import Cancel
-from tests.contract.site.conftest import until
+from cluster.polling import eventually
 from tests.contract.site.jobs import submit, uid
 
 pytestmark = pytest.mark.real
@@ -99,10 +99,7 @@ def test_cancel_ends_a_job_and_forget_drops_it(site: Any) -> None:
     done = site.wait(job, "ended")
     assert (done.outcome, done.reason) == ("Failed", "Deleted")
     site.client.cancel(job, Cancel(grace=2, forget=True))
-    end = time.monotonic() + 10
-    while site.status(job) is not None:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    eventually(lambda: site.status(job) is None, "the job forgotten", 10)
     assert not (site.folder / "jobs" / job).exists()
     with pytest.raises(SiteRefusedError) as refused:
         site.client.submit(job, submit("echo again"))
@@ -133,7 +130,7 @@ def test_jobs_wait_in_line_for_cpus(site: Any) -> None:
         site.client.submit(job, submit("sleep 1", name=f"n{number}", cpus=3))
     site.wait(jobs[0], "running")
     assert site.status(jobs[1]).phase == "queued"
-    until(lambda: site.status(jobs[1]).reason == "WaitingForResources", 5)
+    eventually(lambda: site.status(jobs[1]).reason == "WaitingForResources", timeout=5)
     ends = [site.wait(job, "ended", 30) for job in jobs]
     starts = [end.started_at for end in ends]
     assert starts == sorted(starts)
@@ -166,10 +163,7 @@ def test_resources_are_announced_as_measured(site: Any) -> None:
     job = uid()
     site.client.submit(job, submit("sleep 3", cpus=3))
     site.wait(job, "running")
-    end = time.monotonic() + 10
-    while not (site.announced and site.announced[-1].free.get("cpu") == "1"):
-        assert time.monotonic() < end, site.announced[-1:]
-        time.sleep(0.05)
+    eventually(lambda: site.announced and site.announced[-1].free.get("cpu") == "1", "1 free CPU announced", 10)
     told = site.announced[-1]
     assert (told.capacity["cpu"], told.capacity["memory"]) == ("4", "4096Mi")
     assert told.jobs == {"running": 1}
@@ -212,7 +206,7 @@ def test_the_submitter_keeps_the_cache_of_images_within_its_limits(make_site: An
         path.chmod(0o700)
     os.utime(files[0], (time.time() - 3 * 86400,) * 2)
     made.start()
-    until(lambda: not files[0].parent.exists(), what="the removal of an image")
+    eventually(lambda: not files[0].parent.exists(), what="the removal of an image")
     assert files[1].exists() and (made.folder / "image-cache" / "on").exists()
     assert "image removed from the cache" in made.said()
 

@@ -18,7 +18,7 @@ from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from bridge.wire.messages import Cancel, Submit
-from tests.contract.site.conftest import until
+from cluster.polling import eventually
 from tests.contract.site.jobs import uid
 
 pytestmark = pytest.mark.real
@@ -72,7 +72,7 @@ def test_deleted_with_grace(site: Any) -> None:
     job = uid()
     run(site, job, pod(job, container("main", "trap 'echo asked; exit 0' TERM; while :; do sleep 0.1; done")))
     site.wait(job, "running")
-    until(lambda: [state for state in site.status(job).containers if state.state == "running"])
+    eventually(lambda: [state for state in site.status(job).containers if state.state == "running"])
     time.sleep(0.5)
     site.client.cancel(job, Cancel(grace=10))
     done = site.wait(job, "ended", 15)
@@ -95,7 +95,7 @@ def test_a_restarted_container_has_a_previous_log(site: Any) -> None:
         ),
     )
     try:
-        until(lambda: (s := site.status(job)).containers and any(c.restarts for c in s.containers), 40)
+        eventually(lambda: (s := site.status(job)).containers and any(c.restarts for c in s.containers), timeout=40)
         assert site.log(job, previous=True) == b"run\n"
         assert next(c for c in site.status(job).containers if c.name == "main").last.exit_code == 1
     finally:
@@ -158,7 +158,7 @@ def test_5_submitters_killed_at_random_lose_and_double_nothing(site: Any) -> Non
     assert [(ran / job).read_text() for job in jobs] == ["x\n"] * 30
     for job in jobs:
         site.client.cancel(job, Cancel(grace=0, forget=True))
-    until(lambda: not site.client.snapshot().jobs, 30)
+    eventually(lambda: not site.client.snapshot().jobs, timeout=30)
     assert list((site.folder / "jobs").iterdir()) == []
 
 
@@ -168,7 +168,7 @@ def test_a_script_that_is_killed_leaves_nothing_running(site: Any, alone: bool) 
     mark = f"12400{int(alone)}"
     run(site, job, pod(job, container("main", f"sleep {mark} & echo ready; wait")))
     log = site.folder / "jobs" / job / "logs" / "main.log"
-    until(lambda: log.exists() and log.read_text() == "ready\n", what="the container")
+    eventually(lambda: log.exists() and log.read_text() == "ready\n", what="the container")
     if alone:
         site.kill(site.processes[0])
     assert running(mark)

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.errors import SiteRefusedError, SiteUnknownOutcomeError
 from bridge.wire.messages import Cancel
-from tests.contract.site.conftest import until
+from cluster.polling import eventually
 from tests.contract.site.jobs import submit, uid
 
 pytestmark = pytest.mark.real
@@ -107,9 +107,9 @@ def test_slurm_hears_the_sites_word_last(site: Any) -> None:
 def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
     job = uid()
     site.client.submit(job, submit("sleep 60", flags=["--begin=now+1hour"]))
-    until(lambda: site.status(job).reason == "BeginTime")
+    eventually(lambda: site.status(job).reason == "BeginTime")
     site.client.cancel(job, Cancel(grace=30, forget=True))
-    until(lambda: site.status(job) is None)
+    eventually(lambda: site.status(job) is None)
     assert squeue(site, job) == ["CANCELLED"]
 
 
@@ -118,7 +118,7 @@ def test_a_running_job_is_cancelled_and_forgotten(site: Any) -> None:
     site.client.submit(job, submit("sleep 60"))
     site.wait(job, "running", 30)
     site.client.cancel(job, Cancel(grace=5, forget=True))
-    until(lambda: site.status(job) is None, 30)
+    eventually(lambda: site.status(job) is None, timeout=30)
     assert squeue(site, job)[0] in ("CANCELLED", "COMPLETED", "FAILED")
     ended = site.heard_end(job)[1].status
     assert (ended.outcome, ended.reason) == ("Failed", "Deleted")
@@ -157,10 +157,10 @@ def test_slurmctld_stopped_loses_nothing(site: Any) -> None:
             site.client.submit(uid(), submit("true"), timeout=40)
         assert refused.value.retryable
         assert site.wait(job, "ended", 30).outcome == "Succeeded"
-        until(lambda: site.announced and site.announced[-1].problem, 60)
+        eventually(lambda: site.announced and site.announced[-1].problem, timeout=60)
     finally:
         site.cluster.start_daemon("slurmctld")
-    until(lambda: not site.announced[-1].problem, 30)
+    eventually(lambda: not site.announced[-1].problem, timeout=30)
     again = uid()
     site.client.submit(again, submit("true"))
     done = site.wait(again, "ended", 30)
@@ -174,7 +174,7 @@ def test_a_job_that_slurm_lost_before_it_began_is_submitted_again(site: Any) -> 
     site.wait(job, "queued")
     site.cluster.run_slurm("scontrol", "hold", told.job_id)
     site.cluster.run_slurm("scontrol", "update", f"jobid={told.job_id}", "jobname=other")
-    until(lambda: site.status(job).job_id not in ("", told.job_id), 20)
+    eventually(lambda: site.status(job).job_id not in ("", told.job_id), timeout=20)
     assert site.wait(job, "ended", 40).outcome == "Succeeded"
     assert site.log(job) == b"ran\n"
 
@@ -211,7 +211,7 @@ def test_resources_are_measured(site: Any) -> None:
     job = uid()
     site.client.submit(job, submit("sleep 60", cpus=28, gpus=3, memory=2**30))
     site.wait(job, "running", 30)
-    until(lambda: [a for a in site.announced if a.free.get("nvidia.com/gpu") == "13"], 30, str(site.announced[-1:]))
+    eventually(lambda: [a for a in site.announced if a.free.get("nvidia.com/gpu") == "13"], "13 GPUs announced", 30)
     told = site.announced[-1]
     assert told.free["cpu"] == "228"
     assert told.capacity["cpu"] == "256"

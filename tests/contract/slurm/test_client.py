@@ -25,7 +25,8 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import JobLink, JobRequest, PodRef
 from bridge.slurm.questions import LARGEST_BULK
 from bridge.slurm.snapshot import Poller
-from tests.fakes.slurm_suite import SlurmSuite, ask, until
+from cluster.polling import eventually
+from tests.fakes.slurm_suite import SlurmSuite, ask
 from tests.fakes.slurm_suite import link as link_of
 
 pytestmark = pytest.mark.real
@@ -139,7 +140,7 @@ def test_licenses_and_wckey_arrive(site: RealSite, client: SlurmClient) -> None:
 
 def test_a_number_of_nodes(site: RealSite, client: SlurmClient) -> None:
     job_id = client.submit(ask(client, min_nodes=2, max_nodes=2, tasks=2)).job_id
-    job = until(site, lambda: (now := client.job(job_id)) and states.is_allocated(now.states) and now)
+    job = eventually(lambda: (now := client.job(job_id)) and states.is_allocated(now.states) and now)
     client.cancel(job_id)
     assert job.nodes == ("node-0", "node-1")
 
@@ -147,19 +148,19 @@ def test_a_number_of_nodes(site: RealSite, client: SlurmClient) -> None:
 def test_a_placeholder_is_not_requeued(site: RealSite, client: SlurmClient) -> None:
     """Where an administrator insists, it ends instead of running again."""
     job_id = client.submit(ask(client, external=False)).job_id
-    until(site, lambda: states.is_allocated(client.job(job_id).states))
+    eventually(lambda: states.is_allocated(client.job(job_id).states))
     site.scontrol("requeue", str(job_id))
     assert states.is_allocated(client.job(job_id).states)
     site.scontrol("update", f"jobid={job_id}", "requeue=1")
     site.scontrol("requeue", str(job_id))
-    until(site, lambda: client.job(job_id).restarts == 1)
-    until(site, lambda: states.is_pending(client.job(job_id).states))
+    eventually(lambda: client.job(job_id).restarts == 1)
+    eventually(lambda: states.is_pending(client.job(job_id).states))
 
     def ended_soon() -> states.End | None:
         site.scontrol("update", f"jobid={job_id}", "starttime=now")  # else it waits two minutes
         return states.end_of(client.job(job_id).states)
 
-    ended = until(site, ended_soon, 60)
+    ended = eventually(ended_soon, timeout=60)
     client.cancel(job_id)
     # FAILED where the requeued job was launched before its first launch was cleaned up
     assert ended.reason in ("JobCompleted", "JobFailed")
@@ -275,7 +276,7 @@ def patient(site: RealSite) -> Iterator[SlurmClient]:
     client = SlurmClient(Config(slurm_rest_api=site.url, slurm=Slurm(read_timeout=120)), site.token)
     assert client.version
     yield client
-    until(site, lambda: not _fails(client.ping), 60)
+    eventually(lambda: not _fails(client.ping), timeout=60)
 
 
 def _fails(call: Callable[[], Any]) -> bool:
@@ -314,7 +315,7 @@ def test_slurmctld_stopped_says_nothing_about_jobs(site: RealSite, patient: Slur
     assert told["submit"].code == 1800
     assert after.error
     assert (after.sequence, after.jobs) == (before.sequence, before.jobs)
-    until(site, lambda: not _fails(patient.ping), 60)
+    eventually(lambda: not _fails(patient.ping), timeout=60)
     back = poller.refresh()
     assert back.error == ""
     assert back.settled_since > before.settled_since
@@ -338,7 +339,7 @@ def test_slurmctld_hanging_leaves_writes_unknown(site: RealSite, patient: SlurmC
     for name in writes(patient):
         assert type(told[name]) is SlurmUnknownOutcomeError, (name, told[name])
         assert type(late[name]) is SlurmUnknownOutcomeError, (name, late[name])
-    until(site, lambda: not _fails(patient.ping), 60)
+    eventually(lambda: not _fails(patient.ping), timeout=60)
     for job in patient.jobs():
         if states.end_of(job.states) is None:
             patient.cancel(job.job_id)

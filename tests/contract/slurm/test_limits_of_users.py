@@ -17,8 +17,9 @@ from bridge.errors import SlurmRefusedError
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import ApiVersion
 from cluster import Cluster
+from cluster.polling import eventually
 from cluster.slurm import ACCOUNTING
-from tests.fakes.slurm_suite import ask, until
+from tests.fakes.slurm_suite import ask
 
 pytestmark = pytest.mark.real
 
@@ -49,9 +50,6 @@ class Slurm:
         self.admin = SlurmClient(config, cluster.token())
         self.alice = AsUser(config, cluster.token(user="alice"))
 
-    def settle(self) -> None:
-        pass
-
     def run(self, *words: str) -> str:
         return str(self.cluster.run_slurm(*words))
 
@@ -66,7 +64,7 @@ class Slurm:
         except SlurmRefusedError:
             return REFUSED
         try:
-            return str(until(self, lambda: self.settled(job_id)))  # type: ignore[arg-type]
+            return str(eventually(lambda: self.settled(job_id)))  # type: ignore[arg-type]
         finally:
             self.admin.cancel(job_id)
 
@@ -94,7 +92,7 @@ def slurm(slurm_cluster: Any) -> Iterator[Slurm]:
     yield made
     made.run("scontrol", "delete", "ReservationName=course")
     for name in names:
-        until(made, lambda n=name: made.cluster.run_slurm("squeue", "-h", "-p", n) == "")  # type: ignore[misc]
+        eventually(lambda n=name: made.cluster.run_slurm("squeue", "-h", "-p", n) == "")  # type: ignore[misc]
         made.run("scontrol", "delete", f"PartitionName={name}")
 
 
@@ -126,7 +124,7 @@ def accounted(state_folder: Path) -> Iterator[Slurm]:
 
 def test_accounts_and_qos_are_those_of_slurm_user_not_of_the_author(accounted: Slurm) -> None:
     both = accounted.both
-    until(accounted, lambda: both() == (RUNS, RUNS))
+    eventually(lambda: both() == (RUNS, RUNS))
     # as long as SlurmUser has no association either, Slurm refuses both
     assert both(account="physics") == (REFUSED, REFUSED)
     assert both(qos="high") == (REFUSED, REFUSED)
@@ -134,7 +132,7 @@ def test_accounts_and_qos_are_those_of_slurm_user_not_of_the_author(accounted: S
     # given to SlurmUser for one namespace, they are open to every pod
     accounted.run("sacctmgr", "-i", "add", "user", "slurm", "account=physics")
     accounted.run("sacctmgr", "-i", "modify", "user", "slurm", "set", "qos+=high,normal")
-    until(accounted, lambda: accounted.outcome(accounted.admin, account="physics", qos="high") == RUNS)
+    eventually(lambda: accounted.outcome(accounted.admin, account="physics", qos="high") == RUNS)
     assert both(account="physics") == (RUNS, REFUSED)
     assert both(qos="high") == (RUNS, REFUSED)
     assert both(account="physics", partition="physics-only") == (RUNS, REFUSED)

@@ -13,7 +13,8 @@ from bridge.slurm import states
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import ApiVersion
 from bridge.workload import translate
-from tests.fakes.slurm_suite import ask, until
+from cluster.polling import eventually
+from tests.fakes.slurm_suite import ask
 
 pytestmark = pytest.mark.real
 
@@ -23,14 +24,11 @@ class Site:
         self.cluster = cluster
         self.client = SlurmClient(Config(slurm_rest_api=cluster.slurm_rest_url), cluster.token())
 
-    def settle(self) -> None:
-        pass
-
     def given(self, request: Any) -> str:
         """Run a job; return what scontrol says of it, node by node."""
         job_id = self.client.submit(request).job_id
         try:
-            until(self, lambda: states.is_allocated(self.client.job(job_id).states))
+            eventually(lambda: states.is_allocated(self.client.job(job_id).states))
             return str(self.cluster.run_slurm("scontrol", "show", "job", "-d", str(job_id)))
         finally:
             self.client.cancel(job_id)

@@ -16,7 +16,8 @@ from bridge.store.port import KeyValueStore
 from bridge.store.redis_store import RedisAccess, RedisStore
 from bridge.wire.connection import Link
 from bridge.wire.nats_server_config import INBOX
-from tests.contract.wire.servers import PREFIX, NatsServer, World, certificate, eventually, free_port
+from cluster.polling import eventually
+from tests.contract.wire.servers import PREFIX, NatsServer, World, certificate, free_port
 
 OWNER = "c1"
 

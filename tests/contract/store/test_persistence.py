@@ -24,8 +24,9 @@ from bridge.wire.connection import Link, Settings
 from bridge.wire.messages import Submit
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
+from cluster.polling import eventually
 from tests.contract.store.servers import Place
-from tests.contract.wire.servers import PREFIX, Site, World, eventually
+from tests.contract.wire.servers import PREFIX, Site, World
 
 OWNER = "c1"
 
@@ -218,14 +219,14 @@ def test_a_store_that_dies_holds_nothing_up_and_is_brought_into_step(
         assert len(told) <= 2  # the connection that broke, the connection that is refused; not each attempt
         assert all(record.levelno == logging.WARNING for record in told)
     place.start()
-    eventually(lambda: hub.link.connected, 20)
+    eventually(lambda: hub.link.connected, timeout=20)
     if place.kind == "nats":
-        eventually(lambda: site.link.connected, 20)
+        eventually(lambda: site.link.connected, timeout=20)
         hello(site, hub)
         for number in range(1, 50):
             hub.alpha.submit(f"uid-{number}", SUBMIT)
         hub.alpha.cancel("uid-0", 0, forget=True)
-    eventually(hub.in_step, 20)
+    eventually(hub.in_step, timeout=20)
     eventually(lambda: stored(hub, "jobs").keys() == {f"alpha/uid-{number}" for number in range(1, 50)})
     assert STORE_UP.labels(place.kind)._value.get() == 1
 
@@ -239,10 +240,10 @@ def test_a_store_that_lost_everything_gets_it_again(place: Place, hubs: Hubs, si
     place.kill()
     _empty(place, folder)
     place.start()
-    eventually(lambda: hub.link.connected and site.link.connected, 20)
+    eventually(lambda: hub.link.connected and site.link.connected, timeout=20)
     hello(site, hub)
     hub.alpha.submit("uid-20", SUBMIT)  # a store that came back empty is noticed when it is asked
-    eventually(lambda: len(stored(hub, "jobs")) == 21 and "alpha" in stored(hub, "pools"), 20)
+    eventually(lambda: len(stored(hub, "jobs")) == 21 and "alpha" in stored(hub, "pools"), timeout=20)
 
 
 def _empty(place: Place, folder: Path) -> None:
@@ -262,9 +263,9 @@ def test_a_store_that_is_down_at_the_start_is_merged_later(place: Place, hubs: H
     assert 2.5 < second.waited < 4
     assert second.pools.pools() == {}
     place.start()
-    eventually(lambda: "alpha" in second.pools.pools(), 20)
+    eventually(lambda: "alpha" in second.pools.pools(), timeout=20)
     assert second.alpha.announced()[1] < second.persistence._began
-    eventually(second.in_step, 20)
+    eventually(second.in_step, timeout=20)
     assert stored(second, "jobs").keys() == {"alpha/uid-1"}
 
 

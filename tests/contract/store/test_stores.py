@@ -19,9 +19,10 @@ from bridge.store.port import KeyValueStore, StoreError
 from bridge.store.redis_store import RedisStore
 from bridge.wire.bucket import BucketSubjects
 from bridge.wire.nats_server_config import INBOX
+from cluster.polling import eventually
 from tests.contract.store.servers import PASSWORD, Broker, Place, RedisServer
-from tests.contract.wire.servers import PREFIX, World, eventually
-from tests.unit.store.store_suite import StoreSuite
+from tests.contract.wire.servers import PREFIX, World
+from tests.fakes.store_suite import StoreSuite
 
 OWNER = "c1"
 
@@ -71,7 +72,7 @@ def test_a_server_that_is_killed_is_an_error_at_once_and_fine_when_it_is_back(
             store.close()
             return False
 
-    eventually(back, 20)
+    eventually(back, timeout=20)
 
 
 def test_a_server_that_hangs_is_an_error_within_seconds(place: Place, store: KeyValueStore) -> None:
@@ -259,7 +260,7 @@ def test_a_reload_gives_the_hub_its_bucket(folder: Path, world: World) -> None:
                 return False
             return store.load("pools") == {"a": b"1"}
 
-        eventually(opened, 20)
+        eventually(opened, timeout=20)
     finally:
         broker.server.kill()
 

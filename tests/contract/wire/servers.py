@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,17 +35,11 @@ from bridge.wire.messages import (
     Submitted,
 )
 from bridge.wire.server import StreamClosed, Write
+from cluster.polling import eventually
 
 OWNER = "c1"
 
 PREFIX = "bridge.v1"
-
-
-def eventually(condition: Callable[[], object], timeout: float = 10.0) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "did not happen"
-        time.sleep(0.01)
 
 
 def free_port() -> int:
@@ -276,7 +269,7 @@ class World:
         link = Link(Settings((server,), name, **settings))
         link.start(self.supervisor)
         if wait:
-            eventually(lambda: link.connected, 20)
+            eventually(lambda: link.connected, timeout=20)
         return link
 
     def close(self) -> None:

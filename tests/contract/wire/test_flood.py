@@ -17,7 +17,8 @@ from bridge.pools.nats_registry import NatsPools
 from bridge.wire.envelope import pack
 from bridge.wire.messages import Event
 from bridge.wire.subjects import Subjects
-from tests.contract.wire.servers import OWNER, PREFIX, NatsServer, World, eventually, status
+from cluster.polling import eventually
+from tests.contract.wire.servers import OWNER, PREFIX, NatsServer, World, status
 from tests.contract.wire.test_pools import Living
 
 SENDER = """
@@ -102,7 +103,7 @@ def test_a_pool_that_floods_delays_no_other(
     assert POOL_FLOODS.labels("loud")._value.get() > floods
     # what was dropped is made up for
     loud.jobs["uid-late"] = status("uid-late", "running")
-    eventually(lambda: "uid-late" in pools.pools()["loud"].jobs(), 20)
-    eventually(lambda: not pools._muted, 20)
+    eventually(lambda: "uid-late" in pools.pools()["loud"].jobs(), timeout=20)
+    eventually(lambda: not pools._muted, timeout=20)
     loud.change("uid-heard", "queued")
-    eventually(lambda: "uid-heard" in pools.pools()["loud"].jobs(), 20)
+    eventually(lambda: "uid-heard" in pools.pools()["loud"].jobs(), timeout=20)

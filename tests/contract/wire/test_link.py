@@ -14,8 +14,9 @@ import pytest
 from bridge.errors import ConfigError, SiteDownError, SiteTooLargeError, SiteUnknownOutcomeError
 from bridge.wire import session
 from bridge.wire.connection import Link, Settings
-from tests.contract.wire.servers import NatsServer, World, eventually, free_port
-from tests.fakes.road import Road
+from cluster.polling import eventually
+from tests.contract.wire.servers import NatsServer, World, free_port
+from tests.fakes.blackhole_proxy import BlackholeProxy
 
 pytestmark = pytest.mark.real
 
@@ -138,12 +139,12 @@ def test_kill_and_restart_many_times_under_load_nothing_is_delivered_twice(serve
     for thread in threads:
         thread.start()
     for _ in range(3):
-        eventually(lambda: hub.connected and site.connected, 20)
+        eventually(lambda: hub.connected and site.connected, timeout=20)
         time.sleep(0.5)
         server.kill()
         time.sleep(0.5)
         server.start()
-    eventually(lambda: hub.connected and site.connected, 20)
+    eventually(lambda: hub.connected and site.connected, timeout=20)
     time.sleep(0.5)
     stop.set()
     for thread in threads:
@@ -173,11 +174,11 @@ def test_a_frozen_server_is_noticed_and_left(server: NatsServer, world: World, m
     monkeypatch.setattr(session, "PING_INTERVAL", 1)
     hub = world.link(server.url)
     server.signal(signal.SIGSTOP)
-    eventually(lambda: not hub.connected, 8)
+    eventually(lambda: not hub.connected, timeout=8)
     with pytest.raises(SiteDownError):
         hub.request("t.x", b"", 5)
     server.signal(signal.SIGCONT)
-    eventually(lambda: hub.connected, 20)
+    eventually(lambda: hub.connected, timeout=20)
 
 
 def test_a_connection_that_takes_nothing_more_does_not_fill_memory(
@@ -289,17 +290,17 @@ def test_a_slow_handler_loses_nothing_until_the_limit_and_counts_what_it_loses(
 def test_half_open_link_is_closed_and_another_made(server: NatsServer, world: World, monkeypatch: Any) -> None:
     """A proxy that swallows everything, while connections stay open, with data waiting to be sent."""
     monkeypatch.setattr(session, "PING_INTERVAL", 1)
-    road = Road(server.port)
+    proxy = BlackholeProxy(server.port)
     try:
-        hub = world.link(f"nats://127.0.0.1:{road.port}")
-        road.cut()
+        hub = world.link(f"nats://127.0.0.1:{proxy.port}")
+        proxy.cut()
         for _ in range(20):
             hub.publish("t.x", b"x" * 500_000)
-        eventually(lambda: not hub.connected, 10)
-        road.mend()
-        eventually(lambda: hub.connected, 20)
+        eventually(lambda: not hub.connected, timeout=10)
+        proxy.mend()
+        eventually(lambda: hub.connected, timeout=20)
     finally:
-        road.close()
+        proxy.close()
 
 
 @pytest.mark.parametrize(

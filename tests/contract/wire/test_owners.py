@@ -21,7 +21,8 @@ from bridge.wire.messages import Event, Logs, Submit
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
 from bridge.wire.subjects import Subjects
-from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually, status
+from cluster.polling import eventually
+from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, status
 
 pytestmark = pytest.mark.real
 

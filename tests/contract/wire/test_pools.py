@@ -14,7 +14,8 @@ from bridge.pools.nats_registry import NatsPool, NatsPools
 from bridge.wire.connection import Link
 from bridge.wire.messages import Event, Logs, Submit, Submitted
 from bridge.wire.server import Announcer, serve
-from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually, status
+from cluster.polling import eventually
+from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, status
 
 OWNER = "c1"
 
@@ -146,7 +147,7 @@ def test_after_restarts_of_the_server_the_view_is_the_site_s(
         server.kill()
         time.sleep(0.3)
         server.start()
-        eventually(lambda: site.link.connected, 20)
+        eventually(lambda: site.link.connected, timeout=20)
     stop.set()
     thread.join()
 
@@ -155,7 +156,7 @@ def test_after_restarts_of_the_server_the_view_is_the_site_s(
         time.sleep(0.1)
         return pool.jobs() == site.jobs
 
-    eventually(same, 20)
+    eventually(same, timeout=20)
 
 
 def test_a_site_that_is_gone_is_told_at_once_and_its_jobs_stay_known(

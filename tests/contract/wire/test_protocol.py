@@ -23,7 +23,8 @@ from bridge.wire.log_streams import Streams
 from bridge.wire.messages import Cancel, File, Files, Logs, Submit
 from bridge.wire.server import serve
 from bridge.wire.subjects import Subjects
-from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually, status
+from cluster.polling import eventually
+from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, status
 
 OWNER = "c1"
 

@@ -26,7 +26,8 @@ from bridge.wire.messages import Logs, Submit
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
 from bridge.wire.subjects import Subjects
-from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, eventually, free_port
+from cluster.polling import eventually
+from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, free_port
 
 OWNER = "c1"
 

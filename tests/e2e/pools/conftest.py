@@ -1,14 +1,9 @@
 """One cluster with every kind of site, and podbridge on it; two versions of Slurm at the sites."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from cluster import Cluster
 from cluster.pods import PoolWorld
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 SITES = ("slurm-site", "local-site", "condor-site", "apptainer-site")
 

@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from cluster.world import until
+from cluster.polling import eventually
 
 pytestmark = pytest.mark.real
 
@@ -67,25 +67,25 @@ def test_a_batch_system_without_its_records_ends_no_pod_until_confirmed(pools_wo
     pods = [world.run(f"sleep {SLEEP}", POOL) for _ in range(12)]
     for pod in pods:
         world.running(pod)
-    until("every job sleeps", lambda: len(sleepers()) == 12)
+    eventually(lambda: len(sleepers()) == 12, "every job sleeps")
 
     def marked(value):
         return all(world.condition(pod, "bridge.vk.io/JobMissing").get("status") == value for pod in pods)
 
     records(back=False)
-    until("every pod says that its job is missing", lambda: marked("True"), 40)
+    eventually(lambda: marked("True"), "every pod says that its job is missing", 40)
     told = podbridge(world, "brake", "status")
     assert f"{BRAKE}: engaged since" in told
     assert "the jobs of 12 of 12 pods are missing" in told
     assert (metric(world, "podbridge_brake_engaged"), metric(world, "podbridge_brake_held_pods")) == (1, 12)
-    until("an Event", lambda: world.events(pods[0], "JobsMissing", pods[0]["metadata"]["namespace"]))
+    eventually(lambda: world.events(pods[0], "JobsMissing", pods[0]["metadata"]["namespace"]), "an Event")
     time.sleep(5)  # several looks of the site at its batch system
     assert {world.get(pod)["status"]["phase"] for pod in pods} == {"Running"}
     assert len(sleepers()) == 12, "the site ends no job of its own accord"
 
     records(back=True)
-    until("every pod says that its job is there", lambda: marked("False"), 40)
-    until("no brake", lambda: "No brake is engaged" in podbridge(world, "brake", "status"))
+    eventually(lambda: marked("False"), "every pod says that its job is there", 40)
+    eventually(lambda: "No brake is engaged" in podbridge(world, "brake", "status"), "no brake")
     assert metric(world, "podbridge_brake_engaged") == 0
     assert {world.get(pod)["status"]["phase"] for pod in pods} == {"Running"}
     assert world.ended(world.run("echo goes on", POOL))["status"]["phase"] == "Succeeded"
@@ -94,11 +94,11 @@ def test_a_batch_system_without_its_records_ends_no_pod_until_confirmed(pools_wo
     world.gone(first, 30)
 
     records(back=False)
-    until("the brake", lambda: f"{BRAKE}: engaged since" in podbridge(world, "brake", "status"), 40)
+    eventually(lambda: f"{BRAKE}: engaged since" in podbridge(world, "brake", "status"), "the brake", 40)
     podbridge(world, "brake", "confirm", BRAKE)
     for pod in pods:
         ended = world.ended(pod, 30)
         assert (ended["status"]["phase"], ended["status"]["reason"]) == ("Failed", "JobLost")
-    until("no job runs on", lambda: not sleepers(), 30)
-    until("no brake", lambda: "No brake is engaged" in podbridge(world, "brake", "status"))
+    eventually(lambda: not sleepers(), "no job runs on", 30)
+    eventually(lambda: "No brake is engaged" in podbridge(world, "brake", "status"), "no brake")
     world.clear()

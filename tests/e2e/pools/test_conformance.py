@@ -6,9 +6,9 @@ All pods of a site are created at once, as users would; each test then looks at 
 from __future__ import annotations
 
 import pytest
-from cases import CASES, Case
 
-from cluster.world import until
+from cluster.polling import eventually
+from tests.e2e.pools.cases import CASES, Case
 
 pytestmark = pytest.mark.real
 NAMESPACE = "remote"
@@ -50,7 +50,7 @@ def test_conformance(pools_world, pool, created, case):
     world = pools_world
     late = case.while_running.get("create")
     if late:
-        until("the Event", lambda: world.events(answer, case.while_running["expect_event"]))
+        eventually(lambda: world.events(answer, case.while_running["expect_event"]), "the Event")
         world.api("POST", CONFIG_MAPS, late)
     if case.while_running.get("delete"):
         deleted_while_it_runs(world, pool, answer, case)
@@ -102,6 +102,6 @@ def deleted_while_it_runs(world, pool, pod, case):
         assert follow.stdout.readline() == "up\n"
     world.delete(pod)
     world.gone(pod, 40)
-    until("nothing left at the site", lambda: pod["metadata"]["uid"] not in world.jobs_at(pool))
+    eventually(lambda: pod["metadata"]["uid"] not in world.jobs_at(pool), "nothing left at the site")
     if case.while_running.get("log_has"):
         assert case.while_running["log_has"] in follow.communicate(timeout=20)[0]

@@ -17,13 +17,14 @@ import time
 from pathlib import Path
 
 import pytest
-from cases import config_map, mount, pod, secret, sh, volume
 
 from bridge import names
 from bridge.clock import parse_rfc3339
 from bridge.workload import quantity
+from cluster.pods import FINISHED
+from cluster.polling import eventually
 from cluster.pools import NAMESPACE
-from cluster.world import until
+from tests.e2e.pools.cases import config_map, mount, pod, secret, sh, volume
 
 TESTS = Path(__file__).parents[2]
 HERE = "e2e/pools/test_defects.py::"
@@ -113,7 +114,7 @@ SHOWN = {
     ),
     "nats 9.14": (HERE + "test_nats_9_14_a_pod_without_annotations_and_with_dots_in_its_name",),
     "interlink 2.1": (
-        WIRE + "test_roads.py::test_the_protocol_works_and_comes_back_after_a_restart",
+        WIRE + "test_transports.py::test_the_protocol_works_and_comes_back_after_a_restart",
         "contract/kubelet/test_certificates.py::test_files_of_its_authority_are_taken_and_change_in_place",
         "unit/site/test_config.py::test_what_is_wrong_is_named",
     ),
@@ -237,15 +238,16 @@ def code(found):
 
 
 def history(world, pod, timeout=90):
-    """Look at the pod until it is over; give every status that differs from the one before."""
+    """Read the pod's status until the pod is over; return each status that differs from the one before."""
     seen = []
-    deadline = time.monotonic() + timeout
-    while not seen or seen[-1].get("phase") not in ("Succeeded", "Failed"):
+
+    def over():
         status = world.get(pod)["status"]
         if not seen or status != seen[-1]:
             seen.append(status)
-        assert time.monotonic() < deadline, seen[-1]
-        time.sleep(0.05)
+        return status.get("phase") in FINISHED
+
+    eventually(over, "the pod over", timeout, 0.05)
     return seen
 
 
@@ -324,7 +326,7 @@ class TestNats:
     def test_nats_9_5_a_hub_killed_while_it_submits_runs_nothing_twice_and_loses_nothing(self, world, site):
         marks = f"marks-{time.monotonic_ns()}"
         pods = [world.run(f"echo {number} >>$HOME/{marks}; sleep 1", site) for number in range(12)]
-        until("the first job at the site", lambda: world.jobs_at(site), 30, 0.005)
+        eventually(lambda: world.jobs_at(site), "the first job at the site", 30, 0.005)
         world.cluster.kill("podbridge")
         time.sleep(1)
         world.cluster.start_podbridge()
@@ -343,7 +345,7 @@ class TestNats:
         assert world.jobs_at(POOL) == [one["metadata"]["uid"]]
         world.cluster.start_podbridge()
         world.cluster.start_submitter(POOL)
-        until("nothing at the site", lambda: not world.jobs_at(POOL), 90)
+        eventually(lambda: not world.jobs_at(POOL), "nothing at the site", 90)
 
     def test_nats_9_7_no_text_of_a_pod_is_executed(self, world, canary):
         text = f"x'\"`touch {canary}`$(touch {canary});touch {canary}&|<>\\\ntouch {canary}\nEOF\n#"
@@ -390,7 +392,7 @@ class TestNats:
         one = world.create_pod(pod(container, volumes=[volume("s", secret={"secretName": name})]), site)
         try:
             world.running(one, 60)
-            until("the process", lambda: any(b"test -s /s/key" in line for line in command_lines()))
+            eventually(lambda: any(b"test -s /s/key" in line for line in command_lines()), "the process")
             assert not [line for line in command_lines() if word.encode() in line]
             state = world.cluster.state
             told = self.holders(word, state / "sites", state / "logs", state / "nats", state / "run")
@@ -422,7 +424,7 @@ class TestNats:
                     seen.setdefault(found["metadata"]["name"], time.time())
             return seen.keys() == pods.keys()
 
-        until("all over", look, 90)
+        eventually(look, "all over", 90)
         waits = {name: seen[name] - float(world.logs(one)) for name, one in pods.items()}
         assert sorted(waits.values())[2] < 3, waits
         assert max(waits.values()) < 10, waits
@@ -577,7 +579,7 @@ class TestInterlink:
         path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{site}"
         first = world.api("GET", path)["spec"]
         assert first["leaseDurationSeconds"] <= 60
-        until("renewed", lambda: world.api("GET", path)["spec"]["renewTime"] != first["renewTime"], 60, 0.5)
+        eventually(lambda: world.api("GET", path)["spec"]["renewTime"] != first["renewTime"], "renewed", 60, 0.5)
         node = world.kube_node(site)
         assert node["metadata"]["labels"]["kubernetes.io/os"] == "linux"
         assert node["status"]["nodeInfo"]["architecture"] in ("amd64", "arm64", "")
@@ -591,7 +593,7 @@ class TestInterlink:
         waiting = [world.create_pod(pod(sh(":", env=[wanted])), POOL) for _ in range(3)]
         for one in waiting:
             world.bound(one)
-            until("told", lambda one=one: world.events(one, "BridgeWaiting"))
+            eventually(lambda one=one: world.events(one, "BridgeWaiting"), "told")
         began = time.monotonic()
         others = [world.run("echo here", POOL) for _ in range(20)]
         for one in others:

@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from cases import pod, sh
 
 from cluster import install
-from cluster.world import until
+from cluster.polling import eventually
+from tests.e2e.pools.cases import pod, sh
 
 pytestmark = pytest.mark.real
 
@@ -18,7 +18,7 @@ EVERYTHING = [{"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2,3"}]
 
 def seen(world, one):
     """The devices that the container of a running pod sees, as the variable names them."""
-    found = until("its line", lambda: re.search(r"^sees <(.*)>$", world.logs(one, check=False), re.MULTILINE))
+    found = eventually(lambda: re.search(r"^sees <(.*)>$", world.logs(one, check=False), re.MULTILINE), "its line")
     return found[1]
 
 
@@ -107,7 +107,7 @@ def test_the_processes_that_mpiexec_starts_are_one_world(for_mpi):
         one = world.create_pod(pod(container), POOL, annotations=annotations)
         return one if world.ended(one)["status"].get("reason") != "NotPossibleAtSite" else None
 
-    one = until("the hub knows the site's new configuration", run)
+    one = eventually(run, "the hub knows the site's new configuration")
     lines = [line for line in world.logs(one).splitlines() if line.startswith("rank ")]
     total = RANKS * (RANKS + 1) // 2
     assert sorted(lines) == [

@@ -6,8 +6,8 @@ import pytest
 
 from bridge import names
 from cluster.pods import PoolWorld
+from cluster.polling import eventually
 from cluster.pools import NAMESPACE
-from cluster.world import until
 
 pytestmark = pytest.mark.real
 POOL = "slurm-site"
@@ -37,19 +37,21 @@ def test_two_folders_for_one_pool_end_nothing_and_are_said_on_the_node(pools_wor
     try:
         other = {"folder": "/srv/home/another"}
         cluster.start_submitter(POOL, overrides=other, number=2)
-        until("the problem", lambda: ready(world)[0] == "SiteProblem", 40)
+        eventually(lambda: ready(world)[0] == "SiteProblem", "the problem", 40)
         another = (cluster.sites[POOL].folder / "home" / "another" / "id").read_text().strip()
         assert own in ready(world)[1]
         assert another in ready(world)[1]
         # what is asked for reaches the submitter that has the job
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{goes['metadata']['name']}"
         world.api("DELETE", path, {"gracePeriodSeconds": 1})
-        until("its end", lambda: not batch_jobs(world, goes) and goes["metadata"]["uid"] not in world.jobs_at(POOL), 60)
+        eventually(
+            lambda: not batch_jobs(world, goes) and goes["metadata"]["uid"] not in world.jobs_at(POOL), "its end", 60
+        )
         # a new hub hears the submitter alone that knows nothing of the pool's jobs
         cluster.kill(f"{POOL}-submitter")
         cluster.stop_podbridge()  # lets go of its lease: killed, it would keep the next one waiting
         cluster.start_podbridge()
-        until("the problem", lambda: "only another is announced" in ready(world)[1], 40)
+        eventually(lambda: "only another is announced" in ready(world)[1], "the problem", 40)
         time.sleep(12)  # twice as long as two answers take that would make the job lost
         assert world.get(stays)["status"]["phase"] == "Running"
         assert len(batch_jobs(world, stays)) == 1

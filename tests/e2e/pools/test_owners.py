@@ -7,8 +7,8 @@ import pytest
 from bridge.workload.places import NO_PLACE
 from cluster import Cluster
 from cluster.pods import PoolWorld
+from cluster.polling import eventually
 from cluster.pools import NAMESPACE
-from cluster.world import until
 
 pytestmark = pytest.mark.real
 POOLS = ("local-site", "slurm-site")
@@ -63,7 +63,7 @@ def test_two_clusters_on_one_pool_through_kills_of_both_hubs_and_of_the_submitte
         pools_world.cluster.start_submitter(pool)
     other.restart()
     pools_world.cluster.start_podbridge()
-    until("the orphan's end", lambda: doomed["metadata"]["uid"] not in pools_world.jobs_at(POOLS[0]), 60)
+    eventually(lambda: doomed["metadata"]["uid"] not in pools_world.jobs_at(POOLS[0]), "the orphan's end", 60)
     for world, pods in zip(clusters, (mine, theirs), strict=True):
         for pod in pods:
             found = world.ended(pod)
@@ -80,13 +80,13 @@ def test_a_pod_removed_in_one_cluster_leaves_the_other_s_jobs(pools_world, other
     other.running(stays)
     pools_world.running(goes)
     pools_world.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 0})
-    until("its end", lambda: goes["metadata"]["uid"] not in pools_world.jobs_at(POOLS[0]), 60)
+    eventually(lambda: goes["metadata"]["uid"] not in pools_world.jobs_at(POOLS[0]), "its end", 60)
     time.sleep(2)  # the first hub has had its snapshot, and thinks of nothing else that would be left over
     assert stays["metadata"]["uid"] in pools_world.jobs_at(POOLS[0])
     assert other.ended(stays)["status"]["phase"] == "Succeeded"
     assert other.logs(stays) == "stays\n"
     other.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
-    until("no job left", lambda: not pools_world.jobs_at(POOLS[0]), 60)
+    eventually(lambda: not pools_world.jobs_at(POOLS[0]), "no job left", 60)
 
 
 def test_without_slurm_a_pod_that_asks_for_no_pool_says_so_or_stays_with_the_default_scheduler(other):
@@ -94,13 +94,13 @@ def test_without_slurm_a_pod_that_asks_for_no_pool_says_so_or_stays_with_the_def
         return other.get(pod)["spec"]["schedulerName"]
 
     waits = other.create()
-    said = until("the condition", lambda: other.condition(waits, "PodScheduled").get("message"), 15)
+    said = eventually(lambda: other.condition(waits, "PodScheduled").get("message"), "the condition", 15)
     assert said == NO_PLACE
     assert scheduler(waits) != "default-scheduler"
     other.cluster.stop_podbridge()
     try:
         other.restart(otherPods="default-scheduler")
-        stays = until("taken by nobody", lambda: _left_alone(other), 15)
+        stays = eventually(lambda: _left_alone(other), "taken by nobody", 15)
         other.delete(stays, grace=0)
     finally:
         other.cluster.stop_podbridge()

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from cluster.kube import ACCOUNTS, node_object
+from cluster.polling import eventually
 from cluster.pools import NAMESPACE
-from cluster.world import until
 
 pytestmark = pytest.mark.real
 
@@ -61,10 +61,10 @@ def test_each_part_does_its_work_with_its_own_account(pools_world, parts):
     local = world.create(run="1")
     assert world.ended(remote)["status"]["phase"] == "Succeeded"
     assert "word=swordfish" in world.logs(remote)
-    until("the local pod is over", lambda: world.get(local)["status"]["phase"] == "Succeeded", 60)
-    until("its job is released", lambda: not world.get(local)["metadata"].get("finalizers"), 30)
+    eventually(lambda: world.get(local)["status"]["phase"] == "Succeeded", "the local pod is over", 60)
+    eventually(lambda: not world.get(local)["metadata"].get("finalizers"), "its job is released", 30)
     world.delete(remote)
-    until("the remote pod is gone", lambda: world.get(remote) is None, 60)
+    eventually(lambda: world.get(remote) is None, "the remote pod is gone", 60)
     assert refused(cluster, parts) == []
 
 
@@ -72,7 +72,7 @@ def test_the_controllers_guard_the_nodes_of_both_sides(pools_world):
     cluster = pools_world.cluster
     path = "/api/v1/namespaces/podbridge/configmaps/podbridge-guarded-nodes"
     wanted = {"node-0": "slurm", "node-1": "slurm", POOL: "pool"}
-    until("the list", lambda: (cluster.api("GET", path).get("data") or {}).items() >= wanted.items())
+    eventually(lambda: (cluster.api("GET", path).get("data") or {}).items() >= wanted.items(), "the list")
     pod = {"metadata": {"generateName": "stray-"}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
     for node in wanted:
         body = {**pod, "spec": {**pod["spec"], "nodeName": node, "tolerations": [{"operator": "Exists"}]}}
@@ -101,7 +101,7 @@ def test_a_namespace_without_the_role_binding_is_named_on_the_pod(pools_world):
         mine = [event["note"] for event in events if event["regarding"].get("uid") == pod["metadata"]["uid"]]
         return any(text in w.get("message", "") for w in waiting) and any(text in note for note in mine)
 
-    until("the pod says which RoleBinding is missing", said, 30)
+    eventually(said, "the pod says which RoleBinding is missing", 30)
     cluster.open_to_pools(NAMESPACE)
     assert world.ended(pod)["status"]["phase"] == "Succeeded"
 
@@ -117,14 +117,14 @@ def test_a_node_that_claims_another_slurm_node_stops_both_until_it_is_settled(po
         return world.kube_node(node)["metadata"].get("annotations", {}).get("bridge.vk.io/slurm-name-conflict", "")
 
     try:
-        until("both nodes say so", lambda: "rogue" in said("node-0") and "node-0" in said("rogue"))
-        until("node-1 is drained", lambda: "drain" in cluster.run_slurm("sinfo", "-h", "-n", "node-1", "-o", "%T"))
+        eventually(lambda: "rogue" in said("node-0") and "node-0" in said("rogue"), "both nodes say so")
+        eventually(lambda: "drain" in cluster.run_slurm("sinfo", "-h", "-n", "node-1", "-o", "%T"), "node-1 is drained")
         pod = world.create(run="1")
 
         def waits():
             return "is claimed by" in world.condition(pod, "PodScheduled").get("message", "")
 
-        until("the pod says why it waits", waits)
+        eventually(waits, "the pod says why it waits")
         assert not world.get(pod)["spec"].get("nodeName")
         events = cluster.api("GET", "/apis/events.k8s.io/v1/events")["items"]
         told = {e["regarding"]["name"] for e in events if e["reason"] == "SlurmNameConflict"}
@@ -132,5 +132,5 @@ def test_a_node_that_claims_another_slurm_node_stops_both_until_it_is_settled(po
     finally:
         cluster.api("DELETE", "/api/v1/nodes/rogue")
         cluster.kubectl("uncordon", "node-1", check=False)
-    until("the pod is over", lambda: world.get(pod)["status"]["phase"] == "Succeeded", 60)
-    until("settled", lambda: not said("node-0"))
+    eventually(lambda: world.get(pod)["status"]["phase"] == "Succeeded", "the pod is over", 60)
+    eventually(lambda: not said("node-0"), "settled")

@@ -19,7 +19,7 @@ from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus,
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.subjects import ANY, Subjects
 from cluster.nats import PREFIX
-from cluster.world import until
+from cluster.polling import eventually
 
 pytestmark = pytest.mark.real
 POOL, OTHER = "local-site", "slurm-site"
@@ -123,7 +123,7 @@ class TestOtherUsers:
         pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
         world.running(pod)
         folder = world.job_folder(pod, POOL)
-        until("the log", lambda: word in (folder / "logs" / "main.log").read_text())
+        eventually(lambda: word in (folder / "logs" / "main.log").read_text(), "the log")
         files = [entry for entry in folder.rglob("*") if entry.is_file()]
         assert {"job.sh", "job.id", "logs/main.log"} <= {str(file.relative_to(folder)) for file in files}
         assert as_user(site.uid, "cat", folder / "job.sh")[0] == 0, "its own user can"
@@ -205,7 +205,7 @@ class TestForgery:
         for site, node in before.items():
             world.ready(site, 60)
             # the site's own next words count again
-            until("as before", lambda s=site, n=node: self.offer(world.kube_node(s)) == self.offer(n), 60)
+            eventually(lambda s=site, n=node: self.offer(world.kube_node(s)) == self.offer(n), "as before", 60)
 
     @staticmethod
     def subjects(own):

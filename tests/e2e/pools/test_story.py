@@ -7,8 +7,8 @@ import pytest
 import requests
 
 from bridge.workload import quantity
+from cluster.polling import eventually
 from cluster.pools import NAMESPACE
-from cluster.world import until
 
 pytestmark = pytest.mark.real
 TAINTS = {"virtual-node.interlink/no-schedule": "true"}
@@ -19,9 +19,9 @@ class TestNodes:
         pools_world.ready(pool)
         # the API server marks each new node as not ready; kube-controller-manager takes that away
         wanted = {**TAINTS, "pool.vk.io": pool}
-        until(
-            "tainted",
+        eventually(
             lambda: {t["key"]: t.get("value") for t in pools_world.kube_node(pool)["spec"]["taints"]} == wanted,
+            "tainted",
         )
         node = pools_world.kube_node(pool)
         assert node["metadata"]["labels"]["bridge.vk.io/pool"] == pool
@@ -32,10 +32,12 @@ class TestNodes:
         pool = "local-site"
         pools_world.cluster.kill("local-site-submitter", signal.SIGSTOP)
         try:
-            until("not ready", lambda: pools_world.readiness(pool).get("status") == "False", 60)
+            eventually(lambda: pools_world.readiness(pool).get("status") == "False", "not ready", 60)
             assert "last heard" in pools_world.readiness(pool)["message"]
             waiting = pools_world.run("echo late", pool)
-            until("told", lambda: "SiteSilent" in pools_world.condition(waiting, "PodScheduled").get("message", ""))
+            eventually(
+                lambda: "SiteSilent" in pools_world.condition(waiting, "PodScheduled").get("message", ""), "told"
+            )
         finally:
             pools_world.cluster.kill("local-site-submitter", signal.SIGCONT)
         pools_world.ready(pool)
@@ -58,7 +60,7 @@ class TestPods:
         path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
         spec = {"parallelism": 12, "completions": 12, "template": template}
         pools_world.api("POST", path, {"metadata": {"name": "spread"}, "spec": spec})
-        until("complete", lambda: pools_world.api("GET", f"{path}/spread")["status"].get("succeeded") == 12, 90)
+        eventually(lambda: pools_world.api("GET", f"{path}/spread")["status"].get("succeeded") == 12, "complete", 90)
         pods = pools_world.pods(NAMESPACE, "job-name=spread")
         assert all(pools_world.remote_job(pod) for pod in pods)
 
@@ -101,14 +103,14 @@ class TestPods:
         pools_world.taken(pod)
         pools_world.delete(pod)
         pools_world.gone(pod)
-        until("nothing at the site", lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool))
+        eventually(lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool), "nothing at the site")
 
     def test_a_pod_deleted_by_force_leaves_nothing(self, pools_world, pool):
         pod = pools_world.run("sleep 60", pool, terminationGracePeriodSeconds=1)
         pools_world.running(pod)
         pools_world.delete(pod, 0)
         assert pools_world.get(pod) is None
-        until("nothing at the site", lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool), 60)
+        eventually(lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool), "nothing at the site", 60)
 
     def test_a_pod_of_the_same_name_is_another_pod(self, pools_world, pool):
         first = pools_world.run("echo first; sleep 60", pool, name=f"same-{pool}", terminationGracePeriodSeconds=1)
@@ -128,7 +130,7 @@ class TestPods:
         assert pools_world.get(pod) is not None, "forgotten while the site was down"
         pools_world.cluster.start_submitter(pool)
         pools_world.gone(pod, 60)
-        until("nothing at the site", lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool))
+        eventually(lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool), "nothing at the site")
 
     def test_both_sides_allowed(self, pools_world):
         local = pools_world.run("sleep 1", "local,local-site", name="either-local")

@@ -8,8 +8,8 @@ import urllib.request
 import pytest
 
 from cluster import install
+from cluster.polling import eventually
 from cluster.pools import NAMESPACE
-from cluster.world import until
 
 pytestmark = pytest.mark.real
 
@@ -49,7 +49,7 @@ def test_the_automatic_token_stays_away_from_a_site_that_names_no_api_server(poo
     world.ended(pod)
     assert "host= port=" in world.logs(pod)
     assert "eyJ" not in world.logs(pod)
-    told = until("it is said", lambda: notes(world.cluster, pod, "BridgeSubmitted"))
+    told = eventually(lambda: notes(world.cluster, pod, "BridgeSubmitted"), "it is said")
     assert "without its service account token" in told[0]
 
 
@@ -61,7 +61,7 @@ def test_the_token_reaches_the_api_server_that_the_site_names(pools_world, reach
         world.ended(pod)
         return (text := world.logs(pod)) and "eyJ" in text and text
 
-    text = until("the hub knows the site's new configuration", taken_there)
+    text = eventually(taken_there, "the hub knows the site's new configuration")
     first, token, rest = text.split("\n", 2)
     assert first == f"host=127.0.0.1 port={port}"
     assert rest.strip() == ca.strip()
@@ -90,10 +90,10 @@ def test_a_namespace_keeps_its_secrets_until_it_says_otherwise(pools_world):
         "envFrom": [{"secretRef": {"name": "kept"}}],
     }
     try:
-        until("forgotten", lambda: _kept(world, container), 30)
+        eventually(lambda: _kept(world, container), "forgotten", 30)
         pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
         why = f"annotation bridge.vk.io/pool-secrets of namespace {NAMESPACE} does not let Secret kept go there"
-        told = until("it is said", lambda: _unschedulable(world, pod), 30)
+        told = eventually(lambda: _unschedulable(world, pod), "it is said", 30)
         assert f"{POOL} ({why})" in told
         assert "nodeName" not in world.get(pod)["spec"]
         assert f"{POOL}: {why}" in world.explain(pod)
@@ -117,7 +117,7 @@ def test_a_pod_goes_to_the_pool_that_may_have_its_secrets_and_a_pod_without_one_
     spec = {"containers": [container], "restartPolicy": "Never"}
     cluster.kubectl("annotate", "--overwrite", "namespace", NAMESPACE, "bridge.vk.io/pool-secrets=slurm-site")
     try:
-        until("forgotten", lambda: _kept(world, container), 30)
+        eventually(lambda: _kept(world, container), "forgotten", 30)
         pod = world.create_pod(spec, f"{POOL}, slurm-site")
         assert world.ended(pod)["spec"]["nodeName"] == "slurm-site"
         assert world.logs(pod) == "k=v\n"
@@ -149,7 +149,7 @@ def _unschedulable(world, pod):
 def _kept(world, container):
     """Whether the scheduler, which remembers a namespace for 10 s, has seen that the annotation is gone."""
     pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
-    until("bound, or told to wait", lambda: world.get(pod)["spec"].get("nodeName") or _unschedulable(world, pod))
+    eventually(lambda: world.get(pod)["spec"].get("nodeName") or _unschedulable(world, pod), "bound, or told to wait")
     bound = "nodeName" in world.get(pod)["spec"]
     world.delete(pod, 0)
     return not bound

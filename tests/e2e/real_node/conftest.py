@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cluster import Cluster
-from cluster.world import NAMESPACE, World, until
+from cluster.polling import eventually
+from cluster.world import NAMESPACE, World
 
 BUSY_NODE_TIMEOUT = 8
 URGENT = (
@@ -35,7 +36,7 @@ def real_node(state_folder):
         world = World(cluster)
         path = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
         probe = world.manifest()
-        until("admission", lambda: world.api("POST", path, probe)["spec"]["schedulerName"] != "default-scheduler")
+        eventually(lambda: world.api("POST", path, probe)["spec"]["schedulerName"] != "default-scheduler", "admission")
         node = cluster.real_node
         yield world
     assert left_behind(node) == []

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cluster import kube, realnode
-from cluster.world import NAMESPACE, until
+from cluster.polling import eventually
+from cluster.world import NAMESPACE
 
 pytestmark = pytest.mark.real
 
@@ -31,7 +32,7 @@ def logs(world, pod):
 def ready(world, pod):
     """Wait until the pod's program has taken its signals into its own hands."""
     world.running(pod, 60)
-    until("its first line", lambda: "ready" in logs(world, pod))
+    eventually(lambda: "ready" in logs(world, pod), "its first line")
     return pod
 
 
@@ -44,11 +45,11 @@ def test_a_job_runs_to_its_end_and_its_words_can_be_read(clean):
     }
     path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
     world.api("POST", path, body)
-    until("the Job complete", lambda: world.api("GET", f"{path}/hello")["status"].get("succeeded") == 3, 90)
+    eventually(lambda: world.api("GET", f"{path}/hello")["status"].get("succeeded") == 3, "the Job complete", 90)
     for pod in world.pods(selector="job-name=hello"):
         assert logs(world, pod) == f"hello from {pod['metadata']['name']}\n"
         assert pod["spec"]["nodeName"] == realnode.NAME
-    until("no job left", lambda: not world.queue())
+    eventually(lambda: not world.queue(), "no job left")
     world.api("DELETE", f"{path}/hello?propagationPolicy=Background")
 
 
@@ -133,14 +134,14 @@ def daemons(clean):
     pod = {"metadata": {"labels": labels}, "spec": {**template["spec"], "tolerations": [{"operator": "Exists"}]}}
     spec = {"selector": {"matchLabels": labels}, "template": pod}
     world.api("POST", path, {"metadata": {"name": "agent"}, "spec": spec})
-    (agent,) = until("its pod", lambda: world.pods("kube-system", selector))
+    (agent,) = eventually(lambda: world.pods("kube-system", selector), "its pod")
     # no default scheduler runs here
     target = {"metadata": {"name": agent["metadata"]["name"]}, "target": {"kind": "Node", "name": realnode.NAME}}
     world.api("POST", f"{world.path(agent['metadata']['name'], 'kube-system')}/binding", target)
     world.running(agent, 60)
     yield world
     world.api("DELETE", f"{path}/agent")
-    until("its pod gone", lambda: not world.pods("kube-system", selector), 60)
+    eventually(lambda: not world.pods("kube-system", selector), "its pod gone", 60)
 
 
 def test_a_node_that_daemons_fill_gets_no_pod_that_its_kubelet_would_reject(daemons):
@@ -152,11 +153,11 @@ def test_a_node_that_daemons_fill_gets_no_pod_that_its_kubelet_would_reject(daem
     world.delete(big)
     # Slurm counts whole CPUs and knows nothing of the daemons: both get a job, the kubelet has room for one
     first, second = (world.create(cpu=f"{CPUS * 200}m", script=STUBBORN, memory="16Mi") for _ in range(2))
-    late = until(
-        "one of them held",
+    late = eventually(
         lambda: next(
             (p for p in (first, second) if world.condition(p, "PodScheduled").get("reason") == "NodeBusy"), None
         ),
+        "one of them held",
     )
     early = first if late is second else second
     world.running(early)
@@ -180,9 +181,9 @@ def test_a_pod_that_a_hung_kubelet_never_ends_is_waited_for_for_a_while(hung):
     world.slurm("scancel", str(world.labelled(old)))
     new = whole(world)
     world.seen(new, "told why", lambda p: scheduled(p).get("reason") == "NodeBusy")
-    given_back = until("its job given back", lambda: world.events(new, "NodeRefused"), 60)
+    given_back = eventually(lambda: world.events(new, "NodeRefused"), "its job given back", 60)
     assert "too little cpu beside pods that Slurm does not count" in given_back[0]["note"]
-    until("no job", lambda: not world.queue())
+    eventually(lambda: not world.queue(), "no job")
     world.cluster.kill(realnode.KUBELET, signal.SIGCONT)
     runs(world, new)
 

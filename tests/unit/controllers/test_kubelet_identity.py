@@ -13,6 +13,7 @@ from cryptography.x509.oid import NameOID
 
 from bridge.clock import FakeClock
 from bridge.errors import KubeUnavailableError
+from cluster.polling import eventually
 from controllers.kubelet.answers import AnswerError
 from controllers.kubelet.authentication import (
     REMEMBER_KNOWN,
@@ -23,6 +24,7 @@ from controllers.kubelet.authentication import (
     user_of_certificate,
 )
 from controllers.kubelet.authorization import REMEMBER_NO, REMEMBER_YES, KubeletAuthorizer, subresources
+from controllers.kubelet.single_flight_cache import SingleFlightCache
 
 
 def certificate(name: str, *groups: str, days: float = 1) -> bytes:
@@ -154,36 +156,45 @@ def test_many_at_once_ask_once() -> None:
     assert asked == ["t"]
 
 
-def test_those_who_waited_for_an_error_have_it_at_once() -> None:
-    asked, errors, going = [], [], threading.Event()
+class CountingKey:
+    """A key that counts the threads that have looked it up."""
 
-    def down(token: str) -> dict[str, Any]:
-        asked.append(token)
-        going.wait(5)
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def __hash__(self) -> int:
+        self.threads.add(threading.get_ident())
+        return 1
+
+
+def test_concurrent_callers_share_one_error() -> None:
+    key, calls, errors, release = CountingKey(), [], [], threading.Event()
+
+    def down() -> tuple[int, float]:
+        calls.append(1)
+        release.wait(5)
         raise KubeUnavailableError("down")
 
     def ask() -> None:
         try:
-            tokens.user("t")
+            cache.get(key, down)
         except KubeUnavailableError as error:
             errors.append(error)
 
-    tokens = TokenAuthenticator(down, FakeClock())
+    cache: SingleFlightCache[int] = SingleFlightCache(FakeClock())
     threads = [threading.Thread(target=ask) for _ in range(20)]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 5
-    while not asked and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.2)
-    going.set()
+    eventually(lambda: len(key.threads) == 20, "20 threads looked up the key")
+    cache.get("another", lambda: (1, 1.0))  # takes the lock under which each of them joined the call
+    release.set()
     for thread in threads:
         thread.join(5)
     assert len(errors) == 20
-    assert asked == ["t"]
+    assert len(calls) == 1
     with pytest.raises(KubeUnavailableError):
-        tokens.user("t")
-    assert len(asked) == 2
+        cache.get(key, down)
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize(

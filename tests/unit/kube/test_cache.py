@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from bridge.kube.client import KubeClient
 from bridge.kube.store import Store
-from tests.fakes.cache_suite import CacheSuite, Running, World, eventually, value
+from cluster.polling import eventually
+from tests.fakes.cache_suite import CacheSuite, Running, World, value
 from tests.fakes.kube_api import FakeApi, Handler, Request
 
 
@@ -40,7 +41,7 @@ def test_half_open_watch_is_replaced(api: FakeApi, client: KubeClient, namespace
     with Running(client, namespace, idle_timeout=0.2) as running:
         assert running.cache.wait_synced(5)
         World(client, namespace).create("later")
-        eventually(lambda: len(running.cache) == 1, 5)
+        eventually(lambda: len(running.cache) == 1, timeout=5)
 
 
 def test_trickle_without_an_event_is_no_sign_of_life(api: FakeApi, client: KubeClient, namespace: str) -> None:
@@ -59,7 +60,7 @@ def test_trickle_without_an_event_is_no_sign_of_life(api: FakeApi, client: KubeC
     with Running(client, namespace, idle_timeout=0.2) as running:
         assert running.cache.wait_synced(5)
         World(client, namespace).create("later")
-        eventually(lambda: len(running.cache) == 1, 5)
+        eventually(lambda: len(running.cache) == 1, timeout=5)
 
 
 @pytest.mark.parametrize("watch", [True, False])
@@ -70,14 +71,14 @@ def test_storm_of_errors_is_met_with_few_requests(
     api.fail(status, watch=watch)
     with Running(client, namespace) as running:
         time.sleep(0.05)
-        eventually(lambda: len(api.requests) >= 4, 5)
+        eventually(lambda: len(api.requests) >= 4, timeout=5)
         begun, before = time.monotonic(), len(api.requests)
         eventually(lambda: time.monotonic() - begun > 0.3)
         # a failing watch may bring a list each time; back-off of the tests: 0.2 s, less the jitter
         assert len(api.requests) - before <= 10
         api.faults.clear()
         World(client, namespace).create("later")
-        eventually(lambda: len(running.cache) == 1, 5)
+        eventually(lambda: len(running.cache) == 1, timeout=5)
 
 
 def test_watch_that_ends_at_once_is_met_with_few_requests(api: FakeApi, client: KubeClient, namespace: str) -> None:
@@ -101,7 +102,7 @@ def test_retry_after_is_obeyed(api: FakeApi, client: KubeClient, namespace: str)
         eventually(lambda: any(request.watch for request in api.requests))
         refused = time.monotonic()
         World(client, namespace).create("later")
-        eventually(lambda: len(running.cache) == 1, 5)
+        eventually(lambda: len(running.cache) == 1, timeout=5)
         assert time.monotonic() - refused > 0.15
 
 
@@ -115,8 +116,8 @@ def test_too_old_in_the_middle_of_a_watch(api: FakeApi, client: KubeClient, name
             world.delete("gone")
             api.compact()
             api.cut()
-        eventually(lambda: running.cache.get(namespace, "here"), 5)
-        eventually(lambda: running.cache.get(namespace, "gone") is None, 5)
+        eventually(lambda: running.cache.get(namespace, "here"), timeout=5)
+        eventually(lambda: running.cache.get(namespace, "gone") is None, timeout=5)
 
 
 def test_continue_token_too_old(
@@ -156,7 +157,7 @@ def test_garbage_in_a_watch(api: FakeApi, client: KubeClient, namespace: str, ga
     with Running(client, namespace) as running:
         assert running.cache.wait_synced(5)
         World(client, namespace).create("later")
-        eventually(lambda: len(running.cache) == 1, 5)
+        eventually(lambda: len(running.cache) == 1, timeout=5)
 
 
 def test_history_that_went_back(api: FakeApi, client: KubeClient, namespace: str) -> None:
@@ -175,7 +176,7 @@ def test_history_that_went_back(api: FakeApi, client: KubeClient, namespace: str
             api.history = []
             api.oldest = 0
             rewind(api)
-        eventually(lambda: len(running.cache) == 1, 5)
+        eventually(lambda: len(running.cache) == 1, timeout=5)
         assert value(running.cache.get(namespace, "kept")) == "old"
 
 

@@ -11,7 +11,7 @@ from bridge.kube import events
 from bridge.kube.bucket import Bucket
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder, reference
-from tests.fakes.cache_suite import eventually
+from cluster.polling import eventually
 from tests.fakes.kube_api import FakeApi, Handler, Request
 
 POD = {

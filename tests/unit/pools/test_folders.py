@@ -15,7 +15,7 @@ from bridge.wire.client import TRIES
 from bridge.wire.envelope import pack, parse
 from bridge.wire.messages import Announce, Event, JobStatus, Request, Submit
 from bridge.wire.subjects import Subjects
-from tests.unit.wire.fake_link import FakeLink
+from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
 SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)

@@ -16,7 +16,7 @@ from bridge.script import library
 from bridge.wire.envelope import pack, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Problem, Reply, Request, Submit
 from bridge.wire.subjects import Subjects
-from tests.unit.wire.fake_link import FakeLink
+from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
 

@@ -18,8 +18,8 @@ from bridge.pools.records import JobRecord, PoolRecord, job_key, write
 from bridge.wire.envelope import pack
 from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Submit
 from bridge.wire.subjects import Subjects
-from tests.unit.store.fake_store import FakeStore
-from tests.unit.wire.fake_link import FakeLink
+from tests.fakes.nats_link import FakeLink
+from tests.fakes.store import FakeStore
 
 OWNER = "c1"
 

@@ -14,6 +14,7 @@ import pytest
 from bridge.serving.certificates import Certificates, make_pair
 from bridge.serving.https import Server
 from bridge.serving.streaming import ON_HANG_UP, Streams
+from cluster.polling import eventually
 
 PAIR = make_pair(["127.0.0.1"], 86400.0, now=time.time())
 
@@ -194,9 +195,7 @@ def test_beyond_the_limit_is_refused_and_a_place_becomes_free(serve: Callable[..
         response.close()
         connection.close()
     assert source.wait_open(0, timeout=3)
-    deadline = time.monotonic() + 5
-    while get(server, "/long/a")[1].status != 200:
-        assert time.monotonic() < deadline
+    eventually(lambda: get(server, "/long/a")[1].status == 200, timeout=5)
 
 
 def test_an_answer_that_fails_has_no_proper_end(serve: Callable[..., Server], source: Source) -> None:

@@ -11,7 +11,7 @@ from bridge.errors import ConfigError
 from bridge.store.nats_store import NatsStore
 from bridge.store.port import StoreError
 from bridge.wire.bucket import BucketSubjects
-from tests.unit.wire.fake_link import FakeLink
+from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
 

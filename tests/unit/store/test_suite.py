@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.store.fake_store import FakeStore
-from tests.unit.store.store_suite import StoreSuite
+from tests.fakes.store import FakeStore
+from tests.fakes.store_suite import StoreSuite
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from bridge.clock import FakeClock, SystemClock
 from bridge.metrics import STORE_UP
 from bridge.store.synchronizer import BATCH, COMPARE, Key, StoreSynchronizer
 from bridge.threads import Supervisor
-from tests.unit.store.fake_store import FakeStore
+from tests.fakes.store import FakeStore
 
 
 class FakeSource:

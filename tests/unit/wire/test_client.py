@@ -16,7 +16,7 @@ from bridge.pools.nats_registry import NatsPool
 from bridge.wire.client import PoolClient
 from bridge.wire.messages import Cancel, Files, Logs, Submit
 from bridge.wire.subjects import Subjects
-from tests.unit.wire.fake_link import FakeLink
+from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
 

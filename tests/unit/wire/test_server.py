@@ -15,7 +15,7 @@ from bridge.wire.client import PoolClient
 from bridge.wire.messages import Cancel, JobStatus, Snapshot, SnapshotPage, Submit, Submitted
 from bridge.wire.server import Server, refusal
 from bridge.wire.subjects import Subjects, encode
-from tests.unit.wire.fake_link import FakeLink
+from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
 

@@ -1,10 +1,9 @@
-"""The roads to a nats-server: TCP, TCP with TLS, WebSocket with TLS, WebSocket behind an nginx that terminates TLS."""
+"""The transports of NATS: TCP, TCP with TLS, WebSocket with TLS, and WebSocket behind an nginx that terminates TLS."""
 
 from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +17,19 @@ from bridge.wire.messages import Logs, Submit
 from bridge.wire.nats_files import Written, write
 from bridge.wire.nats_server_config import Listeners
 from bridge.wire.server import serve
-from tests.contract.wire.servers import PREFIX, NatsServer, Nginx, Site, World, certificate, eventually, free_port
+from cluster.polling import eventually
+from tests.contract.wire.servers import PREFIX, NatsServer, Nginx, Site, World, certificate, free_port
 
 OWNER = "c1"
 
 pytestmark = pytest.mark.real
 
 SUBMIT = Submit(namespace="ns", name="pod", script="x" * 8192)
-ROADS = ("tcp", "tls", "wss", "nginx")
+TRANSPORTS = ("tcp", "tls", "wss", "nginx")
 
 
 @dataclass
-class Road:
+class Transport:
     """How sites reach the server; the hub always takes TCP."""
 
     kind: str
@@ -45,8 +45,8 @@ class Road:
         self.server.start(self.websocket)
 
 
-@pytest.fixture(params=ROADS)
-def road(request: pytest.FixtureRequest, folder: Path) -> Iterator[Road]:
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest, folder: Path) -> Iterator[Transport]:
     kind: str = request.param
     ca, cert, key = certificate(folder, "localhost")
     websocket = free_port()
@@ -64,7 +64,7 @@ def road(request: pytest.FixtureRequest, folder: Path) -> Iterator[Road]:
         "nginx": f"wss://localhost:{nginx.port}/nats" if nginx else "",
     }
     hub_url = urls["tls"] if secure else server.url
-    made = Road(kind, server, written, urls[kind], hub_url, ca if kind != "tcp" else None, websocket, nginx)
+    made = Transport(kind, server, written, urls[kind], hub_url, ca if kind != "tcp" else None, websocket, nginx)
     made.start()
     yield made
     server.kill()
@@ -72,21 +72,21 @@ def road(request: pytest.FixtureRequest, folder: Path) -> Iterator[Road]:
         nginx.stop()
 
 
-def ends(road: Road, world: World) -> tuple[Site, PoolClient]:
-    secure = road.hub_url.startswith("tls")
+def ends(transport: Transport, world: World) -> tuple[Site, PoolClient]:
+    secure = transport.hub_url.startswith("tls")
     hub = world.link(
-        road.hub_url,
+        transport.hub_url,
         "hub",
-        seed_file=road.written.hubs["hub"].secret,
+        seed_file=transport.written.hubs["hub"].secret,
         inbox_prefix="_INBOX.hub",
-        ca_file=road.ca if secure else None,
+        ca_file=transport.ca if secure else None,
     )
-    link = world.link(road.url, "site", seed_file=road.written.pools["alpha"], ca_file=road.ca)
+    link = world.link(transport.url, "site", seed_file=transport.written.pools["alpha"], ca_file=transport.ca)
     assert hub.max_payload == link.max_payload == 8 * 1024 * 1024
     site = Site()
     serve(link, PREFIX, "alpha", site)
     client = PoolClient(hub, PREFIX, "alpha", OWNER)
-    eventually(lambda: works(client), 20)
+    eventually(lambda: works(client), timeout=20)
     return site, client
 
 
@@ -98,26 +98,26 @@ def works(client: PoolClient) -> bool:
     return True
 
 
-def test_the_protocol_works_and_comes_back_after_a_restart(road: Road, world: World) -> None:
-    site, client = ends(road, world)
+def test_the_protocol_works_and_comes_back_after_a_restart(transport: Transport, world: World) -> None:
+    site, client = ends(transport, world)
     large = SUBMIT.model_copy(update={"script": "y" * 3_000_000})
     client.submit("uid-1", large)
     assert site.submits[-1][1].script == large.script
     site.log = bytes(range(256)) * 8_000
     with client.logs("uid-1", Logs(container="main", stream="unused00")) as reader:
         assert b"".join(reader) == site.log
-    road.server.kill()
+    transport.server.kill()
     with pytest.raises((SiteDownError, SiteUnknownOutcomeError)):
         client.submit("uid-2", SUBMIT)
-    road.start()
-    eventually(lambda: works(client), 20)
+    transport.start()
+    eventually(lambda: works(client), timeout=20)
     assert [job for job, _ in site.submits if job == "uid-2"] == []
     with client.logs("uid-1", Logs(container="main", stream="unused00")) as reader:
         assert b"".join(reader) == site.log
 
 
-def test_three_megabytes_that_do_not_compress(road: Road, world: World) -> None:
-    site, client = ends(road, world)
+def test_three_megabytes_that_do_not_compress(transport: Transport, world: World) -> None:
+    site, client = ends(transport, world)
     noise = random.Random(1).randbytes(3_000_000).hex()  # compresses to half its size
     client.submit("uid-1", SUBMIT.model_copy(update={"script": noise}))
     assert site.submits[-1][1].script == noise
@@ -125,8 +125,9 @@ def test_three_megabytes_that_do_not_compress(road: Road, world: World) -> None:
         client._link.publish(f"{PREFIX}.alpha.ack.c1.x", b"x" * (8 * 1024 * 1024 + 1))
 
 
-def test_speed(road: Road, world: World) -> None:
-    _, client = ends(road, world)
+def test_concurrent_submits_arrive_once_each(transport: Transport, world: World) -> None:
+    site, client = ends(transport, world)
+    site.submits.clear()
     left = iter(range(1000))
     lock = threading.Lock()
 
@@ -139,55 +140,52 @@ def test_speed(road: Road, world: World) -> None:
             client.submit(f"uid-{number}", SUBMIT)
 
     threads = [threading.Thread(target=ask) for _ in range(16)]
-    begun = time.monotonic()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    rate = 1000 / (time.monotonic() - begun)
-    print(f"{road.kind}: {rate:.0f} submits a second")
-    assert rate > 500
+    assert sorted(job for job, _ in site.submits) == sorted(f"uid-{number}" for number in range(1000))
 
 
-def test_a_frozen_server_is_noticed(road: Road, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_server_is_noticed(transport: Transport, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "PING_INTERVAL", 1)
-    _, client = ends(road, world)
+    _, client = ends(transport, world)
     link = client._link
-    road.server.signal(19)
-    eventually(lambda: not link.connected, 10)
-    road.server.signal(18)
-    eventually(lambda: works(client), 20)
+    transport.server.signal(19)
+    eventually(lambda: not link.connected, timeout=10)
+    transport.server.signal(18)
+    eventually(lambda: works(client), timeout=20)
 
 
-@pytest.mark.parametrize("road", ["tls", "wss", "nginx"], indirect=True)
-def test_a_certificate_of_nobody_known_is_refused(road: Road, world: World) -> None:
-    link = world.link(road.url, wait=False, seed_file=road.written.pools["alpha"])
+@pytest.mark.parametrize("transport", ["tls", "wss", "nginx"], indirect=True)
+def test_a_certificate_of_nobody_known_is_refused(transport: Transport, world: World) -> None:
+    link = world.link(transport.url, wait=False, seed_file=transport.written.pools["alpha"])
     eventually(lambda: "certificate verify failed" in (link.problem() or ""))
     assert not link.connected
 
 
-@pytest.mark.parametrize("road", ["tls", "wss", "nginx"], indirect=True)
-def test_a_certificate_for_another_name_is_refused(road: Road, world: World) -> None:
-    url = road.url.replace("localhost", "127.0.0.1")
-    link = world.link(url, wait=False, seed_file=road.written.pools["alpha"], ca_file=road.ca)
+@pytest.mark.parametrize("transport", ["tls", "wss", "nginx"], indirect=True)
+def test_a_certificate_for_another_name_is_refused(transport: Transport, world: World) -> None:
+    url = transport.url.replace("localhost", "127.0.0.1")
+    link = world.link(url, wait=False, seed_file=transport.written.pools["alpha"], ca_file=transport.ca)
     eventually(lambda: "certificate" in (link.problem() or "") and "127.0.0.1" in (link.problem() or ""))
     assert not link.connected
 
 
-@pytest.mark.parametrize("road", ["tcp"], indirect=True)
-def test_tls_is_never_given_up_silently(road: Road, world: World) -> None:
+@pytest.mark.parametrize("transport", ["tcp"], indirect=True)
+def test_tls_is_never_given_up_silently(transport: Transport, world: World) -> None:
     """A tls:// address whose server speaks in the clear: a man in the middle would do just that."""
-    url = road.url.replace("nats://", "tls://")
-    link = world.link(url, wait=False, seed_file=road.written.pools["alpha"])
+    url = transport.url.replace("nats://", "tls://")
+    link = world.link(url, wait=False, seed_file=transport.written.pools["alpha"])
     eventually(lambda: "secure connection not available" in (link.problem() or ""))
     assert not link.connected
 
 
-@pytest.mark.parametrize("road", ["nginx"], indirect=True)
-def test_nginx_stopped_and_started_again(road: Road, world: World) -> None:
-    _, client = ends(road, world)
-    assert road.nginx is not None
-    road.nginx.stop()
-    eventually(lambda: not works(client), 20)
-    road.nginx.start()
-    eventually(lambda: works(client), 20)
+@pytest.mark.parametrize("transport", ["nginx"], indirect=True)
+def test_nginx_stopped_and_started_again(transport: Transport, world: World) -> None:
+    _, client = ends(transport, world)
+    assert transport.nginx is not None
+    transport.nginx.stop()
+    eventually(lambda: not works(client), timeout=20)
+    transport.nginx.start()
+    eventually(lambda: works(client), timeout=20)

@@ -1,4 +1,4 @@
-"""A way to a server that can be cut, as by a firewall: packets go nowhere, and nobody is told so."""
+"""A TCP proxy that can drop all traffic silently, like a firewall: neither end is told."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import socket
 import threading
 
 
-class Road:
-    """A way to a port of this machine. While it is cut, nothing arrives; connections from before are dead after it."""
+class BlackholeProxy:
+    """Forwards connections on ``port`` to the port ``target`` of this machine.
+
+    Between ``cut`` and ``mend`` no data arrives and connections stay open. ``mend`` closes the connections that were
+    open during the cut.
+    """
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -27,7 +31,7 @@ class Road:
         self._passable.set()
         for end in old:
             with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)  # a close would wait for whoever reads
+                end.shutdown(socket.SHUT_RDWR)  # close() would wait for the thread that reads
 
     def close(self) -> None:
         self._listener.close()
@@ -36,24 +40,24 @@ class Road:
     def _accept(self) -> None:
         while True:
             try:
-                site = self._listener.accept()[0]
+                client = self._listener.accept()[0]
                 self._passable.wait()
                 server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 if self._listener.fileno() < 0:
                     return
                 continue
-            self._open += [site, server]
-            for one, other in ((site, server), (server, site)):
-                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+            self._open += [client, server]
+            for source, destination in ((client, server), (server, client)):
+                threading.Thread(target=self._forward, args=(source, destination), daemon=True).start()
 
-    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+    def _forward(self, source: socket.socket, destination: socket.socket) -> None:
         try:
-            while data := one.recv(65536):
+            while data := source.recv(65536):
                 self._passable.wait()
-                other.sendall(data)
+                destination.sendall(data)
         except OSError:  # closed by mend
             return
-        self._passable.wait()  # that it was closed is told no sooner than anything else
+        self._passable.wait()  # a close is forwarded no earlier than data
         with contextlib.suppress(OSError):
-            other.shutdown(socket.SHUT_WR)
+            destination.shutdown(socket.SHUT_WR)
