@@ -14,6 +14,7 @@ from cluster.world import World
 # how long a machine takes to make up an example, or to try it, says nothing about the code
 settings.register_profile("podbridge", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("podbridge")
+REPORT = "report"
 SLURMS = ("26.05", "24.11", "22.05")
 
 
@@ -30,9 +31,31 @@ def pytest_configure(config):
         raise pytest.UsageError("--keep: not with -n, since each kept cluster serves one process")
 
 
+@pytest.fixture
+def long(request):
+    """Whether the run is a long one (``--long``)."""
+    return request.config.getoption("--long")
+
+
+@pytest.fixture
+def report(record_property):
+    """Return a function that adds a line to the end of the run's output, also with several processes."""
+    return lambda line: record_property(REPORT, line)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print the lines that tests have given to ``report``."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    lines = [f"{item.nodeid}: {line}" for item in reports for name, line in item.user_properties if name == REPORT]
+    if lines:
+        terminalreporter.section("reports")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session")
 def state_folder(request):
-    """A folder for state, on a short path (sockets), gone afterwards unless clusters are kept."""
+    """Return a folder for clusters, on a short path (sockets); it is removed unless clusters are kept."""
     if request.config.getoption("--keep"):
         kept = places.kept_state()
         kept.mkdir(mode=0o755, exist_ok=True)

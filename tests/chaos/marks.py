@@ -1,4 +1,4 @@
-"""Pods that leave a mark at their site each time they run: whoever ran twice, or never, is found out."""
+"""Pods that write a line at their site each time they run: the lines show which pods ran twice or never."""
 
 from cluster.pods import FINISHED, PoolWorld
 from cluster.polling import eventually
@@ -8,13 +8,13 @@ SCRIPT = "echo ran >>$HOME/marks/$NAME; echo $NAME; sleep {seconds}; exit {code}
 
 
 def prepare(world: PoolWorld) -> None:
-    """Make the folder for marks at each site."""
+    """Create the directory of the lines at each site."""
     for site in world.cluster.sites.values():
         site.run("sh", "-c", "mkdir -p $HOME/marks")
 
 
 def spec(name, seconds, code=0, **more):
-    """Describe a pod that says its name, runs for so long and ends with a code."""
+    """Return the spec of a pod that prints its name, runs for ``seconds`` and ends with the exit code ``code``."""
     container = {
         "name": "main",
         "image": "busybox",
@@ -26,7 +26,7 @@ def spec(name, seconds, code=0, **more):
 
 
 def runs(world: PoolWorld):
-    """How often each pod's script ran, by name."""
+    """Return how often each pod's script ran, by name of the pod."""
     counts = {}
     for site in world.cluster.sites.values():
         text = site.run("sh", "-c", "cd $HOME/marks 2>/dev/null && wc -l * || true")
@@ -37,8 +37,8 @@ def runs(world: PoolWorld):
     return counts
 
 
-def check_each_ran_once(world: PoolWorld, count, capsys, what):
-    """Wait until ``count`` pods are over: each succeeded, ran once and left nothing. ``what`` begins the report."""
+def check_each_ran_once(world: PoolWorld, count, report, what):
+    """Wait until ``count`` pods are over; assert that each succeeded, ran once and left nothing behind."""
 
     def over():
         phases = [pod["status"].get("phase") for pod in world.pods(NAMESPACE)]
@@ -52,9 +52,8 @@ def check_each_ran_once(world: PoolWorld, count, capsys, what):
     never = [name for name in found if name not in ran]
     world.clear()
     left = [uid for site in world.cluster.sites for uid in world.jobs_at(site)]
-    with capsys.disabled():
-        print(f"\n{what}, {count} pods: ", end="")
-        print(f"{len(lost)} lost, {len(twice)} run twice, {len(never)} never run, {len(left)} left behind")
+    found_wrong = f"{len(lost)} lost, {len(twice)} run twice, {len(never)} never run, {len(left)} left behind"
+    report(f"{what}, {count} pods: {found_wrong}")
     assert not lost, {name: found[name] for name in lost[:3]}
     assert not twice
     assert not never

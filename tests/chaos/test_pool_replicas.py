@@ -1,4 +1,4 @@
-"""Two whole hubs over one pool: the one that leads is killed, stopped or asked to end while pods come and go."""
+"""Two hubs and one pool: the leader is killed, stopped and ended while pods are created and deleted."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/podbridge/leases/podbridge-cont
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 TIMES = {"leaseDuration": 4, "renewDeadline": 3, "retryPeriod": 0.5}
 BATCH = 12
-"""Pods before the leader is hurt, while it is away, and after."""
+"""Pods that are created before the fault, during it, and after it."""
 
 
 class Service:
-    """What a Service does for the webhook: one address, behind it the hub that is well."""
+    """The Service of the webhook: one address that forwards connections to one of the hubs."""
 
     def __init__(self):
         self.port = free_block(1)
@@ -42,8 +42,8 @@ class Service:
         self._target, self._open = 0, []
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def lead_to(self, port):
-        """Send connections elsewhere; those that are open end."""
+    def forward_to(self, port):
+        """Forward new connections to ``port``, and close the open ones."""
         self._target = port
         for end in self._open:
             end.close()
@@ -51,7 +51,7 @@ class Service:
 
     def close(self):
         self._listener.close()
-        self.lead_to(0)
+        self.forward_to(0)
 
     def _accept(self):
         while True:
@@ -80,12 +80,12 @@ class Service:
                         if not data:
                             return
                         other[key.fileobj].sendall(data)
-            except (OSError, ValueError):  # closed by the other side, or by lead_to
+            except (OSError, ValueError):  # closed by the other side, or by forward_to
                 return
 
 
 class Replicas(PoolWorld):
-    """Two hubs, and the pods given to them."""
+    """Two hubs, and the pods that were created for them."""
 
     def __init__(self, cluster, service):
         super().__init__(cluster)
@@ -102,13 +102,13 @@ class Replicas(PoolWorld):
         return self.api("GET", LEASE)["spec"]["holderIdentity"]
 
     def leader(self):
-        """The hub that holds the lease, with the name that it gives itself."""
+        """Return the hub that holds the lease, and its identity; ``None`` if no running hub holds it."""
         holder = self.holder()
         name = next((hub for hub in HUBS if f"_{self.cluster.pid(hub)}_" in holder), None)
         return name and (name, holder)
 
     def create(self, seconds):
-        """Create a pod; the webhook may be on its way to another hub."""
+        """Create a pod; retry while the webhook is moved to another hub."""
         name = f"c{next(self.counter)}"
         spec = marks.spec(name, seconds, terminationGracePeriodSeconds=1)
         body = {"metadata": {"name": name, "annotations": {"bridge.vk.io/pools": POOL}}, "spec": spec}
@@ -126,7 +126,7 @@ class Replicas(PoolWorld):
         return self.api("GET", self.path(name, NAMESPACE))
 
     def batch(self):
-        """Pods that end soon or late, some of which are deleted at once, soon, or never."""
+        """Create pods of different durations, and put every fourth on the list of those to delete."""
         pods = [self.create(number % 6) for number in range(BATCH)]
         for number, pod in enumerate(pods):
             (self.deleted if number % 4 == 3 else self.kept).append(pod)
@@ -141,9 +141,9 @@ class Replicas(PoolWorld):
         return self.kube_node(POOL)["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
 
     def late_writes(self, identity, since):
-        """What a hub wrote after a moment, but for its lease; nothing is known of one that was never heard."""
+        """Return the writes of a hub after the time ``since``, without those of its lease."""
         events = [event for event in self.cluster.audit_events() if identity in event.get("userAgent", "")]
-        assert events, "the audit log saw nothing of it"
+        assert events, "the audit log has no request of this hub"
         return [
             f"{event['verb']} {event['requestURI']}"
             for event in events
@@ -162,7 +162,7 @@ def world(state_folder):
         try:
             for hub in HUBS:
                 world.start(hub)
-            service.lead_to(cluster.podbridge_port("admission", HUBS[0]))
+            service.forward_to(cluster.podbridge_port("admission", HUBS[0]))
             world.ready(POOL)
             yield world
         finally:
@@ -170,11 +170,11 @@ def world(state_folder):
 
 
 def change(world, how):
-    """Have the leader hurt amid pods that come and go, until another leads and tells logs; give its late writes."""
+    """Kill, stop or end the leader and wait until the other hub serves logs; return the late writes of the former."""
     cluster = world.cluster
     old, identity = eventually(world.leader, "a leader")
     other = next(hub for hub in HUBS if hub != old)
-    world.service.lead_to(cluster.podbridge_port("admission", other))
+    world.service.forward_to(cluster.podbridge_port("admission", other))
     before = world.batch()
     running = world.create(40)
     world.deleted.append(running)
@@ -210,7 +210,7 @@ def change(world, how):
     return late
 
 
-def test_the_leader_goes_and_no_pod_notices(world, capsys):
+def test_the_leader_goes_and_no_pod_notices(world, report):
     site = world.cluster.sites[POOL]
     marks.prepare(world)
     late = [write for how in ("killed", "stopped", "ended") for write in change(world, how)]
@@ -229,17 +229,21 @@ def test_the_leader_goes_and_no_pod_notices(world, capsys):
     reasons = [event["reason"] for event in node_events(world)]
     world.clear()
     left = world.jobs_at(POOL) + scripts(site.uid)
-    with capsys.disabled():
-        many = len(world.kept) + len(world.deleted)
-        print(f"\ntwo hubs: leader killed, stopped and ended, {many} pods ({len(world.deleted)} deleted): ", end="")
-        print(f"{len(lost)} lost, {len(twice)} run twice, {len(left)} left behind, {len(late)} late writes; ", end="")
-        print("another led after", ", ".join(f"{took:.1f}" for took in world.taken_over), "s, ", end="")
-        print("logs after", ", ".join(f"{took:.1f}" for took in world.logs_after), "s")
+    many = len(world.kept) + len(world.deleted)
+    report(
+        f"leader killed, stopped and ended, {many} pods ({len(world.deleted)} deleted): "
+        f"{len(lost)} lost, {len(twice)} run twice, {len(left)} left behind, {len(late)} late writes; "
+        f"another led after {seconds(world.taken_over)} s, logs after {seconds(world.logs_after)} s"
+    )
     assert not lost, {name: phases.get(name) for name in lost[:5]}
     assert not twice
     assert not left
     assert not late
     assert "SiteSilent" not in reasons
+
+
+def seconds(times):
+    return ", ".join(f"{time:.1f}" for time in times)
 
 
 def node_events(world):
@@ -248,7 +252,7 @@ def node_events(world):
 
 
 def scripts(uid):
-    """Processes of the site's user that a job left."""
+    """Return the command lines of processes that a job left behind."""
     found = []
     for pid in of_user(uid):
         try:

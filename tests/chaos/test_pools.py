@@ -1,7 +1,7 @@
-"""Everything killed and stopped at random while pods run on two sites: none lost, run twice or left behind.
+"""All daemons are killed or stopped at random while pods run on two sites: no pod is lost, run twice or left behind.
 
-The hub, the submitters and nats-server are killed by SIGKILL; the site's slurmctld is ended by SIGTERM, and all of
-them are stopped for a while. A short run does so to 200 pods, a long one (``./hack/test.sh --long``) to 600.
+The hub, the submitters and nats-server are killed by SIGKILL, the site's slurmctld is ended by SIGTERM, and each of
+them is stopped (SIGSTOP) for some seconds. A short run has 80 pods, a long run (``./hack/test.sh --long``) 600.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cluster.pods import PoolWorld
 from tests.chaos import marks
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
-PODS, KILLS = 200, 15
+PODS, KILLS = 80, 10
 LONG_PODS, LONG_KILLS = 600, 300
 SITES = ("slurm-site", "local-site")
 VICTIMS = ("podbridge", "nats-server", "slurm-site-submitter", "local-site-submitter", "slurm-site-slurmctld")
@@ -37,11 +37,11 @@ def world(state_folder):
 
 def create(world, number):
     name = f"c{number}"
-    return world.create_pod(marks.spec(name, number % 20), SITES[number % 2], name)
+    world.create_pod(marks.spec(name, number % 20), SITES[number % 2], name)
 
 
 def hurt(world, chance):
-    """Kill a daemon, or stop it for a while, and bring it back."""
+    """Kill a daemon, or stop it for some seconds, and start or continue it; return what was done."""
     victim = chance.choice(VICTIMS)
     site = next((site for site in SITES if victim == f"{site}-submitter"), None)
     if chance.random() < 0.4:
@@ -50,7 +50,7 @@ def hurt(world, chance):
         world.cluster.kill(victim, signal.SIGCONT)
         return f"{victim} stopped"
     if victim.endswith("slurmctld"):
-        # killed by force, it forgets what it was told in its last five seconds, and kills jobs that it can't remember
+        # after SIGKILL it has lost the changes of its last five seconds, and kills jobs that it does not know
         world.cluster.stop_daemon(victim)
     else:
         world.cluster.kill(victim)
@@ -64,21 +64,21 @@ def hurt(world, chance):
     return f"{victim} killed"
 
 
-def test_pods_survive_everything(world, request, capsys):
-    total, kills = (LONG_PODS, LONG_KILLS) if request.config.getoption("--long") else (PODS, KILLS)
+def test_pods_survive_everything(world, long, report, capsys):
+    total, kills = (LONG_PODS, LONG_KILLS) if long else (PODS, KILLS)
     seed = random.randrange(1_000_000)
     chance = random.Random(seed)
     marks.prepare(world)
     created = 0
     for number in range(kills):
-        # half of the pods are there from the beginning, up to 100 of them; the last come before the last kill
+        # half of the pods, at most 100, are created before the first kill; the last ones before the last kill
         wanted = max(min(total // 2, 100), total * (number + 1) // kills)
         for name in range(created, wanted):
             create(world, name)
         created = wanted
         done = hurt(world, chance)
-        if kills == LONG_KILLS:
+        if long:
             with capsys.disabled():
                 print(f"{number + 1}/{kills} {done}, {created} pods created", flush=True)
         time.sleep(chance.uniform(0.2, 2))
-    marks.check_each_ran_once(world, total, capsys, f"chaos on pools, seed {seed}: {kills} kills and stops")
+    marks.check_each_ran_once(world, total, report, f"chaos on pools, seed {seed}: {kills} kills and stops")
