@@ -1,18 +1,16 @@
 #!/usr/bin/env bash
-# Runs everything: style, types, layers, then unit, contract, end-to-end and chaos tests on real daemons.
+# Runs everything: linters, types, layers, then unit, contract, end-to-end and chaos tests on real daemons.
 # With other arguments, only pytest runs, with them: ./hack/test.sh unit -k hostlist
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$checkout"
-ensure_venv
-bin=$cache/venv/bin
 
 usage="usage: hack/test.sh [--long]       run everything
        hack/test.sh --fast         run linters, types, layers and unit tests: no daemons, under 2 minutes
        hack/test.sh ARGS...        run pytest alone, with ARGS
 
-unit, contract, e2e and chaos stand for the folders of that name in tests/. Options for pytest:
-  --long    run fuzzing and chaos at full length
+unit, contract, e2e and chaos stand for the directories of that name in tests/. Options for pytest:
+  --long    run fuzzing, chaos and outages at full length, on each version of Slurm
   --keep    keep clusters running, so that the next run of the same tests starts in seconds; stop them with
             ./hack/down.sh --tests
 
@@ -31,6 +29,7 @@ elif [[ ${1:-} == --fast && $# -eq 1 ]]; then
     suites=(unit)
     shift
 fi
+ensure_venv
 if [[ $# -gt 0 ]]; then
     words=("${long[@]}")
     for word; do
@@ -49,8 +48,12 @@ check() {
     local name=$1 begun=$SECONDS
     shift
     say "--- $name"
-    if "$@"; then
+    local status=0
+    "$@" || status=$?
+    if [[ $status -eq 0 ]]; then
         say "    passed in $((SECONDS - begun)) s"
+    elif [[ $status -eq 77 ]]; then
+        skipped+=("$name (not on this machine)")
     else
         say "    FAILED after $((SECONDS - begun)) s"
         failed+=("$name")
@@ -58,28 +61,17 @@ check() {
 }
 
 [[ ${#suites[@]} -eq 1 ]] || check "the real systems" "$python" -m cluster install
-check "ruff check" "$bin/ruff" check .
-check "ruff format" "$bin/ruff" format --check .
-check "mypy" "$bin/mypy"
-check "mypy (hack)" env MYPYPATH=hack:. "$bin/mypy" -p cluster
-check "lint-imports" "$bin/lint-imports"
+for linter in $(./hack/lint.sh --list); do
+    check "$linter" ./hack/lint.sh "$linter"
+done
 
-if ! command -v shellcheck >/dev/null; then
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends shellcheck >/dev/null 2>&1 || true
-fi
-if command -v shellcheck >/dev/null; then
-    check "shellcheck" shellcheck -x hack/*.sh .ci/run
-else
-    skipped+=("shellcheck (not on this machine, apt cannot install it)")
-fi
-
-# Most of the time of a test with real daemons is waiting, so several files, or several clusters, are at work at once.
-# Chaos has the machine to itself.
+# A test with real daemons mostly waits, so several processes run tests at once. A long run of chaos uses one process.
 declare -A spread=(
-    [unit]="-n 2 --dist loadfile" [contract]="-n 4 --dist loadfile" [e2e]="-n 3" [chaos]="-n 0"
+    [unit]="-n 2 --dist loadfile" [contract]="-n 4 --dist loadfile" [e2e]="-n 3" [chaos]="-n 2 --dist loadfile"
 )
-# Two cores and many daemons: a test that failed beside others is run again alone, and named in the end. Not so unit
-# tests, which need no daemons, and chaos, whose failures are what it looks for.
+[[ ${#long[@]} -eq 0 ]] || spread[chaos]="-n 0"
+# Contract and end-to-end tests that fail beside others run again alone, and the last line names the suite. Unit tests
+# need no daemons, and a failure of a chaos test is a finding: neither runs again.
 alone=()
 
 run_suite() {
@@ -87,7 +79,7 @@ run_suite() {
     # shellcheck disable=SC2086  # words
     "$python" -m pytest ${spread[$suite]} "${long[@]}" --durations 10 --durations-min 5 "tests/$suite" && return
     [[ $suite == contract || $suite == e2e ]] || return 1
-    say "    what failed beside other tests is run again, alone"
+    say "    tests that failed beside others run again, alone"
     "$python" -m pytest -n 0 -ra "${long[@]}" --last-failed --last-failed-no-failures none --maxfail 3 "tests/$suite" || return 1
     alone+=("$suite tests")
 }
@@ -108,7 +100,7 @@ if [[ ${#failed[@]} -gt 0 ]]; then
     exit 1
 fi
 if [[ ${#alone[@]} -gt 0 ]]; then
-    say "passed in $SECONDS s, but some of these only alone (both runs are above): ${alone[*]}"
+    say "passed in $SECONDS s; these have tests that passed only alone (both runs are above): ${alone[*]}"
 else
     say "all passed in $SECONDS s"
 fi

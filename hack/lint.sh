@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Runs the linters: all of them, or those that are named. ./hack/test.sh and .pre-commit-config.yaml call it.
+# Exit status 77: the linter is not on this machine.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$checkout"
+skipped=77
+linters=(ruff-check ruff-format mypy mypy-hack import-linter shellcheck)
+
+lint() {
+    local bin=$cache/venv/bin
+    case $1 in
+    ruff-check) "$bin/ruff" check . ;;
+    ruff-format) "$bin/ruff" format --check . ;;
+    mypy) "$bin/mypy" ;;
+    mypy-hack) MYPYPATH=hack:. "$bin/mypy" -p cluster ;;
+    import-linter) "$bin/lint-imports" ;;
+    shellcheck)
+        if ! command -v shellcheck >/dev/null; then
+            DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends shellcheck >/dev/null 2>&1 || true
+        fi
+        if ! command -v shellcheck >/dev/null; then
+            say "shellcheck is not installed, and apt cannot install it"
+            return "$skipped"
+        fi
+        shellcheck -x hack/*.sh .ci/run
+        ;;
+    *)
+        say "error: no linter $1; allowed: ${linters[*]}"
+        return 2
+        ;;
+    esac
+}
+
+if [[ ${1:-} == --help || ${1:-} == -h ]]; then
+    echo "usage: hack/lint.sh [LINTER...]    LINTER: ${linters[*]}"
+    exit 0
+elif [[ ${1:-} == --list ]]; then
+    printf '%s\n' "${linters[@]}"
+    exit 0
+fi
+ensure_venv
+for name in "${@:-${linters[@]}}"; do
+    lint "$name"
+done
