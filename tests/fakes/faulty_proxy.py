@@ -1,4 +1,4 @@
-"""An HTTP proxy between podbridge and slurmrestd that can be told to misbehave."""
+"""An HTTP proxy between podbridge and slurmrestd with faults that a test switches on and off."""
 
 import http.client
 import threading
@@ -7,12 +7,17 @@ from urllib.parse import urlsplit
 
 
 class FaultyProxy:
-    """Forwards to ``upstream``; ``fault``: None, an HTTP status (a page of the proxy's own), ``hang`` or ``reset``."""
+    """Forwards requests to ``upstream``, an HTTP URL.
+
+    ``fault`` is ``None``, an HTTP status (the proxy answers with an HTML page), ``hang`` (no answer) or ``reset`` (the
+    connection is closed). ``forwarded`` and ``faults`` count the requests that were forwarded and those that were not.
+    """
 
     def __init__(self, upstream):
         address = urlsplit(upstream)
         self.fault = None
-        self.requests = []
+        self.forwarded = 0
+        self.faults = 0
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -21,6 +26,9 @@ class FaultyProxy:
             def handle_any(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 fault = proxy.fault
+                if fault is not None:
+                    with proxy.lock:
+                        proxy.faults += 1
                 if fault == "hang":
                     proxy.release.wait(30)
                     self.close_connection = True
@@ -31,16 +39,17 @@ class FaultyProxy:
                 if isinstance(fault, int):
                     self.answer(fault, "text/html", b"<html>no such page here</html>")
                     return
-                proxy.requests.append((self.command, self.path))
                 upstream = http.client.HTTPConnection(address.hostname, address.port, timeout=30)
                 try:
                     upstream.request(self.command, self.path, body, dict(self.headers))
                     found = upstream.getresponse()
                     self.answer(found.status, found.headers.get("Content-Type", ""), found.read())
                 except OSError:
-                    self.answer(502, "text/plain", b"upstream is away")
+                    self.answer(502, "text/plain", b"upstream is unreachable")
                 finally:
                     upstream.close()
+                with proxy.lock:
+                    proxy.forwarded += 1
 
             def answer(self, status, kind, body):
                 self.send_response(status)
@@ -54,6 +63,7 @@ class FaultyProxy:
 
             do_GET = do_POST = do_DELETE = handle_any  # noqa: N815
 
+        self.lock = threading.Lock()
         self.release = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
