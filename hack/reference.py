@@ -120,25 +120,25 @@ POOL_ANNOTATIONS = (
 
 
 def table(headers: list[str], rows: list[list[str]]) -> str:
-    """Write a Markdown table."""
+    """Return a Markdown table."""
     lines = ["| " + " | ".join(headers) + " |", "|" + " --- |" * len(headers)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines)
 
 
 def permission(key: Key) -> str:
-    """When an annotation needs a permission."""
+    """Return when an annotation needs a permission."""
     return "yes" if key.permission else "beyond the namespace's policy" if key.name in FIELDS else ""
 
 
 def annotations() -> str:
-    """Every annotation a user may set."""
+    """Return the rows of all annotations that a user may set."""
     rows = [[f"`{key.name}`", key.meaning, key.allowed, f"`{key.example}`", permission(key)] for key in KEYS.values()]
     return table(["annotation", "meaning", "allowed", "example", "needs a permission"], rows)
 
 
 def configuration(model: type[BaseModel] = Config, prefix: str = "") -> list[list[str]]:
-    """Every key of the configuration."""
+    """Return the rows of all keys of the configuration."""
     rows: list[list[str]] = []
     for name, field in model.model_fields.items():
         key = prefix + (field.alias or name)
@@ -153,7 +153,7 @@ def configuration(model: type[BaseModel] = Config, prefix: str = "") -> list[lis
 
 
 def metric_rows() -> list[list[str]]:
-    """Every metric."""
+    """Return the rows of all metrics."""
     rows = []
     for collector in REGISTRY.collect():
         if collector.name.startswith("podbridge_"):
@@ -163,7 +163,7 @@ def metric_rows() -> list[list[str]]:
 
 
 def text() -> str:
-    """Write the whole page."""
+    """Return the whole page."""
     ends = [
         ["Pod, `DisruptionTarget`, status and Event", state.reason, f"{state.text} (`{name}`)"]
         for name, state in states.BASE_STATES.items()

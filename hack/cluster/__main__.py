@@ -1,4 +1,4 @@
-"""``python -m cluster up|down|install``: what the scripts beside this package call."""
+"""``python -m cluster up|down|install``, for the scripts in ``hack/``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cluster.steps import say
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Do what the command line says; returns the exit code."""
+    """Run the command line; return the exit code."""
     options = _parser().parse_args(argv)
     try:
         options.act(options)
@@ -72,7 +72,7 @@ def down(options: argparse.Namespace) -> None:
 
 
 def get_all(options: argparse.Namespace) -> None:
-    """Fetch and build all that any cluster needs."""
+    """Download and build everything that any cluster needs."""
     accounting = [version for version in options.slurm if version == "24.11"]
     install.ensure(
         options.slurm, kube=True, added=debian.ADDED, machine=debian.MACHINE, accounting=accounting, real_node=True
@@ -80,7 +80,7 @@ def get_all(options: argparse.Namespace) -> None:
 
 
 def _chosen(options: argparse.Namespace) -> Cluster:
-    """Make the cluster that the options describe; what they leave open is as in the one that runs there."""
+    """Return the cluster of the options; options that are not set are those of the cluster that runs there."""
     keys = ("slurm", "nodes", "real_node", "audit", "pools", "site_slurm", "nats_servers")
     named = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
     if named.get("pools") == []:

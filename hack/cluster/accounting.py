@@ -30,7 +30,7 @@ _OPTIONS = (
     "--innodb-log-file-size=4M",
     "--innodb-flush-log-at-trx-commit=0",
 )
-# What mariadb-install-db does, which would want the client's package: a slurm who is known by the socket may do all.
+# The steps of mariadb-install-db, which needs the client. The user slurm, known by the socket, gets all rights.
 _MAKE = f"""
 mkdir {DATA}; chown slurm {DATA}; cd /usr/share/mariadb 2>/dev/null || cd /usr/share/mysql; {{
     printf 'create database mysql;\\nuse mysql;\\n'
@@ -50,13 +50,13 @@ class Accounting:
     auth: Mapping[str, str]
 
     def settings(self) -> dict[str, str]:
-        """Give what slurm.conf says of it."""
+        """Return its settings for slurm.conf."""
         result = {"AccountingStorageHost": "127.0.0.1", "AccountingStoragePort": str(self.port)}
         munge = self.auth.get("AuthInfo", "").removeprefix("socket=")
         return result | {"AccountingStoragePass": munge} if munge else result
 
     def write(self, owner: int) -> None:
-        """Write slurmdbd's configuration, and make the database (a second); ``owner`` is Slurm's user."""
+        """Write slurmdbd's configuration and create the database; ``owner`` is the uid of Slurm's user."""
         database = self.folder / FOLDER
         database.mkdir(mode=0o700)
         os.chown(database, owner, owner)
@@ -67,9 +67,9 @@ class Accounting:
         run([str(self.enter), "sh", "-ec", _MAKE])
 
     def daemons(self) -> dict[str, list[str]]:
-        """Command line of each daemon, in the order of starting."""
+        """Return the command line of each daemon, in the order of starting."""
         mariadbd = f'rm -f {SOCKET}; exec mariadbd "$@"'
-        # it would look again after five seconds
+        # slurmdbd itself tries again only after five seconds
         slurmdbd = f"until [ -S {SOCKET} ]; do sleep 0.05; done; exec slurmdbd -D"
         return {
             "mariadbd": [str(self.enter), "sh", "-c", mariadbd, "sh", *_OPTIONS],
@@ -77,12 +77,12 @@ class Accounting:
         }
 
     def awaited(self, command: list[str]) -> list[str]:
-        """Make a command wait for slurmdbd: a slurmctld that never had one ends without it."""
+        """Return a command that waits for slurmdbd first: a slurmctld that never reached one ends without it."""
         look = f"until (exec 3<>/dev/tcp/127.0.0.1/{self.port}) 2>/dev/null; do sleep 0.05; done"
         return [command[0], "bash", "-c", f'{look}; exec "$@"', "bash", *command[1:]]
 
     def answers(self, name: str) -> bool:
-        """Whether a daemon does its work."""
+        """Return whether a daemon answers."""
         if name == "slurmdbd":
             return listening(self.port)
         with socket.socket(socket.AF_UNIX) as probe:

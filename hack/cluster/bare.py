@@ -1,4 +1,4 @@
-"""The limits of the machine: bare clients with nothing to decide, on plain http.client connections."""
+"""The limits of the machine: bare clients without decisions, on plain http.client connections."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Connection:
 
 
 def kube(world: World, podbridge: bool = False) -> Connection:
-    """Connect to the API server as its administrator, or as podbridge: nobody else may write its label."""
+    """Connect to the API server as its administrator, or as podbridge, which alone may write its label."""
     import base64
 
     import yaml
@@ -70,7 +70,7 @@ def kube(world: World, podbridge: bool = False) -> Connection:
 
 
 def slurm(world: World) -> tuple[Connection, Callable[[str], dict[str, Any]]]:
-    """Connect to slurmrestd; with it comes what makes the path and body of a placeholder job."""
+    """Connect to slurmrestd; return the connection, and a function that returns the body of a placeholder job."""
     token = world.cluster.jwt_file.read_text()
     new = world.cluster.options.slurm == "26.05"
     body: dict[str, Any] = {
@@ -93,12 +93,12 @@ def slurm(world: World) -> tuple[Connection, Callable[[str], dict[str, Any]]]:
 
 
 def submit_path(world: World) -> str:
-    """Path of a submit."""
+    """Return the path of a submission."""
     return f"/slurm/{'v0.0.45' if world.cluster.options.slurm == '26.05' else 'v0.0.42'}/job/submit"
 
 
 def parallel(threads: int, work: Callable[[int], None]) -> float:
-    """Run ``work(number)`` on so many threads; give the seconds from the common start to the last end."""
+    """Run ``work(number)`` in ``threads`` threads; return the seconds from the common start to the last end."""
     failures: list[BaseException] = []
     barrier = threading.Barrier(threads + 1)
 
@@ -122,7 +122,7 @@ def parallel(threads: int, work: Callable[[int], None]) -> float:
 
 
 def pod_body(name: str, scheduler: str | None, cpu: str = "1", **spec: Any) -> dict[str, Any]:
-    """Describe a small pod."""
+    """Return the manifest of a small pod."""
     container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": "16Mi"}}}
     body: dict[str, Any] = {"containers": [container], "tolerations": [TOLERATION], **spec}
     if scheduler:
@@ -133,7 +133,7 @@ def pod_body(name: str, scheduler: str | None, cpu: str = "1", **spec: Any) -> d
 def create_pods(
     world: World, count: int, threads: int, scheduler: str | None = "slurm-bridge-scheduler"
 ) -> list[dict[str, Any]]:
-    """Create pods over so many connections."""
+    """Create ``count`` pods over ``threads`` connections."""
     made: list[dict[str, Any]] = []
 
     def work(number: int) -> None:
@@ -178,7 +178,7 @@ def bind_rate(world: World, count: int, threads: int) -> float:
 
 
 def binding(name: str, index: int) -> dict[str, Any]:
-    """Bind to one node after the other."""
+    """Return the body of a binding; the nodes take turns."""
     return {"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": f"node-{index % 4}"}}
 
 
@@ -191,7 +191,7 @@ def _three_writes(world: World, kube_api: Connection, slurm_api: Connection, bod
 
 
 def straight_line(world: World, pods: Sequence[dict[str, Any]], threads: int) -> float:
-    """(d) submit, one patch, bind for pods that exist: pods per second."""
+    """(d) submit, patch and bind pods that exist: pods per second."""
 
     def work(number: int) -> None:
         kube_api, (slurm_api, body) = kube(world, podbridge=True), slurm(world)
@@ -214,7 +214,7 @@ def straight_line_with_creation(world: World, count: int, threads: int) -> float
 
 
 def said(world: World, message: str, name: str = "scheduler") -> list[float]:
-    """When a scheduler has logged a message since its start: to ask the API server would take from what is measured."""
+    """Return the times of a message in a scheduler's log since its start; the API server has no load from this."""
     lines = world.cluster.processes.log(name).read_text().rpartition('"msg": "starting"')[2].splitlines()
     return [json.loads(line)["ts"] for line in lines if f'"msg": "{message}"' in line and line.endswith("}")]
 
@@ -225,7 +225,7 @@ def _count(world: World, query: str) -> int:
 
 
 def wait_bound(world: World, count: int) -> float:
-    """Wait until the scheduler has bound so many pods, and the API server agrees; give the time of the last."""
+    """Wait until the scheduler has bound ``count`` pods; return the time of the last bind (epoch, seconds)."""
     eventually(lambda: len(said(world, "pod bound")) >= count, "all pods bound", 300, 0.2)
     if left := _count(world, "fieldSelector=spec.nodeName%3D"):
         raise RuntimeError(f"{left} pods without a node although the scheduler says it has bound all")
@@ -238,14 +238,14 @@ def unfinished(world: World) -> int:
 
 
 class Theft:
-    """Counts what the machine's host takes of its processors for others: see proc_stat(5), ``steal``."""
+    """Measures the CPU time that the host of this virtual machine uses for others: see proc_stat(5), ``steal``."""
 
     def __init__(self) -> None:
         self._taken = self._all = 0
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Count what is taken meanwhile."""
+        """Measure it while the block runs."""
         before = _ticks()
         yield
         after = _ticks()
@@ -262,20 +262,20 @@ def _ticks() -> list[int]:
 
 
 def usage(pid: int | None) -> tuple[float, float]:
-    """CPU seconds and peak resident MiB of a process so far."""
+    """Return the CPU seconds and the peak resident memory (MiB) of a process."""
     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     peak = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     return (int(stat[11]) + int(stat[12])) / 100, int(peak[1]) / 1024 if peak else 0.0
 
 
 def resident(pid: int | None) -> float:
-    """Resident MiB of a process now."""
+    """Return the resident memory (MiB) of a process."""
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0.0
 
 
 def clean(world: World) -> None:
-    """End everything on both sides, whoever runs."""
+    """Delete all pods and cancel all jobs."""
     for name in ("scheduler", "controllers", "podbridge"):
         if world.cluster.pid(name):
             world.cluster.stop_podbridge(name)
@@ -283,7 +283,7 @@ def clean(world: World) -> None:
         for suffix in ("mutate", "validate"):
             path = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/podbridge-{suffix}"
             world.api.request("DELETE", path)
-    world.cluster.apply_manifests()  # podbridge writes the configurations, and may not create them
+    world.cluster.apply_manifests()  # podbridge updates the webhook configurations and may not create them
     api = kube(world)
     for pod in api("GET", PODS)["items"]:
         if pod["metadata"].get("finalizers"):

@@ -1,4 +1,4 @@
-"""Bare NATS round trips by nats-py, on the hub's and a site's own connections: the limit of the machine."""
+"""Bare NATS round trips by nats-py on the connections of the hub and of a site: the limit of the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import nats
 
 SUBJECT = "bridge.v1.{pool}.status.bench.{job}"
 ANSWER = b"x" * 400
-"""About as long as an answer to a submit."""
+"""Bytes of an answer to a submission, about."""
 
 
 async def _connect(url: str, seed: str, authority: str, inbox: str) -> Any:
@@ -52,13 +52,13 @@ async def _ask(url: str, seed: str, authority: str, pool: str, size: int, count:
 
 
 def round_trips(url: str, seed: Path, authority: Path, pool: str, size: int, count: int, at_once: int) -> float:
-    """Ask so often with payloads of so many bytes; gives round trips per second."""
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it complains of how the library closes TLS
+    """Send requests with payloads of ``size`` bytes; return round trips per second."""
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it logs how the library closes TLS
     return asyncio.run(_ask(url, str(seed), str(authority), pool, size, count, at_once))
 
 
 def main() -> int:
-    """Answer everything: the site's end."""
+    """Answer each request, at the site."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--url", "--seed", "--authority", "--pool"):
         parser.add_argument(name, required=True)

@@ -25,12 +25,12 @@ from cluster.world import World
 THREADS = 8
 SLURM_CONF = ("MinJobAge=5", f"PartitionName={latency.PARTITION} Nodes=node-3 MaxTime=INFINITE State=UP")
 ROUNDS = 2
-"""How often podbridge is measured, each time between two straight lines."""
+"""Measurements of podbridge; before and after each, the straight line is measured."""
 
 
 @contextmanager
 def idle_kubelets(world: World) -> Iterator[None]:
-    """Have kwok stand still meanwhile; for half a minute at most, or the nodes count as lost."""
+    """Stop kwok while the block runs. After half a minute the nodes would count as lost."""
     import signal
 
     world.cluster.kill("kwok", signal.SIGSTOP)
@@ -41,13 +41,13 @@ def idle_kubelets(world: World) -> Iterator[None]:
 
 
 def bound_rate(world: World, count: int, began: float | None) -> float:
-    """Wait until every pod is bound; give pods per second since ``began`` (epoch), or since the first submit."""
+    """Wait until every pod is bound; return pods per second since ``began`` (epoch), or since the first submission."""
     last = bare.wait_bound(world, count)
     return count / (last - (began or bare.said(world, "job submitted")[0]))
 
 
 def by_turns(world: World, line: Callable[[], float], ours: Callable[[], float]) -> tuple[list[float], list[float]]:
-    """Measure the straight line before, between and after podbridge: the machine is not the same all the time."""
+    """Measure the straight line before, between and after the runs of podbridge: the machine's speed varies."""
     lines, results = [line()], []
     for _ in range(ROUNDS):
         bare.clean(world)
@@ -59,7 +59,7 @@ def by_turns(world: World, line: Callable[[], float], ours: Callable[[], float])
 
 
 def rates(values: list[float]) -> str:
-    """Write a mean with what it is made of."""
+    """Return a mean and its values as text."""
     return f"{mean(values):.0f} pods/s ({', '.join(f'{value:.0f}' for value in values)})"
 
 
@@ -84,7 +84,7 @@ def scheduler_alone(table: Table, world: World, count: int) -> None:
 
 
 def everything(table: Table, world: World, count: int) -> None:
-    """(d2) and (c2): created at once, through admission, kwok running them."""
+    """(d2) and (c2): pods created at once, through admission; kwok runs them."""
     cluster = world.cluster
     parts = {"admission": "podbridge", "scheduler": "scheduler", "controllers": "controllers"}
     used: dict[str, tuple[float, float]] = {}

@@ -1,4 +1,4 @@
-"""What the hub does with pods of a pool that costs nothing: creation at once, changes of status, many at rest."""
+"""The hub's speed with a null pool: creation of pods, changes of status, load while nothing changes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from cluster.pools import NAMESPACE
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 THREADS = 8
 REST = 30.0
-"""Seconds over which rest is measured."""
+"""Seconds of the measurement while nothing changes."""
 JOB = "bridge.vk.io/job"
 
 
 def body(name: str, scheduler: str | None = None) -> dict[str, Any]:
-    """Describe a small pod for the null site."""
+    """Return the manifest of a small pod for the null site."""
     made = bare.pod_body(name, scheduler, cpu="10m")
     made["metadata"]["annotations"] = {"bridge.vk.io/pools": NULL}
     made["spec"]["containers"][0]["command"] = ["sleep", "infinity"]
@@ -45,7 +45,7 @@ def create(world: PoolWorld, first: int, last: int) -> None:
 
 
 def straight_line(world: PoolWorld, count: int) -> float:
-    """Create, bind, one patch, one status patch by bare clients, admission on, kubelets idle; gives pods per second."""
+    """Create, bind and patch pods and their status by bare clients, with admission; return pods per second."""
     world.cluster.kill("kwok", signal.SIGSTOP)
     try:
 
@@ -70,7 +70,7 @@ def _running() -> dict[str, Any]:
 
 
 def clean(world: PoolWorld) -> None:
-    """Delete every pod, at once, whoever runs."""
+    """Delete every pod without a grace period."""
     api = bare.kube(world)
     for pod in api("GET", PODS)["items"]:
         if pod["metadata"].get("finalizers"):
@@ -80,12 +80,12 @@ def clean(world: PoolWorld) -> None:
 
 
 def _some(world: PoolWorld, selector: str) -> bool:
-    """Whether there is a pod that a field selector selects."""
+    """Return whether a field selector selects a pod."""
     return bool(world.api("GET", f"{PODS}?limit=1&fieldSelector={selector}")["items"])
 
 
 def creation_rate(world: PoolWorld, first: int, last: int) -> float:
-    """Create pods at once and wait until each runs at the site, its job on it; gives pods per second."""
+    """Create pods and wait until each runs at the site; return pods per second."""
     began = time.monotonic()
     create(world, first, last)
     eventually(lambda: not _some(world, "status.phase%3DPending"), "no pod pending", 900, 0.25)
@@ -96,7 +96,7 @@ def creation_rate(world: PoolWorld, first: int, last: int) -> float:
 
 
 def status_delays(world: PoolWorld, probes: int) -> list[float]:
-    """Change the status of pods at the site, and see when each is on its pod; gives the seconds, sorted."""
+    """Change the status of pods at the site; return the seconds until each change is on its pod, sorted."""
     pods = random.sample(world.api("GET", PODS)["items"], probes)
     work = world.cluster.sites[NULL].work
     began: dict[str, float] = {}
@@ -144,7 +144,7 @@ def watching(world: PoolWorld, seen: Any) -> Iterator[None]:
 
 
 def at_rest(world: PoolWorld) -> tuple[float, float, float]:
-    """Look on while nothing changes; gives podbridge's cores, its MiB, questions to the batch system a second."""
+    """Wait while nothing changes; return podbridge's CPU cores, its MiB, and queries of the batch system per second."""
     pid, work = world.cluster.pid("podbridge"), world.cluster.sites[NULL].work
     used, asked, began = bare.usage(pid)[0], questions(work), time.monotonic()
     time.sleep(REST)
@@ -153,7 +153,7 @@ def at_rest(world: PoolWorld) -> tuple[float, float, float]:
 
 
 def follow(world: PoolWorld, readers: int, lines: int) -> tuple[int, float]:
-    """Follow so many growing logs at once; gives how many came whole, and the longest delay of a line in seconds."""
+    """Follow ``readers`` logs at once; return how many arrived complete, and the longest delay of a line in seconds."""
     pods = world.api("GET", f"{PODS}?limit={readers}")["items"]
     jobs = world.cluster.sites[NULL].work / "jobs"
     late: list[float] = []

@@ -1,4 +1,4 @@
-"""Pods of ten kinds, as users write them, and what their scripts are built from."""
+"""Ten kinds of pods as users write them, and the objects that they refer to."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ KINDS = _kinds()
 
 
 def pods(count: int) -> list[Object]:
-    """Make so many pods, of the ten kinds in turn."""
+    """Return ``count`` pods, of the ten kinds in turn."""
     made = []
     for number, spec in zip(range(count), itertools.cycle(KINDS), strict=False):
         metadata = {"namespace": "bench", "name": f"pod-{number}", "uid": f"0000-{number:06d}", "labels": {"app": "x"}}
@@ -79,9 +79,9 @@ def pods(count: int) -> list[Object]:
 
 
 def scripts_per_second(count: int) -> tuple[float, float]:
-    """Build so many scripts; gives scripts per second of one core, and their mean length in bytes."""
+    """Build ``count`` scripts; return scripts per CPU second, and their mean length in bytes."""
     config, made = BuildConfig(), pods(count)
-    build.build(made[0], config, OBJECTS, NODE)  # what is read and compiled once
+    build.build(made[0], config, OBJECTS, NODE)  # reads and compiles what later scripts share
     began = time.process_time()
     length = sum(len(build.build(pod, config, OBJECTS, NODE).script) for pod in made)
     return count / (time.process_time() - began), length / count

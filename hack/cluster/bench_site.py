@@ -1,4 +1,4 @@
-"""What the way to a site costs, without Kubernetes: submits over NATS, and beside a bare ``sbatch``."""
+"""Submissions to a site without Kubernetes: over NATS, and compared with a bare ``sbatch``."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ OWNER = "c1"
 NULL = "local-site"
 SLURM = "slurm-site"
 AT_ONCE: int = Pools.model_fields["workers"].default
-"""As many as a hub has in flight."""
+"""Concurrent submissions, as many as a hub's."""
 PERIOD = 1.0
-"""Seconds between two questions to the batch system."""
+"""Seconds between two queries of the batch system."""
 SBATCHES = 40
 _BARE_SBATCH = """
 import json, subprocess, sys, time
@@ -47,14 +47,14 @@ print(json.dumps(times))
 
 
 def start_null(cluster: Cluster, states: bool = False) -> None:
-    """Start the submitter that costs nothing at :data:`NULL`."""
+    """Start the submitter of the null batch system at :data:`NULL`."""
     overrides = {"batch": {"period": PERIOD}, "resources": {"pods": 100_000}}
     env = {nullsite.STATES: "1"} if states else {}
     cluster.start_submitter(NULL, overrides, env, module="cluster.nullsite")
 
 
 def stop_null(cluster: Cluster) -> None:
-    """Stop it and put its jobs aside; to delete them would make the file system slow for minutes."""
+    """Stop it and rename its job directories; deleting them would slow the file system down for minutes."""
     cluster.stop_submitter(NULL)
     work = cluster.sites[NULL].work
     (work / "jobs").rename(work / f"jobs.{time.monotonic_ns()}")
@@ -62,7 +62,7 @@ def stop_null(cluster: Cluster) -> None:
 
 @contextmanager
 def hub(cluster: Cluster, pool: str) -> Iterator[PoolClient]:
-    """Connect as the hub to one pool."""
+    """Connect to a pool as the hub."""
     supervisor = Supervisor()
     link = Link(
         Settings(
@@ -83,9 +83,9 @@ def hub(cluster: Cluster, pool: str) -> Iterator[PoolClient]:
 
 
 def submit_rate(cluster: Cluster, count: int) -> float:
-    """Build scripts and submit them from some threads; gives pods per second."""
+    """Build scripts and submit them from several threads; return pods per second."""
     config, made = BuildConfig(), bench_pods.pods(count)
-    sys.setswitchinterval(SWITCH_INTERVAL)  # as in the hub
+    sys.setswitchinterval(SWITCH_INTERVAL)  # the value of the hub
     with hub(cluster, NULL) as client:
 
         def work(number: int) -> None:
@@ -96,7 +96,7 @@ def submit_rate(cluster: Cluster, count: int) -> float:
 
 
 def bare_rate(cluster: Cluster, size: int, count: int) -> float:
-    """Give round trips per second of bare clients on the same connections, with payloads of so many bytes."""
+    """Return round trips per second of bare clients on the same connections, with payloads of ``size`` bytes."""
     server, home = cluster.nats, "/srv/home"
     files = ["--seed", f"{home}/seed", "--authority", f"{home}/ca.crt"]
     echo = [*tools.module("cluster.bare_nats"), "--url", server.websocket_url, *files, "--pool", NULL]
@@ -110,7 +110,7 @@ def bare_rate(cluster: Cluster, size: int, count: int) -> float:
 
 
 def payload_size() -> int:
-    """Give the mean length of a submit on the wire."""
+    """Return the mean length of a submission on the wire, in bytes."""
     from bridge.wire.envelope import pack
     from bridge.wire.messages import Request
 
@@ -125,7 +125,7 @@ def payload_size() -> int:
 
 
 def sbatch_times(cluster: Cluster) -> tuple[list[float], list[float]]:
-    """Submit to the site's Slurm, bare and through podbridge; gives the seconds of each."""
+    """Submit to the site's Slurm, bare and through podbridge; return the seconds of each submission."""
     site = cluster.sites[SLURM]
     straight = json.loads(site.run("python3", "-c", _BARE_SBATCH, str(SBATCHES)))
     pod = bench_pods.pods(1)[0]
@@ -142,7 +142,7 @@ def sbatch_times(cluster: Cluster) -> tuple[list[float], list[float]]:
 
 
 def p50(values: list[float]) -> float:
-    """Give the median."""
+    """Return the median."""
     return statistics.median(values)
 
 
@@ -167,6 +167,6 @@ def _listens(cluster: Cluster, subject: str) -> bool:
 
 
 def questions(folder: Path) -> int:
-    """Count what the null batch system was asked so far."""
+    """Return the number of queries of the null batch system so far."""
     file = folder / "questions"
     return file.stat().st_size if file.exists() else 0

@@ -12,7 +12,7 @@ from cluster.errors import ClusterError
 
 _MOUNT = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("cpuset", "cpu", "io", "memory", "hugetlb", "pids")
-"""What a kubelet wants of version 2, where the machine has it."""
+"""Controllers of version 2 that a kubelet needs, where the machine has it."""
 
 
 def make(name: str) -> None:
@@ -21,11 +21,11 @@ def make(name: str) -> None:
         control = root / "cgroup.subtree_control"
         if control.exists():
             for controller in _CONTROLLERS:
-                with contextlib.suppress(OSError):  # used by version 1, or not in this kernel
+                with contextlib.suppress(OSError):  # version 1 has it, or this kernel lacks it
                     control.write_text(f"+{controller}")
         folder = root / name
         folder.mkdir(exist_ok=True)
-        if root.name == "cpuset":  # empty in version 1 until somebody fills it
+        if root.name == "cpuset":  # empty in version 1 until it is set
             for file in ("cpuset.cpus", "cpuset.mems"):
                 (folder / file).write_text((root / file).read_text())
 

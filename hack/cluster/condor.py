@@ -1,6 +1,6 @@
 """A personal HTCondor: all its daemons, and its jobs, are processes of one ordinary user in a root folder.
 
-There is no ``condor_master``: who starts the daemons here is who ends them and starts them again, one by one.
+There is no ``condor_master``: the cluster starts, stops and restarts each daemon.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DAEMONS = ("collector", "negotiator", "schedd", "startd")
 
 @dataclass(frozen=True)
 class CondorSetup:
-    """One HTCondor: where it lies and what it looks like."""
+    """One HTCondor: its directories, its ports and its size."""
 
     folder: Path
     port: int
@@ -31,17 +31,17 @@ class CondorSetup:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What its programs need in their environment."""
+        """Return the environment variables of its programs."""
         return {"CONDOR_CONFIG": f"{SEEN_AS}/etc/condor_config"}
 
     def daemons(self, enter: Path) -> dict[str, list[str]]:
-        """Command line of each daemon; ``enter`` runs a program in the root folder."""
+        """Return the command line of each daemon; ``enter`` runs a program in the root folder."""
         result = {name: [*self._as_user(enter), f"condor_{name}", "-f"] for name in DAEMONS}
-        result["collector"] += ["-port", str(self.port)]  # the others take any, and tell the collector
+        result["collector"] += ["-port", str(self.port)]  # the others choose a port and report it to the collector
         return result
 
     def answers(self, enter: Path, name: str) -> bool:
-        """Whether a daemon does its work."""
+        """Return whether a daemon answers."""
         ask = self._as_user(enter)
         if name == "schedd":
             return "Total for query" in run([*ask, "condor_q", "-totals"], check=False)
@@ -58,7 +58,7 @@ class CondorSetup:
         (self.folder / "etc" / "condor_config").write_text(self.conf())
 
     def conf(self) -> str:
-        """Text of the configuration. Nothing of the machine's own is read."""
+        """Return the text of the configuration. The machine's own configuration is not read."""
         lines = [line for line in _BASE.strip().splitlines() if not line.startswith("#")]
         own = f"{self.user}@podbridge"
         lines += [f"ALLOW_{what} = {own}" for what in ("READ", "WRITE", "ADMINISTRATOR", "DAEMON", "NEGOTIATOR")]
@@ -74,7 +74,7 @@ class CondorSetup:
 
 
 # The intervals: a job starts within some two seconds of its submission (a minute by default).
-# FS: who can make a file in /tmp as a user is that user. No benchmarks, no cron jobs: they take the machine's time.
+# FS: a client proves its user by a file in /tmp. No benchmarks and no cron jobs: they cost CPU time.
 _BASE = f"""
 RELEASE_DIR = /usr
 BIN = /usr/bin

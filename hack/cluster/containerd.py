@@ -14,14 +14,14 @@ from cluster.processes import run
 SOCKET = "/run/containerd/containerd.sock"
 """In the node's mount namespace, where ``/run`` is private."""
 TAGS = ("docker.io/library/busybox:1", "docker.io/library/busybox:latest")
-"""The images that pods may use; the kubelet pulls ``latest`` unless told not to, and there is no registry."""
+"""The images of pods. The kubelet would pull a tag ``latest``, and there is no registry."""
 _PAUSE = "docker.io/podbridge/pause:1"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _CLIENT = ("ctr", "--address", SOCKET, "--namespace", "k8s.io")
 
 
 def file(folder: Path) -> Path:
-    """Configuration file of the containerd in a node's folder."""
+    """Return the path of containerd's configuration file in a node's folder."""
     return folder / "containerd.toml"
 
 
@@ -37,7 +37,7 @@ def write(folder: Path, subnet: str) -> None:
 
 
 def load(folder: Path, enter: Path) -> bool:
-    """Import the images; returns whether containerd has them. ``enter`` runs a program in the node's namespace."""
+    """Import the images; return whether containerd has them. ``enter`` runs a program in the node's namespace."""
     done = folder / "images.loaded"
     if not done.exists():
         if "SERVER" not in run([str(enter), *_CLIENT, "version"], check=False).upper():
@@ -48,7 +48,7 @@ def load(folder: Path, enter: Path) -> bool:
 
 
 def _write_images(folder: Path) -> None:
-    """Write an archive as ``docker save`` does: one layer with busybox, for pods and for their sandboxes."""
+    """Write an archive like ``docker save``: one layer with busybox, for pods and for their sandboxes."""
     images.write_busybox(folder / "images")
     layer = folder / "layer.tar"
     with tarfile.open(layer, "w") as archive:
@@ -73,7 +73,7 @@ def _write_images(folder: Path) -> None:
         archive.add(path, arcname=path.name)
 
 
-# opt and nri would make folders and sockets of their own on the machine
+# opt and nri would create folders and sockets outside of the node's folder
 _CONFIGURATION = """\
 version = 3
 root = "{folder}/containerd"

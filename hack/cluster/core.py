@@ -1,4 +1,4 @@
-"""One cluster: start, stop, and what a test wants in between."""
+"""One cluster: start and stop it as a whole or daemon by daemon."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ NAMESPACES = ("slurm-bridge", "podbridge")
 class Cluster(Parts):
     """A cluster in the folder ``state``.
 
-    ``start`` makes a fresh one: nothing of an earlier run is kept. In between, single daemons may be stopped, killed
-    and started again, and find their data. All methods raise :class:`ClusterError`.
+    ``start`` creates an empty one: data of an earlier run is deleted. Daemons that are stopped or killed and started
+    again keep their data. All methods raise :class:`ClusterError`.
     """
 
     @classmethod
@@ -55,9 +55,9 @@ class Cluster(Parts):
 
     # --- all of it ----------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Start everything but podbridge. If a daemon fails, all is stopped and the error shows its last words.
+        """Start everything except podbridge. If a daemon fails, stop all; the error has the last lines of its log.
 
-        Where the same cluster runs already, only daemons that have ended are started again.
+        If the same cluster runs already, start only the daemons that have ended.
         """
         if os.geteuid() != 0:
             raise ClusterError("a local cluster needs root: it makes mount namespaces and runs Slurm for several users")
@@ -88,7 +88,7 @@ class Cluster(Parts):
             self._end()
 
     def stop_podbridges(self) -> None:
-        """Stop podbridge and the submitters, under all their names; daemons run on."""
+        """Stop podbridge and the submitters, under all their names; the daemons keep running."""
         with self._locked():
             names = [name for name in self.processes.names() if name not in self.daemons]
             self.processes.stop(names, grace=10)
@@ -97,12 +97,12 @@ class Cluster(Parts):
 
     @property
     def running(self) -> bool:
-        """Whether all daemons that should run do."""
+        """Return whether all daemons run."""
         return bool(self._first_port) and all(self.processes.pid(name) for name in self.daemons)
 
     @property
     def daemons(self) -> list[str]:
-        """Names of the daemons, in the order of starting."""
+        """Return the names of the daemons, in the order of starting."""
         return list(self._commands())
 
     # --- one daemon ---------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Cluster(Parts):
         self.processes.wait(name, lambda: self._answers(name), timeout)
 
     def stop_daemon(self, name: str, grace: float = 10) -> None:
-        """End one daemon with SIGTERM, after ``grace`` seconds with SIGKILL. A slurmd's jobs go on."""
+        """Stop one daemon with SIGTERM, after ``grace`` seconds with SIGKILL. The jobs of a slurmd keep running."""
         self.processes.stop([name], grace)
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
@@ -131,7 +131,7 @@ class Cluster(Parts):
             self.processes.stop([name], 0)
 
     def pid(self, name: str) -> int | None:
-        """Pid of a running daemon or podbridge."""
+        """Return the pid of a running daemon or podbridge; ``None`` if it does not run."""
         return self.processes.pid(name)
 
     # --- podbridge ----------------------------------------------------------------------------------------------------
@@ -145,23 +145,23 @@ class Cluster(Parts):
     ) -> None:
         """Start ``podbridge <args>`` of this checkout.
 
-        ``config_overrides`` are laid over the configuration that is written for it, ``<state>/<name>.yaml``. Several
-        may run, each under a ``name`` of its own. With ``wait``, returns when ``/readyz`` says 200.
+        ``config_overrides`` are merged into its configuration, ``<state>/<name>.yaml``. Several processes
+        may run, each under a ``name`` of its own. With ``wait``, return after ``/readyz`` has answered 200.
         """
         variables = {**self._podbridge_env(args[0]), **(env or {})}
         self._podbridges.start(args, name, config_overrides or {}, variables, self.api if wait else None)
 
     def stop_podbridge(self, name: str = "podbridge", grace: float = 20) -> None:
-        """End podbridge as Kubernetes would: SIGTERM, after ``grace`` seconds SIGKILL."""
+        """Stop podbridge as Kubernetes would: SIGTERM, after ``grace`` seconds SIGKILL."""
         self._podbridges.stop(name, grace)
 
     def podbridge_port(self, what: str, name: str = "podbridge") -> int:
-        """Port of a podbridge that was started: ``admission``, ``health``, ``metrics`` or ``kubelet``."""
+        """Return a port of a podbridge that was started: ``admission``, ``health``, ``metrics`` or ``kubelet``."""
         return self._podbridges.port(what, name)
 
     # --- pools --------------------------------------------------------------------------------------------------------
     def start_submitters(self) -> None:
-        """Start a submitter at each site, and wait until all take jobs."""
+        """Start a submitter at each site, and wait until all accept jobs."""
         for site in self.sites:
             self.start_submitter(site, wait=False)
         for site in self.sites:
@@ -176,10 +176,10 @@ class Cluster(Parts):
         number: int = 1,
         module: str = "",
     ) -> str:
-        """Start a submitter as the site's user; returns the name of its process, ``<site>-submitter``.
+        """Start a submitter as the site's user; return the name of its process, ``<site>-submitter``.
 
-        ``overrides`` are laid over the configuration that is written for it, ``<state>/sites/<site>/site.toml``. Those
-        with a ``number`` of 2 and more are named ``<site>-submitter-<number>``. ``module`` is run instead of podbridge.
+        ``overrides`` are merged into its configuration, ``<state>/sites/<site>/site.toml``. Submitters
+        with a ``number`` of 2 and more are named ``<site>-submitter-<number>``. ``module`` runs instead of podbridge.
         """
         name = self._podbridges.start_submitter(site, overrides or {}, env or {}, number, module)
         if wait:
@@ -187,17 +187,17 @@ class Cluster(Parts):
         return name
 
     def stop_submitter(self, site: str, number: int = 1, grace: float = 20) -> None:
-        """End a submitter as systemd would: SIGTERM, after ``grace`` seconds SIGKILL. Its jobs go on."""
+        """Stop a submitter as systemd would: SIGTERM, after ``grace`` seconds SIGKILL. Its jobs keep running."""
         self._podbridges.stop(submitter(site, number), grace)
 
     # --- inside -------------------------------------------------------------------------------------------------------
     @property
     def _local_ports(self) -> int:
-        """How many ports all but the pools take; slurmdbd's comes after the nodes', the real node's are the last."""
+        """Number of ports of all parts but the pools; slurmdbd's follows the nodes', the real node's are the last."""
         return super()._local_ports + (1 if self.options.slurm and self._slurm.accounting else 0)
 
     def _commands(self) -> dict[str, list[str]]:
-        """Command line of each daemon, in the order of starting."""
+        """Return the command line of each daemon, in the order of starting."""
         kubernetes = self._kube.daemons() if self.options.kube else {}
         slurm = self._slurm.daemons() if self.options.slurm else {}
         real_node = self.real_node.daemons() if self.options.real_node else {}
@@ -205,7 +205,7 @@ class Cluster(Parts):
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the state folder: starts and stops of other processes wait."""
+        """Lock the state folder: starts and stops by other processes wait."""
         self.state.mkdir(parents=True, exist_ok=True)
         with (self.state / ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -259,7 +259,7 @@ class Cluster(Parts):
             if self.options.kwok:
                 for name in node_names(self.options.nodes):
                     if self.options.real_node and name == realnode.NAME:
-                        continue  # its kubelet makes it
+                        continue  # its kubelet creates it
                     self.api.ensure("/api/v1/nodes", kube.node_object(name, self.options.size))
         for name in commands:
             self.wait_daemon(name)
@@ -267,7 +267,7 @@ class Cluster(Parts):
             self._wait_real_node()
 
     def _wait_real_node(self) -> None:
-        """Wait until the real node takes pods: it begins as not ready, and loses the taint of that a moment later."""
+        """Wait until the real node accepts pods: it is not ready at first, and its taint is removed a moment later."""
 
         def ready() -> bool:
             status, node = self.api.request("GET", f"/api/v1/nodes/{realnode.NAME}")
@@ -276,7 +276,7 @@ class Cluster(Parts):
         self.processes.wait(realnode.KUBELET, ready)
 
     def _install(self) -> None:
-        """Get everything that this cluster is made of."""
+        """Install everything that this cluster needs."""
         needs = self._pools.needs()
         if self.options.slurm:
             needs["slurm"].append(self.options.slurm)
@@ -284,7 +284,7 @@ class Cluster(Parts):
         install.ensure(**needs, kube=self.options.kube, real_node=self.options.real_node)
 
     def _answers(self, name: str) -> bool:
-        """Whether a daemon does its work."""
+        """Return whether a daemon answers."""
         if self.options.kube and name in self._kube.daemons():
             return self._kube.answers(name)
         if self.options.real_node and name in self.real_node.daemons():
@@ -296,11 +296,11 @@ class Cluster(Parts):
     def _end(self) -> None:
         """Stop everything that belongs to this state folder."""
         known: list[str] = []
-        with contextlib.suppress(ClusterError):  # nothing is installed any more
+        with contextlib.suppress(ClusterError):  # its programs are no longer installed
             known = self.daemons
         podbridges = [name for name in self.processes.names() if name not in known]
         self.processes.stop(podbridges, grace=10)
-        self.processes.stop(self.processes.names(), grace=0)  # nothing of theirs is kept: no need to ask
+        self.processes.stop(self.processes.names(), grace=0)  # their data is not kept: no need for SIGTERM
         kill_inside(self.state / "slurm", SEEN_AS)
         realnode.end(self.state / realnode.FOLDER)
         pools.end(self.state)

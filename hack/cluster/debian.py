@@ -1,7 +1,7 @@
-"""What comes from Debian's packages: Slurm in each version, HTCondor, container runtimes, daemons for tests.
+"""Debian packages: Slurm in each version, HTCondor, container runtimes, daemons for tests.
 
-What this machine's own suite has is installed by apt. The rest goes into root folders of newer suites in the cache,
-made by debootstrap; more packages are added to a root folder when a cluster needs them.
+Packages of this machine's suite are installed by apt. The others go into root folders of newer suites in the cache,
+made by debootstrap; packages are added to a root folder when a cluster needs them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ADDED = {
     "apptainer": ("sid", "apptainer", "usr/bin/apptainer"),
     "htcondor": ("trixie", "htcondor", "usr/sbin/condor_master"),
 }
-"""What a root folder can have besides Slurm: name -> suite, package, and a file that is there when it is."""
+"""Additions to a root folder: name -> suite, package, and a file of the package."""
 BESIDE_APPTAINER = {
     "bindfs": (ADDED["apptainer"][0], "bindfs", "usr/bin/bindfs"),
     "squashfuse": (ADDED["apptainer"][0], "squashfuse", "usr/bin/squashfuse_ll"),
@@ -57,7 +57,7 @@ CONTAINERD = ("sid", "containerd")
 
 
 def slurm_root(version: str) -> Path:
-    """Root folder of a Slurm: ``/`` if the machine's own has this version or can get it by apt."""
+    """Return the root folder of a Slurm: ``/`` if the machine has this version or apt can install it."""
     if version not in places.SUITES:
         raise ClusterError(f"no Slurm {version}; there are {', '.join(places.SUITES)}")
     if _slurm_version(Path("/")).startswith(version) or _codename() == places.SUITES[version]:
@@ -66,17 +66,17 @@ def slurm_root(version: str) -> Path:
 
 
 def added_root(name: str) -> Path:
-    """Root folder that has one of :data:`ADDED`."""
+    """Return the root folder that has one of :data:`ADDED`."""
     return _root(ADDED[name][0])
 
 
 def has(root: Path, name: str) -> bool:
-    """Whether a root folder has one of :data:`ADDED` or :data:`BESIDE_APPTAINER`."""
+    """Return whether a root folder has one of :data:`ADDED` or :data:`BESIDE_APPTAINER`."""
     return (root / (ADDED | BESIDE_APPTAINER)[name][2]).exists()
 
 
 def ensure_slurm(version: str) -> None:
-    """Make sure that there is a Slurm of this version."""
+    """Install a Slurm of this version if it is missing."""
     root = slurm_root(version)
     if root == Path("/"):
         if not _slurm_version(root).startswith(version):
@@ -92,7 +92,7 @@ def ensure_slurm(version: str) -> None:
 
 
 def ensure_accounting(version: str) -> None:
-    """Make sure that the Slurm of this version, which is there, has a slurmdbd and a database for it."""
+    """Install slurmdbd and its database beside the installed Slurm of this version."""
     root = slurm_root(version)
     if not (root / "usr/sbin/slurmdbd").exists() or not (root / "usr/sbin/mariadbd").exists():
         say(f"adding slurmdbd and MariaDB to Slurm {version} (some 5 s, once)")
@@ -100,7 +100,7 @@ def ensure_accounting(version: str) -> None:
 
 
 def ensure_added(name: str) -> None:
-    """Make sure that its root folder has one of :data:`ADDED` or :data:`BESIDE_APPTAINER`."""
+    """Install one of :data:`ADDED` or :data:`BESIDE_APPTAINER` in its root folder."""
     suite, package, _ = (ADDED | BESIDE_APPTAINER)[name]
     root = _root(suite)
     if not root.exists():
@@ -112,19 +112,19 @@ def ensure_added(name: str) -> None:
 
 
 def ensure_machine(*names: str) -> None:
-    """Make sure that this machine has these programs of :data:`MACHINE` (all of them if none is named)."""
+    """Install these programs of :data:`MACHINE` on this machine (all of them if none is named)."""
     missing = [MACHINE[name] for name in names or MACHINE if shutil.which(name) is None]
     if missing:
         _apt(*missing)
 
 
 def containerd_folder() -> Path:
-    """Folder with containerd, its shim and ctr. They run on this machine, outside of the root folder of their suite."""
+    """Return the folder of containerd, its shim and ctr. They run outside of the root folder of their suite."""
     return places.cache() / "containerd" / "usr" / "bin"
 
 
 def ensure_containerd() -> None:
-    """Make sure that there is a containerd, with runc and the CNI plugins of this machine."""
+    """Install containerd, and runc and the CNI plugins of this machine."""
     ensure_machine("busybox", "runc", "/usr/lib/cni/ptp")
     if containerd_folder().exists():
         return
@@ -155,7 +155,7 @@ def _root(suite: str) -> Path:
 def _finish(root: Path) -> None:
     hosts = root / "etc" / "hosts"
     if not hosts.exists():
-        # without one, every twentieth REST call waits 5 s for an answer about this machine's own name
+        # without one, every twentieth REST call waits 5 s for a DNS answer about this machine's name
         hosts.write_text(f"127.0.0.1 localhost {os.uname().nodename}\n")
 
 
@@ -174,7 +174,7 @@ def _debootstrap(suite: str, root: Path, what: str) -> None:
 
 @functools.cache
 def _slurm_version(root: Path) -> str:
-    """Version of the Slurm in a root folder, such as ``26.05.5``; empty if there is none."""
+    """Return the version of the Slurm in a root folder, such as ``26.05.5``; empty if there is none."""
     program = ["slurmctld", "-V"] if root == Path("/") else ["chroot", str(root), "/usr/sbin/slurmctld", "-V"]
     try:
         return subprocess.run(program, capture_output=True, text=True, check=True).stdout.split()[-1]
@@ -192,13 +192,13 @@ def _codename() -> str:
 
 
 def _apt(*packages: str, root: Path = Path("/")) -> None:
-    """Install packages, on this machine or in a root folder, where none of their daemons is started."""
+    """Install packages on this machine or in a root folder; their daemons are not started."""
     env = {"DEBIAN_FRONTEND": "noninteractive"}
     before = ["-o", "DPkg::Lock::Timeout=300"]
     enter: list[str] = []
     if root != Path("/"):
         enter = ["chroot", str(root)]
-        # debootstrap does not look at it either: the index of a mirror that stands still counts as expired one day
+        # as debootstrap: the index of a mirror that is no longer updated expires
         before += ["-o", "Acquire::Check-Valid-Until=false"]
         policy = root / "usr" / "sbin" / "policy-rc.d"
         policy.write_text("#!/bin/sh\nexit 101\n")

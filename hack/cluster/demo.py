@@ -1,4 +1,4 @@
-"""The main job in six scenes, on real systems: ``./hack/demo.sh [--slurm VERSION]``; with ``--pools`` the
+"""The demonstration in six scenes, on real systems: ``./hack/demo.sh [--slurm VERSION]``; with ``--pools`` the
 story of :mod:`cluster.demo_pools`, with ``--real-node`` that of :mod:`cluster.demo_real`.
 """
 
@@ -60,7 +60,7 @@ class ColocatedStory(Story):
         self.say("Done: Slurm's queue is empty, no finalizer is left.")
 
     def untouched(self) -> None:
-        """Pods elsewhere are none of podbridge's business."""
+        """Pods of other namespaces stay unchanged."""
         self.say("A pod in the namespace default keeps the default scheduler and no Slurm job is made.")
         self.do("kubectl run elsewhere --image=busybox")
         self.do("kubectl get pod elsewhere -o jsonpath={.spec.schedulerName}")
@@ -103,7 +103,7 @@ class ColocatedStory(Story):
         self.world.gone(pod)
 
     def deleted(self) -> None:
-        """Deletion releases at the right moment."""
+        """A deleted pod's job is released when its containers have ended."""
         waiting = self.world.create("too-big-now", cpu="100")
         job = self.world.labelled(waiting)
         self.say("A waiting pod is deleted: its job goes at once.")
@@ -152,7 +152,7 @@ class ColocatedStory(Story):
 
 
 def tell(state: Path, slurm: str) -> tuple[Cluster, Callable[[], ColocatedStory]]:
-    """Give the cluster, not started, and what starts podbridge on it and makes the story."""
+    """Return the cluster, not started, and a function that starts podbridge on it and returns the story."""
     cluster = Cluster(state, slurm=slurm, nodes=4)
 
     def begin() -> ColocatedStory:
@@ -163,7 +163,7 @@ def tell(state: Path, slurm: str) -> tuple[Cluster, Callable[[], ColocatedStory]
 
 
 def main() -> int:
-    """Bring a cluster up, tell the story, take it down."""
+    """Start a cluster, play the scenes, stop it."""
     parser = argparse.ArgumentParser(description=__doc__)
     versions = list(places.SUITES)
     parser.add_argument("--slurm", default=places.DEFAULT_SLURM, choices=versions)

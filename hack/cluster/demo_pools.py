@@ -163,7 +163,7 @@ class PoolStory(Story):
 
 
 def tell(state: Path, slurm: str, site_slurm: str) -> tuple[Cluster, Callable[[], PoolStory]]:
-    """Give the cluster, not started, and what starts podbridge on it and makes the story."""
+    """Return the cluster, not started, and a function that starts podbridge on it and returns the story."""
     cluster = Cluster(state, slurm=slurm, nodes=2, pools=list(DEFAULT_SITES), site_slurm=site_slurm)
 
     def begin() -> PoolStory:

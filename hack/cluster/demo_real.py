@@ -1,4 +1,4 @@
-"""The main job on a real node, in two scenes: ``./hack/demo.sh --real-node``."""
+"""The demonstration on a real node, in two scenes: ``./hack/demo.sh --real-node``."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RealStory(Story):
 
 
 def tell(state: Path, slurm: str) -> tuple[Cluster, Callable[[], RealStory]]:
-    """Return the cluster, not started, and what starts podbridge on it and makes the story."""
+    """Return the cluster, not started, and a function that starts podbridge on it and returns the story."""
     cluster = Cluster(state, slurm=slurm, nodes=1, real_node=True)
 
     def begin() -> RealStory:

@@ -1,7 +1,7 @@
-"""What can go wrong with a local cluster."""
+"""The error of a local cluster."""
 
 from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """A daemon, a tool or an installation failed; the text says which and why."""
+    """A daemon, a tool or an installation failed; the message names it and the cause."""

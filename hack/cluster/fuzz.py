@@ -1,6 +1,6 @@
-"""Sends made-up requests to the webhook and the kubelet API of a running podbridge: ``python -m cluster.fuzz --help``.
+"""Fuzzing of the webhook and the kubelet API of a running podbridge: ``python -m cluster.fuzz --help``.
 
-Hypothesis makes up the requests, most of them close to valid ones: a review with some parts replaced or removed, a path
+Hypothesis generates the requests, most of them close to valid ones: a review with parts replaced or removed, a path
 of known words. A failure is an answer of 500, no answer within ten seconds, or memory, threads or open files that grow.
 """
 
@@ -28,11 +28,11 @@ from cluster.reviews import unverified
 
 TIMEOUT = 10.0
 MEMORY_GROWTH = 64 * 2**10
-"""KiB by which the process may grow after the warm-up: caches of answers have limits, but are not full at once."""
+"""KiB by which the process may grow after the warm-up: caches have limits and fill up slowly."""
 SETTLE = 5.0
 WARM_UP = 500
 TOLD = {500, 505}
-"""Statuses that are failures. 501 and 502 say what the kubelet API can't do, and that a site does not answer."""
+"""Statuses that are failures. 501 means not supported by the kubelet API, 502 that a site does not answer."""
 REVIEW = {
     "apiVersion": "admission.k8s.io/v1",
     "kind": "AdmissionReview",
@@ -122,7 +122,7 @@ _PLACES = _paths_of(REVIEW)
 
 @st.composite
 def reviews(draw: st.DrawFn) -> Call:
-    """Make up a request to the webhook."""
+    """Generate a request to the webhook."""
     path = draw(st.sampled_from(["/mutate", "/validate", "/mutate/named", "/validate/named", "/mutate", "/", "/x"]))
     if draw(st.integers(0, 9)) == 0:
         return Call(
@@ -146,7 +146,7 @@ def reviews(draw: st.DrawFn) -> Call:
 
 @st.composite
 def kubelet_calls(draw: st.DrawFn) -> Call:
-    """Make up a request to the kubelet API."""
+    """Generate a request to the kubelet API."""
     word = st.one_of(
         st.sampled_from(_KUBELET_PARTS), st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=8)
     )
@@ -170,7 +170,7 @@ def kubelet_calls(draw: st.DrawFn) -> Call:
 
 @dataclass
 class Usage:
-    """What a process takes: resident KiB, threads, open files."""
+    """Resources of a process: resident KiB, threads, open files."""
 
     memory: int
     threads: int
@@ -184,7 +184,7 @@ class Usage:
 
 
 class Sender:
-    """Sends calls over connections that are kept where the server keeps them."""
+    """Sends calls over connections that are kept alive if the server keeps them."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -197,7 +197,7 @@ class Sender:
         self.longest = 0.0
 
     def send(self, call: Call) -> None:
-        """Send a call; raises :class:`ClusterError` for an answer that must not be."""
+        """Send a call; raise :class:`ClusterError` for an answer that is a failure."""
         began = time.monotonic()
         for attempt in range(2):
             connection = self._open.get(call.target) or self._connect(call.target)
@@ -230,7 +230,7 @@ class Sender:
 
 
 def run(cluster: Cluster, requests: int) -> str:
-    """Send ``requests`` requests, half to each server; returns the figures, raises :class:`ClusterError`."""
+    """Send half of the requests to each server; return the figures. Raise :class:`ClusterError` for a failure."""
     pid = cluster.pid("podbridge")
     if pid is None:
         raise ClusterError("podbridge does not run")

@@ -1,4 +1,4 @@
-"""Hosts of a cluster's own: network namespaces on one bridge, each with an address, any of which can be cut off."""
+"""Hosts of a cluster: network namespaces on one bridge, each with an address; each can be cut off."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cluster.processes import run
 class Hosts:
     """``names`` are hosts of one network that this machine is part of; ``number`` is unique on the machine.
 
-    The network is a /24 of 10.0.0.0/8 that only exists here: no packet of it leaves the machine.
+    The network is a /24 of 10.0.0.0/8; no packet leaves the machine.
     """
 
     def __init__(self, number: int, names: Sequence[str]) -> None:
@@ -27,7 +27,7 @@ class Hosts:
         return str(self._network[11 + self.names.index(name)])
 
     def enter(self, name: str) -> list[str]:
-        """Return the words before a command that shall run on a host."""
+        """Return the prefix of a command that runs on a host."""
         return [_ip(), "netns", "exec", self._namespace(name)]
 
     def start(self) -> None:
@@ -49,14 +49,14 @@ class Hosts:
         """Remove the network; safe to repeat. Processes on the hosts must have ended."""
         for name in self.names:
             with contextlib.suppress(ClusterError):
-                _run("link", "del", self._link(name))  # the kernel removes a namespace's own ends later
+                _run("link", "del", self._link(name))  # the kernel removes the ends inside the namespaces later
             with contextlib.suppress(ClusterError):
                 _run("netns", "del", self._namespace(name))
         with contextlib.suppress(ClusterError):
             _run("link", "del", self._bridge)
 
     def cut(self, name: str) -> None:
-        """Cut a host off: from now on packets to it and from it are lost, and nobody is told."""
+        """Cut a host off: packets to it and from it are dropped silently."""
         _run("link", "set", self._link(name), "nomaster")
 
     def mend(self, name: str) -> None:

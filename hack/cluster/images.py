@@ -1,4 +1,4 @@
-"""A container image made from Debian's busybox-static: a folder, as apptainer takes it."""
+"""A container image of Debian's busybox-static: a folder, in apptainer's format."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from cluster.errors import ClusterError
 
 NAMES = ("busybox", "busybox_latest")
-"""As files: ``busybox:latest`` is ``busybox_latest``."""
+"""Names of the folders: ``busybox:latest`` is ``busybox_latest``."""
 _FOLDERS = ("bin", "dev", "etc", "home", "proc", "root", "run", "sys", "tmp", "usr/bin", "var/tmp")
 
 
 def write_busybox(folder: Path) -> None:
-    """Write the image into ``folder``, readable by everybody."""
+    """Write the image into ``folder``, readable by all users."""
     program = shutil.which("busybox")
     if program is None:
         raise ClusterError("no busybox on this machine: the package busybox-static has it")
@@ -29,7 +29,7 @@ def write_busybox(folder: Path) -> None:
         link = image / "bin" / name
         if name != "busybox":
             link.symlink_to("busybox")
-    # a runtime binds these from outside, and can only where there is something
+    # a runtime mounts these from outside; the targets must exist
     (image / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     (image / "etc" / "group").write_text("root:x:0:\n")
     for name in ("hosts", "resolv.conf", "localtime"):

@@ -1,7 +1,7 @@
-"""Getting the real systems, once: the control plane's binaries here, the others by :mod:`cluster.debian`.
+"""Installation of the real systems: the binaries of the control plane here, the others in :mod:`cluster.debian`.
 
-All of it is kept in the cache folder, made aside and renamed when complete, under a lock: runs side by side wait for
-each other, and one that was interrupted begins again.
+Everything is in the cache folder. It is built in a temporary folder and renamed when complete, under a lock:
+concurrent runs wait for each other, and an interrupted run starts again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PACKAGES = {
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
     "kwok": "sigs.k8s.io/kwok/cmd/kwok",
 }
-"""The programs of the control plane, and the Go packages they are built from."""
+"""The programs of the control plane, and the Go packages that they are built from."""
 KUBELET = {"kubelet": "k8s.io/kubernetes/cmd/kubelet"}
 """The same for a real node (see :mod:`cluster.realnode`)."""
 
@@ -41,10 +41,10 @@ def ensure(
     accounting: Iterable[str] = (),
     real_node: bool = False,
 ) -> None:
-    """Make sure that all a cluster needs is there; says what it does when that takes long.
+    """Install everything that a cluster needs; print the steps that take long.
 
     ``slurm`` and ``accounting`` are versions of Slurm, ``added`` and ``machine`` names of the tables in
-    :mod:`cluster.debian`. ``real_node`` adds the kubelet and what runs its containers.
+    :mod:`cluster.debian`. ``real_node`` adds the kubelet and its container runtime.
     """
     with locked():
         if kube:
@@ -63,7 +63,7 @@ def ensure(
 
 # --- control plane ----------------------------------------------------------------------------------------------------
 def binaries(names: Iterable[str] = PACKAGES) -> dict[str, Path]:
-    """Where each program of the control plane lies: in ``$KUBEBUILDER_ASSETS``, else in the cache."""
+    """Return the path of each program of the control plane: in ``$KUBEBUILDER_ASSETS``, else in the cache."""
     given = os.environ.get("KUBEBUILDER_ASSETS")
     result = {name: places.cache() / "bin" / name for name in names}
     if given:
@@ -89,7 +89,7 @@ def _ensure_binaries(names: Sequence[str]) -> None:
 
 
 def _from_envtest(name: str, folder: Path) -> bool:
-    """Link what ``setup-envtest`` can download, if it is on this machine and can."""
+    """Link the programs that ``setup-envtest`` downloads, if it is installed and can download them."""
     if name not in ("etcd", "kube-apiserver", "kubectl"):
         return False
     found = _envtest_folder()

@@ -39,12 +39,12 @@ rules:
 
 PORTS = 5
 NEED_APISERVER = ("kube-controller-manager", "kwok")
-"""Daemons that are started when kube-apiserver is ready: the first one ends if that takes longer than 10 s."""
+"""Daemons that are started after kube-apiserver is ready: the first one ends if it waits longer than 10 s."""
 
 
 @dataclass(frozen=True)
 class KubeSetup:
-    """One control plane: where it lies and what it looks like."""
+    """One control plane: its folder, its ports and its options."""
 
     folder: Path
     first_port: int
@@ -53,7 +53,7 @@ class KubeSetup:
     controller_manager: bool = True
     kwok: bool = True
     audit: Path | None = None
-    """File for the audit log (JSON lines, metadata only, without kwok's writes)."""
+    """File of the audit log (JSON lines, metadata only, without kwok's writes)."""
     apiserver_args: Sequence[str] = ()
 
     @property
@@ -62,7 +62,7 @@ class KubeSetup:
         return f"https://127.0.0.1:{self.first_port + 2}"
 
     def kubeconfig(self, name: str) -> Path:
-        """File of a kubeconfig that was written: ``admin``, ``podbridge``, ..."""
+        """Return the path of a kubeconfig: ``admin``, ``podbridge``, ..."""
         return self.folder / f"{name}.kubeconfig"
 
     def write(self) -> None:
@@ -83,7 +83,7 @@ class KubeSetup:
         self.folder.joinpath("audit-policy.yaml").write_text(_AUDIT)
 
     def user_kubeconfig(self, file: str, user: str, groups: Sequence[str] = ()) -> Path:
-        """Write a kubeconfig for ``user``, whom the API server knows by a certificate."""
+        """Write a kubeconfig with a client certificate for ``user``."""
         authority = pki.Authority(self.folder, "ca")
         path = self.kubeconfig(file)
         path.touch(mode=0o600)
@@ -91,7 +91,7 @@ class KubeSetup:
         return path
 
     def daemons(self) -> dict[str, list[str]]:
-        """Command line of each daemon, in the order of starting."""
+        """Return the command line of each daemon, in the order of starting."""
         etcd = f"http://127.0.0.1:{self.first_port}"
         peers = f"http://127.0.0.1:{self.first_port + 1}"
         result = {
@@ -109,7 +109,7 @@ class KubeSetup:
                 *(f"--kubeconfig={self.kubeconfig('controller-manager')}", f"--secure-port={self.first_port + 3}"),
                 *(f"--root-ca-file={self.folder / 'ca.crt'}", "--use-service-account-credentials"),
                 f"--service-account-private-key-file={self.folder / 'service-account.key'}",
-                # enough not to be what a measurement measures
+                # high enough not to limit a measurement
                 *("--kube-api-qps=500", "--kube-api-burst=1000"),
                 *(f"--cert-dir={self.folder}", "--concurrent-job-syncs=10"),
             ]
@@ -124,7 +124,7 @@ class KubeSetup:
         return result
 
     def answers(self, name: str) -> bool:
-        """Whether a daemon does its work."""
+        """Return whether a daemon answers."""
         if name == "etcd":
             return http_status(f"http://127.0.0.1:{self.first_port}/health") == 200
         if name == "kube-apiserver":
@@ -168,7 +168,7 @@ class KubeSetup:
 
 
 class Api:
-    """Plain JSON calls to kube-apiserver as the administrator, one connection each: for set-up and tests."""
+    """JSON calls to kube-apiserver as the administrator, with one connection each."""
 
     def __init__(self, setup: KubeSetup) -> None:
         self._port = setup.first_port + 2
@@ -177,7 +177,7 @@ class Api:
         self._tls.load_cert_chain(stem.with_suffix(".crt"), stem.with_suffix(".key"))
 
     def __call__(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Any:
-        """Make the call; returns the decoded answer, raises :class:`ClusterError` for a status of 400 and more."""
+        """Make the call; return the decoded answer. Raise :class:`ClusterError` for a status of 400 and more."""
         status, answer = self.request(method, path, body, content)
         if status >= 400:
             message = answer.get("message", answer) if isinstance(answer, dict) else answer
@@ -185,13 +185,13 @@ class Api:
         return answer
 
     def ensure(self, path: str, body: dict[str, Any]) -> None:
-        """Create an object that may be there already."""
+        """Create an object unless it exists."""
         status, answer = self.request("POST", path, body)
         if status >= 400 and status != 409:
             raise ClusterError(f"POST {path}: {status}: {answer.get('message')}")
 
     def request(self, method: str, path: str, body: Any = None, content: str = "application/json") -> tuple[int, Any]:
-        """Make the call; returns status and decoded answer (text where it is not JSON)."""
+        """Make the call; return the status and the decoded answer (text if it is not JSON)."""
         connection = self.connection(30)
         try:
             data = None if body is None else json.dumps(body)
@@ -206,11 +206,11 @@ class Api:
             return response.status, text
 
     def connection(self, timeout: float) -> http.client.HTTPSConnection:
-        """Make a connection of one's own, for answers that do not end."""
+        """Return a connection, for answers that do not end."""
         return http.client.HTTPSConnection("127.0.0.1", self._port, timeout=timeout, context=self._tls)
 
     def ready(self) -> bool:
-        """Whether the server says it is."""
+        """Return whether ``/readyz`` answers 200."""
         try:
             return self.request("GET", "/readyz")[0] == 200
         except OSError:
@@ -218,7 +218,7 @@ class Api:
 
 
 def node_object(name: str, size: Size) -> dict[str, Any]:
-    """Build a node for kwok, as big as Slurm's node of the same name."""
+    """Return a node for kwok with the size of Slurm's node of the same name."""
     resources = {"cpu": str(size.cpus), "memory": f"{size.memory}Mi", "pods": "2000", "ephemeral-storage": "1Ti"}
     if size.gpus:
         resources["nvidia.com/gpu"] = str(size.gpus)
@@ -235,7 +235,7 @@ def node_object(name: str, size: Size) -> dict[str, Any]:
 
 
 def namespace_objects(name: str, annotations: dict[str, str] | None = None) -> list[tuple[str, dict[str, Any]]]:
-    """Paths and bodies that make a namespace usable at once: pods are refused until its service account exists."""
+    """Return paths and bodies of a namespace and its service account, without which pods are refused."""
     return [
         ("/api/v1/namespaces", {"metadata": {"name": name, "annotations": annotations or {}}}),
         (f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}}),
@@ -243,11 +243,11 @@ def namespace_objects(name: str, annotations: dict[str, str] | None = None) -> l
 
 
 def is_kwoks(node: dict[str, Any]) -> bool:
-    """Whether kwok plays the kubelet of a node; a pool's virtual node has one of its own."""
+    """Return whether kwok is the kubelet of a node; podbridge is that of a virtual node."""
     return KWOK_ANNOTATION in (node["metadata"].get("annotations") or {})
 
 
 def is_ready(node: dict[str, Any]) -> bool:
-    """Whether a node's condition says Ready."""
+    """Return whether a node is Ready."""
     conditions = node.get("status", {}).get("conditions") or []
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

@@ -1,4 +1,4 @@
-"""While many pods wait: how soon after Slurm's start of a job its pod is bound, and what Slurm is asked meanwhile."""
+"""While many pods are pending: the time from the start of a job to the bind of its pod, and the requests to Slurm."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cluster.polling import eventually
 from cluster.world import JOB_PREFIX, LABEL, World
 
 PARTITION = "full"
-"""Of one node alone: Slurm doesn't look past the first 500 waiting jobs of a partition."""
+"""A partition of one node: Slurm considers only the first 500 pending jobs of a partition."""
 PROBES = 60
 WATCH_SECONDS = 30
 
 
 def measure(table: Any, world: World, count: int) -> None:
-    """Add the rows."""
+    """Measure, and add the rows to the table."""
     cluster = world.cluster
     for args, name in ((("admission",), "podbridge"), (("scheduler",), "scheduler"), (("controllers",), "controllers")):
         cluster.start_podbridge(args, name=name)

@@ -26,7 +26,7 @@ DAEMON = "nats-server"
 
 @dataclass(frozen=True)
 class NatsSetup:
-    """A nats-server, or a NATS cluster of several: where they lie and who may use them.
+    """A nats-server or a NATS cluster: folder, ports and credentials.
 
     The servers of a cluster run on hosts of their own (:mod:`cluster.hosts`), all on the same ports.
     """
@@ -60,7 +60,7 @@ class NatsSetup:
 
     @property
     def urls(self) -> list[str]:
-        """URLs for the hub, one a server."""
+        """URLs for the hub, one for each server."""
         return [f"tls://{address}:{self.first_port}" for address in self._addresses.values()]
 
     @property
@@ -70,7 +70,7 @@ class NatsSetup:
 
     @property
     def websocket_urls(self) -> list[str]:
-        """URLs for the sites, one a server."""
+        """URLs for the sites, one for each server."""
         return [f"wss://{address}:{self.first_port + 1}" for address in self._addresses.values()]
 
     @property
@@ -83,11 +83,11 @@ class NatsSetup:
         return self.folder / "hub.seed" if user == "hub" else self.folder / "pools" / f"{user}.seed"
 
     def answers(self, daemon: str = DAEMON) -> bool:
-        """Whether a server does its work."""
+        """Return whether a server answers."""
         return http_status(f"http://{self._addresses[daemon]}:{self.first_port + 2}/healthz") == 200
 
     def monitor(self, path: str, daemon: str = "") -> Any:
-        """Ask a server's monitoring port (by default the first's), e.g. for ``connz?subs=1``."""
+        """Return an answer of a server's monitoring port (by default the first server's), e.g. for ``connz?subs=1``."""
         address = self._addresses[daemon or next(iter(self._addresses))]
         try:
             with urllib.request.urlopen(f"http://{address}:{self.first_port + 2}/{path}", timeout=5) as response:
@@ -96,7 +96,7 @@ class NatsSetup:
             raise ClusterError(f"nats-server's monitoring port does not answer: {error}") from error
 
     def submitters(self, pool: str) -> int:
-        """How many submitters of this pool listen for jobs now."""
+        """Return how many submitters of this pool are subscribed to submissions."""
         wanted = f"{PREFIX}.{pool}.submit."
         heard = []
         for daemon in self._addresses:
@@ -105,7 +105,7 @@ class NatsSetup:
         return sum(any(subject.startswith(wanted) for subject in subjects) for subjects in heard)
 
     def write(self) -> None:
-        """Have ``podbridge nats config`` write configuration and seeds into an empty folder."""
+        """Run ``podbridge nats config``: it writes configuration and seeds into an empty folder."""
         self.folder.mkdir(parents=True, mode=0o700)
         authority = pki.Authority(self.folder, "ca")
         addresses = list(self._addresses.values())

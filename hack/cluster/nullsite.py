@@ -1,8 +1,8 @@
-"""A site that costs nothing: the real submitter, over a batch system that does nothing.
+"""A site for measurements: the real submitter with a batch system that does nothing.
 
 ``python -m cluster.nullsite --pool POOL --config FILE`` runs it. A job counts as running as soon as it is submitted,
-and for ever; with ``$NULLSITE_STATES`` its folder says so too, as a script would, with one container ``main``. Each
-question to the batch system adds a byte to the file ``questions`` in the submitter's folder.
+and never ends; with ``$NULLSITE_STATES`` its folder has the state of one container ``main``, as from a script. Each
+query of the batch system adds a byte to the file ``questions`` in the submitter's folder.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class NullBatch:
         self._lock = threading.Lock()
 
     def version(self) -> str:
-        """Say that it is none."""
+        """Return the version, for the announcement."""
         return "none"
 
     def submit(self, request: JobRequest) -> str:
-        """Take a job; its id is the UID."""
+        """Accept a job; its id is the UID."""
         now = self._clock.time()
         with self._lock:
             self._jobs[request.uid] = BatchJob(
@@ -58,45 +58,45 @@ class NullBatch:
             (request.folder / "state").mkdir()
             pod = {"phase": "Running", "reason": "", "message": "", "host": "nowhere", "ip": "", "startedAt": now}
             states = {"pod": {**pod, "finishedAt": None}, CONTAINER: container(now, ready=False)}
-            for name, state in states.items():  # nobody looks yet
+            for name, state in states.items():  # no submitter reads it yet
                 (request.folder / "state" / f"{name}.json").write_text(json.dumps(state) + "\n")
         return request.uid
 
     def find(self, uid: str) -> str | None:
-        """Look for a job."""
+        """Return the id of a job; ``None`` if there is none."""
         return uid if uid in self._jobs else None
 
     def cancel(self, ids: Collection[str]) -> None:
-        """Forget jobs."""
+        """Remove jobs."""
         with self._lock:
             for uid in ids:
                 self._jobs.pop(uid, None)
 
     def jobs(self) -> dict[str, BatchJob]:
-        """Tell of all jobs."""
+        """Return all jobs."""
         with (self._folder / QUESTIONS).open("ab") as file:
             file.write(b".")
         with self._lock:
             return dict(self._jobs)
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """Tell that a job that was cancelled has ended."""
+        """Return each of these jobs as cancelled."""
         now = self._clock.time()
         return {uid: BatchJob(id=uid, uid=uid, phase="ended", reason="Cancelled", ended_at=now) for uid in ids}
 
     def capacity(self) -> Capacity:
-        """Tell of more than anybody asks for."""
+        """Return resources that are larger than any request."""
         return Capacity(total=_PLENTY, free=_PLENTY)
 
 
 def container(started_at: float, ready: bool) -> dict[str, object]:
-    """Give the state of a container that runs."""
+    """Return the state of a running container."""
     over = {"ended": None, "restarts": 0, "last": None}
     return {"state": "running", "reason": "", "startedAt": started_at, "started": True, "ready": ready, **over}
 
 
 def write_state(folder: Path, name: str, state: dict[str, object]) -> None:
-    """Replace a file of a job's folder ``state``, as a script does; whoever reads it may."""
+    """Replace a file in a job's folder ``state``, as a script does; all users may read it."""
     aside = folder / "state" / f".{name}.{time.monotonic_ns()}"
     aside.write_text(json.dumps(state) + "\n")
     aside.chmod(0o644)

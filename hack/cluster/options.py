@@ -1,4 +1,4 @@
-"""What a cluster is made of, and the record of it in its state folder."""
+"""The options of a cluster, and their record in its state folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = "cluster.json"
 
 @dataclass(frozen=True)
 class Options:
-    """What a cluster is made of."""
+    """The options of a cluster."""
 
     slurm: str | None = places.DEFAULT_SLURM
     """Slurm's version; ``None``: no Slurm."""
@@ -30,21 +30,21 @@ class Options:
     real_node: bool = False
     """Whether a kubelet and containerd of this machine are ``node-0``, not kwok."""
     audit: bool = False
-    """Whether ``audit.log`` tells who wrote what."""
+    """Whether the API server writes ``audit.log``."""
     slurm_conf: list[str] = field(default_factory=list)
-    """Lines for slurm.conf; a key of ours is replaced."""
+    """Lines for slurm.conf; they replace lines with the same key."""
     apiserver_args: list[str] = field(default_factory=list)
     pools: list[str] = field(default_factory=list)
-    """Sites that there are beside it, reached over a nats-server; their names are in ``pools.SITES``."""
+    """Sites, reached over a nats-server; the allowed names are in ``pools.SITES``."""
     site_slurm: str = "24.11"
     """Slurm's version at ``slurm-site``."""
     site_nodes: int = 2
-    """Nodes of each site with a Slurm."""
+    """Number of nodes of each site with a Slurm."""
     nats_servers: int = 1
-    """Servers of the sites' NATS: three are a cluster, each on a host of its own, with a bucket for the hub."""
+    """Number of NATS servers: three are a cluster, each on a host of its own, with a bucket for the hub."""
 
     def __post_init__(self) -> None:
-        """Store lists, as a record that is read has them, so that options compare."""
+        """Convert tuples to lists, as in a record that is read, so that options compare equal."""
         for name in ("slurm_conf", "apiserver_args", "pools"):
             object.__setattr__(self, name, list(getattr(self, name)))
 
@@ -56,12 +56,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Record:
-    """A cluster that was started: what it is, and where it listens."""
+    """A cluster that was started: its options and its first port."""
 
     options: Options
     first_port: int = 0
     complete: bool = False
-    """Whether its start came to an end."""
+    """Whether its start has finished."""
 
     @classmethod
     def read(cls, state: Path) -> Record | None:
@@ -73,7 +73,7 @@ class Record:
         return cls(Options(**content.pop("options")), **content)
 
     def write(self, state: Path) -> None:
-        """Write the record, all of it or nothing."""
+        """Write the record atomically."""
         aside = state / f"{FILE}.tmp"
         aside.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
         aside.replace(state / FILE)

@@ -1,4 +1,4 @@
-"""The parts of one cluster, and what a test wants of each: Kubernetes, Slurm, the pools' sites and nats-server."""
+"""The parts of one cluster: Kubernetes, Slurm, sites and nats-server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MANIFESTS = ("rbac.yaml", "rbac-run.yaml", "rbac-pools.yaml", "policies.yaml")
 
 
 class Parts:
-    """What a cluster in the folder ``state`` is made of. All methods raise :class:`ClusterError`."""
+    """The parts of the cluster in the folder ``state``. All methods raise :class:`ClusterError`."""
 
     def __init__(
         self, state: Path | str, slurm: str | None = places.DEFAULT_SLURM, nodes: int = 4, **more: Any
@@ -45,15 +45,15 @@ class Parts:
 
     @property
     def podbridge_kubeconfig(self) -> Path:
-        """Kubeconfig of ``podbridge run``: it may do what all of its parts may."""
+        """Kubeconfig of ``podbridge run``, with the permissions of all parts."""
         return self.part_kubeconfig("run")
 
     def part_kubeconfig(self, command: str) -> Path:
-        """Kubeconfig of the service account of ``podbridge <command>``: ``run``, ``admission``, ..."""
+        """Return the kubeconfig of the service account of ``podbridge <command>``: ``run``, ``admission``, ..."""
         return self._kube.kubeconfig(kube.ACCOUNTS[command])
 
     def user_kubeconfig(self, name: str, groups: Sequence[str] = ()) -> Path:
-        """Write a kubeconfig for another user, known by a client certificate."""
+        """Write a kubeconfig with a client certificate for another user."""
         safe = "".join(letter if letter.isalnum() else "-" for letter in name)
         return self._kube.user_kubeconfig(f"user-{safe}", name, groups)
 
@@ -63,7 +63,7 @@ class Parts:
         return kube.Api(self._kube)
 
     def kubectl(self, *args: str, input: str | None = None, check: bool = True) -> str:
-        """Run kubectl as the administrator; returns what it prints."""
+        """Run kubectl as the administrator; return its output."""
         own = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self._kube.folder / 'cache'}")
         return run([str(install.binaries()["kubectl"]), *own, *args], input, check)
 
@@ -73,11 +73,11 @@ class Parts:
             self.api.ensure(path, body)
 
     def apply_manifests(self) -> None:
-        """Apply what an administrator applies before podbridge is started."""
+        """Apply the manifests of ``helm/`` that an administrator applies before podbridge starts."""
         self.kubectl("apply", *(f"--filename={places.CHECKOUT / 'helm' / name}" for name in MANIFESTS))
 
     def open_to_pools(self, namespace: str) -> None:
-        """Let the controllers, also in ``podbridge run``, take to any pool what a namespace's pods refer to."""
+        """Let the controllers, also in ``podbridge run``, send a namespace's ConfigMaps and Secrets to any pool."""
         self.kubectl("annotate", "--overwrite", "namespace", namespace, "bridge.vk.io/pool-secrets=*")
         accounts = [f"--account={kube.ACCOUNTS[command]}" for command in ("controllers", "run")]
         self.kubectl("apply", "-f", "-", input=run([*tools.PODBRIDGE, "rbac", "pools", namespace, *accounts]))
@@ -95,7 +95,7 @@ class Parts:
 
     @property
     def jwt_file(self) -> Path:
-        """File with a token of SlurmUser, valid for a month."""
+        """File of a token of SlurmUser, valid for a month."""
         return self.state / "slurm.jwt"
 
     def token(self, lifetime: float = 3600, user: str = "slurm") -> str:
@@ -104,9 +104,9 @@ class Parts:
         return make_token(key, user, lifetime)
 
     def run_slurm(self, *argv: str, input: str | None = None, check: bool = True) -> str:
-        """Run a tool of this Slurm (``squeue``, ``sbatch``, ...) as root; returns what it prints.
+        """Run a tool of this Slurm (``squeue``, ``sbatch``, ...) as root; return its output.
 
-        Its folder, and so that of jobs which it submits, is ``<state>/slurm/jobs``.
+        Its working directory, and that of jobs which it submits, is ``<state>/slurm/jobs``.
         """
         return run([str(self._slurm.enter), "env", f"--chdir={SEEN_AS}/jobs", *argv], input, check)
 
@@ -127,7 +127,7 @@ class Parts:
     # --- sites --------------------------------------------------------------------------------------------------------
     @property
     def sites(self) -> dict[str, Site]:
-        """The sites by their names, which are their pools' too."""
+        """The sites by name; the pool of a site has the same name."""
         return self._pools.sites
 
     @property
@@ -136,13 +136,13 @@ class Parts:
         return self._pools.nats
 
     def site_slurm(self, site: str, *argv: str, input: str | None = None, check: bool = True) -> str:
-        """Run a tool of a site's batch system as root, where jobs run; returns what it prints."""
+        """Run a tool of a site's batch system as root, where jobs run; return its output."""
         return self._pools.site(site).run_root(*argv, input=input, check=check)
 
     # --- for shells ---------------------------------------------------------------------------------------------------
     @property
     def env(self) -> dict[str, str]:
-        """Variables that make tools and podbridge talk to this cluster."""
+        """Environment variables with which tools and podbridge use this cluster."""
         result = {"PATH": f"{self.state / 'bin'}:{os.environ.get('PATH', '')}"}
         if self.options.kube:
             result |= {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self._kube.folder / "cache")}

@@ -18,7 +18,7 @@ VALIDITY = datetime.timedelta(days=365)
 
 
 class Authority:
-    """A certificate authority kept as ``<name>.crt`` and ``<name>.key``; made on first use."""
+    """A certificate authority in ``<name>.crt`` and ``<name>.key``, created at first use."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.certificate = folder / f"{name}.crt"
@@ -35,7 +35,7 @@ class Authority:
             write_key(self._key_file, key)
 
     def issue(self, name: str, groups: Sequence[str] = (), hosts: Sequence[str] = ()) -> tuple[bytes, bytes]:
-        """Make a certificate and key (PEM) for user ``name`` in ``groups``, or for a server at ``hosts``."""
+        """Return a certificate and key (PEM) for user ``name`` in ``groups``, or for a server at ``hosts``."""
         authority = x509.load_pem_x509_certificate(self.certificate.read_bytes())
         signer = serialization.load_pem_private_key(self._key_file.read_bytes(), None)
         assert isinstance(signer, ec.EllipticCurvePrivateKey)  # noqa: S101  (we wrote it)
@@ -64,7 +64,7 @@ def write_key(file: Path, key: ec.EllipticCurvePrivateKey | None = None) -> None
 
 
 def kubeconfig(server: str, authority: Authority, pair: tuple[bytes, bytes], user: str) -> str:
-    """Text of a kubeconfig with everything inside (JSON is YAML)."""
+    """Return the text of a kubeconfig with embedded files (JSON is YAML)."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -1,4 +1,4 @@
-"""Where things lie: this checkout, the cache folder, and what each Slurm version comes from."""
+"""Paths: this checkout, the cache folder, and the Debian suite of each Slurm version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_SLURM = "26.05"
 
 
 def cache() -> Path:
-    """Folder of everything that is fetched or built once (``$PODBRIDGE_CACHE``)."""
+    """Return the folder of everything that is downloaded or built once (``$PODBRIDGE_CACHE``)."""
     if chosen := os.environ.get("PODBRIDGE_CACHE"):
         return Path(chosen).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "podbridge"
@@ -27,7 +27,7 @@ def kept_state() -> Path:
 
 
 def default_state() -> Path:
-    """State folder of ``up.sh`` when none is named (``$PODBRIDGE_STATE``)."""
+    """Return the default state folder of ``up.sh`` (``$PODBRIDGE_STATE``)."""
     if chosen := os.environ.get("PODBRIDGE_STATE"):
         return Path(chosen).absolute()
     return cache() / "state" / "default"

@@ -30,7 +30,7 @@ class Podbridges:
         self._slurm_rest_url = slurm_rest_url
 
     def configure(self, name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the configuration of one hub; returns it."""
+        """Write the configuration of one hub; return it."""
         port = self._port if name == MAIN else free_block(tools.PODBRIDGE_PORTS)
         own = tools.podbridge_config(self._slurm_rest_url(), port)
         settings = tools.merged({**own, **self._pools.settings(port + 3)}, overrides)
@@ -57,12 +57,12 @@ class Podbridges:
             self._processes.wait(name, lambda: _admits(api, settings["managedNamespaces"][0]))
 
     def stop(self, name: str, grace: float) -> None:
-        """End one as Kubernetes or systemd would: SIGTERM, after ``grace`` seconds SIGKILL."""
+        """Stop a process as Kubernetes or systemd would: SIGTERM, after ``grace`` seconds SIGKILL."""
         self._processes.stop([name], grace)
         self._processes.forget(name)
 
     def port(self, what: str, name: str) -> int:
-        """Port of a hub that was started: ``admission``, ``health``, ``metrics`` or ``kubelet``."""
+        """Return a port of a hub that was started: ``admission``, ``health``, ``metrics`` or ``kubelet``."""
         settings = yaml.safe_load((self._state / f"{name}.yaml").read_text())
         if what == "kubelet":
             return int(settings["pools"]["kubeletPort"])
@@ -71,14 +71,14 @@ class Podbridges:
     def start_submitter(
         self, site: str, overrides: Mapping[str, Any], env: Mapping[str, str], number: int, module: str
     ) -> str:
-        """Start a submitter of a site; returns the name of its process."""
+        """Start a submitter of a site; return the name of its process."""
         name = submitter(site, number)
         self._pools.configure(site, overrides)
         self._processes.start(name, self._pools.site(site).submitter(env, module))
         return name
 
     def wait_submitter(self, site: str, name: str) -> None:
-        """Wait until a submitter takes jobs: as many do as run."""
+        """Wait until as many submitters of the site are subscribed as run."""
 
         def ready() -> bool:
             ours = [one for one in self._processes.names() if one.startswith(submitter(site))]
@@ -89,12 +89,12 @@ class Podbridges:
 
 
 def submitter(site: str, number: int = 1) -> str:
-    """Name of a submitter's process; several may serve a pool."""
+    """Return the name of a submitter's process; several may serve a pool."""
     return f"{site}-submitter" + (f"-{number}" if number > 1 else "")
 
 
 def _admits(api: kube.Api, namespace: str) -> bool:
-    """Whether the API server asks the webhook already: it takes a moment to hear of a new registration."""
+    """Return whether the API server calls the webhook; it learns of a new registration after a moment."""
     body = {"metadata": {"generateName": "probe-"}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
     try:
         status, found = api.request("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", body)

@@ -1,4 +1,4 @@
-"""What a test or the demo wants to do and see with pods on pools."""
+"""Pods on pools: the calls of tests and of the demonstration."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class PoolWorld(World):
         return found
 
     def ended(self, pod: Object, timeout: float = 60) -> Object:
-        """Wait until the pod is over; give it."""
+        """Wait until the pod has ended; return it."""
         return self.seen(pod, "ended", lambda p: p["status"].get("phase") in FINISHED, timeout)
 
     def taken(self, pod: Object, timeout: float = 30) -> str:
-        """Wait until the site has the pod; give ``<pool>/<job>``."""
+        """Wait until the site has the pod; return ``<pool>/<job>``."""
         found = self.seen(pod, "taken", lambda p: self.remote_job(p), timeout)
         return self.remote_job(found)
 
     @staticmethod
     def remote_job(pod: Object) -> str:
-        """The job at the site, as ``<pool>/<job>``; empty where there is none yet."""
+        """Return the job at the site, ``<pool>/<job>``; empty if there is none yet."""
         return str((pod["metadata"].get("annotations") or {}).get("bridge.vk.io/job", ""))
 
     def logs(self, pod: Object, *args: str, check: bool = True) -> str:
@@ -57,7 +57,7 @@ class PoolWorld(World):
         return self.cluster.kubectl("logs", metadata["name"], "-n", metadata["namespace"], *args, check=check)
 
     def explain(self, pod: Object) -> str:
-        """Run ``podbridge explain pod``; return what it prints."""
+        """Run ``podbridge explain pod``; return its output."""
         metadata, state = pod["metadata"], self.cluster.state
         command = [str(state / "bin" / "podbridge"), "explain", "pod", metadata["name"], "-n", metadata["namespace"]]
         files = ["--config", str(state / "podbridge.yaml"), "--kubeconfig", str(self.cluster.kubeconfig)]
@@ -66,41 +66,41 @@ class PoolWorld(World):
         return done.stdout
 
     def log_bytes(self, pod: Object, *args: str) -> bytes:
-        """Give the log byte by byte, as ``kubectl logs`` prints it."""
+        """Return the bytes that ``kubectl logs`` prints."""
         metadata = pod["metadata"]
         own = [str(install.binaries()["kubectl"]), f"--kubeconfig={self.cluster.kubeconfig}"]
         command = [*own, "logs", metadata["name"], "-n", metadata["namespace"], *args]
         return subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=120).stdout
 
     def follow(self, pod: Object, *args: str) -> subprocess.Popen[str]:
-        """Start ``kubectl logs -f`` on a pod; read what it printed with ``communicate``."""
+        """Start ``kubectl logs -f`` on a pod; ``communicate`` returns its output."""
         metadata = pod["metadata"]
         own = [str(install.binaries()["kubectl"]), f"--kubeconfig={self.cluster.kubeconfig}"]
         command = [*own, "logs", "-f", metadata["name"], "-n", metadata["namespace"], *args]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def ready(self, pool: str, timeout: float = 30) -> Object:
-        """Wait until a pool's virtual node is ready; give it."""
+        """Wait until a pool's virtual node is ready; return it."""
         eventually(lambda: self.readiness(pool).get("status") == "True", f"pool {pool} ready", timeout)
         return self.kube_node(pool)
 
     def readiness(self, pool: str) -> Object:
-        """Give the condition Ready of a pool's virtual node; empty where there is none."""
+        """Return the condition Ready of a pool's virtual node; empty if there is none."""
         status, node = self.api.request("GET", f"/api/v1/nodes/{pool}")
         conditions = node["status"].get("conditions") or () if status == 200 else ()
         return next((c for c in conditions if c["type"] == "Ready"), {})
 
     def jobs_at(self, pool: str) -> list[str]:
-        """UIDs of the jobs whose folders a site keeps."""
+        """Return the UIDs of the jobs whose folders a site keeps."""
         folder = self.cluster.sites[pool].work / "jobs"
         return sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
 
     def job_folder(self, pod: Object, pool: str) -> Path:
-        """The folder that a site keeps of a pod's job, whether it is there or not."""
+        """Return the path of the folder of a pod's job at a site, which may not exist."""
         return self.cluster.sites[pool].work / "jobs" / str(pod["metadata"]["uid"])
 
     def clear(self) -> None:
-        """Delete every pod of the namespace, and wait until nothing is left on either side."""
+        """Delete every pod of the namespace, and wait until no pod and no job is left."""
         self.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
         eventually(lambda: not self.pods(NAMESPACE), "no pod left", 90)
         for pool in self.cluster.sites:

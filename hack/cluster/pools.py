@@ -1,4 +1,4 @@
-"""The pools of one cluster: nats-server, and the sites that reach the hub over it."""
+"""The pools of one cluster: nats-server and the sites."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _SITES: dict[str, Callable[[str, Path, int, str, int], Site]] = {
     "apptainer-site": lambda name, folder, port, slurm, nodes: SlurmSite(name, folder, port, "26.05", nodes),
 }
 SITES = tuple(_SITES)
-"""The sites that there can be; a site's name is its pool's, too."""
+"""The allowed sites; the pool of a site has the same name."""
 
 
 class Pools:
-    """nats-server and sites in the folder ``state``, on ports from ``first_port`` on."""
+    """nats-server and the sites in the folder ``state``; their ports begin at ``first_port``."""
 
     def __init__(
         self, state: Path, first_port: int, names: Sequence[str], slurm: str, nodes: int, nats_servers: int = 1
     ) -> None:
         """Describe them; ``slurm`` is the version of ``slurm-site``, ``nodes`` the number of each Slurm site's.
 
-        With several ``nats_servers`` these are a cluster, and the hub has a bucket in it.
+        Several ``nats_servers`` are a cluster with a bucket for the hub.
         """
         unknown = [name for name in names if name not in _SITES]
         if unknown:
@@ -48,7 +48,7 @@ class Pools:
             self.ports += site.ports
 
     def needs(self) -> dict[str, list[str]]:
-        """What has to be installed for them, as :func:`cluster.install.ensure` takes it."""
+        """Return the arguments of :func:`cluster.install.ensure` for them."""
         slurm = [site.version for site in self.sites.values() if isinstance(site, SlurmSite)]
         added = [name for name, (suite, *_) in debian.ADDED.items() if self._uses(name, suite)]
         return {"slurm": slurm, "added": added, "machine": ["busybox", "ip"] if self.sites else []}
@@ -71,32 +71,32 @@ class Pools:
             self.configure(name, {})
 
     def configure(self, name: str, overrides: Mapping[str, Any]) -> None:
-        """Write a submitter's configuration; ``overrides`` are laid over it."""
+        """Write a submitter's configuration; ``overrides`` are merged into it."""
         seed, authority = self.nats.seed(name), self.nats.ca_file
         self.site(name).configure(self.nats.websocket_urls, seed, authority, overrides)
 
     def site(self, name: str) -> Site:
-        """Give a site by its name."""
+        """Return a site by its name."""
         if name not in self.sites:
             raise ClusterError(f"no site {name}; there are {', '.join(self.sites) or 'none'}")
         return self.sites[name]
 
     def daemons(self) -> dict[str, list[str]]:
-        """Command line of each daemon, in the order of starting; a site's begin with its name."""
+        """Return the command line of each daemon, in the order of starting; a site's names begin with the site's."""
         result = dict(self.nats.daemons) if self.sites else {}
         for name, site in self.sites.items():
             result |= {f"{name}-{daemon}": command for daemon, command in site.daemons().items()}
         return result
 
     def answers(self, daemon: str) -> bool:
-        """Whether a daemon does its work."""
+        """Return whether a daemon answers."""
         if daemon in self.nats.daemons:
             return self.nats.answers(daemon)
         site = next(site for name, site in self.sites.items() if daemon.startswith(f"{name}-"))
         return site.answers(daemon.removeprefix(f"{site.name}-"))
 
     def settings(self, kubelet_port: int) -> dict[str, Any]:
-        """Give what podbridge's configuration says of them."""
+        """Return podbridge's settings for them."""
         if not self.sites:
             return {}
         hub = {"servers": self.nats.urls, "seedFile": str(self.nats.seed("hub")), "caFile": str(self.nats.ca_file)}
@@ -107,7 +107,7 @@ class Pools:
 
 
 def wait_nodes(api: Api, names: Iterable[str], timeout: float = 60) -> None:
-    """Wait until the virtual nodes of these pools are there and Ready."""
+    """Wait until the virtual nodes of these pools exist and are Ready."""
     waiting = set(names)
     end_at = time.monotonic() + timeout
     while waiting:
@@ -121,6 +121,6 @@ def wait_nodes(api: Api, names: Iterable[str], timeout: float = 60) -> None:
 
 
 def end(state: Path) -> None:
-    """End all that is left of the sites in a cluster's folder, jobs included."""
+    """Remove the remains of the sites in a cluster's folder, also jobs."""
     for folder in (state / "sites").glob("*"):
         sites.end(folder)

@@ -1,7 +1,7 @@
-"""One table of what pools cost, all measured in one run: ``./hack/bench.sh --pools [--pods N] [--many N]``.
+"""One table of the speed of pools, measured in one run: ``./hack/bench.sh --pools [--pods N] [--many N]``.
 
-The site is a real submitter over a batch system that does nothing, so that what is measured is podbridge; only the
-row about ``sbatch`` has a real Slurm. Beside each figure stands the machine's own limit in the same run.
+The site is a real submitter with a null batch system, so that only podbridge is measured; the row about ``sbatch`` has
+a real Slurm. Each row also shows the limit of the machine in the same run.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def run(pods: int, many: int) -> int:
 
 
 def scripts(table: Table) -> None:
-    """Pods into scripts."""
+    """Measure the conversion of pods to scripts."""
     rate, length = bench_pods.scripts_per_second(SCRIPTS)
     table.add("scripts built by one core", f"{rate:.0f} /s", f"ten kinds, {length:.0f} bytes each; to reach: 500")
 
 
 def way_to_the_site(table: Table, state: Path, pods: int) -> None:
-    """Submits, without Kubernetes."""
+    """Measure submissions, without Kubernetes."""
     with Cluster(state, slurm=None, kube=False, pools=[bench_site.NULL, bench_site.SLURM]) as cluster:
         size = bench_site.payload_size()
         before = bench_site.bare_rate(cluster, size, 3 * pods)
@@ -70,11 +70,11 @@ def way_to_the_site(table: Table, state: Path, pods: int) -> None:
 
 
 def hub(table: Table, state: Path, pods: int, many: int) -> None:
-    """Pods, from their creation on."""
+    """Measure pods, from their creation on."""
     with Cluster(state, slurm=None, nodes=4, cpus=10_000, pools=[bench_site.NULL]) as cluster:
         world = PoolWorld(cluster)
         lines, ours, theft = [], [], bare.Theft()
-        for number in range(ROUNDS):  # in turn: the machine is not equally fast all the time
+        for number in range(ROUNDS):  # in turn: the machine's speed varies
             cluster.start_podbridge(("admission",))
             with theft.watched():
                 lines.append(bench_hub.straight_line(world, pods))
@@ -112,5 +112,5 @@ def hub(table: Table, state: Path, pods: int, many: int) -> None:
 
 
 def _rates(rounds: Sequence[float], unit: str = "pods/s") -> str:
-    """Show the mean of some rounds, and each."""
+    """Return the mean of several rounds, and each value, as text."""
     return f"{sum(rounds) / len(rounds):.0f} {unit} ({', '.join(f'{rate:.0f}' for rate in rounds)})"

@@ -1,4 +1,4 @@
-"""Free ports, below the range that the kernel hands to outgoing connections."""
+"""Free ports, below the range that the kernel uses for outgoing connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOWEST, HIGHEST = 10_000, 32_000
 
 
 def free_block(count: int) -> int:
-    """Find ``count`` consecutive ports that nobody listens on now; returns the first."""
+    """Find ``count`` consecutive ports without a listener; return the first."""
     for _ in range(200):
         first = random.randrange(LOWEST, HIGHEST - count)  # noqa: S311
         if _all_free(first, count):
@@ -23,7 +23,7 @@ def free_block(count: int) -> int:
 
 
 def listening(port: int) -> bool:
-    """Whether somebody accepts connections on this port of the loopback."""
+    """Return whether this port of the loopback accepts connections."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -32,7 +32,7 @@ def listening(port: int) -> bool:
 
 
 def http_status(url: str) -> int:
-    """Status that a URL answers with; 0 for no answer."""
+    """Return the status of a URL's answer; 0 for no answer."""
     try:
         with urllib.request.urlopen(url, timeout=2) as response:
             return int(response.status)

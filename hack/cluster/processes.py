@@ -1,4 +1,4 @@
-"""Daemons by name: started in the background, found again later by pid and start time."""
+"""Daemons by name: started in the background, and found again by pid and start time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cluster.errors import ClusterError
 
 
 class Processes:
-    """The daemons of one cluster: ``run/<name>.pid`` says who, ``logs/<name>.log`` what it printed.
+    """The daemons of one cluster; their pid files are ``run/<name>.pid``, their output is in ``logs/<name>.log``.
 
-    A pid file holds the pid and the kernel's start time of the process: a pid that was given to somebody else in the
-    meantime is never signalled.
+    A pid file holds the pid and the start time of the process, so that a pid that the kernel has reused is never
+    signalled.
     """
 
     def __init__(self, run: Path, logs: Path) -> None:
@@ -26,7 +26,7 @@ class Processes:
         self._logs = logs
 
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
-        """Start ``argv`` as a session of its own; its output is appended to the log. Returns the pid."""
+        """Start ``argv`` in a new session; its output is appended to the log. Return the pid."""
         self._run.mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
         with self.log(name).open("ab") as log:
@@ -40,11 +40,11 @@ class Processes:
                 start_new_session=True,
             )
         self._file(name).write_text(f"{child.pid} {_state_and_start(child.pid)[1]}\n")
-        child.returncode = 0  # we reap it ourselves: no warning when the handle is dropped
+        child.returncode = 0  # ``pid`` reaps it: no warning when the handle is dropped
         return child.pid
 
     def log(self, name: str) -> Path:
-        """File with everything the daemon printed."""
+        """Return the file of the daemon's output."""
         return self._logs / f"{name}.log"
 
     def names(self) -> list[str]:
@@ -52,7 +52,7 @@ class Processes:
         return sorted(file.stem for file in self._run.glob("*.pid"))
 
     def pid(self, name: str) -> int | None:
-        """Pid of the running daemon; ``None`` if it does not run."""
+        """Return the pid of the running daemon; ``None`` if it does not run."""
         try:
             pid, started = (int(word) for word in self._file(name).read_text().split())
         except (OSError, ValueError):
@@ -60,8 +60,8 @@ class Processes:
         state, since = _state_and_start(pid)
         if since != started:
             return None
-        if state in "ZX" and _threads(pid) < 2:  # while another thread lives, so do its connections
-            with contextlib.suppress(ChildProcessError):  # a child of this very process: nobody else waits for it
+        if state in "ZX" and _threads(pid) < 2:  # its connections live as long as one of its threads
+            with contextlib.suppress(ChildProcessError):  # a child of this process
                 os.waitpid(pid, os.WNOHANG)
             return None
         return pid
@@ -74,11 +74,11 @@ class Processes:
         os.kill(pid, number)
 
     def stop(self, names: Iterable[str], grace: float = 10) -> None:
-        """End the daemons: asked to, all at once, then killed after ``grace`` seconds (0: killed at once)."""
+        """Stop the daemons with SIGTERM, all at once, and after ``grace`` seconds with SIGKILL (0: at once)."""
         waiting = {name: pid for name in names if (pid := self.pid(name)) is not None}
         for name in waiting:
             self._send(name, signal.SIGTERM if grace else signal.SIGKILL)
-            self._send(name, signal.SIGCONT)  # a daemon that a test had stopped
+            self._send(name, signal.SIGCONT)  # a test may have sent SIGSTOP
         end = time.monotonic() + grace
         while waiting := {name: pid for name, pid in waiting.items() if self.pid(name)}:
             if time.monotonic() > end:
@@ -87,11 +87,11 @@ class Processes:
             time.sleep(0.01)
 
     def forget(self, name: str) -> None:
-        """Drop the pid file of a daemon that is not to be expected any more."""
+        """Remove the pid file of a daemon that has ended."""
         self._file(name).unlink(missing_ok=True)
 
     def wait(self, name: str, ready: Callable[[], bool], timeout: float = 60) -> None:
-        """Wait until ``ready``; a daemon that ended or is late is an error with the last lines of its log."""
+        """Wait until ``ready``. If the daemon ends or is late, raise an error with the last lines of its log."""
         end = time.monotonic() + timeout
         while not ready():
             if self.pid(name) is None:
@@ -101,7 +101,7 @@ class Processes:
             time.sleep(0.05)
 
     def tail(self, name: str, lines: int = 15) -> str:
-        """Last lines of the log, with where it is."""
+        """Return the path of the log and its last lines."""
         try:
             last = self.log(name).read_text(errors="replace").splitlines()[-lines:]
         except OSError:
@@ -121,7 +121,7 @@ class Processes:
 
 
 def run(command: Sequence[str], text: str | None = None, check: bool = True) -> str:
-    """Run a tool to its end; returns what it printed, with ``check=False`` its errors too."""
+    """Run a tool; return its output, with ``check=False`` also its standard error."""
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace", timeout=120)
     except subprocess.TimeoutExpired as error:
@@ -134,9 +134,9 @@ def run(command: Sequence[str], text: str | None = None, check: bool = True) -> 
 
 
 def _state_and_start(pid: int) -> tuple[str, int]:
-    """State letter of a process and its start, in clock ticks since boot; ``("X", 0)`` if there is none."""
+    """Return the state letter of a process and its start, in clock ticks since boot; ``("X", 0)`` if there is none."""
     try:
-        # the name, in brackets, may hold anything
+        # the name, in parentheses, may contain any character
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return "X", 0
@@ -151,7 +151,7 @@ def _threads(pid: int) -> int:
 
 
 def inside(folder: Path, seen_as: str) -> list[int]:
-    """Pids of all processes that see ``folder`` at the path ``seen_as`` of their own file system."""
+    """Return the pids of all processes that see ``folder`` at the path ``seen_as`` of their file system."""
     try:
         wanted = folder.stat()
     except OSError:
@@ -170,12 +170,12 @@ def inside(folder: Path, seen_as: str) -> list[int]:
 
 
 def kill_inside(folder: Path, seen_as: str, timeout: float = 20) -> None:
-    """Kill all processes that see ``folder`` at ``seen_as``, their newest children too."""
+    """Kill all processes that see ``folder`` at ``seen_as``, also those that are started meanwhile."""
     _kill_all(lambda: inside(folder, seen_as), timeout)
 
 
 def of_user(uid: int) -> list[int]:
-    """Pids of all processes of a user, whatever they see of the file system."""
+    """Return the pids of all processes of a user."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -186,7 +186,7 @@ def of_user(uid: int) -> list[int]:
 
 
 def kill_user(uid: int, timeout: float = 20) -> None:
-    """Kill all processes of a user, their newest children too."""
+    """Kill all processes of a user, also those that are started meanwhile."""
     _kill_all(lambda: of_user(uid), timeout)
 
 

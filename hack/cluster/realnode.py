@@ -1,9 +1,9 @@
 """A real node: kubelet, containerd and runc on this machine, for the Slurm node of the same name.
 
 Both daemons run in one mount namespace, held open by a third process. There ``/run``, ``/var/lib`` and ``/var/log`` are
-private, the node's folder stands at ``/srv``, and the kernel settings that a kubelet and CNI plugins change are copies.
-So their mounts end with their processes, no settings of the machine change, and any process that sees the folder at
-``/srv`` is this node's. Containers see other root folders: they are found by the node's cgroup.
+private, the node's folder is at ``/srv``, and the kernel settings that a kubelet and CNI plugins change are copies.
+So their mounts end with their processes, no settings of the machine change, and each process that sees the folder at
+``/srv`` belongs to this node. Containers have other root folders: they are found by the node's cgroup.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from cluster.views import SEEN_AS
 NAME = "node-0"
 FOLDER = "real-node"
 PORTS = 2
-"""The kubelet's API, the kubelet's health."""
+"""Number of ports: the kubelet's API, the kubelet's health."""
 HOLDER, CONTAINERD, KUBELET = f"{NAME}-view", f"{NAME}-containerd", f"{NAME}-kubelet"
 EVICTION_MIB = 100
-"""Memory that a kubelet keeps from pods by default: its hard threshold for eviction."""
+"""Memory that a kubelet reserves by default: its hard eviction threshold."""
 _BLOCKS = list(ipaddress.ip_network("198.18.0.0/15").subnets(new_prefix=25))
-"""Addresses for pods, from the range that is set aside for tests: a block for each node on this machine."""
+"""Addresses of pods, from the range that is reserved for tests: a block for each node on this machine."""
 _PRIVATE = ("/run", "/var/lib", "/var/log")
 _SETTINGS = (
     "kernel/panic",
@@ -54,13 +54,13 @@ class RealNode:
     first_port: int
     kubeconfig: Path
     client_ca: Path
-    """CA of those who may call the kubelet."""
+    """The CA of clients of the kubelet."""
     kubelet: Path
     """The kubelet's program."""
 
     @property
     def enter(self) -> Path:
-        """Program that runs another one in the node's mount namespace."""
+        """The program that runs another one in the node's mount namespace."""
         return self.folder / "enter"
 
     @property
@@ -89,7 +89,7 @@ class RealNode:
         cgroups.make(self.cgroup)
 
     def daemons(self) -> dict[str, list[str]]:
-        """Command line of each daemon, in the order of starting."""
+        """Return the command line of each daemon, in the order of starting."""
         enter = str(self.enter)
         kubelet = [
             *(str(self.kubelet), f"--config={self.folder / 'kubelet.json'}", f"--kubeconfig={self.kubeconfig}"),
@@ -103,7 +103,7 @@ class RealNode:
         }
 
     def answers(self, name: str) -> bool:
-        """Whether a daemon does its work; containerd's first work is to take the images."""
+        """Return whether a daemon answers; containerd must also have the images."""
         if name == HOLDER:
             return self._view.exists()
         if name == CONTAINERD:
@@ -111,13 +111,13 @@ class RealNode:
         return http_status(f"http://127.0.0.1:{self.first_port + 1}/healthz") == 200
 
     def run(self, *argv: str) -> str:
-        """Run a program (``ctr``, ...) in the node's mount namespace; returns what it prints."""
+        """Run a program (``ctr``, ...) in the node's mount namespace; return its output."""
         return run([str(self.enter), *argv])
 
     # --- inside -------------------------------------------------------------------------------------------------------
     @property
     def _view(self) -> Path:
-        """File with the pid of the process that holds the mount namespace, there when all is mounted."""
+        """File of the pid of the process that holds the mount namespace; it exists when everything is mounted."""
         return self.folder / "view"
 
     def _copy(self, setting: str) -> Path:
@@ -148,7 +148,7 @@ class RealNode:
             "podLogsDir": str(self.folder / "logs"),
             "volumePluginDir": str(self.folder / "kubelet" / "volume-plugins"),
             "nodeStatusUpdateFrequency": "5s",
-            # the machine's disk may be as full as it likes
+            # a full disk of the machine evicts no pods
             "evictionHard": {"memory.available": f"{EVICTION_MIB}Mi"},
             "imageGCHighThresholdPercent": 100,
             "logging": {"verbosity": 2},
@@ -182,13 +182,13 @@ class RealNode:
 
 
 def size() -> Size:
-    """Size of this machine as its kubelet offers it to pods."""
+    """Return the size of this machine as its kubelet offers it to pods."""
     meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return Size(os.cpu_count() or 1, int(meminfo["MemTotal"].split()[0]) // 1024 - EVICTION_MIB, 0)
 
 
 def address() -> str:
-    """Return this machine's own address: a kubelet takes none of the loopback. Nothing is sent to find it."""
+    """Return this machine's address: a kubelet refuses one of the loopback. No packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("198.51.100.1", 9))
@@ -198,11 +198,11 @@ def address() -> str:
 
 
 def end(folder: Path) -> None:
-    """End all that is left of the real node in ``folder``: daemons, shims, containers, cgroups. Safe to repeat."""
+    """Remove the remains of the real node in ``folder``: daemons, shims, containers, cgroups. Safe to repeat."""
     kill_inside(folder, SEEN_AS)
     cgroups.remove(_cgroup(folder))
 
 
 def _cgroup(folder: Path) -> str:
-    """Name of the cgroup of all pods of this node, found again from the folder alone."""
+    """Return the name of the cgroup of all pods of this node, derived from the folder."""
     return f"podbridge-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"

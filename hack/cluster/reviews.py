@@ -1,4 +1,4 @@
-"""Admission reviews per second, and how long they take at 200 a second, against a handler that answers at once."""
+"""Admission reviews per second, and their latency at 200 a second, compared with a handler that answers at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ server.run(threading.Event())
 
 
 def measure(table: Any, world: World) -> None:
-    """Add the rows."""
+    """Measure, and add the rows to the table."""
     cluster = world.cluster
     cluster.start_podbridge(("admission",))
     body = json.dumps(review(world)).encode()
@@ -66,7 +66,7 @@ def measure(table: Any, world: World) -> None:
 
 
 def review(world: World) -> dict[str, Any]:
-    """Describe a review of a pod as the API server sends it."""
+    """Return a review of a pod as the API server sends it."""
     pod = world.manifest("reviewed", job={"timelimit": "10", "partition": "main"})
     pod["metadata"]["namespace"] = "slurm-bridge"
     pod["spec"]["schedulerName"] = "slurm-bridge-scheduler"
@@ -87,7 +87,7 @@ def review(world: World) -> dict[str, Any]:
 
 
 def load(port: int, body: bytes, rate: float | None) -> tuple[float, list[float]]:
-    """Send reviews for some seconds, as fast as may be or at a rate; give reviews per second and their times."""
+    """Send reviews at full speed or at a rate; return reviews per second and their latencies (seconds)."""
     times: list[float] = []
     stop = time.monotonic() + SECONDS
 
@@ -107,7 +107,7 @@ def load(port: int, body: bytes, rate: float | None) -> tuple[float, list[float]
 
 
 def unverified() -> ssl.SSLContext:
-    """Trust any certificate: both servers make their own."""
+    """Return a TLS context that trusts any certificate: both servers use self-signed ones."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,8 +1,8 @@
-"""Sites of one cluster: each with a folder, credentials and an ordinary user of its own, and its batch system.
+"""Sites of one cluster: each has a folder, credentials, an ordinary user and a batch system.
 
-The folder stands at ``/srv`` for every process of a site, whatever root folder it lives in: the submitter and the jobs
-see the same paths, wherever the cluster's state lies. The user has no account on the machine, only in that view; its
-uid follows from the site's ports, so all that a site ever started is found again by it.
+The folder is at ``/srv`` for every process of a site, in each root folder: the submitter and the jobs
+see the same paths. The user has no account on the machine, only in that view; its
+uid is derived from the site's ports, so that all processes of a site are found by it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ USER = "podbridge-site"
 FIRST_UID = 100_000
 SLURM_TOOLS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 SIZE = Size(cpus=64, memory=64_000, gpus=2)
-"""Of each node of a site, whatever the machine has: jobs are small."""
+"""CPUs and MiB of each node of a site, whatever the machine has: jobs are small."""
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,22 @@ class Site:
 
     @property
     def ports(self) -> int:
-        """How many ports it takes; one even where nothing listens, for the uid follows from it."""
+        """Number of its ports; at least one, from which the uid is derived."""
         return 1
 
     @property
     def uid(self) -> int:
-        """The user that its submitter and its jobs are, and its group."""
+        """The uid and gid of its submitter and its jobs."""
         return FIRST_UID + self.first_port
 
     @property
     def work(self) -> Path:
-        """The submitter's folder, ``folder`` of its configuration, as root sees it: ``<work>/jobs/<uid>``."""
+        """The submitter's folder, ``folder`` of its configuration, as seen by root: ``<work>/jobs/<uid>``."""
         return self.folder / "home" / "podbridge"
 
     @property
     def images(self) -> Path:
-        """Folder of container images (``volumes.image_dir``), as root sees it."""
+        """Folder of container images (``volumes.image_dir``), as seen by root."""
         return self.folder / "images"
 
     @property
@@ -69,7 +69,7 @@ class Site:
 
     @property
     def runtime(self) -> str:
-        """What runs containers there."""
+        """The container runtime."""
         return "apptainer" if debian.has(self.root, "apptainer") else "none"
 
     @property
@@ -79,11 +79,11 @@ class Site:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What these tools need in their environment."""
+        """Environment variables of these tools."""
         return {}
 
     def describe(self) -> str:
-        """Say what it is."""
+        """Return a description."""
         return f"{self.name}: {self.batch}, containers by {self.runtime}"
 
     def daemons(self) -> dict[str, list[str]]:
@@ -91,11 +91,11 @@ class Site:
         return {}
 
     def answers(self, daemon: str) -> bool:
-        """Whether a daemon does its work."""
+        """Return whether a daemon answers."""
         raise ClusterError(f"{self.name} has no {daemon}")
 
     def settings(self) -> dict[str, Any]:
-        """Its part of ``site.toml``."""
+        """Return its part of ``site.toml``."""
         return {"batch": {"kind": "local", "period": 0.2}, "local": {"cpus": 32, "memory": "32Gi", "gpus": 0}}
 
     def write(self) -> None:
@@ -123,7 +123,7 @@ class Site:
 
     @property
     def as_user(self) -> Path:
-        """Program that runs another one as the site's user, as the submitter is run."""
+        """The program that runs another one as the site's user; it also runs the submitter."""
         return self.folder / "as-user"
 
     def configure(self, servers: Sequence[str], seed: Path, authority: Path, overrides: Mapping[str, Any]) -> None:
@@ -146,14 +146,14 @@ class Site:
         (self.folder / "site.toml").write_text(toml(tools.merged(settings, overrides)))
 
     def submitter(self, env: Mapping[str, str], module: str = "") -> list[str]:
-        """Command line of the submitter; ``env`` are more variables for it, ``module`` is one of ours in its place."""
+        """Return the command line of the submitter; ``env`` adds variables, ``module`` runs in place of podbridge."""
         words = [f"{key}={value}" for key, value in env.items()]
         command = tools.module(module) if module else [*tools.PODBRIDGE, "submitter"]
         options = ["--pool", self.name, "--config", f"{SEEN_AS}/site.toml"]
         return [str(self.as_user), "env", *words, *command, *options]
 
     def run(self, *argv: str, input: str | None = None, check: bool = True) -> str:
-        """Run a program as the site's user, with its tools on PATH; returns what it prints."""
+        """Run a program as the site's user, with its tools on PATH; return its output."""
         return run([str(self.as_user), *argv], input, check)
 
     def run_root(self, *argv: str, input: str | None = None, check: bool = True) -> str:
@@ -163,7 +163,7 @@ class Site:
 
 @dataclass(frozen=True)
 class SlurmSite(Site):
-    """A site with a Slurm of its own, whose nodes do nothing else."""
+    """A site with a Slurm of its own."""
 
     version: str
     nodes: int
@@ -172,7 +172,7 @@ class SlurmSite(Site):
 
     @property
     def ports(self) -> int:
-        """How many ports it takes."""
+        """Number of its ports."""
         return slurm.PORTS + self.nodes
 
     @property
@@ -193,11 +193,11 @@ class SlurmSite(Site):
 
     @property
     def variables(self) -> dict[str, str]:
-        """What these tools need in their environment."""
+        """Environment variables of these tools."""
         return self.setup.variables
 
     def describe(self) -> str:
-        """Say what it is."""
+        """Return a description."""
         return f"{self.name}: Slurm {self.version}, {self.nodes} nodes, containers by {self.runtime}"
 
     def daemons(self) -> dict[str, list[str]]:
@@ -205,11 +205,11 @@ class SlurmSite(Site):
         return self.setup.daemons()
 
     def answers(self, daemon: str) -> bool:
-        """Whether a daemon does its work."""
+        """Return whether a daemon answers."""
         return self.setup.answers(daemon)
 
     def settings(self) -> dict[str, Any]:
-        """Its part of ``site.toml``."""
+        """Return its part of ``site.toml``."""
         return {"batch": {"kind": "slurm", "period": 1}}
 
     def write(self) -> None:
@@ -245,7 +245,7 @@ class CondorSite(Site):
 
     @property
     def variables(self) -> dict[str, str]:
-        """What these tools need in their environment."""
+        """Environment variables of these tools."""
         return self.setup.variables
 
     @property
@@ -254,7 +254,7 @@ class CondorSite(Site):
         return self.folder / "enter"
 
     def describe(self) -> str:
-        """Say what it is."""
+        """Return a description."""
         return f"{self.name}: HTCondor, containers by {self.runtime}"
 
     def daemons(self) -> dict[str, list[str]]:
@@ -262,11 +262,11 @@ class CondorSite(Site):
         return self.setup.daemons(self.enter)
 
     def answers(self, daemon: str) -> bool:
-        """Whether a daemon does its work."""
+        """Return whether a daemon answers."""
         return self.setup.answers(self.enter, daemon)
 
     def settings(self) -> dict[str, Any]:
-        """Its part of ``site.toml``."""
+        """Return its part of ``site.toml``."""
         return {"batch": {"kind": "htcondor", "period": 1}}
 
     def write(self) -> None:
@@ -281,9 +281,9 @@ class CondorSite(Site):
 
 
 def end(folder: Path) -> None:
-    """End all that is left of the site in ``folder``: jobs and their containers, daemons that others started."""
+    """Remove the remains of the site in ``folder``: jobs, their containers and daemons."""
     kill_inside(folder, SEEN_AS)
-    with contextlib.suppress(FileNotFoundError):  # its start did not come so far
+    with contextlib.suppress(FileNotFoundError):  # its start did not reach this step
         uid = (folder / "home").stat().st_uid
         if uid >= FIRST_UID:
             kill_user(uid)
@@ -309,7 +309,7 @@ def _value(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    # JSON's escapes are TOML's, but for pairs of surrogates, and DEL has to be one
+    # JSON's escapes are valid in TOML, except surrogate pairs; DEL must be escaped
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,9 +1,9 @@
 """Slurm of one cluster: its configuration, its daemons' command lines, its tokens.
 
-Every program of it, daemon or tool, runs in a mount namespace of its own (see :mod:`cluster.views`) where ``/srv`` is
+Each of its programs, daemon or tool, runs in a mount namespace (see :mod:`cluster.views`) where ``/srv`` is
 the cluster's Slurm folder, in the root folder of its version if it has one. So one configuration fits all versions,
-several clusters share a root folder, the folder may lie where the user ``slurm`` may not go, nothing has to be
-unmounted, and any process that sees the folder at ``/srv`` is known to be this cluster's, down to the processes of its
+several clusters share a root folder, the folder may be unreadable for the user ``slurm``, nothing has to be
+unmounted, and each process that sees the folder at ``/srv`` belongs to this cluster, also the processes of its
 jobs.
 """
 
@@ -28,18 +28,18 @@ from cluster.processes import run
 from cluster.views import SEEN_AS
 
 PORTS = 2
-"""And one for each slurmd, and for a slurmdbd."""
+"""Ports besides one for each slurmd and one for slurmdbd."""
 ACCOUNTING = "AccountingStorageType=accounting_storage/slurmdbd"
-"""The line for slurm.conf that brings a slurmdbd, and its database."""
+"""The line of slurm.conf that enables slurmdbd and its database."""
 SLURM_UID = 64030
 """User ``slurm`` of Debian's packages, in every suite."""
 USERS = {"alice": 20001, "bob": 20002}
-"""People of the cluster, to submit jobs as."""
+"""Users of the cluster: name -> uid."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """What every node declares, to Slurm and to Kubernetes alike."""
+    """The size of each node, in Slurm and in Kubernetes."""
 
     cpus: int = 128
     memory: int = 512_000
@@ -49,7 +49,7 @@ class Size:
 
 @dataclass(frozen=True)
 class SlurmSetup:
-    """One Slurm: where it lies and what it looks like."""
+    """One Slurm: its folder, its ports and its options."""
 
     version: str
     folder: Path
@@ -60,27 +60,27 @@ class SlurmSetup:
     first_port: int
     """Ports: slurmctld, slurmrestd, then one for each slurmd, then slurmdbd."""
     lines: Sequence[str] = ()
-    """Lines for slurm.conf; a key that stands there already is replaced."""
+    """Lines for slurm.conf; they replace lines with the same key."""
     users: Mapping[str, int] = field(default_factory=lambda: USERS)
-    """People it knows besides those of its root: name -> uid."""
+    """Users besides those of its root folder: name -> uid."""
     rest: bool = True
     """Whether slurmrestd runs."""
     first: Size | None = None
-    """Size of the first node, where it differs from the others'; it has no GPUs."""
+    """Size of the first node if it differs from the others; it has no GPUs."""
 
     @property
     def variables(self) -> dict[str, str]:
-        """What its programs need in their environment."""
+        """Return the environment variables of its programs."""
         return {"SLURM_CONF": f"{SEEN_AS}/etc/slurm.conf"}
 
     @property
     def own_auth(self) -> bool:
-        """Whether this version can do without munge."""
+        """Whether this version works without munge."""
         return self.version != "22.05"
 
     @property
     def enter(self) -> Path:
-        """Program that runs another one where it sees this Slurm's files."""
+        """The program that runs another one in a view of this Slurm's files."""
         return self.folder / "enter"
 
     @property
@@ -90,13 +90,13 @@ class SlurmSetup:
 
     @property
     def accounting(self) -> Accounting | None:
-        """Its records, if a line for slurm.conf asks for them."""
+        """Its accounting, if a line of slurm.conf enables it."""
         if ACCOUNTING not in self.lines:
             return None
         return Accounting(self.folder, self.enter, self.first_port + PORTS + self.nodes, self._auth())
 
     def daemons(self) -> dict[str, list[str]]:
-        """Command line of each daemon, in the order of starting."""
+        """Return the command line of each daemon, in the order of starting."""
         enter, accounting = str(self.enter), self.accounting
         result: dict[str, list[str]] = {}
         if not self.own_auth:
@@ -112,7 +112,7 @@ class SlurmSetup:
             result[f"slurmd-{node}"] = [enter, "slurmd", "-D", "-N", node]
         if not self.rest:
             return result
-        # slurmrestd refuses to run as root or as SlurmUser; the dbv plugins of 22.05 end it where no slurmdbd is
+        # slurmrestd refuses to run as root or as SlurmUser; the dbv plugins of 22.05 end it if there is no slurmdbd
         nobody = [
             "setpriv",
             "--reuid=nobody",
@@ -128,7 +128,7 @@ class SlurmSetup:
         return result
 
     def answers(self, name: str) -> bool:
-        """Whether a daemon does its work."""
+        """Return whether a daemon answers."""
         if name == "munged":
             return (self.folder / "munge" / "socket").exists()
         if name == "slurmctld":
@@ -167,7 +167,7 @@ class SlurmSetup:
             self.accounting.write(SLURM_UID)
 
     def conf(self) -> str:
-        """Text of slurm.conf."""
+        """Return the text of slurm.conf."""
         settings = dict(line.split("=", 1) for line in _BASE.split())
         settings["ClusterName"] = "podbridge"
         settings["SlurmctldPort"] = str(self.first_port)
@@ -211,19 +211,19 @@ class SlurmSetup:
         return f"NodeName={names} Name=gpu File={SEEN_AS}/dev/{files}\n"
 
     def _enter(self) -> str:
-        # every slurmd makes the same socket there: started at once, one of them finds the other's
+        # each slurmd creates the same socket there: of two that start at once, one fails
         own = 'mkdir -p "$R/run/slurm"; mount -t tmpfs slurmd "$R/run/slurm"'
         first = f'if [ "$1" = slurmd ]; then {own}; fi'
         return views.root_view(self.folder, self.root, self.variables, first=first)
 
 
 def node_names(count: int) -> list[str]:
-    """Names of the nodes, the same in Slurm and in Kubernetes."""
+    """Return the names of the nodes, the same in Slurm and in Kubernetes."""
     return [f"node-{number}" for number in range(count)]
 
 
 def node_range(count: int, first: int = 0) -> str:
-    """Names of the nodes from number ``first`` on as Slurm writes them; empty if there is none."""
+    """Return the names of the nodes from number ``first`` on in Slurm's notation; empty if there is none."""
     if count <= first:
         return ""
     return f"node-[{first}-{count - 1}]" if count > first + 1 else f"node-{first}"
@@ -234,7 +234,7 @@ def _declared(size: Size) -> str:
 
 
 def make_token(key: bytes, user: str, lifetime: float) -> str:
-    """Make a Slurm JWT (HS256) for ``user``, valid for ``lifetime`` seconds (negative: expired already)."""
+    """Return a Slurm JWT (HS256) for ``user``, valid for ``lifetime`` seconds (negative: expired)."""
     now = int(time.time())
     claims = {"sun": user, "iat": min(now, int(now + lifetime)), "exp": int(now + lifetime)}
     parts = [_b64url(json.dumps(part).encode()) for part in ({"alg": "HS256", "typ": "JWT"}, claims)]

@@ -1,4 +1,4 @@
-"""Steps that take long: said aloud, one run at a time, their output kept."""
+"""Steps that take long: printed, one run at a time, with a log of their output."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cluster.errors import ClusterError
 
 
 def say(text: str) -> None:
-    """Tell the person who waits."""
+    """Print a line to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def locked() -> Iterator[None]:
-    """Hold the cache folder: other runs that install into it wait."""
+    """Lock the cache folder: other runs that install into it wait."""
     places.cache().mkdir(parents=True, exist_ok=True)
     with (places.cache() / ".install.lock").open("a") as lock:
         try:
@@ -36,7 +36,7 @@ def locked() -> Iterator[None]:
 def run_long(
     what: str, command: Sequence[str], unit: str, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> None:
-    """Run a command that takes long; counts its lines of output aloud, and shows the last ones if it fails."""
+    """Run a command that takes long; print a count of its output lines, and the last ones if it fails."""
     log = places.cache() / "log" / f"{what.split()[0]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     begun = spoken = time.monotonic()

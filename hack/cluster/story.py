@@ -1,4 +1,4 @@
-"""A story told on a cluster: scenes with commands as a user would type them, and what they print."""
+"""Scenes on a cluster: commands as a user would type them, and their output."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from cluster.world import World
 
 
 class Story:
-    """Tells scenes and keeps the count of what was shown."""
+    """Plays scenes and counts the commands."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.shown: list[str] = []
 
     def say(self, text: str) -> None:
-        """Explain."""
+        """Print an explanation."""
         print(f"\033[2m# {text}\033[0m" if sys.stdout.isatty() else f"# {text}", flush=True)
 
     def do(self, command: str, text: str | None = None) -> str:
-        """Run a command as a user would, showing it and what it prints."""
+        """Run a command as a user would; print it and its output."""
         print(f"$ {command}", flush=True)
         env = {**self.world.cluster.env}
         done = subprocess.run(shlex.split(command), input=text, env=env, capture_output=True, text=True, timeout=60)
@@ -31,7 +31,7 @@ class Story:
         return done.stdout
 
     def show(self, text: str) -> None:
-        """Show what something printed."""
+        """Print an output."""
         print("".join(f"  {line}\n" for line in text.splitlines()), end="", flush=True)
 
     def scene(self, title: str, play: Callable[[], None]) -> None:
@@ -42,5 +42,5 @@ class Story:
         self.shown.append(f"{title} ({time.monotonic() - before:.1f} s)")
 
     def play(self) -> None:
-        """Play all scenes; raises AssertionError when something is not as told."""
+        """Play all scenes; raise AssertionError if a state is not reached."""
         raise NotImplementedError

@@ -1,10 +1,10 @@
-"""The table that a measurement prints."""
+"""The table of a measurement."""
 
 from __future__ import annotations
 
 
 class Table:
-    """The rows, printed as they come and all together at the end."""
+    """The rows, printed one by one and all together at the end."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, str]] = []

@@ -1,4 +1,4 @@
-"""What a shell needs to talk to a cluster: ``bin/`` and ``env``; and how podbridge is started there."""
+"""Files for a shell that uses a cluster: ``bin/`` and ``env``; and the command line of podbridge there."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SLURM_TOOLS = (
     "srun",
 )
 ANYTHING = {field: ["*"] for field in ("partition", "account", "qos", "licenses", "wckey")}
-"""Whoever may create pods on a test cluster may use all that its Slurm has; a reservation still takes a permission."""
+"""Users who may create pods may use everything in the Slurm of a test cluster; a reservation needs a permission."""
 PODBRIDGE_PORTS = 4
-"""Webhook, health, metrics, the virtual nodes' kubelet."""
+"""Number of ports: webhook, health, metrics, kubelet API of the virtual nodes."""
 _START = "import sys; sys.argv[0] = 'podbridge'; from bridge.cli.main import main; sys.exit(main())"
 _ENV = ("env", f"PYTHONPATH={places.CHECKOUT}", "PYTHONDONTWRITEBYTECODE=1")
 PODBRIDGE = (*_ENV, sys.executable, "-c", _START)
-"""The words that run podbridge: it is not installed, it is run from the checkout."""
+"""Return the command that runs podbridge from the checkout; it is not installed."""
 
 
 def module(name: str) -> list[str]:
-    """Give the words that run a module of this folder."""
+    """Return the command that runs a module of ``hack/``."""
     path = f"PYTHONPATH={places.CHECKOUT / 'hack'}:{places.CHECKOUT}"
     return ["env", path, "PYTHONDONTWRITEBYTECODE=1", sys.executable, "-m", name]
 
@@ -54,7 +54,7 @@ def write(state: Path, variables: Mapping[str, str], kubectl: Path | None, enter
 
 
 def podbridge_config(slurm_rest_url: str, first_port: int) -> dict[str, Any]:
-    """Configuration of a podbridge beside its clusters: the API server calls its webhook on the loopback."""
+    """Return the configuration of podbridge; the API server calls its webhook on the loopback."""
     return {
         "slurmRestApi": slurm_rest_url,
         "managedNamespaces": ["slurm-bridge"],
@@ -65,7 +65,7 @@ def podbridge_config(slurm_rest_url: str, first_port: int) -> dict[str, Any]:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one tree of settings over another."""
+    """Return settings with overrides merged into them."""
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)

@@ -1,11 +1,11 @@
-"""What a program of the cluster sees of the file system: shell scripts that make a mount namespace and go there.
+"""Views of the file system: shell scripts that run a program in a mount namespace.
 
 A *root view* is a root folder of another Debian suite (or the machine's own root) in which a folder of the cluster
-stands at ``/srv``. A *user view* is the machine's own root as an ordinary user of a site finds it: the site's folder
-at ``/srv``, and folders that are closed to others (``/root``) empty but for what the user has to read.
+is at ``/srv``. A *user view* is the machine's own root for an ordinary user of a site: the site's folder
+at ``/srv``, and folders that are closed to others (``/root``) with only the files that the user has to read.
 
-``pivot_root``, not ``chroot``: who is in a chroot may make no user namespace, and rootless containers need one.
-Nothing has to be unmounted: a view goes when its last process ends.
+``pivot_root``, not ``chroot``: a process in a chroot can create no user namespace, and rootless containers need one.
+Nothing has to be unmounted: the kernel removes a view when its last process ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 SHARED = ("/root", "/home", "/tmp", "/proc", "/sys", "/dev")
 """proc, sys and dev for the programs; the others as on a real cluster, where login and compute nodes share them.
 
-``/root`` first: it may hold the root folder itself, and all that is mounted there already would be mounted twice.
+``/root`` first: it may contain the root folder itself, whose mounts would otherwise be mounted twice.
 """
 ACCOUNTS = ("passwd", "group")
 MACHINE = "machine-"
@@ -36,8 +36,8 @@ def write_accounts(root: Path, folder: Path, users: Mapping[str, int], prefix: s
 def root_view(folder: Path, root: Path, variables: dict[str, str], run: bool = True, first: str = "") -> str:
     """Write the script with which root runs a program that sees ``folder`` at ``/srv`` of ``root``.
 
-    ``folder`` holds ``etc/passwd``, ``etc/group`` and, with ``run``, what shall be seen as ``/run``. ``first`` is a
-    command for in between, in which ``$R`` is the root and ``$1`` the program.
+    ``folder`` holds ``etc/passwd``, ``etc/group`` and, with ``run``, the content of ``/run``. ``first`` is a
+    command that runs before, in which ``$R`` is the root and ``$1`` the program.
     """
     lines = _root_lines(root, str(folder), run, first)
     lines.append(_exports(variables))
@@ -46,9 +46,9 @@ def root_view(folder: Path, root: Path, variables: dict[str, str], run: bool = T
 
 
 def tool_view(root: Path, uid: int, variables: dict[str, str], run: bool = True) -> str:
-    """Write the script with which an ordinary user, in a user view, runs a tool of ``root``: that of its own name.
+    """Write the script with which an ordinary user, in a user view, runs the tool of ``root`` with the script's name.
 
-    User namespaces take the place of root's rights: in the first the user may mount, in the second it is itself again.
+    User namespaces replace root's rights: in the first the user may mount, in the second it has its own uid again.
     """
     if root == Path("/"):
         return f'#!/bin/sh\n# Runs the tool that it is named after.\n{_exports(variables)}\nexec "${{0##*/}}" "$@"\n'
@@ -61,7 +61,7 @@ def tool_view(root: Path, uid: int, variables: dict[str, str], run: bool = True)
 
 
 def user_view(folder: Path, uid: int, needed: Sequence[Path], variables: dict[str, str]) -> str:
-    """Write the script with which root runs a program as user ``uid``, who may read the folders ``needed``."""
+    """Write the script with which root runs a program as user ``uid``; this user may read the folders ``needed``."""
     lines = [f"mount --bind {_q(folder)} {SEEN_AS}"]
     lines += [f"mount --bind {SEEN_AS}/etc/{MACHINE}{name} /etc/{name}" for name in ACCOUNTS]
     kept = {path: closed for path in dict.fromkeys(needed) if (closed := _closed(path))}
@@ -80,7 +80,7 @@ def user_view(folder: Path, uid: int, needed: Sequence[Path], variables: dict[st
 
 
 def _root_lines(root: Path, folder: str, run: bool, first: str) -> list[str]:
-    """Mount everything and go to the root."""
+    """Return the commands that mount everything and change the root."""
     if root == Path("/"):
         accounts = [f"mount --bind {SEEN_AS}/etc/{name} /etc/{name}" for name in ACCOUNTS]
         return [f"mount --rbind {_q(folder)} {SEEN_AS}", *accounts]
@@ -97,7 +97,7 @@ def _root_lines(root: Path, folder: str, run: bool, first: str) -> list[str]:
 
 
 def _exports(variables: dict[str, str]) -> str:
-    # PATH: the machine's tools, not our wrappers of the same names
+    # PATH: the machine's tools, not the wrappers with the same names
     return "export " + " ".join(
         f"{key}={_q(value)}" for key, value in {"PATH": PATH, "LC_ALL": "C", **variables}.items()
     )
@@ -109,7 +109,7 @@ def _script(what: str, unshare: str, lines: Sequence[str], program: str = "") ->
 
 
 def _closed(path: Path) -> Path | None:
-    """Give the topmost folder above ``path`` that is closed to other users."""
+    """Return the topmost folder above ``path`` that is closed to other users."""
     return next((above for above in reversed(path.parents) if not above.stat().st_mode & 0o001), None)
 
 

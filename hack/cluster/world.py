@@ -1,4 +1,4 @@
-"""What a test or the demo wants to do and see on a cluster with podbridge, with Slurm's and Kubernetes' own eyes."""
+"""A running cluster with podbridge: calls of tests and of the demonstration to Kubernetes and Slurm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class World:
-    """One running cluster. Pods without a name get a number, so that they don't meet each other's."""
+    """One running cluster. Pods without a name get a unique number."""
 
     numbers = itertools.count(1)
 
@@ -41,9 +41,9 @@ class World:
         script: str | None = None,
         **spec: Any,
     ) -> Object:
-        """Describe a pod: ``job`` holds job annotations by their short names, ``run`` and ``stop`` seconds for kwok.
+        """Return a manifest: ``job`` holds job annotations by short name, ``run`` and ``stop`` are seconds for kwok.
 
-        ``script`` is run by a shell on the real node.
+        A shell on the real node runs ``script``.
         """
         annotations = {JOB_PREFIX + key: value for key, value in (job or {}).items()}
         if run is not None:
@@ -58,19 +58,19 @@ class World:
         return {"metadata": metadata, "spec": {"containers": [container], **spec}}
 
     def path(self, name: str, namespace: str = NAMESPACE) -> str:
-        """Path of a pod."""
+        """Return the path of a pod."""
         return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
     def _path(self, pod: Object, namespace: str | None = None) -> str:
         return self.path(pod["metadata"]["name"], namespace or pod["metadata"].get("namespace", NAMESPACE))
 
     def create(self, name: str | None = None, *, namespace: str = NAMESPACE, **more: Any) -> Object:
-        """Create a pod (see :meth:`manifest`); give it as the API server returns it."""
+        """Create a pod (see :meth:`manifest`); return the API server's answer."""
         found: Object = self.api("POST", f"/api/v1/namespaces/{namespace}/pods", self.manifest(name, **more))
         return found
 
     def get(self, pod: Object, namespace: str | None = None) -> Object | None:
-        """Give the pod as it is now, or ``None`` when it (this very one) is gone."""
+        """Return the pod; ``None`` if the pod with this UID does not exist."""
         status, found = self.api.request("GET", self._path(pod, namespace))
         if status == 404 or found["metadata"].get("uid") != pod["metadata"]["uid"]:
             return None
@@ -83,17 +83,17 @@ class World:
         return found
 
     def delete(self, pod: Object, grace: int | None = None) -> None:
-        """Delete a pod; one that is gone already is fine."""
+        """Delete a pod, if it exists."""
         body = {} if grace is None else {"gracePeriodSeconds": grace}
         self.api.request("DELETE", self._path(pod), body)
 
     def condition(self, pod: Object, kind: str) -> Object:
-        """One condition of the pod as it is now, or nothing."""
+        """Return a condition of the pod; empty if it has none."""
         found = self.get(pod) or {"status": {}}
         return next((c for c in found["status"].get("conditions") or () if c["type"] == kind), {})
 
     def events(self, pod: Object, reason: str, namespace: str | None = None) -> list[Object]:
-        """Events of a pod with a reason."""
+        """Return the Events of a pod with a reason."""
         where = namespace or pod["metadata"].get("namespace", NAMESPACE)
         items = self.api("GET", f"/apis/events.k8s.io/v1/namespaces/{where}/events")["items"]
         uid = pod["metadata"]["uid"]
@@ -107,7 +107,7 @@ class World:
         timeout: float = 30,
         namespace: str | None = None,
     ) -> Object:
-        """Wait until the pod exists and ``check`` holds for it; give it."""
+        """Wait until ``check`` is true for the pod; return it."""
 
         def look() -> Object | None:
             found = self.get(pod, namespace)
@@ -126,20 +126,20 @@ class World:
         return self.seen(pod, "running", lambda p: p["status"]["phase"] == "Running", timeout)
 
     def labelled(self, pod: Object, timeout: float = 30) -> int:
-        """Wait until the pod carries its job; give the job's id."""
+        """Wait until the pod has the label of its job; return the job's id."""
         return self.job_of(self.seen(pod, "labelled", self.job_of, timeout))
 
     def gone(self, pod: Object, timeout: float = 30) -> None:
-        """Wait until the pod is no more."""
+        """Wait until the pod does not exist."""
         eventually(lambda: self.get(pod) is None, f"{pod['metadata']['name']} gone", timeout)
 
     @staticmethod
     def job_of(pod: Object) -> int:
-        """The job on the pod's label, 0 where there is none."""
+        """Return the job id of the pod's label, 0 if there is none."""
         return int((pod["metadata"].get("labels") or {}).get(LABEL, "0"))
 
     def kube_node(self, name: str) -> Object:
-        """A node as Kubernetes has it."""
+        """Return a node of Kubernetes."""
         found: Object = self.api("GET", f"/api/v1/nodes/{name}")
         return found
 
@@ -149,22 +149,22 @@ class World:
         return self.cluster.run_slurm(*argv)
 
     def queue(self) -> dict[int, str]:
-        """Live jobs: id -> state."""
+        """Return the jobs of squeue: id -> state."""
         lines = self.slurm("squeue", "-h", "-o", "%i %T").splitlines()
         return {int(line.split()[0]): line.split()[1] for line in lines if line.strip()}
 
     def job(self, job_id: int) -> dict[str, str]:
-        """What scontrol says of a job, word by word; empty when Slurm knows it no more."""
+        """Return the fields of ``scontrol show job``; empty if Slurm does not know the job."""
         text = self.cluster.run_slurm("scontrol", "show", "job", str(job_id), check=False)
         return dict(re.findall(r"(\w+)=(\S*)", text)) if "JobId=" in text else {}
 
     def job_comment(self, job_id: int) -> str:
-        """The administrator's comment of a job: podbridge's link to its pods, as JSON."""
+        """Return the AdminComment of a job: podbridge's link to its pods, as JSON."""
         found = re.search(r"AdminComment=(\{.*\})", self.slurm("scontrol", "show", "job", str(job_id)))
         return found[1] if found else ""
 
     def jobs_by_uid(self) -> dict[str, list[tuple[int, str]]]:
-        """Every job that Slurm still knows, live or ended, as (id, state) by the pod UID in its comment."""
+        """Return all jobs that Slurm knows, also ended ones, as (id, state) by the pod UID in the comment."""
         text = self.cluster.run_slurm("scontrol", "show", "job", "-o", check=False)
         found: dict[str, list[tuple[int, str]]] = {}
         for line in text.splitlines():
@@ -175,14 +175,14 @@ class World:
         return found
 
     def node(self, name: str) -> tuple[str, str]:
-        """State and reason of a node as Slurm has them."""
+        """Return the state and the reason of a node in Slurm."""
         text = self.slurm("scontrol", "show", "node", name)
         state, reason = re.search(r"State=(\S+)", text), re.search(r"Reason=(.*?)(?: \[|$)", text, re.MULTILINE)
         return state[1] if state else "", reason[1] if reason else ""
 
     # --- both ---------------------------------------------------------------------------------------------------------
     def clear(self) -> None:
-        """Delete every pod of the managed namespace and wait until nothing is left on either side."""
+        """Delete every pod of the managed namespace, and wait until no pod and no job is left."""
         self.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
         eventually(lambda: not self.pods(), "no pod left", 60)
         eventually(lambda: not self.queue(), "no job left", 30)

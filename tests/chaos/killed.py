@@ -1,6 +1,6 @@
-"""podbridge's scheduler and controllers in a process that kills itself right after its N-th call to the outside.
+"""podbridge's scheduler and controllers in a process that kills itself right after its N-th request.
 
-Every call of podbridge, to Kubernetes and to Slurm, goes through urllib3: one hook counts them all. N = 0: never.
+All requests to Kubernetes and to Slurm go through urllib3, where one hook counts them. N = 0: never.
 """
 
 import itertools

@@ -16,14 +16,14 @@ URGENT = (
 
 
 class ByCluster(LoadScopeScheduling):
-    """Tests of one cluster go to one process, so that the cluster starts once."""
+    """Assigns all tests of one cluster to one process, so that the cluster starts once."""
 
     def _split_scope(self, nodeid):
         return next((version for version in VERSIONS if f"[{version}" in nodeid), nodeid.split("::")[0])
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """Spread the tests over processes (``pytest -n 3``); marks for groups don't work with pytest 9 and xdist 3.8."""
+    """Return the scheduler of ``pytest -n 3``; xdist's groups do not work with pytest 9 and xdist 3.8."""
     return ByCluster(config, log)
 
 

@@ -64,7 +64,7 @@ def free_port() -> int:
 
 
 def pod(name: str = "", **changes: Any) -> Json:
-    """A small pod; ``changes`` are laid over metadata (annotations, labels, finalizers...) and spec."""
+    """Return a small pod with ``changes`` to metadata (annotations, labels, finalizers...) and spec."""
     metadata: Json = {"name": name} if name else {"generateName": "p-"}
     spec: Json = {
         "containers": [{"name": "c", "image": "none", "resources": {"requests": {"cpu": "1", "memory": "64Mi"}}}],
@@ -80,7 +80,7 @@ def annotated(key: str, value: str) -> Json:
 
 
 def plain_session(folder: Path, kubeconfig: Path) -> requests.Session:
-    """A session with the certificates of a kubeconfig."""
+    """Return a session with the certificates of a kubeconfig."""
     content = yaml.safe_load(kubeconfig.read_text())
     user, server = content["users"][0]["user"], content["clusters"][0]["cluster"]
     parts = {
@@ -171,7 +171,7 @@ def take(admin: KubeClient, namespace: str, name: str) -> None:
 
 
 def mutated(client: KubeClient) -> bool:
-    """Whether the API server calls the webhook yet: it watches its configuration."""
+    """Return whether the API server calls the webhook; it learns of a new configuration after a moment."""
     made = client.create(PODS.path(MANAGED), pod(), {"dryRun": "All"})
     return bool(made["spec"]["schedulerName"] == SCHEDULER)
 
@@ -186,7 +186,7 @@ def may(client: KubeClient) -> bool:
 
 @pytest.fixture
 def made(hub: SimpleNamespace) -> Iterator[Callable[..., Json]]:
-    """Create pods that are gone after the test."""
+    """Return a function that creates pods; delete them after the test."""
     created: list[tuple[str, str]] = []
 
     def make(body: Json, namespace: str = MANAGED, client: KubeClient | None = None) -> Json:
@@ -204,7 +204,7 @@ def made(hub: SimpleNamespace) -> Iterator[Callable[..., Json]]:
 
 
 def refused(hub: SimpleNamespace, body: Json, namespace: str = MANAGED) -> str:
-    """Give the whole message of a refusal: the client of podbridge shortens what it passes on."""
+    """Return the whole message of a refusal; podbridge's client shortens messages."""
     answer = hub.session.post(
         f"{hub.client.server}{PODS.path(namespace)}?dryRun=All",
         data=json.dumps(body),
@@ -251,7 +251,7 @@ def test_a_chosen_node_is_cleared(hub: SimpleNamespace, made: Callable[..., Json
 def test_a_toleration_added_to_a_gated_pod_lets_it_on_to_the_pools_virtual_node(
     hub: SimpleNamespace, made: Callable[..., Json]
 ) -> None:
-    """What Kueue does to a plain pod: the gate goes, and the tolerations of its flavor come, in one update."""
+    """Like Kueue, remove the gate of a pod and add the tolerations of its flavor in one update."""
     found = made(pod(schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]))
     assert all(entry["key"] != names.VIRTUAL_TAINT for entry in found["spec"]["tolerations"])
     found["spec"]["schedulingGates"] = []
@@ -563,7 +563,7 @@ def test_a_role_permits_a_key(hub: SimpleNamespace, key: str) -> None:
 
     eventually(permitted)
     take(hub.admin, MANAGED, f"use-{key}")
-    if key == "user-id":  # a yes is remembered for 10 s
+    if key == "user-id":  # a positive answer is cached for 10 s
         eventually(lambda: not permitted())
 
 
@@ -579,7 +579,7 @@ def test_a_change_needs_the_permission_too(hub: SimpleNamespace, made: Callable[
 # --- what podbridge alone writes --------------------------------------------------------------------------------------
 @pytest.fixture
 def held(hub: SimpleNamespace, made: Callable[..., Json]) -> str:
-    """A pod that holds job 42 on node-0."""
+    """Return a pod with job 42 on node-0."""
     name = made(pod())["metadata"]["name"]
     metadata = {
         "labels": {names.JOB_ID_LABEL: "42"},
@@ -698,7 +698,7 @@ def test_every_way_to_choose_namespaces_is_stored_as_written(hub: SimpleNamespac
 
 
 def test_namespaces_by_label(hub: SimpleNamespace) -> None:
-    """The API server's own reading of the selector decides, in the moment of the label's change."""
+    """The API server evaluates the selector at the moment of the label's change."""
     port = free_port()
     config = Config.model_validate(
         {
@@ -754,7 +754,7 @@ def test_two_replicas_share_one_certificate(hub: SimpleNamespace) -> None:
 
 
 def test_the_certificate_rotates_under_load(hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    # the API server would keep its connections and never see the new certificate: a handshake for each review
+    # one handshake for each review: on a kept connection the API server would not see the new certificate
     monkeypatch.setattr(hub.admission.server._server, "keep_alive_conn_limit", 0)
     stop = threading.Event()
     failures: list[KubeError] = []

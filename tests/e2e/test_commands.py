@@ -1,4 +1,4 @@
-"""The commands for people, on a running cluster."""
+"""The commands for users and administrators, on a running cluster."""
 
 import json
 import os

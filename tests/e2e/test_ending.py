@@ -1,4 +1,4 @@
-"""A pod and its job end together, and only then: what a review found to end too early, or too late."""
+"""A pod ends when its job has ended, and a job when its pod has ended: cases found in a review."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def podbridge(world, *args):
 
 
 def test_a_pod_without_grace_keeps_its_job_until_its_containers_have_ended(clean):
-    """Whether the grace period is 0 in the pod, or somebody deletes the pod by force."""
+    """The grace period is 0 in the pod, or the pod is deleted by force."""
     world = clean
     own = world.create(terminationGracePeriodSeconds=0)
     forced = world.create()
@@ -62,7 +62,7 @@ def test_a_pod_outlives_the_label_and_the_node_object_of_its_node(clean):
         )
         path = f"/api/v1/nodes/{node}"
         api("PATCH", path, {"metadata": {"labels": dict.fromkeys(labels)}}, "application/merge-patch+json")
-        time.sleep(6)  # an idle poller asks every few seconds, and three answers would end the pod
+        time.sleep(6)  # an idle poller polls every two seconds, and three answers would terminate the pod
         api("DELETE", path)
         time.sleep(3)
         api("POST", "/api/v1/nodes", made)
@@ -94,7 +94,7 @@ def test_a_second_job_that_appears_after_the_bind_is_cancelled(clean):
 
 
 def test_binds_that_fail_are_tried_again_later_and_later(clean):
-    """30 pods whose bindings are refused for eight seconds: a handful of tries each, then all run."""
+    """30 pods whose bindings are refused for eight seconds: 3 to 10 attempts each, then all run."""
     world, pods = clean, []
     name, base = "no-bindings", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
@@ -124,9 +124,9 @@ def test_binds_that_fail_are_tried_again_later_and_later(clean):
 
 
 def _refuses_bindings(world):
-    """Whether the policy is in force: a binding of no pod to no node is refused by it before either is looked for.
+    """Return whether the policy is in force: it refuses a binding before the API server looks for the pod and the node.
 
-    A node that podbridge guards would be refused by another policy, and one refusal alone is told.
+    The node must not be one that podbridge guards: the API server reports only one of several refusals.
     """
     target = {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
     body = {"metadata": {"name": "nobody"}, "target": target}
@@ -134,7 +134,7 @@ def _refuses_bindings(world):
 
 
 def test_a_slurmctld_without_its_state_ends_no_pod_until_confirmed(clean):
-    """13 pods run; slurmctld comes back empty: nothing ends. Its state is put back: all live. Gone again: confirmed."""
+    """A slurmctld without state: the brake holds 13 pods. The state is restored, then lost again and confirmed."""
     world, cluster = clean, clean.cluster
     pods = [world.create() for _ in range(13)]
     jobs = {pod["metadata"]["name"]: world.labelled(world.running(pod)) for pod in pods}

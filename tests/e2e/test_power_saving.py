@@ -1,4 +1,4 @@
-"""Slurm's power saving: nodes whose slurmd Slurm's own programs stop and start; the kubelet follows."""
+"""Slurm's power saving: Slurm's programs stop and start the slurmd of nodes, and their kubelets follow."""
 
 import os
 import shutil
@@ -38,10 +38,10 @@ done
 
 
 class Machines:
-    """The nodes that Slurm's own programs switch on and off, and their kubelets.
+    """The nodes that Slurm's programs switch on and off, and their kubelets.
 
-    ``cloud-0`` is deleted from Kubernetes when it goes, as a cloud's controller does; ``node-0`` is there but not
-    ready. While ``kubelets`` is not set, a machine that comes up has no kubelet yet.
+    ``cloud-0`` is deleted from Kubernetes when it is switched off, as by a cloud controller; ``node-0`` becomes not
+    ready. While ``kubelets`` is not set, a machine that starts has no kubelet yet.
     """
 
     def __init__(self, cluster):
@@ -61,12 +61,12 @@ class Machines:
         self._thread.join()
 
     def resumed(self, node):
-        """How often Slurm's program has switched a node on."""
+        """Return how often Slurm's program has switched a node on."""
         file = self.folder / "resumed"
         return file.read_text().split().count(node) if file.exists() else 0
 
     def is_on(self, node):
-        """Whether the slurmd that the program started runs."""
+        """Return whether the slurmd that the program started runs."""
         file = self.folder / f"{node}.pid"
         pid = file.read_text().strip() if file.exists() else ""
         if not pid:
@@ -112,7 +112,7 @@ class Machines:
 
 @pytest.fixture(scope="module")
 def saving(state_folder):
-    """A cluster with a node that is there, and one of a cloud that is not; both are in the partition ``saving``."""
+    """A cluster with a node that exists and a cloud node that does not; both are in the partition ``saving``."""
     with Cluster(state_folder / "power", slurm="26.05", nodes=1, gpus=0) as cluster:
         folder = cluster.state / "slurm"
         for name in ("power", "spool/cloud-0"):
@@ -142,7 +142,7 @@ def saving(state_folder):
 
 
 def hand_over(cluster):
-    """End the slurmd that root started, and have Slurm's program start it: so the other program can end it."""
+    """Stop the slurmd that root started, and let Slurm's program start it, so that the other program can stop it."""
     cluster.stop_daemon("slurmd-node-0")
     folder = cluster.state / "slurm"
     (folder / "run" / "slurmd-node-0.pid").unlink(missing_ok=True)
@@ -195,6 +195,6 @@ def reason(pod):
 
 
 def cordons(world, node):
-    """Events of cordons and drains of a node."""
+    """Return the Events of cordons and drains of a node."""
     items = world.api("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
     return [e["reason"] for e in items if e["reason"].startswith("SlurmNode") and e["regarding"]["name"] == node]

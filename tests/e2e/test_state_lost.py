@@ -1,4 +1,4 @@
-"""A slurmctld that has lost its state counts job ids from one again, while another user submits."""
+"""A slurmctld that has lost its state assigns job ids from 1 again, also to jobs of another user."""
 
 import shutil
 
@@ -36,7 +36,7 @@ def test_job_ids_are_used_again_after_lost_state(clean):
     nodes = ",".join({world.running(pod)["spec"]["nodeName"] for pod in (first, second)})
 
     lose_state(world)
-    # there the old batch jobs still run, and a slurmd ends a new job that has the id of one
+    # there the old batch jobs still run, and slurmd ends a new job with the same id
     world.slurm("scontrol", "update", f"nodename={nodes}", "state=drain", "reason=old jobs")
     try:
         assert others_job(world, "-w", "node-3") == 1

@@ -1,4 +1,4 @@
-"""What users and administrators see: the main job on real systems, on every version of Slurm."""
+"""The main use of podbridge on real systems, on every version of Slurm."""
 
 import signal
 import time
@@ -12,13 +12,13 @@ pytestmark = pytest.mark.real
 
 
 def can(world, what):
-    """Skip nothing silently: what Slurm 22.05's REST API can't do is known, and asserted elsewhere."""
+    """Return whether Slurm's REST API supports an action; the limits of 22.05 are asserted by other tests."""
     return not (world.cluster.options.slurm == "22.05" and what in ("drain", "exclude", "admin_comment"))
 
 
 @pytest.fixture(scope="module")
 def limited(world):
-    """A pod with a time limit of one minute, made first and looked at last: Slurm takes its time."""
+    """Return a pod with a time limit of one minute, created first and checked last: Slurm ends it late."""
     world.clear()
     return world.create("limited", job={"timelimit": "1"})
 
@@ -154,7 +154,7 @@ class TestStory:
         assert not world.kube_node("node-2")["spec"].get("unschedulable")
 
     def _drain_is_not_possible(self, world):
-        """On 22.05 a drain still cordons, and podbridge has said at start what it can't do."""
+        """On 22.05 a drain still cordons, and podbridge has logged at start what is not possible."""
         log = world.cluster.processes.log("podbridge").read_text()
         for words in ("drain nodes", "exclude nodes", "admin_comment", "external placeholder"):
             assert words in log
@@ -249,7 +249,7 @@ class TestStory:
         world.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=broken")
         eventually(lambda: world.events(pod, "NodeFail"), "an Event", 40)
         world.gone(pod)
-        # its slurmd is well, and may have registered the node again by itself
+        # its slurmd runs and may have registered the node again
         world.cluster.run_slurm("scontrol", "update", f"nodename={node}", "state=resume", check=False)
         eventually(lambda: "DOWN" not in world.node(node)[0], "in use again", 30)
         eventually(lambda: not world.kube_node(node)["spec"].get("unschedulable"), "uncordoned", 40)
@@ -273,9 +273,9 @@ class TestStory:
         if world.cluster.options.slurm == "26.05":
             said = world.cluster.run_slurm("scontrol", "requeue", job, check=False)
             time.sleep(3)
-            assert world.get(pod)["status"]["phase"] == "Running", said  # nothing runs that could be run again
+            assert world.get(pod)["status"]["phase"] == "Running", said  # an external job cannot be requeued
         else:
-            world.slurm("scontrol", "update", f"jobid={job}", "requeue=1")  # placeholders ask for the contrary
+            world.slurm("scontrol", "update", f"jobid={job}", "requeue=1")  # placeholder jobs have requeue=0
             world.slurm("scontrol", "requeue", job)
             eventually(lambda: world.events(pod, "Requeued") or world.events(pod, "JobCompleted"), "told", 40)
             world.gone(pod)
@@ -283,7 +283,7 @@ class TestStory:
         world.clear()
 
     def test_16_jobs_of_which_slurm_knows_nothing_any_more(self, world):
-        """Months of downtime, or a slurmctld that has lost its state and counts from one again."""
+        """podbridge was down for months, or slurmctld has lost its state and assigns ids from 1 again."""
         seen = world.create()
         world.running(seen)
         unseen = world.create()
@@ -295,7 +295,7 @@ class TestStory:
                 file.unlink()
         world.cluster.start_daemon("slurmctld")
         world.cluster.start_podbridge(("admission",))
-        waiting = world.create()  # gets a number that one of the others had
+        waiting = world.create()  # gets the job id of another pod
         world.cluster.stop_podbridge()
         world.cluster.start_podbridge()
         for pod in (seen, unseen):

@@ -1,7 +1,7 @@
-"""What a cache must do, whatever API server it looks at: run by the unit tests on the fake, by the contract tests on a
-real one. A subclass gives the fixtures ``client`` and ``namespace``.
+"""The behaviour of a cache: unit tests run this suite on the fake API server, contract tests on a
+real one. A subclass defines the fixtures ``client`` and ``namespace``.
 
-It plays with Leases, since nobody else writes those into a new namespace.
+It uses Leases, because no other client writes Leases into a new namespace.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def value(obj: Object | None) -> str | None:
 
 
 class Running:
-    """A cache in a thread, with what it announced."""
+    """A cache in a thread, and the changes that it announced."""
 
     def __init__(self, client: KubeClient, namespace: str, **options: Any) -> None:
         self.client = client
@@ -58,7 +58,7 @@ class Running:
         return [(change, (new or old or {})["metadata"]["name"]) for change, old, new in list(self.changes)]
 
     def relist(self) -> None:
-        """Make it lose its place, as after 410."""
+        """Make it list again, as after 410."""
         watch = self.client.watch
 
         def gone(*_: Any, **__: Any) -> Any:
@@ -70,7 +70,7 @@ class Running:
 
 
 class World:
-    """Writes to the API server the cache looks at."""
+    """Writes to the API server of the cache."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self.client, self.namespace = client, namespace

@@ -1,4 +1,4 @@
-"""Client certificates of an authority that a test has made."""
+"""Client certificates of an authority that a test creates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def client_files(
     days: int = 1,
     groups: Sequence[str] = ("staff",),
 ) -> Path:
-    """Write certificate and key of a client; gives the file."""
+    """Write the certificate and key of a client; return the file."""
     key = ec.generate_private_key(ec.SECP256R1())
     now = datetime.datetime.now(datetime.UTC)
     parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]

@@ -1,8 +1,8 @@
-"""A small API server on a real socket, with the faults that a real one can't be asked for.
+"""A small API server on a real socket, with faults that a real one cannot produce on demand.
 
-It keeps any kind of object, counts resource versions, lists in pages, watches with bookmarks, merges patches and
-answers with ``Status`` objects. What it does right is checked against a real kube-apiserver by the suites that run on
-both.
+It stores any kind of object, counts resource versions, lists in pages, watches with bookmarks, merges patches and
+answers with ``Status`` objects. The suites that run on both the fake and a real kube-apiserver check that it behaves
+like the real one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Object = dict[str, Any]
 
 @dataclass
 class Request:
-    """What a client sent."""
+    """A request of a client."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class Request:
 
 
 Fault = Callable[["Handler", Request], bool]
-"""Deals with a request in its own way and says ``True``, or leaves it to the server."""
+"""Handles a request and returns ``True``, or leaves it to the server."""
 
 
 class RefusalError(Exception):
@@ -145,13 +145,13 @@ class FakeApi:
         self.faults.append(fault)
 
     def cut(self) -> None:
-        """Break every open connection off."""
+        """Close every open connection."""
         for open_socket in list(self._sockets):
             with contextlib.suppress(OSError):
                 open_socket.shutdown(socket.SHUT_RDWR)
 
     def compact(self) -> None:
-        """Forget the history: older watches get 410."""
+        """Delete the history: older watches get 410."""
         with self.changed:
             self.oldest = self.version
 
@@ -274,7 +274,7 @@ class Handler(BaseHTTPRequestHandler):
             super().finish()
 
     def handle(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # broken off, by the client or by a fault
+        with contextlib.suppress(OSError, ValueError):  # closed by the client or by a fault
             super().handle()
 
     def log_message(self, *_: object) -> None:
@@ -322,7 +322,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def merged(old: Any, patch: Any) -> Any:
-    """A JSON merge patch."""
+    """Apply a JSON merge patch."""
     if not isinstance(patch, dict):
         return patch
     result = dict(old) if isinstance(old, dict) else {}

@@ -1,6 +1,6 @@
-"""What leader election must do, whatever API server it uses. A subclass gives the fixtures ``client``, ``namespace``.
+"""The behaviour of leader election. A subclass defines the fixtures ``client`` and ``namespace``.
 
-Time stands still unless a test moves it, so each test says exactly what happens when.
+The clock moves only when a test moves it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bridge.threads import Supervisor
 
 
 class Steps(Supervisor):
-    """Waits by moving the clock; ``at`` holds what happens after so many waits."""
+    """Waits by moving the clock; ``at`` maps a number of waits to the function that runs after them."""
 
     def __init__(self, clock: FakeClock, at: dict[int, Any]) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class LeaseSuite:
         self, elector: Elector, other: Elector, clock: FakeClock
     ) -> None:
         self.run(elector, clock, {3: lambda: None, 50: lambda: None})
-        assert not elector.inherited  # nobody had it before
+        assert not elector.inherited  # it had no holder
         elector.release()
         assert other._attempt()
         assert not other.inherited
@@ -116,7 +116,7 @@ class LeaseSuite:
         self, elector: Elector, other: Elector, clock: FakeClock
     ) -> None:
         assert elector._attempt()
-        clock.advance(100)  # nobody has watched it: it must be seen unchanged for its duration first
+        clock.advance(100)  # not observed before: it must stay unchanged for its duration first
         assert not other._attempt()
         clock.advance(14.9)
         assert not other._attempt()

@@ -1,4 +1,4 @@
-"""A site in memory, for tests of what reads logs: statuses as told, logs as lines with their times."""
+"""A site in memory for tests of logs: statuses as set by the test, logs as lines with their times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Line = tuple[float, bytes]
 
 
 class LogPool:
-    """One pool. ``write`` adds to a log, ``end`` lets those who follow it go."""
+    """One pool. ``write`` adds to a log, ``end`` ends the streams that follow it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -23,7 +23,7 @@ class LogPool:
         self.asked: list[tuple[str, Logs]] = []
         self.problem: BridgeError | None = None
         self.open = 0
-        """Logs being read now."""
+        """Number of open streams."""
         self._lines: dict[tuple[str, str, bool], list[Line]] = {}
         self._ended: set[tuple[str, str]] = set()
         self.changed = threading.Condition(threading.RLock())
@@ -119,7 +119,7 @@ class LogPool:
 
 
 class Reader:
-    """A log being read; ``close`` may be called from any thread and ends a wait."""
+    """A stream of a log; ``close`` may be called from any thread and ends a wait."""
 
     def __init__(self, pool: LogPool, job: str, options: Logs) -> None:
         self._pool = pool

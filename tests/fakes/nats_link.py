@@ -1,4 +1,4 @@
-"""A link without a network: messages are handled at once, on the thread that sends them."""
+"""A NATS link without a network: the thread that sends a message runs its handlers."""
 
 from __future__ import annotations
 

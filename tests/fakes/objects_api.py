@@ -1,4 +1,4 @@
-"""A client of an API server that only keeps objects: create, read, replace under a resource version, delete."""
+"""A client of an API server that only stores objects: create, read, replace with a resource version, delete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bridge.errors import KubeConflictError, KubeNotFoundError, KubeUnavailableE
 
 
 class FakeApi:
-    """Objects by path. ``before_write`` runs once before the next write; ``fail_at`` breaks creations under a path."""
+    """Objects by path. ``before_write`` runs once before the next write; creations under the path ``fail_at`` fail."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""A pool in memory: a site that does as it is told, is silent, loses its memory, or answers too late."""
+"""A pool in memory: a site that works, does not answer, loses its jobs, or answers late."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bridge.wire.messages import Announce, ContainerState, Ended, File, JobStatu
 
 
 class FakePool:
-    """One pool; implements the port. Everything it was asked is in ``asked``."""
+    """One pool; implements the port. ``asked`` lists its requests."""
 
     def __init__(self, name: str, **announced: Any) -> None:
         self.name = name
@@ -23,9 +23,9 @@ class FakePool:
         self.site: dict[str, JobStatus] = {}
         self.refreshed: dict[str, Sequence[File]] = {}
         self.problem: SiteError | None = None
-        """What every request answers."""
+        """The error that every request raises."""
         self.swallow = False
-        """Whether answers to submits get lost, after the job was taken."""
+        """Whether answers to submissions are lost after the job was accepted."""
         self.obeys = True
         """Whether a cancelled job ends at once."""
         self.heard: tuple[Announce, float] | None = None
@@ -128,7 +128,7 @@ class FakePool:
         self.set(job, **{"phase": "ended", "outcome": outcome, "ended_at": now, "containers": states, **changes})
 
     def snapshot(self) -> None:
-        """A complete snapshot: the view is what the site has."""
+        """Take a complete snapshot: the view has all jobs of the site."""
         with self._lock:
             changed = {*self._view, *self.site}
             self.complete = time.monotonic()
@@ -138,7 +138,7 @@ class FakePool:
         self.tell("")
 
     def lose(self, job: str) -> None:
-        """The site loses a job, and its folder."""
+        """Let the site lose a job and its folder."""
         self.site.pop(job, None)
         self._view.pop(job, None)
 
@@ -168,7 +168,7 @@ class FakePool:
 
 
 class FakePools:
-    """Where pools come from."""
+    """The registry of pools."""
 
     def __init__(self, *pools: FakePool) -> None:
         self._pools: dict[str, FakePool] = {}

@@ -1,4 +1,4 @@
-"""What podbridge's Slurm room relies on: run against the fake slurmrestd and against the real ones of each version."""
+"""The behaviour of slurmrestd that ``bridge.slurm`` relies on: run on the fake, and on real ones of each version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Site(Protocol):
     token: str
 
     def settle(self) -> None:
-        """Let what should start start."""
+        """Start pending jobs that can start; a real Slurm does so by itself."""
 
 
 def link(cluster: str = "here") -> JobLink:
@@ -36,7 +36,7 @@ def link(cluster: str = "here") -> JobLink:
 
 
 def ask(client: SlurmClient, **fields: Any) -> JobRequest:
-    """A small job of the kind that the version prefers."""
+    """Return a request for a small job of the kind that the version prefers."""
     defaults: dict[str, Any] = {"name": "suite", "link": link(), "external": client.version.external_jobs}
     return JobRequest(**{**defaults, "cpus": 1, "memory_mib": 100, "partition": "main", **fields})
 
@@ -52,7 +52,7 @@ def settled(site: Site, check: Callable[[], Any]) -> Any:
 
 
 class SlurmSuite:
-    """Inherit from it and give a fixture ``site``."""
+    """A subclass defines the fixture ``site``."""
 
     @pytest.fixture
     def client(self, site: Site) -> SlurmClient:
@@ -60,7 +60,7 @@ class SlurmSuite:
 
     @pytest.fixture
     def running(self, site: Site, client: SlurmClient) -> Any:
-        """Submits jobs and waits for their nodes; cancels them all."""
+        """Return a function that submits a job and waits for its nodes; cancel all jobs at the end."""
         ids: list[int] = []
 
         def run(request: JobRequest) -> Job:
@@ -213,7 +213,7 @@ class SlurmSuite:
 
     def test_the_excluded_nodes_of_a_waiting_job_change(self, site: Site, client: SlurmClient) -> None:
         if site.version != "26.05":
-            return  # the others refuse a job that no node can hold: none would wait
+            return  # other versions refuse a job that no node can run, so that none would be pending
         job_id = client.submit(ask(client, cpus=9999)).job_id
         for nodes in (("node-0",), ("node-1",), ()):
             client.set_excluded_nodes(job_id, nodes)
@@ -270,7 +270,7 @@ class SlurmSuite:
         assert known(lambda now: now.said == 1).job.link == request.link
         told = poller.refresh().jobs[job_id]
         assert (told.said, told.missing) == (2, False)
-        # another process, started now, sees the same from the comment alone
+        # a new process reads the same from the comment alone
         fresh = Poller(SlurmClient(Config(slurm_rest_api=site.url), site.token), "here", Config()).refresh()
         assert fresh.by_uid[request.link.pods[0].uid] == (job_id,)
         assert fresh.jobs[job_id].said == 1

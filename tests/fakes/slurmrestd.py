@@ -1,7 +1,7 @@
-"""A slurmrestd on a real socket, with jobs in memory and a hand on every one of them.
+"""A slurmrestd on a real socket, with jobs in memory whose states a test sets.
 
-It speaks as the daemons of 22.05, 24.11 or 26.05 do, where podbridge can tell the difference; the tests of the client
-run against it and against the real ones alike.
+It answers like the daemons of 22.05, 24.11 or 26.05 in everything that podbridge uses; the tests of the client
+run on it and on real ones.
 
 >>> with FakeSlurm() as slurm:
 ...     slurm.fault = lambda method, path: (502, b"bad gateway") if method == "POST" else None
@@ -65,10 +65,10 @@ class FakeNode:
 
 
 class FakeSlurm:
-    """The server; ``jobs`` and ``nodes`` may be changed at will, ``calls`` tells what was asked for.
+    """The server. A test may change ``jobs`` and ``nodes``; ``calls`` lists the requests.
 
-    ``fault(method, path)`` is asked before each request: ``None`` for an ordinary answer, a status and a body, or a
-    failure on the wire, with ``-after`` once the request has been carried out.
+    ``fault(method, path)`` is called before each request. It returns ``None`` for an ordinary answer, a status and a
+    body, or a failure of the connection, with ``-after`` for one after the request was carried out.
     """
 
     def __init__(self, release: str = "26.05.5", nodes: int = 4) -> None:
@@ -80,7 +80,7 @@ class FakeSlurm:
         self.fault: Fault | None = None
         self.down = False
         self.accepted: set[str] | None = None
-        """Tokens that slurmctld accepts; ``None``: every one."""
+        """Tokens that slurmctld accepts; ``None``: all."""
         self._next_id = 1
         self._ahead = 0
         self._changed = int(time.time())
@@ -101,18 +101,18 @@ class FakeSlurm:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return its URL."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
-        """Stop; what hangs is cut off."""
+        """Stop, and close connections that hang."""
         self._closing.set()
         self._server.shutdown()
         self._server.server_close()
 
     # --- the hand -----------------------------------------------------------------------------------------------------
     def add(self, asked: dict[str, Any] | None = None, user: str = "slurm") -> FakeJob:
-        """Queue a job as if somebody had submitted it."""
+        """Add a pending job, as after a submission."""
         with self._lock:
             now = int(time.time()) + self._ahead
             job = FakeJob(self._next_id, asked or {"name": "other"}, user=user, submit_time=now)
@@ -122,7 +122,7 @@ class FakeSlurm:
             return job
 
     def start(self, job_id: int, node: str = "node-0", *, configuring: bool = False) -> None:
-        """Give a job its nodes (a hostlist)."""
+        """Start a job on nodes (a hostlist)."""
         with self._lock:
             job = self.jobs[job_id]
             job.states = ["RUNNING", "CONFIGURING"] if configuring else ["RUNNING"]
@@ -137,7 +137,7 @@ class FakeSlurm:
             self.touch()
 
     def requeue(self, job_id: int) -> None:
-        """Take a job's nodes away and let it wait again."""
+        """Requeue a job."""
         with self._lock:
             job = self.jobs[job_id]
             job.states, job.nodes, job.reason = ["PENDING", "REQUEUED"], "", "BeginTime"
@@ -146,13 +146,13 @@ class FakeSlurm:
             self.touch()
 
     def forget(self, job_id: int) -> None:
-        """Let slurmctld forget a job, as it does some minutes after its end."""
+        """Remove a job, as slurmctld does some minutes after its end."""
         with self._lock:
             del self.jobs[job_id]
             self.touch()
 
     def lose_state(self) -> None:
-        """Restart slurmctld, which takes some seconds, without its state: it counts jobs from one again."""
+        """Restart slurmctld without its state, which takes some seconds: job ids start at 1 again."""
         with self._lock:
             self.jobs.clear()
             self._next_id = 1
@@ -160,7 +160,7 @@ class FakeSlurm:
             self.touch()
 
     def touch(self) -> None:
-        """Note that some job has changed."""
+        """Set the time of the last change."""
         self._changed = int(time.time())
 
     def count(self, method: str, part: str) -> int:
@@ -169,7 +169,7 @@ class FakeSlurm:
 
     # --- answers ------------------------------------------------------------------------------------------------------
     def answer(self, method: str, path: str, body: bytes) -> Answer:
-        """Answer one request as slurmrestd would."""
+        """Answer one request like slurmrestd."""
         path, _, query = path.partition("?")
         if path == "/openapi/v3":
             return self._json(200, {"paths": {f"/slurm/{name}/ping": {} for name in self.served}}, bare=True)
@@ -246,7 +246,7 @@ class FakeSlurm:
         return int(value["number"] if isinstance(value, dict) else value)
 
     def _nodes(self, query: str, old: bool) -> Answer:
-        """As Slurm does: unchanged only where the last change was in a second before ``update_time``'s."""
+        """Answer "unchanged" like Slurm: only if the last change was in a second before that of ``update_time``."""
         nodes = [self._node(node, old) for node in self.nodes.values()]
         if nodes != self._nodes_told:
             self._nodes_told, self._nodes_changed = nodes, int(time.time())
@@ -283,7 +283,7 @@ class FakeSlurm:
                 return self._error(422, 2073, "Job is no longer pending execution", results=None)
             job.asked.update({k: [n for n in v if n] for k, v in json.loads(body).items() if v})
             self.touch()
-            if job.reason == "PartitionConfig":  # done all the same
+            if job.reason == "PartitionConfig":  # carried out nevertheless
                 return self._error(422, 2015, "Requested partition configuration not available now", results=None)
             return self._json(200, {"results": None})
         return self._json(200, {"jobs": [self._job(job, version)]})
@@ -299,7 +299,7 @@ class FakeSlurm:
         flags = [state for state in job.states[1:] if state not in ("POWER_UP_NODE",)]
         return {
             "job_id": job.job_id,
-            # one word hides the other before the API had lists
+            # before the API had lists, one state hides the other
             "job_state": job.states if version.lists else (flags or job.states)[0],
             "state_reason": job.reason,
             "state_description": "",
@@ -336,7 +336,7 @@ class FakeSlurm:
         return {"name": name, "nodes": {"configured": nodes}, "maximums": {"time": infinite}, **flags}
 
     def not_accepted(self) -> Answer:
-        """Answer as where slurmctld does not accept the token."""
+        """Answer like slurmrestd if slurmctld rejects the token."""
         if self.release == "22.05.8":
             return self._error(500, -1, "Unspecified error", jobs=[])
         return self._error(511, 1007, "Protocol authentication error")
@@ -408,11 +408,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if how == "hang":
             self.slurm._closing.wait()
-        else:  # closing with this option sends a reset
+        else:  # with this option, close() sends a reset
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
 
 
 def paths(calls: Iterable[tuple[str, str]]) -> list[str]:
-    """Shorten calls to their last parts: ``GET jobs/state``."""
+    """Return calls without the prefix of the path: ``GET jobs/state``."""
     return [f"{method} {re.sub(r'^/slurm/v[0-9.]+/', '', path)}" for method, path in calls]

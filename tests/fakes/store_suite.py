@@ -1,4 +1,4 @@
-"""What every store must do: run on the fake by the unit tests, on real servers by the contract tests."""
+"""The behaviour of a store: unit tests run this suite on the fake, contract tests on real servers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The conformance set: pods, and what a kubelet would report for each. Plain data; :mod:`test_conformance` runs it.
+"""The conformance set: pods, and the status that a kubelet would report. Plain data; :mod:`test_conformance` runs it.
 
-The container image is a busybox made from Debian's ``busybox-static`` where the site has a container runtime, and says
-nothing where it has none; so commands keep to what both the host and busybox have.
+The container image is Debian's ``busybox-static`` on a site with a container runtime. On the other sites it has no
+effect, so the commands use only what both the host and busybox have.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NASTY = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is expected of a container: its exit code and reason, and restarts."""
+    """The expected outcome of a container: exit code, reason and restarts."""
 
     code: int = 0
     reason: str = ""
@@ -44,7 +44,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A pod and its outcome. ``logs``: text that a container's log must hold; ``not_logs``: must not."""
+    """A pod and its outcome. ``logs``: text that a container's log contains; ``not_logs``: text that it does not."""
 
     name: str
     spec: Object
@@ -63,12 +63,12 @@ class Case:
 
 
 def sh(script: str, name: str = "main", **more: Any) -> Object:
-    """Describe a container that runs a script."""
+    """Return a container that runs a script."""
     return {"name": name, "image": "busybox", "command": ["sh", "-c", script], **more}
 
 
 def pod(*containers: Object, **spec: Any) -> Object:
-    """Describe a pod's spec."""
+    """Return the spec of a pod."""
     return {"restartPolicy": "Never", "terminationGracePeriodSeconds": 2, "containers": list(containers), **spec}
 
 

@@ -1,4 +1,4 @@
-"""A real site whose batch system has lost all jobs: the brake on mass ending holds their pods, and an answer counts."""
+"""A real site whose batch system has lost all jobs: the brake on mass ending holds their pods until it is confirmed."""
 
 import subprocess
 import time
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.real
 POOL = "local-site"
 BRAKE = f"pool.{POOL}"
 SLEEP = "4711"
-"""Seconds that the jobs sleep: no other process on the machine does."""
+"""Seconds for which the jobs sleep: a number that no other process on the machine uses."""
 
 
 def podbridge(world, *args):
@@ -31,14 +31,14 @@ def metric(world, name):
 
 
 def sleepers():
-    """Processes of the jobs that run on this machine."""
+    """Return the processes of the jobs on this machine."""
     found = subprocess.run(["pgrep", "-x", "-f", f"sleep {SLEEP}"], capture_output=True, text=True, check=False)
     return found.stdout.split()
 
 
 @pytest.fixture
 def records(pools_world):
-    """A function that takes the batch system's records away from under its submitter, or puts them back."""
+    """Return a function that removes the batch system's records, or restores them."""
     cluster = pools_world.cluster
     there = cluster.sites[POOL].work / "local"
     away = there.with_name("local-away")
@@ -61,7 +61,7 @@ def records(pools_world):
 
 
 def test_a_batch_system_without_its_records_ends_no_pod_until_confirmed(pools_world, records):
-    """12 pods run; the records of their jobs are gone: no pod ends. Put back: all go on. Gone again: confirmed."""
+    """The records of 12 jobs are removed: no pod ends. They are restored, then removed again and confirmed."""
     world = pools_world
     world.clear()
     pods = [world.run(f"sleep {SLEEP}", POOL) for _ in range(12)]
@@ -79,7 +79,7 @@ def test_a_batch_system_without_its_records_ends_no_pod_until_confirmed(pools_wo
     assert "the jobs of 12 of 12 pods are missing" in told
     assert (metric(world, "podbridge_brake_engaged"), metric(world, "podbridge_brake_held_pods")) == (1, 12)
     eventually(lambda: world.events(pods[0], "JobsMissing", pods[0]["metadata"]["namespace"]), "an Event")
-    time.sleep(5)  # several looks of the site at its batch system
+    time.sleep(5)  # several queries of the batch system by the site
     assert {world.get(pod)["status"]["phase"] for pod in pods} == {"Running"}
     assert len(sleepers()) == 12, "the site ends no job of its own accord"
 

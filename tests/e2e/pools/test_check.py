@@ -1,4 +1,4 @@
-"""``podbridge check`` where there are pools."""
+"""``podbridge check`` with pools."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""Every case of the conformance set on every kind of site, through the real API server, NATS and batch system.
+"""Every case of the conformance set on every kind of site, with a real API server, NATS and batch system.
 
-All pods of a site are created at once, as users would; each test then looks at one of them.
+All pods of a site are created at once; each test then checks one of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def manifest(case: Case, pool: str) -> dict:
 
 
 def create(world, pool, case):
-    """Create what the case needs, and its pod; give what the API server said."""
+    """Create the objects of a case and its pod; return the API server's answer."""
     for body in case.objects:
         kind = "configmaps" if body["kind"] == "ConfigMap" else "secrets"
         world.api.ensure(f"/api/v1/namespaces/{NAMESPACE}/{kind}", body)
@@ -31,7 +31,7 @@ def create(world, pool, case):
 
 @pytest.fixture(scope="module")
 def created(pools_world, pool):
-    """Create every pod that nothing is done to while it runs; give what the API server said, by case."""
+    """Create the pods of all cases without actions; return the API server's answers, by case."""
     answers = {case.name: create(pools_world, pool, case) for case in CASES if not case.while_running}
     yield answers
     for status, found in answers.values():
@@ -63,7 +63,7 @@ def test_conformance(pools_world, pool, created, case):
         answer, "ended", lambda p: p["status"]["phase"] in ("Succeeded", "Failed"), case.timeout, NAMESPACE
     )
     judge(world, pool, found, case)
-    if late:  # the next site's pod is to wait, too
+    if late:  # the pod of the next site must wait, too
         world.api("DELETE", f"{CONFIG_MAPS}/{late['metadata']['name']}")
 
 

@@ -1,7 +1,7 @@
-"""What has gone wrong in other bridges, shown not to here, end to end.
+"""Known failures of other bridges, and the tests that show their absence here.
 
-``nats 9.x`` are the known failures of interLink's NATS plugin; ``interlink 2.x`` and ``3.x`` the traps of interLink's
-virtual kubelet and of its Slurm plugin. :data:`SHOWN` says which test shows what; those of this file are what a user
+``nats 9.x`` are the known failures of interLink's NATS plugin, ``interlink 2.x`` and ``3.x`` those of interLink's
+virtual kubelet and of its Slurm plugin. :data:`SHOWN` maps each to its tests; the tests of this file show what a user
 or an administrator can see.
 """
 
@@ -183,7 +183,7 @@ SHOWN = {
     ),
     "interlink 3.7": (LIFE + "test_one_query_for_any_number_of_jobs",),
 }
-"""Every number, and the tests that show it: a file below ``tests/``, and the name of a function in it."""
+"""Number of a failure -> its tests: a file below ``tests/``, and the name of a function in it."""
 
 NUMBERS = [
     *(f"nats 9.{number}" for number in range(1, 15)),
@@ -196,7 +196,7 @@ MERGE = "application/merge-patch+json"
 
 
 def functions(path):
-    """Names of all functions of a file of tests."""
+    """Return the names of all functions of a test file."""
     tree = ast.parse((TESTS / path).read_text())
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
@@ -212,7 +212,7 @@ def test_every_number_is_shown_by_tests_that_exist():
 
 @pytest.fixture
 def world(pools_world):
-    """The world, without pods before and after."""
+    """The world without pods, before and after."""
     pools_world.clear()
     yield pools_world
     pools_world.clear()
@@ -220,7 +220,7 @@ def world(pools_world):
 
 @pytest.fixture
 def canary():
-    """A file that does not exist; site and hub could make it."""
+    """Return the path of a file that does not exist; site and hub could create it."""
     folder = Path(tempfile.mkdtemp(prefix="canary-"))
     folder.chmod(0o777)
     yield folder / "c"
@@ -228,7 +228,7 @@ def canary():
 
 
 def ended(found, container="main"):
-    """How a container of a pod ended."""
+    """Return the terminated state of a pod's container."""
     entries = [*(found["status"].get("initContainerStatuses") or ()), *found["status"]["containerStatuses"]]
     return next(entry for entry in entries if entry["name"] == container)["state"]["terminated"]
 
@@ -252,7 +252,7 @@ def history(world, pod, timeout=90):
 
 
 def restart_submitter(world, site, pause=0.0):
-    """Kill a submitter, and start it again after a while."""
+    """Kill a submitter, and start it again after ``pause`` seconds."""
     world.cluster.kill(f"{site}-submitter")
     time.sleep(pause)
     world.cluster.start_submitter(site)
@@ -289,7 +289,7 @@ class TestNats:
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
             assert stat.S_IMODE((folder / "job.sh").stat().st_mode) == 0o600
             modes = {entry: stat.S_IMODE(entry.lstat().st_mode) for entry in folder.rglob("*") if entry.is_dir()}
-            # an emptyDir is everybody's, as a kubelet's is: it stands in a closed folder
+            # as a kubelet's, an emptyDir is open to all users; its parent folder is closed
             assert [entry.name for entry, mode in modes.items() if mode & 0o077] == ["d"]
         for number, each in pods.items():
             assert code(world.ended(each)) == number
@@ -409,7 +409,7 @@ class TestNats:
 
     @staticmethod
     def holders(word, *places):
-        """Files that hold a word."""
+        """Return the files that contain a word."""
         command = ["grep", "-rlF", "-D", "skip", "-e", word, *map(str, places)]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
 
@@ -451,12 +451,12 @@ class TestNats:
         spec = pod(container, initContainers=[init], activeDeadlineSeconds=600)
         job = self.asked(world, world.create_pod(spec, site))
         assert (job["cpu"], job["mem"], job["gpus"]) == ("4", "300M", 1)
-        # the deadline, the grace period, and a minute for the script's last words
+        # the deadline, the grace period, and a minute for the end of the script
         assert job["time"] == "00:12:00"
 
     @staticmethod
     def asked(world, one):
-        """What Slurm was asked for: ``ReqTRES`` by name, the number of GPUs, and the time limit."""
+        """Return what was requested from Slurm: ``ReqTRES`` by name, the number of GPUs, and the time limit."""
         number = world.taken(one).partition("/")[2]
         text = world.cluster.site_slurm("slurm-site", "scontrol", "show", "job", number)
         words = dict(word.split("=", 1) for word in text.split() if "=" in word)
@@ -481,7 +481,7 @@ class TestNats:
 
 
 def hostile(text, place, canary):
-    """A pod whose every text is meant to be executed; ``place`` is the part of it that may stand in paths."""
+    """Return a pod in which every string tries to be executed; ``place`` is a string that is valid in paths."""
     field = {"fieldRef": {"fieldPath": "metadata.annotations['evil']"}}
     keys = ("-rf", "--help", "a..b")
     line = text.replace("\n", " ")
@@ -562,7 +562,7 @@ def hostile(text, place, canary):
 
 
 def command_lines():
-    """Command lines of all processes of the machine."""
+    """Return the command lines of all processes of the machine."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -720,7 +720,7 @@ class TestInterlink:
         assert world.logs(one, "-c", "a", "--tail=1") == "to stderr\n"
 
     def test_interlink_3_6_one_job_gone_from_slurm_spoils_no_other(self, world):
-        """Everything is over before the submitter looks again, and one job was ended behind its back."""
+        """All jobs have ended before the submitter polls again; one was cancelled in Slurm."""
         site = "slurm-site"
         gate = f"/srv/home/gate-{time.monotonic_ns()}"
         wait = f"until [ -e {gate} ]; do sleep 0.1; done"

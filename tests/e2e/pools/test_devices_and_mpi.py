@@ -13,17 +13,17 @@ pytestmark = pytest.mark.real
 POOL = "apptainer-site"
 SEEN = 'echo "sees <$CUDA_VISIBLE_DEVICES>"; sleep 300'
 EVERYTHING = [{"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2,3"}]
-"""What a pod writes that wants more than it was given."""
+"""The output of a pod that requests more than it gets."""
 
 
 def seen(world, one):
-    """The devices that the container of a running pod sees, as the variable names them."""
+    """Return the devices that the container of a running pod sees, from its environment."""
     found = eventually(lambda: re.search(r"^sees <(.*)>$", world.logs(one, check=False), re.MULTILINE), "its line")
     return found[1]
 
 
 def given(world, one):
-    """What Slurm gave a pod's job: node, and numbers of its GPUs there."""
+    """Return the node of a pod's job, and the indices of its GPUs."""
     job = world.taken(one).partition("/")[2]
     text = world.cluster.site_slurm(POOL, "scontrol", "show", "job", "--details", job)
     found = re.search(r"Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(?:gpu:\d+\(IDX:([\d,-]+)\))?", text)
@@ -74,12 +74,12 @@ heard = {{other.raw[0], other.raw[{MANY} - 1]}}
 print(f"rank {{rank.value}} of {{size.value}}: sum {{total.value}}, from before {{bytes(heard).decode()}}", flush=True)
 mpi.MPI_Finalize()
 """
-"""Python as the program, so that nothing has to be compiled: the library is MPICH all the same."""
+"""A Python program, so that nothing has to be compiled; the library is MPICH."""
 
 
 @pytest.fixture
 def for_mpi(pools_world):
-    """The site, with MPICH on its nodes, and open to what users of MPI need."""
+    """The site, with MPICH on its nodes, and with the settings that MPI needs."""
     install.ensure(added=("mpich", "python3"))
     world = pools_world
     world.cluster.stop_submitter(POOL)

@@ -1,4 +1,4 @@
-"""Submitters of one pool with different folders: said on the node, and no job is ended, lost or run twice for it."""
+"""Submitters of one pool with different folders: the node reports it, and no job is ended, lost or run twice."""
 
 import time
 
@@ -19,7 +19,7 @@ def ready(world: PoolWorld):
 
 
 def batch_jobs(world, pod):
-    """Ids of the pod's batch jobs, as Slurm has them."""
+    """Return the ids of the pod's batch jobs in Slurm."""
     names_of = world.cluster.sites[POOL].run(
         "squeue", "--noheader", "--format=%i", f"--name=pb-{pod['metadata']['uid']}"
     )
@@ -41,18 +41,18 @@ def test_two_folders_for_one_pool_end_nothing_and_are_said_on_the_node(pools_wor
         another = (cluster.sites[POOL].folder / "home" / "another" / "id").read_text().strip()
         assert own in ready(world)[1]
         assert another in ready(world)[1]
-        # what is asked for reaches the submitter that has the job
+        # a request reaches the submitter that has the job
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{goes['metadata']['name']}"
         world.api("DELETE", path, {"gracePeriodSeconds": 1})
         eventually(
             lambda: not batch_jobs(world, goes) and goes["metadata"]["uid"] not in world.jobs_at(POOL), "its end", 60
         )
-        # a new hub hears the submitter alone that knows nothing of the pool's jobs
+        # a new hub hears only the submitter without the pool's jobs
         cluster.kill(f"{POOL}-submitter")
-        cluster.stop_podbridge()  # lets go of its lease: killed, it would keep the next one waiting
+        cluster.stop_podbridge()  # a clean stop releases the lease; after a kill the next hub would wait
         cluster.start_podbridge()
         eventually(lambda: "only another is announced" in ready(world)[1], "the problem", 40)
-        time.sleep(12)  # twice as long as two answers take that would make the job lost
+        time.sleep(12)  # twice the time of two answers, after which the job would be lost
         assert world.get(stays)["status"]["phase"] == "Running"
         assert len(batch_jobs(world, stays)) == 1
         assert not list((cluster.sites[POOL].folder / "home" / "another" / "jobs").iterdir())

@@ -1,4 +1,4 @@
-"""Made-up requests to the webhook and the kubelet API of a podbridge that runs."""
+"""Generated requests to the webhook and the kubelet API of a running podbridge."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Two clusters share the pools of one nats-server: neither touches the jobs of the other, whoever is killed."""
+"""Two clusters share the pools of one nats-server: neither changes the jobs of the other, also after kills."""
 
 import time
 
@@ -18,7 +18,7 @@ EACH = 3
 
 @pytest.fixture(scope="module")
 def other(state_folder, pools_world):
-    """A Kubernetes cluster of its own; its podbridge uses the nats-server and the sites of the first."""
+    """A second Kubernetes cluster; its podbridge uses the nats-server and the sites of the first."""
     pools_world.clear()
     nats = pools_world.cluster.nats
     access = {"servers": [nats.url], "seedFile": str(nats.seed("hub")), "caFile": str(nats.ca_file)}
@@ -52,7 +52,7 @@ def test_two_clusters_on_one_pool_through_kills_of_both_hubs_and_of_the_submitte
     for world, pods in zip(clusters, ([*mine, doomed], theirs), strict=True):
         for pod in pods:
             world.taken(pod)
-    # both hubs away at once, and the submitters; a pod that is removed by force meanwhile leaves an orphan
+    # both hubs and the submitters are down; a pod that is removed by force meanwhile leaves an orphan
     for world in clusters:
         world.cluster.kill("podbridge")
     for pool in POOLS:
@@ -81,7 +81,7 @@ def test_a_pod_removed_in_one_cluster_leaves_the_other_s_jobs(pools_world, other
     pools_world.running(goes)
     pools_world.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 0})
     eventually(lambda: goes["metadata"]["uid"] not in pools_world.jobs_at(POOLS[0]), "its end", 60)
-    time.sleep(2)  # the first hub has had its snapshot, and thinks of nothing else that would be left over
+    time.sleep(2)  # the first hub has had its snapshot, and has no other orphans
     assert stays["metadata"]["uid"] in pools_world.jobs_at(POOLS[0])
     assert other.ended(stays)["status"]["phase"] == "Succeeded"
     assert other.logs(stays) == "stays\n"

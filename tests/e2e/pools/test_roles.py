@@ -1,4 +1,4 @@
-"""Each part in a process of its own, with the account of its own that helm/rbac.yaml gives it."""
+"""Each part in its own process with its own service account of helm/rbac.yaml."""
 
 import time
 
@@ -17,13 +17,13 @@ POOL = "local-site"
 
 @pytest.fixture
 def parts(pools_world):
-    """podbridge as three processes instead of one; gives the time of their start (RFC 3339)."""
+    """Run podbridge as three processes instead of one; return the time of their start (RFC 3339)."""
     cluster = pools_world.cluster
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
     settings = yaml.safe_load((cluster.state / "podbridge.yaml").read_text())
     cluster.stop_podbridge()
     for part in PARTS:
-        # the webhook listens where it is registered already; nobody listens twice
+        # the webhook listens at the registered port, which must be free
         own = settings["admission"] if part == "admission" else {}
         cluster.start_podbridge((part,), name=part, config_overrides={"admission": own})
     yield since
@@ -34,7 +34,7 @@ def parts(pools_world):
 
 
 def refused(cluster, since):
-    """Calls of podbridge's own accounts that the API server has forbidden."""
+    """Return the calls of podbridge's accounts that the API server has forbidden."""
     users = {f"system:serviceaccount:podbridge:{account}" for account in ACCOUNTS.values()}
     return [
         f"{event['user']['username']} {event['verb']} {event['requestURI']}"

@@ -1,6 +1,6 @@
-"""Who may read, say and spoil what: other users of a site's machine, other sites, and garbage from either side.
+"""Isolation: other users of a site's machine, other sites, and malformed messages from either side.
 
-What is said over NATS here is said by a bare client with real credentials: it keeps to no rules of ours.
+A bare client with real credentials sends the messages over NATS; it ignores podbridge's rules.
 """
 
 import asyncio
@@ -41,14 +41,14 @@ GARBAGE = {
 
 @pytest.fixture
 def world(pools_world):
-    """The world, without pods before and after."""
+    """The world without pods, before and after."""
     pools_world.clear()
     yield pools_world
     pools_world.clear()
 
 
 def speak(world, user, said, asked=(), listen=()):
-    """Connect as ``user``; publish, ask and listen. Give the answers, what was heard, and the server's complaints."""
+    """Connect as ``user``; publish, request and subscribe. Return answers, messages and the server's errors."""
     answers, heard, complaints = [], [], []
 
     async def complain(error):
@@ -82,18 +82,18 @@ def speak(world, user, said, asked=(), listen=()):
 
 
 def owner_of(world):
-    """The cluster whose jobs podbridge's are."""
+    """Return the name of the cluster that owns podbridge's jobs."""
     return world.cluster.kubectl("get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}").strip()
 
 
 def announcement(pool, **changes):
-    """What a site might say of itself."""
+    """Return an announcement of a site."""
     known = {"pool": pool, "submitter": "intruder", "sequences": {}, "time": time.time(), "period": 2, "version": "0"}
     return Announce.model_construct(**{**known, "capacity": {"cpu": "100000", "memory": "1Pi"}, **changes})
 
 
 def an_end(world, pool, pod, number=1):
-    """An event that a pod's job has ended well."""
+    """Return an event: a pod's job has succeeded."""
     metadata = pod["metadata"]
     named = {
         "job": metadata["uid"],
@@ -106,7 +106,7 @@ def an_end(world, pool, pod, number=1):
 
 
 def as_user(uid, *argv):
-    """Run a program as a user without any group; give its exit code and what it printed."""
+    """Run a program as a user without groups; return its exit code and its output."""
     command = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *map(str, argv)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return done.returncode, done.stdout + done.stderr
@@ -143,12 +143,12 @@ class TestOtherUsers:
 
     @staticmethod
     def processes_of(uid):
-        """Pids of a user's processes."""
+        """Return the pids of a user's processes."""
         return subprocess.run(["pgrep", "-U", str(uid)], capture_output=True, text=True, check=False).stdout.split()
 
     @staticmethod
     def environment(uid, pid):
-        """Variables of a process, as a user sees them."""
+        """Return the environment of a process, as a user sees it."""
         return as_user(uid, "cat", f"/proc/{pid}/environ")[1]
 
 
@@ -164,7 +164,7 @@ class TestForgery:
             (other.event, an_end(world, OTHER, victim)),
             (other.cancel(victim["metadata"]["uid"]), pack(request(other, victim["metadata"]["uid"]))),
         ]
-        # what it may say, about what is not its own
+        # subjects that it may use, with content of another site
         forged += [(own.event, an_end(world, POOL, victim)), (own.event, an_end(world, OTHER, victim, 2))]
         wanted = [
             *other.requests().values(),
@@ -204,7 +204,7 @@ class TestForgery:
         assert world.cluster.pid("podbridge") == pid
         for site, node in before.items():
             world.ready(site, 60)
-            # the site's own next words count again
+            # the next announcement of the site counts again
             eventually(lambda s=site, n=node: self.offer(world.kube_node(s)) == self.offer(n), "as before", 60)
 
     @staticmethod
@@ -213,18 +213,18 @@ class TestForgery:
 
     @staticmethod
     def offer(node):
-        """What a node says that comes from its site."""
+        """Return the parts of a node that come from its site."""
         return node["status"]["capacity"], node["metadata"]["labels"], node["spec"]["taints"]
 
     @staticmethod
     def nonsense(pool):
-        """An event that has the right form and makes no sense."""
+        """Return an event with a valid form and invalid content."""
         status = {"job": "not-a-job", "namespace": "\x00", "name": "../..", "phase": "ended", "started_at": -1e300}
         return json.dumps({"v": 1, "pool": pool, "submitter": "", "sequence": -7, "status": status}).encode()
 
 
 def request(subjects, job="", body=None, **changes):
-    """A request as the hub writes it."""
+    """Return a request as the hub writes it."""
     known = {
         "pool": subjects.pool,
         "owner": subjects.owner,
@@ -262,7 +262,7 @@ class TestGarbage:
 
     @staticmethod
     def misfits(own, other, uid):
-        """Requests of the right form that must not be carried out, each with its kind."""
+        """Return requests with a valid form that must not be carried out, each with its kind."""
         submit = {"namespace": "n", "name": "p", "script": "touch escaped"}
         outside = [{"path": path, "data": "eA=="} for path in ("../escaped", "/srv/home/escaped", "a/../../escaped")]
         return [

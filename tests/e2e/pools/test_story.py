@@ -1,4 +1,4 @@
-"""What users and administrators see of pools, on real systems: one scene after the other."""
+"""The main use of pools on real systems."""
 
 import signal
 import time
@@ -17,7 +17,7 @@ TAINTS = {"virtual-node.interlink/no-schedule": "true"}
 class TestNodes:
     def test_each_pool_has_a_virtual_node_with_what_the_site_offers(self, pools_world, pool):
         pools_world.ready(pool)
-        # the API server marks each new node as not ready; kube-controller-manager takes that away
+        # the API server taints each new node as not ready; kube-controller-manager removes the taint
         wanted = {**TAINTS, "pool.vk.io": pool}
         eventually(
             lambda: {t["key"]: t.get("value") for t in pools_world.kube_node(pool)["spec"]["taints"]} == wanted,
@@ -82,7 +82,7 @@ class TestPods:
         assert "previous terminated container" in pools_world.logs(pod, "--previous", check=False)
 
     def test_a_long_log_has_its_last_lines(self, pools_world):
-        pod = pools_world.run("seq 10000000 16999999", "local-site")  # 60 MiB, of which the site keeps 40 to 50
+        pod = pools_world.run("seq 10000000 16999999", "local-site")  # 60 MiB, of which the site stores 40 to 50
         pools_world.ended(pod)
         kept = pools_world.log_bytes(pod)
         assert 40 * 2**20 <= len(kept) <= 50 * 2**20

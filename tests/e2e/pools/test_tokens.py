@@ -1,4 +1,4 @@
-"""Service account tokens and Secrets go to a site only where site and namespace say so."""
+"""Service account tokens and Secrets go to a site only if the site and the namespace allow it."""
 
 import json
 import ssl
@@ -28,7 +28,7 @@ def notes(cluster, pod, reason):
 
 @pytest.fixture
 def reached(pools_world):
-    """A site that says how to reach the API server; gives the address and the authorities."""
+    """Let a site announce how to reach the API server; return the address and the authorities."""
     cluster = pools_world.cluster
     server = cluster.api("GET", "/api")["serverAddressByClientCIDRs"][0]["serverAddress"]
     port = server.rpartition(":")[2]
@@ -134,7 +134,7 @@ def test_a_pod_goes_to_the_pool_that_may_have_its_secrets_and_a_pod_without_one_
 
 
 def create_dry(cluster, body):
-    """Return what kubectl prints, warnings included, when a pod is created on the server side without being stored."""
+    """Return kubectl's output, with warnings, for the creation of a pod as a dry run on the server."""
     command = [str(install.binaries()["kubectl"]), f"--kubeconfig={cluster.kubeconfig}"]
     command += ["create", "--dry-run=server", "-f", "-"]
     done = subprocess.run(command, input=json.dumps(body), capture_output=True, text=True, check=True, timeout=60)
@@ -147,7 +147,7 @@ def _unschedulable(world, pod):
 
 
 def _kept(world, container):
-    """Whether the scheduler, which remembers a namespace for 10 s, has seen that the annotation is gone."""
+    """Return whether the scheduler, which caches a namespace for 10 s, has seen that the annotation is gone."""
     pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, POOL)
     eventually(lambda: world.get(pod)["spec"].get("nodeName") or _unschedulable(world, pod), "bound, or told to wait")
     bound = "nodeName" in world.get(pod)["spec"]

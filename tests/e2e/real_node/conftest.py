@@ -1,4 +1,4 @@
-"""One node whose kubelet, containers and slurmd are real, with podbridge."""
+"""One node with a real kubelet, real containers and a real slurmd, and podbridge."""
 
 import ipaddress
 import subprocess
@@ -19,7 +19,7 @@ URGENT = (
 
 
 def left_behind(node):
-    """What of the node is still on this machine, where it should have gone with the cluster."""
+    """Return remains of the node on this machine: mounts, cgroups, routes."""
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     found = [path for path in mounts if path.startswith(str(node.folder))]
     found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{node.cgroup}")]
@@ -30,7 +30,7 @@ def left_behind(node):
 
 @pytest.fixture(scope="session")
 def real_node(state_folder):
-    """The cluster: one node, of this machine's size. Nothing of it is left on the machine afterwards."""
+    """A cluster with one node of this machine's size; assert that nothing of it is left afterwards."""
     with Cluster(state_folder / "real-node", nodes=1, real_node=True, slurm_conf=URGENT) as cluster:
         cluster.start_podbridge(config_overrides={"busyNodeTimeout": BUSY_NODE_TIMEOUT})
         world = World(cluster)

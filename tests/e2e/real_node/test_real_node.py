@@ -1,4 +1,4 @@
-"""What only a real kubelet shows: which pods it rejects, when their room is free again, what their containers print."""
+"""A real kubelet: which pods it rejects, when their resources are free again, the output of containers."""
 
 import contextlib
 import json
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.real
 
 CPUS = realnode.size().cpus
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.2; done"
-"""Ends when its grace is over, and not before."""
+"""A program that ends when its grace period is over, and not before."""
 
 
 def whole(world, script="echo done", grace=3, cpus=CPUS, **more):
-    """A pod with all CPUs of the node."""
+    """Create a pod with all CPUs of the node."""
     more = {"restartPolicy": "Never", "terminationGracePeriodSeconds": grace, "memory": "64Mi", **more}
     return world.create(cpu=str(cpus), script=script, **more)
 
@@ -30,7 +30,7 @@ def logs(world, pod):
 
 
 def ready(world, pod):
-    """Wait until the pod's program has taken its signals into its own hands."""
+    """Wait until the pod's program handles its signals."""
     world.running(pod, 60)
     eventually(lambda: "ready" in logs(world, pod), "its first line")
     return pod
@@ -85,7 +85,7 @@ def test_after_scancel_the_next_pod_waits_for_the_grace_of_the_last(clean):
 
 
 def test_a_time_limit_while_the_kubelet_is_restarted(clean):
-    # Slurm looks at time limits every 30 s: two scenes in one wait
+    # Slurm checks time limits every 30 s: two cases share one wait
     world = clean
     old = ready(world, whole(world, STUBBORN, grace=8, cpus=1, job={"timelimit": "10"}))
     count = "i=0; while [ $i -lt 50 ]; do i=$((i+1)); echo tick $i; sleep 0.1; done"
@@ -151,7 +151,7 @@ def test_a_node_that_daemons_fill_gets_no_pod_that_its_kubelet_would_reject(daem
     assert "too little cpu beside" in scheduled(found)["message"], scheduled(found)
     assert not world.job_of(found)
     world.delete(big)
-    # Slurm counts whole CPUs and knows nothing of the daemons: both get a job, the kubelet has room for one
+    # Slurm counts whole CPUs and does not know the DaemonSet: both pods get a job, but only one fits on the node
     first, second = (world.create(cpu=f"{CPUS * 200}m", script=STUBBORN, memory="16Mi") for _ in range(2))
     late = eventually(
         lambda: next(
@@ -168,7 +168,7 @@ def test_a_node_that_daemons_fill_gets_no_pod_that_its_kubelet_would_reject(daem
 
 @pytest.fixture
 def hung(clean):
-    """The cluster, whose kubelet may be made to hang."""
+    """The cluster; a test may stop its kubelet."""
     yield clean
     if clean.cluster.pid(realnode.KUBELET):
         clean.cluster.kill(realnode.KUBELET, signal.SIGCONT)
@@ -189,7 +189,7 @@ def test_a_pod_that_a_hung_kubelet_never_ends_is_waited_for_for_a_while(hung):
 
 
 def alive(pod):
-    """Whether a process of the pod is alive: the kubelet names its cgroup after the pod's UID."""
+    """Return whether a process of the pod is alive: the kubelet names its cgroup after the pod's UID."""
     name = f"/pod{pod['metadata']['uid']}/"
     for file in Path("/proc").glob("[0-9]*/cgroup"):
         with contextlib.suppress(OSError):
@@ -202,7 +202,7 @@ def holds_until_ended(world, old, new, job):
     """Assert that ``job`` runs, and ``new`` is not bound, while a process of ``old`` is alive; then ``new`` runs."""
     seconds, began = 0.0, time.monotonic()
     while True:
-        # read before the processes: what is alive afterwards was alive then
+        # read before the processes: a process that is alive afterwards was alive then
         running = world.queue().get(job) == "RUNNING"
         bound = world.get(new)["spec"].get("nodeName")
         if not alive(old):
