@@ -6,6 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cluster import places
 from cluster.slurm import Size
@@ -42,6 +43,8 @@ class Options:
     """Number of nodes of each site with a Slurm."""
     nats_servers: int = 1
     """Number of NATS servers: three are a cluster, each on a host of its own, with a bucket for the hub."""
+    podbridge: dict[str, Any] = field(default_factory=dict)
+    """Settings that are merged into the configuration of each podbridge of this cluster."""
 
     def __post_init__(self) -> None:
         """Convert tuples to lists, as in a record that is read, so that options compare equal."""

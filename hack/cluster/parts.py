@@ -191,7 +191,8 @@ class Parts:
     @property
     def _podbridges(self) -> Podbridges:
         port = self._first_port + kube.PORTS
-        return Podbridges(self.state, self.processes, self._pools, port, lambda: self.slurm_rest_url)
+        settings = self.options.podbridge
+        return Podbridges(self.state, self.processes, self._pools, port, lambda: self.slurm_rest_url, settings)
 
     @property
     def _local_ports(self) -> int:

@@ -21,19 +21,27 @@ class Podbridges:
     """podbridge of the cluster in the folder ``state``; the ports of the one named ``podbridge`` begin at ``port``."""
 
     def __init__(
-        self, state: Path, processes: Processes, pools: Pools, port: int, slurm_rest_url: Callable[[], str]
+        self,
+        state: Path,
+        processes: Processes,
+        pools: Pools,
+        port: int,
+        slurm_rest_url: Callable[[], str],
+        settings: Mapping[str, Any],
     ) -> None:
         self._state = state
         self._processes = processes
         self._pools = pools
         self._port = port
         self._slurm_rest_url = slurm_rest_url
+        self._settings = settings
 
     def configure(self, name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Write the configuration of one hub; return it."""
         port = self._port if name == MAIN else free_block(tools.PODBRIDGE_PORTS)
         own = tools.podbridge_config(self._slurm_rest_url(), port)
-        settings = tools.merged({**own, **self._pools.settings(port + 3)}, overrides)
+        common = tools.merged({**own, **self._pools.settings(port + 3)}, self._settings)
+        settings = tools.merged(common, overrides)
         (self._state / f"{name}.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
         return settings
 

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+from urllib.request import urlopen
 
 from cluster.core import Cluster
 from cluster.polling import eventually
@@ -142,6 +143,27 @@ class World:
         """Return a node of Kubernetes."""
         found: Object = self.api("GET", f"/api/v1/nodes/{name}")
         return found
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of podbridge's samples of ``name`` with these labels; 0 if there is none."""
+        url = f"http://127.0.0.1:{self.cluster.podbridge_port('metrics')}/metrics"
+        with urlopen(url, timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        found = [
+            line for line in lines if line.startswith((f"{name}{{", f"{name} ")) and all(w in line for w in wanted)
+        ]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
+
+    def polled(self, count: int = 4) -> None:
+        """Wait until podbridge has read Slurm's jobs ``count`` more times; three answers terminate a pod."""
+
+        def lists() -> float:
+            name = "podbridge_slurm_requests_total"
+            return sum(self.metric(name, endpoint=endpoint, code="200") for endpoint in ("jobs", "jobs/state"))
+
+        before = lists()
+        eventually(lambda: lists() >= before + count, f"{count} polls of Slurm")
 
     # --- Slurm --------------------------------------------------------------------------------------------------------
     def slurm(self, *argv: str) -> str:

@@ -7,6 +7,8 @@ from cluster import Cluster
 from cluster.world import World
 
 VERSIONS = ("26.05", "24.11", "22.05")
+FAST_POLLS = {"slurm": {"pollIdle": 0.5}}
+"""Tests wait for polls; the default period is 2 s."""
 
 URGENT = (
     "PreemptType=preempt/partition_prio",
@@ -27,14 +29,12 @@ def pytest_xdist_make_scheduler(config, log):
     return ByCluster(config, log)
 
 
-def _world(state_folder, version, **options):
-    return Cluster(state_folder / f"e2e-{version}", slurm=version, nodes=4, audit=True, slurm_conf=URGENT, **options)
-
-
 @pytest.fixture(scope="session", params=VERSIONS)
 def world(request, state_folder):
     """A cluster with podbridge, for each version of Slurm."""
-    with _world(state_folder, request.param) as cluster:
+    state = state_folder / f"e2e-{request.param}"
+    options = {"nodes": 4, "audit": True, "slurm_conf": URGENT, "podbridge": FAST_POLLS}
+    with Cluster(state, slurm=request.param, **options) as cluster:
         cluster.start_podbridge()
         yield World(cluster)
 

@@ -36,7 +36,7 @@ def test_a_pod_without_grace_keeps_its_job_until_its_containers_have_ended(clean
         world.delete(forced, grace=0)
         for pod in (own, forced):
             world.seen(pod, "marked", lambda p: p["metadata"].get("deletionGracePeriodSeconds") == 0)
-        time.sleep(4)
+        world.polled()
         assert [world.queue().get(job) for job in jobs] == ["RUNNING", "RUNNING"]
     finally:
         world.cluster.kill("kwok", signal.SIGCONT)
@@ -62,11 +62,11 @@ def test_a_pod_outlives_the_label_and_the_node_object_of_its_node(clean):
         )
         path = f"/api/v1/nodes/{node}"
         api("PATCH", path, {"metadata": {"labels": dict.fromkeys(labels)}}, "application/merge-patch+json")
-        time.sleep(6)  # an idle poller polls every two seconds, and three answers would terminate the pod
+        world.polled()
         api("DELETE", path)
-        time.sleep(3)
+        world.polled()
         api("POST", "/api/v1/nodes", made)
-        time.sleep(6)
+        world.polled()
         found = world.get(pod)
         assert found["status"]["phase"] == "Running"
         assert not found["metadata"].get("deletionTimestamp")
@@ -161,7 +161,7 @@ def test_a_slurmctld_without_its_state_ends_no_pod_until_confirmed(clean):
         eventually(lambda: marked("True"), "every pod says that its job is missing", 40)
         assert "slurm: engaged since" in podbridge(world, "brake", "status")
         eventually(lambda: world.events(pods[0], "JobsMissing"), "an Event")
-        time.sleep(10)
+        world.polled()
         found = [world.get(pod) for pod in pods]
         assert all(pod and not pod["metadata"].get("deletionTimestamp") for pod in found)
     finally:

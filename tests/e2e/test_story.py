@@ -1,7 +1,6 @@
 """The main use of podbridge on real systems, on every version of Slurm."""
 
 import signal
-import time
 
 import pytest
 
@@ -55,7 +54,8 @@ class TestStory:
     def test_02_a_pod_in_another_namespace_is_untouched(self, world):
         pod = world.create(namespace="default")
         try:
-            time.sleep(1)
+            later = world.running(world.create())  # the scheduler has seen the first pod before
+            world.delete(later, grace=1)
             found = world.get(pod, "default")
             assert found["spec"]["schedulerName"] == "default-scheduler"
             assert LABEL not in (found["metadata"].get("labels") or {})
@@ -119,7 +119,7 @@ class TestStory:
             job = world.labelled(slow)
             world.running(slow)
             world.delete(slow)
-            time.sleep(2)
+            world.polled(2)
             assert world.get(slow)["metadata"]["deletionTimestamp"]
             assert world.queue()[job] == "RUNNING"
             world.gone(slow, 20)
@@ -142,7 +142,7 @@ class TestStory:
         world.slurm("scontrol", "update", "nodename=node-2", "state=drain", "reason=disk")
         eventually(lambda: world.kube_node("node-2")["spec"].get("unschedulable"), "cordoned", 20)
         kubectl("uncordon", "node-2")
-        time.sleep(4)
+        world.polled()
         assert "DRAIN" in world.node("node-2")[0]
         assert world.node("node-2")[1] == "disk"
         world.slurm("scontrol", "update", "nodename=node-2", "state=resume")
@@ -203,7 +203,7 @@ class TestStory:
         eventually(lambda: world.condition(pod, "PodScheduled").get("reason") == "SlurmRefused", "told", 20)
         assert "partition" in world.condition(pod, "PodScheduled")["message"].lower()
         eventually(lambda: world.events(pod, "SlurmRefused"), "an Event")
-        time.sleep(1)
+        world.polled()
         assert [event["type"] for event in world.events(pod, "SlurmRefused")] == ["Warning"]
         world.delete(pod)
         world.gone(pod)
@@ -272,7 +272,7 @@ class TestStory:
         job = str(world.labelled(pod))
         if world.cluster.options.slurm == "26.05":
             said = world.cluster.run_slurm("scontrol", "requeue", job, check=False)
-            time.sleep(3)
+            world.polled()
             assert world.get(pod)["status"]["phase"] == "Running", said  # an external job cannot be requeued
         else:
             world.slurm("scontrol", "update", f"jobid={job}", "requeue=1")  # placeholder jobs have requeue=0

@@ -2,7 +2,6 @@
 
 import subprocess
 import time
-import urllib.request
 
 import pytest
 
@@ -24,10 +23,7 @@ def podbridge(world, *args):
 
 
 def metric(world, name):
-    url = f"http://127.0.0.1:{world.cluster.podbridge_port('metrics')}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f'{name}{{brake="{BRAKE}"}} '))
+    return world.metric(name, brake=BRAKE)
 
 
 def sleepers():

@@ -115,7 +115,7 @@ def test_a_deleted_pod_keeps_its_job_until_its_grace_is_over(clean):
     job = world.labelled(old)
     new = whole(world)
     world.delete(old)
-    time.sleep(1.5)
+    world.polled(2)
     assert world.queue().get(job) == "RUNNING"
     assert not world.get(new)["spec"].get("nodeName")
     runs(world, new)
@@ -233,7 +233,7 @@ def test_a_pod_deleted_by_force_keeps_its_job_until_its_containers_have_ended(hu
     world.cluster.kill(realnode.KUBELET, signal.SIGSTOP)
     name = old["metadata"]["name"]
     world.cluster.kubectl("delete", "pod", "-n", NAMESPACE, name, "--grace-period=0", "--force", "--wait=false")
-    time.sleep(2)
+    world.polled(3)
     assert world.get(old)["metadata"]["deletionGracePeriodSeconds"] == 0
     assert world.queue().get(job) == "RUNNING" and alive(old)
     world.cluster.kill(realnode.KUBELET, signal.SIGCONT)
