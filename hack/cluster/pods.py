@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ class PoolWorld(World):
         """Create a pod that runs a shell script on a pool (or on one of a list)."""
         container = {"name": "main", "image": "busybox", "command": ["sh", "-c", script]}
         return self.create_pod({"containers": [container], "restartPolicy": "Never", **spec}, pool, name)
+
+    def held(self, then: str, pool: str, **spec: Any) -> tuple[Object, Callable[[], object]]:
+        """Create a pod that waits at a site without containers; return it, and a function that lets it run ``then``."""
+        gate = f"/srv/home/gate-{next(self.numbers)}-{time.monotonic_ns()}"
+        pod = self.run(f"until [ -e {gate} ]; do sleep 0.1; done; {then}", pool, **spec)
+        return pod, lambda: self.cluster.sites[pool].run("touch", gate)
 
     def create_pod(
         self, spec: Object, pool: str = "*", name: str | None = None, annotations: Mapping[str, str] | None = None

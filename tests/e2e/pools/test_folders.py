@@ -30,7 +30,7 @@ def test_two_folders_for_one_pool_end_nothing_and_are_said_on_the_node(pools_wor
     world, cluster = pools_world, pools_world.cluster
     world.clear()
     own = (cluster.sites[POOL].work / "id").read_text().strip()
-    stays = world.run("sleep 60; echo stays", POOL)
+    stays, release = world.held("echo stays", POOL)
     goes = world.run("sleep 600", POOL)
     for pod in (stays, goes):
         world.running(pod)
@@ -60,6 +60,7 @@ def test_two_folders_for_one_pool_end_nothing_and_are_said_on_the_node(pools_wor
         cluster.stop_submitter(POOL, number=2)
         cluster.start_submitter(POOL)
     world.ready(POOL, 60)
+    release()
     assert world.kube_node(POOL)["metadata"]["annotations"][names.SITE_FOLDER] == own
     assert world.ended(stays, 90)["status"]["phase"] == "Succeeded"
     assert world.logs(stays) == "stays\n"

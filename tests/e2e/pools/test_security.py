@@ -154,7 +154,7 @@ class TestOtherUsers:
 
 class TestForgery:
     def test_nats_9_6_a_site_can_not_speak_or_listen_for_another(self, world):
-        victim = world.run("sleep 40; exit 6", OTHER)
+        victim, release = world.held("exit 6", OTHER)
         world.running(victim, 60)
         node = world.kube_node(OTHER)
         other, own = Subjects(PREFIX, OTHER, owner_of(world)), Subjects(PREFIX, POOL, owner_of(world))
@@ -181,6 +181,7 @@ class TestForgery:
         assert world.ended(late, 60)["status"]["phase"] == "Succeeded"
         assert world.get(victim)["status"]["phase"] == "Running"
         assert world.kube_node(OTHER)["status"]["capacity"] == node["status"]["capacity"]
+        release()
         found = world.ended(victim, 90)
         assert found["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 6
 
