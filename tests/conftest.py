@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from cluster import Cluster, places
 from cluster.world import World
@@ -41,6 +42,50 @@ def long(request):
 def report(record_property):
     """Return a function that adds a line to the end of the run's output, also with several processes."""
     return lambda line: record_property(REPORT, line)
+
+
+def pytest_report_header(config):
+    """Print what a short run leaves out."""
+    if config.getoption("--long"):
+        return None
+    return f"short run: some tests run on Slurm {SLURMS[0]} alone, chaos and fuzzing are short; --long runs everything"
+
+
+def pytest_collection_modifyitems(config, items):
+    """In a short run, keep one version of Slurm of the tests with the marker ``main_version``."""
+    if config.getoption("--long"):
+        return
+    left_out = [
+        item for item in items if item.get_closest_marker("main_version") and _slurm(item) not in ("", SLURMS[0])
+    ]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
+
+
+def _slurm(item):
+    """Return the version of Slurm in a test's parameters; empty if there is none."""
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return next((value for value in values if value in SLURMS), "")
+
+
+class ByCluster(LoadScopeScheduling):
+    """Assigns all tests of one cluster to one process, so that the cluster starts once.
+
+    Tests with a version of Slurm in their parameters share the cluster of that version; the others share one by file.
+    """
+
+    def _split_scope(self, nodeid):
+        file = nodeid.split("::")[0]
+        if file.startswith("tests/unit/"):
+            return file
+        parameters = nodeid.partition("[")[2]
+        return next((version for version in SLURMS if version in parameters), file)
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Return the scheduler of ``pytest -n``; xdist's groups do not work with pytest 9 and xdist 3.8."""
+    return ByCluster(config, log)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -6,30 +6,10 @@ from cluster import Cluster
 from cluster.world import World
 from tests.conftest import SLURMS
 
-CHAOS = "tests/chaos/"
 
-
-def pytest_collection_modifyitems(config, items):
-    """Keep one version of Slurm in a short run. A long one (``--long``) runs each test on all of its versions."""
-    if config.getoption("--long"):
-        return
-    left_out = [item for item in items if item.nodeid.startswith(CHAOS) and _slurm(item) not in ("", SLURMS[0])]
-    if left_out:
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
-
-
-def _slurm(item):
-    """Return the version of Slurm that a test runs on; empty if it has none of several."""
-    callspec = getattr(item, "callspec", None)
-    return callspec.params.get("bare_world", "") if callspec else ""
-
-
-def pytest_report_header(config):
-    """Print what a short run leaves out."""
-    if config.getoption("--long"):
-        return None
-    return f"chaos: a short run, on Slurm {SLURMS[0]} alone; --long adds {', '.join(SLURMS[1:])} and longer runs"
+def pytest_itemcollected(item):
+    """Run the tests on one version of Slurm in a short run."""
+    item.add_marker(pytest.mark.main_version)
 
 
 @pytest.fixture(scope="session", params=SLURMS)

@@ -7,7 +7,8 @@ import pytest
 from cluster.polling import eventually
 from tests.fakes.faulty_proxy import FaultyProxy
 
-pytestmark = pytest.mark.real
+# tests/contract/slurm/test_client.py shows on each version what slurmrestd answers without slurmctld
+pytestmark = [pytest.mark.real, pytest.mark.main_version]
 
 ANSWERS = 6
 """Answers of each kind; podbridge terminates a pod after three answers that its job is over."""
