@@ -82,6 +82,11 @@ class ByCluster(LoadScopeScheduling):
         parameters = nodeid.partition("[")[2]
         return next((version for version in SLURMS if version in parameters), file)
 
+    def _reschedule(self, node):
+        # xdist's own limit, two tests, assigns clusters to busy processes while others are idle at the end
+        if not self.workqueue or self._pending_of(self.assigned_work[node]) <= 1:
+            super()._reschedule(node)
+
 
 def pytest_xdist_make_scheduler(config, log):
     """Return the scheduler of ``pytest -n``; xdist's groups do not work with pytest 9 and xdist 3.8."""
