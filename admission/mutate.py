@@ -26,7 +26,7 @@ from typing import Any
 
 from admission import pods
 from bridge import names
-from bridge.workload import eligibility, places
+from bridge.workload import eligibility, pool_selection
 
 Operation = dict[str, Any]
 
@@ -80,7 +80,11 @@ def mutate(
 
 def update(old: pods.Pod, new: pods.Pod, *, scheduler: str) -> list[Operation]:
     """Return the JSON patch for a changed pod: tolerations for the pools that the change lets it go to."""
-    if pods.scheduler_name(new) != scheduler or new["spec"].get("nodeName") or places.of(old) == places.of(new):
+    if (
+        pods.scheduler_name(new) != scheduler
+        or new["spec"].get("nodeName")
+        or pool_selection.of(old) == pool_selection.of(new)
+    ):
         return []
     return _tolerate(new, scheduler, {})
 
@@ -89,16 +93,16 @@ def _may_be_local(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
     """Whether Slurm may get the pod, once it has the tolerations that its annotation means."""
     text = pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
     if text is None:
-        return places.of(pod).local
+        return pool_selection.of(pod).local
     with suppress(ValueError):
-        return names.LOCAL_POOL in places.parse(text)
+        return names.LOCAL_POOL in pool_selection.parse(text)
     return False  # refused right after, by the check
 
 
 def _may_be_remote(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
     """Whether a pool may get the pod; so it counts also where the annotation can't be read: the check refuses it."""
     text = pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
-    return places.of(pod).remote if text is None else text.strip() != names.LOCAL_POOL
+    return pool_selection.of(pod).remote if text is None else text.strip() != names.LOCAL_POOL
 
 
 def _tolerate(pod: pods.Pod, scheduler: str, inherited: Mapping[str, str]) -> list[Operation]:
@@ -108,10 +112,10 @@ def _tolerate(pod: pods.Pod, scheduler: str, inherited: Mapping[str, str]) -> li
     named: tuple[str, ...] = ()
     if text is not None:
         with suppress(ValueError):  # refused right after, by the check
-            named = places.parse(text)
-    wanted = places.tolerations(named)
-    if not wanted and places.of(pod).remote:
-        wanted = [places.VIRTUAL_TOLERATION]  # Kueue names the pool alone
+            named = pool_selection.parse(text)
+    wanted = pool_selection.tolerations(named)
+    if not wanted and pool_selection.of(pod).remote:
+        wanted = [pool_selection.VIRTUAL_TOLERATION]  # Kueue names the pool alone
     if wanted:
         after = [entry for entry in after if not _is_default_eviction(entry)]
         wanted = [*wanted, *_PATIENCE]

@@ -17,7 +17,7 @@ from bridge.errors import BridgeError
 from bridge.kube import namespaces
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.logs import kv
-from bridge.workload import places
+from bridge.workload import pool_selection
 from bridge.workload.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -140,10 +140,10 @@ class Policy:
         if review.subresource:
             return None
         if review.operation == "CREATE":
-            scope = self._scope(review, managed, places.asks(review.object))
+            scope = self._scope(review, managed, pool_selection.asks(review.object))
             return validate.create(review.object, review.user_name, self._rules, self._nodes(), scope)
         if review.operation == "UPDATE":
-            scope = self._scope(review, managed, places.of(review.old) != places.of(review.object))
+            scope = self._scope(review, managed, pool_selection.of(review.old) != pool_selection.of(review.object))
             return validate.update(review.old, review.object, review.user_name, self._rules, scope)
         return None
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from admission import pods
 from bridge import names
 from bridge.script import consent
-from bridge.workload import places
+from bridge.workload import pool_selection
 
 
 def forbidden(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
@@ -15,7 +15,7 @@ def forbidden(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
     if namespace_pools is None:
         return []
     try:
-        opened = places.parse(namespace_pools)
+        opened = pool_selection.parse(namespace_pools)
     except ValueError:
         return []  # told as invalid
     if names.ANY_POOL in opened:
@@ -25,7 +25,7 @@ def forbidden(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
     text = pods.annotations_of(pod).get(names.POOLS)
     if text is not None:
         try:
-            beyond = [name for name in places.parse(text) if name not in (*opened, names.LOCAL_POOL)]
+            beyond = [name for name in pool_selection.parse(text) if name not in (*opened, names.LOCAL_POOL)]
         except ValueError:
             beyond = []
         if beyond:
@@ -35,7 +35,7 @@ def forbidden(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
     for index, toleration in enumerate(pod["spec"].get("tolerations") or ()):
         problems += [
             f"spec.tolerations[{index}]: pool {value!r} is not allowed in this namespace; allowed: {allowed}"
-            for value in places.tolerated_by_name([toleration])
+            for value in pool_selection.tolerated_by_name([toleration])
             if value not in opened
         ]
     return problems
@@ -49,7 +49,7 @@ def invalid(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
         if text is None or (text == own and where != "annotation"):
             continue
         try:
-            places.parse(text)
+            pool_selection.parse(text)
         except ValueError as error:
             problems.append(f"{where} {names.POOLS}: {error}")
     return problems

@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock, SystemClock
-from bridge.workload import places
+from bridge.workload import pool_selection
 from bridge.workload.resources import Resources, allocatable
 
 REMEMBER = 10.0
@@ -51,7 +51,7 @@ class NodeSizes:
             return self._sizes
 
     def _managed(self, node: Mapping[str, Any]) -> bool:
-        if places.is_virtual(node):
+        if pool_selection.is_virtual(node):
             return False
         taints = (node.get("spec") or {}).get("taints") or ()
         return not self._tainted or any(

@@ -10,7 +10,7 @@ from bridge import names
 from bridge.policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
-from bridge.workload import places, resources, shortfall
+from bridge.workload import pool_selection, resources, shortfall
 from bridge.workload.resources import Resources
 
 FINALIZER_PERMISSION = "finalizer"
@@ -96,9 +96,9 @@ def create(
     verdict.forbidden += pools.forbidden(pod, scope.pools)
     if not scope.managed and not scope.policy.may_name_scheduler:
         verdict.denials.append(fields.scheduler_denied(rules.scheduler))
-    where = places.of(pod)
+    where = pool_selection.of(pod)
     if not rules.slurm and not where.remote:
-        verdict.warnings.append(places.NO_PLACE)
+        verdict.warnings.append(pool_selection.NO_POOL)
     if where.local:
         verdict.denials += fields.denied(annotations, scope.policy, rules.partition)
     if where.remote:
@@ -131,7 +131,7 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
             verdict.permissions.append(FINALIZER_PERMISSION)
     if pods.scheduler_name(new) != rules.scheduler:
         return verdict
-    if places.of(old) != places.of(new):  # tolerations may be added to a pod that waits
+    if pool_selection.of(old) != pool_selection.of(new):  # tolerations may be added to a pod that waits
         verdict.forbidden += pools.forbidden(new, scope.pools)
     before, after = _asked(old), _asked(new)
     changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
@@ -155,7 +155,7 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
     if not wrong:
         verdict.invalid += _too_little(new, rules)
     verdict.permissions += job_annotations.needed_permissions({key: after[key] for key in changed if key in after})
-    if places.of(new).local:
+    if pool_selection.of(new).local:
         denials = fields.denied(after, scope.policy, rules.partition)
         verdict.denials += [denial for denial in denials if names.JOB_ANNOTATION_PREFIX + denial.key in changed]
     return verdict
@@ -176,7 +176,7 @@ def resize(old: pods.Pod, new: pods.Pod, rules: Rules) -> Verdict:
 
 
 def _too_little(pod: pods.Pod, rules: Rules) -> list[str]:
-    if not places.of(pod).local:
+    if not pool_selection.of(pod).local:
         return []
     settings = job_annotations.read(pods.annotations_of(pod))
     return shortfall.problems(settings, resources.pod_requests(pod["spec"]), rules.gres)

@@ -35,7 +35,7 @@ STUCK = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class Dependencies:
     """Kubernetes and Slurm as one process sees them; ``cluster`` is the UID of the namespace kube-system."""
 
     config: Config
@@ -52,15 +52,15 @@ class Sides:
 class Loop(ABC):
     """Looks when one of the caches has changed, while this process leads; actions go to the workers.
 
-    ``elector`` is ``None`` where only one replica can run. ``lead`` raises
+    ``elector`` is ``None`` where only one replica can run. ``check_leadership`` raises
     :class:`~bridge.errors.LostLeadershipError` once this process leads no more, and is to fence every write.
     """
 
     def __init__(self, name: str, caches: Sequence[Cache], elector: Elector | None, workers: int, clock: Clock) -> None:
         self.name = name
         self.clock = clock
-        self.lead: Callable[[], None] = elector.check if elector is not None else _always
-        self.led_since: float | None = None
+        self.check_leadership: Callable[[], None] = elector.check if elector is not None else _always
+        self.leading_since: float | None = None
         self.workers = Workers(f"{name}-worker", workers, done=self.wake, clock=clock)
         self._caches = caches
         self._elector = elector
@@ -69,7 +69,7 @@ class Loop(ABC):
         self._took = 0.0
 
     @abstractmethod
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Decide once, and hand the actions to the workers. Only called when :meth:`ready`."""
 
     @property
@@ -91,7 +91,7 @@ class Loop(ABC):
         """Whether all that a decision needs has been seen once."""
         return all(cache.synced for cache in self._caches)
 
-    def led(self) -> None:  # noqa: B027  (most have nothing to do)
+    def on_started_leading(self) -> None:  # noqa: B027  (most have nothing to do)
         """Do what is to be done when this process begins to lead."""
 
     def wake(self, *_: object) -> None:
@@ -120,39 +120,41 @@ class Loop(ABC):
             began = time.thread_time()
             if self._leads() and self.ready():
                 try:
-                    self.look()
+                    self.reconcile()
                 except BridgeError as error:
                     log.warning("no decision this time", extra=kv(loop=self.name, error=error))
             self._took = time.thread_time() - began
 
     def _leads(self) -> bool:
         if self._elector is not None and not self._elector.held:
-            self.led_since = None
+            self.leading_since = None
             return False
-        if self.led_since is None:
-            self.led_since = self.clock.monotonic()
-            self.led()
+        if self.leading_since is None:
+            self.leading_since = self.clock.monotonic()
+            self.on_started_leading()
         return True
 
 
 class SlurmLoop(Loop):
     """A loop that sees Kubernetes and Slurm."""
 
-    def __init__(self, name: str, sides: Sides, elector: Elector | None) -> None:
-        super().__init__(name, (sides.pods, sides.nodes), elector, sides.config.workers, sides.clock)
-        self.sides = sides
+    def __init__(self, name: str, dependencies: Dependencies, elector: Elector | None) -> None:
+        super().__init__(
+            name, (dependencies.pods, dependencies.nodes), elector, dependencies.config.workers, dependencies.clock
+        )
+        self.dependencies = dependencies
 
     def ready(self) -> bool:
         """Full caches, and an answer of Slurm's."""
-        return super().ready() and self.sides.poller.snapshot.sequence > 0
+        return super().ready() and self.dependencies.poller.snapshot.sequence > 0
 
-    def led(self) -> None:
+    def on_started_leading(self) -> None:
         """Ask Slurm anew: decisions need a view that is younger than the leadership."""
-        self.sides.poller.wake()
+        self.dependencies.poller.wake()
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers; caches and the poller are started by their owner."""
-        self.sides.poller.subscribe(self.wake)
+        self.dependencies.poller.subscribe(self.wake)
         super().start(supervisor)
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from bridge.errors import BridgeError
 from bridge.kube.lease import Elector
-from bridge.loop import Sides, SlurmLoop
+from bridge.loop import Dependencies, SlurmLoop
 from bridge.metrics import CONTROLLER_ACTIONS
-from bridge.workload import missing, places, pods
+from bridge.workload import missing_jobs, pods, pool_selection
 from bridge.workload.eligibility import readiness, slurm_name
 from controllers.brakes import Brakes
 from controllers.node import act as node_act
@@ -28,55 +28,60 @@ WATCHED = 60.0
 class Controllers(SlurmLoop):
     """Everything the node and the workload controller own."""
 
-    def __init__(self, sides: Sides, elector: Elector | None) -> None:
-        super().__init__("controllers", sides, elector)
-        self._workload = workload_act.Actor(sides, self.lead)
-        self._node = node_act.Actor(sides, self.lead)
+    def __init__(self, dependencies: Dependencies, elector: Elector | None) -> None:
+        super().__init__("controllers", dependencies, elector)
+        self._workload = workload_act.Actor(dependencies, self.check_leadership)
+        self._node = node_act.Actor(dependencies, self.check_leadership)
         self._memory = workload_decide.Memory()
-        lease = sides.config.leader_election
+        lease = dependencies.config.leader_election
         self._brakes = Brakes(
-            sides.config.brake, lease.namespace, sides.kube.fenced(self.lead), sides.events, self.clock, self.workers
+            dependencies.config.brake,
+            lease.namespace,
+            dependencies.kube.fenced(self.check_leadership),
+            dependencies.events,
+            self.clock,
+            self.workers,
         )
         self._watched_until = 0.0
         self._resting: dict[str, float] = {}
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Decide for all pods, jobs and nodes."""
-        sides, now = self.sides, self.sides.clock.monotonic()
-        snapshot = sides.poller.snapshot
+        dependencies, now = self.dependencies, self.dependencies.clock.monotonic()
+        snapshot = dependencies.poller.snapshot
         self._resting = {key: until for key, until in self._resting.items() if until > now}
-        nodes = [node for node in sides.nodes.items() if not places.is_virtual(node)]
+        nodes = [node for node in dependencies.nodes.items() if not pool_selection.is_virtual(node)]
         slurm_names = {node["metadata"]["name"]: slurm_name(node) for node in nodes}
         silent = frozenset(n["metadata"]["name"] for n in nodes if readiness(n).get("status") != "True")
-        virtual = frozenset(n["metadata"]["name"] for n in sides.nodes.items() if places.is_virtual(n))
-        everyone = sides.pods.items()
-        workload = workload_decide.View(everyone, snapshot, slurm_names, self._memory, silent, virtual)
+        virtual = frozenset(n["metadata"]["name"] for n in dependencies.nodes.items() if pool_selection.is_virtual(n))
+        everyone = dependencies.pods.items()
+        workload = workload_decide.WorkloadView(everyone, snapshot, slurm_names, self._memory, silent, virtual)
         for action in self._braked(workload, now):
             key = f"job/{action.job_id}" if isinstance(action, workload_decide.Orphan) else pods.uid(action.pod)
             if isinstance(action, workload_decide.Release):
                 # its pod may be gone before the view shows the job as cancelled: that makes it no orphan
                 self._resting |= {f"job/{job_id}": now + ORPHAN_AFTER for job_id in action.job_ids}
             self._dispatch("workload", key, action, lambda a=action: self._workload.act(a))  # type: ignore[misc]
-        view = node_decide.View(nodes, snapshot, sides.slurm.version, sides.config)
+        view = node_decide.NodeSyncView(nodes, snapshot, dependencies.slurm.version, dependencies.config)
         for step in node_decide.decide(view):
             key = f"node/{step.node['metadata']['name']}"
             self._dispatch("node", key, step, lambda s=step: self._node.act(s))  # type: ignore[misc]
 
-    def _braked(self, view: workload_decide.View, now: float) -> list[workload_decide.Action]:
+    def _braked(self, view: workload_decide.WorkloadView, now: float) -> list[workload_decide.Action]:
         """Decide; where a pod is to end because its job is missing, count all such pods, and let the brake judge."""
         actions = workload_decide.decide(view)
         if now >= self._watched_until and not any(workload_decide.is_missing(action) for action in actions):
             self._brakes.judge("slurm", 0, {})
             return actions
-        brake = self._brakes.judge("slurm", *missing.jobs(view.pods, view.snapshot))
+        brake = self._brakes.judge("slurm", *missing_jobs.jobs(view.pods, view.snapshot))
         if brake.missing:
             self._watched_until = now + WATCHED
         return workload_decide.decide(replace(view, brake=brake))
 
-    def led(self) -> None:
+    def on_started_leading(self) -> None:
         """Ask Slurm anew, and look at what a former leader wrote about missing jobs."""
         self._watched_until = self.clock.monotonic() + WATCHED
-        super().led()
+        super().on_started_leading()
 
     def _dispatch(self, controller: str, key: str, action: object, call: Callable[[], None]) -> None:
         if key in self._resting:
@@ -89,7 +94,7 @@ class Controllers(SlurmLoop):
             except BridgeError:
                 CONTROLLER_ACTIONS.labels(controller, name, "error").inc()
                 raise
-            self._resting[key] = self.sides.clock.monotonic() + SEEN_AFTER
+            self._resting[key] = self.dependencies.clock.monotonic() + SEEN_AFTER
             CONTROLLER_ACTIONS.labels(controller, name, "ok").inc()
 
         self.workers.submit(key, run, 3 if controller == "workload" else 5, kind=name)

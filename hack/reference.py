@@ -16,7 +16,7 @@ from bridge import (
 from bridge.config import Config
 from bridge.policies import FIELDS
 from bridge.slurm import states
-from bridge.workload import places
+from bridge.workload import pool_selection
 from bridge.workload.annotations import KEYS, Key
 
 TARGET = Path(__file__).parents[1] / "docs" / "reference.md"
@@ -103,7 +103,7 @@ REASONS = (
 )
 
 POOL_ANNOTATIONS = (
-    (names.POOLS, "pod or namespace", f"which pools, in order: {places.ALLOWED}"),
+    (names.POOLS, "pod or namespace", f"which pools, in order: {pool_selection.ALLOWED}"),
     (names.FLAGS, "pod", "words for the submit command, where `limits.allow_user_flags` is true at the site"),
     (names.FLAVOR, "pod", "one of the site's flavors"),
     (names.PRE_EXEC, "pod", "a script that runs before the containers, where `limits.allow_pre_exec` is true"),

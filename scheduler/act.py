@@ -20,7 +20,7 @@ from bridge.errors import (
 from bridge.fencing import fence
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.loop import Sides
+from bridge.loop import Dependencies
 from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS
 from bridge.slurm import states
 from bridge.slurm.cancelling import cancel_if_ours
@@ -28,8 +28,8 @@ from bridge.workload import pods, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from scheduler import decide
 from scheduler.attempts import REFUSED, UNAVAILABLE, Attempts
+from scheduler.conditions import write_condition
 from scheduler.placement import Placement, Placements
-from scheduler.telling import tell
 
 log = logging.getLogger(__name__)
 
@@ -54,21 +54,21 @@ URGENCY: dict[type[decide.Action], int] = {
 class Actor:
     """Does what :mod:`scheduler.decide` decided.
 
-    ``lead`` raises :class:`~bridge.errors.LostLeadershipError` once this process leads no more; it is asked right
-    before every write (``kube`` asks by itself, being fenced).
+    ``check_leadership`` raises :class:`~bridge.errors.LostLeadershipError` when this process is not the leader. It is
+    called right before every write to Slurm; ``kube`` is fenced and calls it itself.
     """
 
-    def __init__(self, sides: Sides, attempts: Attempts, lead: Callable[[], None]) -> None:
-        self._sides = sides
-        self._config = sides.config
-        self._kube = sides.kube.fenced(lead)
-        self._slurm = sides.slurm
-        self._poller = sides.poller
-        self._cache = sides.pods
-        self._events = sides.events
-        self._clock = sides.clock
+    def __init__(self, dependencies: Dependencies, attempts: Attempts, check_leadership: Callable[[], None]) -> None:
+        self._dependencies = dependencies
+        self._config = dependencies.config
+        self._kube = dependencies.kube.fenced(check_leadership)
+        self._slurm = dependencies.slurm
+        self._poller = dependencies.poller
+        self._cache = dependencies.pods
+        self._events = dependencies.events
+        self._clock = dependencies.clock
         self._attempts = attempts
-        self._lead = lead
+        self._check_leadership = check_leadership
         self.placements = Placements([], {}, {})
 
     def act(self, action: decide.Action) -> None:
@@ -118,8 +118,8 @@ class Actor:
             self._check_nodes(placement)
             version = self._slurm.version
             excluded = placement.refused if version.exclude_nodes else ()
-            request = translate.request(pod, self._config, version, self._sides.cluster, excluded)
-            with fence(self._lead):
+            request = translate.request(pod, self._config, version, self._dependencies.cluster, excluded)
+            with fence(self._check_leadership):
                 submitted = self._slurm.submit(request)
         except SlurmUnknownOutcomeError as error:
             attempt.unknown_at = self._clock.monotonic()
@@ -209,7 +209,7 @@ class Actor:
         log.info("waiting pod released", extra=kv(pod=pods.key(action.pod), jobs=action.job_ids))
 
     def _cancel(self, pod: decide.Pod, job_id: int) -> None:
-        cancel_if_ours(self._slurm, job_id, self._sides.cluster, [pods.uid(pod)], self._lead)
+        cancel_if_ours(self._slurm, job_id, self._dependencies.cluster, [pods.uid(pod)], self._check_leadership)
         self._attempts.of(pods.uid(pod)).cancelled.add(job_id)
         self._poller.wake()
 
@@ -225,7 +225,7 @@ class Actor:
     def _exclude(self, action: decide.Exclude) -> None:
         attempt = self._attempts.of(pods.uid(action.pod))
         try:
-            with fence(self._lead):
+            with fence(self._check_leadership):
                 self._slurm.set_excluded_nodes(action.job_id, action.nodes)
         except SlurmRefusedError as error:
             # the job has started meanwhile, or all nodes are forbidden now: the node is checked again before the bind
@@ -236,7 +236,7 @@ class Actor:
 
     def _tell(self, action: decide.Tell) -> None:
         attempt = self._attempts.of(pods.uid(action.pod))
-        tell(
+        write_condition(
             action.pod,
             attempt,
             action.reason,

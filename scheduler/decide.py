@@ -22,14 +22,14 @@ from typing import Any
 from bridge import clock
 from bridge.config import Config
 from bridge.slurm import states
-from bridge.slurm.models import ApiVersion, Known, Snapshot
+from bridge.slurm.models import ApiVersion, ObservedJob, Snapshot
 from bridge.workload import pods
-from scheduler import crowds
+from scheduler import full_nodes
 from scheduler.attempts import Attempt, Attempts
-from scheduler.crowds import Crowd
+from scheduler.conditions import is_news
+from scheduler.full_nodes import FullNode
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
-from scheduler.telling import is_news
 
 Pod = Mapping[str, Any]
 
@@ -117,7 +117,7 @@ Action = Submit | Hold | Bind | Release | Cancel | GiveBack | Exclude | Tell
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SchedulerView:
     """All that a decision may depend on; times are monotonic seconds, but for ``time``: seconds since the epoch.
 
     ``inherited_at`` is the time until which a former leader may have sent requests; 0 where there was none, or where
@@ -133,14 +133,14 @@ class View:
     now: float
     time: float
     occupancy: Occupancy
-    led_since: float = 0
+    leading_since: float = 0
     inherited_at: float = 0
     braked: bool = False
 
 
-def decide(view: View) -> list[Action]:
+def decide(view: SchedulerView) -> list[Action]:
     """Decide for every pod of the view, most urgent pods first; at most one action a pod."""
-    ready = view.snapshot.sequence > 0 and view.snapshot.began >= view.led_since
+    ready = view.snapshot.sequence > 0 and view.snapshot.began >= view.leading_since
     if not ready:
         return []
     waiting = sorted(filter(pods.is_open, view.pods), key=pods.urgency)
@@ -148,7 +148,7 @@ def decide(view: View) -> list[Action]:
     return [action for action in actions if action is not None]
 
 
-def _one(view: View, pod: Pod, attempt: Attempt) -> Action | None:
+def _one(view: SchedulerView, pod: Pod, attempt: Attempt) -> Action | None:
     snapshot = view.snapshot
     known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(pods.uid(pod), ())]
     live = [entry for entry in known if lives(entry, attempt)]
@@ -178,13 +178,13 @@ def _one(view: View, pod: Pod, attempt: Attempt) -> Action | None:
     return _pending(view, pod, attempt, job)
 
 
-def lives(entry: Known, attempt: Attempt) -> bool:
+def lives(entry: ObservedJob, attempt: Attempt) -> bool:
     """Whether a job still holds, or may get, room: it has not ended, and this process has not cancelled it."""
     over = entry.missing or states.end_of(entry.job.states) is not None
     return not over and entry.job.job_id not in attempt.cancelled
 
 
-def _keep(pod: Pod, live: list[Known]) -> Known:
+def _keep(pod: Pod, live: list[ObservedJob]) -> ObservedJob:
     labelled = pods.job_id(pod)
     return next((entry for entry in live if entry.job.job_id == labelled), live[0])
 
@@ -202,7 +202,7 @@ def is_settled(snapshot: Snapshot, sent_at: float) -> bool:
     return not snapshot.error and snapshot.began >= max(sent_at, snapshot.settled_since) + SETTLE
 
 
-def _unsettled(view: View, attempt: Attempt) -> bool:
+def _unsettled(view: SchedulerView, attempt: Attempt) -> bool:
     """Whether a submit whose outcome was lost, or a former leader's, may still turn up as a job."""
     if view.inherited_at and not is_settled(view.snapshot, view.inherited_at):
         return True
@@ -214,11 +214,11 @@ def _unsettled(view: View, attempt: Attempt) -> bool:
     return False
 
 
-def _ask(view: View, pod: Pod, attempt: Attempt, known: list[Known]) -> Action | None:
+def _ask(view: SchedulerView, pod: Pod, attempt: Attempt, known: list[ObservedJob]) -> Action | None:
     labelled = pods.job_id(pod)
     if labelled is not None:
         entry = next((entry for entry in known if entry.job.job_id == labelled), None)
-        if entry is not None and entry.said < 2:
+        if entry is not None and entry.confirmations < 2:
             return None
         if entry is not None and not entry.missing and "CANCELLED" in entry.job.states:
             # somebody cancelled the job of a waiting pod: the workload controller ends the pod
@@ -237,7 +237,7 @@ def _ask(view: View, pod: Pod, attempt: Attempt, known: list[Known]) -> Action |
     return Submit(pod)
 
 
-def _pending(view: View, pod: Pod, attempt: Attempt, entry: Known) -> Action | None:
+def _pending(view: SchedulerView, pod: Pod, attempt: Attempt, entry: ObservedJob) -> Action | None:
     job = entry.job
     if pods.job_id(pod) != job.job_id or not pods.is_held(pod):
         return Hold(pod, job.job_id)
@@ -256,7 +256,7 @@ def _pending(view: View, pod: Pod, attempt: Attempt, entry: Known) -> Action | N
     return _tell(view, pod, attempt, "SlurmPending", text)
 
 
-def _allocated(view: View, pod: Pod, attempt: Attempt, entry: Known) -> Action | None:
+def _allocated(view: SchedulerView, pod: Pod, attempt: Attempt, entry: ObservedJob) -> Action | None:
     job = entry.job
     if not job.nodes:
         return None
@@ -271,24 +271,24 @@ def _allocated(view: View, pod: Pod, attempt: Attempt, entry: Known) -> Action |
     if why:
         return GiveBack(pod, job.job_id, f"Slurm gave node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}")
     node = view.placements.by_slurm_name[job.nodes[0]]
-    crowd = crowds.find(pod, node, view.occupancy, view.snapshot)
-    if crowd is not None:
-        return _busy(view, pod, attempt, job.job_id, crowd)
+    full = full_nodes.find(pod, node, view.occupancy, view.snapshot)
+    if full is not None:
+        return _busy(view, pod, attempt, job.job_id, full)
     attempt.busy_since = 0
     view.occupancy.assume(pod, node.name)
     return Bind(pod, job.job_id, node.name, job.start_time, job.nodes[0])
 
 
-def _busy(view: View, pod: Pod, attempt: Attempt, job_id: int, crowd: Crowd) -> Action | None:
+def _busy(view: SchedulerView, pod: Pod, attempt: Attempt, job_id: int, full: FullNode) -> Action | None:
     """Keep the job until its node has room, for a limited time."""
     attempt.busy_since = attempt.busy_since or view.now
     timeout = view.config.busy_node_timeout
-    if view.time >= max(crowd.until, view.time - (view.now - attempt.busy_since)) + timeout:
-        return GiveBack(pod, job_id, f"node {crowd.node} has had {crowd.lack()} for {timeout:.0f} s: {crowd.names()}")
+    if view.time >= max(full.until, view.time - (view.now - attempt.busy_since)) + timeout:
+        return GiveBack(pod, job_id, f"node {full.node} has had {full.lack()} for {timeout:.0f} s: {full.names()}")
     if pods.job_id(pod) != job_id or not pods.is_held(pod):
         return Hold(pod, job_id)
-    return _tell(view, pod, attempt, "NodeBusy", f"Slurm job {job_id} has node {crowd.node}: {crowd.message()}")
+    return _tell(view, pod, attempt, "NodeBusy", f"Slurm job {job_id} has node {full.node}: {full.message()}")
 
 
-def _tell(view: View, pod: Pod, attempt: Attempt, reason: str, message: str) -> Tell | None:
+def _tell(view: SchedulerView, pod: Pod, attempt: Attempt, reason: str, message: str) -> Tell | None:
     return Tell(pod, reason, message) if is_news(pod, attempt, reason, message, view.now) else None

@@ -7,12 +7,12 @@ from collections import Counter
 from bridge.brake import Brake, Limits, step
 from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
-from bridge.loop import Sides, SlurmLoop
+from bridge.loop import Dependencies, SlurmLoop
 from bridge.metrics import SCHEDULER_PODS
 from bridge.slurm import states
 from bridge.slurm.models import Snapshot
 from bridge.threads import Supervisor
-from bridge.workload import eligibility, missing, places, pods
+from bridge.workload import eligibility, missing_jobs, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from scheduler import decide
 from scheduler.act import URGENCY, Actor
@@ -28,26 +28,26 @@ class Scheduler(SlurmLoop):
     schedulers.
     """
 
-    def __init__(self, sides: Sides, elector: Elector | None, local: set[str], others: Cache) -> None:
-        super().__init__("scheduler", sides, elector)
+    def __init__(self, dependencies: Dependencies, elector: Elector | None, local: set[str], others: Cache) -> None:
+        super().__init__("scheduler", dependencies, elector)
         self._local = local
         self._others = others
-        self._occupancy = Occupancy(sides.config.scheduler_name, self.wake)
+        self._occupancy = Occupancy(dependencies.config.scheduler_name, self.wake)
         self._attempts = Attempts()
-        self._actor = Actor(sides, self._attempts, self.lead)
+        self._actor = Actor(dependencies, self._attempts, self.check_leadership)
         self._node_changes = 0
         self._placed: tuple[object, ...] = ()
         self._node_names: list[str] = []
         self._remembered: dict[str, NodeView] = {}
         self._inherited_at = 0.0
         self._brake, self._braked = Brake(), 0
-        limits = sides.config.brake
+        limits = dependencies.config.brake
         self._limits = Limits(limits.share, limits.least, limits.hold)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
-        self.sides.nodes.subscribe(self._node_changed)
-        for cache in (self.sides.pods, self._others):
+        self.dependencies.nodes.subscribe(self._node_changed)
+        for cache in (self.dependencies.pods, self._others):
             cache.subscribe(self._occupancy.changed)
         super().start(supervisor)
 
@@ -55,39 +55,39 @@ class Scheduler(SlurmLoop):
         """Full caches, the other schedulers' pods among them, and an answer of Slurm's."""
         return super().ready() and self._others.synced
 
-    def led(self) -> None:
+    def on_started_leading(self) -> None:
         """Ask Slurm anew, and wait for what a former leader may have sent."""
-        self._inherited_at = (self.led_since or 0.0) if self.inherited else 0.0
-        super().led()
+        self._inherited_at = (self.leading_since or 0.0) if self.inherited else 0.0
+        super().on_started_leading()
 
     @property
     def unsettled(self) -> bool:
         """Whether a job may still appear that this process, or a former leader, has asked for."""
         return bool(self._inherited_at) or self._attempts.unsettled
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Decide for all waiting pods."""
-        snapshot = self.sides.poller.snapshot
+        snapshot = self.dependencies.poller.snapshot
         if self._inherited_at:
-            self.sides.poller.wake()
+            self.dependencies.poller.wake()
             if decide.is_settled(snapshot, self._inherited_at):
                 self._inherited_at = 0.0
-        waiting = self.sides.pods.picked()
+        waiting = self.dependencies.pods.picked()
         self._attempts.forget_all_but(waiting.keys())
         idle = [pod for uid, pod in waiting.items() if not self.workers.busy(uid) and self._ours(uid, pod, snapshot)]
         self._occupancy.correct(waiting, self._is_binding)
-        time = self.sides.clock.time()
-        view = decide.View(
+        time = self.dependencies.clock.time()
+        view = decide.SchedulerView(
             pods=idle,
             snapshot=snapshot,
             placements=self._place(snapshot, time),
             attempts=self._attempts,
-            version=self.sides.slurm.version,
-            config=self.sides.config,
-            now=self.sides.clock.monotonic(),
+            version=self.dependencies.slurm.version,
+            config=self.dependencies.config,
+            now=self.dependencies.clock.monotonic(),
             time=time,
             occupancy=self._occupancy,
-            led_since=self.led_since or 0.0,
+            leading_since=self.leading_since or 0.0,
             inherited_at=self._inherited_at,
             braked=self._is_braked(snapshot),
         )
@@ -102,7 +102,7 @@ class Scheduler(SlurmLoop):
 
     def _ours(self, uid: str, pod: decide.Pod, snapshot: Snapshot) -> bool:
         """Whether the pod is Slurm's: it can go nowhere else, was given to it, or has a job already."""
-        if uid in self._local or pods.job_id(pod) is not None or not places.of(pod).remote:
+        if uid in self._local or pods.job_id(pod) is not None or not pool_selection.of(pod).remote:
             return True
         return uid in snapshot.by_uid
 
@@ -110,8 +110,12 @@ class Scheduler(SlurmLoop):
         """Whether so many jobs are missing that what Slurm says can't be trusted: judged once for each snapshot."""
         if snapshot.sequence != self._braked:
             self._braked = snapshot.sequence
-            count, gone = missing.jobs(self.sides.pods.items(), snapshot) if missing.is_suspected(snapshot) else (0, {})
-            now = self.sides.clock.monotonic()
+            count, gone = (
+                missing_jobs.jobs(self.dependencies.pods.items(), snapshot)
+                if missing_jobs.is_suspected(snapshot)
+                else (0, {})
+            )
+            now = self.dependencies.clock.monotonic()
             self._brake = step(self._brake, count, gone.keys(), now, self._limits, told=gone.keys())
         return self._brake.engaged
 
@@ -129,13 +133,13 @@ class Scheduler(SlurmLoop):
 
     def _place(self, snapshot: Snapshot, time: float) -> Placements:
         """Return the placements on the nodes of this moment, worked out anew only when something has changed there."""
-        lasting = self._occupancy.lasting(time - self.sides.config.busy_node_timeout)
+        lasting = self._occupancy.lasting(time - self.dependencies.config.busy_node_timeout)
         taken = {name: lasting[name] for name in self._node_names if name in lasting}
         asleep = frozenset(name for name, node in snapshot.nodes.items() if states.is_asleep(node.states))
         partitions = tuple(sorted(snapshot.partitions.items()))
         mark = (self._node_changes, taken, frozenset(snapshot.nodes), asleep, partitions)
         if mark != self._placed:
-            real = (node for node in self.sides.nodes.items() if not places.is_virtual(node))
+            real = (node for node in self.dependencies.nodes.items() if not pool_selection.is_virtual(node))
             nodes = eligibility.views(real, lasting)
             self._node_names = [node.name for node in nodes if node.slurm_name in snapshot.nodes]
             known = self._remembered | {node.slurm_name: node for node in nodes if not node.rivals}

@@ -15,7 +15,7 @@ from bridge.cli.session import Session
 from bridge.store.port import StoreError
 from bridge.threads import Supervisor
 from bridge.wire.connection import Link
-from bridge.workload import places
+from bridge.workload import pool_selection
 from bridge.workload.eligibility import readiness
 
 PATIENCE = 5.0
@@ -69,7 +69,7 @@ def pools(session: Session) -> Iterator[Finding]:
     """Look at each virtual node, and connect to the kubelet port."""
     if not session.config.pools.enabled:
         return
-    nodes = [node for node in session.nodes() if places.is_virtual(node)]
+    nodes = [node for node in session.nodes() if pool_selection.is_virtual(node)]
     if not nodes:
         mend = "start podbridge submitter at a site; its log says whether it reaches NATS"
         yield Finding("warn", "pools", "no site has announced itself", mend)

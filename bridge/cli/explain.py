@@ -16,7 +16,7 @@ from bridge.kube.resources import PODS
 from bridge.script import consent
 from bridge.slurm import states
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, places, pods, resources
+from bridge.workload import eligibility, pods, pool_selection, resources
 from scheduler import occupancy
 
 
@@ -61,7 +61,7 @@ def tell(session: Session, pod: pods.Pod) -> dict[str, Any]:
     if job is None and (labelled := pods.job_id(pod)) is not None:
         kubernetes.append(f"its label names Slurm job {labelled}, which Slurm does not show any more")
     summary, advice = _verdict(pod, job)
-    where = places.of(pod)
+    where = pool_selection.of(pod)
     waits = not pods.is_bound(pod)
     return {
         "summary": summary,
@@ -105,7 +105,7 @@ def _slurm(job: Job) -> list[str]:
 def _nodes(session: Session, pod: pods.Pod) -> list[str]:
     asked = resources.node_requests(pod["spec"])
     lines = []
-    for view in eligibility.views((n for n in session.nodes() if not places.is_virtual(n)), _taken(session)):
+    for view in eligibility.views((n for n in session.nodes() if not pool_selection.is_virtual(n)), _taken(session)):
         other = session.slurm_nodes.get(view.slurm_name)
         if other is None:
             continue
@@ -132,7 +132,7 @@ def _pools(session: Session, pod: pods.Pod) -> list[str]:
     lines = []
     what, namespace = consent.confidential_everywhere(pod), pod["metadata"]["namespace"]
     annotations = session.annotations(namespace) if what else None
-    for node in filter(places.is_virtual, session.nodes()):
+    for node in filter(pool_selection.is_virtual, session.nodes()):
         ready = eligibility.readiness(node)
         why = eligibility.refusal(pod["spec"], asked, eligibility.view(node))
         if ready.get("status") != "True":
@@ -149,7 +149,7 @@ def _verdict(pod: pods.Pod, job: Job | None) -> tuple[str, str]:
         held = " and still held by podbridge's finalizer" if pods.is_held(pod) else ""
         return f"over ({pod['status']['phase']}){held}", ""
     remote = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB)
-    if pods.is_bound(pod) and (remote or not places.of(pod).local):
+    if pods.is_bound(pod) and (remote or not pool_selection.of(pod).local):
         return f"on pool {pod['spec']['nodeName']}" + (f" as job {remote}" if remote else ": not taken yet"), ""
     if pods.is_bound(pod):
         return f"runs on {pod['spec']['nodeName']}" + (

@@ -11,7 +11,7 @@ from bridge.cli import output
 from bridge.cli.main import Where
 from bridge.cli.session import Session
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, places, pods, resources
+from bridge.workload import eligibility, pods, pool_selection, resources
 from bridge.workload.eligibility import slurm_name
 
 COLUMNS = {
@@ -98,7 +98,7 @@ def node_records(session: Session, selector: str) -> list[dict[str, Any]]:
     """Give a record for each Kubernetes node, with Slurm's node where there is one."""
     records = []
     for node in session.nodes(selector):
-        if places.is_virtual(node):
+        if pool_selection.is_virtual(node):
             continue
         other = session.slurm_nodes.get(slurm_name(node))
         spec = node.get("spec") or {}
@@ -124,7 +124,7 @@ def pool_records(session: Session, selector: str) -> list[dict[str, Any]]:
     """Give a record for each pool: its virtual node, and what the scheduler's pods take of it."""
     bound = [pod for pod in session.pods(None) if pods.is_bound(pod) and not pods.is_finished(pod)]
     records = []
-    for node in filter(places.is_virtual, session.nodes(selector)):
+    for node in filter(pool_selection.is_virtual, session.nodes(selector)):
         name = node["metadata"]["name"]
         mine = [resources.pod_requests(pod["spec"]) for pod in bound if pod["spec"]["nodeName"] == name]
         ready = eligibility.readiness(node)

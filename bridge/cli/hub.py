@@ -27,7 +27,7 @@ from bridge.kube.lease import Elector
 from bridge.kube.prune import prune_node, prune_pod
 from bridge.kube.resources import NAMESPACES, NODES, PODS
 from bridge.logs import kv
-from bridge.loop import Loop, Sides
+from bridge.loop import Dependencies, Loop
 from bridge.metrics import BUILD_INFO
 from bridge.serving.health import Health, metrics_app
 from bridge.serving.https import Server
@@ -36,7 +36,7 @@ from bridge.slurm.models import Snapshot
 from bridge.slurm.snapshot import Poller
 from bridge.threads import Supervisor
 from bridge.workload.pods import is_open
-from controllers.guarded import GuardedNodes
+from controllers.guarded_nodes import GuardedNodes
 from controllers.loop import Controllers
 from scheduler import occupancy
 from scheduler.loop import Scheduler
@@ -127,7 +127,7 @@ class Hub:
             self.health.ready("admission", admission.ready)
             self.supervisor.spawn("admission-start", lambda: self._patiently(admission.start))
         if "scheduler" in self.parts or "controllers" in self.parts:
-            self.supervisor.spawn("hub-start", lambda: self._patiently(self._start_sides))
+            self.supervisor.spawn("hub-start", lambda: self._patiently(self._start_loops))
         else:
             self.health.ready("hub", lambda: None)
         self.supervisor.spawn("cache-nodes", lambda: self.nodes.run(self.supervisor.stopping))
@@ -147,7 +147,7 @@ class Hub:
                 stopping.wait(2)
         stopping.wait()
 
-    def _start_sides(self) -> None:
+    def _start_loops(self) -> None:
         config, spawn, stopping = self.config, self.supervisor.spawn, self.supervisor.stopping
         # whatever asks the API server comes first: it is tried again
         cluster, version = cluster_id(self.kube), node_version(self.kube)
@@ -171,14 +171,16 @@ class Hub:
             leads = lambda: any(elector is None or elector.held for elector in electors.values())  # noqa: E731
             poller = Poller(slurm, cluster, config, clock=self.clock, leads=leads)
             poller.subscribe(_Greeting(slurm))
-            sides = Sides(config, kube, slurm, poller, pod_cache, self.nodes, self.events, cluster, self.clock)
+            dependencies = Dependencies(
+                config, kube, slurm, poller, pod_cache, self.nodes, self.events, cluster, self.clock
+            )
             if "scheduler" in electors:
                 others = self._other_pods()
-                loops.append(Scheduler(sides, electors["scheduler"], local, others))
+                loops.append(Scheduler(dependencies, electors["scheduler"], local, others))
                 self.health.ready(f"cache-{others.name}", lambda: _fresh(others))
                 spawn("cache-other-pods", lambda: others.run(stopping))
             if "controllers" in electors:
-                loops.append(Controllers(sides, electors["controllers"]))
+                loops.append(Controllers(dependencies, electors["controllers"]))
             self.health.ready("slurm", lambda: _answered(poller))
             spawn("slurm-poller", lambda: poller.run(stopping))
             taken = lambda uid: uid in poller.snapshot.by_uid  # noqa: E731

@@ -149,7 +149,7 @@ class Remote:
         health.ready("kubelet", self._kubelet.ready)
 
     def _leads(self) -> bool:
-        return self.loop.led_since is not None
+        return self.loop.leading_since is not None
 
     def _find(self, namespace: str, name: str) -> Found | None:
         found = self.loop.find(namespace, name)

@@ -16,7 +16,7 @@ from typing import Any
 
 from bridge import names
 from bridge.script import references
-from bridge.workload import places
+from bridge.workload import pool_selection
 
 _MOST_NAMED = 3
 
@@ -76,6 +76,6 @@ def _allowed(annotations: Mapping[str, str]) -> set[str]:
     if text is None:
         return set()
     try:
-        return set(places.parse(text))
+        return set(pool_selection.parse(text))
     except ValueError:
         return set()  # what can't be read opens nothing

@@ -16,13 +16,14 @@ log = logging.getLogger(__name__)
 
 
 def cancel_if_ours(
-    slurm: SlurmClient, job_id: int, cluster: str, uids: Iterable[str], lead: Callable[[], None] | None
+    slurm: SlurmClient, job_id: int, cluster: str, uids: Iterable[str], check_leadership: Callable[[], None] | None
 ) -> bool:
     """Cancel a job if its link names our ``cluster`` and all the pods ``uids``; return whether it does.
 
     The link is read right before, 3 to 5 ms: since the last poll slurmctld may have lost its state and have given the
-    id to somebody else's job. A job that slurmctld does not know, or that has ended, is not cancelled. ``lead`` raises
-    once this process leads no more. Raises what :meth:`SlurmClient.job` and :meth:`SlurmClient.cancel` raise.
+    id to somebody else's job. A job that slurmctld does not know, or that has ended, is not cancelled.
+    ``check_leadership`` raises when this process is no longer the leader. Raises the errors of :meth:`SlurmClient.job`
+    and :meth:`SlurmClient.cancel`.
     """
     try:
         job = slurm.job(job_id)
@@ -37,6 +38,6 @@ def cancel_if_ours(
         )
         return False
     if end_of(job.states) is None:
-        with fence(lead):
+        with fence(check_leadership):
             slurm.cancel(job_id)
     return True

@@ -117,17 +117,17 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ObservedJob:
     """A job in the snapshot.
 
-    ``said`` counts how often in a row slurmctld itself, in separate authoritative answers, has told this very same end
-    (a terminal state, or "no such job"); 0 while the job lives. Nothing is ended before ``said`` reaches 2.
-    ``missing`` is true where slurmctld says that it knows no such job any more; ``job`` is then as it was seen last.
-    ``since`` is the monotonic time of the first of these answers.
+    ``confirmations`` counts the separate authoritative answers in a row in which slurmctld reported the same end of the
+    job (a terminal state, or "no such job"); 0 while the job is pending or allocated. podbridge terminates no pod
+    before the second confirmation. ``missing``: slurmctld reports that it knows no such job; ``job`` is then the job
+    as last read. ``since`` is the monotonic time of the first of these answers.
     """
 
     job: Job
-    said: int = 0
+    confirmations: int = 0
     missing: bool = False
     since: float = 0
 
@@ -155,7 +155,7 @@ class Snapshot:
     sequence: int = 0
     began: float = 0
     settled_since: float = 0
-    jobs: Mapping[int, Known] = field(default_factory=dict)
+    jobs: Mapping[int, ObservedJob] = field(default_factory=dict)
     by_uid: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     nodes: Mapping[str, Node] = field(default_factory=dict)
     partitions: Mapping[str, Partition] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """The one view of Slurm that the whole process shares, kept fresh by one poller.
 
 Where the API has ``jobs/state`` a poll costs 80 bytes a job, and details are asked for only where a job of ours has
-changed, or a job is new (:mod:`bridge.slurm.questions`).
+changed, or a job is new (:mod:`bridge.slurm.query_plan`).
 Before (v0.0.40 and older) ``update_time`` tells whether anything has changed at all, and if so all jobs are read. How
 often slurmctld is asked depends on whether something is under way, never on how many pods wait.
 """
@@ -21,14 +21,14 @@ from bridge.config import Config
 from bridge.errors import BridgeError, SlurmUnavailableError
 from bridge.logs import kv
 from bridge.metrics import SLURM_ID_RESETS, SNAPSHOT_AGE, SNAPSHOT_JOBS
-from bridge.slurm.asking import Asker
 from bridge.slurm.client import SlurmClient
+from bridge.slurm.job_reader import JobReader
 from bridge.slurm.merging import is_busy, merge
 from bridge.slurm.models import JobLink, Snapshot
-from bridge.slurm.node_asker import NodeAsker
-from bridge.slurm.questions import doubted, forgotten
+from bridge.slurm.node_reader import NodeReader
+from bridge.slurm.poll_state import Expected, PollState
+from bridge.slurm.query_plan import doubted, forgotten
 from bridge.slurm.states import Phase, phase
-from bridge.slurm.view import Expected, View
 
 log = logging.getLogger(__name__)
 
@@ -65,15 +65,15 @@ class Poller:
         self._client, self._cluster, self._settings = client, cluster, config.slurm
         self._clock = clock or SystemClock()
         self._backoff = Backoff(first=config.slurm.poll_busy, limit=10)
-        self._view = View()
+        self._view = PollState()
         self._expected: dict[int, Expected] = {}
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._polling = threading.Lock()
         self._expecting = threading.Lock()
         self._woken = threading.Event()
         self._told_at = -math.inf
-        self._node_asker = NodeAsker(client, self._clock)
-        self._asker = Asker(client, config.slurm.detail_budget, self._clock)
+        self._node_reader = NodeReader(client, self._clock)
+        self._job_reader = JobReader(client, config.slurm.detail_budget, self._clock)
         self._backlog = False
         self.progress = ""
         self._failures = 0
@@ -92,7 +92,7 @@ class Poller:
     def wake(self, nodes: bool = False) -> None:
         """Poll soon, with ``nodes`` also at nodes and partitions."""
         if nodes:
-            self._node_asker.want()
+            self._node_reader.want()
         self._woken.set()
 
     def expect(self, job_id: int, link: JobLink, *, sure: bool = True) -> None:
@@ -135,7 +135,7 @@ class Poller:
         while not stop.is_set() and (left := end - self._clock.monotonic()) > 0:
             if self._failures:  # woken or not: slurmctld is in trouble
                 stop.wait(left)
-            elif (self._leads() and self._node_asker.changed()) or self._woken.wait(min(left, _STOP_CHECK)):
+            elif (self._leads() and self._node_reader.changed()) or self._woken.wait(min(left, _STOP_CHECK)):
                 return
 
     def refresh(self) -> Snapshot:
@@ -167,17 +167,17 @@ class Poller:
             view = forgotten(view)
         with self._expecting:
             expected = dict(self._expected)
-        asked = self._asker.ask(view, expected, began)
+        asked = self._job_reader.ask(view, expected, began)
         if asked.reused is not None:
             log.warning("Slurm uses job ids again: all jobs are read anew", extra=kv(job=asked.reused))
             SLURM_ID_RESETS.inc()
             view, expected = forgotten(view), self._doubt_expected()
             began = self._clock.monotonic()
-            asked = self._asker.ask(view, expected, began)
+            asked = self._job_reader.ask(view, expected, began)
             if asked.reused is not None:
                 raise SlurmUnavailableError(f"job {asked.reused} became another job twice within one poll")
         self._backlog = asked.backlog
-        answers = self._node_asker.add(asked.answers)
+        answers = self._node_reader.add(asked.answers)
         # under the lock, so that no job told of in between is left out of what is published
         with self._expecting:
             merged = merge(view, answers, self._expected, self._cluster)

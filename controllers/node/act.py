@@ -10,7 +10,7 @@ from bridge import names
 from bridge.fencing import fence
 from bridge.kube.resources import NODES
 from bridge.logs import kv
-from bridge.loop import Sides
+from bridge.loop import Dependencies
 from controllers.node import decide
 
 log = logging.getLogger(__name__)
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 class Actor:
     """Writes to nodes on both sides; every patch of a Kubernetes node carries the resourceVersion it was decided on."""
 
-    def __init__(self, sides: Sides, lead: Callable[[], None]) -> None:
-        self._kube = sides.kube.fenced(lead)
-        self._slurm = sides.slurm
-        self._poller = sides.poller
-        self._cache = sides.nodes
-        self._events = sides.events
-        self._lead = lead
+    def __init__(self, dependencies: Dependencies, check_leadership: Callable[[], None]) -> None:
+        self._kube = dependencies.kube.fenced(check_leadership)
+        self._slurm = dependencies.slurm
+        self._poller = dependencies.poller
+        self._cache = dependencies.nodes
+        self._events = dependencies.events
+        self._check_leadership = check_leadership
 
     def act(self, action: decide.Action) -> None:
         """Carry one action out."""
@@ -48,12 +48,12 @@ class Actor:
                 self._patch(node, {"spec": {"unschedulable": None}, **_annotation(None)})
                 self._events.event(node, "SlurmNodeResumed", "uncordoned: Slurm gives the node again")
             case decide.Drain():
-                with fence(self._lead):
+                with fence(self._check_leadership):
                     self._slurm.set_node(action.slurm_node, "DRAIN", action.reason)
                 self._events.event(node, "SlurmNodeDraining", f"drained Slurm node {action.slurm_node}: cordoned here")
                 self._poller.wake(nodes=True)
             case decide.Undrain():
-                with fence(self._lead):
+                with fence(self._check_leadership):
                     self._slurm.set_node(action.slurm_node, "UNDRAIN")
                 self._events.event(
                     node, "SlurmNodeUndrained", f"resumed Slurm node {action.slurm_node}: uncordoned here"

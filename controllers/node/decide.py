@@ -74,7 +74,7 @@ Action = Dispute | Taint | Cordon | Uncordon | Drain | Undrain
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class NodeSyncView:
     """All that a decision may depend on."""
 
     nodes: Iterable[KubeNode]
@@ -83,7 +83,7 @@ class View:
     config: Config
 
 
-def decide(view: View) -> list[Action]:
+def decide(view: NodeSyncView) -> list[Action]:
     """Decide for every Kubernetes node; nothing while Slurm is silent or has named no node at all."""
     if not view.snapshot.sequence or view.snapshot.error or not view.snapshot.nodes:
         return []
@@ -121,7 +121,7 @@ def _dispute(node: KubeNode, others: tuple[str, ...]) -> Dispute | None:
     return Dispute(node, wanted) if said != wanted else None
 
 
-def _in_step(view: View, node: KubeNode, slurm_node: Node | None) -> Action | None:
+def _in_step(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) -> Action | None:
     cordoned = bool((node.get("spec") or {}).get("unschedulable"))
     mirrored = names.SLURM_REASON in (node["metadata"].get("annotations") or {})
     if slurm_node is None:

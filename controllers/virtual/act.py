@@ -50,7 +50,7 @@ REFRESH_AGAIN = 60.0
 
 
 class Actor:
-    """Writes to pods and asks their sites; ``lead`` raises once this process leads no more."""
+    """Writes to pods and asks their sites; ``check_leadership`` raises once this process leads no more."""
 
     def __init__(
         self,
@@ -58,15 +58,15 @@ class Actor:
         events: EventRecorder,
         reader: ReferenceReader,
         clock: Clock,
-        lead: Callable[[], None],
+        check_leadership: Callable[[], None],
         address: str,
         submit_timeout: float,
     ) -> None:
-        self._kube = kube.fenced(lead)
+        self._kube = kube.fenced(check_leadership)
         self._events = events
         self._reader = reader
         self._clock = clock
-        self._lead = lead
+        self._check_leadership = check_leadership
         self._address = address
         self._submit_timeout = submit_timeout
 
@@ -139,7 +139,7 @@ class Actor:
             flavor=job.flavor,
             grace=job.grace,
         )
-        self._lead()
+        self._check_leadership()
         try:
             answer = pool.submit(pods.uid(pod), submit)
         except SiteUnknownOutcomeError:
@@ -168,7 +168,7 @@ class Actor:
 
     def _cancel(self, action: decide.Cancel, pool: Pool, entry: Entry) -> None:
         pod = action.pod
-        self._lead()
+        self._check_leadership()
         self._answered(entry, pool.cancel(pods.uid(pod), action.grace))
         entry.cancelled = pod["metadata"].get("deletionTimestamp") or "over"
         entry.cancelled_at = self._clock.monotonic()
@@ -185,7 +185,7 @@ class Actor:
         if found is not None and pods.uid(found) == job.job:
             entry.not_before = now + FORGOTTEN
             return
-        self._lead()
+        self._check_leadership()
         if job.phase == "ended":
             entry.not_before = now + FORGOTTEN
             if pool.cancel(job.job, 0, forget=True) is None:

@@ -81,14 +81,14 @@ class Entry:
 class PoolView:
     """A pool, as far as a pod's fate depends on it. ``complete_at``: when the last complete snapshot was asked for.
 
-    ``led_since``: since when this process leads; ``synced``: whether the pool's pods have been listed.
+    ``leading_since``: since when this process leads; ``synced``: whether the pool's pods have been listed.
     """
 
     name: str
     synced: bool
     complete_at: float | None
     buildable: bool
-    led_since: float
+    leading_since: float
     address: str
 
 
@@ -272,7 +272,7 @@ def _holds_nothing(view: PodView, pod: Pod, job: JobStatus | None) -> bool:
         return True
     # a snapshot from after the beginning of this process's lead shows whatever an earlier leader has submitted
     never_sent = entry.sent_until is None and not remote_job(pod)
-    return never_sent and pool.complete_at is not None and pool.complete_at >= pool.led_since
+    return never_sent and pool.complete_at is not None and pool.complete_at >= pool.leading_since
 
 
 def _just_cancelled(view: PodView) -> bool:

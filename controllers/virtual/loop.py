@@ -22,7 +22,7 @@ from bridge.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED
 from bridge.pools.port import Pool
 from bridge.threads import Supervisor
 from bridge.workers import Workers
-from bridge.workload import places, pods
+from bridge.workload import pods, pool_selection
 from controllers.brakes import Brakes
 from controllers.virtual import node_decide, site_folder
 from controllers.virtual.act import Actor
@@ -94,13 +94,21 @@ class VirtualNodes(Loop):
         self._threads, self._pool_threads = config.workers, config.pools.workers
         self._memory = node_decide.NodeMemory()
         self._node_writer = NodeWriter(
-            kube, node_cache, events, clock, self.lead, self._memory, settings.remove_after, forget
+            kube, node_cache, events, clock, self.check_leadership, self._memory, settings.remove_after, forget
         )
         actor = Actor(
-            kube, events, ReferenceReader(kube, clock), clock, self.lead, settings.address, config.pools.submit_timeout
+            kube,
+            events,
+            ReferenceReader(kube, clock),
+            clock,
+            self.check_leadership,
+            settings.address,
+            config.pools.submit_timeout,
         )
-        self._reconciler = PodReconciler(actor, clock, settings.address, lambda: self.led_since, self.lead)
-        lease, fenced = config.leader_election, kube.fenced(self.lead)
+        self._reconciler = PodReconciler(
+            actor, clock, settings.address, lambda: self.leading_since, self.check_leadership
+        )
+        lease, fenced = config.leader_election, kube.fenced(self.check_leadership)
         self._brakes = Brakes(config.brake, lease.namespace, fenced, events, clock, self.workers)
         self._records: dict[str, Record] = {}
         self._turns: dict[str, _Turn] = {}
@@ -131,13 +139,13 @@ class VirtualNodes(Loop):
         self._reconciler.start(supervisor, self._threads)
         super().start(supervisor)
 
-    def led(self) -> None:
+    def on_started_leading(self) -> None:
         """Look at everything anew; what was remembered is from an earlier lead, or none."""
         for record in self._records.values():
             record.entries.clear()
             self._turns[record.name].ready = (False, False, False)
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Look after nodes and leases, and at what no event tells."""
         self._find()
         now = self.clock.monotonic()
@@ -171,7 +179,7 @@ class VirtualNodes(Loop):
     def _find(self) -> None:
         """Keep a record of each pool that is announced, and of each virtual node whose pool is not (yet)."""
         pools = self._pools.pools()
-        virtual = [node["metadata"]["name"] for node in self._nodes.items() if places.is_virtual(node)]
+        virtual = [node["metadata"]["name"] for node in self._nodes.items() if pool_selection.is_virtual(node)]
         for name in self._records.keys() - {*pools, *virtual}:
             self._give_up(self._records[name])
         for name in {*pools, *virtual}:

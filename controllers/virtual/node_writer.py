@@ -23,7 +23,7 @@ LEASE_SECONDS = 40
 
 
 class NodeWriter:
-    """Writes Nodes and their Leases; ``lead`` raises once this process leads no more. ``forget`` drops a pool."""
+    """Writes Nodes and their Leases; ``check_leadership`` raises without leadership. ``forget`` drops a pool."""
 
     def __init__(
         self,
@@ -31,12 +31,12 @@ class NodeWriter:
         cache: Cache,
         events: EventRecorder,
         clock: Clock,
-        lead: Callable[[], None],
+        check_leadership: Callable[[], None],
         memory: node_decide.NodeMemory,
         remove_after: float,
         forget: Callable[[str], None],
     ) -> None:
-        self._kube = kube.fenced(lead)
+        self._kube = kube.fenced(check_leadership)
         self._cache = cache
         self._events = events
         self._clock = clock

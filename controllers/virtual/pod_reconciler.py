@@ -94,21 +94,21 @@ def _is_taken(pod: decide.Pod) -> bool:
 
 
 class PodReconciler:
-    """Looks after pods one by one; ``led_since`` gives when this process began to lead, ``None`` while it does not."""
+    """Looks after pods one by one; ``leading_since`` returns when leadership began, ``None`` without it."""
 
     def __init__(
         self,
         actor: Actor,
         clock: Clock,
         address: str,
-        led_since: Callable[[], float | None],
-        lead: Callable[[], None],
+        leading_since: Callable[[], float | None],
+        check_leadership: Callable[[], None],
     ) -> None:
         self._actor = actor
         self._clock = clock
         self._address = address
-        self._led_since = led_since
-        self._lead = lead
+        self._leading_since = leading_since
+        self._check_leadership = check_leadership
         self._queue: WorkQueue[tuple[str, str]] = WorkQueue("virtual-pods", clock=clock)
         self._records: dict[str, Record] = {}
         self._told: dict[tuple[str, str], float] = {}
@@ -157,8 +157,8 @@ class PodReconciler:
             if key is None:
                 continue
             try:
-                if self._led_since() is not None:
-                    self._lead()
+                if self._leading_since() is not None:
+                    self._check_leadership()
                     self._one(*key)
             except LostLeadershipError as error:
                 log.warning("not sent: this process leads no more", extra=kv(key=key, error=error))
@@ -203,7 +203,7 @@ class PodReconciler:
             synced=record.cache.synced,
             complete_at=pool.complete_at() if pool is not None else None,
             buildable=pool is not None and pool.buildconfig() is not None,
-            led_since=self._led_since() or 0.0,
+            leading_since=self._leading_since() or 0.0,
             address=self._address,
         )
         uid, brake = pods.uid(pod) if pod is not None else "", record.brake

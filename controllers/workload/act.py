@@ -11,7 +11,7 @@ from bridge import names
 from bridge.errors import KubeConflictError, KubeNotFoundError
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.loop import Sides
+from bridge.loop import Dependencies
 from bridge.slurm.cancelling import cancel_if_ours
 from bridge.slurm.models import JobLink
 from bridge.workload import pods, translate
@@ -22,17 +22,17 @@ log = logging.getLogger(__name__)
 
 
 class Actor:
-    """Writes to Slurm and to Kubernetes; ``lead`` raises once this process leads no more."""
+    """Writes to Slurm and to Kubernetes; ``check_leadership`` raises once this process leads no more."""
 
-    def __init__(self, sides: Sides, lead: Callable[[], None]) -> None:
-        self._kube = sides.kube.fenced(lead)
-        self._slurm = sides.slurm
-        self._poller = sides.poller
-        self._cache = sides.pods
-        self._events = sides.events
-        self._cluster = sides.cluster
-        self._clock = sides.clock
-        self._lead = lead
+    def __init__(self, dependencies: Dependencies, check_leadership: Callable[[], None]) -> None:
+        self._kube = dependencies.kube.fenced(check_leadership)
+        self._slurm = dependencies.slurm
+        self._poller = dependencies.poller
+        self._cache = dependencies.pods
+        self._events = dependencies.events
+        self._cluster = dependencies.cluster
+        self._clock = dependencies.clock
+        self._check_leadership = check_leadership
 
     def act(self, action: decide.Action) -> None:
         """Carry one action out."""
@@ -66,7 +66,7 @@ class Actor:
         log.info("job released", extra=kv(pod=pods.key(action.pod), jobs=ids))
 
     def _cancel(self, job_id: int, uids: list[str]) -> bool:
-        ours = cancel_if_ours(self._slurm, job_id, self._cluster, uids, self._lead)
+        ours = cancel_if_ours(self._slurm, job_id, self._cluster, uids, self._check_leadership)
         self._poller.wake()
         return ours
 

@@ -1,6 +1,7 @@
 """What to do for pods and jobs that should end together: pure.
 
-Nothing is ended before slurmctld itself has said so twice (``Known.said``); no answer, or a proxy's, ends nothing.
+Nothing is ended before slurmctld itself has reported it twice (``ObservedJob.confirmations``). A missing answer, or an
+answer of a proxy, ends nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from bridge import names
 from bridge.brake import Brake
 from bridge.slurm import states
-from bridge.slurm.models import Known, PodRef, Snapshot
+from bridge.slurm.models import ObservedJob, PodRef, Snapshot
 from bridge.workload import pods
 
 Pod = Mapping[str, Any]
@@ -85,7 +86,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class WorkloadView:
     """All that a decision may depend on.
 
     ``slurm_names`` maps the names of all Kubernetes nodes but virtual ones to Slurm's; ``silent`` holds those that are
@@ -102,7 +103,7 @@ class View:
     brake: Brake | None = None
 
 
-def decide(view: View) -> list[Action]:
+def decide(view: WorkloadView) -> list[Action]:
     """Decide for every pod and every job; nothing before a first complete answer of slurmctld."""
     if not view.snapshot.sequence:
         return []
@@ -133,7 +134,7 @@ def is_missing(action: Action) -> bool:
     return isinstance(action, End) and action.reason == GONE_REASON
 
 
-def _braked(view: View, pod: Pod, action: Action | None) -> Action | None:
+def _braked(view: WorkloadView, pod: Pod, action: Action | None) -> Action | None:
     """Hold back the end of a pod that the brake does not allow, and have the pod say so."""
     if view.brake is None:
         return action
@@ -145,7 +146,7 @@ def _braked(view: View, pod: Pod, action: Action | None) -> Action | None:
     return action
 
 
-def _over(view: View, pod: Pod) -> bool:
+def _over(view: WorkloadView, pod: Pod) -> bool:
     """Whether no container of the pod runs any more, as far as anybody can tell.
 
     The kubelet writes a final phase once all containers have ended, also on a pod that was deleted with a grace period
@@ -160,18 +161,18 @@ def _over(view: View, pod: Pod) -> bool:
     return (node not in view.slurm_names or node in view.silent) and _job_is_over(view, pod)
 
 
-def _job_is_over(view: View, pod: Pod) -> bool:
+def _job_is_over(view: WorkloadView, pod: Pod) -> bool:
     """Whether slurmctld has said twice that the job on the pod's label has ended, or that there is none."""
     labelled = pods.job_id(pod)
     known = view.snapshot.jobs.get(labelled) if labelled is not None else None
-    return known is not None and not _lives(known) and known.said >= 2
+    return known is not None and not _lives(known) and known.confirmations >= 2
 
 
-def _lives(known: Known) -> bool:
+def _lives(known: ObservedJob) -> bool:
     return not known.missing and states.end_of(known.job.states) is None
 
 
-def _pod(view: View, pod: Pod, open_uids: set[str]) -> Action | None:
+def _pod(view: WorkloadView, pod: Pod, open_uids: set[str]) -> Action | None:
     labelled = pods.job_id(pod)
     if _over(view, pod):
         return _release(view, pod, labelled, open_uids)
@@ -188,13 +189,13 @@ def _pod(view: View, pod: Pod, open_uids: set[str]) -> Action | None:
             return None
         return End(pod, labelled, GONE_REASON, f"{GONE_TEXT}: its number is another job's now")
     if not _lives(known):
-        return _end(pod, known) if known.said >= 2 else None
+        return _end(pod, known) if known.confirmations >= 2 else None
     if pods.is_bound(pod) and _displaced(view, pod, known):
         return End(pod, labelled, REQUEUED_REASON, REQUEUED_TEXT)
     return None
 
 
-def _second_job(view: View, pod: Pod, labelled: int | None) -> int | None:
+def _second_job(view: WorkloadView, pod: Pod, labelled: int | None) -> int | None:
     """Return a live job of a bound pod beside the one that gave it its node; ``None`` if there is none.
 
     Such a job is a request that slurmctld carried out late, after the scheduler asked again: before the bind the
@@ -215,7 +216,7 @@ def _second_job(view: View, pod: Pod, labelled: int | None) -> int | None:
     return None
 
 
-def _release(view: View, pod: Pod, labelled: int | None, open_uids: set[str]) -> Action | None:
+def _release(view: WorkloadView, pod: Pod, labelled: int | None, open_uids: set[str]) -> Action | None:
     """Release the jobs of a pod that is over, unless another pod of the same job still runs."""
     ids: list[int] = []
     for job_id in view.snapshot.by_uid.get(pods.uid(pod), ()):
@@ -229,7 +230,7 @@ def _release(view: View, pod: Pod, labelled: int | None, open_uids: set[str]) ->
     return Release(pod, tuple(ids), unseen)
 
 
-def _end(pod: Pod, known: Known) -> Action | None:
+def _end(pod: Pod, known: ObservedJob) -> Action | None:
     job = known.job
     if known.missing:
         reason, text = GONE_REASON, GONE_TEXT
@@ -246,7 +247,7 @@ def _end(pod: Pod, known: Known) -> Action | None:
     return End(pod, job.job_id, reason, text)
 
 
-def _displaced(view: View, pod: Pod, known: Known) -> bool:
+def _displaced(view: WorkloadView, pod: Pod, known: ObservedJob) -> bool:
     """Whether two answers in a row show the job of a bound pod waiting again, or on another node."""
     uid, job = pods.uid(pod), known.job
     settled = states.is_allocated(job.states) and bool(job.nodes) and _slurm_node(view, pod) in job.nodes
@@ -257,14 +258,14 @@ def _displaced(view: View, pod: Pod, known: Known) -> bool:
     return _seen_enough(view, pod)
 
 
-def _slurm_node(view: View, pod: Pod) -> str:
+def _slurm_node(view: WorkloadView, pod: Pod) -> str:
     """Return Slurm's name of the bound pod's node: as it was when Slurm gave it, whatever the Node says today."""
     given: str = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
     node = pod["spec"]["nodeName"]
     return given or view.slurm_names.get(node, node)
 
 
-def _seen_enough(view: View, pod: Pod) -> bool:
+def _seen_enough(view: WorkloadView, pod: Pod) -> bool:
     """Count in how many different answers a bound pod's job was not where it should be; whether that is enough."""
     uid = pods.uid(pod)
     sequence, times = view.memory.displaced.get(uid, (view.snapshot.sequence, 0))

@@ -16,15 +16,15 @@ from bridge.logs import kv
 from bridge.metrics import SCHEDULER_ACTIONS
 from bridge.workload import pods
 from scheduler.attempts import Attempts
+from scheduler.conditions import write_condition
 from scheduler.pools import decide
 from scheduler.pools.usage import Usage
-from scheduler.telling import tell
 
 log = logging.getLogger(__name__)
 
 
 class Actor:
-    """Binds pods to virtual nodes; ``lead`` raises once this process leads no more.
+    """Binds pods to virtual nodes; ``check_leadership`` raises once this process leads no more.
 
     ``local`` collects the UIDs of pods that go to the colocated Slurm.
     """
@@ -38,9 +38,9 @@ class Actor:
         attempts: Attempts,
         usage: Usage,
         local: set[str],
-        lead: Callable[[], None],
+        check_leadership: Callable[[], None],
     ) -> None:
-        self._kube = kube.fenced(lead)
+        self._kube = kube.fenced(check_leadership)
         self._cache = cache
         self._events = events
         self._clock = clock
@@ -61,7 +61,7 @@ class Actor:
                 case decide.Tell():
                     attempt = self._attempts.of(pods.uid(action.pod))
                     reason, message = action.reason, action.message
-                    tell(
+                    write_condition(
                         action.pod,
                         attempt,
                         reason,

@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from bridge import names
 from bridge.script import consent
-from bridge.workload import eligibility, places, pods
+from bridge.workload import eligibility, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler.attempts import Attempt, Attempts
+from scheduler.conditions import is_news
 from scheduler.pools.usage import Usage, requests
-from scheduler.telling import is_news
 
 Pod = Mapping[str, Any]
 Policy = Literal["order", "least-loaded", "weight"]
@@ -74,7 +74,7 @@ Action = Bind | Local | Tell
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PoolSchedulerView:
     """All that a decision may depend on. ``pools`` by name, ``nodes`` are the colocated ones, ``now`` is monotonic.
 
     ``colocated`` says whether a Slurm is beside the kubelets; ``taken`` whether it holds a job for a pod (by UID):
@@ -94,7 +94,7 @@ class View:
     colocated: bool = True
 
 
-def decide(view: View) -> list[Action]:
+def decide(view: PoolSchedulerView) -> list[Action]:
     """Decide for every pod that may go to a pool, most urgent first; at most one action a pod."""
     actions = (_one(view, pod) for pod in sorted(filter(_ours, view.pods), key=pods.urgency))
     return [action for action in actions if action is not None]
@@ -104,14 +104,14 @@ def _ours(pod: Pod) -> bool:
     return pods.is_open(pod) and not pods.is_deleted(pod) and not pods.is_gated(pod)
 
 
-def _one(view: View, pod: Pod) -> Action | None:
-    where = places.of(pod)
+def _one(view: PoolSchedulerView, pod: Pod) -> Action | None:
+    where = pool_selection.of(pod)
     uid = pods.uid(pod)
     attempt = view.attempts.of(uid)
     if attempt.bound or view.now < attempt.not_before:
         return None
     if not where.remote:
-        return None if view.colocated else _tell(view, pod, attempt, places.NO_PLACE)
+        return None if view.colocated else _tell(view, pod, attempt, pool_selection.NO_POOL)
     if where.local and (pods.job_id(pod) is not None or view.taken(uid)):
         return None
     asked = requests(pod)
@@ -136,11 +136,11 @@ def _one(view: View, pod: Pod) -> Action | None:
     return _tell(view, pod, attempt, message)
 
 
-def _tell(view: View, pod: Pod, attempt: Attempt, message: str) -> Tell | None:
+def _tell(view: PoolSchedulerView, pod: Pod, attempt: Attempt, message: str) -> Tell | None:
     return Tell(pod, "Unschedulable", message) if is_news(pod, attempt, "Unschedulable", message, view.now) else None
 
 
-def _no_room(view: View, pod: Pod, asked: Resources, name: str) -> str:
+def _no_room(view: PoolSchedulerView, pod: Pod, asked: Resources, name: str) -> str:
     pool = view.pools[name]
     if pool.problem:
         return pool.problem
@@ -148,7 +148,7 @@ def _no_room(view: View, pod: Pod, asked: Resources, name: str) -> str:
     return refusal or _no_consent(view, pod, name)
 
 
-def _no_consent(view: View, pod: Pod, name: str) -> str:
+def _no_consent(view: PoolSchedulerView, pod: Pod, name: str) -> str:
     """Look at the namespace last: a pod that has no room costs no question to the API server."""
     what = consent.confidential_everywhere(pod)
     if not what:
@@ -160,7 +160,7 @@ def _no_consent(view: View, pod: Pod, name: str) -> str:
     return "" if consent.lets_secrets_go(known.annotations, name) else consent.exclusion(namespace, what)
 
 
-def _no_local_room(view: View, pod: Pod, asked: Resources) -> str:
+def _no_local_room(view: PoolSchedulerView, pod: Pod, asked: Resources) -> str:
     why = "no node"
     for node in view.nodes:
         why = eligibility.refusal(pod["spec"], asked, node) or _too_full(view, asked, node)
@@ -169,7 +169,7 @@ def _no_local_room(view: View, pod: Pod, asked: Resources) -> str:
     return why
 
 
-def _too_full(view: View, asked: Resources, node: NodeView) -> str:
+def _too_full(view: PoolSchedulerView, asked: Resources, node: NodeView) -> str:
     used = view.usage.of(node.name)
     for name in sorted(asked):
         if used.get(name, Decimal(0)) + asked[name] > (node.offered or {}).get(name, Decimal(0)):
@@ -177,7 +177,7 @@ def _too_full(view: View, asked: Resources, node: NodeView) -> str:
     return ""
 
 
-def _choose(view: View, names_: list[str], asked: Resources) -> str:
+def _choose(view: PoolSchedulerView, names_: list[str], asked: Resources) -> str:
     """Choose among pools that have room, given in the order of preference: of equals, the first."""
     if view.policy == "least-loaded":
         return min(names_, key=lambda name: _load(view, name, asked))
@@ -186,11 +186,11 @@ def _choose(view: View, names_: list[str], asked: Resources) -> str:
     return names_[0]
 
 
-def _members(view: View, name: str) -> list[NodeView]:
+def _members(view: PoolSchedulerView, name: str) -> list[NodeView]:
     return list(view.nodes) if name == names.LOCAL_POOL else [view.pools[name].node]
 
 
-def _load(view: View, name: str, asked: Resources) -> Decimal:
+def _load(view: PoolSchedulerView, name: str, asked: Resources) -> Decimal:
     """Give the fullest share, after the pod, of the resources that it asks for."""
     members = _members(view, name)
     used = [view.usage.of(node.name) for node in members]
@@ -202,7 +202,7 @@ def _load(view: View, name: str, asked: Resources) -> Decimal:
     return max(shares)
 
 
-def _count(view: View, name: str) -> Decimal:
+def _count(view: PoolSchedulerView, name: str) -> Decimal:
     return sum((view.usage.of(node.name).get("pods", Decimal(0)) for node in _members(view, name)), Decimal(0))
 
 
@@ -218,6 +218,6 @@ def _list(refused: Mapping[str, str]) -> str:
     return ", ".join(shown) + more
 
 
-def _nothing(where: places.Places) -> str:
+def _nothing(where: pool_selection.PoolSelector) -> str:
     pools = [name for name in where.named if name not in (names.LOCAL_POOL, names.ANY_POOL)]
     return f"none of the pools {', '.join(pools)} has a node" if pools else "there is no pool"

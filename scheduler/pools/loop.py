@@ -18,7 +18,7 @@ from bridge.kube.lease import Elector
 from bridge.kube.namespaces import Namespaces
 from bridge.loop import Loop
 from bridge.threads import Supervisor
-from bridge.workload import eligibility, places, pods
+from bridge.workload import eligibility, pods, pool_selection
 from scheduler.attempts import Attempts
 from scheduler.pools import decide
 from scheduler.pools.act import Actor
@@ -55,14 +55,14 @@ class PoolScheduler(Loop):
         self._local = local
         self._taken = taken
         self._namespaces = Namespaces(namespaces.read_from(kube), clock, NAMESPACE_REMEMBERED)
-        self._actor = Actor(kube, self._pods, events, clock, self._attempts, self._usage, local, self.lead)
+        self._actor = Actor(kube, self._pods, events, clock, self._attempts, self._usage, local, self.check_leadership)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
         self._pods.subscribe(self._usage.changed)
         super().start(supervisor)
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Decide for all waiting pods that may go to a pool; for the others, too, where no Slurm is colocated."""
         waiting = self._pods.picked()
         self._attempts.forget_all_but(waiting.keys())
@@ -70,15 +70,17 @@ class PoolScheduler(Loop):
         ours = [
             pod
             for uid, pod in waiting.items()
-            if uid not in self._local and not self.workers.busy(uid) and (self._taken is None or places.of(pod).remote)
+            if uid not in self._local
+            and not self.workers.busy(uid)
+            and (self._taken is None or pool_selection.of(pod).remote)
         ]
         if not ours:
             return
         nodes = self._nodes.items()
         settings = self._config.pools
-        view = decide.View(
+        view = decide.PoolSchedulerView(
             pods=ours,
-            pools={view.node.name: view for view in map(_pool, filter(places.is_virtual, nodes))},
+            pools={view.node.name: view for view in map(_pool, filter(pool_selection.is_virtual, nodes))},
             nodes=tuple(eligibility.views(n for n in nodes if self._colocated(n))),
             usage=self._usage,
             attempts=self._attempts,
@@ -95,7 +97,7 @@ class PoolScheduler(Loop):
 
     def _colocated(self, node: Mapping[str, Any]) -> bool:
         """Whether the node is one of Slurm's: ours by taint, or any real one where podbridge is told not to taint."""
-        if self._taken is None or places.is_virtual(node):
+        if self._taken is None or pool_selection.is_virtual(node):
             return False
         taints = (node.get("spec") or {}).get("taints") or ()
         return not self._config.nodes.taint or any(t.get("key") == names.MANAGED_TAINT for t in taints)

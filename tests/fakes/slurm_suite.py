@@ -264,13 +264,13 @@ class SlurmSuite:
 
         placed = known(lambda now: states.is_allocated(now.job.states))
         assert placed.job.nodes
-        assert placed.said == 0
+        assert placed.confirmations == 0
         client.cancel(job_id)
         client.cancel(other)
-        assert known(lambda now: now.said == 1).job.link == request.link
+        assert known(lambda now: now.confirmations == 1).job.link == request.link
         told = poller.refresh().jobs[job_id]
-        assert (told.said, told.missing) == (2, False)
+        assert (told.confirmations, told.missing) == (2, False)
         # a new process reads the same from the comment alone
         fresh = Poller(SlurmClient(Config(slurm_rest_api=site.url), site.token), "here", Config()).refresh()
         assert fresh.by_uid[request.link.pods[0].uid] == (job_id,)
-        assert fresh.jobs[job_id].said == 1
+        assert fresh.jobs[job_id].confirmations == 1

@@ -17,7 +17,7 @@ from bridge.kube.prune import prune_node
 from bridge.kube.resources import CONFIGMAPS, MUTATING_WEBHOOKS, NODES, PODS, Resource
 from bridge.threads import Supervisor
 from cluster.polling import eventually
-from controllers.guarded import GuardedNodes
+from controllers.guarded_nodes import GuardedNodes
 
 pytestmark = pytest.mark.real
 

@@ -23,7 +23,7 @@ from bridge.errors import (
 from bridge.slurm import hostlist, link, states
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import JobLink, JobRequest, PodRef
-from bridge.slurm.questions import LARGEST_BULK
+from bridge.slurm.query_plan import LARGEST_BULK
 from bridge.slurm.snapshot import Poller
 from cluster.polling import eventually
 from tests.fakes.slurm_suite import SlurmSuite, ask

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from bridge.workload.places import NO_PLACE
+from bridge.workload.pool_selection import NO_POOL
 from cluster import Cluster
 from cluster.pods import PoolWorld
 from cluster.polling import eventually
@@ -95,7 +95,7 @@ def test_without_slurm_a_pod_that_asks_for_no_pool_says_so_or_stays_with_the_def
 
     waits = other.create()
     said = eventually(lambda: other.condition(waits, "PodScheduled").get("message"), "the condition", 15)
-    assert said == NO_PLACE
+    assert said == NO_POOL
     assert scheduler(waits) != "default-scheduler"
     other.cluster.stop_podbridge()
     try:

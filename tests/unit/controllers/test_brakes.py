@@ -7,8 +7,8 @@ from bridge.brake import Brake, step
 from bridge.clock import FakeClock
 from bridge.config import Brake as Settings
 from bridge.errors import KubeNotFoundError
-from bridge.slurm.models import Job, JobLink, Known, PodRef, Snapshot
-from bridge.workload import missing
+from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
+from bridge.workload import missing_jobs
 from controllers.brakes import Brakes, mark_patch
 from controllers.workload import decide
 
@@ -26,9 +26,9 @@ def pod(number, *, marked=False, node="n1", phase="Running"):
     return {"metadata": metadata, "spec": spec, "status": {"phase": phase, "conditions": conditions}}
 
 
-def known(number, *, said=0, gone=False, uid=None, state="RUNNING"):
+def known(number, *, confirmations=0, gone=False, uid=None, state="RUNNING"):
     link = JobLink("c", (PodRef("ns", f"p{number}", uid or f"u{number}"),))
-    return Known(Job(number, frozenset({state}), link, ("n1",)), said, gone)
+    return ObservedJob(Job(number, frozenset({state}), link, ("n1",)), confirmations, gone)
 
 
 def snapshot(entries, absent=()):
@@ -39,8 +39,14 @@ def snapshot(entries, absent=()):
 
 def test_a_job_is_missing_when_slurm_says_so_and_then_all_that_a_list_lacks_count():
     everyone = [pod(number) for number in range(1, 7)]
-    entries = [known(1, gone=True, said=2), known(2, gone=True, said=1), known(3), known(4), known(5, uid="other")]
-    assert missing.jobs(everyone, snapshot(entries, absent=[1, 2, 3])) == (
+    entries = [
+        known(1, gone=True, confirmations=2),
+        known(2, gone=True, confirmations=1),
+        known(3),
+        known(4),
+        known(5, uid="other"),
+    ]
+    assert missing_jobs.jobs(everyone, snapshot(entries, absent=[1, 2, 3])) == (
         6,
         {f"u{number}": everyone[number - 1] for number in (1, 2, 3, 5, 6)},
     )
@@ -48,26 +54,26 @@ def test_a_job_is_missing_when_slurm_says_so_and_then_all_that_a_list_lacks_coun
 
 def test_nothing_is_missing_before_slurm_has_said_so_twice():
     everyone = [pod(1), pod(2), pod(3)]
-    entries = [known(1, gone=True, said=1), known(2)]
-    assert missing.jobs(everyone, snapshot(entries, absent=[1, 2])) == (3, {})
+    entries = [known(1, gone=True, confirmations=1), known(2)]
+    assert missing_jobs.jobs(everyone, snapshot(entries, absent=[1, 2])) == (3, {})
 
 
 def test_pods_that_wait_or_have_ended_and_jobs_that_ended_do_not_count():
     everyone = [pod(1, node=None), pod(2, phase="Succeeded"), pod(3), pod(4)]
     entries = [
-        known(number, gone=number != 3, said=2, state="TIMEOUT" if number == 3 else "RUNNING")
+        known(number, gone=number != 3, confirmations=2, state="TIMEOUT" if number == 3 else "RUNNING")
         for number in (1, 2, 3, 4)
     ]
-    assert missing.jobs(everyone, snapshot(entries, absent=[1, 2, 3, 4])) == (2, {"u4": everyone[3]})
+    assert missing_jobs.jobs(everyone, snapshot(entries, absent=[1, 2, 3, 4])) == (2, {"u4": everyone[3]})
 
 
 def decided(everyone, snap, brake):
-    return decide.decide(decide.View(everyone, snap, {"n1": "n1"}, decide.Memory(), brake=brake))
+    return decide.decide(decide.WorkloadView(everyone, snap, {"n1": "n1"}, decide.Memory(), brake=brake))
 
 
 def test_a_held_pod_says_so_and_is_not_ended_until_it_is_allowed():
     everyone = [pod(number) for number in range(1, 13)]
-    gone = snapshot([known(number, gone=True, said=2) for number in range(1, 13)])
+    gone = snapshot([known(number, gone=True, confirmations=2) for number in range(1, 13)])
     limits = Settings()
     brake = step(Brake(), 12, {f"u{n}" for n in range(1, 13)}, 0, limits)
     assert decided(everyone, gone, brake) == [decide.Mark(each, missing=True) for each in everyone]
@@ -79,7 +85,7 @@ def test_a_held_pod_says_so_and_is_not_ended_until_it_is_allowed():
 
 def test_an_end_that_slurm_tells_is_not_held():
     everyone = [pod(number) for number in range(1, 13)]
-    failed = snapshot([known(number, said=2, state="NODE_FAIL") for number in range(1, 13)])
+    failed = snapshot([known(number, confirmations=2, state="NODE_FAIL") for number in range(1, 13)])
     assert [action.reason for action in decided(everyone, failed, Brake())] == ["NodeFail"] * 12
 
 

@@ -28,7 +28,9 @@ def look(the_node, slurm_states="IDLE", reason="", *, config=None, version=VERSI
         else {"other": Node("o", frozenset())}
     )
     snapshot = Snapshot(sequence=1, nodes=nodes, error=error)
-    return [type(a).__name__ for a in decide.decide(decide.View([the_node], snapshot, version, config or Config()))]
+    return [
+        type(a).__name__ for a in decide.decide(decide.NodeSyncView([the_node], snapshot, version, config or Config()))
+    ]
 
 
 def test_in_step_means_no_write():
@@ -46,7 +48,7 @@ def test_taint_on_and_off():
 
 
 def test_the_taint_keeps_the_others():
-    view = decide.View(
+    view = decide.NodeSyncView(
         [node(taints=(OTHER_TAINT,))], Snapshot(sequence=1, nodes={"n1": Node("n1", frozenset())}), VERSION, Config()
     )
     (action,) = decide.decide(view)
@@ -95,7 +97,7 @@ def claimant(name, *, label=None, said=None, cordoned=False):
 
 def dispute(*nodes, drained=""):
     found = Node("n1", frozenset({"IDLE", "DRAIN"} if drained else {"IDLE"}), drained)
-    view = decide.View(list(nodes), Snapshot(sequence=1, nodes={"n1": found}), VERSION, Config())
+    view = decide.NodeSyncView(list(nodes), Snapshot(sequence=1, nodes={"n1": found}), VERSION, Config())
     return [(type(a).__name__, a.node["metadata"]["name"], getattr(a, "why", "")) for a in decide.decide(view)]
 
 

@@ -70,9 +70,9 @@ class World:
         self.kube, self.events, self.clock, self.pool = Kube(), Recorder(), FakeClock(1_800_000_000.0), FakePool("site")
         self.leads, self.entry = True, Entry()
         reader = ReferenceReader(self.kube, self.clock)
-        self.actor = Actor(self.kube, self.events, reader, self.clock, self.lead, "10.0.0.1", 30)
+        self.actor = Actor(self.kube, self.events, reader, self.clock, self.check_leadership, "10.0.0.1", 30)
 
-    def lead(self):
+    def check_leadership(self):
         if not self.leads:
             raise LostLeadershipError("not any more")
 

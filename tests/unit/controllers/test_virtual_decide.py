@@ -33,8 +33,8 @@ def job(phase="running", **values):
     return JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase=phase, **values)
 
 
-def pool(*, complete=900.0, synced=True, buildable=True, led_since=500.0):
-    return PoolView("site", synced, complete, buildable, led_since, "10.0.0.1")
+def pool(*, complete=900.0, synced=True, buildable=True, leading_since=500.0):
+    return PoolView("site", synced, complete, buildable, leading_since, "10.0.0.1")
 
 
 def look(the_pod, the_job=None, entry=None, the_pool=None, now=NOW):

@@ -3,7 +3,7 @@
 import pytest
 
 from bridge import names
-from bridge.slurm.models import Job, JobLink, Known, PodRef, Snapshot
+from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
 from controllers.workload import decide
 
 
@@ -20,9 +20,9 @@ def pod(uid="u1", *, job=5, held=True, phase="Running", node="n1", deleted=False
     return {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase}}
 
 
-def known(job_id, state, *uids, said=0, missing=False, nodes=("n1",)):
+def known(job_id, state, *uids, confirmations=0, missing=False, nodes=("n1",)):
     link = JobLink("c", tuple(PodRef("ns", f"pod-{uid}", uid) for uid in uids or ("u1",)))
-    return Known(Job(job_id, frozenset(state.split("+")), link, tuple(nodes)), said, missing)
+    return ObservedJob(Job(job_id, frozenset(state.split("+")), link, tuple(nodes)), confirmations, missing)
 
 
 def snapshot(*entries, sequence=7):
@@ -37,7 +37,7 @@ def snapshot(*entries, sequence=7):
 def look(pods, snap, memory=None, slurm_names=None, silent=(), virtual=()):
     names_of = {"n1": "n1"} if slurm_names is None else slurm_names
     return decide.decide(
-        decide.View(pods, snap, names_of, memory or decide.Memory(), frozenset(silent), frozenset(virtual))
+        decide.WorkloadView(pods, snap, names_of, memory or decide.Memory(), frozenset(silent), frozenset(virtual))
     )
 
 
@@ -49,8 +49,8 @@ def test_a_running_pod_with_a_running_job_is_left_alone():
 def test_a_finished_pod_releases_its_job(phase):
     the_pod = pod(phase=phase)
     assert look([the_pod], snapshot(known(5, "RUNNING"))) == [decide.Release(the_pod, (5,))]
-    assert look([the_pod], snapshot(known(5, "CANCELLED", said=1))) == [decide.Release(the_pod, ())]
-    assert look([pod(phase=phase, held=False)], snapshot(known(5, "CANCELLED", said=1))) == []
+    assert look([the_pod], snapshot(known(5, "CANCELLED", confirmations=1))) == [decide.Release(the_pod, ())]
+    assert look([pod(phase=phase, held=False)], snapshot(known(5, "CANCELLED", confirmations=1))) == []
 
 
 def test_a_finished_pod_whose_job_the_view_lacks_is_looked_up():
@@ -81,9 +81,9 @@ def test_a_pod_deleted_with_no_grace_keeps_its_job_until_its_containers_have_end
 
 def test_a_pod_deleted_by_force_on_a_silent_node_goes_when_slurm_has_ended_its_job():
     going = pod(deleted=True, grace=0)
-    over = known(5, "NODE_FAIL", said=2)
+    over = known(5, "NODE_FAIL", confirmations=2)
     assert look([going], snapshot(over)) == []  # its kubelet answers: it will say when the containers have ended
-    assert look([going], snapshot(known(5, "NODE_FAIL", said=1)), silent=["n1"]) == []
+    assert look([going], snapshot(known(5, "NODE_FAIL", confirmations=1)), silent=["n1"]) == []
     assert look([going], snapshot(over), silent=["n1"]) == [decide.Release(going, ())]
     assert look([going], snapshot(over), slurm_names={}) == [decide.Release(going, ())]
     graceful = pod(deleted=True, grace=30)
@@ -105,14 +105,14 @@ def test_a_pod_deleted_by_force_on_a_silent_node_goes_when_slurm_has_ended_its_j
     ],
 )
 def test_a_pod_ends_with_its_job_when_said_twice(state, reason):
-    assert look([pod()], snapshot(known(5, state, said=1))) == []
-    (action,) = look([pod()], snapshot(known(5, state, said=2)))
+    assert look([pod()], snapshot(known(5, state, confirmations=1))) == []
+    (action,) = look([pod()], snapshot(known(5, state, confirmations=2)))
     assert (action.job_id, action.reason) == (5, reason)
 
 
 def test_a_job_that_is_gone_ends_the_pod_when_said_twice():
-    assert look([pod()], snapshot(known(5, "RUNNING", said=1, missing=True))) == []
-    (action,) = look([pod()], snapshot(known(5, "RUNNING", said=2, missing=True)))
+    assert look([pod()], snapshot(known(5, "RUNNING", confirmations=1, missing=True))) == []
+    (action,) = look([pod()], snapshot(known(5, "RUNNING", confirmations=2, missing=True)))
     assert action.reason == "JobGone"
 
 
@@ -125,7 +125,7 @@ def test_nothing_before_the_first_complete_answer():
 
 
 def test_somebody_elses_job_on_the_label_ends_nothing():
-    assert look([pod()], snapshot(known(5, "CANCELLED", "other", said=5))) == []
+    assert look([pod()], snapshot(known(5, "CANCELLED", "other", confirmations=5))) == []
 
 
 def test_a_number_that_has_become_another_pods_job_ends_the_pod_after_three_answers():
@@ -138,9 +138,9 @@ def test_a_number_that_has_become_another_pods_job_ends_the_pod_after_three_answ
 
 def test_a_waiting_pod_ends_only_when_its_job_was_cancelled():
     waiting = pod(node=None, phase="Pending")
-    (action,) = look([waiting], snapshot(known(5, "CANCELLED", said=2)))
+    (action,) = look([waiting], snapshot(known(5, "CANCELLED", confirmations=2)))
     assert isinstance(action, decide.End)
-    assert look([waiting], snapshot(known(5, "NODE_FAIL", said=2))) == []
+    assert look([waiting], snapshot(known(5, "NODE_FAIL", confirmations=2))) == []
 
 
 def test_a_requeued_job_ends_the_pod_after_three_answers():
@@ -184,12 +184,12 @@ def test_a_second_job_of_a_bound_pod_is_cancelled_and_the_pods_own_is_not():
     assert look([pod()], two) == [decide.Cancel(pod(), 9)]
     assert look([pod(job=9)], snapshot(known(5, "RUNNING"), known(9, "RUNNING"))) == [decide.Cancel(pod(job=9), 5)]
     assert look([pod(deleted=True)], two) == [decide.Cancel(pod(deleted=True), 9)]
-    assert look([pod()], snapshot(known(5, "RUNNING"), known(9, "CANCELLED", said=1))) == []
+    assert look([pod()], snapshot(known(5, "RUNNING"), known(9, "CANCELLED", confirmations=1))) == []
     assert look([pod(node=None, phase="Pending")], two) == []  # the scheduler's
 
 
 def test_no_second_job_is_cancelled_while_the_pods_own_is_in_doubt():
-    for own in (known(5, "RUNNING", said=1, missing=True), known(5, "NODE_FAIL", said=1)):
+    for own in (known(5, "RUNNING", confirmations=1, missing=True), known(5, "NODE_FAIL", confirmations=1)):
         assert look([pod()], snapshot(own, known(9, "RUNNING"))) == []
     assert look([pod(job=None)], snapshot(known(9, "RUNNING"))) == []
     shared = snapshot(known(5, "RUNNING"), known(9, "RUNNING", "u1", "u2"))
@@ -204,5 +204,5 @@ def test_a_job_of_a_pod_that_went_to_a_pool_is_cancelled():
 def test_a_job_whose_pods_are_all_unknown_is_looked_into():
     refs = (PodRef("ns", "pod-u1", "u1"),)
     assert look([], snapshot(known(5, "RUNNING"))) == [decide.Orphan(5, refs)]
-    assert look([], snapshot(known(5, "COMPLETED", said=1))) == []
+    assert look([], snapshot(known(5, "COMPLETED", confirmations=1))) == []
     assert look([pod("u2", job=6)], snapshot(known(6, "RUNNING", "u1", "u2"))) == []

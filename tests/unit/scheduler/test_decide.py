@@ -4,7 +4,7 @@ import pytest
 
 from bridge import names
 from bridge.config import Config
-from bridge.slurm.models import ApiVersion, Job, JobLink, Known, Node, PodRef, Snapshot
+from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
 from scheduler import decide
 from scheduler.attempts import REFUSED, Attempts
@@ -31,9 +31,9 @@ def pod(uid="u1", *, job=None, held=None, deleted=False, node=None, phase="Pendi
     return {"metadata": metadata, "spec": spec, "status": {"phase": phase, "conditions": list(conditions)}}
 
 
-def known(job_id, state, uid="u1", *, said=0, missing=False, nodes=(), **more):
+def known(job_id, state, uid="u1", *, confirmations=0, missing=False, nodes=(), **more):
     link = JobLink("c", (PodRef("ns", f"pod-{uid}", uid),))
-    return Known(Job(job_id, frozenset(state.split("+")), link, tuple(nodes), **more), said, missing)
+    return ObservedJob(Job(job_id, frozenset(state.split("+")), link, tuple(nodes), **more), confirmations, missing)
 
 
 def snapshot(*entries, began=1000.0, settled_since=0.0, error="", sequence=7):
@@ -60,7 +60,7 @@ def look(pods, snap, attempts=None, now=1000.0, nodes=None, version=VERSION, occ
     placements = Placements(nodes, {n.slurm_name: Node(n.slurm_name, frozenset({"IDLE"})) for n in nodes}, {})
     attempts = attempts if attempts is not None else Attempts()
     more |= {"now": now, "time": now, "occupancy": occupancy or Occupancy("ours")}
-    return decide.decide(decide.View(pods, snap, placements, attempts, version, Config(), **more))
+    return decide.decide(decide.SchedulerView(pods, snap, placements, attempts, version, Config(), **more))
 
 
 def one(*args, **kwargs):
@@ -73,7 +73,7 @@ def test_nothing_before_the_first_complete_answer():
 
 
 def test_nothing_on_a_view_older_than_the_leadership():
-    assert look([pod()], snapshot(began=5), led_since=6) == []
+    assert look([pod()], snapshot(began=5), leading_since=6) == []
 
 
 def test_a_new_pod_is_asked_for():
@@ -144,12 +144,12 @@ def test_an_unknown_outcome_is_waited_for_until_slurm_has_settled():
 def test_a_successor_asks_for_nothing_that_its_predecessor_may_have_asked_for():
     the_pod = pod()
     for began in (100.0, 104.9):
-        assert look([the_pod], snapshot(began=began), led_since=100.0, inherited_at=100.0) == []
-    assert look([the_pod], snapshot(began=106, settled_since=102), led_since=100.0, inherited_at=100.0) == []
-    assert one([the_pod], snapshot(began=105.0), led_since=100.0, inherited_at=100.0) == decide.Submit(the_pod)
-    assert one([the_pod], snapshot(began=100.0), led_since=100.0) == decide.Submit(the_pod)
+        assert look([the_pod], snapshot(began=began), leading_since=100.0, inherited_at=100.0) == []
+    assert look([the_pod], snapshot(began=106, settled_since=102), leading_since=100.0, inherited_at=100.0) == []
+    assert one([the_pod], snapshot(began=105.0), leading_since=100.0, inherited_at=100.0) == decide.Submit(the_pod)
+    assert one([the_pod], snapshot(began=100.0), leading_since=100.0) == decide.Submit(the_pod)
     late = snapshot(known(5, "PENDING"), began=101.0)
-    assert one([the_pod], late, led_since=100.0, inherited_at=100.0) == decide.Hold(the_pod, 5)
+    assert one([the_pod], late, leading_since=100.0, inherited_at=100.0) == decide.Hold(the_pod, 5)
     going = pod(deleted=True)
     assert look([going], snapshot(began=101.0), inherited_at=100.0) == []
     assert one([going], late, inherited_at=100.0) == decide.Release(going, (5,))
@@ -171,7 +171,7 @@ def test_an_unknown_outcome_that_turns_up_is_taken():
 def test_a_deleted_pod_is_released_at_once():
     the_pod = pod(job=5, deleted=True)
     assert one([the_pod], snapshot(known(5, "PENDING"))) == decide.Release(the_pod, (5,))
-    assert one([the_pod], snapshot(known(5, "CANCELLED", said=1))) == decide.Release(the_pod, ())
+    assert one([the_pod], snapshot(known(5, "CANCELLED", confirmations=1))) == decide.Release(the_pod, ())
 
 
 def test_a_deleted_pod_waits_for_a_submit_whose_outcome_is_unknown():
@@ -189,14 +189,14 @@ def test_a_deleted_pod_releases_a_job_the_view_does_not_show_yet():
 
 
 def test_an_ended_job_is_asked_for_again_only_after_slurm_said_so_twice():
-    assert look([pod(job=5)], snapshot(known(5, "NODE_FAIL", said=1))) == []
-    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", said=2))), decide.Submit)
-    assert look([pod(job=5)], snapshot(known(5, "RUNNING", said=1, missing=True))) == []
-    assert isinstance(one([pod(job=5)], snapshot(known(5, "RUNNING", said=2, missing=True))), decide.Submit)
+    assert look([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=1))) == []
+    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2))), decide.Submit)
+    assert look([pod(job=5)], snapshot(known(5, "RUNNING", confirmations=1, missing=True))) == []
+    assert isinstance(one([pod(job=5)], snapshot(known(5, "RUNNING", confirmations=2, missing=True))), decide.Submit)
 
 
 def test_a_job_cancelled_by_somebody_is_not_asked_for_again():
-    assert look([pod(job=5)], snapshot(known(5, "CANCELLED", said=9))) == []
+    assert look([pod(job=5)], snapshot(known(5, "CANCELLED", confirmations=9))) == []
 
 
 def test_a_job_that_we_cancelled_counts_as_gone_at_once():
@@ -234,7 +234,7 @@ def test_a_waiting_pod_is_told_slurms_reason_once():
 def test_excluded_nodes_that_slurm_did_not_take_keep_no_pod_from_a_new_job():
     attempts = Attempts()
     attempts.of("u1").exclude_not_before = 1000
-    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", said=2)), attempts), decide.Submit)
+    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2)), attempts), decide.Submit)
 
 
 def test_nodes_that_change_while_a_job_waits_are_told_to_slurm():

@@ -6,7 +6,7 @@ import pytest
 
 from bridge import clock, names
 from bridge.config import Config
-from bridge.slurm.models import ApiVersion, Job, JobLink, Known, Node, PodRef, Snapshot
+from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
 from scheduler import decide
 from scheduler.attempts import Attempts
@@ -50,7 +50,7 @@ def lacking(the_occupancy, the_pod):
 
 
 def known(job_id, uid, state="RUNNING", nodes=("n1",)):
-    return Known(Job(job_id, frozenset({state}), JobLink("c", (PodRef("ns", uid, uid),)), tuple(nodes)), 2, False)
+    return ObservedJob(Job(job_id, frozenset({state}), JobLink("c", (PodRef("ns", uid, uid),)), tuple(nodes)), 2, False)
 
 
 def look(pods, jobs, the_occupancy, *, attempts=None, now=NOW, time=None):
@@ -66,7 +66,7 @@ def look(pods, jobs, the_occupancy, *, attempts=None, now=NOW, time=None):
     time = time if time is not None else now
     taken = the_occupancy.lasting(time - TIMEOUT).get("n1")
     placements = Placements([kube_node(taken)], {"n1": Node("n1", frozenset({"IDLE"}))}, {})
-    view = decide.View(
+    view = decide.SchedulerView(
         pods=pods,
         snapshot=snapshot,
         placements=placements,

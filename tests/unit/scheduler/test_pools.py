@@ -43,7 +43,7 @@ def node(name: str, cpu: str = "8", pods: str = "100", taints: Any = ()) -> elig
 def look(pods: list[Any], *pools: decide.PoolView, **more: Any) -> list[decide.Action]:
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": ()}
     options |= {"usage": Usage(), "attempts": Attempts()} | more
-    return decide.decide(decide.View(pods, {p.node.name: p for p in pools}, **options))
+    return decide.decide(decide.PoolSchedulerView(pods, {p.node.name: p for p in pools}, **options))
 
 
 def chosen(*args: Any, **more: Any) -> str:

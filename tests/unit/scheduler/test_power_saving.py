@@ -4,7 +4,7 @@ import pytest
 
 from bridge import names
 from bridge.config import Config
-from bridge.slurm.models import ApiVersion, Job, JobLink, Known, Node, PodRef, Snapshot
+from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
 from scheduler import decide
 from scheduler.attempts import Attempts
@@ -75,10 +75,10 @@ def test_a_node_that_is_not_of_kubernetes_is_not_waited_for():
 
 def look(nodes, states, attempts, now=1000.0):
     job = Job(7, frozenset({"RUNNING"}), JobLink("c", (PodRef("ns", "p", "u1"),)), ("n1",))
-    snapshot = Snapshot(sequence=7, began=1000.0, jobs={7: Known(job)}, by_uid={"u1": (7,)})
+    snapshot = Snapshot(sequence=7, began=1000.0, jobs={7: ObservedJob(job)}, by_uid={"u1": (7,)})
     version = ApiVersion("v0.0.45", external_jobs=True)
     more = {"now": now, "time": now, "occupancy": Occupancy("ours")}
-    view = decide.View([pod(7)], snapshot, placements(nodes, states), attempts, version, Config(), **more)
+    view = decide.SchedulerView([pod(7)], snapshot, placements(nodes, states), attempts, version, Config(), **more)
     (action,) = decide.decide(view)
     return action
 

@@ -88,11 +88,11 @@ def test_no_answer_is_no_cancel(slurm: FakeSlurm, client: SlurmClient) -> None:
 def test_a_process_that_leads_no_more_cancels_nothing(slurm: FakeSlurm, client: SlurmClient) -> None:
     job = slurm.add({"admin_comment": comment("a")})
 
-    def lead() -> None:
+    def check_leadership() -> None:
         raise LostLeadershipError("lease lost")
 
     with pytest.raises(LostLeadershipError):
-        cancel_if_ours(client, job.job_id, "here", ["a"], lead)
+        cancel_if_ours(client, job.job_id, "here", ["a"], check_leadership)
     assert job.states == ["PENDING"]
 
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from bridge.slurm.identity import Identity, Witness
 from bridge.slurm.merging import FORGET_AFTER, is_busy, merge, started
-from bridge.slurm.models import Job, JobLink, Known, PodRef, Snapshot
-from bridge.slurm.questions import (
+from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
+from bridge.slurm.poll_state import Answers, Expected, PollState
+from bridge.slurm.query_plan import (
     BULK_FACTOR,
-    CONFIRMATIONS,
     LARGEST_BULK,
+    MOST_CONFIRMED,
     Wanted,
     doubted,
     forgotten,
@@ -22,7 +23,6 @@ from bridge.slurm.questions import (
     witnesses,
 )
 from bridge.slurm.states import end_of
-from bridge.slurm.view import Answers, Expected, View
 
 OURS = JobLink("here", (PodRef("ns", "pod", "uid"),))
 THEIRS = JobLink("elsewhere", (PodRef("ns", "pod", "uid"),))
@@ -37,28 +37,28 @@ def job(job_id: int, states: str, link: JobLink | None = OURS, **more: Any) -> J
 
 
 def step(
-    view: View,
+    view: PollState,
     states: Mapping[int, str],
     details: Mapping[int, Job] | None = None,
     unknown: tuple[int, ...] = (),
     expected: Mapping[int, Expected] | None = None,
     began: float | None = None,
-) -> View:
+) -> PollState:
     at = view.snapshot.began + 1 if began is None else began
     listed = {job_id: word(text) for job_id, text in states.items()}
     return merge(view, Answers(at, listed, details or {}, unknown), expected or {}, "here")
 
 
-def needs(view: View, states: Mapping[int, str], budget: int = 0, **more: Any) -> Wanted:
+def needs(view: PollState, states: Mapping[int, str], budget: int = 0, **more: Any) -> Wanted:
     listed = {job_id: word(text) for job_id, text in states.items()}
     return wanted(view, listed, more.get("expected", {}), more.get("began", 1e9), budget)
 
 
 def test_the_first_snapshot_knows_whose_each_job_is() -> None:
     states = {1: "PENDING", 2: "RUNNING", 3: "RUNNING"}
-    assert needs(View(), states).jobs == (1, 2, 3)
+    assert needs(PollState(), states).jobs == (1, 2, 3)
     details = {1: job(1, "PENDING"), 2: job(2, "RUNNING", THEIRS), 3: job(3, "RUNNING", None)}
-    view = step(View(), states, details)
+    view = step(PollState(), states, details)
     assert view.snapshot.sequence == 1
     assert view.snapshot.jobs.keys() == {1}
     assert view.snapshot.by_uid == {"uid": (1,)}
@@ -66,7 +66,7 @@ def test_the_first_snapshot_knows_whose_each_job_is() -> None:
 
 
 def test_a_job_of_others_is_asked_for_once() -> None:
-    view = step(View(), {2: "PENDING"}, {2: job(2, "PENDING", THEIRS, submit_time=7)})
+    view = step(PollState(), {2: "PENDING"}, {2: job(2, "PENDING", THEIRS, submit_time=7)})
     for now in ("RUNNING CONFIGURING", "RUNNING", "COMPLETED COMPLETING", "COMPLETED"):
         assert needs(view, {2: now}) == Wanted()
         view = step(view, {2: now})
@@ -84,17 +84,17 @@ def test_a_job_of_others_is_asked_for_once() -> None:
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETED"])
 @pytest.mark.parametrize("other", [None, THEIRS])
 def test_another_users_job_with_the_id_of_ours_ends_the_old_entry(state: str, other: JobLink | None) -> None:
-    view = step(View(), {1: "RUNNING"}, {1: job(1, "RUNNING", submit_time=5)})
+    view = step(PollState(), {1: "RUNNING"}, {1: job(1, "RUNNING", submit_time=5)})
     view = step(view, {1: state}, {1: job(1, state, other, submit_time=9)})
     known = view.snapshot.jobs[1]
-    assert (known.job.link, known.said, known.missing) == (OURS, 1, True)
+    assert (known.job.link, known.confirmations, known.missing) == (OURS, 1, True)
     view = step(view, {1: "COMPLETED"})
-    assert (view.snapshot.jobs[1].said, view.snapshot.jobs[1].missing) == (2, True)
+    assert (view.snapshot.jobs[1].confirmations, view.snapshot.jobs[1].missing) == (2, True)
 
 
 def test_our_next_pods_job_with_the_id_of_the_last_one_is_its_own() -> None:
     next_one = JobLink("here", (PodRef("ns", "next", "uid-2"),))
-    before = step(View(), {1: "RUNNING"}, {1: job(1, "RUNNING", submit_time=5, nodes=("n1",))})
+    before = step(PollState(), {1: "RUNNING"}, {1: job(1, "RUNNING", submit_time=5, nodes=("n1",))})
     hope = {1: Expected(next_one, since=2)}
     for view in (
         step(before, {1: "PENDING"}, expected=hope),
@@ -103,28 +103,28 @@ def test_our_next_pods_job_with_the_id_of_the_last_one_is_its_own() -> None:
         step(step(before, {}, unknown=(1,)), {1: "PENDING"}, expected=hope),
     ):
         known = view.snapshot.jobs[1]
-        assert (known.job.link, known.job.nodes, known.said, known.missing) == (next_one, (), 0, False)
+        assert (known.job.link, known.job.nodes, known.confirmations, known.missing) == (next_one, (), 0, False)
         assert view.snapshot.by_uid == {"uid-2": (1,)}
     assert started(before, hope, 1, word("RUNNING")) == job(1, "RUNNING", next_one)
 
 
 def test_a_resubmitted_job_of_the_same_pod_with_the_same_id_lives() -> None:
-    before = step(View(), {1: "CANCELLED"}, {1: job(1, "CANCELLED", submit_time=5)})
+    before = step(PollState(), {1: "CANCELLED"}, {1: job(1, "CANCELLED", submit_time=5)})
     view = step(before, {1: "PENDING"}, expected={1: Expected(OURS, since=2)})
-    assert view.snapshot.jobs[1] == Known(job(1, "PENDING"))
+    assert view.snapshot.jobs[1] == ObservedJob(job(1, "PENDING"))
     view = step(before, {1: "CANCELLED COMPLETING"}, {1: job(1, "CANCELLED COMPLETING", submit_time=9)})
-    assert view.snapshot.jobs[1].said == 1
+    assert view.snapshot.jobs[1].confirmations == 1
 
 
 def test_a_witness_is_the_highest_id_of_each_kind() -> None:
     details = {1: job(1, "RUNNING", submit_time=5), 2: job(2, "RUNNING", None, submit_time=6)}
-    view = step(View(), {1: "RUNNING", 2: "RUNNING"}, details)
+    view = step(PollState(), {1: "RUNNING", 2: "RUNNING"}, details)
     hope = {8: Expected(OURS, 1), 9: Expected(OURS, 1, sure=False)}
     listed = {i: word("RUNNING") for i in (1, 2, 8, 9)}
     found = witnesses(view, listed, hope)
     assert found == {2: Witness(Identity(6, 0), None), 8: Witness(Identity(), OURS)}
     assert witnesses(view, {1: word("RUNNING")}, hope) == {1: Witness(Identity(5, 0), OURS)}
-    assert witnesses(View(), listed, {}) == {}
+    assert witnesses(PollState(), listed, {}) == {}
     ours, others = Witness(Identity(), OURS), Witness(Identity(5, 0), None)
     assert ours.agrees(job(1, "RUNNING"))
     assert not ours.agrees(job(1, "RUNNING", THEIRS))
@@ -137,7 +137,7 @@ def test_a_witness_is_the_highest_id_of_each_kind() -> None:
 
 def test_forgotten_all_is_asked_for_ours_first_and_nothing_is_believed() -> None:
     details = {1: job(1, "RUNNING", None), 2: job(2, "PENDING"), 3: job(3, "RUNNING")}
-    view = forgotten(step(View(), {1: "RUNNING", 2: "PENDING", 3: "RUNNING"}, details))
+    view = forgotten(step(PollState(), {1: "RUNNING", 2: "PENDING", 3: "RUNNING"}, details))
     states = {i: word("RUNNING") for i in (1, 2, 3)}
     assert wanted(view, states, {}, 1e9, 1, allocations=True) == Wanted(jobs=(2, 3, 1))
     # until they are read, jobs of ours stay what they were, and nobody counts on what may be hidden in the rest
@@ -148,7 +148,9 @@ def test_forgotten_all_is_asked_for_ours_first_and_nothing_is_believed() -> None
 
 
 def test_after_a_failed_poll_a_job_that_never_proved_to_be_ours_is_asked_for() -> None:
-    view = step(View(), {5: "PENDING", 6: "PENDING"}, {6: job(6, "PENDING")}, expected={5: Expected(OURS, since=1)})
+    view = step(
+        PollState(), {5: "PENDING", 6: "PENDING"}, {6: job(6, "PENDING")}, expected={5: Expected(OURS, since=1)}
+    )
     running = {5: word("RUNNING"), 6: word("RUNNING")}
     assert wanted(view, running, {}, 1e9, 0, allocations=True).started == (5, 6)
     asked = wanted(doubted(view), running, {}, 1e9, 0, allocations=True)
@@ -156,7 +158,7 @@ def test_after_a_failed_poll_a_job_that_never_proved_to_be_ours_is_asked_for() -
 
 
 def test_a_job_of_which_only_the_nodes_were_read_proves_later_that_it_is_ours() -> None:
-    view = step(View(), {1: "PENDING"}, {1: job(1, "PENDING")})
+    view = step(PollState(), {1: "PENDING"}, {1: job(1, "PENDING")})
     states = {5: word("RUNNING"), 1: word("PENDING")}
     running = {5: job(5, "RUNNING", nodes=("n1",))}
     view = merge(view, Answers(9, states, started=running), {5: Expected(OURS, since=1)}, "here")
@@ -169,14 +171,14 @@ def test_a_job_of_which_only_the_nodes_were_read_proves_later_that_it_is_ours() 
 
 def test_a_first_list_read_in_parts_is_published_whole() -> None:
     states = {1: "RUNNING", 2: "RUNNING"}
-    view = step(View(), states, {1: job(1, "RUNNING", None)})
+    view = step(PollState(), states, {1: job(1, "RUNNING", None)})
     assert (view.snapshot.sequence, needs(view, states).jobs) == (0, (2,))
     view = step(view, states, {2: job(2, "RUNNING")})
     assert (view.snapshot.sequence, view.snapshot.jobs.keys(), view.foreign.keys()) == (1, {2}, {1})
 
 
 def test_only_what_changed_is_asked_for() -> None:
-    view = step(View(), {1: "PENDING", 2: "PENDING"}, {1: job(1, "PENDING"), 2: job(2, "PENDING")})
+    view = step(PollState(), {1: "PENDING", 2: "PENDING"}, {1: job(1, "PENDING"), 2: job(2, "PENDING")})
     assert needs(view, {1: "PENDING", 2: "RUNNING"}).jobs == (2,)
     after = step(view, {1: "PENDING", 2: "RUNNING"}, {2: job(2, "RUNNING", nodes=("n1",))})
     assert after.snapshot.jobs[2].job.nodes == ("n1",)
@@ -187,7 +189,7 @@ def test_only_what_changed_is_asked_for() -> None:
 def test_the_budget_goes_round() -> None:
     ids = range(1, 8)
     states = dict.fromkeys(ids, "PENDING")
-    view = step(View(), states, {i: job(i, "PENDING") for i in ids})
+    view = step(PollState(), states, {i: job(i, "PENDING") for i in ids})
     seen: list[int] = []
     for _ in range(4):
         jobs = needs(view, states, budget=3).jobs
@@ -200,12 +202,12 @@ def test_the_budget_goes_round() -> None:
 def test_an_expected_job_needs_no_details_while_it_waits() -> None:
     hope = {5: Expected(OURS, since=10)}
     # the list was asked for before the job was there
-    view = step(View(), {}, expected=hope, began=9)
+    view = step(PollState(), {}, expected=hope, began=9)
     assert view.snapshot.jobs[5].job.link == OURS
     assert needs(view, {}, expected=hope, began=9) == Wanted()
     assert needs(view, {5: "PENDING"}, expected=hope) == Wanted()
     view = step(view, {5: "PENDING"}, expected=hope)
-    assert view.snapshot.jobs[5].said == 0
+    assert view.snapshot.jobs[5].confirmations == 0
     # never asked for: first in the round
     assert needs(view, {5: "PENDING"}, budget=1).jobs == (5,)
     assert needs(view, {5: "RUNNING"}).jobs == (5,)
@@ -213,63 +215,63 @@ def test_an_expected_job_needs_no_details_while_it_waits() -> None:
 
 def test_an_expected_job_that_runs_already_is_asked_for_until_its_nodes_are_known() -> None:
     hope = {5: Expected(OURS, since=1)}
-    assert needs(View(), {5: "RUNNING"}, expected=hope).jobs == (5,)
-    view = step(View(), {5: "RUNNING"}, expected=hope)
+    assert needs(PollState(), {5: "RUNNING"}, expected=hope).jobs == (5,)
+    view = step(PollState(), {5: "RUNNING"}, expected=hope)
     assert needs(view, {5: "RUNNING"}, expected=hope).jobs == (5,)
 
 
 def test_an_expected_job_that_slurmctld_does_not_know() -> None:
     hope = {5: Expected(OURS, since=1)}
-    assert needs(View(), {}, expected=hope, began=2).absent == (5,)
-    view = step(View(), {}, unknown=(5,), expected=hope, began=2)
-    assert (view.snapshot.jobs[5].said, view.snapshot.jobs[5].missing) == (1, True)
+    assert needs(PollState(), {}, expected=hope, began=2).absent == (5,)
+    view = step(PollState(), {}, unknown=(5,), expected=hope, began=2)
+    assert (view.snapshot.jobs[5].confirmations, view.snapshot.jobs[5].missing) == (1, True)
     assert needs(view, {}).absent == (5,)
     view = step(view, {}, unknown=(5,))
-    assert view.snapshot.jobs[5].said == 2
+    assert view.snapshot.jobs[5].confirmations == 2
 
 
 def test_a_job_that_somebody_only_says_to_be_ours_must_prove_it() -> None:
     hope = {5: Expected(OURS, since=1, sure=False)}
-    assert needs(View(), {5: "PENDING"}, expected=hope).jobs == (5,)
-    foreign = step(View(), {5: "PENDING"}, {5: job(5, "PENDING", None)}, expected=hope)
-    assert (foreign.snapshot.jobs[5].said, foreign.snapshot.jobs[5].missing) == (1, True)
+    assert needs(PollState(), {5: "PENDING"}, expected=hope).jobs == (5,)
+    foreign = step(PollState(), {5: "PENDING"}, {5: job(5, "PENDING", None)}, expected=hope)
+    assert (foreign.snapshot.jobs[5].confirmations, foreign.snapshot.jobs[5].missing) == (1, True)
     again = step(foreign, {5: "PENDING"})
-    assert (again.snapshot.jobs[5].said, again.snapshot.jobs[5].missing) == (2, True)
-    proven = step(View(), {5: "PENDING"}, {5: job(5, "PENDING")}, expected=hope)
+    assert (again.snapshot.jobs[5].confirmations, again.snapshot.jobs[5].missing) == (2, True)
+    proven = step(PollState(), {5: "PENDING"}, {5: job(5, "PENDING")}, expected=hope)
     assert proven.snapshot.jobs[5].missing is False
     # known for somebody else's already: no question needed
-    known = step(View(), {5: "PENDING"}, {5: job(5, "PENDING", None)})
+    known = step(PollState(), {5: "PENDING"}, {5: job(5, "PENDING", None)})
     assert known.snapshot.jobs == {}
     assert step(known, {5: "PENDING"}, expected=hope).snapshot.jobs[5].missing
 
 
 def test_an_end_is_counted_in_separate_polls() -> None:
-    view = step(View(), {1: "RUNNING"}, {1: job(1, "RUNNING")})
+    view = step(PollState(), {1: "RUNNING"}, {1: job(1, "RUNNING")})
     view = step(view, {1: "CANCELLED COMPLETING"}, {1: job(1, "CANCELLED COMPLETING")})
-    assert view.snapshot.jobs[1].said == 1
+    assert view.snapshot.jobs[1].confirmations == 1
     assert is_busy(view.snapshot)
     view = step(view, {1: "CANCELLED"}, {1: job(1, "CANCELLED")})
-    assert view.snapshot.jobs[1].said == 2
+    assert view.snapshot.jobs[1].confirmations == 2
     assert not is_busy(view.snapshot)
-    assert step(view, {1: "CANCELLED"}).snapshot.jobs[1].said == 2
+    assert step(view, {1: "CANCELLED"}).snapshot.jobs[1].confirmations == 2
 
 
 def test_another_end_is_counted_anew_and_a_requeued_job_lives() -> None:
-    view = step(View(), {1: "PREEMPTED"}, {1: job(1, "PREEMPTED")})
-    assert step(view, {1: "TIMEOUT"}, {1: job(1, "TIMEOUT")}).snapshot.jobs[1].said == 1
+    view = step(PollState(), {1: "PREEMPTED"}, {1: job(1, "PREEMPTED")})
+    assert step(view, {1: "TIMEOUT"}, {1: job(1, "TIMEOUT")}).snapshot.jobs[1].confirmations == 1
     back = step(view, {1: "PENDING REQUEUED"}, {1: job(1, "PENDING REQUEUED")})
-    assert back.snapshot.jobs[1].said == 0
+    assert back.snapshot.jobs[1].confirmations == 0
 
 
 def test_a_vanished_job_is_confirmed_twice_then_kept_then_forgotten() -> None:
-    view = step(View(), {1: "RUNNING"}, {1: job(1, "RUNNING", nodes=("n1",))})
+    view = step(PollState(), {1: "RUNNING"}, {1: job(1, "RUNNING", nodes=("n1",))})
     assert needs(view, {}).absent == (1,)
     not_asked = step(view, {})
     assert not_asked.snapshot.jobs[1] == view.snapshot.jobs[1]
     view = step(view, {}, unknown=(1,))
-    assert (view.snapshot.jobs[1].said, view.snapshot.jobs[1].missing) == (1, True)
+    assert (view.snapshot.jobs[1].confirmations, view.snapshot.jobs[1].missing) == (1, True)
     view = step(view, {}, unknown=(1,))
-    assert (view.snapshot.jobs[1].said, view.snapshot.jobs[1].job.nodes) == (2, ("n1",))
+    assert (view.snapshot.jobs[1].confirmations, view.snapshot.jobs[1].job.nodes) == (2, ("n1",))
     assert needs(view, {}) == Wanted()
     first = view.snapshot.jobs[1].since
     assert 1 in step(view, {}, began=first + FORGET_AFTER).snapshot.jobs
@@ -277,43 +279,43 @@ def test_a_vanished_job_is_confirmed_twice_then_kept_then_forgotten() -> None:
 
 
 def test_a_list_that_leaves_out_a_living_job_ends_nothing() -> None:
-    view = step(View(), {1: "RUNNING"}, {1: job(1, "RUNNING")})
+    view = step(PollState(), {1: "RUNNING"}, {1: job(1, "RUNNING")})
     view = step(view, {}, {1: job(1, "RUNNING")})
-    assert (view.snapshot.jobs[1].said, view.snapshot.jobs[1].missing) == (0, False)
+    assert (view.snapshot.jobs[1].confirmations, view.snapshot.jobs[1].missing) == (0, False)
     # and one told to be missing once that comes back lives again
     view = step(step(view, {}, unknown=(1,)), {1: "RUNNING"}, {1: job(1, "RUNNING")})
-    assert (view.snapshot.jobs[1].said, view.snapshot.jobs[1].missing) == (0, False)
+    assert (view.snapshot.jobs[1].confirmations, view.snapshot.jobs[1].missing) == (0, False)
 
 
 def test_an_ended_job_that_slurmctld_forgets_stays_ended() -> None:
-    view = step(View(), {1: "TIMEOUT"}, {1: job(1, "TIMEOUT")})
+    view = step(PollState(), {1: "TIMEOUT"}, {1: job(1, "TIMEOUT")})
     view = step(view, {}, unknown=(1,))
     known = view.snapshot.jobs[1]
-    assert (known.said, known.missing, end_of(known.job.states)) == (2, True, end_of({"TIMEOUT"}))
+    assert (known.confirmations, known.missing, end_of(known.job.states)) == (2, True, end_of({"TIMEOUT"}))
 
 
 def test_an_empty_list_is_confirmed_a_few_at_a_time() -> None:
-    ids = range(1, CONFIRMATIONS * 2)
+    ids = range(1, MOST_CONFIRMED * 2)
     states = dict.fromkeys(ids, "RUNNING")
-    view = step(View(), states, {i: job(i, "RUNNING") for i in ids})
+    view = step(PollState(), states, {i: job(i, "RUNNING") for i in ids})
     asked = needs(view, {}).absent
-    assert asked == tuple(range(1, CONFIRMATIONS + 1))
+    assert asked == tuple(range(1, MOST_CONFIRMED + 1))
     view = step(view, {}, unknown=asked)
     # those told once come first: they are nearly done
     assert needs(view, {}).absent == asked
     view = step(view, {}, unknown=asked)
-    assert needs(view, {}).absent == tuple(range(CONFIRMATIONS + 1, CONFIRMATIONS * 2))
+    assert needs(view, {}).absent == tuple(range(MOST_CONFIRMED + 1, MOST_CONFIRMED * 2))
 
 
 def test_a_detail_that_did_not_come_is_asked_for_again() -> None:
-    view = step(View(), {1: "PENDING"}, {1: job(1, "PENDING")})
+    view = step(PollState(), {1: "PENDING"}, {1: job(1, "PENDING")})
     view = step(view, {1: "RUNNING", 2: "RUNNING"})
     assert view.snapshot.jobs[1].job.states == {"PENDING"}
     assert needs(view, {1: "RUNNING", 2: "RUNNING"}).jobs == (1, 2)
 
 
 def test_of_a_job_of_ours_that_starts_only_the_nodes_are_news() -> None:
-    view = step(View(), {1: "PENDING", 2: "PENDING"}, {1: job(1, "PENDING"), 2: job(2, "PENDING", THEIRS)})
+    view = step(PollState(), {1: "PENDING", 2: "PENDING"}, {1: job(1, "PENDING"), 2: job(2, "PENDING", THEIRS)})
     hope = {3: Expected(OURS, 0.0), 4: Expected(OURS, 0.0, sure=False)}
     states = {number: word("RUNNING") for number in (1, 2, 3, 4)}
     asked = wanted(view, states, hope, 1e9, 0, allocations=True)
@@ -337,7 +339,7 @@ def test_a_bulk_list_where_it_is_cheaper() -> None:
 
 
 def test_settled_since_begins_anew_after_an_error() -> None:
-    view = step(View(), {}, began=5)
+    view = step(PollState(), {}, began=5)
     assert step(view, {}, began=6).snapshot.settled_since == 5
     broken = replace(view, snapshot=replace(view.snapshot, error="x"))
     after = step(broken, {}, began=9).snapshot
@@ -345,8 +347,8 @@ def test_settled_since_begins_anew_after_an_error() -> None:
 
 
 def test_busy() -> None:
-    def one(states: str, said: int = 0) -> Snapshot:
-        return Snapshot(jobs={1: Known(job(1, states), said)})
+    def one(states: str, confirmations: int = 0) -> Snapshot:
+        return Snapshot(jobs={1: ObservedJob(job(1, states), confirmations)})
 
     assert not is_busy(Snapshot())
     assert is_busy(one("PENDING"))
@@ -366,8 +368,8 @@ STATES = st.sampled_from(["PENDING", "RUNNING", "CANCELLED", "TIMEOUT", "COMPLET
     )
 )
 def test_nothing_is_ended_before_it_was_told_twice(polls: list[tuple[dict[int, str], set[int], bool]]) -> None:
-    """Whatever the answers, an honest poller's ``said`` grows by one and only with an end or a "no such job"."""
-    view = View()
+    """``confirmations`` grows by one at most, and only with a terminal state or a "no such job"."""
+    view = PollState()
     for states, really_gone, bulk in polls:
         asked = needs(view, states, budget=1)
         details = {i: job(i, states[i]) for i in (states if bulk else asked.jobs) if i in states}
@@ -376,8 +378,8 @@ def test_nothing_is_ended_before_it_was_told_twice(polls: list[tuple[dict[int, s
         before, view = view, step(view, states, details, unknown)
         for job_id, known in view.snapshot.jobs.items():
             earlier = before.snapshot.jobs.get(job_id)
-            assert known.said <= (earlier.said if earlier else 0) + 1
-            if known.said:
+            assert known.confirmations <= (earlier.confirmations if earlier else 0) + 1
+            if known.confirmations:
                 assert known.missing or end_of(known.job.states)
             else:
                 assert not known.missing

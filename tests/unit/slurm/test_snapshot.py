@@ -11,12 +11,12 @@ import pytest
 
 from bridge.clock import FakeClock, SystemClock
 from bridge.config import Config, Slurm
-from bridge.slurm.asking import UNEXPLAINED
 from bridge.slurm.client import SlurmClient
+from bridge.slurm.job_reader import UNEXPLAINED
 from bridge.slurm.link import encode
 from bridge.slurm.models import Job, JobLink, JobRequest, PodRef, Snapshot
-from bridge.slurm.node_asker import PARTITIONS, PERIOD
-from bridge.slurm.questions import LARGEST_BULK, MOST_SINGLES, SINGLE_SECONDS
+from bridge.slurm.node_reader import PARTITIONS, PERIOD
+from bridge.slurm.query_plan import LARGEST_BULK, MOST_SINGLES, SINGLE_SECONDS
 from bridge.slurm.snapshot import FORGET_OTHERS, Poller
 from tests.fakes.slurmrestd import TOKEN, FakeJob, FakeSlurm, paths
 
@@ -211,14 +211,14 @@ def test_lost_state_is_seen_though_every_id_and_state_is_as_before(
     scene.slurm.start(scene.add("new"))
     scene.slurm.start(scene.slurm.add().job_id)
     snapshot = scene.poll()
-    assert [(known.said, known.missing) for known in map(snapshot.jobs.__getitem__, (1, 2, 3))] == [
+    assert [(known.confirmations, known.missing) for known in map(snapshot.jobs.__getitem__, (1, 2, 3))] == [
         (1, True),
         (1, True),
         (0, False),
     ]
     assert snapshot.by_uid == {"old-0": (1,), "old-1": (2,), "new": (3,)}
-    assert [snapshot.jobs[job_id].said for job_id in (1, 2)] == [1, 1]
-    assert [scene.poll().jobs[job_id].said for job_id in (1, 2)] == [2, 2]
+    assert [snapshot.jobs[job_id].confirmations for job_id in (1, 2)] == [1, 1]
+    assert [scene.poll().jobs[job_id].confirmations for job_id in (1, 2)] == [2, 2]
     assert [record.message for record in caplog.records] == ["Slurm uses job ids again: all jobs are read anew"]
 
 
@@ -246,7 +246,7 @@ def test_a_job_just_submitted_and_lost_whose_id_is_anothers(scene: Scene) -> Non
     scene.slurm.lose_state()
     scene.slurm.start(scene.slurm.add(user="alice").job_id)
     known = scene.poll().jobs[job_id]
-    assert (known.missing, known.said, known.job.nodes) == (True, 1, ())
+    assert (known.missing, known.confirmations, known.job.nodes) == (True, 1, ())
 
 
 def test_a_failed_poll_makes_jobs_just_submitted_prove_that_they_are_ours(scene: Scene) -> None:
@@ -388,11 +388,15 @@ def test_a_failed_answer_changes_nothing_but_the_error(scene: Scene, where: str,
     scene.slurm.fault = None
     back = scene.poll()
     assert (back.error, back.sequence, back.settled_since) == ("", 2, back.began)
-    assert back.jobs[running].said == 0
-    assert (back.jobs[ended].said, back.jobs[ended].missing) == (1, False)
-    assert (back.jobs[gone].said, back.jobs[gone].missing) == (1, True)
+    assert back.jobs[running].confirmations == 0
+    assert (back.jobs[ended].confirmations, back.jobs[ended].missing) == (1, False)
+    assert (back.jobs[gone].confirmations, back.jobs[gone].missing) == (1, True)
     final = scene.poll()
-    assert (final.jobs[ended].said, final.jobs[gone].said, final.jobs[running].said) == (2, 2, 0)
+    assert (final.jobs[ended].confirmations, final.jobs[gone].confirmations, final.jobs[running].confirmations) == (
+        2,
+        2,
+        0,
+    )
     assert final.settled_since == back.began
 
 
@@ -403,9 +407,9 @@ def test_a_slurmctld_that_is_down_ends_nothing(scene: Scene) -> None:
     scene.slurm.down = True
     for _ in range(5):
         assert scene.poll().error
-    assert scene.poller.snapshot.jobs[job_id].said == 0
+    assert scene.poller.snapshot.jobs[job_id].confirmations == 0
     scene.slurm.down = False
-    assert scene.poll().jobs[job_id].said == 0
+    assert scene.poll().jobs[job_id].confirmations == 0
 
 
 def test_silence_is_logged_once_and_so_is_the_return(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
@@ -510,8 +514,8 @@ def test_partitions_are_looked_at_now_and_then(scene: Scene) -> None:
 def test_a_changed_node_ends_the_pause_between_two_polls(scene: Scene) -> None:
     scene.poll()
     stop = threading.Event()
-    scene.poller._clock = scene.poller._node_asker._clock = SystemClock()
-    scene.poller._node_asker._due_at = 0
+    scene.poller._clock = scene.poller._node_reader._clock = SystemClock()
+    scene.poller._node_reader._due_at = 0
     thread = threading.Thread(target=scene.poller._wait, args=(stop, 60.0, 0.0))
     scene.slurm.nodes["node-1"].states.add("DRAIN")  # first: else the answer may be older, and ends the pause too
     thread.start()
@@ -553,9 +557,9 @@ def test_the_oldest_api_reads_the_list_only_after_a_change(old_scene: Scene) -> 
     scene.slurm.start(job_id)
     assert scene.poll().jobs[job_id].job.nodes == ("node-0",)
     scene.slurm.end(job_id, "CANCELLED")
-    assert scene.poll().jobs[job_id].said == 1
+    assert scene.poll().jobs[job_id].confirmations == 1
     scene.slurm._changed -= 10
-    assert scene.poll().jobs[job_id].said == 2
+    assert scene.poll().jobs[job_id].confirmations == 2
     scene.slurm.forget(job_id)
     assert scene.poll().jobs[job_id].missing
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from bridge.slurm.identity import UNREAD, Witness, highest, identity
-from bridge.slurm.models import Known
+from bridge.slurm.models import ObservedJob
+from bridge.slurm.poll_state import CONFIRMATIONS, Expected, PollState, States
 from bridge.slurm.states import Phase, is_allocated, is_pending, phase
-from bridge.slurm.view import SAID_ENOUGH, Expected, States, View
 
-CONFIRMATIONS = 50
+MOST_CONFIRMED = 50
 """Jobs gone from the list that one poll asks slurmctld about, one by one."""
 BULK_FACTOR = 4
 """How many jobs of a list cost as much as one asked for alone, both sides counted: 0.7 ms of CPU against 2.7."""
@@ -64,7 +64,7 @@ def most_singles(total: int, seconds: float) -> int:
 
 
 def wanted(
-    view: View,
+    view: PollState,
     states: States,
     expected: Mapping[int, Expected],
     began: float,
@@ -98,10 +98,10 @@ def wanted(
     doubtful = [job_id for job_id in absent if _in_doubt(ours.get(job_id), expected.get(job_id), began)]
     doubtful.sort(key=lambda job_id: (job_id not in ours or not ours[job_id].missing, job_id))
     jobs = (*asked, *waiting[: room - len(proofs)], *proofs)
-    return Wanted(jobs, tuple(doubtful[:CONFIRMATIONS]), tuple(started))
+    return Wanted(jobs, tuple(doubtful[:MOST_CONFIRMED]), tuple(started))
 
 
-def _quiet(view: View, states: States, expected: Mapping[int, Expected], changed: set[int]) -> list[int]:
+def _quiet(view: PollState, states: States, expected: Mapping[int, Expected], changed: set[int]) -> list[int]:
     """Return the listed jobs of ours without news, those asked for longest ago first."""
     ours = view.snapshot.jobs
     ids = {*(job_id for job_id, known in ours.items() if not known.missing), *expected}
@@ -110,7 +110,7 @@ def _quiet(view: View, states: States, expected: Mapping[int, Expected], changed
     return found
 
 
-def news(view: View, states: States, expected: Mapping[int, Expected]) -> list[int]:
+def news(view: PollState, states: States, expected: Mapping[int, Expected]) -> list[int]:
     """Return the listed jobs whose details are needed; one that we have just submitted need not while it waits."""
     before, foreign = view.listed, view.foreign
     changed = [job_id for job_id, now in states.items() if before.get(job_id) != now]
@@ -118,7 +118,7 @@ def news(view: View, states: States, expected: Mapping[int, Expected]) -> list[i
     return [job_id for job_id in changed if _matters(view, job_id, states[job_id], expected.get(job_id))]
 
 
-def _matters(view: View, job_id: int, now: frozenset[str], hope: Expected | None) -> bool:
+def _matters(view: PollState, job_id: int, now: frozenset[str], hope: Expected | None) -> bool:
     if hope is not None and hope.sure:
         return not is_pending(now)
     return job_id not in view.foreign or job_id not in view.listed or _goes_back(view.listed[job_id], now)
@@ -129,7 +129,7 @@ def _goes_back(before: frozenset[str], now: frozenset[str]) -> bool:
     return _ORDER[phase(now)] < _ORDER[phase(before)]
 
 
-def _waited(view: View, job_id: int, expected: Mapping[int, Expected]) -> bool:
+def _waited(view: PollState, job_id: int, expected: Mapping[int, Expected]) -> bool:
     """Whether a job is ours, as far as can be known without its details, and waited when it was last seen."""
     known, hope = view.snapshot.jobs.get(job_id), expected.get(job_id)
     if hope is not None and hope.sure:
@@ -137,14 +137,14 @@ def _waited(view: View, job_id: int, expected: Mapping[int, Expected]) -> bool:
     return known is not None and job_id in view.listed and not known.missing and is_pending(known.job.states)
 
 
-def _in_doubt(known: Known | None, expected: Expected | None, began: float) -> bool:
+def _in_doubt(known: ObservedJob | None, expected: Expected | None, began: float) -> bool:
     """Whether a job's absence from a list asked for at ``began`` is news."""
     if expected is not None and expected.since >= began:
         return False
-    return known is None or not (known.missing and known.said >= SAID_ENOUGH)
+    return known is None or not (known.missing and known.confirmations >= CONFIRMATIONS)
 
 
-def witnesses(view: View, states: States, expected: Mapping[int, Expected]) -> dict[int, Witness]:
+def witnesses(view: PollState, states: States, expected: Mapping[int, Expected]) -> dict[int, Witness]:
     """Return the jobs to look at after all other answers of a poll: none may be another job than before.
 
     One is the highest id of the list before that is still listed. The other is the highest one that this process has
@@ -164,14 +164,14 @@ def witnesses(view: View, states: States, expected: Mapping[int, Expected]) -> d
     return found
 
 
-def forgotten(view: View) -> View:
+def forgotten(view: PollState) -> PollState:
     """Return a view after which every listed job is asked about as if it were new; jobs of ours stay what they were."""
-    return View(view.snapshot, changed_at=0)
+    return PollState(view.snapshot, changed_at=0)
 
 
-def doubted(view: View) -> View:
+def doubted(view: PollState) -> PollState:
     """Return a view after which jobs whose link was never read are asked about: slurmctld may have been restarted."""
     proven: Iterable[tuple[int, frozenset[str]]] = (
         (job_id, now) for job_id, now in view.listed.items() if job_id in view.detailed or job_id in view.foreign
     )
-    return View(view.snapshot, dict(proven), view.detailed, view.foreign, view.changed_at)
+    return PollState(view.snapshot, dict(proven), view.detailed, view.foreign, view.changed_at)

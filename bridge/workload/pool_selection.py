@@ -20,7 +20,7 @@ Pod = Mapping[str, Any]
 
 _EFFECT = "NoSchedule"
 ALLOWED = f"a comma list of pools, {names.ANY_POOL!r} for any, {names.LOCAL_POOL!r} for the colocated Slurm"
-NO_PLACE = (
+NO_POOL = (
     f"the pod asks for no pool, and no Slurm is configured beside the kubelets (slurmRestApi is empty): it waits; to "
     f"have it run, set the annotation {names.POOLS} on the pod or its namespace before the pod is created"
 )
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PoolSelector:
     """``named`` in the order of preference; ``*`` in it stands for every pool that is not named."""
 
     named: tuple[str, ...]
@@ -53,7 +53,7 @@ class Places:
 
 
 VIRTUAL_TOLERATION = {"key": names.VIRTUAL_TAINT, "operator": "Equal", "value": "true", "effect": _EFFECT}
-LOCAL = Places((names.LOCAL_POOL,), remote=False)
+LOCAL = PoolSelector((names.LOCAL_POOL,), remote=False)
 
 
 def parse(text: str) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def parse(text: str) -> tuple[str, ...]:
     return words
 
 
-def of(pod: Pod) -> Places:
+def of(pod: Pod) -> PoolSelector:
     """Return where a pod may run: the colocated Slurm alone if it asks for no pool, or tolerates none it asks for."""
     tolerations = pod["spec"].get("tolerations") or ()
     tolerated = tolerated_by_name(tolerations)
@@ -75,8 +75,8 @@ def of(pod: Pod) -> Places:
         except ValueError:
             pass  # refused at admission; one that came round it is where its tolerations say
         else:
-            return Places(named, remote=True) if tolerated or _tolerates_one(tolerations, named) else LOCAL
-    return Places(tuple(tolerated), remote=True) if tolerated else LOCAL
+            return PoolSelector(named, remote=True) if tolerated or _tolerates_one(tolerations, named) else LOCAL
+    return PoolSelector(tuple(tolerated), remote=True) if tolerated else LOCAL
 
 
 def asks(pod: Pod) -> bool:

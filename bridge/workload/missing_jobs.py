@@ -15,7 +15,9 @@ Pod = Mapping[str, Any]
 def is_suspected(snapshot: Snapshot) -> bool:
     """Whether a job of ours that had not ended is missing; without one there is no need to look at all pods."""
     found = (snapshot.jobs[job_id] for job_id in snapshot.absent)
-    return any(known.missing and known.said >= 2 and states.end_of(known.job.states) is None for known in found)
+    return any(
+        known.missing and known.confirmations >= 2 and states.end_of(known.job.states) is None for known in found
+    )
 
 
 def jobs(everyone: Iterable[Pod], snapshot: Snapshot) -> tuple[int, dict[str, Pod]]:
@@ -41,5 +43,5 @@ def jobs(everyone: Iterable[Pod], snapshot: Snapshot) -> tuple[int, dict[str, Po
             sure = True
         elif known.missing or (labelled in snapshot.absent and states.end_of(known.job.states) is None):
             found[uid] = pod
-            sure = sure or (known.missing and known.said >= 2)
+            sure = sure or (known.missing and known.confirmations >= 2)
     return count, found if sure else {}

@@ -12,7 +12,7 @@ from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Node
-from bridge.slurm.view import Answers
+from bridge.slurm.poll_state import Answers
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ PARTITIONS = 10.0
 """Seconds between two looks at partitions."""
 
 
-class NodeAsker:
+class NodeReader:
     """Reads nodes when one has changed, in polls and between them; used by the poller's thread alone."""
 
     def __init__(self, client: SlurmClient, clock: Clock) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from bridge.slurm.identity import Identity
 from bridge.slurm.models import Job, JobLink, Node, Partition, Snapshot
 
-SAID_ENOUGH = 2
+CONFIRMATIONS = 2
 
 States = Mapping[int, frozenset[str]]
 
@@ -26,7 +26,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PollState:
     """What one poll leaves to the next.
 
     ``listed`` are all jobs of the last list in the states they had there. ``detailed`` is, for each job of ours, the

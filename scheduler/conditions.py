@@ -29,7 +29,7 @@ def is_news(pod: Pod, attempt: Attempt, reason: str, message: str, now: float) -
     return told_reason != reason or now - attempt.told_at >= TELL_EVERY
 
 
-def tell(
+def write_condition(
     pod: Pod,
     attempt: Attempt,
     reason: str,

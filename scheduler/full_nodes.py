@@ -18,7 +18,7 @@ RESERVE = "Slurm does not count all of them: reserve their room with CoreSpecCou
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class FullNode:
     """Why a node has no room: ``ending`` are those of its pods that are about to end, ``others`` the rest."""
 
     node: str
@@ -48,7 +48,7 @@ class Crowd:
         return f"{self.lack()} beside {self.names()}. {RESERVE}"
 
 
-def find(pod: Mapping[str, Any], node: NodeView, occupancy: Occupancy, snapshot: Snapshot) -> Crowd | None:
+def find(pod: Mapping[str, Any], node: NodeView, occupancy: Occupancy, snapshot: Snapshot) -> FullNode | None:
     """Return why the kubelet of a node would reject the pod; ``None`` if it has room."""
     lacking = occupancy.lacking(pod, node.name, node.offered or {})
     if not lacking:
@@ -57,7 +57,7 @@ def find(pod: Mapping[str, Any], node: NodeView, occupancy: Occupancy, snapshot:
     there = [o for o in occupancy.of(node.name) if o.uid != uid and any(name in o.requests for name in lacking)]
     there.sort(key=lambda occupant: occupant.key)
     ending = tuple(occupant for occupant in there if _ends(occupant, snapshot))
-    return Crowd(node.name, tuple(lacking), ending, tuple(o for o in there if o not in ending))
+    return FullNode(node.name, tuple(lacking), ending, tuple(o for o in there if o not in ending))
 
 
 def _ends(occupant: Occupant, snapshot: Snapshot) -> bool:

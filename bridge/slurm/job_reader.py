@@ -13,8 +13,8 @@ from bridge.logs import kv
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.merging import is_unexplained, started
 from bridge.slurm.models import Job
-from bridge.slurm.questions import Wanted, most_singles, wanted, witnesses
-from bridge.slurm.view import Answers, Expected, States, View
+from bridge.slurm.poll_state import Answers, Expected, PollState, States
+from bridge.slurm.query_plan import Wanted, most_singles, wanted, witnesses
 from bridge.threads import at_once
 
 log = logging.getLogger(__name__)
@@ -39,20 +39,20 @@ class Asked:
     reused: int | None = None
 
 
-class Asker:
+class JobReader:
     """Asks slurmrestd about jobs. Any error makes the whole poll fail."""
 
     def __init__(self, client: SlurmClient, detail_budget: int, clock: Clock) -> None:
         self._client, self._budget, self._clock = client, detail_budget, clock
         self._listed_at = -math.inf
 
-    def ask(self, view: View, expected: Mapping[int, Expected], began: float) -> Asked:
+    def ask(self, view: PollState, expected: Mapping[int, Expected], began: float) -> Asked:
         """Ask for everything about jobs that one poll needs."""
         if self._client.version.job_states:
             return self._by_states(view, expected, began)
         return self._by_lists(view, expected, began)
 
-    def _by_states(self, view: View, expected: Mapping[int, Expected], began: float) -> Asked:
+    def _by_states(self, view: PollState, expected: Mapping[int, Expected], began: float) -> Asked:
         """Ask for the states of all jobs, then for details where needed, then for the witnesses."""
         asked_at = self._clock.monotonic()
         states = self._client.job_states()
@@ -80,7 +80,7 @@ class Asker:
                 answers = replace(answers, details={**answers.details, job_id: job})
         return Asked(answers, backlog=backlog)
 
-    def _by_lists(self, view: View, expected: Mapping[int, Expected], began: float) -> Asked:
+    def _by_lists(self, view: PollState, expected: Mapping[int, Expected], began: float) -> Asked:
         """Ask for all jobs if any has changed."""
         # by slurmctld's own clock, read beforehand: no change can slip through
         moment = self._client.server_time()
@@ -102,7 +102,7 @@ class Asker:
         return replace(answers, details={**answers.details, **details}, unknown=unknown)
 
     def _started(
-        self, view: View, states: States, expected: Mapping[int, Expected], job_ids: tuple[int, ...]
+        self, view: PollState, states: States, expected: Mapping[int, Expected], job_ids: tuple[int, ...]
     ) -> dict[int, Job]:
         """Ask for the nodes of jobs that have just started.
 

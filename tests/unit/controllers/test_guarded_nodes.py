@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
-from controllers.guarded import difference, guarded
+from controllers.guarded_nodes import difference, guarded
 
 TAINT = {"key": names.MANAGED_TAINT, "value": "any", "effect": "NoExecute"}
 

@@ -20,7 +20,7 @@ from bridge.kube.resources import CONFIGMAPS
 from bridge.logs import kv
 from bridge.loop import Loop
 from bridge.metrics import GUARDED_NODES
-from bridge.workload import places
+from bridge.workload import pool_selection
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def guarded(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     found = {}
     for node in nodes:
         taints = (node.get("spec") or {}).get("taints") or ()
-        if places.is_virtual(node):
+        if pool_selection.is_virtual(node):
             found[node["metadata"]["name"]] = POOL
         elif any(taint.get("key") == names.MANAGED_TAINT for taint in taints):
             found[node["metadata"]["name"]] = SLURM
@@ -53,18 +53,18 @@ class GuardedNodes(Loop):
 
     def __init__(self, kube: KubeClient, nodes: Cache, elector: Elector | None, clock: Clock) -> None:
         super().__init__("guarded-nodes", (nodes,), elector, 1, clock)
-        self._kube = kube.fenced(self.lead)
+        self._kube = kube.fenced(self.check_leadership)
         self._nodes = nodes
         self._path = CONFIGMAPS.path(names.SYSTEM_NAMESPACE, names.GUARDED_NODES)
         self._written: dict[str, str] | None = None
         self._due = 0.0
         self._told = ""
 
-    def led(self) -> None:
+    def on_started_leading(self) -> None:
         """Compare anew: an earlier leader may have written."""
         self._written, self._due = None, 0.0
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Write if the nodes, or the time, say so."""
         wanted, now = guarded(self._nodes.items()), self.clock.monotonic()
         changed = self._written is not None and wanted != self._written
