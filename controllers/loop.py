@@ -1,8 +1,8 @@
-"""The controllers: gather one view of pods, jobs and nodes, decide, hand the actions to the workers."""
+"""The controllers: build a view of pods, jobs and nodes, decide, submit the actions to the workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from bridge.errors import BridgeError
@@ -18,21 +18,21 @@ from controllers.workload import act as workload_act
 from controllers.workload import decide as workload_decide
 
 SEEN_AFTER = 0.5
-"""Seconds until caches and snapshot surely show what was done: the same is not done again meanwhile."""
+"""Seconds until caches and snapshot show a completed action: it is not repeated before."""
 ORPHAN_AFTER = 5.0
-"""Seconds after which a job that was to be released with its pod, and still lives, counts as an orphan."""
+"""Seconds after which a job that was released with its pod, but is still live, counts as an orphan."""
 WATCHED = 60.0
-"""Seconds after the last job was missing for which pods are looked at that may still say that theirs is."""
+"""Seconds for which pods are checked for the condition JobMissing after the last job was missing."""
 
 
 class Controllers(SlurmLoop):
-    """Everything the node and the workload controller own."""
+    """The loop of the node controller and the workload controller, and what they keep between two decisions."""
 
     def __init__(self, dependencies: Dependencies, elector: Elector | None) -> None:
         super().__init__("controllers", dependencies, elector)
         self._workload = workload_act.Actor(dependencies, self.check_leadership)
         self._node = node_act.Actor(dependencies, self.check_leadership)
-        self._memory = workload_decide.Memory()
+        self._displaced: Mapping[str, workload_decide.Displaced] = {}
         lease = dependencies.config.leader_election
         self._brakes = Brakes(
             dependencies.config.brake,
@@ -55,11 +55,13 @@ class Controllers(SlurmLoop):
         silent = frozenset(n["metadata"]["name"] for n in nodes if readiness(n).get("status") != "True")
         virtual = frozenset(n["metadata"]["name"] for n in dependencies.nodes.items() if pool_selection.is_virtual(n))
         everyone = dependencies.pods.items()
-        workload = workload_decide.WorkloadView(everyone, snapshot, slurm_names, self._memory, silent, virtual)
-        for action in self._braked(workload, now):
+        workload = workload_decide.WorkloadView(everyone, snapshot, slurm_names, self._displaced, silent, virtual)
+        decision = self._decide_workload(workload, now)
+        self._displaced = decision.displaced
+        for action in decision.actions:
             key = f"job/{action.job_id}" if isinstance(action, workload_decide.Orphan) else pods.uid(action.pod)
             if isinstance(action, workload_decide.Release):
-                # its pod may be gone before the view shows the job as cancelled: that makes it no orphan
+                # the pod may be gone before the view shows the job as cancelled: the job is not an orphan then
                 self._resting |= {f"job/{job_id}": now + ORPHAN_AFTER for job_id in action.job_ids}
             self._dispatch("workload", key, action, lambda a=action: self._workload.act(a))  # type: ignore[misc]
         view = node_decide.NodeSyncView(nodes, snapshot, dependencies.slurm.version, dependencies.config)
@@ -67,19 +69,19 @@ class Controllers(SlurmLoop):
             key = f"node/{step.node['metadata']['name']}"
             self._dispatch("node", key, step, lambda s=step: self._node.act(s))  # type: ignore[misc]
 
-    def _braked(self, view: workload_decide.WorkloadView, now: float) -> list[workload_decide.Action]:
-        """Decide; where a pod is to end because its job is missing, count all such pods, and let the brake judge."""
-        actions = workload_decide.decide(view)
-        if now >= self._watched_until and not any(workload_decide.is_missing(action) for action in actions):
+    def _decide_workload(self, view: workload_decide.WorkloadView, now: float) -> workload_decide.Decision:
+        """Decide. If a pod is to be terminated because its job is missing, apply the brake and decide again."""
+        decision = workload_decide.decide(view)
+        if now >= self._watched_until and not any(map(workload_decide.is_missing, decision.actions)):
             self._brakes.judge("slurm", 0, {})
-            return actions
+            return decision
         brake = self._brakes.judge("slurm", *missing_jobs.jobs(view.pods, view.snapshot))
         if brake.missing:
             self._watched_until = now + WATCHED
         return workload_decide.decide(replace(view, brake=brake))
 
     def on_started_leading(self) -> None:
-        """Ask Slurm anew, and look at what a former leader wrote about missing jobs."""
+        """Request a poll, and check the conditions JobMissing that a former leader wrote."""
         self._watched_until = self.clock.monotonic() + WATCHED
         super().on_started_leading()
 

@@ -1,1 +1,1 @@
-"""The scheduler: one view of all waiting pods, decisions, actions."""
+"""The scheduler: submits jobs for waiting pods, and binds pods to the nodes of their jobs."""

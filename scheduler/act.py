@@ -1,9 +1,11 @@
-"""Carries the scheduler's actions out: the only place of it that writes to Slurm or to Kubernetes."""
+"""Carries out the scheduler's actions. No other module of the scheduler writes to Slurm or to Kubernetes."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from bridge import names
@@ -26,39 +28,40 @@ from bridge.slurm import states
 from bridge.slurm.cancelling import cancel_if_ours
 from bridge.workload import pods, translate
 from bridge.workload.annotations import InvalidAnnotationsError
-from scheduler import decide
-from scheduler.attempts import REFUSED, UNAVAILABLE, Attempts
+from scheduler import actions
 from scheduler.conditions import write_condition
+from scheduler.decide import lives
 from scheduler.placement import Placement, Placements
+from scheduler.pod_states import REFUSED, UNAVAILABLE, Bound, PodState, PodStates, ReportedCondition, failure_of
 
 log = logging.getLogger(__name__)
 
 NO_NODE = Backoff(first=1, limit=15)
-"""While no node of the pod's partition fits: nodes change without telling the pod."""
+"""While no node of the pod's partition fits: nodes may change at any time, without an event for the pod."""
 
 MOST_LOST = 3
-"""Jobs of a waiting pod that may vanish within 10 minutes before it is submitted more slowly."""
+"""If Slurm has lost this many jobs of a pod within 10 minutes, the pod is submitted only after a back-off."""
 
-URGENCY: dict[type[decide.Action], int] = {
-    decide.Bind: 1,
-    decide.Hold: 2,
-    decide.Release: 2,
-    decide.Cancel: 2,
-    decide.GiveBack: 3,
-    decide.Submit: 4,
-    decide.Exclude: 6,
-    decide.Tell: 9,
+URGENCY: dict[type[actions.Action], int] = {
+    actions.Bind: 1,
+    actions.Hold: 2,
+    actions.Release: 2,
+    actions.Cancel: 2,
+    actions.GiveBack: 3,
+    actions.Submit: 4,
+    actions.Exclude: 6,
+    actions.Tell: 9,
 }
 
 
 class Actor:
-    """Does what :mod:`scheduler.decide` decided.
+    """Carries out the actions of :mod:`scheduler.decide`; called by the workers, once at a time for each pod.
 
     ``check_leadership`` raises :class:`~bridge.errors.LostLeadershipError` when this process is not the leader. It is
     called right before every write to Slurm; ``kube`` is fenced and calls it itself.
     """
 
-    def __init__(self, dependencies: Dependencies, attempts: Attempts, check_leadership: Callable[[], None]) -> None:
+    def __init__(self, dependencies: Dependencies, states: PodStates, check_leadership: Callable[[], None]) -> None:
         self._dependencies = dependencies
         self._config = dependencies.config
         self._kube = dependencies.kube.fenced(check_leadership)
@@ -67,48 +70,51 @@ class Actor:
         self._cache = dependencies.pods
         self._events = dependencies.events
         self._clock = dependencies.clock
-        self._attempts = attempts
+        self._states = states
         self._check_leadership = check_leadership
         self.placements = Placements([], {}, {})
 
-    def act(self, action: decide.Action) -> None:
-        """Carry one action out; what matters to the pod is remembered for it, other errors go to the caller."""
+    def act(self, action: actions.Action) -> None:
+        """Carry out one action and store its result in the state of the pod.
+
+        Raises :class:`~bridge.errors.BridgeError` if the workers are to repeat or to report the action.
+        """
         name = type(action).__name__.lower()
         try:
             match action:
-                case decide.Submit():
+                case actions.Submit():
                     self._submit(action)
-                case decide.Hold():
+                case actions.Hold():
                     self._hold(action.pod, action.job_id)
-                case decide.Bind():
+                case actions.Bind():
                     self._bind(action)
-                case decide.Release():
+                case actions.Release():
                     self._release(action)
-                case decide.Cancel():
+                case actions.Cancel():
                     self._cancel(action.pod, action.job_id)
                     log.warning(
                         "cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id)
                     )
-                case decide.GiveBack():
+                case actions.GiveBack():
                     self._give_back(action)
-                case decide.Exclude():
+                case actions.Exclude():
                     self._exclude(action)
-                case decide.Tell():
+                case actions.Tell():
                     self._tell(action)
         except BridgeError:
             SCHEDULER_ACTIONS.labels(name, "error").inc()
             raise
         SCHEDULER_ACTIONS.labels(name, "ok").inc()
 
-    def _submit(self, action: decide.Submit) -> None:
+    def _submit(self, action: actions.Submit) -> None:
         pod = self._cache.by_uid(pods.uid(action.pod))
         if pod is None or pods.is_deleted(pod) or pods.is_bound(pod):
             return
-        attempt = self._attempts.of(pods.uid(pod))
-        snapshot = self._poller.snapshot
-        known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(pods.uid(pod), ())]
-        if any(decide.lives(entry, attempt) for entry in known):
-            return  # found since this was decided: another process's request, carried out late
+        uid = pods.uid(pod)
+        snapshot, cancelled = self._poller.snapshot, self._states.of(uid).cancelled
+        known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(uid, ())]
+        if any(lives(entry, cancelled) for entry in known):
+            return  # the job of another process's request has appeared since the decision
         lost = sum(entry.missing and states.end_of(entry.job.states) is None for entry in known)
         if lost >= MOST_LOST:
             self._refused(pod, LostJobsError(f"Slurm lost {lost} jobs of this pod, or their comments"), REFUSED)
@@ -122,19 +128,19 @@ class Actor:
             with fence(self._check_leadership):
                 submitted = self._slurm.submit(request)
         except SlurmUnknownOutcomeError as error:
-            attempt.unknown_at = self._clock.monotonic()
-            attempt.failed(self._clock.monotonic(), UNAVAILABLE, error.reason, str(error))
+            now, reason, message = self._clock.monotonic(), error.reason, str(error)
+            self._states.update(uid, lambda state: state.without_answer(now, reason, message))
             self._poller.wake()
             raise
         except SlurmUnavailableError as error:
-            attempt.failed(self._clock.monotonic(), UNAVAILABLE, error.reason, str(error))
+            self._failed(uid, UNAVAILABLE, error.reason, str(error))
             raise
         except (SlurmError, translate.UntranslatableError, InvalidAnnotationsError) as error:
             self._refused(pod, error, REFUSED)
             return
-        attempt.succeeded(submitted.job_id, self._clock.monotonic())
+        now = self._clock.monotonic()
+        self._states.update(uid, lambda state: state.submitted(submitted.job_id, now, request.excluded_nodes))
         log.info("job submitted", extra=kv(pod=pods.key(pod), job=submitted.job_id))
-        attempt.excluded = request.excluded_nodes
         self._poller.expect(submitted.job_id, request.link)
         self._poller.wake()
         self._hold(pod, submitted.job_id)
@@ -142,7 +148,10 @@ class Actor:
             self._events.event(pod, "SlurmWarning", f"Slurm job {submitted.job_id}: {submitted.warning}", warning=True)
 
     def _check_nodes(self, placement: Placement) -> None:
-        """Refuse a pod that no node fits, or that Slurm could give a forbidden node because it can't exclude any."""
+        """Raise :class:`NoNodeError` if no node fits the pod, or if Slurm could allocate a refused node.
+
+        Slurm can do so only over an API version that cannot exclude nodes.
+        """
         if not placement.eligible:
             raise NoNodeError(f"no node fits: {placement.summary() or 'Slurm has none in the partition'}")
         if self._slurm.version.exclude_nodes:
@@ -152,22 +161,30 @@ class Actor:
         if open_nodes:
             reasons = ", ".join(f"{name} ({placement.refused[name]})" for name in open_nodes[:5])
             raise NoNodeError(
-                f"Slurm could give nodes that Kubernetes refuses, and its API {self._slurm.version.name} can't exclude "
-                f"them: {reasons}"
+                f"Slurm could allocate nodes that Kubernetes refuses, and its API {self._slurm.version.name} can't "
+                f"exclude them: {reasons}"
             )
 
-    def _refused(self, pod: decide.Pod, error: BridgeError, backoff: Backoff) -> None:
-        attempt = self._attempts.of(pods.uid(pod))
-        backoff = NO_NODE if isinstance(error, NoNodeError) else backoff
-        again = attempt.problem == (error.reason, str(error))
-        attempt.failed(self._clock.monotonic(), backoff, error.reason, str(error))
+    def _refused(self, pod: actions.Pod, error: BridgeError, backoff: Backoff) -> None:
+        uid = pods.uid(pod)
+        before = self._states.of(uid)
+        failure = failure_of(before.phase)
+        again = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
+        self._failed(uid, NO_NODE if isinstance(error, NoNodeError) else backoff, error.reason, str(error))
         self._events.event(pod, error.reason, str(error), warning=True)
-        if attempt.told[0] != error.reason:
-            attempt.told = (error.reason, "")  # no second Event with the condition
+        reported = before.condition
+        if reported is None or reported.reason != error.reason:
+            # the Event is written: the condition gets no second one
+            event = ReportedCondition(error.reason, "", reported.at if reported else -math.inf)
+            self._states.update(uid, lambda state: replace(state, condition=event))
         level = logging.DEBUG if again else logging.INFO
         log.log(level, "not submitted", extra=kv(pod=pods.key(pod), reason=error.reason, error=error))
 
-    def _hold(self, pod: decide.Pod, job_id: int) -> None:
+    def _failed(self, uid: str, backoff: Backoff, reason: str, message: str) -> None:
+        now = self._clock.monotonic()
+        self._states.update(uid, lambda state: state.failed(now, backoff, reason, message))
+
+    def _hold(self, pod: actions.Pod, job_id: int) -> None:
         try:
             self._patch(pod, pods.hold_patch(pod, job_id, self._config.scheduler_name))
         except KubeNotFoundError:
@@ -177,15 +194,15 @@ class Actor:
                 raise
             self._cancel(pod, job_id)
 
-    def _current(self, pod: decide.Pod) -> dict[str, Any] | None:
-        """Read the pod afresh; ``None`` if it is gone, or another one has its name."""
+    def _current(self, pod: actions.Pod) -> dict[str, Any] | None:
+        """Read the pod from the API server; ``None`` if it is gone, or if another pod has its name."""
         try:
             found = self._kube.get(PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"]))
         except KubeNotFoundError:
             return None
         return found if pods.uid(found) == pods.uid(pod) else None
 
-    def _bind(self, action: decide.Bind) -> None:
+    def _bind(self, action: actions.Bind) -> None:
         pod = self._cache.by_uid(pods.uid(action.pod))
         if pod is None or pods.is_deleted(pod) or pods.is_bound(pod):
             return
@@ -193,60 +210,63 @@ class Actor:
             self._hold(pod, action.job_id)
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "binding")
         given = {names.NODE_ANNOTATION: action.node, names.SLURM_NODE_ANNOTATION: action.slurm_node}
-        # fails also where the pod is gone, deleted, or bound by a request whose answer was lost: the cache will tell
+        # also fails if the pod is gone or deleted, or was bound by a request without an answer: the cache will show it
         self._kube.create(path, pods.binding(pod, action.node, given))
-        self._attempts.of(pods.uid(pod)).bound = True
+        self._states.update(pods.uid(pod), lambda state: replace(state, phase=Bound()))
         START_TO_BIND_SECONDS.observe(max(0.0, self._clock.time() - action.started))
-        self._events.event(pod, "Scheduled", f"Slurm job {action.job_id} gave node {action.node}", action="Binding")
+        self._events.event(
+            pod, "Scheduled", f"bound to node {action.node} of Slurm job {action.job_id}", action="Binding"
+        )
         log.info("pod bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node))
 
-    def _release(self, action: decide.Release) -> None:
+    def _release(self, action: actions.Release) -> None:
         for job_id in action.job_ids:
             self._cancel(action.pod, job_id)
-        self._attempts.of(pods.uid(action.pod)).submitted = 0
+        self._states.update(pods.uid(action.pod), PodState.seen)
         if pods.is_held(action.pod):
             self._patch(action.pod, pods.unhold_patch(action.pod))
         log.info("waiting pod released", extra=kv(pod=pods.key(action.pod), jobs=action.job_ids))
 
-    def _cancel(self, pod: decide.Pod, job_id: int) -> None:
+    def _cancel(self, pod: actions.Pod, job_id: int) -> None:
         cancel_if_ours(self._slurm, job_id, self._dependencies.cluster, [pods.uid(pod)], self._check_leadership)
-        self._attempts.of(pods.uid(pod)).cancelled.add(job_id)
+        self._states.update(pods.uid(pod), lambda state: replace(state, cancelled=state.cancelled | {job_id}))
         self._poller.wake()
 
-    def _give_back(self, action: decide.GiveBack) -> None:
+    def _give_back(self, action: actions.GiveBack) -> None:
         self._patch(action.pod, pods.forget_job_patch(action.pod))
         self._cancel(action.pod, action.job_id)
-        attempt = self._attempts.of(pods.uid(action.pod))
-        attempt.failed(self._clock.monotonic(), REFUSED, "NodeRefused", action.why)
+        self._failed(pods.uid(action.pod), REFUSED, "NodeRefused", action.why)
         self._events.event(
-            action.pod, "NodeRefused", f"Slurm job {action.job_id} given back: {action.why}", warning=True
+            action.pod, "NodeRefused", f"Slurm job {action.job_id} was cancelled: {action.why}", warning=True
         )
 
-    def _exclude(self, action: decide.Exclude) -> None:
-        attempt = self._attempts.of(pods.uid(action.pod))
+    def _exclude(self, action: actions.Exclude) -> None:
+        uid = pods.uid(action.pod)
         try:
             with fence(self._check_leadership):
                 self._slurm.set_excluded_nodes(action.job_id, action.nodes)
         except SlurmRefusedError as error:
-            # the job has started meanwhile, or all nodes are forbidden now: the node is checked again before the bind
-            attempt.exclude_not_before = self._clock.monotonic() + UNAVAILABLE.limit
+            # the job has started meanwhile, or all nodes are excluded now: the node is checked again before the bind
+            retry_at = self._clock.monotonic() + UNAVAILABLE.limit
+            self._states.update(uid, lambda state: replace(state, exclude_retry_at=retry_at))
             log.info("excluded nodes not changed", extra=kv(pod=pods.key(action.pod), error=error))
             return
-        attempt.excluded = action.nodes
+        self._states.update(uid, lambda state: replace(state, excluded=action.nodes))
 
-    def _tell(self, action: decide.Tell) -> None:
-        attempt = self._attempts.of(pods.uid(action.pod))
-        write_condition(
+    def _tell(self, action: actions.Tell) -> None:
+        uid = pods.uid(action.pod)
+        written = write_condition(
             action.pod,
-            attempt,
+            self._states.of(uid).condition,
             action.reason,
             action.message,
             write=self._patch,
             events=self._events,
             clock=self._clock,
         )
+        self._states.update(uid, lambda state: replace(state, condition=written))
 
-    def _patch(self, pod: decide.Pod, patch: dict[str, Any], sub: str | None = None) -> None:
+    def _patch(self, pod: actions.Pod, patch: dict[str, Any], sub: str | None = None) -> None:
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)
         self._cache.apply(
             self._kube.patch(path, pods.conditional(patch, self._cache.by_uid(pods.uid(pod)) or pod), kind="strategic")
@@ -254,11 +274,11 @@ class Actor:
 
 
 class LostJobsError(BridgeError):
-    """Slurm did not keep the last jobs of a pod: nobody would cancel another one."""
+    """Slurm lost the last jobs of a pod, or their comments. podbridge would not find another job either."""
 
     reason = "SlurmJobsLost"
     hint = "does a plugin of slurmctld change admin_comment?"
 
 
 class NoNodeError(translate.UntranslatableError):
-    """Kubernetes would refuse every node that Slurm could give."""
+    """Kubernetes would refuse every node that Slurm could allocate."""

@@ -1,4 +1,4 @@
-"""Why a pod waits, said on the pod: whether it is news, and the write."""
+"""The condition PodScheduled=False of a waiting pod: when it is due, and the write."""
 
 from __future__ import annotations
 
@@ -10,38 +10,43 @@ from bridge import names
 from bridge.clock import Clock
 from bridge.kube.events import EventRecorder
 from bridge.workload import pods
-from scheduler.attempts import Attempt
+from scheduler.pod_states import ReportedCondition
 
 Pod = Mapping[str, Any]
 
-TELL_EVERY = 15.0
-"""Seconds at least between two conditions that differ only in their text."""
+MIN_INTERVAL = 15.0
+"""Least time in seconds between two conditions that differ only in their message."""
 
 
-def is_news(pod: Pod, attempt: Attempt, reason: str, message: str, now: float) -> bool:
-    """Whether the condition would say something that the pod does not carry, and that was not changed just now."""
-    told_reason, told_message = attempt.told
-    if not told_reason:
+def is_due(pod: Pod, reported: ReportedCondition | None, reason: str, message: str, now: float) -> bool:
+    """Whether the condition differs from the one on the pod and may be written at ``now`` (monotonic seconds).
+
+    ``reported`` is the condition that this process wrote last. Without one, the condition in the pod's status counts.
+    """
+    if reported is None:
         before = pods.condition(pod, names.POD_SCHEDULED)
-        told_reason, told_message = before.get("reason", ""), before.get("message", "")
-    if (told_reason, told_message) == (reason, message[:1024]):
+        return bool((before.get("reason", ""), before.get("message", "")) != (reason, message[:1024]))
+    if (reported.reason, reported.message) == (reason, message[:1024]):
         return False
-    return told_reason != reason or now - attempt.told_at >= TELL_EVERY
+    return reported.reason != reason or now - reported.at >= MIN_INTERVAL
 
 
 def write_condition(
     pod: Pod,
-    attempt: Attempt,
+    reported: ReportedCondition | None,
     reason: str,
     message: str,
     *,
     write: Callable[[Pod, dict[str, Any], str], None],
     events: EventRecorder,
     clock: Clock,
-) -> None:
-    """Write the condition PodScheduled=False, and an Event when the reason is new."""
+) -> ReportedCondition:
+    """Write the condition, and an Event if the reason is new; return what was written.
+
+    ``write`` patches a subresource of the pod; its errors are not caught.
+    """
     stamp = clocks.rfc3339(clock.time())
     write(pod, pods.condition_patch(pod, names.POD_SCHEDULED, "False", reason, message, stamp), "status")
-    if attempt.told[0] != reason:
+    if reported is None or reported.reason != reason:
         events.event(pod, reason, message, action="Scheduling")
-    attempt.told, attempt.told_at = (reason, message[:1024]), clock.monotonic()
+    return ReportedCondition(reason, message[:1024], clock.monotonic())

@@ -1,23 +1,24 @@
-"""What to do for every waiting pod, decided at once from one view: pure.
+"""The scheduler's decision: from one view of all waiting pods to actions and the next states of the pods. Pure.
 
-The order of writes that makes "never two jobs for a pod, never a bind without an allocation, never a job left behind":
+The order of writes ensures that a pod never has two jobs, that no pod is bound without an allocation, and that no job
+is left behind:
 
-1. Submit. The job carries the pod's UID. A crash from here on leaves a job that the next look finds by UID; a job whose
-   pod is gone is found by the workload controller. No submit while the outcome of an earlier one is unknown, nor before
-   a complete list of jobs has been read.
-2. Hold: one patch puts the job's id and the finalizer on the pod (UID as precondition). If the pod is gone by then, the
-   job is cancelled. From here on the pod can't vanish before its job is released.
-3. Bind, only to the node of a job that slurmctld shows as allocated, UID again as precondition, and the id on the pod.
-   While the kubelet there would reject the pod, since pods whose jobs are over have not ended yet, the bind waits.
-4. Release: cancel first, finalizer off only when Slurm has confirmed. If two jobs of a pod are ever seen (a request
-   that slurmctld carried out late), the one on the pod stays, else the older, and the other is cancelled before a bind.
+1. Submit. The comment of the job contains the pod's UID. After a crash, the next decision finds the job by UID; the
+   workload controller finds a job whose pod is gone. Nothing is submitted while the outcome of an earlier submission is
+   unknown, or before a complete list of jobs has been read.
+2. Hold. One patch sets the job id and the finalizer on the pod, with the UID as precondition. If the pod is gone, the
+   job is cancelled. From now on the pod cannot disappear before its job is released.
+3. Bind. The node is that of a job which slurmctld shows as allocated. The UID is the precondition, and the job id is
+   already on the pod. The bind waits while the kubelet would reject the pod because other pods there have not ended.
+4. Release. The job is cancelled first. The finalizer is removed only after Slurm has accepted the cancellation. If a
+   pod has two jobs (slurmctld carried out a request late), the job on the pod is kept, else the older one; the other
+   one is cancelled before the bind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 
 from bridge import clock
 from bridge.config import Config
@@ -25,109 +26,49 @@ from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, ObservedJob, Snapshot
 from bridge.workload import pods
 from scheduler import full_nodes
-from scheduler.attempts import Attempt, Attempts
-from scheduler.conditions import is_news
+from scheduler.actions import Action, Bind, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit, Tell
+from scheduler.conditions import is_due
 from scheduler.full_nodes import FullNode
-from scheduler.occupancy import Occupancy
+from scheduler.occupancy import Occupancy, Occupant, PlannedOccupancy
 from scheduler.placement import Placements
-
-Pod = Mapping[str, Any]
+from scheduler.pod_states import (
+    NEW,
+    Allocated,
+    BackingOff,
+    Bound,
+    NodeBusy,
+    NodeStarting,
+    OutcomeUnknown,
+    Pending,
+    PodState,
+    Submitted,
+    failure_of,
+)
 
 SETTLE = 5.0
-"""Seconds that slurmctld must have answered without a break before a lost submit counts as not done."""
+"""Seconds without a failed poll after which a submission without an answer counts as not carried out."""
 TELL_AFTER = 3.0
-"""Seconds a job must wait before the pod's condition says so: most start sooner."""
+"""Seconds for which a job is pending before the pod's condition reports it: most jobs start sooner."""
 WAKE_LIMIT = 900.0
-"""Seconds for which a job keeps a node that Slurm starts until its kubelet is ready; Slurm itself gives up after its
-ResumeTimeout, and requeues the job or ends it."""
+"""Seconds for which a job keeps a node that Slurm starts until its kubelet is ready. Slurm itself requeues or ends the
+job after its ResumeTimeout."""
 TELL_UNKNOWN_AFTER = 20.0
-"""The same for a job whose reason has not been looked at yet: in a burst, most have started by then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """Ask Slurm for room."""
-
-    pod: Pod
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Put the job on the pod that it belongs to (found by UID after a crash)."""
-
-    pod: Pod
-    job_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Bind:
-    """Bind the pod to the Kubernetes node of its allocated job; ``slurm_node`` is Slurm's name of it."""
-
-    pod: Pod
-    job_id: int
-    node: str
-    started: float
-    slurm_node: str
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Cancel the jobs of a pod that was deleted while it waited, then let it go."""
-
-    pod: Pod
-    job_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """Cancel a second job of a pod."""
-
-    pod: Pod
-    job_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class GiveBack:
-    """Give back a job that can't be used, and ask again: first off the pod, then cancelled."""
-
-    pod: Pod
-    job_id: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Exclude:
-    """Tell Slurm of nodes that became forbidden, or allowed, while the job waits."""
-
-    pod: Pod
-    job_id: int
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Say on the pod why it waits."""
-
-    pod: Pod
-    reason: str
-    message: str
-
-
-Action = Submit | Hold | Bind | Release | Cancel | GiveBack | Exclude | Tell
+"""As ``TELL_AFTER``, for a job whose reason has not been read yet: in a burst, most jobs have started by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
-    """All that a decision may depend on; times are monotonic seconds, but for ``time``: seconds since the epoch.
+    """All data that a decision depends on. Times are monotonic seconds; only ``time`` is in seconds since the epoch.
 
-    ``inherited_at`` is the time until which a former leader may have sent requests; 0 where there was none, or where
-    what it sent is known by now (:func:`is_settled`). ``braked``: many jobs are missing, so Slurm is asked for none.
+    ``states`` are the states of pods by UID; a pod without one is :data:`~scheduler.pod_states.NEW`. ``inherited_at``
+    is the time until which a former leader may have sent requests; 0 if there was none, or if the outcome of all its
+    requests is known (:func:`is_settled`). ``braked``: many jobs are missing, so no job is submitted.
     """
 
     pods: Iterable[Pod]
     snapshot: Snapshot
     placements: Placements
-    attempts: Attempts
+    states: Mapping[str, PodState]
     version: ApiVersion
     config: Config
     now: float
@@ -138,50 +79,69 @@ class SchedulerView:
     braked: bool = False
 
 
-def decide(view: SchedulerView) -> list[Action]:
-    """Decide for every pod of the view, most urgent pods first; at most one action a pod."""
-    ready = view.snapshot.sequence > 0 and view.snapshot.began >= view.leading_since
-    if not ready:
-        return []
-    waiting = sorted(filter(pods.is_open, view.pods), key=pods.urgency)
-    actions = (_one(view, pod, view.attempts.of(pods.uid(pod))) for pod in waiting)
-    return [action for action in actions if action is not None]
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The result of a decision.
+
+    ``states`` are the next states of the pods whose state changes, by UID. ``planned`` are the pods that the actions
+    bind: they count on their nodes from now on (:meth:`~scheduler.occupancy.Occupancy.assume`).
+    """
+
+    actions: list[Action]
+    states: dict[str, PodState]
+    planned: list[Occupant]
 
 
-def _one(view: SchedulerView, pod: Pod, attempt: Attempt) -> Action | None:
-    snapshot = view.snapshot
+_Step = tuple[Action | None, PodState]
+"""The action for one pod, and its next state."""
+
+
+def decide(view: SchedulerView) -> Decision:
+    """Decide for every pod of the view, in the order of their priority; at most one action for each pod."""
+    if not view.snapshot.sequence or view.snapshot.began < view.leading_since:
+        return Decision([], {}, [])
+    actions: list[Action] = []
+    changed: dict[str, PodState] = {}
+    occupancy = PlannedOccupancy(view.occupancy)
+    for pod in sorted(filter(pods.is_open, view.pods), key=pods.urgency):
+        uid = pods.uid(pod)
+        before = view.states.get(uid, NEW)
+        action, after = _decide_pod(view, pod, before, occupancy)
+        if action is not None:
+            actions.append(action)
+        if after is not before:
+            changed[uid] = after
+    return Decision(actions, changed, occupancy.planned)
+
+
+def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: PlannedOccupancy) -> _Step:
+    snapshot, phase = view.snapshot, state.phase
     known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(pods.uid(pod), ())]
-    live = [entry for entry in known if lives(entry, attempt)]
-    if attempt.submitted:
-        seen = any(entry.job.job_id == attempt.submitted for entry in known)
-        if seen or snapshot.began > attempt.submitted_at + SETTLE:
-            attempt.submitted = 0
-        else:
-            return _release(pod, [*(e.job.job_id for e in live), attempt.submitted]) if pods.is_deleted(pod) else None
+    live = [entry for entry in known if lives(entry, state.cancelled)]
+    if isinstance(phase, Submitted):
+        seen = any(entry.job.job_id == phase.job_id for entry in known)
+        if not seen and snapshot.began <= phase.since + SETTLE:
+            unseen = [*(e.job.job_id for e in live), phase.job_id]
+            return (_release(pod, unseen) if pods.is_deleted(pod) else None), state
     if pods.is_deleted(pod):
-        if _unsettled(view, attempt) or not pods.is_held(pod):
-            return _release(pod, [e.job.job_id for e in live]) if live else None
-        return _release(pod, [e.job.job_id for e in live])
-    if attempt.bound or pods.is_gated(pod):
-        return None
+        return _deleted(view, pod, state.seen(), live)
+    if isinstance(phase, Bound) or pods.is_gated(pod):
+        return None, state.seen()
     if not live:
-        attempt.busy_since = 0
-        return _ask(view, pod, attempt, known)
+        return _without_job(view, pod, state, known)
     job = _keep(pod, live)
     for entry in live:
         if entry is not job:
-            return Cancel(pod, entry.job.job_id)
-    attempt.unknown_at = 0
-    if states.is_allocated(job.job.states):
-        return _allocated(view, pod, attempt, job)
-    attempt.busy_since = 0
-    return _pending(view, pod, attempt, job)
+            return Cancel(pod, entry.job.job_id), state.seen()
+    if not states.is_allocated(job.job.states):
+        return _pending(view, pod, state, job)
+    return _allocated(view, pod, state, job, occupancy)
 
 
-def lives(entry: ObservedJob, attempt: Attempt) -> bool:
-    """Whether a job still holds, or may get, room: it has not ended, and this process has not cancelled it."""
+def lives(entry: ObservedJob, cancelled: Set[int]) -> bool:
+    """Whether a job is pending or allocated, and is not one of the jobs that this process has ``cancelled``."""
     over = entry.missing or states.end_of(entry.job.states) is not None
-    return not over and entry.job.job_id not in attempt.cancelled
+    return not over and entry.job.job_id not in cancelled
 
 
 def _keep(pod: Pod, live: list[ObservedJob]) -> ObservedJob:
@@ -189,106 +149,139 @@ def _keep(pod: Pod, live: list[ObservedJob]) -> ObservedJob:
     return next((entry for entry in live if entry.job.job_id == labelled), live[0])
 
 
+def _deleted(view: SchedulerView, pod: Pod, state: PodState, live: list[ObservedJob]) -> _Step:
+    """Release a deleted pod. If a job may still appear, keep its finalizer, but cancel the jobs that are known."""
+    unsettled, state = _unsettled(view, state)
+    if (unsettled or not pods.is_held(pod)) and not live:
+        return None, state
+    return _release(pod, [entry.job.job_id for entry in live]), state
+
+
 def _release(pod: Pod, job_ids: list[int]) -> Release:
     return Release(pod, tuple(job_ids))
 
 
 def is_settled(snapshot: Snapshot, sent_at: float) -> bool:
-    """Whether the snapshot shows the outcome of every request that was sent until ``sent_at``.
+    """Whether the snapshot shows the outcome of every request that was sent until ``sent_at`` (monotonic seconds).
 
-    slurmctld has then answered for ``SETTLE`` seconds without a break since that time, and works requests off in less.
-    One that a hung proxy or slurmrestd holds back for longer ends as a second job, which is cancelled.
+    slurmctld has then answered every poll for ``SETTLE`` seconds since that time; it carries out a request in less. A
+    request that a proxy or slurmrestd delays for longer ends as a second job, which is cancelled.
     """
     return not snapshot.error and snapshot.began >= max(sent_at, snapshot.settled_since) + SETTLE
 
 
-def _unsettled(view: SchedulerView, attempt: Attempt) -> bool:
-    """Whether a submit whose outcome was lost, or a former leader's, may still turn up as a job."""
+def _unsettled(view: SchedulerView, state: PodState) -> tuple[bool, PodState]:
+    """Return whether a request of this process or of a former leader may still appear as a job, and the next state."""
     if view.inherited_at and not is_settled(view.snapshot, view.inherited_at):
-        return True
-    if not attempt.unknown_at:
-        return False
-    if not is_settled(view.snapshot, attempt.unknown_at):
-        return True
-    attempt.unknown_at = 0
-    return False
+        return True, state
+    if not isinstance(state.phase, OutcomeUnknown):
+        return False, state
+    if not is_settled(view.snapshot, state.phase.since):
+        return True, state
+    return False, replace(state, phase=BackingOff(state.phase.failure))
 
 
-def _ask(view: SchedulerView, pod: Pod, attempt: Attempt, known: list[ObservedJob]) -> Action | None:
+def _without_job(view: SchedulerView, pod: Pod, state: PodState, known: list[ObservedJob]) -> _Step:
+    state = state.without_job()
     labelled = pods.job_id(pod)
     if labelled is not None:
         entry = next((entry for entry in known if entry.job.job_id == labelled), None)
         if entry is not None and entry.confirmations < 2:
-            return None
+            return None, state
         if entry is not None and not entry.missing and "CANCELLED" in entry.job.states:
-            # somebody cancelled the job of a waiting pod: the workload controller ends the pod
-            return None
+            # a user cancelled the job of a pod that is not bound: the workload controller terminates the pod
+            return None, state
     if view.snapshot.error:
-        return _tell(view, pod, attempt, "SlurmUnavailable", f"Slurm does not answer: {view.snapshot.error}")
+        return _tell(view, pod, state, "SlurmUnavailable", f"Slurm does not answer: {view.snapshot.error}"), state
     if view.braked:
-        return _tell(view, pod, attempt, "SlurmJobsMissing", "many jobs are missing in Slurm: it is asked for none now")
-    if _unsettled(view, attempt):
-        if not attempt.unknown_at:
-            return None
-        return _tell(view, pod, attempt, "SlurmUnknownOutcome", "a request to Slurm got no answer: looking for its job")
-    if view.now < attempt.not_before:
-        reason, message = attempt.problem
-        return _tell(view, pod, attempt, reason, message) if reason else None
-    return Submit(pod)
+        text = "many jobs are missing in Slurm: podbridge submits no job now"
+        return _tell(view, pod, state, "SlurmJobsMissing", text), state
+    unsettled, state = _unsettled(view, state)
+    if unsettled:
+        if not isinstance(state.phase, OutcomeUnknown):
+            return None, state
+        text = "a request to Slurm got no answer: podbridge waits until its job appears or is known not to exist"
+        return _tell(view, pod, state, "SlurmUnknownOutcome", text), state
+    if isinstance(state.phase, BackingOff) and view.now < state.phase.failure.retry_at:
+        return _tell(view, pod, state, state.phase.failure.reason, state.phase.failure.message), state
+    return Submit(pod), state
 
 
-def _pending(view: SchedulerView, pod: Pod, attempt: Attempt, entry: ObservedJob) -> Action | None:
+def _pending(view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob) -> _Step:
     job = entry.job
-    if pods.job_id(pod) != job.job_id or not pods.is_held(pod):
-        return Hold(pod, job.job_id)
-    attempt.pending_since = attempt.pending_since or view.now
-    if view.version.exclude_nodes and view.now >= attempt.exclude_not_before:
+    is_held = pods.job_id(pod) == job.job_id and pods.is_held(pod)
+    since = view.now if state.waiting_since is None and is_held else state.waiting_since
+    if not isinstance(state.phase, Pending):
+        state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since)
+    elif since != state.waiting_since:
+        state = replace(state, waiting_since=since)
+    if not is_held or since is None:
+        return Hold(pod, job.job_id), state
+    if view.version.exclude_nodes and (state.exclude_retry_at is None or view.now >= state.exclude_retry_at):
         wanted = tuple(sorted(view.placements.of(pod, view.config.partition).refused))
-        asked = attempt.excluded if attempt.excluded is not None else tuple(sorted(job.excluded_nodes))
-        if wanted != asked:
-            return Exclude(pod, job.job_id, wanted)
-    if view.now - attempt.pending_since < (TELL_AFTER if job.reason else TELL_UNKNOWN_AFTER):
-        return None
+        sent = state.excluded if state.excluded is not None else tuple(sorted(job.excluded_nodes))
+        if wanted != sent:
+            return Exclude(pod, job.job_id, wanted), state
+    if view.now - since < (TELL_AFTER if job.reason else TELL_UNKNOWN_AFTER):
+        return None, state
     where = f" in partition {job.partition}" if job.partition else ""
-    why = job.reason or "not looked at yet"
+    why = job.reason or "its reason has not been read yet"
     start = f", estimated start {clock.rfc3339(job.start_time - job.start_time % 60)}" if job.start_time else ""
     text = f"Slurm job {job.job_id} waits{where}: {why}{start}"
-    return _tell(view, pod, attempt, "SlurmPending", text)
+    return _tell(view, pod, state, "SlurmPending", text), state
 
 
-def _allocated(view: SchedulerView, pod: Pod, attempt: Attempt, entry: ObservedJob) -> Action | None:
-    job = entry.job
+def _allocated(
+    view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob, occupancy: PlannedOccupancy
+) -> _Step:
+    job, failure = entry.job, failure_of(state.phase)
+    if not isinstance(state.phase, Allocated | NodeStarting | NodeBusy):
+        state = replace(state, phase=Allocated(failure))
     if not job.nodes:
-        return None
+        return None, state
     starting = view.placements.starting(job.nodes[0])
-    if starting and (attempt.waking_since or view.placements.comes_and_goes(job.nodes[0])):
-        attempt.waking_since = attempt.waking_since or view.now
-        if view.now - attempt.waking_since < WAKE_LIMIT:
-            if pods.job_id(pod) != job.job_id or not pods.is_held(pod):
-                return Hold(pod, job.job_id)
-            return _tell(view, pod, attempt, "SlurmNodeStarting", f"Slurm job {job.job_id} has its node: {starting}")
+    if starting and (state.starting_since is not None or view.placements.comes_and_goes(job.nodes[0])):
+        since = state.starting_since if state.starting_since is not None else view.now
+        if not isinstance(state.phase, NodeStarting):
+            state = replace(state, phase=NodeStarting(failure), starting_since=since)
+        if view.now - since < WAKE_LIMIT:
+            text = f"Slurm job {job.job_id} has its node: {starting}"
+            return _hold_or_tell(view, pod, state, job.job_id, "SlurmNodeStarting", text), state
     why = view.placements.refusal(pod, job.nodes[0])
     if why:
-        return GiveBack(pod, job.job_id, f"Slurm gave node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}")
+        text = f"Slurm allocated node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}"
+        return GiveBack(pod, job.job_id, text), state
     node = view.placements.by_slurm_name[job.nodes[0]]
-    full = full_nodes.find(pod, node, view.occupancy, view.snapshot)
+    full = full_nodes.find(pod, node, occupancy, view.snapshot)
     if full is not None:
-        return _busy(view, pod, attempt, job.job_id, full)
-    attempt.busy_since = 0
-    view.occupancy.assume(pod, node.name)
-    return Bind(pod, job.job_id, node.name, job.start_time, job.nodes[0])
+        return _busy(view, pod, state, job.job_id, full)
+    occupancy.plan(pod, node.name)
+    if not isinstance(state.phase, Allocated):
+        state = replace(state, phase=Allocated(failure))
+    return Bind(pod, job.job_id, node.name, job.start_time, job.nodes[0]), state
 
 
-def _busy(view: SchedulerView, pod: Pod, attempt: Attempt, job_id: int, full: FullNode) -> Action | None:
+def _busy(view: SchedulerView, pod: Pod, state: PodState, job_id: int, full: FullNode) -> _Step:
     """Keep the job until its node has room, for a limited time."""
-    attempt.busy_since = attempt.busy_since or view.now
+    since = state.phase.since if isinstance(state.phase, NodeBusy) else view.now
+    if not isinstance(state.phase, NodeBusy):
+        state = replace(state, phase=NodeBusy(failure_of(state.phase), since=since))
     timeout = view.config.busy_node_timeout
-    if view.time >= max(full.until, view.time - (view.now - attempt.busy_since)) + timeout:
-        return GiveBack(pod, job_id, f"node {full.node} has had {full.lack()} for {timeout:.0f} s: {full.names()}")
+    if view.time >= max(full.until, view.time - (view.now - since)) + timeout:
+        text = f"node {full.node} has had {full.lack()} for {timeout:.0f} s: {full.names()}"
+        return GiveBack(pod, job_id, text), state
+    text = f"Slurm job {job_id} has node {full.node}: {full.message()}"
+    return _hold_or_tell(view, pod, state, job_id, "NodeBusy", text), state
+
+
+def _hold_or_tell(
+    view: SchedulerView, pod: Pod, state: PodState, job_id: int, reason: str, message: str
+) -> Hold | Tell | None:
+    """Set the job on the pod if it is not there yet; else write the reason for the wait."""
     if pods.job_id(pod) != job_id or not pods.is_held(pod):
         return Hold(pod, job_id)
-    return _tell(view, pod, attempt, "NodeBusy", f"Slurm job {job_id} has node {full.node}: {full.message()}")
+    return _tell(view, pod, state, reason, message)
 
 
-def _tell(view: SchedulerView, pod: Pod, attempt: Attempt, reason: str, message: str) -> Tell | None:
-    return Tell(pod, reason, message) if is_news(pod, attempt, reason, message, view.now) else None
+def _tell(view: SchedulerView, pod: Pod, state: PodState, reason: str, message: str) -> Tell | None:
+    return Tell(pod, reason, message) if is_due(pod, state.condition, reason, message, view.now) else None

@@ -1,4 +1,4 @@
-"""A node that Slurm gave and that has no room yet: what it lacks, whose end it waits for, what the pod is told."""
+"""An allocated node without room for the pod: what it lacks, which pods have to end, the message on the pod."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from bridge.slurm import states
 from bridge.slurm.models import Snapshot
 from bridge.workload import pods
 from bridge.workload.eligibility import NodeView
-from scheduler.occupancy import Occupancy, Occupant
+from scheduler.occupancy import Occupant, PlannedOccupancy
 
 NAMED = 3
-"""Pods that a message names."""
+"""Largest number of pods in a message."""
 RESERVE = "Slurm does not count all of them: reserve their room with CoreSpecCount and MemSpecLimit in slurm.conf"
 
 
 @dataclass(frozen=True, slots=True)
 class FullNode:
-    """Why a node has no room: ``ending`` are those of its pods that are about to end, ``others`` the rest."""
+    """A node without room for a pod.
+
+    ``lacking`` are resources. ``ending`` are the pods on the node that are about to end, ``others`` the other pods
+    there that request any of these resources.
+    """
 
     node: str
     lacking: tuple[str, ...]
@@ -28,28 +32,28 @@ class FullNode:
 
     @property
     def until(self) -> float:
-        """When the last known grace period is over, in seconds since the epoch; 0 where nothing was deleted yet."""
+        """The end of the last grace period in seconds since the epoch; 0 if no pod is deleted."""
         return max((occupant.until for occupant in self.ending), default=0)
 
     def lack(self) -> str:
-        """Say of which resources there is too little."""
+        """Return the lacking resources as text."""
         return f"too little {', '.join(self.lacking)}"
 
     def names(self) -> str:
-        """Name the pods whose end would make room, some of them where they are many."""
+        """Return the names of the pods whose end would make room, at most ``NAMED`` of them."""
         waited = self.ending or self.others
         more = f" and {len(waited) - NAMED} more" if len(waited) > NAMED else ""
         return ", ".join(occupant.key for occupant in waited[:NAMED]) + more
 
     def message(self) -> str:
-        """Tell the pod what it waits for."""
+        """Return the message of the pod's condition."""
         if self.ending:
             return f"{self.lack()} until these pods have ended: {self.names()}"
         return f"{self.lack()} beside {self.names()}. {RESERVE}"
 
 
-def find(pod: Mapping[str, Any], node: NodeView, occupancy: Occupancy, snapshot: Snapshot) -> FullNode | None:
-    """Return why the kubelet of a node would reject the pod; ``None`` if it has room."""
+def find(pod: Mapping[str, Any], node: NodeView, occupancy: PlannedOccupancy, snapshot: Snapshot) -> FullNode | None:
+    """Return the node as full if its kubelet would reject the pod; ``None`` if the pod fits."""
     lacking = occupancy.lacking(pod, node.name, node.offered or {})
     if not lacking:
         return None
@@ -61,7 +65,7 @@ def find(pod: Mapping[str, Any], node: NodeView, occupancy: Occupancy, snapshot:
 
 
 def _ends(occupant: Occupant, snapshot: Snapshot) -> bool:
-    """Whether a pod is on its way out: deleted, or its Slurm job is over."""
+    """Whether a pod is about to end: it is deleted, or its Slurm job is over."""
     if occupant.until or not occupant.ours:
         return occupant.until > 0
     jobs = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(occupant.uid, ())]

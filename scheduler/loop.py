@@ -1,4 +1,4 @@
-"""The scheduler: gathers one view of all waiting pods, decides, hands the actions to the workers."""
+"""The scheduler: builds a view of all waiting pods, decides, submits the actions to the workers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from bridge.slurm.models import Snapshot
 from bridge.threads import Supervisor
 from bridge.workload import eligibility, missing_jobs, pods, pool_selection
 from bridge.workload.eligibility import NodeView
-from scheduler import decide
+from scheduler import actions, decide
 from scheduler.act import URGENCY, Actor
-from scheduler.attempts import Attempts
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
+from scheduler.pod_states import Bound, PodStates
 
 
 class Scheduler(SlurmLoop):
-    """Everything the scheduler owns.
+    """The loop of the scheduler, and what it keeps between two decisions.
 
-    ``local`` holds the UIDs of pods that could go to a pool, and come here; ``others`` the bound pods of other
-    schedulers.
+    ``local`` holds the UIDs of the pods that the pool scheduler left to the colocated Slurm. ``others`` is the cache of
+    the bound pods of other schedulers.
     """
 
     def __init__(self, dependencies: Dependencies, elector: Elector | None, local: set[str], others: Cache) -> None:
@@ -33,8 +33,8 @@ class Scheduler(SlurmLoop):
         self._local = local
         self._others = others
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self.wake)
-        self._attempts = Attempts()
-        self._actor = Actor(dependencies, self._attempts, self.check_leadership)
+        self._states = PodStates()
+        self._actor = Actor(dependencies, self._states, self.check_leadership)
         self._node_changes = 0
         self._placed: tuple[object, ...] = ()
         self._node_names: list[str] = []
@@ -52,18 +52,18 @@ class Scheduler(SlurmLoop):
         super().start(supervisor)
 
     def ready(self) -> bool:
-        """Full caches, the other schedulers' pods among them, and an answer of Slurm's."""
+        """Whether all caches are synced and slurmctld has answered."""
         return super().ready() and self._others.synced
 
     def on_started_leading(self) -> None:
-        """Ask Slurm anew, and wait for what a former leader may have sent."""
+        """Request a poll, and note until when a former leader may have sent requests."""
         self._inherited_at = (self.leading_since or 0.0) if self.inherited else 0.0
         super().on_started_leading()
 
     @property
     def unsettled(self) -> bool:
-        """Whether a job may still appear that this process, or a former leader, has asked for."""
-        return bool(self._inherited_at) or self._attempts.unsettled
+        """Whether a job that this process or a former leader has requested may still appear."""
+        return bool(self._inherited_at) or self._states.unsettled
 
     def reconcile(self) -> None:
         """Decide for all waiting pods."""
@@ -73,7 +73,7 @@ class Scheduler(SlurmLoop):
             if decide.is_settled(snapshot, self._inherited_at):
                 self._inherited_at = 0.0
         waiting = self.dependencies.pods.picked()
-        self._attempts.forget_all_but(waiting.keys())
+        self._states.forget_all_but(waiting.keys())
         idle = [pod for uid, pod in waiting.items() if not self.workers.busy(uid) and self._ours(uid, pod, snapshot)]
         self._occupancy.correct(waiting, self._is_binding)
         time = self.dependencies.clock.time()
@@ -81,7 +81,7 @@ class Scheduler(SlurmLoop):
             pods=idle,
             snapshot=snapshot,
             placements=self._place(snapshot, time),
-            attempts=self._attempts,
+            states=self._states.by_uid,
             version=self.dependencies.slurm.version,
             config=self.dependencies.config,
             now=self.dependencies.clock.monotonic(),
@@ -91,23 +91,27 @@ class Scheduler(SlurmLoop):
             inherited_at=self._inherited_at,
             braked=self._is_braked(snapshot),
         )
+        decision = decide.decide(view)
+        self._states.merge(decision.states)
+        for occupant in decision.planned:
+            self._occupancy.assume(occupant)
         counts: Counter[str] = Counter()
-        for action in decide.decide(view):
+        for action in decision.actions:
             counts[type(action).__name__.lower()] += 1
             self._dispatch(action)
-        counts["node"] = self._attempts.busy
+        counts["node"] = self._states.busy
         counts["slurm"] = len(waiting) - sum(counts.values())
         for name in (*(kind.__name__.lower() for kind in URGENCY), "node", "slurm"):
             SCHEDULER_PODS.labels(name).set(counts[name])
 
-    def _ours(self, uid: str, pod: decide.Pod, snapshot: Snapshot) -> bool:
-        """Whether the pod is Slurm's: it can go nowhere else, was given to it, or has a job already."""
+    def _ours(self, uid: str, pod: actions.Pod, snapshot: Snapshot) -> bool:
+        """Whether the pod runs on the colocated Slurm: it selects no pool, was left to Slurm, or has a job already."""
         if uid in self._local or pods.job_id(pod) is not None or not pool_selection.of(pod).remote:
             return True
         return uid in snapshot.by_uid
 
     def _is_braked(self, snapshot: Snapshot) -> bool:
-        """Whether so many jobs are missing that what Slurm says can't be trusted: judged once for each snapshot."""
+        """Whether so many jobs are missing that no job is submitted; computed once for each snapshot."""
         if snapshot.sequence != self._braked:
             self._braked = snapshot.sequence
             count, gone = (
@@ -122,17 +126,17 @@ class Scheduler(SlurmLoop):
     def _node_changed(self, *_: object) -> None:
         self._node_changes += 1
 
-    def _dispatch(self, action: decide.Action) -> None:
+    def _dispatch(self, action: actions.Action) -> None:
         kind = type(action)
         self.workers.submit(
             pods.uid(action.pod), lambda: self._actor.act(action), URGENCY[kind], kind=kind.__name__.lower()
         )
 
     def _is_binding(self, uid: str) -> bool:
-        return self.workers.busy(uid) or self._attempts.of(uid).bound
+        return self.workers.busy(uid) or isinstance(self._states.of(uid).phase, Bound)
 
     def _place(self, snapshot: Snapshot, time: float) -> Placements:
-        """Return the placements on the nodes of this moment, worked out anew only when something has changed there."""
+        """Return the placements on the current nodes, computed again only after a change of the nodes."""
         lasting = self._occupancy.lasting(time - self.dependencies.config.busy_node_timeout)
         taken = {name: lasting[name] for name in self._node_names if name in lasting}
         asleep = frozenset(name for name, node in snapshot.nodes.items() if states.is_asleep(node.states))

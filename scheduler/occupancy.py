@@ -1,8 +1,8 @@
-"""Which pods a node holds: what its kubelet counts when it accepts or rejects one more.
+"""The pods on each node, as its kubelet counts them when it admits one more.
 
-A kubelet rejects a pod (``OutOfcpu``) while the requests of all its pods that have not ended, and the new pod's, exceed
-Allocatable. Slurm gives the room of a job that has ended to the next one at once, but the containers of the old pod run
-on for their grace period; and Slurm counts no pod that is not its own, such as those of DaemonSets.
+A kubelet rejects a pod (``OutOfcpu``) while the requests of the new pod and of all its pods that have not ended exceed
+Allocatable. Slurm gives the resources of an ended job to the next job at once, but the containers of the old pod run
+until their grace period ends. Slurm does not count pods of other schedulers, such as those of DaemonSets.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from bridge.workload import pods, resources
 from bridge.workload.resources import Resources
 
 Pod = Mapping[str, Any]
+NOTHING: Resources = {}
+_ZERO = Decimal(0)
 _METADATA = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
 
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A pod that has a node and has not ended.
+    """A pod that is bound to a node and has not ended.
 
-    ``until`` is when the grace period of a deleted pod is over, in seconds since the epoch; 0 for a pod that nobody
-    deleted. ``ours`` says that Slurm gave the node.
+    ``until`` is the end of the grace period of a deleted pod, in seconds since the epoch; 0 for a pod that is not
+    deleted. ``ours``: podbridge's scheduler bound the pod, to a node that Slurm allocated.
     """
 
     uid: str
@@ -38,10 +40,10 @@ class Occupant:
 
 
 class Occupancy:
-    """The occupants of every node. ``changed`` is a subscriber of caches of pods, ``on_change`` is called when it has
-    changed something.
+    """The occupants of every node. Safe for any thread.
 
-    A pod that is about to be bound counts at once (:meth:`assume`), before a cache shows it on its node.
+    :meth:`changed` is a subscriber of caches of pods; it calls ``on_change`` when it has changed an occupant. A pod
+    that is about to be bound counts at once (:meth:`assume`), before a cache shows it on its node.
     """
 
     def __init__(self, scheduler_name: str, on_change: Callable[[], None] = lambda: None) -> None:
@@ -56,7 +58,7 @@ class Occupancy:
         self._on_change = on_change
 
     def changed(self, kind: str, old: Pod | None, new: Pod | None) -> None:
-        """Take a change of a cache."""
+        """Apply a change of a cache: ``kind`` is add, update or delete."""
         pod = new if new is not None else old
         if pod is None:
             return
@@ -65,25 +67,30 @@ class Occupancy:
             known = self._by_uid.get(uid)
             if kind == "delete" or pods.is_finished(pod):
                 self._remove(uid)
-                news = known is not None
+                is_new = known is not None
             else:
                 until = _until(pod)
-                news = bool(node) and (known is None or (known.until, known.node) != (until, node))
-                if news:
-                    self._add(self._occupant(pod, node, until))
+                is_new = bool(node) and (known is None or (known.until, known.node) != (until, node))
+                if is_new:
+                    self._add(self.occupant(pod, node, until))
                 if node:
                     self._assumed.discard(uid)
-        if news:
+        if is_new:
             self._on_change()
 
-    def assume(self, pod: Pod, node: str) -> None:
+    def occupant(self, pod: Pod, node: str, until: float = 0) -> Occupant:
+        """Return the pod as an occupant of a node, without counting it."""
+        ours = pod["spec"].get("schedulerName") == self._scheduler_name
+        return Occupant(pods.uid(pod), pods.key(pod), node, resources.node_requests(pod["spec"]), ours, until)
+
+    def assume(self, occupant: Occupant) -> None:
         """Count a pod on the node that it is about to be bound to."""
         with self._lock:
-            self._add(self._occupant(pod, node, 0))
-            self._assumed.add(pods.uid(pod))
+            self._add(occupant)
+            self._assumed.add(occupant.uid)
 
     def correct(self, open_pods: Container[str], is_binding: Callable[[str], bool]) -> None:
-        """Drop assumptions about pods that are still open though no bind of theirs is under way."""
+        """Remove assumed pods that are still open and have no bind in progress: their bind has failed."""
         with self._lock:
             for uid in [uid for uid in self._assumed if uid in open_pods and not is_binding(uid)]:
                 self._remove(uid)
@@ -93,22 +100,25 @@ class Occupancy:
         with self._lock:
             return list(self._by_node.get(node, {}).values())
 
-    def lacking(self, pod: Pod, node: str, offered: Resources) -> list[str]:
-        """Return the resources of which a node that offers ``offered`` has too little left for the pod, sorted."""
+    def lacking(self, pod: Pod, node: str, offered: Resources, planned: Resources = NOTHING) -> list[str]:
+        """Return the resources of which the node has too little left for the pod, sorted.
+
+        ``offered`` is the node's Allocatable, ``planned`` the requests of other pods to count on the node.
+        """
         requests = resources.node_requests(pod["spec"])
         with self._lock:
             used = self._used.get(node, {})
             return sorted(
                 name
                 for name, value in requests.items()
-                if name in offered and value + used.get(name, Decimal(0)) > offered[name]
+                if name in offered and value + used.get(name, _ZERO) + planned.get(name, _ZERO) > offered[name]
             )
 
     def lasting(self, overdue: float) -> dict[str, Resources]:
-        """Return by node what Slurm can't count on: used by pods that are not its own, or not by pods that end.
+        """Return, by node, the requests of the pods that Slurm does not count and that do not end soon.
 
-        A pod counts as one that does not end when its grace period was over before ``overdue`` (seconds since the
-        epoch). Another scheduler's pod counts until somebody deletes it.
+        These are the pods of other schedulers until they are deleted, and all pods whose grace period ended before
+        ``overdue`` (seconds since the epoch).
         """
         with self._lock:
             result = dict(self._foreign)
@@ -118,10 +128,6 @@ class Occupancy:
             return result
 
     # --- under the lock -----------------------------------------------------------------------------------------------
-    def _occupant(self, pod: Pod, node: str, until: float) -> Occupant:
-        ours = pod["spec"].get("schedulerName") == self._scheduler_name
-        return Occupant(pods.uid(pod), pods.key(pod), node, resources.node_requests(pod["spec"]), ours, until)
-
     def _add(self, occupant: Occupant) -> None:
         self._remove(occupant.uid)
         self._by_uid[occupant.uid] = occupant
@@ -154,6 +160,34 @@ class Occupancy:
                 self._foreign.pop(node, None)
 
 
+class PlannedOccupancy:
+    """The occupants of every node during one decision: those of ``occupancy``, and the pods that the decision binds.
+
+    It changes nothing in ``occupancy``. ``planned`` are the pods to pass to :meth:`Occupancy.assume` afterwards.
+    """
+
+    def __init__(self, occupancy: Occupancy) -> None:
+        self.planned: list[Occupant] = []
+        self._occupancy = occupancy
+        self._by_node: dict[str, list[Occupant]] = {}
+        self._used: dict[str, Resources] = {}
+
+    def plan(self, pod: Pod, node: str) -> None:
+        """Count a pod on the node that the decision binds it to."""
+        occupant = self._occupancy.occupant(pod, node)
+        self.planned.append(occupant)
+        self._by_node.setdefault(node, []).append(occupant)
+        self._used[node] = _sum(self._used.get(node, NOTHING), occupant.requests, 1)
+
+    def of(self, node: str) -> list[Occupant]:
+        """Return the occupants of a node."""
+        return self._occupancy.of(node) + self._by_node.get(node, [])
+
+    def lacking(self, pod: Pod, node: str, offered: Resources) -> list[str]:
+        """Return the resources of which the node has too little left for the pod, see :meth:`Occupancy.lacking`."""
+        return self._occupancy.lacking(pod, node, offered, self._used.get(node, NOTHING))
+
+
 def selector(scheduler_name: str) -> str:
     """Return the field selector of the pods of other schedulers that have a node and have not ended."""
     open_phases = ",".join(f"status.phase!={phase}" for phase in pods.FINISHED)
@@ -161,7 +195,7 @@ def selector(scheduler_name: str) -> str:
 
 
 def reduce(pod: Pod) -> dict[str, Any]:
-    """Keep of a pod what :meth:`Occupancy.changed` reads, its requests summed: a third of what they are otherwise."""
+    """Return the part of a pod that :meth:`Occupancy.changed` reads, with summed requests: a third of its memory."""
     spec = pod["spec"]
     requests = {name: str(value) for name, value in resources.pod_requests(spec).items()}
     return {
@@ -181,10 +215,10 @@ def _until(pod: Pod) -> float:
 
 
 def _sum(one: Resources, other: Resources, sign: int) -> Resources:
-    """Return a new sum without zeros: earlier ones may still be in use."""
+    """Return a new sum without zeros; readers may still use the old one."""
     result = dict(one)
     for name, value in other.items():
-        result[name] = result.get(name, Decimal(0)) + sign * value
+        result[name] = result.get(name, _ZERO) + sign * value
         if not result[name]:
             del result[name]
     return result

@@ -1,4 +1,4 @@
-"""Which of Slurm's nodes a pod may not get, worked out once for all pods that ask alike."""
+"""The Slurm nodes that a pod must not get, computed once for all pods with the same requirements."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from bridge.workload.eligibility import NodeView
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Slurm's nodes of a pod's partitions: those to exclude (name -> why) and those left, sorted."""
+    """The Slurm nodes of a pod's partitions: those to exclude (name -> reason) and the others, sorted."""
 
     refused: Mapping[str, str]
     eligible: tuple[str, ...]
 
     def summary(self) -> str:
-        """Say why nodes are refused, as kubectl users know it: ``3 cordoned, 1 too little cpu``."""
+        """Return the reasons with their counts, like the Kubernetes scheduler: ``3 cordoned, 1 too little cpu``."""
         counts = Counter(self.refused.values())
         return ", ".join(f"{count} {why}" for why, count in sorted(counts.items()))
 
 
 class Placements:
-    """The nodes of both sides at one moment, and the placements worked out on them so far.
+    """The placements of pods on the nodes of Kubernetes and Slurm at one time. Results are cached.
 
-    A pod's placement depends on a few fields of its spec and on its partitions; a thousand pods of one Job share one.
-    A node that Slurm's power saving keeps down is judged as it will be once it is up: ``remembered`` holds nodes, by
-    Slurm's name, that Kubernetes has deleted meanwhile, as it does with machines of a cloud.
+    The placement of a pod depends on a few fields of its spec and on its partitions; a thousand pods of one Job share
+    one. A node that Slurm's power saving keeps down counts as it will be after its start. ``remembered`` holds nodes,
+    by their name in Slurm, that Kubernetes has deleted meanwhile, as it does with machines of a cloud.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Placements:
         self._by_uid: dict[str, tuple[Mapping[str, Any], Placement]] = {}
 
     def of(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
-        """Give the placement of a pod."""
+        """Return the placement of a pod."""
         uid = pod["metadata"].get("uid", "")
         seen = self._by_uid.get(uid)
-        if seen is None or seen[0] is not pod:  # objects of the cache are never changed, but replaced
+        if seen is None or seen[0] is not pod:  # the cache replaces objects and never changes them
             seen = self._by_uid[uid] = (pod, self._find(pod, default_partition))
         return seen[1]
 
@@ -78,14 +78,14 @@ class Placements:
         return found
 
     def refusal(self, pod: Mapping[str, Any], slurm_node: str) -> str:
-        """Say why Kubernetes would refuse the node that Slurm gave, or give the empty string."""
+        """Return the reason why Kubernetes would refuse the allocated node for the pod; empty if it would not."""
         node = self.by_slurm_name.get(slurm_node)
         if node is None:
             return "not a Kubernetes node"
         return eligibility.refusal(pod["spec"], resources.node_requests(pod["spec"]), node)
 
     def starting(self, slurm_node: str) -> str:
-        """Say what is missing until a node that Slurm wakes can take a pod, or return the empty string."""
+        """Return what is missing until a node that Slurm starts can run a pod; empty if nothing is."""
         other = self._slurm_nodes.get(slurm_node)
         if other is not None and states.is_asleep(other.states):
             return f"Slurm starts node {slurm_node}"
@@ -102,7 +102,7 @@ class Placements:
         return other is not None and ("CLOUD" in other.states or states.is_asleep(other.states))
 
     def _names(self, partition: str) -> set[str]:
-        """List the nodes of the named partitions, of the default one, or all where Slurm has not told."""
+        """Return the nodes of the named partitions, or of the default one; all nodes if Slurm has not shown any."""
         wanted = [self._partitions[name] for name in partition.split(",") if name in self._partitions]
         if not partition:
             wanted = [p for p in self._partitions.values() if p.default]
@@ -113,7 +113,7 @@ class Placements:
 def expected(
     nodes: Mapping[str, NodeView], slurm_nodes: Mapping[str, Node], remembered: Mapping[str, NodeView]
 ) -> Iterator[NodeView]:
-    """Yield the nodes that pods may be asked for: those of Kubernetes, and those that come when Slurm wakes them."""
+    """Yield the nodes for pods: those of Kubernetes, and those that appear there after Slurm has started them."""
     for name, node in nodes.items():
         other = slurm_nodes.get(name)
         yield eligibility.once_up(node) if other is not None and states.is_asleep(other.states) else node

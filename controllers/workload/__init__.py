@@ -1,1 +1,1 @@
-"""Either side's end ends the other: pod over, job released; job over, pod ended with the reason on it."""
+"""The workload controller: releases the jobs of ended pods, and terminates the pods of ended jobs."""

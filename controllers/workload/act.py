@@ -1,4 +1,4 @@
-"""Carries out what the workload controller decided."""
+"""Carries out the actions of the workload controller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Actor:
-    """Writes to Slurm and to Kubernetes; ``check_leadership`` raises once this process leads no more."""
+    """Writes to Slurm and to Kubernetes; ``check_leadership`` raises when this process is not the leader."""
 
     def __init__(self, dependencies: Dependencies, check_leadership: Callable[[], None]) -> None:
         self._kube = dependencies.kube.fenced(check_leadership)
@@ -35,7 +35,7 @@ class Actor:
         self._check_leadership = check_leadership
 
     def act(self, action: decide.Action) -> None:
-        """Carry one action out."""
+        """Carry out one action; raises :class:`~bridge.errors.BridgeError`."""
         match action:
             case decide.Release():
                 self._release(action)
@@ -54,7 +54,7 @@ class Actor:
                 self._orphan(action)
 
     def _release(self, action: decide.Release) -> None:
-        """Cancel first; the finalizer goes only when Slurm has taken every cancel."""
+        """Cancel the jobs, then remove the finalizer after Slurm has accepted every cancellation."""
         ids = [*action.job_ids, *(() if action.unseen is None else (action.unseen,))]
         for job_id in ids:
             self._cancel(job_id, [pods.uid(action.pod)])
@@ -75,7 +75,7 @@ class Actor:
             log.warning("cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id))
 
     def _end(self, action: decide.End) -> None:
-        """Write the reason on the pod, then delete it with its grace period; a pod that changed meanwhile is left."""
+        """Write the reason to the pod, then delete it with its grace period, unless it has changed meanwhile."""
         pod, now = action.pod, clocks.rfc3339(self._clock.time())
         message = f"Slurm job {action.job_id}: {action.text}"
         patch = pods.condition_patch(pod, names.DISRUPTION_TARGET, "True", action.reason, message, now)
@@ -91,7 +91,7 @@ class Actor:
         log.info("pod ended", extra=kv(pod=pods.key(pod), job=action.job_id, reason=action.reason))
 
     def _orphan(self, action: decide.Orphan) -> None:
-        """Ask the API server itself, not the cache, before a job is cancelled for want of a pod."""
+        """Cancel a job without a pod. The API server, not the cache, must confirm that its pods are gone."""
         for ref in action.pods:
             try:
                 found = self._kube.get(PODS.path(ref.namespace, ref.name))

@@ -1,7 +1,7 @@
-"""What to do for pods and jobs that should end together: pure.
+"""The decision of the workload controller, for pods and jobs that end together. Pure.
 
-Nothing is ended before slurmctld itself has reported it twice (``ObservedJob.confirmations``). A missing answer, or an
-answer of a proxy, ends nothing.
+No pod is terminated before slurmctld itself has reported the end of its job twice (``ObservedJob.confirmations``). A
+missing answer, or an answer of a proxy, terminates no pod.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from bridge.workload import pods
 Pod = Mapping[str, Any]
 
 GONE_REASON = "JobGone"
-GONE_TEXT = "Slurm knows the job no more"
+GONE_TEXT = "Slurm no longer knows the job"
+ENOUGH = 3
+"""Number of different snapshots that show a displaced job before its pod is terminated."""
 REQUEUED_REASON = "Requeued"
-REQUEUED_TEXT = "Slurm took the node away and put the job back into its queue"
+REQUEUED_TEXT = "the job lost its node, and Slurm requeued it"
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Cancel what lives of the pod's jobs, then take the finalizer off. ``unseen``: a job that the snapshot lacks."""
+    """Cancel the live jobs of the pod, then remove the finalizer. ``unseen``: a job that is not in the snapshot."""
 
     pod: Pod
     job_ids: tuple[int, ...]
@@ -35,7 +37,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End the pod: its job is over."""
+    """Terminate the pod: its job is over."""
 
     pod: Pod
     job_id: int
@@ -45,7 +47,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Have the poller look for a job that a pod names and the snapshot does not show."""
+    """Let the poller read a job that is on a pod, but not in the snapshot."""
 
     pod: Pod
     job_id: int
@@ -53,7 +55,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Cancel a second job of a pod that is bound to another one's node."""
+    """Cancel a second job of a pod that is bound to the node of another job."""
 
     pod: Pod
     job_id: int
@@ -61,7 +63,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Say on the pod that its job is missing, while the brake holds the pod, or that it is there again."""
+    """Set the condition of a pod: its job is missing while the brake holds the pod, or it is found again."""
 
     pod: Pod
     missing: bool
@@ -69,7 +71,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """Look whether the job's pods are really gone, and then cancel it."""
+    """Check with the API server whether the pods of a job are gone, and then cancel the job."""
 
     job_id: int
     pods: tuple[PodRef, ...]
@@ -78,36 +80,53 @@ class Orphan:
 Action = Release | End | Ask | Cancel | Mark | Orphan
 
 
-@dataclass(slots=True)
-class Memory:
-    """Bound pods whose job was seen waiting or elsewhere: UID -> (sequence, times seen in different answers)."""
+@dataclass(frozen=True, slots=True)
+class Displaced:
+    """A bound pod whose job is pending again, runs on another node, or has another pod's comment.
 
-    displaced: dict[str, tuple[int, int]] = field(default_factory=dict)
+    ``answers`` counts the different snapshots that showed it so; ``sequence`` is the sequence of the last one.
+    """
+
+    sequence: int
+    answers: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadView:
-    """All that a decision may depend on.
+    """All data that a decision depends on.
 
-    ``slurm_names`` maps the names of all Kubernetes nodes but virtual ones to Slurm's; ``silent`` holds those that are
-    not Ready, ``virtual`` the names of virtual nodes. No pod is ended for a missing job unless ``brake`` allows it;
-    ``None``: there is no brake.
+    ``slurm_names`` maps the names of all Kubernetes nodes except virtual ones to their names in Slurm. ``silent`` holds
+    the nodes that are not Ready, ``virtual`` the virtual nodes. ``displaced`` is that of the last decision, by UID. No
+    pod is terminated for a missing job unless ``brake`` allows it; ``None``: there is no brake.
     """
 
     pods: Iterable[Pod]
     snapshot: Snapshot
     slurm_names: Mapping[str, str]
-    memory: Memory
+    displaced: Mapping[str, Displaced] = field(default_factory=dict)
     silent: Set[str] = frozenset()
     virtual: Set[str] = frozenset()
     brake: Brake | None = None
 
 
-def decide(view: WorkloadView) -> list[Action]:
-    """Decide for every pod and every job; nothing before a first complete answer of slurmctld."""
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The result of a decision; ``displaced`` goes into the next view."""
+
+    actions: list[Action]
+    displaced: Mapping[str, Displaced]
+
+
+_Step = tuple[Action | None, Displaced | None]
+"""The action for one pod, and how often its job was displaced."""
+
+
+def decide(view: WorkloadView) -> Decision:
+    """Decide for every pod and every job; without actions before the first complete answer of slurmctld."""
     if not view.snapshot.sequence:
-        return []
+        return Decision([], view.displaced)
     actions: list[Action] = []
+    displaced: dict[str, Displaced] = {}
     open_uids: set[str] = set()
     all_uids: set[str] = set()
     everyone = list(view.pods)
@@ -116,26 +135,27 @@ def decide(view: WorkloadView) -> list[Action]:
         if not _over(view, pod):
             open_uids.add(pods.uid(pod))
     for pod in everyone:
-        action = _braked(view, pod, _pod(view, pod, open_uids))
+        action, moved = _decide_pod(view, pod, open_uids)
+        action = _braked(view, pod, action)
         if action is not None:
             actions.append(action)
-    for uid in view.memory.displaced.keys() - open_uids:
-        del view.memory.displaced[uid]
+        if moved is not None:
+            displaced[pods.uid(pod)] = moved
     actions.extend(
         Orphan(known.job.job_id, known.job.link.pods)
         for known in view.snapshot.jobs.values()
         if known.job.link is not None and _lives(known) and not any(ref.uid in all_uids for ref in known.job.link.pods)
     )
-    return actions
+    return Decision(actions, displaced)
 
 
 def is_missing(action: Action) -> bool:
-    """Whether a pod is ended because its job is missing."""
+    """Whether the action terminates a pod because its job is missing."""
     return isinstance(action, End) and action.reason == GONE_REASON
 
 
 def _braked(view: WorkloadView, pod: Pod, action: Action | None) -> Action | None:
-    """Hold back the end of a pod that the brake does not allow, and have the pod say so."""
+    """Replace the end of a pod that the brake does not allow by a condition on the pod."""
     if view.brake is None:
         return action
     uid, marked = pods.uid(pod), pods.condition(pod, names.JOB_MISSING).get("status") == "True"
@@ -147,11 +167,11 @@ def _braked(view: WorkloadView, pod: Pod, action: Action | None) -> Action | Non
 
 
 def _over(view: WorkloadView, pod: Pod) -> bool:
-    """Whether no container of the pod runs any more, as far as anybody can tell.
+    """Whether all containers of the pod have ended.
 
-    The kubelet writes a final phase once all containers have ended, also on a pod that was deleted with a grace period
-    of 0 and that only the finalizer keeps: such a deletion itself confirms nothing. Where the kubelet can't write (its
-    node is gone or not Ready), a pod that was deleted by force is let go when Slurm itself has ended its job.
+    The kubelet writes a final phase after all containers have ended. It does so also for a pod that was deleted with a
+    grace period of 0 and that only the finalizer keeps: such a deletion alone confirms nothing. If the kubelet cannot
+    write (its node is gone or not Ready), a pod that was deleted by force counts as over when Slurm has ended its job.
     """
     if pods.is_finished(pod):
         return True
@@ -162,7 +182,7 @@ def _over(view: WorkloadView, pod: Pod) -> bool:
 
 
 def _job_is_over(view: WorkloadView, pod: Pod) -> bool:
-    """Whether slurmctld has said twice that the job on the pod's label has ended, or that there is none."""
+    """Whether slurmctld has reported twice that the job in the pod's label has ended or does not exist."""
     labelled = pods.job_id(pod)
     known = view.snapshot.jobs.get(labelled) if labelled is not None else None
     return known is not None and not _lives(known) and known.confirmations >= 2
@@ -172,34 +192,39 @@ def _lives(known: ObservedJob) -> bool:
     return not known.missing and states.end_of(known.job.states) is None
 
 
-def _pod(view: WorkloadView, pod: Pod, open_uids: set[str]) -> Action | None:
-    labelled = pods.job_id(pod)
+def _decide_pod(view: WorkloadView, pod: Pod, open_uids: set[str]) -> _Step:
+    labelled, before = pods.job_id(pod), view.displaced.get(pods.uid(pod))
     if _over(view, pod):
-        return _release(view, pod, labelled, open_uids)
+        return _release(view, pod, labelled, open_uids), None
     if pods.is_bound(pod) and (extra := _second_job(view, pod, labelled)) is not None:
-        return Cancel(pod, extra)
+        return Cancel(pod, extra), before
     if labelled is None or pods.is_deleted(pod):
-        return None
+        return None, before
     known = view.snapshot.jobs.get(labelled)
     if known is None:
-        return Ask(pod, labelled)
+        return Ask(pod, labelled), before
     if known.job.link is not None and not any(ref.uid == pods.uid(pod) for ref in known.job.link.pods):
-        # a slurmctld that has lost its state counts from one again
-        if not pods.is_bound(pod) or not _seen_enough(view, pod):
-            return None
-        return End(pod, labelled, GONE_REASON, f"{GONE_TEXT}: its number is another job's now")
+        # a slurmctld that has lost its state assigns job ids from 1 again
+        if not pods.is_bound(pod):
+            return None, before
+        moved = _count(view, before)
+        text = f"{GONE_TEXT}: another job has its id now"
+        return (End(pod, labelled, GONE_REASON, text) if moved.answers >= ENOUGH else None), moved
     if not _lives(known):
-        return _end(pod, known) if known.confirmations >= 2 else None
-    if pods.is_bound(pod) and _displaced(view, pod, known):
-        return End(pod, labelled, REQUEUED_REASON, REQUEUED_TEXT)
-    return None
+        return (_end(pod, known) if known.confirmations >= 2 else None), before
+    if not pods.is_bound(pod):
+        return None, before
+    if not _is_displaced(view, pod, known):
+        return None, None
+    moved = _count(view, before)
+    return (End(pod, labelled, REQUEUED_REASON, REQUEUED_TEXT) if moved.answers >= ENOUGH else None), moved
 
 
 def _second_job(view: WorkloadView, pod: Pod, labelled: int | None) -> int | None:
-    """Return a live job of a bound pod beside the one that gave it its node; ``None`` if there is none.
+    """Return a second live job of a bound pod; ``None`` if there is none.
 
-    Such a job is a request that slurmctld carried out late, after the scheduler asked again: before the bind the
-    scheduler cancels it. A pod on a virtual node needs no job at all. A job that another pod carries is not touched.
+    It comes from a request that slurmctld carried out late, after the scheduler had sent another one. Before the bind,
+    the scheduler cancels it. A pod on a virtual node needs no job at all. A job with other pods is never returned.
     """
     ids = view.snapshot.by_uid.get(pods.uid(pod), ())
     if ids in ((), (labelled,)):
@@ -217,7 +242,7 @@ def _second_job(view: WorkloadView, pod: Pod, labelled: int | None) -> int | Non
 
 
 def _release(view: WorkloadView, pod: Pod, labelled: int | None, open_uids: set[str]) -> Action | None:
-    """Release the jobs of a pod that is over, unless another pod of the same job still runs."""
+    """Release the jobs of a pod that is over, except jobs with another pod that is not over."""
     ids: list[int] = []
     for job_id in view.snapshot.by_uid.get(pods.uid(pod), ()):
         known = view.snapshot.jobs[job_id]
@@ -240,36 +265,32 @@ def _end(pod: Pod, known: ObservedJob) -> Action | None:
             return None
         reason, text = end.reason, end.text
         if not pods.is_bound(pod) and "CANCELLED" not in job.states:
-            # the pod still waits: the scheduler asks Slurm again
+            # the pod is not bound yet: the scheduler submits a new job
             return None
     if known.missing and not pods.is_bound(pod):
         return None
     return End(pod, job.job_id, reason, text)
 
 
-def _displaced(view: WorkloadView, pod: Pod, known: ObservedJob) -> bool:
-    """Whether two answers in a row show the job of a bound pod waiting again, or on another node."""
-    uid, job = pods.uid(pod), known.job
-    settled = states.is_allocated(job.states) and bool(job.nodes) and _slurm_node(view, pod) in job.nodes
-    moved = states.is_pending(job.states) or (states.is_allocated(job.states) and bool(job.nodes) and not settled)
-    if not moved:
-        view.memory.displaced.pop(uid, None)
-        return False
-    return _seen_enough(view, pod)
+def _is_displaced(view: WorkloadView, pod: Pod, known: ObservedJob) -> bool:
+    """Whether the job of a bound pod is pending again, or runs on another node."""
+    job = known.job
+    if not states.is_allocated(job.states):
+        return states.is_pending(job.states)
+    return bool(job.nodes) and _slurm_node(view, pod) not in job.nodes
 
 
 def _slurm_node(view: WorkloadView, pod: Pod) -> str:
-    """Return Slurm's name of the bound pod's node: as it was when Slurm gave it, whatever the Node says today."""
+    """Return the Slurm name of the bound pod's node: that of the allocation, even if the Node has changed since."""
     given: str = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
     node = pod["spec"]["nodeName"]
     return given or view.slurm_names.get(node, node)
 
 
-def _seen_enough(view: WorkloadView, pod: Pod) -> bool:
-    """Count in how many different answers a bound pod's job was not where it should be; whether that is enough."""
-    uid = pods.uid(pod)
-    sequence, times = view.memory.displaced.get(uid, (view.snapshot.sequence, 0))
-    if view.snapshot.sequence > sequence or times == 0:
-        times += 1
-        view.memory.displaced[uid] = (view.snapshot.sequence, times)
-    return times >= 3
+def _count(view: WorkloadView, before: Displaced | None) -> Displaced:
+    """Count that the snapshot shows a displaced job; each snapshot counts once."""
+    if before is None:
+        return Displaced(view.snapshot.sequence, 1)
+    if view.snapshot.sequence <= before.sequence:
+        return before
+    return Displaced(view.snapshot.sequence, before.answers + 1)

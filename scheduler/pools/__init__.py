@@ -1,1 +1,1 @@
-"""Which pool a pod goes to: chosen among the virtual nodes that it tolerates, and bound."""
+"""The pool scheduler: binds pods to the virtual nodes of pools."""

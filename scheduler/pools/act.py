@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from bridge.clock import Clock
@@ -15,8 +16,8 @@ from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.metrics import SCHEDULER_ACTIONS
 from bridge.workload import pods
-from scheduler.attempts import Attempts
 from scheduler.conditions import write_condition
+from scheduler.pod_states import Bound, PodStates
 from scheduler.pools import decide
 from scheduler.pools.usage import Usage
 
@@ -24,9 +25,10 @@ log = logging.getLogger(__name__)
 
 
 class Actor:
-    """Binds pods to virtual nodes; ``check_leadership`` raises once this process leads no more.
+    """Carries out the actions of :mod:`scheduler.pools.decide`; called by the workers, once at a time for each pod.
 
-    ``local`` collects the UIDs of pods that go to the colocated Slurm.
+    ``check_leadership`` raises when this process is not the leader. ``local`` gets the UIDs of the pods that go to the
+    colocated Slurm.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class Actor:
         cache: Cache,
         events: EventRecorder,
         clock: Clock,
-        attempts: Attempts,
+        states: PodStates,
         usage: Usage,
         local: set[str],
         check_leadership: Callable[[], None],
@@ -44,12 +46,12 @@ class Actor:
         self._cache = cache
         self._events = events
         self._clock = clock
-        self._attempts = attempts
+        self._states = states
         self._usage = usage
         self._local = local
 
     def act(self, action: decide.Action) -> None:
-        """Carry one action out."""
+        """Carry out one action; raises :class:`~bridge.errors.BridgeError`."""
         name = "pool-" + type(action).__name__.lower()
         try:
             match action:
@@ -59,17 +61,7 @@ class Actor:
                     self._local.add(pods.uid(action.pod))
                     log.info("pod goes to the colocated Slurm", extra=kv(pod=pods.key(action.pod), why=action.why))
                 case decide.Tell():
-                    attempt = self._attempts.of(pods.uid(action.pod))
-                    reason, message = action.reason, action.message
-                    write_condition(
-                        action.pod,
-                        attempt,
-                        reason,
-                        message,
-                        write=self._patch,
-                        events=self._events,
-                        clock=self._clock,
-                    )
+                    self._tell(action)
         except BridgeError:
             SCHEDULER_ACTIONS.labels(name, "error").inc()
             raise
@@ -81,12 +73,25 @@ class Actor:
         try:
             self._kube.create(path, pods.binding(pod, action.pool, {}))
         except BridgeError:
-            # also when the pod is gone, or bound by a request whose answer was lost: the cache will tell
+            # the pod may be gone, or bound by a request without an answer: the cache will show it
             self._usage.forget(uid)
             raise
-        self._attempts.of(uid).bound = True
+        self._states.update(uid, lambda state: replace(state, phase=Bound()))
         self._events.event(pod, "Scheduled", f"pool {action.pool}: {action.why}", action="Binding")
         log.info("pod bound to a pool", extra=kv(pod=pods.key(pod), pool=action.pool))
+
+    def _tell(self, action: decide.Tell) -> None:
+        uid = pods.uid(action.pod)
+        written = write_condition(
+            action.pod,
+            self._states.of(uid).condition,
+            action.reason,
+            action.message,
+            write=self._patch,
+            events=self._events,
+            clock=self._clock,
+        )
+        self._states.update(uid, lambda state: replace(state, condition=written))
 
     def _patch(self, pod: decide.Pod, patch: dict[str, Any], sub: str) -> None:
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)

@@ -1,8 +1,8 @@
-"""Which pool each waiting pod goes to: pure.
+"""The pool scheduler's decision: selects a pool for each waiting pod. Pure.
 
-A pod may go to the pools whose taints it tolerates. Among those with room now the policy chooses: the order of the
-annotation, the least loaded, or by weight. Where the colocated Slurm is allowed too, its nodes count as one more pool.
-Pools to which the pod's namespace does not let its Secrets go are left out: there the pod could only wait.
+A pod may go to the pools whose taints it tolerates. The policy selects among those that have room now: by the order in
+the annotation, by load, or by weight. If the pod may go to the colocated Slurm too, the nodes of this Slurm count as
+one more pool. A pool to which the pod's namespace does not send its Secrets is skipped.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from bridge.script import consent
 from bridge.workload import eligibility, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
-from scheduler.attempts import Attempt, Attempts
-from scheduler.conditions import is_news
-from scheduler.pools.usage import Usage, requests
+from scheduler.conditions import is_due
+from scheduler.pod_states import NEW, Bound, PodState
+from scheduler.pools.usage import PlannedUsage, Usage, requests
 
 Pod = Mapping[str, Any]
 Policy = Literal["order", "least-loaded", "weight"]
@@ -27,7 +27,7 @@ Policy = Literal["order", "least-loaded", "weight"]
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A pool: its virtual node, and why it takes nothing now (empty: it does)."""
+    """A pool: its virtual node, and the reason why it takes no pods now (empty: it takes pods)."""
 
     node: NodeView
     problem: str = ""
@@ -35,7 +35,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceView:
-    """The annotations of a namespace, and why they can't be read now (empty: they can)."""
+    """The annotations of a namespace, and the reason why they cannot be read now (empty: they were read)."""
 
     annotations: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
@@ -63,7 +63,7 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Say on the pod why it waits."""
+    """Write the reason for the wait into the condition PodScheduled of the pod."""
 
     pod: Pod
     reason: str
@@ -75,17 +75,19 @@ Action = Bind | Local | Tell
 
 @dataclass(frozen=True, slots=True)
 class PoolSchedulerView:
-    """All that a decision may depend on. ``pools`` by name, ``nodes`` are the colocated ones, ``now`` is monotonic.
+    """All data that a decision depends on.
 
-    ``colocated`` says whether a Slurm is beside the kubelets; ``taken`` whether it holds a job for a pod (by UID):
-    such a pod is its own. ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens.
+    ``pools`` are by name, ``nodes`` are those of the colocated Slurm, ``now`` is in monotonic seconds. ``states`` are
+    the states of pods by UID; a pod without one is :data:`~scheduler.pod_states.NEW`. ``colocated``: a Slurm is
+    configured beside the kubelets. ``taken`` returns whether this Slurm has a job for a pod (by UID); such a pod stays
+    there. ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens.
     """
 
     pods: Iterable[Pod]
     pools: Mapping[str, PoolView]
     nodes: tuple[NodeView, ...]
     usage: Usage
-    attempts: Attempts
+    states: Mapping[str, PodState]
     policy: Policy
     weights: Mapping[str, int]
     now: float
@@ -94,95 +96,116 @@ class PoolSchedulerView:
     colocated: bool = True
 
 
-def decide(view: PoolSchedulerView) -> list[Action]:
-    """Decide for every pod that may go to a pool, most urgent first; at most one action a pod."""
-    actions = (_one(view, pod) for pod in sorted(filter(_ours, view.pods), key=pods.urgency))
-    return [action for action in actions if action is not None]
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The result of a decision.
+
+    ``planned`` are the pods that the actions bind: they count on their nodes from now on
+    (:meth:`~scheduler.pools.usage.Usage.assume`).
+    """
+
+    actions: list[Action]
+    planned: list[tuple[str, str, Resources]]
 
 
-def _ours(pod: Pod) -> bool:
+def decide(view: PoolSchedulerView) -> Decision:
+    """Decide for every pod that may go to a pool, in the order of their priority; at most one action for each pod."""
+    usage = PlannedUsage(view.usage)
+    actions = (_decide_pod(view, pod, usage) for pod in sorted(filter(_is_waiting, view.pods), key=pods.urgency))
+    return Decision([action for action in actions if action is not None], usage.planned)
+
+
+def _is_waiting(pod: Pod) -> bool:
     return pods.is_open(pod) and not pods.is_deleted(pod) and not pods.is_gated(pod)
 
 
-def _one(view: PoolSchedulerView, pod: Pod) -> Action | None:
-    where = pool_selection.of(pod)
+def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage) -> Action | None:
+    selector = pool_selection.of(pod)
     uid = pods.uid(pod)
-    attempt = view.attempts.of(uid)
-    if attempt.bound or view.now < attempt.not_before:
+    state = view.states.get(uid, NEW)
+    if isinstance(state.phase, Bound):
         return None
-    if not where.remote:
-        return None if view.colocated else _tell(view, pod, attempt, pool_selection.NO_POOL)
-    if where.local and (pods.job_id(pod) is not None or view.taken(uid)):
+    if not selector.remote:
+        return None if view.colocated else _tell(view, pod, state, pool_selection.NO_POOL)
+    if selector.local and (pods.job_id(pod) is not None or view.taken(uid)):
         return None
     asked = requests(pod)
-    refused: dict[str, str] = {}
-    open_pools: list[str] = []
-    for name in where.ordered(view.pools):
-        why = _no_local_room(view, pod, asked) if name == names.LOCAL_POOL else _no_room(view, pod, asked, name)
-        if why:
-            refused[name] = why
-        else:
-            open_pools.append(name)
+    refused, open_pools = _candidates(view, pod, asked, selector, usage)
     if open_pools:
-        chosen = _choose(view, open_pools, asked)
+        chosen = _choose(view, open_pools, asked, usage)
         why = _explain(view.policy, refused, open_pools)
         if chosen == names.LOCAL_POOL:
             return Local(pod, why)
-        view.usage.assume(uid, chosen, asked)
+        usage.plan(uid, chosen, asked)
         return Bind(pod, chosen, why)
-    if where.local and any(not eligibility.refusal(pod["spec"], asked, node) for node in view.nodes):
+    if selector.local and any(not eligibility.refusal(pod["spec"], asked, node) for node in view.nodes):
         return Local(pod, "no pool has room now; Slurm queues the pod")
-    message = f"no pool takes the pod now: {_list(refused)}" if refused else _nothing(where)
-    return _tell(view, pod, attempt, message)
+    message = f"no pool takes the pod now: {_list(refused)}" if refused else _nothing(selector)
+    return _tell(view, pod, state, message)
 
 
-def _tell(view: PoolSchedulerView, pod: Pod, attempt: Attempt, message: str) -> Tell | None:
-    return Tell(pod, "Unschedulable", message) if is_news(pod, attempt, "Unschedulable", message, view.now) else None
+def _tell(view: PoolSchedulerView, pod: Pod, state: PodState, message: str) -> Tell | None:
+    is_new = is_due(pod, state.condition, "Unschedulable", message, view.now)
+    return Tell(pod, "Unschedulable", message) if is_new else None
 
 
-def _no_room(view: PoolSchedulerView, pod: Pod, asked: Resources, name: str) -> str:
+def _candidates(
+    view: PoolSchedulerView, pod: Pod, asked: Resources, selector: pool_selection.PoolSelector, usage: PlannedUsage
+) -> tuple[dict[str, str], list[str]]:
+    """Return the pools that do not take the pod now, each with the reason, and those that do, in order of preference.
+
+    The namespace comes last: for a pod without room anywhere, its annotations are not read.
+    """
+    reasons: dict[str, str] = {}
+    for name in selector.ordered(view.pools):
+        is_local = name == names.LOCAL_POOL
+        reasons[name] = _no_local_room(view, pod, asked, usage) if is_local else _no_room(view, pod, asked, name, usage)
+    remote = [name for name, why in reasons.items() if not why and name != names.LOCAL_POOL]
+    confidential = consent.confidential_everywhere(pod) if remote else ""
+    if confidential:
+        for name in remote:
+            reasons[name] = _no_consent(view, pod["metadata"]["namespace"], confidential, name)
+    refused = {name: why for name, why in reasons.items() if why}
+    return refused, [name for name, why in reasons.items() if not why]
+
+
+def _no_room(view: PoolSchedulerView, pod: Pod, asked: Resources, name: str, usage: PlannedUsage) -> str:
     pool = view.pools[name]
     if pool.problem:
         return pool.problem
-    refusal = eligibility.refusal(pod["spec"], asked, pool.node) or _too_full(view, asked, pool.node)
-    return refusal or _no_consent(view, pod, name)
+    return eligibility.refusal(pod["spec"], asked, pool.node) or _too_full(usage, asked, pool.node)
 
 
-def _no_consent(view: PoolSchedulerView, pod: Pod, name: str) -> str:
-    """Look at the namespace last: a pod that has no room costs no question to the API server."""
-    what = consent.confidential_everywhere(pod)
-    if not what:
-        return ""
-    namespace = pod["metadata"]["namespace"]
+def _no_consent(view: PoolSchedulerView, namespace: str, confidential: str, name: str) -> str:
     known = view.namespace(namespace)
     if known.problem:
         return known.problem
-    return "" if consent.lets_secrets_go(known.annotations, name) else consent.exclusion(namespace, what)
+    return "" if consent.lets_secrets_go(known.annotations, name) else consent.exclusion(namespace, confidential)
 
 
-def _no_local_room(view: PoolSchedulerView, pod: Pod, asked: Resources) -> str:
+def _no_local_room(view: PoolSchedulerView, pod: Pod, asked: Resources, usage: PlannedUsage) -> str:
     why = "no node"
     for node in view.nodes:
-        why = eligibility.refusal(pod["spec"], asked, node) or _too_full(view, asked, node)
+        why = eligibility.refusal(pod["spec"], asked, node) or _too_full(usage, asked, node)
         if not why:
             return ""
     return why
 
 
-def _too_full(view: PoolSchedulerView, asked: Resources, node: NodeView) -> str:
-    used = view.usage.of(node.name)
+def _too_full(usage: PlannedUsage, asked: Resources, node: NodeView) -> str:
+    used = usage.of(node.name)
     for name in sorted(asked):
         if used.get(name, Decimal(0)) + asked[name] > (node.offered or {}).get(name, Decimal(0)):
             return f"no room for {name} now"
     return ""
 
 
-def _choose(view: PoolSchedulerView, names_: list[str], asked: Resources) -> str:
-    """Choose among pools that have room, given in the order of preference: of equals, the first."""
+def _choose(view: PoolSchedulerView, names_: list[str], asked: Resources, usage: PlannedUsage) -> str:
+    """Return one of the pools that have room, by the policy. ``names_`` is in the order of preference."""
     if view.policy == "least-loaded":
-        return min(names_, key=lambda name: _load(view, name, asked))
+        return min(names_, key=lambda name: _load(view, name, asked, usage))
     if view.policy == "weight":
-        return min(names_, key=lambda name: _count(view, name) / max(1, view.weights.get(name, 1)))
+        return min(names_, key=lambda name: _count(view, name, usage) / max(1, view.weights.get(name, 1)))
     return names_[0]
 
 
@@ -190,10 +213,10 @@ def _members(view: PoolSchedulerView, name: str) -> list[NodeView]:
     return list(view.nodes) if name == names.LOCAL_POOL else [view.pools[name].node]
 
 
-def _load(view: PoolSchedulerView, name: str, asked: Resources) -> Decimal:
-    """Give the fullest share, after the pod, of the resources that it asks for."""
+def _load(view: PoolSchedulerView, name: str, asked: Resources, usage: PlannedUsage) -> Decimal:
+    """Return the largest used share, with the pod, of the resources that the pod requests."""
     members = _members(view, name)
-    used = [view.usage.of(node.name) for node in members]
+    used = [usage.of(node.name) for node in members]
     shares = [Decimal(0)]
     for resource, value in asked.items():
         offered = sum(((node.offered or {}).get(resource, Decimal(0)) for node in members), Decimal(0))
@@ -202,8 +225,8 @@ def _load(view: PoolSchedulerView, name: str, asked: Resources) -> Decimal:
     return max(shares)
 
 
-def _count(view: PoolSchedulerView, name: str) -> Decimal:
-    return sum((view.usage.of(node.name).get("pods", Decimal(0)) for node in _members(view, name)), Decimal(0))
+def _count(view: PoolSchedulerView, name: str, usage: PlannedUsage) -> Decimal:
+    return sum((usage.of(node.name).get("pods", Decimal(0)) for node in _members(view, name)), Decimal(0))
 
 
 def _explain(policy: Policy, refused: Mapping[str, str], open_pools: list[str]) -> str:
@@ -218,6 +241,6 @@ def _list(refused: Mapping[str, str]) -> str:
     return ", ".join(shown) + more
 
 
-def _nothing(where: pool_selection.PoolSelector) -> str:
-    pools = [name for name in where.named if name not in (names.LOCAL_POOL, names.ANY_POOL)]
+def _nothing(selector: pool_selection.PoolSelector) -> str:
+    pools = [name for name in selector.named if name not in (names.LOCAL_POOL, names.ANY_POOL)]
     return f"none of the pools {', '.join(pools)} has a node" if pools else "there is no pool"

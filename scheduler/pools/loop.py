@@ -1,4 +1,4 @@
-"""The pool scheduler: looks at waiting pods that may go to a pool, and at the pools' virtual nodes."""
+"""The pool scheduler: builds a view of the waiting pods and of the pools, decides, submits the actions."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from bridge.kube.namespaces import Namespaces
 from bridge.loop import Loop
 from bridge.threads import Supervisor
 from bridge.workload import eligibility, pods, pool_selection
-from scheduler.attempts import Attempts
+from scheduler.pod_states import PodStates
 from scheduler.pools import decide
 from scheduler.pools.act import Actor
 from scheduler.pools.usage import Usage
 
 NAMESPACE_REMEMBERED = 10.0
-"""Seconds after which a namespace's annotations are read again."""
+"""Seconds for which the annotations of a namespace are cached."""
 URGENCY: dict[type[decide.Action], int] = {decide.Local: 1, decide.Bind: 2, decide.Tell: 9}
 
 
 class PoolScheduler(Loop):
-    """Everything the pool scheduler owns.
+    """The loop of the pool scheduler, and what it keeps between two decisions.
 
-    ``local`` is shared with the scheduler of the colocated Slurm: the UIDs of pods that were given to it. ``taken``
-    tells whether Slurm has a job for a UID; ``None`` where no Slurm is colocated.
+    ``local`` is shared with the scheduler of the colocated Slurm: the UIDs of the pods that go there. ``taken`` returns
+    whether this Slurm has a job for a UID; ``None`` if no Slurm is colocated.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class PoolScheduler(Loop):
         super().__init__("pool-scheduler", caches, elector, config.workers, clock)
         self._pods, self._nodes = caches
         self._config = config
-        self._attempts = Attempts()
+        self._states = PodStates()
         self._usage = Usage()
         self._local = local
         self._taken = taken
         self._namespaces = Namespaces(namespaces.read_from(kube), clock, NAMESPACE_REMEMBERED)
-        self._actor = Actor(kube, self._pods, events, clock, self._attempts, self._usage, local, self.check_leadership)
+        self._actor = Actor(kube, self._pods, events, clock, self._states, self._usage, local, self.check_leadership)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
@@ -63,9 +63,9 @@ class PoolScheduler(Loop):
         super().start(supervisor)
 
     def reconcile(self) -> None:
-        """Decide for all waiting pods that may go to a pool; for the others, too, where no Slurm is colocated."""
+        """Decide for all waiting pods that may go to a pool; without a colocated Slurm, for all waiting pods."""
         waiting = self._pods.picked()
-        self._attempts.forget_all_but(waiting.keys())
+        self._states.forget_all_but(waiting.keys())
         self._local &= waiting.keys()
         ours = [
             pod
@@ -83,7 +83,7 @@ class PoolScheduler(Loop):
             pools={view.node.name: view for view in map(_pool, filter(pool_selection.is_virtual, nodes))},
             nodes=tuple(eligibility.views(n for n in nodes if self._colocated(n))),
             usage=self._usage,
-            attempts=self._attempts,
+            states=self._states.by_uid,
             policy=settings.policy,
             weights=settings.weights,
             now=self.clock.monotonic(),
@@ -91,12 +91,15 @@ class PoolScheduler(Loop):
             colocated=self._taken is not None,
             namespace=namespace_views(self._namespaces),
         )
-        for action in decide.decide(view):
+        decision = decide.decide(view)
+        for uid, node, asked in decision.planned:
+            self._usage.assume(uid, node, asked)
+        for action in decision.actions:
             call, kind = (lambda a=action: self._actor.act(a)), type(action)
             self.workers.submit(pods.uid(action.pod), call, URGENCY[kind], kind=kind.__name__.lower())
 
     def _colocated(self, node: Mapping[str, Any]) -> bool:
-        """Whether the node is one of Slurm's: ours by taint, or any real one where podbridge is told not to taint."""
+        """Whether the node is one of the colocated Slurm: by its taint, or any real node if ``nodes.taint`` is off."""
         if self._taken is None or pool_selection.is_virtual(node):
             return False
         taints = (node.get("spec") or {}).get("taints") or ()
@@ -110,7 +113,10 @@ def _pool(node: Mapping[str, Any]) -> decide.PoolView:
 
 
 def namespace_views(known: Namespaces) -> Callable[[str], decide.NamespaceView]:
-    """Make one look's view of namespaces: each is read once at most, none after a failure that may pass."""
+    """Return a function that reads namespaces for one decision.
+
+    It reads each namespace once at most, and none after an error that is worth a retry.
+    """
     unavailable = ""
 
     @functools.cache

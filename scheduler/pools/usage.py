@@ -1,4 +1,4 @@
-"""What pods take of each node, kept up to date with the cache: nothing is counted anew for every decision."""
+"""The requests of the pods on each node, updated with each change of the cache."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Pod = Mapping[str, Any]
 
 
 class Usage:
-    """Requests of bound pods by node. ``changed`` is a subscriber of the pods' cache.
+    """Requests of bound pods by node. Safe for any thread.
 
-    A pod that was just given a node counts there at once (:meth:`assume`), before the cache shows it bound.
+    :meth:`changed` is a subscriber of the cache of pods. A pod that is about to be bound counts at once
+    (:meth:`assume`), before the cache shows it on its node.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class Usage:
         self._by_node: dict[str, Resources] = {}
 
     def changed(self, kind: str, old: Pod | None, new: Pod | None) -> None:
-        """Take a change of the cache."""
+        """Apply a change of the cache: ``kind`` is add, update or delete."""
         pod = new if new is not None else old
         if pod is None:
             return
@@ -45,14 +46,18 @@ class Usage:
                 total[name] = total.get(name, Decimal(0)) + value
 
     def forget(self, uid: str) -> None:
-        """Count a pod nowhere."""
+        """Stop counting a pod."""
         with self._lock:
             self._drop(uid)
 
     def of(self, node: str) -> Resources:
-        """Give what pods take of a node, by resource."""
+        """Return the requests of the pods on a node, by resource."""
         with self._lock:
             return dict(self._by_node.get(node, {}))
+
+    def entry(self, uid: str) -> tuple[str, Resources] | None:
+        """Return the node on which a pod counts, and its requests; ``None`` if it is not counted."""
+        return self._by_uid.get(uid)
 
     def _drop(self, uid: str) -> None:
         entry = self._by_uid.pop(uid, None)
@@ -66,6 +71,37 @@ class Usage:
             del self._by_node[node]
 
 
+class PlannedUsage:
+    """The usage of nodes during one decision: that of ``usage`` at its first use, and the pods that the decision binds.
+
+    It changes nothing in ``usage``. ``planned`` are the arguments for :meth:`Usage.assume` afterwards.
+    """
+
+    def __init__(self, usage: Usage) -> None:
+        self.planned: list[tuple[str, str, Resources]] = []
+        self._usage = usage
+        self._by_node: dict[str, Resources] = {}
+
+    def of(self, node: str) -> Resources:
+        """Return the requests of the pods on a node, by resource."""
+        used = self._by_node.get(node)
+        if used is None:
+            used = self._by_node[node] = self._usage.of(node)
+        return used
+
+    def plan(self, uid: str, node: str, asked: Resources) -> None:
+        """Count a pod on the node that the decision binds it to."""
+        self.planned.append((uid, node, asked))
+        before = self._usage.entry(uid)  # an earlier bind that the workers did not accept
+        if before is not None:
+            used = self.of(before[0])
+            for name, value in before[1].items():
+                used[name] = used.get(name, Decimal(0)) - value
+        used = self.of(node)
+        for name, value in asked.items():
+            used[name] = used.get(name, Decimal(0)) + value
+
+
 def requests(pod: Pod) -> Resources:
-    """Give what the pod takes of a node, itself (``pods``) included."""
+    """Return the requests of the pod on a node, with 1 for the resource ``pods``."""
     return resources.node_requests(pod["spec"])

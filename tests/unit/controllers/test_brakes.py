@@ -68,7 +68,7 @@ def test_pods_that_wait_or_have_ended_and_jobs_that_ended_do_not_count():
 
 
 def decided(everyone, snap, brake):
-    return decide.decide(decide.WorkloadView(everyone, snap, {"n1": "n1"}, decide.Memory(), brake=brake))
+    return decide.decide(decide.WorkloadView(everyone, snap, {"n1": "n1"}, brake=brake)).actions
 
 
 def test_a_held_pod_says_so_and_is_not_ended_until_it_is_allowed():

@@ -34,11 +34,15 @@ def snapshot(*entries, sequence=7):
     return Snapshot(sequence=sequence, jobs=jobs, by_uid={uid: tuple(ids) for uid, ids in by_uid.items()})
 
 
-def look(pods, snap, memory=None, slurm_names=None, silent=(), virtual=()):
+def look(pods, snap, displaced=None, slurm_names=None, silent=(), virtual=()):
     names_of = {"n1": "n1"} if slurm_names is None else slurm_names
-    return decide.decide(
-        decide.WorkloadView(pods, snap, names_of, memory or decide.Memory(), frozenset(silent), frozenset(virtual))
-    )
+    before = dict(displaced or {})
+    decision = decide.decide(decide.WorkloadView(pods, snap, names_of, before, frozenset(silent), frozenset(virtual)))
+    assert before == (displaced or {}), "a decision changes nothing that it is given"
+    if displaced is not None:
+        displaced.clear()
+        displaced.update(decision.displaced)
+    return decision.actions
 
 
 def test_a_running_pod_with_a_running_job_is_left_alone():
@@ -129,9 +133,9 @@ def test_somebody_elses_job_on_the_label_ends_nothing():
 
 
 def test_a_number_that_has_become_another_pods_job_ends_the_pod_after_three_answers():
-    memory = decide.Memory()
+    displaced = {}
     pods_of_it = [pod(), pod("u3", node=None, phase="Pending")]
-    answers = [look(pods_of_it, snapshot(known(5, "RUNNING", "other"), sequence=n), memory) for n in (7, 8, 9)]
+    answers = [look(pods_of_it, snapshot(known(5, "RUNNING", "other"), sequence=n), displaced) for n in (7, 8, 9)]
     assert [len(actions) for actions in answers] == [1, 1, 2]  # and each time the other pod's orphan is looked into
     assert [a.reason for a in answers[-1] if isinstance(a, decide.End)] == ["JobGone"]
 
@@ -144,26 +148,26 @@ def test_a_waiting_pod_ends_only_when_its_job_was_cancelled():
 
 
 def test_a_requeued_job_ends_the_pod_after_three_answers():
-    memory = decide.Memory()
-    states = [look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=n), memory) for n in (7, 7, 8)]
+    displaced = {}
+    states = [look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=n), displaced) for n in (7, 7, 8)]
     assert states == [[], [], []]
-    (action,) = look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=9), memory)
+    (action,) = look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=9), displaced)
     assert action.reason == "Requeued"
 
 
 def test_a_lagging_view_that_catches_up_ends_nothing():
-    memory = decide.Memory()
-    look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=7), memory)
-    look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=8), memory)
-    assert look([pod()], snapshot(known(5, "RUNNING"), sequence=9), memory) == []
-    assert memory.displaced == {}
+    displaced = {}
+    look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=7), displaced)
+    look([pod()], snapshot(known(5, "PENDING", nodes=()), sequence=8), displaced)
+    assert look([pod()], snapshot(known(5, "RUNNING"), sequence=9), displaced) == []
+    assert displaced == {}
 
 
 def test_a_job_on_another_node_ends_the_pod_names_mapped():
-    memory = decide.Memory()
-    assert look([pod()], snapshot(known(5, "RUNNING", nodes=["s1"])), memory, {"n1": "s1"}) == []
+    displaced = {}
+    assert look([pod()], snapshot(known(5, "RUNNING", nodes=["s1"])), displaced, {"n1": "s1"}) == []
     for sequence in (7, 8, 9):
-        actions = look([pod()], snapshot(known(5, "RUNNING", nodes=["s2"]), sequence=sequence), memory, {"n1": "s1"})
+        actions = look([pod()], snapshot(known(5, "RUNNING", nodes=["s2"]), sequence=sequence), displaced, {"n1": "s1"})
     assert actions[0].reason == "Requeued"
 
 
@@ -171,11 +175,13 @@ def test_a_job_on_another_node_ends_the_pod_names_mapped():
 def test_a_pod_whose_node_lost_its_label_or_was_made_again_is_left_alone(slurm_names):
     bound = pod()
     bound["metadata"]["annotations"] = {names.SLURM_NODE_ANNOTATION: "s1"}
-    memory = decide.Memory()
+    displaced = {}
     for sequence in range(7, 12):
-        assert look([bound], snapshot(known(5, "RUNNING", nodes=["s1"]), sequence=sequence), memory, slurm_names) == []
+        assert (
+            look([bound], snapshot(known(5, "RUNNING", nodes=["s1"]), sequence=sequence), displaced, slurm_names) == []
+        )
     for sequence in range(12, 15):
-        actions = look([bound], snapshot(known(5, "RUNNING", nodes=["s2"]), sequence=sequence), memory, slurm_names)
+        actions = look([bound], snapshot(known(5, "RUNNING", nodes=["s2"]), sequence=sequence), displaced, slurm_names)
     assert actions[0].reason == "Requeued"
 
 

@@ -1,15 +1,26 @@
 """The scheduler's decisions, one situation at a time, and a machine that tries all orders of crashes."""
 
+from dataclasses import replace
+
 import pytest
 
 from bridge import names
 from bridge.config import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
-from scheduler import decide
-from scheduler.attempts import REFUSED, Attempts
+from scheduler import actions, decide
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
+from scheduler.pod_states import (
+    NEW,
+    REFUSED,
+    Failure,
+    OutcomeUnknown,
+    PodState,
+    PodStates,
+    ReportedCondition,
+    Submitted,
+)
 
 VERSION = ApiVersion("v0.0.45", external_jobs=True)
 
@@ -55,12 +66,24 @@ def kube_node(name, **spec):
     return eligibility.view(raw | {"status": {"allocatable": {"cpu": "8"}}})
 
 
-def look(pods, snap, attempts=None, now=1000.0, nodes=None, version=VERSION, occupancy=None, **more):
+def look(pods, snap, states=None, now=1000.0, nodes=None, version=VERSION, occupancy=None, **more):
     nodes = nodes if nodes is not None else [kube_node("n1"), kube_node("n2")]
     placements = Placements(nodes, {n.slurm_name: Node(n.slurm_name, frozenset({"IDLE"})) for n in nodes}, {})
-    attempts = attempts if attempts is not None else Attempts()
+    states = states if states is not None else PodStates()
     more |= {"now": now, "time": now, "occupancy": occupancy or Occupancy("ours")}
-    return decide.decide(decide.SchedulerView(pods, snap, placements, attempts, version, Config(), **more))
+    decision = decide.decide(decide.SchedulerView(pods, snap, placements, states.by_uid, version, Config(), **more))
+    states.merge(decision.states)
+    return decision.actions
+
+
+def in_state(phase=NEW.phase, **more):
+    states = PodStates()
+    states.update("u1", lambda _: PodState(phase, **more))
+    return states
+
+
+def unknown(since):
+    return OutcomeUnknown(since, Failure(1, since, "SlurmUnknownOutcome", "no answer"))
 
 
 def one(*args, **kwargs):
@@ -78,7 +101,7 @@ def test_nothing_on_a_view_older_than_the_leadership():
 
 def test_a_new_pod_is_asked_for():
     the_pod = pod()
-    assert one([the_pod], snapshot()) == decide.Submit(the_pod)
+    assert one([the_pod], snapshot()) == actions.Submit(the_pod)
 
 
 def test_bound_finished_and_gated_pods_are_left_alone():
@@ -89,19 +112,19 @@ def test_bound_finished_and_gated_pods_are_left_alone():
 
 def test_a_job_found_by_uid_is_put_on_the_pod_instead_of_a_second_one():
     the_pod = pod()
-    assert one([the_pod], snapshot(known(5, "PENDING"))) == decide.Hold(the_pod, 5)
+    assert one([the_pod], snapshot(known(5, "PENDING"))) == actions.Hold(the_pod, 5)
 
 
 def test_an_allocated_job_binds_to_the_node_by_its_kubernetes_name():
     the_pod = pod(job=5)
     action = one([the_pod], snapshot(known(5, "RUNNING", nodes=["s-n2"], start_time=77)))
-    assert action == decide.Bind(the_pod, 5, "n2", 77, "s-n2")
+    assert action == actions.Bind(the_pod, 5, "n2", 77, "s-n2")
 
 
 @pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "SUSPENDED", "REQUEUED+PENDING", "SOMETHING_NEW"])
 def test_no_bind_without_an_allocation(state):
     entry = known(5, state, nodes=["s-n1"])
-    assert not any(isinstance(a, decide.Bind | decide.Submit) for a in look([pod(job=5)], snapshot(entry)))
+    assert not any(isinstance(a, actions.Bind | actions.Submit) for a in look([pod(job=5)], snapshot(entry)))
 
 
 def test_running_without_nodes_yet_waits():
@@ -111,7 +134,7 @@ def test_running_without_nodes_yet_waits():
 def test_a_node_that_kubernetes_refuses_is_given_back():
     nodes = [kube_node("n1", unschedulable=True)]
     action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
-    assert isinstance(action, decide.GiveBack)
+    assert isinstance(action, actions.GiveBack)
     assert "cordoned" in action.why
     action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["bare"])))
     assert "not a Kubernetes node" in action.why
@@ -120,25 +143,24 @@ def test_a_node_that_kubernetes_refuses_is_given_back():
 def test_two_jobs_of_one_pod_the_one_on_the_pod_stays():
     entries = [known(5, "RUNNING", nodes=["s-n1"]), known(9, "RUNNING", nodes=["s-n2"])]
     assert one([pod(job=9)], snapshot(*entries)).job_id == 5
-    assert one([pod()], snapshot(*entries)) == decide.Cancel(pod(), 9)
+    assert one([pod()], snapshot(*entries)) == actions.Cancel(pod(), 9)
 
 
 def test_a_job_just_submitted_and_not_in_the_view_is_waited_for():
-    attempts = Attempts()
-    attempts.of("u1").succeeded(5, 999.0)
-    assert look([pod()], snapshot(began=1000), attempts) == []
-    assert one([pod()], snapshot(began=1005), attempts) == decide.Submit(pod())
+    states = in_state(Submitted(5, 999.0))
+    assert look([pod()], snapshot(began=1000), states) == []
+    assert one([pod()], snapshot(began=1005), states) == actions.Submit(pod())
 
 
 def test_an_unknown_outcome_is_waited_for_until_slurm_has_settled():
-    attempts = Attempts()
-    attempts.of("u1").unknown_at = 990.0
-    view = {"attempts": attempts, "now": 1000.0}
+    states = in_state(unknown(990.0))
+    view = {"states": states, "now": 1000.0}
     assert one([pod()], snapshot(began=994.9), **view).reason == "SlurmUnknownOutcome"
-    attempts.of("u1").told = ("SlurmUnknownOutcome", "told")
-    attempts.of("u1").told_at = 1000.0
+    states.update(
+        "u1", lambda state: replace(state, condition=ReportedCondition("SlurmUnknownOutcome", "told", 1000.0))
+    )
     assert look([pod()], snapshot(began=999, settled_since=996), **view) == []
-    assert one([pod()], snapshot(began=1001, settled_since=996), **view) == decide.Submit(pod())
+    assert one([pod()], snapshot(began=1001, settled_since=996), **view) == actions.Submit(pod())
 
 
 def test_a_successor_asks_for_nothing_that_its_predecessor_may_have_asked_for():
@@ -146,53 +168,50 @@ def test_a_successor_asks_for_nothing_that_its_predecessor_may_have_asked_for():
     for began in (100.0, 104.9):
         assert look([the_pod], snapshot(began=began), leading_since=100.0, inherited_at=100.0) == []
     assert look([the_pod], snapshot(began=106, settled_since=102), leading_since=100.0, inherited_at=100.0) == []
-    assert one([the_pod], snapshot(began=105.0), leading_since=100.0, inherited_at=100.0) == decide.Submit(the_pod)
-    assert one([the_pod], snapshot(began=100.0), leading_since=100.0) == decide.Submit(the_pod)
+    assert one([the_pod], snapshot(began=105.0), leading_since=100.0, inherited_at=100.0) == actions.Submit(the_pod)
+    assert one([the_pod], snapshot(began=100.0), leading_since=100.0) == actions.Submit(the_pod)
     late = snapshot(known(5, "PENDING"), began=101.0)
-    assert one([the_pod], late, leading_since=100.0, inherited_at=100.0) == decide.Hold(the_pod, 5)
+    assert one([the_pod], late, leading_since=100.0, inherited_at=100.0) == actions.Hold(the_pod, 5)
     going = pod(deleted=True)
     assert look([going], snapshot(began=101.0), inherited_at=100.0) == []
-    assert one([going], late, inherited_at=100.0) == decide.Release(going, (5,))
+    assert one([going], late, inherited_at=100.0) == actions.Release(going, (5,))
 
 
 def test_nothing_is_submitted_while_many_jobs_are_missing():
     told = one([pod()], snapshot(), braked=True)
-    assert (type(told), told.reason) == (decide.Tell, "SlurmJobsMissing")
+    assert (type(told), told.reason) == (actions.Tell, "SlurmJobsMissing")
     started = pod(job=5)
-    assert isinstance(one([started], snapshot(known(5, "RUNNING", nodes=["s-n1"])), braked=True), decide.Bind)
+    assert isinstance(one([started], snapshot(known(5, "RUNNING", nodes=["s-n1"])), braked=True), actions.Bind)
 
 
 def test_an_unknown_outcome_that_turns_up_is_taken():
-    attempts = Attempts()
-    attempts.of("u1").unknown_at = 999.0
-    assert one([pod()], snapshot(known(5, "PENDING"), began=999.5), attempts) == decide.Hold(pod(), 5)
+    states = in_state(unknown(999.0))
+    assert one([pod()], snapshot(known(5, "PENDING"), began=999.5), states) == actions.Hold(pod(), 5)
 
 
 def test_a_deleted_pod_is_released_at_once():
     the_pod = pod(job=5, deleted=True)
-    assert one([the_pod], snapshot(known(5, "PENDING"))) == decide.Release(the_pod, (5,))
-    assert one([the_pod], snapshot(known(5, "CANCELLED", confirmations=1))) == decide.Release(the_pod, ())
+    assert one([the_pod], snapshot(known(5, "PENDING"))) == actions.Release(the_pod, (5,))
+    assert one([the_pod], snapshot(known(5, "CANCELLED", confirmations=1))) == actions.Release(the_pod, ())
 
 
 def test_a_deleted_pod_waits_for_a_submit_whose_outcome_is_unknown():
-    attempts = Attempts()
-    attempts.of("u1").unknown_at = 999.0
+    states = in_state(unknown(999.0))
     the_pod = pod(held=True, deleted=True)
-    assert look([the_pod], snapshot(began=999.5), attempts) == []
-    assert one([the_pod], snapshot(began=1005), attempts) == decide.Release(the_pod, ())
+    assert look([the_pod], snapshot(began=999.5), states) == []
+    assert one([the_pod], snapshot(began=1005), states) == actions.Release(the_pod, ())
 
 
 def test_a_deleted_pod_releases_a_job_the_view_does_not_show_yet():
-    attempts = Attempts()
-    attempts.of("u1").succeeded(5, 999.9)
-    assert one([pod(job=5, deleted=True)], snapshot(), attempts).job_ids == (5,)
+    states = in_state(Submitted(5, 999.9))
+    assert one([pod(job=5, deleted=True)], snapshot(), states).job_ids == (5,)
 
 
 def test_an_ended_job_is_asked_for_again_only_after_slurm_said_so_twice():
     assert look([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=1))) == []
-    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2))), decide.Submit)
+    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2))), actions.Submit)
     assert look([pod(job=5)], snapshot(known(5, "RUNNING", confirmations=1, missing=True))) == []
-    assert isinstance(one([pod(job=5)], snapshot(known(5, "RUNNING", confirmations=2, missing=True))), decide.Submit)
+    assert isinstance(one([pod(job=5)], snapshot(known(5, "RUNNING", confirmations=2, missing=True))), actions.Submit)
 
 
 def test_a_job_cancelled_by_somebody_is_not_asked_for_again():
@@ -200,50 +219,48 @@ def test_a_job_cancelled_by_somebody_is_not_asked_for_again():
 
 
 def test_a_job_that_we_cancelled_counts_as_gone_at_once():
-    attempts = Attempts()
-    attempts.of("u1").cancelled.add(5)
-    assert one([pod(held=True)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), attempts) == decide.Submit(
+    states = in_state(cancelled=frozenset({5}))
+    assert one([pod(held=True)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), states) == actions.Submit(
         pod(held=True)
     )
 
 
 def test_no_submit_while_slurm_is_silent():
-    attempts = Attempts()
-    assert one([pod()], snapshot(error="connection refused"), attempts).reason == "SlurmUnavailable"
+    states = PodStates()
+    assert one([pod()], snapshot(error="connection refused"), states).reason == "SlurmUnavailable"
 
 
 def test_back_off_after_a_refusal_and_the_words_on_the_pod():
-    attempts = Attempts()
-    attempts.of("u1").failed(1000.0, REFUSED, "SlurmRefused", "Invalid account (2045)")
-    assert one([pod()], snapshot(), attempts) == decide.Tell(pod(), "SlurmRefused", "Invalid account (2045)")
-    attempts.of("u1").told = ("SlurmRefused", "Invalid account (2045)")
-    assert look([pod()], snapshot(), attempts) == []
-    assert one([pod()], snapshot(), attempts, now=1006.0) == decide.Submit(pod())
+    states = PodStates()
+    states.update("u1", lambda state: state.failed(1000.0, REFUSED, "SlurmRefused", "Invalid account (2045)"))
+    assert one([pod()], snapshot(), states) == actions.Tell(pod(), "SlurmRefused", "Invalid account (2045)")
+    told = ReportedCondition("SlurmRefused", "Invalid account (2045)", 0.0)
+    states.update("u1", lambda state: replace(state, condition=told))
+    assert look([pod()], snapshot(), states) == []
+    assert one([pod()], snapshot(), states, now=1006.0) == actions.Submit(pod())
 
 
 def test_a_waiting_pod_is_told_slurms_reason_once():
-    attempts = Attempts()
+    states = PodStates()
     entry = known(5, "PENDING", reason="Resources", partition="main", start_time=3600 * 24.0, excluded="")
-    assert look([pod(job=5)], snapshot(entry), attempts, now=1000) == []
-    tell = one([pod(job=5)], snapshot(entry), attempts, now=1004)
+    assert look([pod(job=5)], snapshot(entry), states, now=1000) == []
+    tell = one([pod(job=5)], snapshot(entry), states, now=1004)
     assert tell.message == "Slurm job 5 waits in partition main: Resources, estimated start 1970-01-02T00:00:00Z"
     told = [{"type": "PodScheduled", "status": "False", "reason": tell.reason, "message": tell.message}]
-    assert look([pod(job=5, conditions=told)], snapshot(entry), attempts, now=1005) == []
+    assert look([pod(job=5, conditions=told)], snapshot(entry), states, now=1005) == []
 
 
 def test_excluded_nodes_that_slurm_did_not_take_keep_no_pod_from_a_new_job():
-    attempts = Attempts()
-    attempts.of("u1").exclude_not_before = 1000
-    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2)), attempts), decide.Submit)
+    states = in_state(exclude_retry_at=1000.0)
+    assert isinstance(one([pod(job=5)], snapshot(known(5, "NODE_FAIL", confirmations=2)), states), actions.Submit)
 
 
 def test_nodes_that_change_while_a_job_waits_are_told_to_slurm():
     entry = known(5, "PENDING", reason="Resources", excluded="s-n1")
     nodes = [kube_node("n1"), kube_node("n2", unschedulable=True)]
-    assert one([pod(job=5)], snapshot(entry), nodes=nodes) == decide.Exclude(pod(job=5), 5, ("s-n2",))
-    attempts = Attempts()
-    attempts.of("u1").excluded = ("s-n2",)
-    assert look([pod(job=5)], snapshot(entry), attempts, nodes=nodes) == []
+    assert one([pod(job=5)], snapshot(entry), nodes=nodes) == actions.Exclude(pod(job=5), 5, ("s-n2",))
+    states = in_state(excluded=("s-n2",))
+    assert look([pod(job=5)], snapshot(entry), states, nodes=nodes) == []
     old = ApiVersion("v0.0.38", exclude_nodes=False)
     assert look([pod(job=5)], snapshot(entry), nodes=nodes, version=old) == []
 
@@ -263,10 +280,10 @@ def test_a_slurm_node_that_two_kubernetes_nodes_claim_is_not_used(order):
     raw = [raw_node("n1", "s-n1"), raw_node("rogue", "s-n1"), raw_node("n2", "s-n2")]
     nodes = eligibility.views(raw[::order])
     action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n1"])), nodes=nodes)
-    assert isinstance(action, decide.GiveBack)
+    assert isinstance(action, actions.GiveBack)
     assert "Slurm node s-n1 is claimed by" in action.why
     action = one([pod(job=5)], snapshot(known(5, "RUNNING", nodes=["s-n2"])), nodes=nodes)
-    assert isinstance(action, decide.Bind)
+    assert isinstance(action, actions.Bind)
     placement = Placements(nodes, {n: Node(n, frozenset({"IDLE"})) for n in ("s-n1", "s-n2")}, {}).of(pod(), "")
     assert placement.eligible == ("s-n2",)
     assert list(placement.refused) == ["s-n1"]

@@ -8,10 +8,10 @@ from bridge import clock, names
 from bridge.config import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
-from scheduler import decide
-from scheduler.attempts import Attempts
+from scheduler import actions, decide
 from scheduler.occupancy import Occupancy, reduce
 from scheduler.placement import Placements
+from scheduler.pod_states import PodStates
 
 OURS = "ours"
 OFFERED = {"cpu": "2", "memory": "8Gi", "pods": "3", "ephemeral-storage": "10Gi", "hugepages-2Mi": "4Mi"}
@@ -53,7 +53,7 @@ def known(job_id, uid, state="RUNNING", nodes=("n1",)):
     return ObservedJob(Job(job_id, frozenset({state}), JobLink("c", (PodRef("ns", uid, uid),)), tuple(nodes)), 2, False)
 
 
-def look(pods, jobs, the_occupancy, *, attempts=None, now=NOW, time=None):
+def look(pods, jobs, the_occupancy, *, states=None, now=NOW, time=None):
     by_uid = {}
     for entry in jobs:
         by_uid.setdefault(entry.job.link.pods[0].uid, []).append(entry.job.job_id)
@@ -70,14 +70,17 @@ def look(pods, jobs, the_occupancy, *, attempts=None, now=NOW, time=None):
         pods=pods,
         snapshot=snapshot,
         placements=placements,
-        attempts=attempts or Attempts(),
+        states=(states or PodStates()).by_uid,
         version=ApiVersion("v0.0.45", external_jobs=True),
         config=Config(),
         now=now,
         time=time,
         occupancy=the_occupancy,
     )
-    return decide.decide(view)
+    decision = decide.decide(view)
+    if states is not None:
+        states.merge(decision.states)
+    return decision.actions
 
 
 @pytest.mark.parametrize(
@@ -116,14 +119,14 @@ def test_other_schedulers_pods_count_and_ended_ones_do_not():
 
 def test_a_pod_that_is_being_bound_counts_until_its_bind_has_failed():
     there = occupancy()
-    there.assume(pod("one", cpu="2"), "n1")
+    there.assume(there.occupant(pod("one", cpu="2"), "n1"))
     there.changed("update", None, pod("one", cpu="2"))
     assert lacking(there, pod("two")) == ["cpu"]
     there.correct({"one"}, lambda _: True)
     assert lacking(there, pod("two")) == ["cpu"]
     there.correct({"one"}, lambda _: False)
     assert lacking(there, pod("two")) == []
-    there.assume(pod("one", cpu="2"), "n1")
+    there.assume(there.occupant(pod("one", cpu="2"), "n1"))
     there.changed("update", None, pod("one", "n1", cpu="2"))
     there.correct({"one"}, lambda _: False)
     assert lacking(there, pod("two")) == ["cpu"], "bound by now"
@@ -170,28 +173,28 @@ def test_no_bind_while_a_pod_whose_job_is_over_still_runs_there():
     there = occupancy(pod("old", "n1", cpu="2"))
     new = pod("new", job=5, cpu="2")
     jobs = [known(4, "old", "CANCELLED", ()), known(5, "new")]
-    attempts = Attempts()
-    (tell,) = look([new], jobs, there, attempts=attempts)
+    states = PodStates()
+    (tell,) = look([new], jobs, there, states=states)
     assert tell.reason == "NodeBusy"
     assert tell.message == "Slurm job 5 has node n1: too little cpu until these pods have ended: ns/old"
-    assert attempts.busy == 1
+    assert states.busy == 1
     there.changed("update", None, pod("old", "n1", cpu="2", phase="Failed"))
-    (bind,) = look([new], jobs, there, attempts=attempts)
-    assert isinstance(bind, decide.Bind)
-    assert attempts.busy == 0
+    (bind,) = look([new], jobs, there, states=states)
+    assert isinstance(bind, actions.Bind)
+    assert states.busy == 0
 
 
 def test_the_job_is_on_the_pod_before_it_waits():
     there = occupancy(pod("old", "n1", cpu="2", until=NOW + 20))
     new = pod("new", cpu="2")
-    assert look([new], [known(5, "new")], there) == [decide.Hold(new, 5)]
+    assert look([new], [known(5, "new")], there) == [actions.Hold(new, 5)]
 
 
 def test_two_pods_of_one_look_do_not_share_the_last_room():
     there = occupancy(pod("agent", "n1", scheduler="default-scheduler", cpu="500m"))
     first, second = pod("a", job=5), pod("b", job=6)
     bind, tell = look([first, second], [known(5, "a"), known(6, "b")], there)
-    assert isinstance(bind, decide.Bind)
+    assert isinstance(bind, actions.Bind)
     assert bind.pod is first
     assert tell.reason == "NodeBusy"
     assert "too little cpu beside ns/a, ns/agent" in tell.message
@@ -200,21 +203,21 @@ def test_two_pods_of_one_look_do_not_share_the_last_room():
 
 def test_a_wait_for_room_ends_after_its_time():
     there = occupancy(pod("old", "n1", cpu="2"))
-    new, jobs, attempts = pod("new", job=5, cpu="2"), [known(4, "old"), known(5, "new")], Attempts()
-    assert isinstance(look([new], jobs, there, attempts=attempts)[0], decide.Tell)
-    assert look([new], jobs, there, attempts=attempts, now=NOW + TIMEOUT - 1)[0].reason == "NodeBusy"
-    (back,) = look([new], jobs, there, attempts=attempts, now=NOW + TIMEOUT)
-    assert back == decide.GiveBack(new, 5, f"node n1 has had too little cpu for {TIMEOUT:.0f} s: ns/old")
+    new, jobs, states = pod("new", job=5, cpu="2"), [known(4, "old"), known(5, "new")], PodStates()
+    assert isinstance(look([new], jobs, there, states=states)[0], actions.Tell)
+    assert look([new], jobs, there, states=states, now=NOW + TIMEOUT - 1)[0].reason == "NodeBusy"
+    (back,) = look([new], jobs, there, states=states, now=NOW + TIMEOUT)
+    assert back == actions.GiveBack(new, 5, f"node n1 has had too little cpu for {TIMEOUT:.0f} s: ns/old")
 
 
 def test_a_grace_period_is_waited_for_however_long_it_is_and_no_longer():
     until = NOW + 3600
     there = occupancy(pod("old", "n1", cpu="2", until=until))
-    new, jobs, attempts = pod("new", job=5, cpu="2"), [known(5, "new")], Attempts()
+    new, jobs, states = pod("new", job=5, cpu="2"), [known(5, "new")], PodStates()
     for now in (NOW, NOW + TIMEOUT + 1, until + TIMEOUT - 1):
-        assert not any(isinstance(a, decide.GiveBack) for a in look([new], jobs, there, attempts=attempts, now=now))
-    (back,) = look([new], jobs, there, attempts=attempts, now=until + TIMEOUT + 1)
-    assert isinstance(back, decide.GiveBack)
+        assert not any(isinstance(a, actions.GiveBack) for a in look([new], jobs, there, states=states, now=now))
+    (back,) = look([new], jobs, there, states=states, now=until + TIMEOUT + 1)
+    assert isinstance(back, actions.GiveBack)
     assert eligibility.BESIDE in back.why
     # and Slurm is asked for another node
     placements = Placements([kube_node(there.lasting(until + 1)["n1"])], {"n1": Node("n1", frozenset({"IDLE"}))}, {})

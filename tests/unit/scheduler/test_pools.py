@@ -14,7 +14,7 @@ from bridge.clock import FakeClock
 from bridge.errors import KubeError, KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.workload import eligibility
-from scheduler.attempts import Attempts
+from scheduler.pod_states import Bound, PodState
 from scheduler.pools import decide
 from scheduler.pools.loop import namespace_views
 from scheduler.pools.usage import Usage, requests
@@ -42,8 +42,8 @@ def node(name: str, cpu: str = "8", pods: str = "100", taints: Any = ()) -> elig
 
 def look(pods: list[Any], *pools: decide.PoolView, **more: Any) -> list[decide.Action]:
     options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": ()}
-    options |= {"usage": Usage(), "attempts": Attempts()} | more
-    return decide.decide(decide.PoolSchedulerView(pods, {p.node.name: p for p in pools}, **options))
+    options |= {"usage": Usage(), "states": {}} | more
+    return decide.decide(decide.PoolSchedulerView(pods, {p.node.name: p for p in pools}, **options)).actions
 
 
 def chosen(*args: Any, **more: Any) -> str:
@@ -201,9 +201,7 @@ def test_pods_that_are_not_ours_are_left_alone() -> None:
 
 
 def test_a_pod_that_was_just_bound_is_not_bound_again() -> None:
-    attempts = Attempts()
-    attempts.of("u1").bound = True
-    assert look([pod()], pool("a"), attempts=attempts) == []
+    assert look([pod()], pool("a"), states={"u1": PodState(Bound())}) == []
 
 
 @given(st.lists(st.sampled_from(["bind", "bind-other", "finish", "delete", "assume"]), max_size=30))

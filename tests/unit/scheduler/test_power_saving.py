@@ -6,10 +6,10 @@ from bridge import names
 from bridge.config import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
-from scheduler import decide
-from scheduler.attempts import Attempts
+from scheduler import actions, decide
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
+from scheduler.pod_states import PodStates
 
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 GPU_TAINT = {"key": "gpu", "effect": "NoSchedule"}
@@ -36,8 +36,8 @@ def pod(job=None, cpu="1", **spec):
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
 
 
-def placements(nodes, states, remembered=None):
-    return Placements(nodes, {"n1": Node("n1", frozenset(states.split("+")))}, {}, remembered)
+def placements(nodes, slurm_states, remembered=None):
+    return Placements(nodes, {"n1": Node("n1", frozenset(slurm_states.split("+")))}, {}, remembered)
 
 
 @pytest.mark.parametrize("state", ["IDLE+POWERED_DOWN", "IDLE+POWERING_DOWN", "IDLE+POWERING_UP", CLOUD_OFF])
@@ -73,40 +73,44 @@ def test_a_node_that_is_not_of_kubernetes_is_not_waited_for():
     assert placements([], "IDLE+CLOUD").of(pod(), "").eligible == ()
 
 
-def look(nodes, states, attempts, now=1000.0):
+def look(nodes, slurm_states, states, now=1000.0):
     job = Job(7, frozenset({"RUNNING"}), JobLink("c", (PodRef("ns", "p", "u1"),)), ("n1",))
     snapshot = Snapshot(sequence=7, began=1000.0, jobs={7: ObservedJob(job)}, by_uid={"u1": (7,)})
     version = ApiVersion("v0.0.45", external_jobs=True)
     more = {"now": now, "time": now, "occupancy": Occupancy("ours")}
-    view = decide.SchedulerView([pod(7)], snapshot, placements(nodes, states), attempts, version, Config(), **more)
-    (action,) = decide.decide(view)
+    view = decide.SchedulerView(
+        [pod(7)], snapshot, placements(nodes, slurm_states), states.by_uid, version, Config(), **more
+    )
+    decision = decide.decide(view)
+    states.merge(decision.states)
+    (action,) = decision.actions
     return action
 
 
 def test_the_bind_waits_until_the_machine_and_its_kubelet_are_up():
-    attempts = Attempts()
-    for nodes, states, why in (
+    states = PodStates()
+    for nodes, slurm_states, why in (
         ([], "ALLOCATED+CLOUD+POWERING_UP", "Slurm starts node n1"),
         ([kube_node()], "ALLOCATED+CLOUD+POWERING_UP", "Slurm starts node n1"),  # Ready from before
         ([], "ALLOCATED+CLOUD", "Kubernetes has no node for Slurm's n1 yet"),
         ([kube_node(ready=False)], "ALLOCATED+CLOUD", "the kubelet of node n1 is not ready yet"),
     ):
-        action = look(nodes, states, attempts)
-        assert isinstance(action, decide.Tell)
+        action = look(nodes, slurm_states, states)
+        assert isinstance(action, actions.Tell)
         assert action.reason == "SlurmNodeStarting"
         assert action.message.endswith(why)
-    assert isinstance(look([kube_node()], "ALLOCATED+CLOUD", attempts), decide.Bind)
+    assert isinstance(look([kube_node()], "ALLOCATED+CLOUD", states), actions.Bind)
 
 
 def test_a_machine_that_is_not_of_a_cloud_is_waited_for_from_its_start_on():
-    attempts = Attempts()
-    assert isinstance(look([kube_node(ready=False)], "ALLOCATED+POWERING_UP", attempts), decide.Tell)
-    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", attempts), decide.Tell)
-    assert isinstance(look([kube_node()], "ALLOCATED", attempts), decide.Bind)
-    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", Attempts()), decide.GiveBack)
+    states = PodStates()
+    assert isinstance(look([kube_node(ready=False)], "ALLOCATED+POWERING_UP", states), actions.Tell)
+    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", states), actions.Tell)
+    assert isinstance(look([kube_node()], "ALLOCATED", states), actions.Bind)
+    assert isinstance(look([kube_node(ready=False)], "ALLOCATED", PodStates()), actions.GiveBack)
 
 
 def test_a_node_that_never_comes_up_is_given_back():
-    attempts = Attempts()
-    assert isinstance(look([], "ALLOCATED+CLOUD", attempts), decide.Tell)
-    assert isinstance(look([], "ALLOCATED+CLOUD", attempts, 1000 + decide.WAKE_LIMIT), decide.GiveBack)
+    states = PodStates()
+    assert isinstance(look([], "ALLOCATED+CLOUD", states), actions.Tell)
+    assert isinstance(look([], "ALLOCATED+CLOUD", states, 1000 + decide.WAKE_LIMIT), actions.GiveBack)

@@ -1,0 +1,85 @@
+"""The actions of the scheduler: what a decision returns and :mod:`scheduler.act` carries out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Pod = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Submit a job for the pod."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Set the job id and the finalizer on the pod. The job was found by the UID in its comment."""
+
+    pod: Pod
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Bind the pod to the node of its allocated job.
+
+    ``node`` is the name in Kubernetes, ``slurm_node`` the name in Slurm. ``started`` is the start of the job in seconds
+    since the epoch.
+    """
+
+    pod: Pod
+    job_id: int
+    node: str
+    started: float
+    slurm_node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Cancel the jobs of a deleted pod that was never bound, then remove its finalizer."""
+
+    pod: Pod
+    job_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Cancel a second job of a pod."""
+
+    pod: Pod
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Remove the id of a job that cannot be used from the pod, then cancel the job. A new one is submitted later."""
+
+    pod: Pod
+    job_id: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exclude:
+    """Set the excluded nodes of a pending job."""
+
+    pod: Pod
+    job_id: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Write the reason for the wait into the condition PodScheduled of the pod."""
+
+    pod: Pod
+    reason: str
+    message: str
+
+
+Action = Submit | Hold | Bind | Release | Cancel | GiveBack | Exclude | Tell

@@ -1,0 +1,216 @@
+"""The state of each waiting pod between two decisions of the scheduler.
+
+``docs/architecture.md`` has the state diagram. All states are immutable: a change replaces the whole value. The state
+is kept in memory only. After a restart, the scheduler finds the jobs of pods by UID.
+
+Writers: the state of a pod has one writer at a time. While the workers have a call for the pod, queued or running, only
+this call writes (:meth:`PodStates.update`). At all other times only the loop writes (:meth:`PodStates.merge`): it
+decides for a pod only after it has seen that the workers have no call for it, and it alone submits calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from bridge.backoff import Backoff
+
+REFUSED = Backoff(first=5, limit=300)
+"""After a refusal by Slurm or podbridge: a user or an administrator has to change something."""
+UNAVAILABLE = Backoff(first=1, limit=30)
+"""After a request without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The last failed submission.
+
+    ``count`` is the number of failures since the last successful submission. No job is submitted before ``retry_at``
+    (monotonic seconds). ``reason`` and ``message`` are those of the pod's condition meanwhile.
+    """
+
+    count: int
+    retry_at: float
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotSubmitted:
+    """The pod has no job, and no submission has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackingOff:
+    """The last submission failed, or podbridge cancelled a job that could not be used."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeUnknown:
+    """A submission sent before ``since`` (monotonic seconds) got no answer: a job may still appear."""
+
+    since: float
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """slurmctld returned the id of a new job at ``since`` (monotonic seconds); the snapshot may not show it yet."""
+
+    job_id: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class _WithJob:
+    """The snapshot shows a job of the pod. ``failure`` is that of an earlier submission that got no answer."""
+
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pending(_WithJob):
+    """The job is pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated(_WithJob):
+    """The job is allocated. The next action is the bind, or the job is cancelled because its node is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStarting(_WithJob):
+    """The job is allocated; Slurm's power saving starts its node, or the kubelet there is not ready yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBusy(_WithJob):
+    """The job is allocated; its node has had no room for the pod since ``since`` (monotonic seconds)."""
+
+    since: float = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The API server accepted the binding; the cache does not show it yet."""
+
+
+WithJob = Pending | Allocated | NodeStarting | NodeBusy
+Phase = NotSubmitted | BackingOff | OutcomeUnknown | Submitted | WithJob | Bound
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedCondition:
+    """The condition PodScheduled that this process wrote last; ``at`` is its monotonic time.
+
+    ``message`` is empty where only the Event was written.
+    """
+
+    reason: str
+    message: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """What the scheduler keeps of one pod.
+
+    ``waiting_since`` is the time of the last submission, or of the first decision that saw a pending job.
+    ``starting_since`` is the time of the first decision after the last submission that saw Slurm's power saving start
+    the node of the job. Both are monotonic seconds, ``None`` if there was none. ``cancelled`` holds jobs of the pod
+    that this process has cancelled and that the snapshot may still show as live. ``excluded`` are the excluded nodes
+    that Slurm accepted last, ``None`` if this process sent none for the job. The next ones are not sent before
+    ``exclude_retry_at`` (monotonic seconds).
+    """
+
+    phase: Phase = NotSubmitted()
+    waiting_since: float | None = None
+    starting_since: float | None = None
+    condition: ReportedCondition | None = None
+    cancelled: frozenset[int] = frozenset()
+    excluded: tuple[str, ...] | None = None
+    exclude_retry_at: float | None = None
+
+    def submitted(self, job_id: int, now: float, excluded: tuple[str, ...]) -> PodState:
+        """Return the state after slurmctld has returned the id of a new job."""
+        # slurmctld may use the id of an earlier job of the pod again
+        return PodState(
+            phase=Submitted(job_id, now),
+            waiting_since=now,
+            condition=self.condition,
+            cancelled=self.cancelled - {job_id},
+            excluded=excluded,
+        )
+
+    def failed(self, now: float, backoff: Backoff, reason: str, message: str) -> PodState:
+        """Return the state after a failed submission, or after a job was cancelled because it could not be used."""
+        return replace(self, phase=BackingOff(self._failure(now, backoff, reason, message)))
+
+    def without_answer(self, now: float, reason: str, message: str) -> PodState:
+        """Return the state after a submission whose outcome is unknown."""
+        return replace(self, phase=OutcomeUnknown(now, self._failure(now, UNAVAILABLE, reason, message)))
+
+    def without_job(self) -> PodState:
+        """Return the state of a pod whose last job is over; unchanged if no job was known or expected."""
+        if isinstance(self.phase, NotSubmitted | BackingOff | OutcomeUnknown):
+            return self
+        failure = failure_of(self.phase)
+        return replace(self, phase=BackingOff(failure) if failure else NEW.phase)
+
+    def seen(self) -> PodState:
+        """Return the state after the submitted job was seen in the snapshot, was lost or was cancelled."""
+        return replace(self, phase=NEW.phase) if isinstance(self.phase, Submitted) else self
+
+    def _failure(self, now: float, backoff: Backoff, reason: str, message: str) -> Failure:
+        before = failure_of(self.phase)
+        count = before.count + 1 if before else 1
+        return Failure(count, now + backoff.delay(count), reason, message)
+
+
+NEW = PodState()
+
+
+def failure_of(phase: Phase) -> Failure | None:
+    """Return the last failure that still counts; ``None`` after a successful submission."""
+    return None if isinstance(phase, NotSubmitted | Submitted | Bound) else phase.failure
+
+
+class PodStates:
+    """The states of all waiting pods by UID. The rule of writers is in the docstring of the module."""
+
+    def __init__(self) -> None:
+        self.by_uid: dict[str, PodState] = {}
+        self._lock = threading.Lock()
+
+    def of(self, uid: str) -> PodState:
+        """Return the state of a pod."""
+        return self.by_uid.get(uid, NEW)
+
+    def update(self, uid: str, change: Callable[[PodState], PodState]) -> None:
+        """Replace the state of one pod. Called by the worker that carries out an action for the pod."""
+        with self._lock:
+            self.by_uid[uid] = change(self.by_uid.get(uid, NEW))
+
+    def merge(self, states: Mapping[str, PodState]) -> None:
+        """Store the next states of a decision. Called by the loop, before it submits the actions of the decision."""
+        with self._lock:
+            self.by_uid.update(states)
+
+    def forget_all_but(self, uids: Set[str]) -> None:
+        """Delete the states of pods that are no longer waiting."""
+        with self._lock:
+            for uid in self.by_uid.keys() - uids:
+                del self.by_uid[uid]
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the outcome of a submission is unknown."""
+        return any(isinstance(state.phase, OutcomeUnknown) for state in list(self.by_uid.values()))
+
+    @property
+    def busy(self) -> int:
+        """The number of pods that wait for room on the node of their job."""
+        return sum(isinstance(state.phase, NodeBusy) for state in list(self.by_uid.values()))

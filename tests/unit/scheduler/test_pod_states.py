@@ -1,0 +1,146 @@
+"""The states of a waiting pod: the transitions of the diagram in docs/architecture.md, and a decision that is pure."""
+
+import copy
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from bridge import names
+from bridge.config import Config
+from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
+from bridge.workload import eligibility
+from scheduler import actions, decide
+from scheduler.occupancy import Occupancy
+from scheduler.placement import Placements
+from scheduler.pod_states import NEW, REFUSED, Bound, Phase, PodState, PodStates, WithJob
+
+PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
+NODES = {"fits": {}, "cordoned": {"unschedulable": True}, "full": {}}
+VIEWS = [
+    eligibility.view({"metadata": {"name": name}, "spec": spec, "status": {"allocatable": {"cpu": "8"}}})
+    for name, spec in NODES.items()
+]
+SLURM_NODES = {name: Node(name, frozenset({"IDLE"})) for name in NODES} | {
+    "starting": Node("starting", frozenset({"ALLOCATED", "CLOUD", "POWERING_UP"}))
+}
+JOBS = ["PENDING", "NODE_FAIL", *SLURM_NODES]
+
+
+def pod(uid: str, node: str = "", cpu: str = "1", job: int = 0):
+    metadata = {"namespace": "ns", "name": uid, "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    if job:
+        metadata |= {"labels": {names.JOB_ID_LABEL: str(job)}, "finalizers": [names.FINALIZER]}
+    spec = {"nodeName": node, "containers": [{"resources": {"requests": {"cpu": cpu}}}]}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+
+
+def view(state: PodState, job: str | None, job_id: int, now: float):
+    """Return a view of one pod; ``job`` is the state of its job, or the node on which it runs."""
+    entries = {}
+    if job is not None:
+        runs = job in SLURM_NODES
+        found = Job(job_id, frozenset({"RUNNING" if runs else job}), LINK, (job,) if runs else ())
+        entries = {job_id: ObservedJob(found, confirmations=2 if job == "NODE_FAIL" else 0)}
+    occupancy = Occupancy("ours")
+    occupancy.changed("add", None, pod("old", "full", "8"))
+    return decide.SchedulerView(
+        pods=[pod("u1", job=job_id)],
+        snapshot=Snapshot(sequence=1, began=now, jobs=entries, by_uid={"u1": tuple(entries)}),
+        placements=Placements(VIEWS, SLURM_NODES, {}),
+        states={"u1": state},
+        version=ApiVersion("v0.0.45", external_jobs=True),
+        config=Config(),
+        now=now,
+        time=now,
+        occupancy=occupancy,
+    )
+
+
+LINK = JobLink("c", (PodRef("ns", "u1", "u1"),))
+
+
+def carried_out(action: actions.Action | None, answer: str, state: PodState, now: float, job_id: int) -> PodState:
+    """Return the state after a worker has carried out an action."""
+    match action, answer:
+        case actions.Submit(), "done":
+            return state.submitted(job_id, now, ())
+        case actions.Submit(), "refused":
+            return state.failed(now, REFUSED, "SlurmRefused", "no")
+        case actions.Submit(), "none":
+            return state.without_answer(now, "SlurmUnknownOutcome", "no answer")
+        case actions.Bind(), "done":
+            return replace(state, phase=Bound())
+        case actions.GiveBack(), "done":
+            cancelled = state.cancelled | {action.job_id}
+            return replace(state, cancelled=cancelled).failed(now, REFUSED, "NodeRefused", "cordoned")
+    return state
+
+
+def group(phase: Phase) -> str:
+    return "HasJob" if isinstance(phase, WithJob) else type(phase).__name__
+
+
+def test_the_diagram_shows_the_transitions_that_happen_and_no_others():
+    text = PAGE.read_text().split("stateDiagram-v2", 1)[1].split("```", 1)[0]
+    drawn = set(re.findall(r"^ *(\w+|\[\*\]) --> (\w+|\[\*\])", text, re.MULTILINE))
+    with_job = {phase.__name__ for phase in get_args(WithJob)}
+    assert {name for edge in drawn for name in edge} - {"[*]", "HasJob"} == {p.__name__ for p in get_args(Phase)}
+    luck = random.Random(15)
+    seen, seen_with_job = set(), set()
+    state, now, job_id = NEW, 1000.0, 1
+    for _ in range(6000):
+        now += luck.choice([0.1, 6.0, 400.0])
+        job = luck.choice([None, None, *JOBS])
+        decision = decide.decide(view(state, job, job_id, now))
+        after = decision.states.get("u1", state)
+        action = decision.actions[0] if decision.actions else None
+        if isinstance(action, actions.Submit):
+            job_id += 1
+        last = carried_out(action, luck.choice(["done", "refused", "none"]), after, now, job_id)
+        for old, new in ((state, after), (after, last)):
+            pair = (type(old.phase).__name__, type(new.phase).__name__)
+            if pair[0] == pair[1]:
+                continue
+            if set(pair) <= with_job:
+                seen_with_job.add(pair)
+            else:
+                seen.add((group(old.phase), group(new.phase)))
+        state = NEW if isinstance(last.phase, Bound) else last
+    assert seen == {edge for edge in drawn if "[*]" not in edge and not with_job & set(edge)}
+    assert seen_with_job >= {edge for edge in drawn if set(edge) <= with_job}
+
+
+def test_a_decision_changes_nothing_that_it_is_given():
+    for job in (None, *JOBS):
+        given = view(PodState(), job, 5, 1000.0)
+        inside = ("_by_uid", "_by_node", "_used", "_foreign", "_ending", "_assumed")
+        before = copy.deepcopy(({k: getattr(given.occupancy, k) for k in inside}, dict(given.states), given.snapshot))
+        first, second = decide.decide(given), decide.decide(given)
+        assert first == second
+        assert ({k: getattr(given.occupancy, k) for k in inside}, dict(given.states), given.snapshot) == before
+
+
+def test_failures_count_until_a_submission_succeeds():
+    state = NEW.failed(100.0, REFUSED, "SlurmRefused", "no").without_answer(200.0, "SlurmUnknownOutcome", "none")
+    assert state.phase.failure.count == 2
+    state = state.submitted(7, 300.0, ("n1",))
+    assert state.failed(400.0, REFUSED, "SlurmRefused", "no").phase.failure.count == 1
+    assert (state.excluded, state.exclude_retry_at) == (("n1",), None)
+
+
+def test_an_id_that_slurm_assigns_again_is_not_one_of_the_cancelled_jobs():
+    state = PodState(cancelled=frozenset({7, 8}), exclude_retry_at=5.0).submitted(7, 1.0, ())
+    assert state.cancelled == {8}
+    assert state.exclude_retry_at is None
+
+
+def test_states_of_pods_that_wait_no_more_are_deleted():
+    states = PodStates()
+    for uid in ("a", "b"):
+        states.update(uid, lambda state: state.without_answer(1.0, "SlurmUnknownOutcome", "none"))
+    states.forget_all_but({"b"})
+    assert (states.of("a"), states.unsettled) == (NEW, True)
+    states.forget_all_but(set())
+    assert not states.unsettled
