@@ -15,10 +15,12 @@ log = logging.getLogger(__name__)
 
 
 def at_once(threads: int, call: Callable[[K], V], items: Iterable[K]) -> dict[K, V]:
-    """Call for each item, up to ``threads`` of them at a time; gives the results by item.
+    """Call ``call`` for each item on up to ``threads`` threads; return the results by item.
 
-    After an error no further call is begun, and the first one is raised once those under way have ended.
+    After an error, no further call begins. The first error is raised when the calls in progress have ended.
     """
+    # no ThreadPoolExecutor: the interpreter joins its threads at exit (concurrent.futures.thread._python_exit), so one
+    # call that waits for slurmrestd or NATS would delay the end of the process by its time-out
     left = list(items)
     if min(threads, len(left)) <= 1:
         return {item: call(item) for item in left}

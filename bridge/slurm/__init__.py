@@ -1,1 +1,1 @@
-"""slurmrestd: its API versions, its answers and one shared snapshot of what it knows."""
+"""The client of slurmrestd, its API versions, and one shared snapshot of Slurm."""

@@ -1,14 +1,14 @@
-"""What an answer of slurmrestd means: data, or one of the project's errors.
+"""Converts an answer of slurmrestd to data, or to one of the project's errors.
 
-An answer counts as Slurm's own only if it is the JSON object that slurmrestd writes, with ``meta``. Everything else (a
-proxy's 404, a page in HTML, half an answer) says nothing about jobs. Seen on the daemons of 22.05, 24.11 and 26.05:
+An answer is Slurm's own only if it is the JSON object that slurmrestd writes, with ``meta``. Any other answer (an HTML
+page, a 404 of a proxy, a truncated answer) contains no information about jobs. Observed with 22.05, 24.11 and 26.05:
 
-- 22.05 puts error numbers under ``error_number``, ``error_code`` or ``errno`` and answers 500 where newer ones say 404.
-- A job is queued though ``errors`` is not empty (22.05, e.g. 2015) or ``warnings`` is (26.05): the id decides.
-- Reads answer 500 and -1 while slurmctld is down, hangs or, on 22.05, refuses the token. 1800: it could not be reached.
-- DELETE answers 500 or 403 and error 1, "Operation not permitted", while slurmctld (24.11, 26.05) is down or hangs.
-- DELETE of an unknown job: 500 and 2017 on 22.05, 200 on newer ones, which name each job's result in ``status``.
-- ``jobs`` is null or empty in answers that report a failure: a list counts only with 200 and without errors.
+- 22.05 has error numbers in ``error_number``, ``error_code`` or ``errno``, and 500 where newer versions have 404.
+- A job may be queued although ``errors`` (22.05, e.g. 2015) or ``warnings`` (26.05) is not empty: the id decides.
+- Reads return 500 and -1 while slurmctld is down or hangs, and on 22.05 if it refuses the token. 1800: not reachable.
+- DELETE returns 500 or 403 and error 1, "Operation not permitted", while slurmctld (24.11, 26.05) is down or hangs.
+- DELETE of an unknown job returns 500 and 2017 on 22.05; newer versions return 200, with a result in ``status``.
+- ``jobs`` is null or empty in answers that report a failure: a list is valid only with 200 and without errors.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ WRITES = frozenset({"submit", "cancel", "set_job", "set_node"})
 LISTS = {"job": "jobs", "jobs": "jobs", "jobs/state": "jobs", "nodes": "nodes", "partitions": "partitions"} | {
     "resources": "nodes"
 }
-"""The list that an answer must bring."""
+"""The list that an answer must contain."""
 
 UNKNOWN_JOB, UNKNOWN_NODE, ALREADY_DONE = 2017, 2018, 2021
 NO_NODE_NOW = 2015
-"""No node could hold the job now. Beside a job id, or after an update, a warning: what was asked for is done."""
+"""No node can run the job now. With a job id, or after an update, it is a warning: the request was carried out."""
 AUTHENTICATION = 1007
 NOT_REACHED = frozenset({1800, 2027})
-"""slurmctld could not be reached, or is a backup in standby: the request was surely not carried out."""
+"""slurmctld was not reachable, or is a backup in standby: the request was certainly not carried out."""
 BROKEN_OFF = frozenset({-1, 1801, 1802, 1803, 1804, 1805, 5004, 5005})
-"""The talk between slurmrestd and slurmctld broke off: a write may have been carried out."""
+"""The connection between slurmrestd and slurmctld failed: a write may have been carried out."""
 _NOT_PERMITTED = 1
 _GENERAL = frozenset({-1, 0, 9001})
-"""Numbers that say less than the others in the same answer."""
+"""Numbers that are less specific than others in the same answer."""
 _JOB_KEYS = frozenset(
     (
         *("job_id", "job_state", "name", "partition", "user_name", "admin_comment", "comment", "nodes"),
@@ -53,10 +53,10 @@ _JOB_KEYS = frozenset(
 
 
 def judge(version: ApiVersion | None, endpoint: str, status: int, body: bytes) -> JsonObject:
-    """Return the data of an answer, or raise the error that it stands for.
+    """Return the data of an answer, or raise its error.
 
-    ``endpoint`` is a word: ping, diag, submit, cancel, job, jobs, jobs/state, resources, nodes, partitions, set_job,
-    set_node. An empty object stands for "nothing has changed" (304).
+    ``endpoint`` is one of ping, diag, submit, cancel, job, jobs, jobs/state, resources, nodes, partitions, set_job,
+    set_node. The data is empty if nothing has changed (304).
     """
     if status == 304:
         return {}
@@ -83,7 +83,7 @@ def judge(version: ApiVersion | None, endpoint: str, status: int, body: bytes) -
 
 
 def own(body: bytes) -> JsonObject | None:
-    """Read an answer that slurmrestd itself has written; ``None`` for any other."""
+    """Read an answer of slurmrestd itself; ``None`` for any other answer."""
     data = json_object(body)
     if data is None or not isinstance(data.get("meta"), dict):
         return None
@@ -91,7 +91,7 @@ def own(body: bytes) -> JsonObject | None:
 
 
 def json_object(body: bytes) -> JsonObject | None:
-    """Read a JSON object; ``None`` for anything else."""
+    """Read a JSON object; ``None`` if the text is not one."""
     try:
         data = json.loads(body, object_hook=_slim)
     except (ValueError, RecursionError):
@@ -100,23 +100,23 @@ def json_object(body: bytes) -> JsonObject | None:
 
 
 def warning(data: JsonObject) -> str:
-    """Put what slurmctld said beside a job id into one line."""
+    """Return the messages that slurmctld returned with a job id, in one line."""
     entries = [*_objects(data.get("errors")), *_objects(data.get("warnings"))]
     notes = [data.get("job_submit_user_msg"), *(entry.get("error") or entry.get("description") for entry in entries)]
     texts = dict.fromkeys(note.strip() for note in notes if isinstance(note, str) and note.strip())
-    # 26.05 says the same twice, once with words in front
+    # 26.05 returns the same message twice, once with a prefix
     return "; ".join(t for t in texts if not any(t != other and t.endswith(other) for other in texts))[:500]
 
 
 def release(data: JsonObject) -> str:
-    """Read Slurm's release, e.g. ``26.05.5``, from any answer of its own."""
+    """Read the release of Slurm, e.g. ``26.05.5``, from any answer of slurmrestd."""
     slurm = data["meta"].get("slurm") or data["meta"].get("Slurm")
     text = slurm.get("release") if isinstance(slurm, dict) else ""
     return text if isinstance(text, str) else ""
 
 
 def _slim(found: dict[str, Any]) -> object:
-    """Keep, while the JSON is read, only what podbridge uses of a job: a list of thousands is many megabytes."""
+    """Keep only the fields of a job that podbridge uses, while the JSON is read: thousands of jobs are many MB."""
     if "job_state" in found:
         return {key: value for key, value in found.items() if key in _JOB_KEYS}
     return found
@@ -127,7 +127,7 @@ def _foreign(endpoint: str, status: int, body: bytes) -> SlurmError:
     if status == 401:
         return SlurmAuthError(f"{endpoint}: slurmrestd refuses the token: {text}", status=status)
     message = f"{endpoint}: the answer is not Slurm's own: HTTP {status} {text}".rstrip()
-    # 4xx: the one who answered has turned the request away; anything else may have passed it on before
+    # 4xx: the server or proxy has refused the request; with any other status, it may have passed the request on
     if endpoint in WRITES and (not 400 <= status < 500 or status == 408):
         return SlurmUnknownOutcomeError(message, status=status)
     return SlurmUnavailableError(message, status=status)
@@ -136,13 +136,13 @@ def _foreign(endpoint: str, status: int, body: bytes) -> SlurmError:
 def _error(version: ApiVersion | None, endpoint: str, status: int, code: int, text: str) -> SlurmError:
     message = f"{endpoint}: {text or 'no reason given'} ({f'Slurm error {code}' if code else f'HTTP {status}'})"
     if code == AUTHENTICATION or status == 511:
-        return SlurmAuthError(message, code=code, status=status, hint="is the token expired, or another cluster's?")
+        return SlurmAuthError(message, code=code, status=status, hint="is the token expired, or of another cluster?")
     if code in NOT_REACHED:
         return SlurmUnavailableError(message, code=code, status=status)
     if code in BROKEN_OFF or (not code and status >= 500) or (endpoint == "cancel" and code == _NOT_PERMITTED):
         hint = None
         if version is not None and not version.numbers and code in (-1, 5005):
-            hint = "this version of Slurm answers so too when it does not accept the token"
+            hint = "this version of Slurm returns the same error if it does not accept the token"
         kind = SlurmUnknownOutcomeError if endpoint in WRITES else SlurmUnavailableError
         return kind(message, code=code, status=status, hint=hint)
     unknown = UNKNOWN_NODE if endpoint == "set_node" else UNKNOWN_JOB
@@ -152,7 +152,7 @@ def _error(version: ApiVersion | None, endpoint: str, status: int, code: int, te
 
 
 def _first_error(data: JsonObject) -> tuple[int, str]:
-    """Give the most telling number in ``errors`` (0: none) and all the texts."""
+    """Return the most specific number in ``errors`` (0: none) and all texts."""
     code, texts = 0, []
     for entry in _objects(data.get("errors")):
         numbers = [entry.get(key) for key in ("error_number", "error_code", "errno")]

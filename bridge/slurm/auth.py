@@ -1,4 +1,4 @@
-"""The token that slurmrestd asks for. It is never logged."""
+"""The token for slurmrestd. It is never logged."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from bridge.errors import SlurmAuthError
 
 _PREFIX = "SLURM_JWT="
-"""``scontrol token`` prints it in front; a file made by redirecting that output has it too."""
+"""Prefix in the output of ``scontrol token``, and in a file with this output."""
 
 
 class TokenSource:
     """A Slurm JWT: a constant, or a file that is read again when its time, size or inode changes.
 
-    ``user_name`` is the configured one or else the token's own (``sun``).
+    ``user_name`` is the configured one, else that of the token (``sun``).
     """
 
     def __init__(self, source: Path | str | None, user_name: str | None = None) -> None:
@@ -28,7 +28,7 @@ class TokenSource:
 
     @property
     def token(self) -> str:
-        """The token as of now; raises :class:`SlurmAuthError` where there is none."""
+        """The current token; raises :class:`SlurmAuthError` if there is none."""
         with self._lock:
             if self._path is not None:
                 self._read(self._path)
@@ -41,11 +41,11 @@ class TokenSource:
 
     @property
     def user_name(self) -> str:
-        """The Slurm user that podbridge acts as; empty where neither the configuration nor the token says it."""
+        """The Slurm user as which podbridge sends requests; empty if neither configuration nor token name one."""
         return self._configured_name or str(claims(self.token).get("sun") or "")
 
     def headers(self) -> dict[str, str]:
-        """The HTTP headers of one request. Slurm 22.05 refuses a token without the user's name beside it."""
+        """Return the HTTP headers of one request. Slurm 22.05 refuses a token without the header of the user's name."""
         token = self.token
         name = self._configured_name or str(claims(token).get("sun") or "")
         return {"X-SLURM-USER-TOKEN": token} | ({"X-SLURM-USER-NAME": name} if name else {})
@@ -63,7 +63,7 @@ class TokenSource:
 
 
 def claims(token: str) -> dict[str, object]:
-    """Read what a JWT says (``sun``, ``exp``, ...) without checking its signature; empty where it is none."""
+    """Return the claims of a JWT (``sun``, ``exp``, ...) without a check of its signature; empty if it is no JWT."""
     try:
         payload = token.split(".")[1]
         data = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

@@ -1,4 +1,4 @@
-"""The only way to cancel a job: after a look at whose it is."""
+"""The only function that cancels jobs. It checks the comment of the job first."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 def cancel_if_ours(
     slurm: SlurmClient, job_id: int, cluster: str, uids: Iterable[str], check_leadership: Callable[[], None] | None
 ) -> bool:
-    """Cancel a job if its link names our ``cluster`` and all the pods ``uids``; return whether it does.
+    """Cancel a job if its comment names ``cluster`` and all pods in ``uids``; return whether it names them.
 
-    The link is read right before, 3 to 5 ms: since the last poll slurmctld may have lost its state and have given the
-    id to somebody else's job. A job that slurmctld does not know, or that has ended, is not cancelled.
-    ``check_leadership`` raises when this process is no longer the leader. Raises the errors of :meth:`SlurmClient.job`
-    and :meth:`SlurmClient.cancel`.
+    The comment is read right before the cancellation (3 to 5 ms): since the last poll, slurmctld may have lost its
+    state and assigned the id to a job of another user. A job that slurmctld does not know, or that has ended, is not
+    cancelled. ``check_leadership`` raises when this process is not the leader. Raises the errors of
+    :meth:`SlurmClient.job` and :meth:`SlurmClient.cancel`.
     """
     try:
         job = slurm.job(job_id)

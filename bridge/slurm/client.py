@@ -1,8 +1,8 @@
-"""The client of slurmrestd: one method for each thing that podbridge asks of Slurm.
+"""The client of slurmrestd: one method for each request that podbridge sends.
 
-Costs in the docstrings were measured on 2 cores with Slurm 22.05.8, 24.11.5 and 26.05.5; where one number stands for
-all three it is the slowest. slurmrestd answers with four threads by default: calls that slurmctld does not answer block
-them for 10 s each, and the others wait.
+The docstrings state the size and the time of each answer, measured on 2 cores with Slurm 22.05.8, 24.11.5 and 26.05.5;
+a single number is that of the slowest version. slurmrestd has four threads by default. A request that slurmctld does
+not answer blocks one of them for 10 s, and other requests wait.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from bridge.slurm.versions import VERSIONS, newest_common
 T = TypeVar("T")
 
 MOST_PATIENCE = 16.0
-"""Times ``readTimeout`` that a list of all jobs may take."""
+"""Largest time for a list of all jobs, as a multiple of ``readTimeout``."""
 SAMPLES = 16
-"""Single jobs over which their size is averaged."""
+"""Number of answers about single jobs over which their size is averaged."""
 
 
 class SlurmClient:
-    """Speaks to one slurmrestd, from any thread. Every call has a time limit and raises only ``Slurm...Error``.
+    """A client of one slurmrestd, for any thread. Every call has a time limit and raises only ``Slurm...Error``.
 
-    Nothing is tried twice here. Writes tell "surely not carried out" (:class:`SlurmUnavailableError`) from "perhaps"
-    (:class:`SlurmUnknownOutcomeError`).
+    No call is repeated. A write raises :class:`SlurmUnavailableError` if it was certainly not carried out, and
+    :class:`SlurmUnknownOutcomeError` if it may have been carried out.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class SlurmClient:
         self._negotiated: tuple[ApiVersion, str] | None = None
         self._doubted = False
 
-    # --- what is spoken -----------------------------------------------------------------------------------------------
+    # --- versions -----------------------------------------------------------------------------------------------------
     @property
     def version(self) -> ApiVersion:
-        """The newest API version that both sides know, or the pinned one.
+        """The newest API version that podbridge and slurmrestd know, or the pinned one.
 
-        Asked for by a ping of each, newest first, until slurmrestd knows one: at most eight answers of 200 bytes, 2 ms
-        each (``/openapi/v3`` would be 0.2 to 0.9 MB). After slurmrestd has said 404 to a call, the next asks again.
-        Raises :class:`ConfigError` where the pinned version is not served.
+        Found by a ping with each version, the newest first, until slurmrestd knows one: at most eight answers of 200
+        bytes, 2 ms each (``/openapi/v3`` has 0.2 to 0.9 MB). After an answer 404 to any call, the next call finds the
+        version again. Raises :class:`ConfigError` if slurmrestd does not serve the pinned version.
         """
         return (self._negotiated or self._ask())[0]
 
@@ -67,17 +67,17 @@ class SlurmClient:
         return (self._negotiated or self._ask())[1]
 
     def token_expires_in(self) -> float | None:
-        """Say how many seconds the token is good for by this machine's clock; ``None`` where it does not tell."""
+        """Return the seconds until the token expires by the local clock; ``None`` if the token has no ``exp``."""
         end = claims(self._tokens.token).get("exp")
         return end - self._clock.time() if isinstance(end, int | float) else None
 
     @property
     def user_name(self) -> str:
-        """The Slurm user that podbridge acts as."""
+        """The Slurm user as which podbridge sends requests."""
         return self._tokens.user_name
 
     def _ask(self) -> tuple[ApiVersion, str]:
-        # several threads may ask at once: better than all waiting for one that hangs
+        # without a lock: several threads may negotiate at the same time, but none waits for one that hangs
         found = self._negotiated = self._negotiate()
         self._doubted = False
         return found
@@ -116,9 +116,10 @@ class SlurmClient:
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
     def ping(self) -> None:
-        """Ask whether slurmctld answers; raises :class:`SlurmUnavailableError` if not. 400 to 700 bytes, 3 ms.
+        """Check that slurmctld answers; raises :class:`SlurmUnavailableError` if not. 400 to 700 bytes, 3 ms.
 
-        A token that slurmctld does not accept looks the same here. 9 to 10 s where slurmctld is down (22.05) or hangs.
+        It raises the same error for a token that slurmctld does not accept. It takes 9 to 10 s if slurmctld is down
+        (22.05) or hangs.
         """
         pings = self._call("ping", "GET", "ping").get("pings")
         for entry in pings if isinstance(pings, list) else []:
@@ -127,7 +128,7 @@ class SlurmClient:
         raise SlurmUnavailableError("ping: slurmctld does not answer slurmrestd, or does not accept the token")
 
     def server_time(self) -> int:
-        """Ask what time slurmctld has, in epoch seconds (``diag``). 3 to 7 kB, 4 ms."""
+        """Return the time of slurmctld in seconds since the epoch (``diag``). 3 to 7 kB, 4 ms."""
         statistics = self._call("diag", "GET", "diag").get("statistics")
         now = parsers.number(statistics.get("req_time")) if isinstance(statistics, dict) else 0
         if not now:
@@ -135,22 +136,22 @@ class SlurmClient:
         return int(now)
 
     def submit(self, request: JobRequest) -> Submitted:
-        """Queue a placeholder job. 4 ms; 1,000 a second over 8 connections, 100 where batch jobs start meanwhile."""
+        """Submit a placeholder job. 4 ms; 1,000 a second over 8 connections, 100 if batch jobs start meanwhile."""
         data = self._call("submit", "POST", "job/submit", parsers.job_body(request, self.version))
         return Submitted(data["job_id"], answers.warning(data))
 
     def cancel(self, job_id: int) -> None:
-        """End a job, waiting or running; an unknown or ended one is fine. 2 to 5 ms, external jobs 3.7 ms.
+        """Cancel a pending or running job; does nothing for an unknown or ended job. 2 to 5 ms, external jobs 3.7 ms.
 
-        Never for a job that the token's user may not cancel: slurmctld 24.11.5 and 26.05.5 were seen to lock up for
-        good when asked so.
+        Do not call it for a job that the token's user may not cancel: slurmctld 24.11.5 and 26.05.5 then stop answering
+        until they are restarted.
         """
         self._call("cancel", "DELETE", f"job/{job_id}")
 
     def job(self, job_id: int) -> Job:
-        """Ask for one job. 4 kB (22.05) to 9 kB, 3 to 5 ms; without ``flags=MIXED`` 47 kB on a node of 128 CPUs.
+        """Return one job. 4 kB (22.05) to 9 kB, 3 to 5 ms; without ``flags=MIXED`` 47 kB on a node of 128 CPUs.
 
-        Raises :class:`SlurmNotFoundError` only where slurmctld itself has said that it knows no such job.
+        Raises :class:`SlurmNotFoundError` only if slurmctld itself has reported that it knows no such job.
         """
         query = "?flags=MIXED" if self.version.numbers else ""
         data, size = self._sized("job", "GET", f"job/{job_id}{query}")
@@ -161,9 +162,9 @@ class SlurmClient:
         raise SlurmUnavailableError(f"job: slurmrestd's answer has no job {job_id}")
 
     def allocation(self, job_id: int) -> tuple[str, ...]:
-        """Ask which nodes a running job has (see ``version.allocations``). 0.7 kB, half of what :meth:`job` costs.
+        """Return the nodes of a running job (see ``version.allocations``). 0.7 kB, half of the cost of :meth:`job`.
 
-        Raises :class:`SlurmRefusedError` where it has none, because it waits, has ended or was never there.
+        Raises :class:`SlurmRefusedError` if the job has no nodes: it is pending, has ended or does not exist.
         """
         data = self._call("resources", "GET", f"resources/{job_id}")
         found = tuple(entry["node"] for entry in data["nodes"] if isinstance(entry, dict) and entry.get("node"))
@@ -172,22 +173,22 @@ class SlurmClient:
         return found
 
     def jobs(self) -> list[Job]:
-        """Ask for all jobs, without DETAIL. 4 kB a job on 22.05, 8 to 9 kB on newer ones; 0.85 s for 2,200 jobs."""
+        """Return all jobs, without DETAIL. 4 kB a job on 22.05, 8 to 9 kB on newer versions; 0.85 s for 2,200 jobs."""
         return self._read_jobs(self._list("?flags=MIXED" if self.version.numbers else ""))
 
     def jobs_changed_since(self, moment: int) -> list[Job] | None:
-        """Ask for all jobs if any has changed since ``moment`` (slurmctld's clock), else ``None``: 0 bytes, 2 ms.
+        """Return all jobs if any has changed since ``moment`` (slurmctld's clock), else ``None``: 0 bytes, 2 ms.
 
-        Never only the changed ones: Slurm tells all or nothing.
+        Slurm cannot return the changed jobs alone.
         """
         data = self._list(f"?update_time={moment}" + ("&flags=MIXED" if self.version.numbers else ""))
-        # from v0.0.39 on nothing new is 200 with an empty list that was never dated
+        # from v0.0.39 on, the answer without changes is 200 with an empty list and no last_update
         if not data or (not data["jobs"] and not parsers.number(data.get("last_update"))):
             return None
         return self._read_jobs(data)
 
     def _list(self, query: str) -> JsonObject:
-        """Ask for all jobs."""
+        """Read a list of all jobs, and estimate the size of one job."""
         try:
             data, size = self._patiently("jobs", f"jobs{query}")
         except SlurmUnavailableError:
@@ -198,9 +199,10 @@ class SlurmClient:
         return data
 
     def _patiently(self, endpoint: str, path: str) -> tuple[JsonObject, int]:
-        """Ask for a list of all jobs; where that takes too long, the next call to the endpoint has twice the time.
+        """Read a list of all jobs. After a time-out, the next call to the endpoint has twice the time.
 
-        slurmrestd works on after the caller has given up: asked again with the same time, it never answers.
+        slurmrestd continues to build the list after a time-out of the caller. With the same time limit, the next call
+        would time out too.
         """
         patience, began = self._patience.get(endpoint, 1.0), self._clock.monotonic()
         try:
@@ -211,22 +213,22 @@ class SlurmClient:
             raise
 
     def job_states(self) -> dict[int, frozenset[str]]:
-        """Ask for the states of all jobs (see ``version.job_states``). 80 bytes a job; 14 ms for 2,200.
+        """Return the states of all jobs (see ``version.job_states``). 80 bytes a job; 14 ms for 2,200 jobs.
 
-        slurmrestd needs time that grows with the square of their number (26.05: it frees a list from its front, and
-        goes through all that is left for each entry).
+        The time grows with the square of the number of jobs: slurmrestd 26.05 frees the list from its front and walks
+        over the rest for each entry.
         """
         data = self._patiently("jobs/state", "jobs/state")[0]
         return parsers.read_states(entry for entry in data["jobs"] if isinstance(entry, dict))
 
     def set_excluded_nodes(self, job_id: int, nodes: Iterable[str]) -> None:
-        """Change which nodes a waiting job must not get; none is allowed. 3 ms.
+        """Set the nodes that Slurm must not allocate to a pending job; ``nodes`` may be empty. 3 ms.
 
-        Raises :class:`SlurmRefusedError` where the job does not wait any more or the API can't do it (22.05).
+        Raises :class:`SlurmRefusedError` if the job is not pending, or if the API version cannot do it (22.05).
         """
         if not self.version.exclude_nodes:
             raise SlurmRefusedError(f"API version {self.version.name} of slurmrestd can't exclude nodes")
-        # an empty list would change nothing, an empty name does
+        # Slurm ignores an empty list; an empty name clears the list
         self._call("set_job", "POST", f"job/{job_id}", {"excluded_nodes": [hostlist.compress(nodes)]})
 
     def _read_jobs(self, data: JsonObject) -> list[Job]:
@@ -235,34 +237,35 @@ class SlurmClient:
 
     # --- nodes --------------------------------------------------------------------------------------------------------
     def nodes(self) -> list[Node]:
-        """Ask for all nodes. 1.3 kB (22.05) to 2.5 kB a node; 4 ms for 4, 0.2 s for 1,000."""
+        """Return all nodes. 1.3 kB (22.05) to 2.5 kB a node; 4 ms for 4 nodes, 0.2 s for 1,000."""
         return _read_all(self._call("nodes", "GET", "nodes")["nodes"], parsers.read_node)
 
     def nodes_since(self, moment: int) -> tuple[list[Node], int] | None:
-        """Ask for all nodes if any has changed since ``moment``, else ``None``: 0 bytes, 2 ms.
+        """Return all nodes and the time of the answer if any node has changed since ``moment``, else ``None``.
 
-        ``moment`` is what an earlier call returned beside the nodes (slurmctld's clock), 0 for the first one.
+        ``moment`` is the time that an earlier call returned (slurmctld's clock), 0 for the first call. Without a change
+        the answer has 0 bytes and takes 2 ms.
         """
         data: JsonObject = {}
         if moment:
             try:
                 data = self._call("nodes", "GET", f"nodes?update_time={moment}")
             except SlurmError:
-                # 22.05 answers 304 where nothing has changed, and 500 instead of nodes where something has; so does
-                # 24.11 unless the partitions have changed, too
+                # 22.05 answers 304 if no node has changed, and 500 instead of the nodes if one has; 24.11 does the
+                # same unless the partitions have changed too
                 moment = 0
             else:
                 if not data or (not data["nodes"] and not parsers.number(data.get("last_update"))):
                     return None
                 if not self.version.numbers:
                     moment = 0
-        # by slurmctld's own clock, read beforehand: no change can slip through
+        # the clock of slurmctld, read before the nodes: no change is missed
         now = 0 if self.version.numbers else self.server_time()
         data = data if moment else self._call("nodes", "GET", "nodes")
         return _read_all(data["nodes"], parsers.read_node), now or int(parsers.number(data.get("last_update")))
 
     def partitions(self) -> list[Partition]:
-        """Ask for all partitions. 1 to 3 kB a partition, 4 ms. A single one is the default whether told or not."""
+        """Return all partitions. 1 to 3 kB a partition, 4 ms. A single partition is always the default one."""
         found = _read_all(self._call("partitions", "GET", "partitions")["partitions"], parsers.read_partition)
         if len(found) == 1 and not found[0].default:
             only = found[0]
@@ -270,10 +273,10 @@ class SlurmClient:
         return found
 
     def set_node(self, name: str, state: Literal["DRAIN", "UNDRAIN"], reason: str = "") -> None:
-        """Drain a node or take its drain back; both may be repeated. 3 ms.
+        """Drain a node, or undo its drain; both may be repeated. 3 ms.
 
-        24.11 keeps the old reason on a node after UNDRAIN, 26.05 empties it. Raises :class:`SlurmRefusedError` where
-        the API can't do it (22.05), :class:`SlurmNotFoundError` for a node that Slurm does not know.
+        After UNDRAIN, 24.11 keeps the old reason on the node, 26.05 removes it. Raises :class:`SlurmRefusedError` if
+        the API version cannot do it (22.05), :class:`SlurmNotFoundError` for a node that Slurm does not know.
         """
         if not self.version.node_updates:
             raise SlurmRefusedError(f"API version {self.version.name} of slurmrestd can't drain nodes")
@@ -282,7 +285,7 @@ class SlurmClient:
 
 
 def _read_all(entries: Iterable[object], read: Callable[[JsonObject], T]) -> list[T]:
-    """Read every entry; one that can't be read makes the whole answer worthless, or a job would seem to be gone."""
+    """Read every entry. Raises if one cannot be read: without this entry, its job would seem to be gone."""
     found = []
     for entry in entries:
         if not isinstance(entry, dict):

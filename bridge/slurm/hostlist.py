@@ -1,7 +1,8 @@
-"""Slurm's hostlists: ``node-[00-03,7]`` and back.
+"""Slurm's hostlists: ``node-[00-03,7]`` to names, and back.
 
-The grammar of ``scontrol show hostnames``: names separated by commas, any number of brackets in a name, ranges padded
-with zeros as their first number is. Slurm takes no text after the last bracket; here it may stand, but none is written.
+The grammar is that of ``scontrol show hostnames``: names separated by commas, any number of brackets in a name, ranges
+padded with zeros like their first number. Slurm accepts no text after the last bracket; :func:`expand` accepts it, and
+:func:`compress` never writes it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from bridge.errors import SlurmError
 
 LIMIT = 1_000_000
-"""Names that one expression may stand for."""
+"""Largest number of names in one expression."""
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _END_NUMBER = re.compile(r"(.*?)(\d+)", re.DOTALL)
@@ -21,7 +22,7 @@ _LONGEST_NUMBER = 18
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """List the names that a hostlist stands for, in its order; raises :class:`SlurmError` if it is none."""
+    """Return the names of a hostlist in its order; raises :class:`SlurmError` if ``text`` is not a hostlist."""
     names: list[str] = []
     for expression in _split(text):
         names.extend(_expand_one(expression, LIMIT - len(names)))
@@ -29,19 +30,19 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """Write names as a short hostlist: sorted, each once. The number at a name's end becomes the range."""
+    """Return names as a short hostlist: sorted, each once. The number at the end of a name becomes the range."""
     plain: set[str] = set()
     groups: dict[tuple[str, int], set[int]] = {}
     for name in names:
         match = _END_NUMBER.fullmatch(name)
         if match and len(match[2]) <= _LONGEST_NUMBER:
-            # 7 and 10 share a range and so do 07 and 10, but not 7 and 07: a width of 0 stands for "no zeros in front"
+            # 7 and 10 share a range, 07 and 10 do too, but 7 and 07 do not; width 0 means no leading zeros
             width = len(match[2]) if match[2].startswith("0") and match[2] != "0" else 0
             groups.setdefault((match[1], width), set()).add(int(match[2]))
         elif name:
             plain.add(name)
     for (head, width), numbers in groups.items():
-        if width:  # 10 joins 07
+        if width:  # 10 goes into the range of 07
             unpadded = groups.get((head, 0), set())
             fitting = {number for number in unpadded if len(str(number)) == width}
             numbers |= fitting
@@ -62,7 +63,7 @@ def _spans(numbers: list[int], width: int) -> Iterator[str]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Cut at the commas outside of brackets."""
+    """Split at the commas outside of brackets."""
     depth, begin = 0, 0
     for position, letter in enumerate(text):
         if letter == "[":

@@ -1,8 +1,8 @@
-"""Whether two answers about one job id are about the same job.
+"""The identity of a job: whether two answers about one job id are about the same job.
 
-slurmctld uses a job id again after it has lost its state, has restored an older one, or has reached MaxJobId. Ids are
-given in ascending order, so if any listed id belongs to another job than before, the highest one does: one job, the
-witness, shows whether all other answers of a poll can be compared with the ones before.
+slurmctld assigns a job id again after it has lost its state, has restored an older one, or has reached MaxJobId. It
+assigns ids in ascending order. So if any listed id belongs to another job than before, the highest one does. One job,
+the witness, therefore shows whether the answers of a poll can be compared with earlier ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bridge.slurm.models import Job, JobLink
 
 
 class Identity(NamedTuple):
-    """What tells a job from another one with the same id. Epoch seconds, 0 where not read; number of requeues."""
+    """Submit time (seconds since the epoch, 0 if not read) and number of requeues."""
 
     submit_time: float = 0
     restarts: int = 0
@@ -29,9 +29,9 @@ def identity(job: Job) -> Identity:
 
 
 def is_same(before: Identity, now: Identity) -> bool:
-    """Whether both may be of the same job.
+    """Whether both may belong to the same job.
 
-    A requeue sets a new submit time and is counted in ``restarts``. Hold, release, suspend, resume and updates change
+    A requeue sets a new submit time and increments ``restarts``. Hold, release, suspend, resume and updates change
     neither (seen on Slurm 22.05 and 26.05).
     """
     if not before.submit_time or not now.submit_time:
@@ -40,13 +40,13 @@ def is_same(before: Identity, now: Identity) -> bool:
 
 
 class Witness(NamedTuple):
-    """What is known of the witness: its link decides as long as its submit time has not been read."""
+    """What is known of the witness. Its comment is compared if its submit time has not been read."""
 
     identity: Identity
     link: JobLink | None
 
     def agrees(self, job: Job) -> bool:
-        """Whether ``job``, read just now, is still the same job."""
+        """Whether ``job``, which was read now, is still the same job."""
         if self.identity.submit_time:
             return is_same(self.identity, identity(job))
         return self.link is None or job.link == self.link

@@ -1,4 +1,4 @@
-"""The questions of one poll about jobs, put to slurmrestd."""
+"""Reads from slurmrestd what one poll needs about jobs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from bridge.threads import at_once
 log = logging.getLogger(__name__)
 
 UNEXPLAINED = 5.0
-"""Seconds between two full lists while a job waits for no reason: to Slurm 22.05 its first reason is no change."""
+"""Seconds between two full lists while a pending job has no reason: for Slurm 22.05, the first reason is no change."""
 ASKERS = 3
-"""Questions about single jobs under way at once: slurmrestd answers four calls at a time by default."""
+"""Parallel requests about single jobs: slurmrestd has four threads by default."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What one poll has learned of jobs.
+class JobAnswers:
+    """The result of the requests about jobs in one poll.
 
-    ``moment`` is slurmctld's time before which every change is in the answers. ``backlog``: jobs are left that the next
-    poll must ask about. ``reused`` is an id that belongs to another job than before: the answers can't be used.
+    ``moment`` is a time of slurmctld: all earlier changes are in the answers. ``backlog``: the next poll must read more
+    jobs. ``reused`` is an id that belongs to another job than before: the answers cannot be used.
     """
 
     answers: Answers
@@ -40,28 +40,28 @@ class Asked:
 
 
 class JobReader:
-    """Asks slurmrestd about jobs. Any error makes the whole poll fail."""
+    """Sends the requests about jobs. Any error fails the whole poll."""
 
     def __init__(self, client: SlurmClient, detail_budget: int, clock: Clock) -> None:
         self._client, self._budget, self._clock = client, detail_budget, clock
         self._listed_at = -math.inf
 
-    def ask(self, view: PollState, expected: Mapping[int, Expected], began: float) -> Asked:
-        """Ask for everything about jobs that one poll needs."""
+    def ask(self, last: PollState, expected: Mapping[int, Expected], began: float) -> JobAnswers:
+        """Read everything about jobs that one poll needs."""
         if self._client.version.job_states:
-            return self._by_states(view, expected, began)
-        return self._by_lists(view, expected, began)
+            return self._by_states(last, expected, began)
+        return self._by_lists(last, expected, began)
 
-    def _by_states(self, view: PollState, expected: Mapping[int, Expected], began: float) -> Asked:
-        """Ask for the states of all jobs, then for details where needed, then for the witnesses."""
+    def _by_states(self, last: PollState, expected: Mapping[int, Expected], began: float) -> JobAnswers:
+        """Read the states of all jobs, then the details that are needed, then the witnesses."""
         asked_at = self._clock.monotonic()
         states = self._client.job_states()
         most = most_singles(len(states), self._clock.monotonic() - asked_at)
         allocations = self._client.version.allocations
-        known = witnesses(view, states, expected)
-        needed = wanted(view, states, expected, began, self._budget, allocations=allocations, witnessed=known)
-        log.debug("asking", extra=kv(listed=len(states), wanted=len(needed.jobs), started=len(needed.started)))
-        first_nodes = self._started(view, states, expected, needed.started[:most])
+        known = witnesses(last, states, expected)
+        needed = wanted(last, states, expected, began, self._budget, allocations=allocations, witnessed=known)
+        log.debug("reading jobs", extra=kv(listed=len(states), wanted=len(needed.jobs), started=len(needed.started)))
+        first_nodes = self._started(last, states, expected, needed.started[:most])
         room = max(0, most - len(needed.started))
         details: dict[int, Job] = {}
         singles = needed.jobs[:room]
@@ -71,29 +71,29 @@ class JobReader:
             singles = needed.jobs[:0]
         backlog = len(needed.started) > most or 0 < len(singles) < len(needed.jobs)
         answers = self._singles(Answers(began, states, details, started=first_nodes), needed, singles)
-        # last of all: what agrees now vouches for every answer before
+        # last: an unchanged witness confirms all earlier answers
         for job_id, witness in known.items():
             job = self._job(job_id)
             if job is not None and not witness.agrees(job):
-                return Asked(answers, reused=job_id)
+                return JobAnswers(answers, reused=job_id)
             if job is not None:
                 answers = replace(answers, details={**answers.details, job_id: job})
-        return Asked(answers, backlog=backlog)
+        return JobAnswers(answers, backlog=backlog)
 
-    def _by_lists(self, view: PollState, expected: Mapping[int, Expected], began: float) -> Asked:
-        """Ask for all jobs if any has changed."""
-        # by slurmctld's own clock, read beforehand: no change can slip through
+    def _by_lists(self, last: PollState, expected: Mapping[int, Expected], began: float) -> JobAnswers:
+        """Read all jobs if any has changed."""
+        # the clock of slurmctld, read before the jobs: no change is missed
         moment = self._client.server_time()
-        in_full = not view.changed_at
-        if began - self._listed_at >= UNEXPLAINED and is_unexplained(view.snapshot):
+        in_full = not last.changed_at
+        if began - self._listed_at >= UNEXPLAINED and is_unexplained(last.snapshot):
             in_full = True
-        jobs = self._client.jobs() if in_full else self._client.jobs_changed_since(view.changed_at)
+        jobs = self._client.jobs() if in_full else self._client.jobs_changed_since(last.changed_at)
         if jobs is not None:
             self._listed_at = began
-        states = dict(view.listed) if jobs is None else {job.job_id: job.states for job in jobs}
+        states = dict(last.listed) if jobs is None else {job.job_id: job.states for job in jobs}
         details = {job.job_id: job for job in jobs or ()}
-        needed = wanted(view, states, expected, began, 0)
-        return Asked(self._singles(Answers(began, states, details), needed, ()), moment)
+        needed = wanted(last, states, expected, began, 0)
+        return JobAnswers(self._singles(Answers(began, states, details), needed, ()), moment)
 
     def _singles(self, answers: Answers, needed: Wanted, singles: tuple[int, ...]) -> Answers:
         found = at_once(ASKERS, self._job, (*singles, *needed.absent))
@@ -102,19 +102,19 @@ class JobReader:
         return replace(answers, details={**answers.details, **details}, unknown=unknown)
 
     def _started(
-        self, view: PollState, states: States, expected: Mapping[int, Expected], job_ids: tuple[int, ...]
+        self, last: PollState, states: States, expected: Mapping[int, Expected], job_ids: tuple[int, ...]
     ) -> dict[int, Job]:
-        """Ask for the nodes of jobs that have just started.
+        """Read the nodes of jobs that have just started.
 
-        The time of the start is not told: that of the last look at which it had not started stands in.
+        The answer has no start time. The time of the last poll in which the job was pending takes its place.
         """
         jobs = {}
         for job_id, nodes in at_once(ASKERS, self._allocation, job_ids).items():
-            if nodes:  # else it has lost them again: the next poll tells
-                hope = expected.get(job_id)
-                before = max(view.snapshot.began, hope.since if hope else 0.0)
+            if nodes:  # else the job has lost them again: the next poll shows it
+                expectation = expected.get(job_id)
+                before = max(last.snapshot.began, expectation.since if expectation else 0.0)
                 earliest = self._clock.time() - (self._clock.monotonic() - before)
-                job = started(view, expected, job_id, states[job_id])
+                job = started(last, expected, job_id, states[job_id])
                 jobs[job_id] = replace(job, nodes=nodes, start_time=earliest)
         return jobs
 

@@ -1,4 +1,4 @@
-"""The way back from a Slurm job to its pods: one JSON object in the job's comment."""
+"""The comment of a Slurm job: a JSON object that names the pods of the job."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from bridge.slurm.models import JobLink, PodRef
 
 
 def encode(link: JobLink) -> str:
-    """Write ``{"cluster": ..., "pods": [{"namespace": ..., "name": ..., "uid": ...}]}`` without spaces."""
+    """Return ``{"cluster": ..., "pods": [{"namespace": ..., "name": ..., "uid": ...}]}`` without spaces."""
     pods = [{"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in link.pods]
     return json.dumps({"cluster": link.cluster, "pods": pods}, separators=(",", ":"))
 
 
 def decode(text: str) -> JobLink | None:
-    """Read a comment; ``None`` for anything that :func:`encode` would not write: it is somebody else's."""
+    """Read a comment; ``None`` for any text that :func:`encode` does not write, such as the comment of a user."""
     if not text.lstrip().startswith("{"):
         return None
     try:

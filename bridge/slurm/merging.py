@@ -1,82 +1,84 @@
-"""From Slurm's answers to a snapshot: pure, no I/O.
+"""From the answers of slurmctld to a snapshot. Pure, no I/O.
 
-One poll brings the states of all jobs (``Answers.states``), the details of some of them, and the ids of which slurmctld
-has said that it knows no such job. :mod:`bridge.slurm.query_plan` says which details a poll needs, :func:`merge` makes
-the next view.
+One poll reads the states of all jobs (``Answers.states``), the details of some jobs, and the ids that slurmctld reports
+as unknown. :mod:`bridge.slurm.query_plan` selects the details that a poll needs. :func:`merge` returns the next state
+of the poller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from bridge.slurm.identity import UNREAD, identity, is_same
 from bridge.slurm.models import Job, ObservedJob, Snapshot
-from bridge.slurm.poll_state import CONFIRMATIONS, Answers, Expected, PollState
+from bridge.slurm.poll_state import CONFIRMATIONS, Answers, Expected, PollState, States
 from bridge.slurm.query_plan import news
 from bridge.slurm.states import Phase, end_of, phase
 
 FORGET_AFTER = 600.0
-"""Seconds for which a job that slurmctld has forgotten stays in the snapshot."""
+"""Seconds for which a job that slurmctld no longer knows stays in the snapshot."""
 
 
-def started(view: PollState, expected: Mapping[int, Expected], job_id: int, states: frozenset[str]) -> Job:
-    """Return a job of ours that waited when it was last seen, as it is now, but for its nodes and its start time.
+def started(last: PollState, expected: Mapping[int, Expected], job_id: int, states: frozenset[str]) -> Job:
+    """Return the current data of a job that was pending in the last poll, without its nodes and its start time.
 
-    Only for jobs that :func:`~bridge.slurm.query_plan.wanted` has named as started.
+    Only for the jobs in ``QueryPlan.started``.
     """
-    known, hope = view.snapshot.jobs.get(job_id), expected.get(job_id)
-    if known is not None and (hope is None or not hope.sure or _is_submitted(known, hope)):
+    known, expectation = last.snapshot.jobs.get(job_id), expected.get(job_id)
+    if known is not None and (expectation is None or not expectation.sure or _is_submitted(known, expectation)):
         return replace(known.job, states=states, reason="", description="")
     return Job(job_id, states, expected[job_id].link)
 
 
-def merge(view: PollState, answers: Answers, expected: Mapping[int, Expected], cluster: str) -> PollState:
-    """Make the next view. A job is ours if its link names our ``cluster``, or if we have just submitted it.
+def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], cluster: str) -> PollState:
+    """Return the next state of the poller.
 
-    Until every job of a first list has been read, the snapshot keeps sequence 0.
+    A job belongs to podbridge if its comment names ``cluster``, or if this process has just submitted it. The snapshot
+    keeps sequence 0 until every job of a first list has been read.
     """
-    before, states = view.snapshot, answers.states
+    before, states = last.snapshot, answers.states
     answered = answers.details.keys() | answers.started.keys()
-    unread = {job_id for job_id in news(view, states, expected) if job_id not in answered}
-    unheard = any(job_id not in view.listed for job_id in unread)
+    unread = {job_id for job_id in news(last, states, expected) if job_id not in answered}
+    unheard = any(job_id not in last.listed for job_id in unread)
     complete = bool(before.sequence) or not unread
     sequence = before.sequence + 1 if complete else 0
     jobs: dict[int, ObservedJob] = {}
-    listed = dict(states)
     detailed: dict[int, int] = {}
-    foreign = {job_id: seen for job_id, seen in view.foreign.items() if job_id in states}
-    for job_id in unread:  # not asked for yet, or gone before it could be: news again if it is still listed
-        if job_id in view.listed:
-            listed[job_id] = view.listed[job_id]
-        else:
-            del listed[job_id]
+    foreign = {job_id: seen for job_id, seen in last.foreign.items() if job_id in states}
     for job_id in (job_id for job_id in before.jobs.keys() | expected.keys() | answered if job_id in states):
-        known, hope, detail = before.jobs.get(job_id), expected.get(job_id), answers.details.get(job_id)
+        known, expectation, detail = before.jobs.get(job_id), expected.get(job_id), answers.details.get(job_id)
         if job_id in unread:
-            if hope is not None and hope.sure and (known is None or not _is_submitted(known, hope)):
-                known = ObservedJob(Job(job_id, frozenset({"PENDING"}), hope.link))
-            if known is not None:
-                jobs[job_id] = known
+            if kept := _assumed(job_id, known, expectation):
+                jobs[job_id] = kept
             continue
-        job = _ours(job_id, states[job_id], known, hope, detail or answers.started.get(job_id), cluster)
+        job = _ours(job_id, states[job_id], known, expectation, detail or answers.started.get(job_id), cluster)
         if job is None:
             foreign[job_id] = identity(detail) if detail is not None else foreign.get(job_id, UNREAD)
-            if not_ours := _gone(known, hope, job_id, answers.began):
+            if not_ours := _gone(known, expectation, job_id, answers.began):
                 jobs[job_id] = not_ours
             continue
         foreign.pop(job_id, None)
         same = known is not None and _is_same(known.job, job)
         if detail is not None:
             detailed[job_id] = sequence
-        elif same and job_id in view.detailed:
-            detailed[job_id] = view.detailed[job_id]
-        jobs[job_id] = _told(known if same else None, job, answers.began)
+        elif same and job_id in last.detailed:
+            detailed[job_id] = last.detailed[job_id]
+        jobs[job_id] = _observed(known if same else None, job, answers.began)
     for job_id in {*before.jobs, *expected} - states.keys():
         if carried := _absent(job_id, before.jobs.get(job_id), expected.get(job_id), answers, cluster):
             jobs[job_id] = carried
-    settled = before.sequence and not before.error and not unheard
-    snapshot = Snapshot(
+    settled = bool(before.sequence) and not before.error and not unheard
+    return PollState(
+        _snapshot(before, answers, jobs, sequence, settled), _listed(last, states, unread), detailed, foreign
+    )
+
+
+def _snapshot(
+    before: Snapshot, answers: Answers, jobs: Mapping[int, ObservedJob], sequence: int, settled: bool
+) -> Snapshot:
+    """Return the next snapshot. ``settled``: slurmctld has answered every poll since ``before.settled_since``."""
+    return Snapshot(
         sequence=sequence,
         began=answers.began,
         settled_since=before.settled_since if settled else answers.began,
@@ -86,23 +88,44 @@ def merge(view: PollState, answers: Answers, expected: Mapping[int, Expected], c
         partitions=before.partitions if answers.partitions is None else answers.partitions,
         absent=frozenset(jobs.keys() - answers.states.keys()),
     )
-    return PollState(snapshot, listed, detailed, foreign)
+
+
+def _listed(last: PollState, states: States, unread: Set[int]) -> States:
+    """Return the states of all listed jobs.
+
+    An unread job (not yet requested, or gone before its details were read) keeps its old state, or is left out. The
+    next poll then finds its change again.
+    """
+    listed = dict(states)
+    for job_id in unread:
+        if job_id in last.listed:
+            listed[job_id] = last.listed[job_id]
+        else:
+            del listed[job_id]
+    return listed
 
 
 def _ours(
-    job_id: int, now: frozenset[str], known: ObservedJob | None, hope: Expected | None, read: Job | None, cluster: str
+    job_id: int,
+    now: frozenset[str],
+    known: ObservedJob | None,
+    expectation: Expected | None,
+    read: Job | None,
+    cluster: str,
 ) -> Job | None:
-    """Return a listed job as it is now; ``None`` if it belongs to others. What was just read counts before all else."""
+    """Return the current data of a listed job; ``None`` if it is not podbridge's. Details ``read`` now come first."""
     if read is not None:
         return read if read.link is not None and read.link.cluster == cluster else None
-    if hope is not None and hope.sure:
-        return known.job if known is not None and _is_submitted(known, hope) else Job(job_id, now, hope.link)
+    if expectation is not None and expectation.sure:
+        return (
+            known.job if known is not None and _is_submitted(known, expectation) else Job(job_id, now, expectation.link)
+        )
     return known.job if known is not None and not known.missing else None
 
 
-def _is_submitted(known: ObservedJob, hope: Expected) -> bool:
-    """Whether a known job is the one that was submitted, and not an earlier one with its id."""
-    return not known.missing and end_of(known.job.states) is None and known.job.link == hope.link
+def _is_submitted(known: ObservedJob, expectation: Expected) -> bool:
+    """Whether a known job is the submitted one, and not an earlier job with the same id."""
+    return not known.missing and end_of(known.job.states) is None and known.job.link == expectation.link
 
 
 def _is_same(before: Job, now: Job) -> bool:
@@ -115,33 +138,39 @@ def _same_links(before: Mapping[int, ObservedJob], now: Mapping[int, ObservedJob
     )
 
 
-def _gone(known: ObservedJob | None, hope: Expected | None, job_id: int, began: float) -> ObservedJob | None:
-    """Count that slurmctld knows no such job of ours; ``None`` if nobody thinks that there is one."""
-    if known is None and hope is not None:
-        known = ObservedJob(Job(job_id, frozenset({"PENDING"}), hope.link))
+def _gone(known: ObservedJob | None, expectation: Expected | None, job_id: int, began: float) -> ObservedJob | None:
+    """Count one more answer that slurmctld has no such job; ``None`` if the job was never known, or long ago."""
+    if known is None and expectation is not None:
+        known = ObservedJob(Job(job_id, frozenset({"PENDING"}), expectation.link))
     if known is None or (known.missing and known.confirmations >= CONFIRMATIONS and began - known.since > FORGET_AFTER):
         return None
     return ObservedJob(known.job, min(known.confirmations + 1, CONFIRMATIONS), missing=True, since=known.since or began)
 
 
 def _absent(
-    job_id: int, known: ObservedJob | None, hope: Expected | None, answers: Answers, cluster: str
+    job_id: int, known: ObservedJob | None, expectation: Expected | None, answers: Answers, cluster: str
 ) -> ObservedJob | None:
-    """Carry over a job that the list did not have."""
-    if hope is not None and hope.sure and (known is None or not _is_submitted(known, hope)):
-        known = ObservedJob(Job(job_id, frozenset({"PENDING"}), hope.link))
+    """Return a job that is not in the list; ``None`` if it is no longer kept."""
+    known = _assumed(job_id, known, expectation)
     detail = answers.details.get(job_id)
-    if detail is not None and detail.link is not None and detail.link.cluster == cluster:  # the list was older
+    if detail is not None and detail.link is not None and detail.link.cluster == cluster:  # newer than the list
         same = known is not None and _is_same(known.job, detail)
-        return _told(known if same else None, detail, answers.began)
-    told_before = known is not None and known.missing and known.confirmations >= CONFIRMATIONS
-    if job_id in answers.unknown or detail is not None or told_before:
-        return _gone(known, hope, job_id, answers.began)
+        return _observed(known if same else None, detail, answers.began)
+    confirmed = known is not None and known.missing and known.confirmations >= CONFIRMATIONS
+    if job_id in answers.unknown or detail is not None or confirmed:
+        return _gone(known, expectation, job_id, answers.began)
     return known
 
 
-def _told(known: ObservedJob | None, job: Job, began: float) -> ObservedJob:
-    """Count how often in a row the same end has been told."""
+def _assumed(job_id: int, known: ObservedJob | None, expectation: Expected | None) -> ObservedJob | None:
+    """Return a job without an answer about it: as known, or as pending if this process has just submitted it."""
+    if expectation is not None and expectation.sure and (known is None or not _is_submitted(known, expectation)):
+        return ObservedJob(Job(job_id, frozenset({"PENDING"}), expectation.link))
+    return known
+
+
+def _observed(known: ObservedJob | None, job: Job, began: float) -> ObservedJob:
+    """Return a job that was read now, with the number of answers in a row that reported the same end."""
     end = end_of(job.states)
     if end is None:
         return known if known is not None and known.job == job and not known.confirmations else ObservedJob(job)
@@ -151,7 +180,7 @@ def _told(known: ObservedJob | None, job: Job, began: float) -> ObservedJob:
 
 
 def by_uid(jobs: Mapping[int, ObservedJob]) -> dict[str, tuple[int, ...]]:
-    """Index the jobs by the UIDs of their pods, lowest id first."""
+    """Return the ids of the jobs of each pod UID, lowest id first."""
     found: dict[str, list[int]] = {}
     for job_id in sorted(jobs):
         link = jobs[job_id].job.link
@@ -161,7 +190,7 @@ def by_uid(jobs: Mapping[int, ObservedJob]) -> dict[str, tuple[int, ...]]:
 
 
 def is_busy(snapshot: Snapshot) -> bool:
-    """Whether something is about to change: a job waits or is on its way, or an end was told only once."""
+    """Whether a change is expected: a job is pending or changes its state, or its end has one confirmation."""
     for known in snapshot.jobs.values():
         if known.confirmations == 1 or (
             not known.confirmations and "SUSPENDED" not in known.job.states and _moving(known.job)
@@ -171,7 +200,7 @@ def is_busy(snapshot: Snapshot) -> bool:
 
 
 def is_unexplained(snapshot: Snapshot) -> bool:
-    """Whether a job of ours waits, and nobody knows why."""
+    """Whether one of podbridge's jobs is pending without a reason."""
     jobs = (known.job for known in snapshot.jobs.values())
     return any(job.link is not None and not job.reason and phase(job.states) is Phase.PENDING for job in jobs)
 

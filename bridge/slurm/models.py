@@ -1,4 +1,4 @@
-"""What podbridge asks of Slurm and what it reads back, the same for every API version."""
+"""Requests to Slurm and data from Slurm, the same for every API version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bridge.slurm import hostlist
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """One pod of a job, as its comment names it."""
+    """One pod of a job, as in the comment of the job."""
 
     namespace: str
     name: str
@@ -22,10 +22,10 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True)
 class JobLink:
-    """The way back from a job to its pods, kept in the job's ``admin_comment`` (``comment`` where that can't be set).
+    """The pods of a job, stored in its ``admin_comment`` (in ``comment`` if the API cannot set that).
 
-    ``cluster`` is the UID of the Kubernetes namespace kube-system: several clusters may share one Slurm, and none may
-    take the other's jobs for its own left-overs.
+    ``cluster`` is the UID of the Kubernetes namespace kube-system. Several clusters may share one Slurm, and none may
+    cancel the jobs of another.
     """
 
     cluster: str
@@ -34,11 +34,11 @@ class JobLink:
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """One placeholder job to ask for.
+    """A request for one placeholder job.
 
-    ``cpus`` counts CPUs a task, ``memory_mib`` MiB a node, ``time_limit`` minutes; 0 or empty leaves it to Slurm.
-    ``gres`` is the list of expressions like ``gpu:2`` or ``gpu:a100:1``. ``external``: a job
-    without any process.
+    ``cpus`` is the number of CPUs of a task, ``memory_mib`` the MiB of a node, ``time_limit`` in minutes; Slurm's
+    default applies to values of 0 or empty. ``gres`` holds expressions like ``gpu:2`` or ``gpu:a100:1``. ``external``:
+    a job without any process.
     """
 
     name: str
@@ -68,7 +68,7 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as Slurm tells it. ``states`` as in :mod:`bridge.slurm.states`; times are epoch seconds, 0 when unset."""
+    """A job in Slurm. ``states`` as in :mod:`bridge.slurm.states`; times in seconds since the epoch, 0 if unset."""
 
     job_id: int
     states: frozenset[str]
@@ -86,15 +86,15 @@ class Job:
     restarts: int = 0
     exit_code: int = 0
     excluded: str = ""
-    """Nodes that the job must not get, as a hostlist: thousands of names are 160 KiB a job."""
+    """The excluded nodes as a hostlist: as names, thousands of nodes take 160 KiB a job."""
 
     @property
     def excluded_nodes(self) -> tuple[str, ...]:
-        """The names of the excluded nodes; jobs with the same hostlist share them."""
+        """The names of the excluded nodes; jobs with the same hostlist share one tuple."""
         return _names(self.excluded)
 
 
-@lru_cache(maxsize=64)  # as many as there are kinds of pods
+@lru_cache(maxsize=64)  # about the number of different pod specs
 def _names(text: str) -> tuple[str, ...]:
     try:
         return hostlist.expand(text)
@@ -104,7 +104,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as Slurm tells it. ``memory_mib`` is RealMemory; ``reason`` is the administrator's or Slurm's."""
+    """A node in Slurm. ``memory_mib`` is RealMemory; ``reason`` is that of the administrator or of Slurm."""
 
     name: str
     states: frozenset[str]
@@ -134,7 +134,7 @@ class ObservedJob:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition: its nodes, whether it is Slurm's default, and its longest time in minutes (0: no limit)."""
+    """A partition in Slurm. ``max_minutes`` is its largest time limit (0: no limit)."""
 
     name: str
     nodes: tuple[str, ...] = ()
@@ -146,10 +146,10 @@ class Partition:
 class Snapshot:
     """One consistent, read-only view of Slurm, shared by the whole process.
 
-    ``sequence`` grows with each authoritative answer; 0 means that slurmctld has not answered yet. ``began`` is the
-    monotonic time at which the newest answer was asked for: what happened before it is in it. ``settled_since`` is the
-    monotonic time since which slurmctld has answered without a break. ``jobs`` holds podbridge's own jobs of this
-    cluster alone, by id; ``by_uid`` the ids of the jobs of a pod UID, lowest first.
+    ``sequence`` increases with each authoritative answer; 0 means that slurmctld has not answered yet. ``began`` is the
+    monotonic time of the request for the last answer: the answer contains every earlier change. ``settled_since`` is
+    the monotonic time since which slurmctld has answered every poll. ``jobs`` holds only podbridge's jobs of this
+    cluster, by id; ``by_uid`` holds the ids of the jobs of a pod UID, lowest first.
     """
 
     sequence: int = 0
@@ -161,12 +161,12 @@ class Snapshot:
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     error: str = ""
     absent: frozenset[int] = frozenset()
-    """Ids in ``jobs`` that the last list of all jobs lacked."""
+    """Ids in ``jobs`` that are missing from the last list of all jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """slurmctld took the job; ``warning`` is what it said beside the id."""
+    """A submitted job; ``warning`` is the message that slurmctld returned with the id."""
 
     job_id: int
     warning: str = ""
@@ -174,7 +174,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class ApiVersion:
-    """What one ``data_parser`` version of the REST API can do and how its few differing fields look."""
+    """The features of one ``data_parser`` version of the REST API, and the format of the fields that differ."""
 
     name: str
     script_in_job: bool = True
@@ -187,12 +187,12 @@ class ApiVersion:
     admin_comment: bool = True
     other_users: bool = True
     allocations: bool = False
-    """Whether ``resources/{job}`` is served: the nodes of one job for half of what its details cost."""
+    """Whether ``resources/{job}`` is served: the nodes of one job, for half of the cost of its details."""
     default_partition: bool = False
-    """Whether partitions tell which of them is the default."""
+    """Whether the answer about partitions shows the default partition."""
 
     def missing(self) -> list[str]:
-        """Say in words what podbridge can't do over this version."""
+        """Return, as texts, what podbridge cannot do with this version."""
         words: dict[str, bool] = {
             "external placeholder jobs (batch ones are used)": self.external_jobs,
             "exclude nodes (pods that fit only some nodes of a partition are refused)": self.exclude_nodes,

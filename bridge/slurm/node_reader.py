@@ -1,4 +1,4 @@
-"""The questions about nodes and partitions, put to slurmrestd."""
+"""Reads nodes and partitions from slurmrestd."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from bridge.slurm.poll_state import Answers
 log = logging.getLogger(__name__)
 
 PERIOD = 0.8
-"""Seconds between two questions whether a node has changed: 2 ms where none has."""
+"""Seconds between two requests for changed nodes: 2 ms if no node has changed."""
 REST = 3.0
 """Pause before the nodes may be read again, as a multiple of the time that reading them took: 0.2 to 0.3 s for 1,000
 nodes. While jobs start and end, some node has always changed. The pause and two reads must stay below two seconds for
 1,000 nodes, since a change may come right after an answer."""
 PARTITIONS = 10.0
-"""Seconds between two looks at partitions."""
+"""Seconds between two reads of the partitions."""
 
 
 class NodeReader:
-    """Reads nodes when one has changed, in polls and between them; used by the poller's thread alone."""
+    """Reads the nodes when one has changed, in polls and between them. Only for the poller's thread."""
 
     def __init__(self, client: SlurmClient, clock: Clock) -> None:
         self._client, self._clock = client, clock
@@ -37,21 +37,21 @@ class NodeReader:
         self._read: list[Node] | None = None
 
     def want(self) -> None:
-        """Have nodes and partitions asked for in the next poll; from any thread."""
+        """Read nodes and partitions in the next poll; for any thread."""
         self._wanted.set()
 
     def changed(self) -> bool:
-        """Ask between two polls whether a node has changed; what was read is kept for the next poll."""
+        """Return, between two polls, whether a node has changed; its nodes are kept for the next poll."""
         try:
             self._ask(self._clock.monotonic())
         except BridgeError as error:
-            log.debug("nodes can't be asked for", extra=kv(error=error))  # the next poll fails, too, and tells
+            log.debug("nodes cannot be read", extra=kv(error=error))  # the next poll fails too, and logs it
         return self._read is not None
 
     def add(self, answers: Answers) -> Answers:
-        """Add the nodes, if one has changed, and now and then the partitions."""
+        """Return the answers with the nodes, if one has changed, and every ``PARTITIONS`` seconds the partitions."""
         wanted = self._wanted.is_set()
-        self._wanted.clear()  # before asking: who wakes meanwhile wants a newer look
+        self._wanted.clear()  # before the request: a later want() needs a later read
         try:
             self._ask(self._clock.monotonic(), now=wanted)
             if wanted or answers.began - self._partitions_at >= PARTITIONS:

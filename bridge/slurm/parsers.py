@@ -1,7 +1,7 @@
-"""Narrow readers and writers of what slurmrestd takes and gives, tolerant of what other versions make of a field.
+"""Readers and writers of the JSON of slurmrestd, for the fields that podbridge uses, in the formats of all versions.
 
-A number may come as ``5``, ``"5"``, ``{"set": true, "infinite": false, "number": 5}``, -1 or null; a list as a list or
-as a text with commas; a state as one word or several. Unknown fields are passed over, missing ones read as unset.
+A number may be ``5``, ``"5"``, ``{"set": true, "infinite": false, "number": 5}``, -1 or null; a list may be a list or a
+text with commas; a state may be one word or several. Unknown fields are ignored, missing ones are read as unset.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from bridge.slurm.models import ApiVersion, Job, JobRequest, JsonObject, Node, P
 
 PLACEHOLDER_SCRIPT = """\
 #!/bin/sh
-# Placeholder of podbridge: it holds the room of Kubernetes pods until it is cancelled.
-# Started a second time it ends at once: its room was lost, and podbridge asks again itself.
+# Placeholder of podbridge: it holds the resources of a Kubernetes pod until it is cancelled.
+# After a requeue it ends at once: its node was lost, and podbridge submits a new job itself.
 [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0
 exec sleep 2147483647
 """
@@ -23,9 +23,10 @@ SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
-    """Write the body of ``POST job/submit``.
+    """Return the body of ``POST job/submit``.
 
-    Raises :class:`SlurmRefusedError` for what the version can't say: leaving it out would ask for something else.
+    Raises :class:`SlurmRefusedError` if the version has no field for a part of the request: without this part, Slurm
+    would run another job than requested.
     """
     _check(request, version)
     job: JsonObject = {
@@ -89,7 +90,7 @@ def _write_new(job: JsonObject, request: JobRequest) -> None:
 
 def _write_old(job: JsonObject, request: JobRequest) -> None:
     job["environment"] = {"PATH": SEARCH_PATH}
-    # "requeue": false is read as true, and a list for nodes is ignored, both without a word
+    # 22.05 reads "requeue": false as true and ignores a list of nodes, both without an error
     job["no_requeue"] = True
     highest = request.max_nodes
     job["nodes"] = str(request.min_nodes) if highest is None else f"{request.min_nodes}-{highest}"
@@ -98,7 +99,7 @@ def _write_old(job: JsonObject, request: JobRequest) -> None:
     if request.gres:
         job["gres"] = ",".join(_bare_gres(request))
     if request.exclusive:
-        # the document says true, the daemon takes this word only
+        # the published description has true, but slurmrestd accepts only this word
         job["exclusive"] = "exclusive"
 
 
@@ -115,9 +116,9 @@ def _number(value: int, version: ApiVersion) -> object:
 def read_job(obj: JsonObject, own_user: str = "") -> Job:
     """Read one job.
 
-    The link is believed in ``admin_comment``, which Slurm lets only operators write, and in ``comment``, which every
-    owner of a job may write, only where the job belongs to ``own_user``. Without a link, nodes are left out. Raises
-    ``ValueError`` without a job id.
+    The pods are read from ``admin_comment``, which only operators may write. They are read from ``comment``, which the
+    owner of the job may write, only if the job belongs to ``own_user``. The nodes of a job without pods are left out.
+    Raises ``ValueError`` if there is no job id.
     """
     user = text(obj.get("user_name"))
     found = link.decode(text(obj.get("admin_comment")))
@@ -159,7 +160,7 @@ def read_node(obj: JsonObject) -> Node:
 
 
 def read_partition(obj: JsonObject) -> Partition:
-    """Read one partition. Some versions do not tell which is the default (``ApiVersion.default_partition``)."""
+    """Read one partition. Some versions do not show the default one (``ApiVersion.default_partition``)."""
     nodes, limits = obj.get("nodes"), obj.get("maximums")
     configured = nodes.get("configured") if isinstance(nodes, dict) else nodes
     longest = limits.get("time") if isinstance(limits, dict) else obj.get("max_time_limit")
@@ -172,14 +173,14 @@ def read_partition(obj: JsonObject) -> Partition:
 
 
 def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
-    """Read ``jobs/state``. Array and het jobs (``12_[1-3]``, ``12+0``) are passed over: podbridge makes none."""
+    """Read ``jobs/state``. Array and het jobs (``12_[1-3]``, ``12+0``) are ignored: podbridge submits none."""
     found = {}
-    combinations: dict[str, frozenset[str]] = {}  # a dozen for thousands of jobs
+    combinations: dict[str, frozenset[str]] = {}  # thousands of jobs have a dozen combinations
     for entry in entries:
-        told = entry.get("state")
-        key = str(told)
+        raw = entry.get("state")
+        key = str(raw)
         if key not in combinations:
-            combinations[key] = states(told)
+            combinations[key] = states(raw)
         try:
             found[job_id(entry)] = combinations[key]
         except ValueError:
@@ -188,7 +189,7 @@ def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
 
 
 def job_id(obj: JsonObject) -> int:
-    """Read a plain job id; raises ``ValueError`` where there is none."""
+    """Read a plain job id; raises ``ValueError`` if there is none."""
     value = obj.get("job_id")
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value)
@@ -198,23 +199,23 @@ def job_id(obj: JsonObject) -> int:
 
 
 def text(value: object) -> str:
-    """Read a text; anything else, and Slurm's ``(null)``, is empty."""
+    """Read a text; other values, and Slurm's ``(null)``, are read as empty."""
     return value if isinstance(value, str) and value != "(null)" else ""
 
 
 def words(value: object) -> tuple[str, ...]:
-    """Read a list of words, or a text with commas."""
+    """Read a list of words, or words in a text with commas."""
     items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
     return tuple(item.strip() for item in items if isinstance(item, str) and item.strip())
 
 
 def states(*values: object) -> frozenset[str]:
-    """Read states, flags or both, in capitals whatever the version."""
+    """Read states and flags, in capitals for every version."""
     return frozenset(word.upper() for value in values for word in words(value))
 
 
 def number(value: object) -> float:
-    """Read a number; unset, infinite and negative ones (22.05's way to say infinite) are 0."""
+    """Read a number; unset, infinite and negative numbers (infinite in 22.05) are read as 0."""
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") is True and value.get("infinite") is not True else 0
     if isinstance(value, str):
@@ -230,7 +231,7 @@ def number(value: object) -> float:
 def _exit_code(value: object) -> int:
     if isinstance(value, dict):
         return int(number(value.get("return_code")))
-    return int(number(value)) >> 8  # 22.05 gives what wait() gave
+    return int(number(value)) >> 8  # 22.05 returns the status of wait()
 
 
 def _name(obj: JsonObject) -> str:

@@ -1,4 +1,4 @@
-"""What one poll knows, asks and learns: plain data."""
+"""The data of one poll: what is known before it, what is expected, and the answers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from bridge.slurm.identity import Identity
 from bridge.slurm.models import Job, JobLink, Node, Partition, Snapshot
 
 CONFIRMATIONS = 2
+"""Number of answers in a row that report the end of a job before podbridge acts on it."""
 
 States = Mapping[int, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A job that should be there, and the monotonic time since when.
+    """A job that the next polls should find, since the monotonic time ``since``.
 
-    ``sure``: this process has just submitted it. Else its details must prove that it is ours.
+    ``sure``: this process has just submitted it. Otherwise its comment must show that it belongs to podbridge.
     """
 
     link: JobLink
@@ -27,11 +28,11 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class PollState:
-    """What one poll leaves to the next.
+    """What one poll keeps for the next.
 
-    ``listed`` are all jobs of the last list in the states they had there. ``detailed`` is, for each job of ours, the
-    sequence in which its details were last read; without, they never were. ``foreign`` are the jobs of others.
-    ``changed_at`` is slurmctld's time before which every change is in the view (``update_time``).
+    ``listed`` are all jobs of the last list with their states. ``detailed`` is the sequence in which the details of a
+    job were last read; it lacks the jobs whose details were never read. ``foreign`` are the jobs of others.
+    ``changed_at`` is a time of slurmctld (``update_time``): all earlier changes are in this state.
     """
 
     snapshot: Snapshot = field(default_factory=Snapshot)
@@ -43,10 +44,10 @@ class PollState:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What slurmctld has said in one poll that began at the monotonic time ``began``.
+    """The answers of slurmctld in one poll that began at the monotonic time ``began``.
 
-    ``started`` are jobs of ours of which only the nodes were read. ``nodes`` and ``partitions`` are ``None`` where they
-    were not asked for.
+    ``unknown`` are the ids that slurmctld reported as unknown. ``started`` are podbridge's jobs of which only the nodes
+    were read. ``nodes`` and ``partitions`` are ``None`` if they were not read.
     """
 
     began: float

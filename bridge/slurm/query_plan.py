@@ -1,12 +1,12 @@
-"""Which jobs a poll must ask slurmctld about, one by one: pure, no I/O.
+"""Selects the jobs whose details a poll reads. Pure, no I/O.
 
-``jobs/state`` tells 80 bytes a job: its id and its states. From that alone these signs show that details are needed:
+``jobs/state`` has 80 bytes a job: its id and its states. Details are needed in these cases:
 
-- An id that the list before did not have: a new job.
-- Other states than before. Of a job of somebody else only states that go backwards count (``COMPLETED`` to
-  ``PENDING``): a requeue, or another job with the id. Its start and its end are not asked about.
-- A job of ours that is not listed any more.
-- The witness (:mod:`bridge.slurm.identity`) is another job: then every job is asked about as if it were new.
+- The id was not in the last list: a new job.
+- The states have changed. For a job of others, only a step backwards counts (``COMPLETED`` to ``PENDING``): a requeue,
+  or another job with the same id. Its start and its end are not read.
+- A job of podbridge is no longer in the list.
+- The witness (:mod:`bridge.slurm.identity`) is another job than before: then all jobs are read as if they were new.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from bridge.slurm.poll_state import CONFIRMATIONS, Expected, PollState, States
 from bridge.slurm.states import Phase, is_allocated, is_pending, phase
 
 MOST_CONFIRMED = 50
-"""Jobs gone from the list that one poll asks slurmctld about, one by one."""
+"""Largest number of jobs missing from the list that one poll reads one by one."""
 BULK_FACTOR = 4
-"""How many jobs of a list cost as much as one asked for alone, both sides counted: 0.7 ms of CPU against 2.7."""
+"""Number of jobs in a list that cost as much CPU as one job read alone, on both sides: 0.7 ms against 2.7 ms."""
 LARGEST_BULK = 1 << 25
-"""Bytes of the largest list that is read at once: slurmrestd makes it in memory, and so do we."""
+"""Largest size in bytes of a list of all jobs: slurmrestd and podbridge both hold it in memory."""
 MOST_SINGLES = 64
-"""Jobs asked for alone in one poll; the others are asked for in the next, while the first are acted on."""
+"""Number of jobs that one poll reads alone. The next poll reads more, while podbridge acts on these."""
 SINGLE_SECONDS = 0.003
-"""Seconds that one job asked for alone takes."""
+"""Seconds to read one job alone."""
 LARGEST_SINGLES = 5000
-"""Jobs asked for alone in one poll, however long the list took: their answers are kept until the poll ends."""
+"""Largest number of jobs that one poll reads alone: their answers are in memory until the poll ends."""
 SINGLES_SHARE = 50
-"""Of a list with more than ``MOST_SINGLES`` times as many jobs, one in so many is asked for alone in one poll."""
+"""One poll reads alone one in this many jobs of the list, if this is more than ``MOST_SINGLES``."""
 
 _ORDER = {Phase.PENDING: 0, Phase.ALLOCATED: 1, Phase.BETWEEN: 1, Phase.ENDED: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Details that a poll needs: ``jobs`` are in the list, ``absent`` no more.
+    """The jobs to read in a poll.
 
-    Of ``started`` all is known but the nodes that Slurm has just given them.
+    ``jobs`` are in the list, ``absent`` are no longer in it. Of ``started``, only the nodes are unknown.
     """
 
     jobs: tuple[int, ...] = ()
@@ -50,21 +50,21 @@ class Wanted:
     started: tuple[int, ...] = ()
 
     def in_bulk(self, total: int, job_bytes: float) -> bool:
-        """Whether one list of all ``total`` jobs is cheaper, and not too large."""
+        """Whether one list of all ``total`` jobs is cheaper than single reads, and not too large."""
         return len(self.jobs) > 1 and len(self.jobs) * BULK_FACTOR > total and total * job_bytes <= LARGEST_BULK
 
 
 def most_singles(total: int, seconds: float) -> int:
-    """Return how many jobs one poll asks for alone: what costs about as much as the list of ``total`` states.
+    """Return how many jobs one poll reads alone, so that they cost about as much as the list of ``total`` states.
 
-    ``seconds`` is the time that slurmrestd took for that list. It grows with the square of ``total``, so a list of tens
-    of thousands of jobs must be read in few polls.
+    ``seconds`` is the time that slurmrestd took for this list. It grows with the square of ``total``, so tens of
+    thousands of jobs must be read in few polls.
     """
     return max(MOST_SINGLES, total // SINGLES_SHARE, min(int(seconds / SINGLE_SECONDS), LARGEST_SINGLES))
 
 
 def wanted(
-    view: PollState,
+    last: PollState,
     states: States,
     expected: Mapping[int, Expected],
     began: float,
@@ -73,26 +73,26 @@ def wanted(
     allocations: bool = False,
     witnessed: Collection[int] = (),
 ) -> Wanted:
-    """Say which jobs to ask for: new ones, changed ones, vanished ones, and ``budget`` of those that wait.
+    """Return the jobs to read: new, changed and missing ones, and ``budget`` of the pending ones.
 
-    The last are what keeps the reason of a waiting job fresh, those never asked for first and then the oldest: a fixed
-    number, however many wait, and less where many start. While nothing has changed, it also goes to jobs whose link
-    was never read because only their nodes were. ``allocations``: the nodes of a job can be asked for alone.
-    ``witnessed``: jobs that the poll asks for in any case (:func:`witnesses`). Those that wait use up ``budget``.
+    The last keep the reasons of pending jobs up to date; those read least recently come first. Their number is fixed,
+    whatever the number of pending jobs, and lower if many jobs start. While no job has changed, the budget also goes to
+    jobs whose comment was never read because only their nodes were. ``allocations``: the API can return the nodes of a
+    job alone. ``witnessed``: jobs that the poll reads in any case (:func:`witnesses`); pending ones use up ``budget``.
     """
-    ours = view.snapshot.jobs
+    ours = last.snapshot.jobs
     asked: list[int] = []
     started: list[int] = []
-    changed = news(view, states, expected)
+    changed = news(last, states, expected)
     for job_id in changed:
         now = states[job_id]
-        (started if allocations and is_allocated(now) and _waited(view, job_id, expected) else asked).append(job_id)
+        (started if allocations and is_allocated(now) and _waited(last, job_id, expected) else asked).append(job_id)
     asked.sort(key=lambda job_id: job_id not in ours and job_id not in expected)
-    quiet = _quiet(view, states, expected, set(changed))
+    quiet = _quiet(last, states, expected, set(changed))
     pending = [job_id for job_id in quiet if is_pending(states[job_id])]
     waiting = [job_id for job_id in pending if job_id not in witnessed]
     room = min(budget, max(1, budget - len(started) - (len(pending) - len(waiting))))
-    unread = [job_id for job_id in quiet if job_id not in view.detailed and not is_pending(states[job_id])]
+    unread = [job_id for job_id in quiet if job_id not in last.detailed and not is_pending(states[job_id])]
     proofs = [] if changed else unread[: min(room, max(1, room - len(waiting)))]
     absent = [job_id for job_id in (*ours, *(expected.keys() - ours.keys())) if job_id not in states]
     doubtful = [job_id for job_id in absent if _in_doubt(ours.get(job_id), expected.get(job_id), began)]
@@ -101,27 +101,29 @@ def wanted(
     return Wanted(jobs, tuple(doubtful[:MOST_CONFIRMED]), tuple(started))
 
 
-def _quiet(view: PollState, states: States, expected: Mapping[int, Expected], changed: set[int]) -> list[int]:
-    """Return the listed jobs of ours without news, those asked for longest ago first."""
-    ours = view.snapshot.jobs
+def _quiet(last: PollState, states: States, expected: Mapping[int, Expected], changed: set[int]) -> list[int]:
+    """Return podbridge's listed jobs without a change, those read least recently first."""
+    ours = last.snapshot.jobs
     ids = {*(job_id for job_id, known in ours.items() if not known.missing), *expected}
     found = [job_id for job_id in ids if job_id in states and job_id not in changed]
-    found.sort(key=lambda job_id: (view.detailed.get(job_id, 0), job_id))
+    found.sort(key=lambda job_id: (last.detailed.get(job_id, 0), job_id))
     return found
 
 
-def news(view: PollState, states: States, expected: Mapping[int, Expected]) -> list[int]:
-    """Return the listed jobs whose details are needed; one that we have just submitted need not while it waits."""
-    before, foreign = view.listed, view.foreign
+def news(last: PollState, states: States, expected: Mapping[int, Expected]) -> list[int]:
+    """Return the listed jobs whose details are needed; a job just submitted is left out while it is pending."""
+    before, foreign = last.listed, last.foreign
     changed = [job_id for job_id, now in states.items() if before.get(job_id) != now]
-    changed += [i for i, hope in expected.items() if hope.sure and i in foreign and before.get(i) == states.get(i)]
-    return [job_id for job_id in changed if _matters(view, job_id, states[job_id], expected.get(job_id))]
+    changed += [
+        i for i, expectation in expected.items() if expectation.sure and i in foreign and before.get(i) == states.get(i)
+    ]
+    return [job_id for job_id in changed if _matters(last, job_id, states[job_id], expected.get(job_id))]
 
 
-def _matters(view: PollState, job_id: int, now: frozenset[str], hope: Expected | None) -> bool:
-    if hope is not None and hope.sure:
+def _matters(last: PollState, job_id: int, now: frozenset[str], expectation: Expected | None) -> bool:
+    if expectation is not None and expectation.sure:
         return not is_pending(now)
-    return job_id not in view.foreign or job_id not in view.listed or _goes_back(view.listed[job_id], now)
+    return job_id not in last.foreign or job_id not in last.listed or _goes_back(last.listed[job_id], now)
 
 
 @lru_cache(maxsize=4096)  # thousands of jobs have a dozen combinations
@@ -129,49 +131,54 @@ def _goes_back(before: frozenset[str], now: frozenset[str]) -> bool:
     return _ORDER[phase(now)] < _ORDER[phase(before)]
 
 
-def _waited(view: PollState, job_id: int, expected: Mapping[int, Expected]) -> bool:
-    """Whether a job is ours, as far as can be known without its details, and waited when it was last seen."""
-    known, hope = view.snapshot.jobs.get(job_id), expected.get(job_id)
-    if hope is not None and hope.sure:
+def _waited(last: PollState, job_id: int, expected: Mapping[int, Expected]) -> bool:
+    """Whether a job probably belongs to podbridge (its details are not read) and was pending in the last poll."""
+    known, expectation = last.snapshot.jobs.get(job_id), expected.get(job_id)
+    if expectation is not None and expectation.sure:
         return True
-    return known is not None and job_id in view.listed and not known.missing and is_pending(known.job.states)
+    return known is not None and job_id in last.listed and not known.missing and is_pending(known.job.states)
 
 
 def _in_doubt(known: ObservedJob | None, expected: Expected | None, began: float) -> bool:
-    """Whether a job's absence from a list asked for at ``began`` is news."""
+    """Whether the absence of a job from a list requested at ``began`` still needs a confirmation."""
     if expected is not None and expected.since >= began:
         return False
     return known is None or not (known.missing and known.confirmations >= CONFIRMATIONS)
 
 
-def witnesses(view: PollState, states: States, expected: Mapping[int, Expected]) -> dict[int, Witness]:
-    """Return the jobs to look at after all other answers of a poll: none may be another job than before.
+def witnesses(last: PollState, states: States, expected: Mapping[int, Expected]) -> dict[int, Witness]:
+    """Return the jobs to read after all other answers of a poll, to see whether one is another job than before.
 
-    One is the highest id of the list before that is still listed. The other is the highest one that this process has
-    just submitted: slurmctld may have been killed before it wrote down the last jobs, and have given their ids again.
+    One is the highest id of the last list that is still listed. The other is the highest id that this process has just
+    submitted: slurmctld may have been killed before it saved its last jobs, and has then assigned their ids again.
     """
     found: dict[int, Witness] = {}
-    known_id = highest(view.listed, states)
+    known_id = highest(last.listed, states)
     if known_id is not None:
-        known = view.snapshot.jobs.get(known_id)
-        if known_id in view.foreign or known is None:
-            found[known_id] = Witness(view.foreign.get(known_id, UNREAD), None)
+        known = last.snapshot.jobs.get(known_id)
+        if known_id in last.foreign or known is None:
+            found[known_id] = Witness(last.foreign.get(known_id, UNREAD), None)
         else:
             found[known_id] = Witness(identity(known.job), known.job.link)
-    submitted_id = highest({job_id: hope for job_id, hope in expected.items() if hope.sure}, states)
+    submitted_id = highest(
+        {job_id: expectation for job_id, expectation in expected.items() if expectation.sure}, states
+    )
     if submitted_id is not None:
         found[submitted_id] = Witness(UNREAD, expected[submitted_id].link)
     return found
 
 
-def forgotten(view: PollState) -> PollState:
-    """Return a view after which every listed job is asked about as if it were new; jobs of ours stay what they were."""
-    return PollState(view.snapshot, changed_at=0)
+def forgotten(last: PollState) -> PollState:
+    """Return a state after which the next poll reads every listed job as if it were new. It keeps the snapshot."""
+    return PollState(last.snapshot, changed_at=0)
 
 
-def doubted(view: PollState) -> PollState:
-    """Return a view after which jobs whose link was never read are asked about: slurmctld may have been restarted."""
+def doubted(last: PollState) -> PollState:
+    """Return a state after which the next poll reads the jobs whose comment was never read.
+
+    Used after a failed poll: slurmctld may have been restarted.
+    """
     proven: Iterable[tuple[int, frozenset[str]]] = (
-        (job_id, now) for job_id, now in view.listed.items() if job_id in view.detailed or job_id in view.foreign
+        (job_id, now) for job_id, now in last.listed.items() if job_id in last.detailed or job_id in last.foreign
     )
-    return PollState(view.snapshot, dict(proven), view.detailed, view.foreign, view.changed_at)
+    return PollState(last.snapshot, dict(proven), last.detailed, last.foreign, last.changed_at)

@@ -1,9 +1,9 @@
-"""The one view of Slurm that the whole process shares, kept fresh by one poller.
+"""The snapshot of Slurm that the whole process shares, and the poller that updates it.
 
-Where the API has ``jobs/state`` a poll costs 80 bytes a job, and details are asked for only where a job of ours has
-changed, or a job is new (:mod:`bridge.slurm.query_plan`).
-Before (v0.0.40 and older) ``update_time`` tells whether anything has changed at all, and if so all jobs are read. How
-often slurmctld is asked depends on whether something is under way, never on how many pods wait.
+If the API has ``jobs/state``, a poll reads 80 bytes a job. It reads details only of new jobs and of podbridge's jobs
+that have changed (:mod:`bridge.slurm.query_plan`). In v0.0.40 and older, ``update_time`` shows whether any job has
+changed, and then a poll reads all jobs. The number of polls depends on whether a change is expected, never on the
+number of pending pods.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from bridge.slurm.states import Phase, phase
 log = logging.getLogger(__name__)
 
 _WAKE_GAP = 0.25
-"""Seconds between two polls, however often it is woken."""
+"""Least seconds between two polls."""
 REST = 0.5
-"""Times as long as a poll took is the pause after it, at least."""
+"""Least pause after a poll, as a multiple of the time of this poll."""
 _STOP_CHECK = 0.25
 PROGRESS_PERIOD = 5.0
-"""Seconds between two log lines about the first reading of all jobs."""
+"""Seconds between two log lines during the first reading of all jobs."""
 FORGET_OTHERS = 300.0
-"""Seconds without an answer after which jobs of others are read anew: Slurm keeps an ended job for ``MinJobAge``, 300
-s by default, and only then may its id be given again, should the counter have come to ``MaxJobId``."""
+"""Seconds without an answer after which the jobs of others are read again. Slurm keeps an ended job for ``MinJobAge``,
+300 s by default. Only then can it assign the id again, if its counter has reached ``MaxJobId``."""
 
 
 class Poller:
     """Polls Slurm and publishes a :class:`Snapshot` after each poll that slurmctld itself has answered.
 
-    The first one published (sequence 1) is complete: every job is known for ours or somebody else's; until then
-    ``progress`` tells how many have been read. A poll that fails changes ``error`` alone. While ``leads`` says no, the
-    process is a stand-by: it polls at the idle period, whatever is under way.
+    The first published snapshot (sequence 1) is complete: the comment of every job has been read. Until then,
+    ``progress`` is the number of jobs read so far. A failed poll changes only ``error``. While ``leads`` returns false,
+    the process is a standby and polls at the idle period.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Poller:
         self._client, self._cluster, self._settings = client, cluster, config.slurm
         self._clock = clock or SystemClock()
         self._backoff = Backoff(first=config.slurm.poll_busy, limit=10)
-        self._view = PollState()
+        self._state = PollState()
         self._expected: dict[int, Expected] = {}
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._polling = threading.Lock()
@@ -79,32 +79,32 @@ class Poller:
         self._failures = 0
         SNAPSHOT_AGE.set_function(self.age)
 
-    # --- for everybody ------------------------------------------------------------------------------------------------
+    # --- for any thread -----------------------------------------------------------------------------------------------
     @property
     def snapshot(self) -> Snapshot:
         """The newest snapshot; read-only."""
-        return self._view.snapshot
+        return self._state.snapshot
 
     def subscribe(self, fn: Callable[[Snapshot], None]) -> None:
-        """Have ``fn`` called, from the poller's thread, after each new snapshot."""
+        """Call ``fn`` in the poller's thread after each new snapshot."""
         self._subscribers.append(fn)
 
     def wake(self, nodes: bool = False) -> None:
-        """Poll soon, with ``nodes`` also at nodes and partitions."""
+        """Poll soon; with ``nodes``, read nodes and partitions too."""
         if nodes:
             self._node_reader.want()
         self._woken.set()
 
     def expect(self, job_id: int, link: JobLink, *, sure: bool = True) -> None:
-        """Tell of a job that this process has just submitted: every snapshot published from now on has it.
+        """Add a job that this process has just submitted: every snapshot published from now on contains it.
 
-        Not ``sure``: somebody says that there is such a job. A snapshot soon has it, or tells that it is missing.
+        Not ``sure``: the job is named on a pod. A later snapshot contains it, or reports it as missing.
         """
         with self._expecting:
             self._expected[job_id] = Expected(link, self._clock.monotonic(), sure)
 
     def age(self) -> float:
-        """Seconds since the newest answer of slurmctld was asked for; infinite before the first."""
+        """Return the seconds since the request of the last answer of slurmctld; infinite before the first one."""
         snapshot = self.snapshot
         return self._clock.monotonic() - snapshot.began if snapshot.sequence else math.inf
 
@@ -117,12 +117,12 @@ class Poller:
             self.refresh()
             took = self._clock.monotonic() - began
             log.debug("polled", extra=kv(seconds=round(took, 3)))
-            # a Slurm that takes long to answer is asked two thirds of the time at most
+            # if Slurm answers slowly, polls take two thirds of the time at most
             if self._failures or not self._backlog:
                 self._wait(stop, max(self.pause(), REST * took), least=max(_WAKE_GAP, REST * took))
 
     def pause(self) -> float:
-        """Seconds until the next poll, unless woken."""
+        """Return the seconds until the next poll, unless :meth:`wake` is called."""
         if self._failures:
             return self._backoff.delay(self._failures)
         busy = self._leads() and (bool(self._expected) or is_busy(self.snapshot))
@@ -133,13 +133,13 @@ class Poller:
             return
         end = self._clock.monotonic() + longest - least
         while not stop.is_set() and (left := end - self._clock.monotonic()) > 0:
-            if self._failures:  # woken or not: slurmctld is in trouble
+            if self._failures:  # wake() has no effect after a failed poll
                 stop.wait(left)
             elif (self._leads() and self._node_reader.changed()) or self._woken.wait(min(left, _STOP_CHECK)):
                 return
 
     def refresh(self) -> Snapshot:
-        """Poll once, now; gives the newest snapshot, with ``error`` set if slurmctld did not answer."""
+        """Poll now; return the newest snapshot, with ``error`` set if slurmctld did not answer."""
         with self._polling:
             try:
                 snapshot = self._poll()
@@ -148,7 +148,7 @@ class Poller:
                     log.warning("slurm does not answer", extra=kv(error=error))
                 self._failures += 1
                 self._doubt_expected()
-                self._view = replace(doubted(self._view), snapshot=replace(self._view.snapshot, error=str(error)))
+                self._state = replace(doubted(self._state), snapshot=replace(self._state.snapshot, error=str(error)))
                 return self.snapshot
             if self._failures:
                 log.info("slurm answers again", extra=kv(failures=self._failures))
@@ -162,40 +162,42 @@ class Poller:
 
     # --- one poll -----------------------------------------------------------------------------------------------------
     def _poll(self) -> Snapshot:
-        view, began = self._view, self._clock.monotonic()
-        if began - view.snapshot.began > FORGET_OTHERS and view.snapshot.sequence:
-            view = forgotten(view)
+        last, began = self._state, self._clock.monotonic()
+        if began - last.snapshot.began > FORGET_OTHERS and last.snapshot.sequence:
+            last = forgotten(last)
         with self._expecting:
             expected = dict(self._expected)
-        asked = self._job_reader.ask(view, expected, began)
+        asked = self._job_reader.ask(last, expected, began)
         if asked.reused is not None:
-            log.warning("Slurm uses job ids again: all jobs are read anew", extra=kv(job=asked.reused))
+            log.warning("Slurm assigned a job id again: all jobs are read again", extra=kv(job=asked.reused))
             SLURM_ID_RESETS.inc()
-            view, expected = forgotten(view), self._doubt_expected()
+            last, expected = forgotten(last), self._doubt_expected()
             began = self._clock.monotonic()
-            asked = self._job_reader.ask(view, expected, began)
+            asked = self._job_reader.ask(last, expected, began)
             if asked.reused is not None:
                 raise SlurmUnavailableError(f"job {asked.reused} became another job twice within one poll")
         self._backlog = asked.backlog
         answers = self._node_reader.add(asked.answers)
-        # under the lock, so that no job told of in between is left out of what is published
+        # under the lock, so that the published snapshot contains every job added meanwhile
         with self._expecting:
-            merged = merge(view, answers, self._expected, self._cluster)
-            self._view = replace(merged, changed_at=asked.moment)
+            merged = merge(last, answers, self._expected, self._cluster)
+            self._state = replace(merged, changed_at=asked.moment)
             for job_id in [*merged.listed, *answers.unknown]:
                 self._expected.pop(job_id, None)
         self._tell_progress(len(merged.listed), len(answers.states))
         return merged.snapshot
 
     def _doubt_expected(self) -> dict[int, Expected]:
-        """Let every job submitted so far prove that it is ours: slurmctld may have lost it, and used its id again."""
+        """Check the comment of every job submitted so far: slurmctld may have lost it, and assigned its id again."""
         with self._expecting:
-            self._expected = {job_id: replace(hope, sure=False) for job_id, hope in self._expected.items()}
+            self._expected = {
+                job_id: replace(expectation, sure=False) for job_id, expectation in self._expected.items()
+            }
             return dict(self._expected)
 
     def _tell_progress(self, read: int, total: int) -> None:
-        """Log how far the first reading of all jobs has come."""
-        if self._view.snapshot.sequence:
+        """Log how many jobs have been read until the first snapshot is complete."""
+        if self._state.snapshot.sequence:
             self.progress = ""
             return
         self.progress = f"read {read} of {total} jobs"

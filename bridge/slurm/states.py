@@ -1,9 +1,9 @@
-"""Every state that Slurm gives to a job or a node, in one table each.
+"""The states of jobs and nodes in Slurm: one table each.
 
-A job has one base state and any number of flags beside it, e.g. ``{"RUNNING", "CONFIGURING"}``. Before v0.0.40 the API
-tells one word only, and a flag hides the base state: ``{"COMPLETING"}`` may be the end of anything. So a flag has a
-phase of its own, which counts where no base state stands beside it. A state that is not in the tables (a newer
-Slurm's) neither binds nor ends anything.
+A job has one base state and any number of flags, e.g. ``{"RUNNING", "CONFIGURING"}``. Before v0.0.40 the API returns
+one word only, and a flag hides the base state: ``{"COMPLETING"}`` may be the end of any job. So each flag has a phase
+of its own, which counts if there is no base state. With a state that is not in the tables (of a newer Slurm), podbridge
+neither binds nor terminates a pod.
 
 The names are those of the OpenAPI documents that Slurm 22.05, 24.11 and 26.05 serve.
 """
@@ -17,18 +17,18 @@ from functools import lru_cache
 
 
 class Phase(Enum):
-    """What a job's state means to the pods that wait for it or live in it."""
+    """The meaning of a job's states for its pods."""
 
     PENDING = "pending"
     ALLOCATED = "allocated"
     ENDED = "ended"
     BETWEEN = "between"
-    """On its way, or held still: nothing may be bound and nothing ended."""
+    """Between two phases, or suspended: no pod is bound and no pod is terminated."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """One row: the phase and, for an end, the pod's reason and a sentence."""
+    """One row: the phase and, for an end, the reason of the pod and its text."""
 
     phase: Phase
     reason: str = ""
@@ -37,7 +37,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a job ended: a CamelCase reason for the pod and its Event, and a sentence for people."""
+    """The end of a job: a CamelCase reason for the pod and its Event, and a text for the user."""
 
     reason: str
     text: str
@@ -82,7 +82,7 @@ FLAGS: dict[str, JobState] = {
 }
 
 LEAVING = frozenset({"COMPLETING", "STAGE_OUT", "LAUNCH_FAILED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
-"""With one of these beside it, RUNNING is about to be over: nothing is bound any more."""
+"""With one of these flags, a RUNNING job is about to end: no pod is bound to it."""
 
 
 @lru_cache(maxsize=1024)  # thousands of jobs have a dozen combinations
@@ -102,22 +102,22 @@ def _row(states: frozenset[str]) -> JobState:
 
 
 def phase(states: Set[str]) -> Phase:
-    """Say what a job's states mean together."""
+    """Return the phase of a job with these states."""
     return _row(frozenset(states)).phase
 
 
 def is_pending(states: Set[str]) -> bool:
-    """Whether the job waits for room (held and requeued ones do as well)."""
+    """Whether the job is pending; also true for held and requeued jobs."""
     return phase(states) is Phase.PENDING
 
 
 def is_allocated(states: Set[str]) -> bool:
-    """Whether the job has its nodes and keeps them: its pods may be bound."""
+    """Whether the job is allocated and keeps its nodes: its pods may be bound."""
     return phase(states) is Phase.ALLOCATED
 
 
 def end_of(states: Set[str]) -> End | None:
-    """Say how the job ended; ``None`` while it has not. ``{"CANCELLED", "COMPLETING"}`` has."""
+    """Return how the job ended, ``None`` if it has not ended. ``{"CANCELLED", "COMPLETING"}`` has ended."""
     row = _row(frozenset(states))
     return End(row.reason, row.text) if row.phase is Phase.ENDED else None
 
@@ -161,19 +161,19 @@ NODE_STATES: dict[str, bool] = {
     "UNDRAIN": True,
     "RESUME": True,
 }
-"""Whether Slurm may give the node to somebody's job, now or after waking it. Reserved nodes and those in maintenance go
-to the jobs of their reservation; NOT_RESPONDING passes by itself, or becomes DOWN."""
+"""Whether Slurm may allocate the node to a job, now or after starting it. Slurm allocates reserved nodes and nodes in
+maintenance to the jobs of their reservation. NOT_RESPONDING ends by itself, or becomes DOWN."""
 
 
 ASLEEP = frozenset({"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWER_UP", "POWERING_UP"})
-"""Slurm's power saving has stopped the machine, stops it, or starts it."""
+"""States of a node that Slurm's power saving has stopped, is stopping or is starting."""
 
 
 def is_asleep(states: Set[str]) -> bool:
-    """Whether Slurm's power saving keeps the node down and a job would wake it, or it is being started."""
+    """Whether Slurm's power saving keeps the node down until a job needs it, or is starting it."""
     return not is_drained(states) and not ASLEEP.isdisjoint(states)
 
 
 def is_drained(states: Set[str]) -> bool:
-    """Whether Slurm would give the node to nobody: drained, draining, down or failing. Unknown states don't count."""
+    """Whether Slurm allocates the node to no job: it is drained, draining, down or failing. Ignores unknown states."""
     return any(NODE_STATES.get(name) is False for name in states)

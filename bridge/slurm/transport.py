@@ -1,4 +1,4 @@
-"""HTTP to slurmrestd: connections, time limits, and what a failure on the wire means."""
+"""HTTP to slurmrestd: connections, time limits, and the errors of failed connections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOT_SENT = frozenset(
         *("FileNotFoundError", "PermissionError", "SSLCertVerificationError", "InvalidHeader", "InvalidURL"),
     )
 )
-"""Classes of the errors that come before a request is sent."""
+"""Classes of the errors that occur before a request is sent."""
 
 
 class Transport:
@@ -40,7 +40,7 @@ class Transport:
         self._tokens, self._clock = tokens, clock
         self._longest = 2 * config.slurm.read_timeout
         self._session = requests.Session()
-        self._session.trust_env = False  # no look-up of proxies and .netrc at every call
+        self._session.trust_env = False  # no lookup of proxies and .netrc for each call
         adapter = HTTPAdapter(pool_connections=1, pool_maxsize=pool_size, max_retries=0)
         self._base = config.slurm_rest_api
         if self._base.startswith("unix://"):
@@ -75,11 +75,11 @@ class Transport:
     def send(
         self, method: str, path: str, endpoint: str, body: JsonObject | None = None, patience: float = 1
     ) -> tuple[int, bytes]:
-        """Send one request, return status and body of the answer.
+        """Send one request; return the status and the body of the answer.
 
-        The whole answer must be there within ``patience`` times twice the read time limit. Raises
-        :class:`SlurmUnavailableError` where none came, :class:`SlurmUnknownOutcomeError` where a write may have been
-        carried out all the same.
+        The whole answer must arrive within ``patience`` times twice the read time limit. Raises
+        :class:`SlurmUnavailableError` without an answer, and :class:`SlurmUnknownOutcomeError` if a write may have been
+        carried out.
         """
         headers = self._tokens.headers()
         began = self._clock.monotonic()
@@ -94,7 +94,7 @@ class Transport:
                 return response.status_code, content
         except (requests.RequestException, OSError, ValueError) as error:
             if isinstance(error, ValueError) and not isinstance(error, requests.RequestException):
-                raise SlurmUnavailableError(f"{endpoint}: can't be asked for: {error}") from error
+                raise SlurmUnavailableError(f"{endpoint}: the request cannot be built: {error}") from error
             why = f"{endpoint}: no answer from slurmrestd: {_innermost(error)}"
             if endpoint in WRITES and _NOT_SENT.isdisjoint(_class_names(error)):
                 raise SlurmUnknownOutcomeError(why) from error
@@ -106,7 +106,7 @@ class Transport:
     def _prepared(
         self, method: str, path: str, headers: dict[str, str], body: JsonObject | None
     ) -> requests.PreparedRequest:
-        """Make the request without a session's cookies, redirects and hooks: half of the time of a call."""
+        """Return the request without a session's cookies, redirects and hooks: they take half of the time of a call."""
         request = requests.PreparedRequest()
         request.prepare_method(method)
         request.url = self._base + path
@@ -115,7 +115,7 @@ class Transport:
         return request
 
     def _read(self, response: requests.Response, began: float, longest: float) -> bytes:
-        """Read the body; a time limit of ``requests`` alone counts anew at every byte."""
+        """Read the body within ``longest`` seconds; a time limit of ``requests`` starts again at every byte."""
         parts, size = [], 0
         while chunk := self._read_some(response):
             parts.append(chunk)
@@ -129,22 +129,22 @@ class Transport:
 
     @staticmethod
     def _read_some(response: requests.Response) -> bytes:
-        """Read what is there; ``iter_content`` would wait until a whole chunk is."""
+        """Read the available bytes; ``iter_content`` would wait for a whole chunk."""
         try:
             return bytes(response.raw.read1(_CHUNK, decode_content=True))
-        except Exception as error:  # urllib3's own: here all of them mean that the answer broke off
+        except Exception as error:  # any error of urllib3 means here that the answer is incomplete
             raise requests.ConnectionError(error) from error
 
 
 class _UnixAdapter(HTTPAdapter):
-    """Connects to a unix socket whatever host the URL names."""
+    """Connects to a unix socket; ignores the host of the URL."""
 
     def __init__(self, path: str, pool_maxsize: int) -> None:
         self._path = path
         super().__init__(pool_connections=1, pool_maxsize=pool_maxsize, max_retries=0)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Make the pool manager, with a pool whose connections go to the socket."""
+        """Create the pool manager, with a pool of connections to the socket."""
         super().init_poolmanager(*args, **kwargs)
         path = self._path
         pool: Any = self.poolmanager.pool_classes_by_scheme["http"]
@@ -167,7 +167,7 @@ class _UnixAdapter(HTTPAdapter):
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Walk from an error to what it stands for: causes, contexts and errors that others carry as arguments."""
+    """Yield an error and the errors behind it: causes, contexts, and errors in the arguments of others."""
     seen: set[int] = set()
     waiting: list[object] = [error]
     while waiting:
@@ -183,7 +183,7 @@ def _class_names(error: BaseException) -> set[str]:
 
 
 def _innermost(error: BaseException) -> str:
-    """The operating system's own words where there are any; library texts name objects and addresses in memory."""
+    """Return the text of the operating system if there is one; texts of libraries contain memory addresses."""
     for item in _chain(error):
         if isinstance(item, OSError) and item.strerror and not isinstance(item, requests.RequestException):
             return item.strerror

@@ -1,8 +1,8 @@
-"""The versions of slurmrestd's API that podbridge speaks, and how to choose one.
+"""The versions of slurmrestd's API that podbridge supports, and the choice of one.
 
-One row each. Rows v0.0.38 (Slurm 22.05), v0.0.40 to v0.0.42 (24.11) and v0.0.42 to v0.0.45 (26.05) were tried on these
-daemons; v0.0.39 (23.02) is from its published description. ``jobs/state/`` came with Slurm 24.05: 24.11 serves it
-under v0.0.40 too, but 23.11, whose newest version that is, does not.
+One row for each version. v0.0.38 (Slurm 22.05), v0.0.40 to v0.0.42 (24.11) and v0.0.42 to v0.0.45 (26.05) were tested
+with these daemons; v0.0.39 (23.02) follows its published description. ``jobs/state/`` exists since Slurm 24.05: 24.11
+serves it under v0.0.40 too, but 23.11, whose newest version is v0.0.40, does not.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ VERSIONS: dict[str, ApiVersion] = {row.name: row for row in _ROWS}
 
 
 def newest_common(served: Iterable[str], pinned: str | None) -> ApiVersion:
-    """Choose the newest version that both sides know, or the ``pinned`` one.
+    """Return the newest version that podbridge and slurmrestd know, or the ``pinned`` one.
 
-    Raises :class:`ConfigError` where the pinned version can't be had, :class:`SlurmError` where none is common.
+    Raises :class:`ConfigError` if the pinned version is unknown or not served, :class:`SlurmError` if no version is
+    common.
     """
     known, offered = ", ".join(VERSIONS), sorted(set(served))
     theirs = ", ".join(offered) or "none"

@@ -219,7 +219,7 @@ def test_lost_state_is_seen_though_every_id_and_state_is_as_before(
     assert snapshot.by_uid == {"old-0": (1,), "old-1": (2,), "new": (3,)}
     assert [snapshot.jobs[job_id].confirmations for job_id in (1, 2)] == [1, 1]
     assert [scene.poll().jobs[job_id].confirmations for job_id in (1, 2)] == [2, 2]
-    assert [record.message for record in caplog.records] == ["Slurm uses job ids again: all jobs are read anew"]
+    assert [record.message for record in caplog.records] == ["Slurm assigned a job id again: all jobs are read again"]
 
 
 def test_lost_state_in_the_middle_of_a_poll(scene: Scene) -> None:
