@@ -1,1 +1,1 @@
-"""The controllers: they keep nodes and pods in step with Slurm."""
+"""The controllers: they synchronize nodes and pods with Slurm."""

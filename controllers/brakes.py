@@ -1,7 +1,7 @@
-"""The brakes on mass ending of this process: one for Slurm, one for each pool.
+"""The brakes on mass ending of pods: one for Slurm, one for each pool.
 
-Each engaged brake is told of in the log, in metrics, in Events of its pods, and in one key of a ConfigMap. There an
-administrator answers (``podbridge brake``), and every replica that leads later finds the answer.
+The log, metrics, Events of the pods and one key of a ConfigMap report each engaged brake. An administrator answers in
+this ConfigMap (``podbridge brake``), where each later leader finds the answer.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ log = logging.getLogger(__name__)
 Pod = Mapping[str, Any]
 
 READ_EVERY = 2.0
-"""Seconds between two looks for an administrator's answer."""
+"""Seconds between two reads of the ConfigMap, for an administrator's answer."""
 MOST_EVENTS = 100
-"""Events for one incident: more would crowd out others."""
+"""Largest number of Events for one incident, so that other Events are not delayed."""
 REASON = "JobsMissing"
 
 
 @dataclass(slots=True)
 class _Entry:
-    """What is kept for one brake. ``incident`` is the time when it engaged; ``read_at`` is ``None`` before a look."""
+    """The state of one brake. ``incident`` is the time when it engaged; ``read_at`` is ``None`` before a first read."""
 
     brake: Brake = field(default_factory=Brake)
     incident: str = ""
@@ -49,9 +49,9 @@ class _Entry:
 
 
 class Brakes:
-    """Judges which pods whose jobs are missing may be ended. ``judge`` is called by one thread.
+    """Decides which pods with missing jobs may be terminated. Only one thread calls :meth:`judge`.
 
-    ``kube`` is fenced; what is written goes through ``workers``.
+    ``kube`` is fenced; all writes go through ``workers``.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Brakes:
     def judge(self, name: str, known: int, missing: Mapping[str, Pod], settle: float = 0.0) -> Brake:
         """Return the state of the brake ``name``; ``known`` counts the pods that should have jobs.
 
-        A pod may be ended for a missing job only where the result allows its UID. ``settle``: see ``Limits``.
+        A pod may be terminated for a missing job only if the result allows its UID. ``settle``: see ``Limits``.
         """
         entry, now = self._entries.setdefault(name, _Entry()), self._clock.monotonic()
         before = entry.brake
@@ -95,8 +95,8 @@ class Brakes:
 
     def _tell(self, name: str, known: int, missing: Mapping[str, Pod]) -> None:
         text = (
-            f"the jobs of {len(missing)} of {known} pods are missing at once: no pod is ended for "
-            f"{self._limits.hold:g} s; see podbridge brake status"
+            f"the jobs of {len(missing)} of {known} pods are missing at the same time: podbridge terminates none of "
+            f"these pods for {self._limits.hold:g} s; see podbridge brake status"
         )
         log.error("brake on mass ending engaged", extra=kv(brake=name, missing=len(missing), known=known))
         for pod in list(missing.values())[:MOST_EVENTS]:
@@ -104,14 +104,14 @@ class Brakes:
 
     @staticmethod
     def _word(entry: _Entry) -> Word:
-        """Return the administrator's answer; a confirmation counts for the incident that it names alone."""
+        """Return the administrator's answer; a confirmation counts only for the incident that it names."""
         word, _, incident = entry.word.partition(" ")
         if word == Word.HOLD:
             return Word.HOLD
         return Word.CONFIRM if word == Word.CONFIRM and incident == entry.incident else Word.NONE
 
     def _synchronize(self, name: str, entry: _Entry, now: float) -> None:
-        """Have the ConfigMap written if the state has changed, and read while an answer may come."""
+        """Write the ConfigMap if the state has changed, and read it while the brake is engaged."""
         due = entry.read_at is None or (entry.brake.engaged and now >= entry.read_at + READ_EVERY)
         if entry.dirty or due:
             self._workers.submit(f"brake/{name}", lambda: self._exchange(name, entry), 2, kind="brake")
@@ -126,7 +126,7 @@ class Brakes:
                 entry.word = data.get(keys[1], "")
                 text = json.dumps(record)
                 wanted = {name: text} if data.get(name) != text else {}
-            else:  # the incident is over, or was a former leader's
+            else:  # the incident is over, or belongs to a former leader
                 wanted = {key: None for key in keys if key in data}
             if wanted:
                 self._kube.patch(self._path, {"data": wanted}, kind="merge")
@@ -141,13 +141,13 @@ class Brakes:
 
 
 def is_marked(pod: Pod) -> bool:
-    """Whether the pod says that its job is missing."""
+    """Whether the condition of the pod reports its job as missing."""
     return pods.condition(pod, names.JOB_MISSING).get("status") == "True"
 
 
 def mark_patch(pod: Pod, missing: bool, now: str) -> dict[str, Any]:
-    """Build the strategic status patch that says so, or that its job is back."""
+    """Return the strategic status patch for this condition: the job is missing, or found again."""
     if missing:
-        text = "its job is missing, as those of many other pods; podbridge ends none of them yet"
+        text = "its job is missing, like the jobs of many other pods; podbridge does not terminate these pods yet"
         return pods.condition_patch(pod, names.JOB_MISSING, "True", REASON, text, now)
-    return pods.condition_patch(pod, names.JOB_MISSING, "False", "JobFound", "its job is there again", now)
+    return pods.condition_patch(pod, names.JOB_MISSING, "False", "JobFound", "its job was found again", now)

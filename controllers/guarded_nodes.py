@@ -1,7 +1,7 @@
-"""The names of the nodes that a ValidatingAdmissionPolicy guards (helm/policies.yaml), kept in a ConfigMap.
+"""The ConfigMap with the names of the nodes that a ValidatingAdmissionPolicy guards (helm/policies.yaml).
 
-A policy of the API server can't look at nodes; it can look at a ConfigMap. So the controllers write there which nodes
-Slurm manages and which stand for pools. The policy holds while podbridge is down, with the names written last.
+A policy of the API server cannot read nodes, but it can read a ConfigMap. So the controllers write the names of the
+nodes that Slurm manages and of virtual nodes there. While podbridge is down, the policy applies to the last names.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from bridge.workload import pool_selection
 log = logging.getLogger(__name__)
 
 AGAIN = 60.0
-"""Seconds after which the ConfigMap is compared again: somebody may have changed it."""
+"""Seconds after which the ConfigMap is compared again: a user may have changed it."""
 RETRY_AFTER = 5.0
 SLURM, POOL = "slurm", "pool"
 
 
 def guarded(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the nodes to guard, by name, each with what it is: ``slurm`` or ``pool``."""
+    """Return the kinds of the nodes to guard, ``slurm`` or ``pool``, by the name of the node."""
     found = {}
     for node in nodes:
         taints = (node.get("spec") or {}).get("taints") or ()
@@ -43,13 +43,13 @@ def guarded(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def difference(live: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the merge patch of ``data`` that turns one list into the other; empty if they are the same."""
+    """Return the merge patch of ``data`` from the live list to the wanted one; empty if they are equal."""
     removed: dict[str, str | None] = {name: None for name in live if name not in wanted}
     return removed | {name: kind for name, kind in wanted.items() if live.get(name) != kind}
 
 
 class GuardedNodes(Loop):
-    """Writes the ConfigMap whenever another set of nodes is to be guarded."""
+    """Writes the ConfigMap when the set of guarded nodes changes."""
 
     def __init__(self, kube: KubeClient, nodes: Cache, elector: Elector | None, clock: Clock) -> None:
         super().__init__("guarded-nodes", (nodes,), elector, 1, clock)
@@ -61,11 +61,11 @@ class GuardedNodes(Loop):
         self._told = ""
 
     def on_started_leading(self) -> None:
-        """Compare anew: an earlier leader may have written."""
+        """Compare again: a former leader may have written."""
         self._written, self._due = None, 0.0
 
     def reconcile(self) -> None:
-        """Write if the nodes, or the time, say so."""
+        """Write the ConfigMap after a change of the nodes, and compare it every ``AGAIN`` seconds."""
         wanted, now = guarded(self._nodes.items()), self.clock.monotonic()
         changed = self._written is not None and wanted != self._written
         if now >= self._due or changed:

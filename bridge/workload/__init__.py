@@ -1,1 +1,1 @@
-"""From pods to what is asked of a batch system."""
+"""Converts pods to requests to a batch system."""

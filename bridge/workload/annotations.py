@@ -1,4 +1,4 @@
-"""The ``slurmjob.slinky.slurm.net/*`` annotations: one table that checks, reads and documents them."""
+"""The ``slurmjob.slinky.slurm.net/*`` annotations: one table to validate, to read and to document them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bridge.workload import gres, quantity
 
 
 class InvalidAnnotationsError(BridgeError):
-    """Annotations that can't be used; the message names each one, its value and what is allowed."""
+    """Invalid annotations; the message has the name, the value and the allowed values of each."""
 
     reason = "InvalidAnnotation"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One annotation: what is allowed in words, how it is read (raises ``ValueError``), and who may use it."""
+    """One annotation: ``allowed`` as text, ``read`` (raises ``ValueError``), and whether it needs a ``permission``."""
 
     name: str
     allowed: str
@@ -82,7 +82,7 @@ _CLOCK = re.compile(r"(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})")
 
 
 def minutes(text: str) -> int:
-    """Read a time limit as Slurm writes it and round it up to whole minutes."""
+    """Read a time limit in the format of Slurm, rounded up to whole minutes."""
     if re.fullmatch(r"\d{1,8}", text):
         total = int(text)
     elif match := _DAYS.fullmatch(text):
@@ -165,11 +165,11 @@ KEYS: dict[str, Key] = {
 }
 
 JobSettings = dict[str, Any]
-"""Values by annotation name, as their ``read`` gives them."""
+"""Values by the name of the annotation, as its ``read`` returns them."""
 
 
 def check(annotations: Mapping[str, str]) -> list[str]:
-    """Say what is wrong with the annotations: a whole sentence each, sorted by name; empty when nothing is."""
+    """Return the problems of the annotations, one sentence each, sorted by name; empty if all are valid."""
     problems: list[str] = []
     settings: JobSettings = {}
     for name in sorted(annotations):
@@ -194,15 +194,15 @@ def check(annotations: Mapping[str, str]) -> list[str]:
 
 
 def read(annotations: Mapping[str, str]) -> JobSettings:
-    """Read the values; raises :class:`InvalidAnnotationsError` when :func:`check` finds anything."""
+    """Read the values; raises :class:`InvalidAnnotationsError` if :func:`check` finds a problem."""
     problems = check(annotations)
     if problems:
-        raise InvalidAnnotationsError("; ".join(problems), hint="mend the annotation on the pod or on its owner")
+        raise InvalidAnnotationsError("; ".join(problems), hint="correct the annotation on the pod or on its owner")
     return {name: KEYS[name].read(text) for name, text in annotations.items() if name in KEYS}
 
 
 def needed_permissions(annotations: Mapping[str, str]) -> list[str]:
-    """List the permissions (``user-id`` ...) that the annotations need, sorted."""
+    """Return the permissions (``user-id`` ...) that the annotations need, sorted."""
     return sorted(
         name.removeprefix(names.JOB_ANNOTATION_PREFIX)
         for name, key in KEYS.items()
@@ -211,7 +211,7 @@ def needed_permissions(annotations: Mapping[str, str]) -> list[str]:
 
 
 def merge(chain: list[Mapping[str, str]]) -> dict[str, str]:
-    """Lay the annotations of a pod and its owners over each other: the first of the chain (the pod) wins."""
+    """Merge the annotations of a pod and its owners: those of the first in the chain (the pod) take precedence."""
     merged: dict[str, str] = {}
     for layer in reversed(chain):
         merged.update({k: v for k, v in layer.items() if k.startswith(names.JOB_ANNOTATION_PREFIX)})

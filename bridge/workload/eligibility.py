@@ -1,9 +1,9 @@
-"""Which nodes Kubernetes would refuse for a pod, and why: pure, on raw pods and nodes.
+"""The nodes that Kubernetes would refuse for a pod, with the reasons. Pure, on raw pods and nodes.
 
-Slurm decides who runs where, so what Kubernetes forbids is told to Slurm in the request (excluded nodes), not found out
-afterwards. Counted: nodeSelector, required node affinity, taints, cordon, the requests against Allocatable less what
-pods that Slurm does not count take of it, and a Slurm node that several Kubernetes nodes claim to be: a pod and its
-Secrets must not go to the wrong kubelet.
+Slurm allocates the nodes. The request to Slurm therefore excludes the nodes that Kubernetes would refuse: those that do
+not match nodeSelector, required node affinity or tolerations, that are cordoned, or that have too little Allocatable
+beside the pods that Slurm does not count. A Slurm node that several Kubernetes nodes claim is refused too: a pod and
+its Secrets must not go to the wrong kubelet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bridge import names
 from bridge.workload.resources import PODS, Resources, allocatable
 
 BESIDE = "beside pods that Slurm does not count"
-"""Said of a node that is large enough, but holds pods of other schedulers, or such as do not end."""
+"""Part of the reason for a node that is large enough, but has pods of other schedulers, or pods that do not end."""
 NOTHING: Mapping[str, Resources] = MappingProxyType({})
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 LIFECYCLE_TAINTS = frozenset(
@@ -30,12 +30,12 @@ LIFECYCLE_TAINTS = frozenset(
         "node.cloudprovider.kubernetes.io/shutdown",
     }
 )
-"""Taints that Kubernetes puts on a machine that is down or starting, and takes off when it is up."""
+"""Taints that Kubernetes sets on a node that is down or starting, and removes when it is up."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A Kubernetes node that Slurm knows too: its name on both sides, and what it offers.
+    """A Kubernetes node that is also a Slurm node.
 
     ``rivals`` are the other Kubernetes nodes that claim to be the same Slurm node.
     """
@@ -46,22 +46,22 @@ class NodeView:
     taints: tuple[Mapping[str, str], ...]
     cordoned: bool
     offered: Resources | None
-    """Allocatable; ``None`` where it is not known, because Kubernetes has no such node now: Slurm counts alone."""
+    """Allocatable; ``None`` if Kubernetes has no such node now. Then only Slurm counts."""
     rivals: tuple[str, ...] = ()
     taken: Resources = field(default_factory=dict)
-    """What pods that Slurm does not count take of it."""
+    """The requests of the pods on the node that Slurm does not count."""
     ready: bool = True
 
 
 def slurm_name(node: Mapping[str, Any]) -> str:
-    """Give Slurm's name of a Kubernetes node: its label, else the same name."""
+    """Return the name of a Kubernetes node in Slurm: its label, else the same name."""
     metadata = node["metadata"]
     label: str = (metadata.get("labels") or {}).get(names.SLURM_NODENAME_LABEL, "")
     return label or str(metadata["name"])
 
 
 def view(node: Mapping[str, Any], taken: Resources | None = None) -> NodeView:
-    """Boil a raw node down to what matters here; ``taken`` is what pods that Slurm does not count take of it."""
+    """Return the view of a raw node; ``taken`` are the requests of the pods that Slurm does not count."""
     spec = node.get("spec") or {}
     return NodeView(
         name=node["metadata"]["name"],
@@ -76,14 +76,14 @@ def view(node: Mapping[str, Any], taken: Resources | None = None) -> NodeView:
 
 
 def views(nodes: Iterable[Mapping[str, Any]], taken: Mapping[str, Resources] = NOTHING) -> list[NodeView]:
-    """Boil all colocated nodes down, each with its rivals; ``taken`` is by name what Slurm does not count there."""
+    """Return the views of all colocated nodes, with their rivals; ``taken`` is by the name of the node."""
     listed = [(str(node["metadata"]["name"]), node) for node in nodes]
     claims = rivals(node for _, node in listed)
     return [replace(view(node, taken.get(name)), rivals=claims.get(name, ())) for name, node in listed]
 
 
 def rivals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Return the Kubernetes nodes that share a Slurm node's name with others: name -> the others, sorted."""
+    """Return the Kubernetes nodes that claim the same Slurm node as others: name -> the others, sorted."""
     claims: dict[str, list[str]] = {}
     for node in nodes:
         claims.setdefault(slurm_name(node), []).append(node["metadata"]["name"])
@@ -92,23 +92,23 @@ def rivals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
 
 
 def rivalry(slurm_node: str, others: Iterable[str]) -> str:
-    """Say that several Kubernetes nodes claim to be one Slurm node."""
+    """Return the reason for a Slurm node that several Kubernetes nodes claim."""
     return f"Slurm node {slurm_node} is claimed by {', '.join(others)} too"
 
 
 def once_up(node: NodeView) -> NodeView:
-    """Return the node as it will be when its machine has started."""
+    """Return the node as it will be after its start."""
     taints = tuple(taint for taint in node.taints if taint.get("key") not in LIFECYCLE_TAINTS)
     return replace(node, taints=taints, ready=True)
 
 
 def unseen(slurm_node: str) -> NodeView:
-    """Describe a node that Kubernetes has not had since this process started: nothing but its name is known."""
+    """Return the view of a node that Kubernetes has not had since the start of this process: only its name is known."""
     return NodeView(slurm_node, slurm_node, {"kubernetes.io/hostname": slurm_node}, (), cordoned=False, offered=None)
 
 
 def readiness(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give the condition Ready of a raw node, empty where it has none."""
+    """Return the condition Ready of a raw node, empty if it has none."""
     for condition in (node.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Ready":
             return dict(condition)
@@ -116,9 +116,9 @@ def readiness(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str:
-    """Say why Kubernetes would refuse the node for the pod, or give the empty string.
+    """Return the reason why Kubernetes would refuse the node for the pod; empty if it would not.
 
-    The managed-node taint counts as tolerated: podbridge itself tolerates it for its pods.
+    The managed-node taint counts as tolerated: podbridge adds the toleration to its pods.
     """
     if node.rivals:
         return rivalry(node.slurm_name, node.rivals)
@@ -140,10 +140,10 @@ def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str
             return f"taint {taint.get('key')}:{taint.get('effect')} is not tolerated"
     for name in sorted(requests):
         if node.offered is None:
-            break  # Slurm counts alone
+            break  # only Slurm counts
         offered = node.offered.get(name, Decimal(0))
         if name == PODS and name not in node.offered:
-            continue  # only a node that was never told by a kubelet says nothing of it
+            continue  # a node without this resource was never updated by a kubelet
         if requests[name] > offered:
             return f"too little {name}"
         if requests[name] > offered - node.taken.get(name, Decimal(0)):

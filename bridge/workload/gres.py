@@ -1,7 +1,7 @@
-"""Generic resources as Slurm writes them (``gpu:a100:2``): read, counted, and compared with a pod's requests. Pure.
+"""Generic resources in the format of Slurm (``gpu:a100:2``), and their comparison with a pod's requests. Pure.
 
-What was seen on real daemons (22.05 and 26.05): of ``gpu:3,gpu:1`` the last counts; the same name with and without a
-type is refused; a type may begin with a digit (``gpu:2080ti:1``, ``gpu:1g.10gb:2``), but 22.05 wants a count after it.
+Observed with slurmctld 22.05 and 26.05: of ``gpu:3,gpu:1`` the last one counts; the same name with and without a type
+is refused; a type may begin with a digit (``gpu:2080ti:1``, ``gpu:1g.10gb:2``), but 22.05 needs a count after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST = 1024
 
 @dataclass(frozen=True, slots=True)
 class Gres:
-    """A generic resource: its name, its type (empty: any), how many of it a node must have."""
+    """A generic resource: its name, its type (empty: any), and its count on one node."""
 
     name: str
     type: str
@@ -33,9 +33,9 @@ class Gres:
 
 
 def parse(text: str) -> tuple[Gres, ...]:
-    """Read a comma list of ``name[:type][:count]``; raises ``ValueError``, also where Slurm would not count all of it.
+    """Read a comma list of ``name[:type][:count]``; raises ``ValueError``, also if Slurm would ignore a part of it.
 
-    A number after the name is a count, as in Slurm: a type of digits alone needs a count behind it.
+    A number after the name is a count, as in Slurm: a type of digits only needs a count after it.
     """
     if len(text) > LONGEST:
         raise ValueError
@@ -50,7 +50,7 @@ def parse(text: str) -> tuple[Gres, ...]:
 
 
 def of_requests(asked: Resources, table: Mapping[str, str]) -> dict[tuple[str, str], int]:
-    """Count a pod's extended resources by the name and type of the gres that ``table`` maps them to."""
+    """Return the counts of a pod's extended resources by name and type of gres; ``table`` maps resources to gres."""
     counted: dict[tuple[str, str], int] = {}
     for resource in resources.extended(asked):
         if resource in table:
@@ -60,14 +60,14 @@ def of_requests(asked: Resources, table: Mapping[str, str]) -> dict[tuple[str, s
 
 
 def missing(given: Iterable[Gres], asked: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-    """Return those of ``asked`` of which ``given`` names the gres, but fewer, or other types; empty if none."""
+    """Return those of ``asked`` whose gres is in ``given`` with a lower count or with other types."""
     have: dict[tuple[str, str], int] = {}
     for gres in given:
         have[gres.name, gres.type] = gres.count
     short = {}
     for (name, kind), count in asked.items():
         if not any(other == name for other, _ in have):
-            continue  # not named: the pod's own requests are asked for
+            continue  # not in the annotation: the pod's own requests go to Slurm
         typed = have.get((name, kind), 0) if kind else count
         total = sum(number for (other, _), number in have.items() if other == name)
         if typed < count or total < sum(number for (other, _), number in asked.items() if other == name):

@@ -1,4 +1,4 @@
-"""Which pods run although Slurm knows nothing of their jobs. Pure."""
+"""The bound pods whose jobs are missing in Slurm. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Pod = Mapping[str, Any]
 
 
 def is_suspected(snapshot: Snapshot) -> bool:
-    """Whether a job of ours that had not ended is missing; without one there is no need to look at all pods."""
+    """Whether a job of podbridge that had not ended is missing; if none is, :func:`jobs` need not be called."""
     found = (snapshot.jobs[job_id] for job_id in snapshot.absent)
     return any(
         known.missing and known.confirmations >= 2 and states.end_of(known.job.states) is None for known in found
@@ -21,11 +21,11 @@ def is_suspected(snapshot: Snapshot) -> bool:
 
 
 def jobs(everyone: Iterable[Pod], snapshot: Snapshot) -> tuple[int, dict[str, Pod]]:
-    """Count the pods that should have a job, and return those whose job is missing, by UID.
+    """Return the number of pods that should have a job, and the pods whose job is missing, by UID.
 
-    A job counts as missing as soon as a list lacks it, so that the loss of thousands shows at once although they are
-    asked about a few at a time; but none does before slurmctld itself has said twice of at least one that there is no
-    such job, or shows another pod's job under its number.
+    A job counts as missing as soon as it is not in the list: polls read missing jobs a few at a time, and the loss of
+    thousands must show at once. But no job counts before slurmctld itself has reported twice that one of them does not
+    exist, or shows another pod's job with its id.
     """
     count, sure = 0, False
     found: dict[str, Pod] = {}

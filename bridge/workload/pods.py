@@ -1,4 +1,4 @@
-"""What podbridge reads from a pod and the few patches it makes on one, shared by scheduler and controllers."""
+"""Fields of a pod, and the patches of pods, for scheduler and controllers."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ FINISHED = ("Succeeded", "Failed")
 
 
 def key(pod: Pod) -> str:
-    """``namespace/name``."""
+    """Return ``namespace/name``."""
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
 def uid(pod: Pod) -> str:
-    """The pod's UID: the key of everything."""
+    """Return the UID of the pod."""
     return str(pod["metadata"]["uid"])
 
 
 def job_id(pod: Pod) -> int | None:
-    """The Slurm job that the label names, or ``None``."""
+    """Return the id of the Slurm job in the label, or ``None``."""
     text = (pod["metadata"].get("labels") or {}).get(names.JOB_ID_LABEL, "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def is_bound(pod: Pod) -> bool:
-    """Whether a node has been chosen."""
+    """Whether the pod is bound to a node."""
     return bool(pod["spec"].get("nodeName"))
 
 
 def is_open(pod: Pod) -> bool:
-    """Whether the pod is neither bound nor finished: what the scheduler has to look after."""
+    """Whether the pod is neither bound nor finished: the scheduler has to schedule it."""
     return not pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") not in FINISHED
 
 
 def is_finished(pod: Pod) -> bool:
-    """Whether no container of the pod runs any more: its phase says so."""
+    """Whether the phase of the pod is final: all its containers have ended."""
     return (pod.get("status") or {}).get("phase") in FINISHED
 
 
 def is_deleted(pod: Pod) -> bool:
-    """Whether somebody asked for the pod's deletion."""
+    """Whether the deletion of the pod was requested."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def urgency(pod: Pod) -> tuple[int, str, str]:
-    """Sort by this to have the most urgent pod first: priority, then age, then name."""
+    """Return the sort key by which the most urgent pod comes first: priority, then age, then name."""
     metadata = pod["metadata"]
     return -int(pod["spec"].get("priority") or 0), metadata.get("creationTimestamp", ""), metadata["name"]
 
@@ -64,7 +64,7 @@ def is_held(pod: Pod) -> bool:
 
 
 def condition(pod: Pod, kind: str) -> Mapping[str, Any]:
-    """One condition of the pod's status, empty when it has none of the kind."""
+    """Return one condition of the pod's status, empty if it has none of this type."""
     for entry in (pod.get("status") or {}).get("conditions") or ():
         if entry.get("type") == kind:
             found: Mapping[str, Any] = entry
@@ -73,9 +73,9 @@ def condition(pod: Pod, kind: str) -> Mapping[str, Any]:
 
 
 def hold_patch(pod: Pod, job: int, scheduler_name: str) -> dict[str, Any]:
-    """Build the strategic patch that ties a pod to its job: label, finalizer, and the toleration where it is missing.
+    """Return the strategic patch that sets the job on a pod: label, finalizer, and the toleration if it is missing.
 
-    The UID makes it a precondition: a pod re-created under the same name refuses the patch (409).
+    The UID is a precondition: the API server refuses the patch (409) for a new pod with the same name.
     """
     patch: dict[str, Any] = {
         "metadata": {
@@ -91,17 +91,17 @@ def hold_patch(pod: Pod, job: int, scheduler_name: str) -> dict[str, Any]:
 
 
 def managed_toleration(scheduler_name: str) -> dict[str, str]:
-    """Tolerate the taint of the colocated nodes of this scheduler."""
+    """Return the toleration for the taint of the colocated nodes of this scheduler."""
     return {"key": names.MANAGED_TAINT, "operator": "Equal", "value": scheduler_name, "effect": "NoExecute"}
 
 
 def unhold_patch(pod: Pod) -> dict[str, Any]:
-    """Build the strategic patch that takes the finalizer off."""
+    """Return the strategic patch that removes the finalizer."""
     return {"metadata": {"uid": uid(pod), "$deleteFromPrimitiveList/finalizers": [names.FINALIZER]}}
 
 
 def forget_job_patch(pod: Pod) -> dict[str, Any]:
-    """Build the strategic patch that takes the job off a pod which goes on waiting (the finalizer stays)."""
+    """Return the strategic patch that removes the job id from a pod that is submitted again; the finalizer stays."""
     return {"metadata": {"uid": uid(pod), "labels": {names.JOB_ID_LABEL: None}}}
 
 
@@ -116,7 +116,7 @@ def conditional(patch: Mapping[str, Any], pod: Pod) -> dict[str, Any]:
 
 
 def binding(pod: Pod, node: str, annotations: Mapping[str, str]) -> dict[str, Any]:
-    """Build the Binding: the UID is its precondition, and its annotations go to the pod in the same write."""
+    """Return the Binding. The UID is its precondition; the same write adds ``annotations`` to the pod."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -131,7 +131,7 @@ def binding(pod: Pod, node: str, annotations: Mapping[str, str]) -> dict[str, An
 
 
 def condition_patch(pod: Pod, kind: str, status: str, reason: str, message: str, now: str) -> dict[str, Any]:
-    """Build the strategic status patch for one condition; the transition time moves only with the status."""
+    """Return the strategic status patch for one condition; the transition time changes only with the status."""
     before = condition(pod, kind)
     since = before.get("lastTransitionTime") if before.get("status") == status else None
     entry = {

@@ -1,9 +1,10 @@
-"""Where a pod may run: on pools, on the colocated Slurm, or both. Pure.
+"""The pools that a pod selects: remote pools, the colocated Slurm, or both. Pure.
 
-A pod may go to the pools whose taint ``pool.vk.io`` it tolerates. It asks for pools by the annotation
-``bridge.vk.io/pools``, which also gives the order and is the only way to allow both sides, or by a toleration that
-names this taint (Kueue injects it; admission writes it for the annotation). A toleration of every taint lets a pod go
-anywhere and asks for nothing: without the annotation, such a pod stays with the colocated Slurm.
+A pod may go to the pools whose taint ``pool.vk.io`` it tolerates. It selects pools with the annotation
+``bridge.vk.io/pools``, or with a toleration that names this taint (Kueue adds one; admission adds one for the
+annotation). The annotation also sets the order of preference. Only the annotation can select both remote pools and the
+colocated Slurm. A toleration of every taint selects nothing: without the annotation, such a pod goes to the colocated
+Slurm.
 """
 
 from __future__ import annotations
@@ -29,18 +30,22 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class PoolSelector:
-    """``named`` in the order of preference; ``*`` in it stands for every pool that is not named."""
+    """The selected pools.
+
+    ``named`` is in the order of preference; ``*`` stands for every pool that is not named. ``remote``: the pod may go
+    to remote pools.
+    """
 
     named: tuple[str, ...]
     remote: bool
 
     @property
     def local(self) -> bool:
-        """Whether the colocated Slurm may have the pod."""
+        """Whether the pod may go to the colocated Slurm."""
         return names.LOCAL_POOL in self.named
 
     def ordered(self, pools: Iterable[str]) -> list[str]:
-        """Put pools, and the word for the colocated Slurm where it is allowed, in the order of preference."""
+        """Return the selected ones of ``pools``, and ``local`` if selected, in the order of preference."""
         others = sorted(set(pools) - set(self.named))
         known = {*pools, names.LOCAL_POOL}
         result: list[str] = []
@@ -65,7 +70,7 @@ def parse(text: str) -> tuple[str, ...]:
 
 
 def of(pod: Pod) -> PoolSelector:
-    """Return where a pod may run: the colocated Slurm alone if it asks for no pool, or tolerates none it asks for."""
+    """Return the selection of a pod: only the colocated Slurm if the pod selects no pool that it tolerates."""
     tolerations = pod["spec"].get("tolerations") or ()
     tolerated = tolerated_by_name(tolerations)
     text = (pod["metadata"].get("annotations") or {}).get(names.POOLS)
@@ -73,20 +78,20 @@ def of(pod: Pod) -> PoolSelector:
         try:
             named = parse(text)
         except ValueError:
-            pass  # refused at admission; one that came round it is where its tolerations say
+            pass  # admission refuses it; for a pod that bypassed admission, the tolerations count
         else:
             return PoolSelector(named, remote=True) if tolerated or _tolerates_one(tolerations, named) else LOCAL
     return PoolSelector(tuple(tolerated), remote=True) if tolerated else LOCAL
 
 
 def asks(pod: Pod) -> bool:
-    """Whether a pod says anything about pools."""
+    """Whether a pod has the annotation for pools, or a toleration that names a pool."""
     annotated = names.POOLS in (pod["metadata"].get("annotations") or {})
     return annotated or bool(tolerated_by_name(pod["spec"].get("tolerations") or ()))
 
 
 def tolerations(named: Iterable[str]) -> list[dict[str, str]]:
-    """Build the tolerations that let a pod go to the named pools; none for the colocated Slurm."""
+    """Return the tolerations for the named pools; the colocated Slurm needs none."""
     pools = [name for name in named if name != names.LOCAL_POOL]
     if not pools:
         return []
@@ -97,12 +102,12 @@ def tolerations(named: Iterable[str]) -> list[dict[str, str]]:
 
 
 def is_virtual(node: Mapping[str, Any]) -> bool:
-    """Whether a Kubernetes node stands for a pool."""
+    """Whether a Kubernetes node is the virtual node of a pool."""
     return names.POOL_LABEL in (node["metadata"].get("labels") or {})
 
 
 def tolerated_by_name(entries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """List the pools that tolerations of the pools' own taint name; ``*`` for one without a value."""
+    """Return the pools that tolerations of the pool taint name; ``*`` for a toleration without a value."""
     found = [
         names.ANY_POOL if entry.get("operator") == "Exists" else str(entry.get("value") or "")
         for entry in entries
@@ -114,7 +119,7 @@ def tolerated_by_name(entries: Iterable[Mapping[str, Any]]) -> list[str]:
 def _tolerates_one(entries: Sequence[Mapping[str, Any]], named: Iterable[str]) -> bool:
     """Whether the taint of one of the pools is tolerated, by the rules of the Kubernetes API."""
     pools = (name for name in named if name != names.LOCAL_POOL)
-    # no pool is called "*": only a toleration of every value covers it
+    # no pool has the name "*": only a toleration of every value matches it
     return any(
         eligibility.tolerates(entries, {"key": names.POOL_TAINT, "value": pool, "effect": _EFFECT}) for pool in pools
     )

@@ -13,7 +13,7 @@ MIB = 2**20
 
 
 def parse(text: str | int | float) -> Decimal:
-    """Read a quantity; raises ``ValueError`` when it is none."""
+    """Read a quantity; raises ``ValueError`` if the text is not one."""
     match = _QUANTITY.fullmatch(str(text).strip())
     if match is None:
         raise ValueError(f"{text!r} is not a quantity such as 2, 500m or 4Gi")
@@ -25,10 +25,10 @@ def parse(text: str | int | float) -> Decimal:
 
 
 def whole(value: Decimal) -> int:
-    """Round up to a whole number, as CPUs are given out."""
+    """Return the value rounded up to a whole number: Slurm allocates whole CPUs."""
     return math.ceil(value)
 
 
 def mebibytes(value: Decimal) -> int:
-    """Round bytes up to MiB: the kubelet must find at least what the pod asks for."""
+    """Return bytes in MiB, rounded up: the job must have at least the memory that the pod requests."""
     return math.ceil(value / MIB)

@@ -1,4 +1,4 @@
-"""What a pod asks of a node, counted as the Kubernetes scheduler counts it.
+"""The requests of a pod on a node, summed as the Kubernetes scheduler sums them.
 
 Source: the Kubernetes documentation of init containers, sidecar containers, pod overhead and pod-level resources.
 """
@@ -13,16 +13,15 @@ from bridge.workload import quantity
 
 Resources = dict[str, Decimal]
 PODS = "pods"
-"""Name of the resource of which every pod takes one."""
+"""Name of the resource of which every pod uses one."""
 
 
 def pod_requests(spec: Mapping[str, Any]) -> Resources:
-    """Give a pod's requests by resource name: cpu in CPUs, memory in bytes, others in units.
+    """Return a pod's requests by resource name: cpu in CPUs, memory in bytes, others in units.
 
-    The larger of what runs together (containers and sidecars) and of each init container with the sidecars started
-    before it; pod-level requests where they are larger (the API server lets none be smaller); the overhead of the
-    runtime class comes on top. A container that states only a limit asks for its limit, as the API server itself would
-    have filled in.
+    It is the largest of two sums: all containers and sidecars; and each init container with the sidecars started before
+    it. Pod-level requests count if they are larger (the API server refuses smaller ones). The overhead of the runtime
+    class is added. The limit of a container counts as its request if it has no request, as the API server defaults it.
     """
     together: Resources = {}
     for container in spec.get("containers") or ():
@@ -46,17 +45,17 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
 
 
 def node_requests(spec: Mapping[str, Any]) -> Resources:
-    """Return what a pod takes of a node: its requests, and one of the node's ``pods``."""
+    """Return the requests of a pod on a node: its own requests, and 1 for the resource ``pods``."""
     return {**pod_requests(spec), PODS: Decimal(1)}
 
 
 def extended(requests: Iterable[str]) -> list[str]:
-    """Pick the extended resources (``vendor.com/thing``) out of resource names, sorted."""
+    """Return the extended resources (``vendor.com/thing``) among resource names, sorted."""
     return sorted(name for name in requests if "/" in name and "kubernetes.io/" not in name)
 
 
 def allocatable(node: Mapping[str, Any]) -> Resources:
-    """What a node offers to pods in all; unreadable values count as nothing."""
+    """Return Allocatable of a node; values that cannot be read count as 0."""
     status = node.get("status") or {}
     offered: Resources = {}
     for name, text in (status.get("allocatable") or status.get("capacity") or {}).items():

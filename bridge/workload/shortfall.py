@@ -1,7 +1,8 @@
-"""Annotations that ask Slurm for less than the pod's own requests take: refused. Pure.
+"""Annotations that request less from Slurm than the pod requests. They are refused. Pure.
 
-The kubelet gives a pod what its requests say, whatever Slurm gave to the job: the difference would be taken from other
-jobs on the node. An annotation may ask for more. A pod runs on one node, so any number of nodes is enough for it.
+The kubelet reserves the pod's requests on the node, whatever Slurm has allocated to the job. It would take the
+difference from other jobs on the node. An annotation may request more. A pod runs on one node, so any number of nodes
+is enough for it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _ZERO = Decimal(0)
 
 
 def problems(settings: JobSettings, asked: Resources, table: Mapping[str, str]) -> list[str]:
-    """Say which annotations are below the requests ``asked``; ``table`` maps extended resources to gres."""
+    """Return the problems of annotations below the requests ``asked``; ``table`` maps extended resources to gres."""
     found = []
     cpus = quantity.whole(asked.get("cpu", _ZERO))
     if 0 < settings.get(names.CPU_PER_TASK, 0) < cpus:
@@ -37,4 +38,4 @@ def problems(settings: JobSettings, asked: Resources, table: Mapping[str, str]) 
 
 
 def _below(name: str, value: object, least: str) -> str:
-    return f"annotation {name}: {value} is below what the pod takes; allowed: at least {least}"
+    return f"annotation {name}: {value} is below the requests of the pod; allowed: at least {least}"

@@ -1,4 +1,4 @@
-"""A pod becomes a request for one placeholder job: pure."""
+"""Converts a pod to a request for one placeholder job. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bridge.workload.resources import Resources
 
 
 class UntranslatableError(BridgeError):
-    """A pod that can't be asked for: the message says why, in words for the pod's condition."""
+    """A pod that cannot be converted; the message goes into the condition of the pod."""
 
     reason = "Unschedulable"
 
 
 def pod_ref(pod: Mapping[str, Any]) -> PodRef:
-    """Name a pod as the job's comment does."""
+    """Return the reference to a pod in the comment of its job."""
     metadata = pod["metadata"]
     return PodRef(metadata["namespace"], metadata["name"], metadata["uid"])
 
@@ -31,9 +31,9 @@ def pod_ref(pod: Mapping[str, Any]) -> PodRef:
 def exclusions(
     pod: Mapping[str, Any], nodes: Iterable[NodeView], slurm_nodes: Iterable[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Split Slurm's nodes: those Kubernetes would refuse for the pod (Slurm's name -> why), and the others, sorted.
+    """Return the Slurm nodes that Kubernetes would refuse for the pod (name -> reason), and the others, sorted.
 
-    A Slurm node that stands for no Kubernetes node is refused too: no kubelet would start the pod there.
+    A Slurm node that is not a Kubernetes node is refused too: it has no kubelet to start the pod.
     """
     spec = pod["spec"]
     requests = resources.node_requests(spec)
@@ -57,7 +57,7 @@ def request(
     cluster: str,
     excluded: Iterable[str] = (),
 ) -> JobRequest:
-    """Translate a pod; admission has copied to its annotations what its owners say.
+    """Return the request for a pod. Admission has already copied the annotations of the pod's owners to the pod.
 
     Raises :class:`~bridge.workload.annotations.InvalidAnnotationsError` or :class:`UntranslatableError`.
     """
@@ -66,11 +66,7 @@ def request(
     if problems := shortfall.problems(settings, asked, config.gres):
         raise job_annotations.InvalidAnnotationsError("; ".join(problems), hint="raise the annotation, or leave it out")
     exclusive = bool(settings.get(names.EXCLUSIVE, config.exclusive))
-    external = config.placeholder == "external" or (config.placeholder == "auto" and version.external_jobs)
-    if external and not version.external_jobs:
-        raise UntranslatableError(
-            f"placeholder: external is configured, but Slurm's API {version.name} has no such jobs"
-        )
+    external = _external(config, version)
     if not version.other_users and (names.USER_ID in settings or names.GROUP_ID in settings):
         raise UntranslatableError(
             f"{names.USER_ID} and {names.GROUP_ID} can't be used: Slurm's API {version.name} knows neither"
@@ -96,12 +92,22 @@ def request(
         gres=_gres(asked, settings.get(names.GRES, ()), config.gres, exclusive),
         min_nodes=fewest,
         max_nodes=settings.get(names.MAX_NODES, max(1, fewest)),
-        # with fewer tasks than nodes, Slurm 26.05 refuses; each node gets what the pod takes on the one where it runs
+        # Slurm 26.05 refuses fewer tasks than nodes; each node gets the resources that the pod needs on one of them
         tasks=fewest,
         time_limit=settings.get(names.TIME_LIMIT) or _deadline(pod["spec"]),
         exclusive=exclusive,
         excluded_nodes=tuple(sorted(excluded)),
     )
+
+
+def _external(config: Config, version: ApiVersion) -> bool:
+    """Whether the placeholder is an external job; raises if it is configured, but the API version has no such jobs."""
+    external = config.placeholder == "external" or (config.placeholder == "auto" and version.external_jobs)
+    if external and not version.external_jobs:
+        raise UntranslatableError(
+            f"placeholder: external is configured, but Slurm's API {version.name} has no such jobs"
+        )
+    return external
 
 
 def _deadline(spec: Mapping[str, Any]) -> int:
@@ -110,10 +116,9 @@ def _deadline(spec: Mapping[str, Any]) -> int:
 
 
 def _gres(asked: Resources, given: tuple[str, ...], table: Mapping[str, str], exclusive: bool) -> tuple[str, ...]:
-    """Turn extended resources into gres; what the annotation names is taken from there.
+    """Convert extended resources to gres. For a gres in the annotation, the annotation takes precedence.
 
-    A resource that the table doesn't know could be given out twice by Slurm, so it is refused unless the pod takes
-    whole nodes.
+    Slurm could allocate a resource that is not in the table twice, so it is refused unless the pod takes whole nodes.
     """
     unknown = [resource for resource in resources.extended(asked) if resource not in table]
     if unknown and not exclusive:

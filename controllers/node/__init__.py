@@ -1,1 +1,1 @@
-"""Kubernetes nodes and Slurm's: the taint, and cordon and drain in both directions."""
+"""The node controller: the taint of Slurm nodes, and cordon and drain in both directions."""

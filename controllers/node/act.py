@@ -1,4 +1,4 @@
-"""Carries out what the node controller decided."""
+"""Carries out the actions of the node controller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ log = logging.getLogger(__name__)
 
 
 class Actor:
-    """Writes to nodes on both sides; every patch of a Kubernetes node carries the resourceVersion it was decided on."""
+    """Writes to nodes in Kubernetes and in Slurm.
+
+    Each patch of a Kubernetes node has, as precondition, the resourceVersion of the node in the decision.
+    """
 
     def __init__(self, dependencies: Dependencies, check_leadership: Callable[[], None]) -> None:
         self._kube = dependencies.kube.fenced(check_leadership)
@@ -28,7 +31,7 @@ class Actor:
         self._check_leadership = check_leadership
 
     def act(self, action: decide.Action) -> None:
-        """Carry one action out."""
+        """Carry out one action; raises :class:`~bridge.errors.BridgeError`."""
         node = action.node
         name = node["metadata"]["name"]
         match action:
@@ -40,26 +43,28 @@ class Actor:
                     text = f"{action.why}: none of these nodes is used until only one claims it"
                     self._events.event(node, "SlurmNameConflict", text, warning=True)
                 else:
-                    self._events.event(node, "SlurmNameSettled", "no other node claims the same Slurm node any more")
+                    self._events.event(node, "SlurmNameSettled", "no other node claims the same Slurm node now")
             case decide.Cordon():
                 self._patch(node, {"spec": {"unschedulable": True}, **_annotation(action.why)})
-                self._events.event(node, "SlurmNodeDrained", f"cordoned: Slurm says {action.why}", warning=True)
+                self._events.event(node, "SlurmNodeDrained", f"cordoned: drained in Slurm, {action.why}", warning=True)
             case decide.Uncordon():
                 self._patch(node, {"spec": {"unschedulable": None}, **_annotation(None)})
-                self._events.event(node, "SlurmNodeResumed", "uncordoned: Slurm gives the node again")
+                self._events.event(node, "SlurmNodeResumed", "uncordoned: no longer drained in Slurm")
             case decide.Drain():
                 with fence(self._check_leadership):
                     self._slurm.set_node(action.slurm_node, "DRAIN", action.reason)
-                self._events.event(node, "SlurmNodeDraining", f"drained Slurm node {action.slurm_node}: cordoned here")
+                self._events.event(
+                    node, "SlurmNodeDraining", f"drained Slurm node {action.slurm_node}: cordoned in Kubernetes"
+                )
                 self._poller.wake(nodes=True)
             case decide.Undrain():
                 with fence(self._check_leadership):
                     self._slurm.set_node(action.slurm_node, "UNDRAIN")
                 self._events.event(
-                    node, "SlurmNodeUndrained", f"resumed Slurm node {action.slurm_node}: uncordoned here"
+                    node, "SlurmNodeUndrained", f"resumed Slurm node {action.slurm_node}: uncordoned in Kubernetes"
                 )
                 self._poller.wake(nodes=True)
-        log.info("node brought into step", extra=kv(node=name, action=type(action).__name__.lower()))
+        log.info("node updated", extra=kv(node=name, action=type(action).__name__.lower()))
 
     def _patch(self, node: decide.KubeNode, patch: dict[str, Any]) -> None:
         metadata = patch.setdefault("metadata", {})

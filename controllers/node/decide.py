@@ -1,9 +1,9 @@
-"""What to do for every node that Kubernetes and Slurm share: pure.
+"""The decision of the node controller, for every node of both Kubernetes and Slurm. Pure.
 
-Who drained or cordoned decides who undoes it. A Slurm drain whose reason begins with ``slurm-bridge:`` mirrors a cordon
-and is undone with it; any other belongs to Slurm's administrator, is mirrored as a cordon that carries the annotation
-``bridge.vk.io/slurm-reason``, and is never undone from this side. A node that somebody uncordons while Slurm still
-keeps it out stays uncordoned (the annotation says that it was mirrored already): nobody fights.
+The side that drains a node is the side that resumes it. A drain in Slurm whose reason begins with ``slurm-bridge:``
+mirrors a cordon and is removed with it. Any other drain belongs to Slurm's administrator: it is mirrored as a cordon
+with the annotation ``bridge.vk.io/slurm-reason``, and podbridge never removes it. If a user uncordons a node that is
+still drained in Slurm, it stays uncordoned: the annotation shows that the drain was mirrored already.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KubeNode = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """Put the managed-node taint on, or take it off; ``taints`` is the whole new list."""
+    """Add or remove the managed-node taint; ``taints`` is the whole new list."""
 
     node: KubeNode
     taints: tuple[Mapping[str, str], ...]
@@ -32,7 +32,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """Mirror a drain of Slurm's: cordon, with Slurm's words."""
+    """Mirror a drain in Slurm: cordon the node, with Slurm's reason."""
 
     node: KubeNode
     why: str
@@ -40,14 +40,14 @@ class Cordon:
 
 @dataclass(frozen=True, slots=True)
 class Uncordon:
-    """Slurm gives the node again: undo the mirrored cordon (``unschedulable`` only if it still stands)."""
+    """The node is no longer drained in Slurm: remove the mirrored cordon, if it still exists."""
 
     node: KubeNode
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Mirror a cordon of Kubernetes'."""
+    """Mirror a cordon in Kubernetes: drain the node in Slurm."""
 
     node: KubeNode
     slurm_node: str
@@ -56,7 +56,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Undrain:
-    """Undo our own drain."""
+    """Remove podbridge's own drain."""
 
     node: KubeNode
     slurm_node: str
@@ -64,7 +64,7 @@ class Undrain:
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """Say on the node that others claim the same Slurm node; ``why`` is empty once they don't."""
+    """Set or remove the annotation that other nodes claim the same Slurm node; ``why`` is empty to remove it."""
 
     node: KubeNode
     why: str
@@ -75,7 +75,7 @@ Action = Dispute | Taint | Cordon | Uncordon | Drain | Undrain
 
 @dataclass(frozen=True, slots=True)
 class NodeSyncView:
-    """All that a decision may depend on."""
+    """All data that a decision depends on."""
 
     nodes: Iterable[KubeNode]
     snapshot: Snapshot
@@ -84,7 +84,7 @@ class NodeSyncView:
 
 
 def decide(view: NodeSyncView) -> list[Action]:
-    """Decide for every Kubernetes node; nothing while Slurm is silent or has named no node at all."""
+    """Decide for every Kubernetes node; without actions while Slurm does not answer or has no nodes."""
     if not view.snapshot.sequence or view.snapshot.error or not view.snapshot.nodes:
         return []
     actions: list[Action] = []
@@ -99,8 +99,8 @@ def decide(view: NodeSyncView) -> list[Action]:
         dispute = _dispute(node, others)
         if dispute is not None:
             actions.append(dispute)
-        # a cordon of one of them must not drain the other, nor the reverse
-        step = None if others else _in_step(view, node, slurm_node)
+        # a cordon of one node must not drain another, and a drain must not cordon it
+        step = None if others else _sync_cordon(view, node, slurm_node)
         if step is not None:
             actions.append(step)
     return actions
@@ -121,13 +121,13 @@ def _dispute(node: KubeNode, others: tuple[str, ...]) -> Dispute | None:
     return Dispute(node, wanted) if said != wanted else None
 
 
-def _in_step(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) -> Action | None:
+def _sync_cordon(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) -> Action | None:
     cordoned = bool((node.get("spec") or {}).get("unschedulable"))
     mirrored = names.SLURM_REASON in (node["metadata"].get("annotations") or {})
     if slurm_node is None:
         return Uncordon(node) if mirrored else None
     out = states.is_drained(slurm_node.states)
-    # a node that is down may still carry the reason of a drain of ours that was undone: only a drain can be undone
+    # a node that is down may still have the reason of a drain that podbridge has removed
     ours = "DRAIN" in slurm_node.states and slurm_node.reason.startswith(names.DRAIN_REASON_PREFIX)
     if out and not ours:
         if view.config.nodes.cordon and not mirrored and not cordoned:
