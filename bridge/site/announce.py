@@ -87,7 +87,7 @@ class Announcer:
         last: Announce | None = None
         due = 0.0
         while not supervisor.stopping.is_set():
-            if self._watcher.on_duty:
+            if self._watcher.is_leader:
                 now = self._clock.monotonic()
                 announce = self.make()
                 if self.wake.is_set() or now >= due or last is None or _changed(last, announce):
@@ -119,7 +119,7 @@ class Announcer:
         if not leaving:
             self._measure(config)
         capacity = self._capacity or Capacity(Amount(), Amount())
-        counts = self._watcher.register.counts()
+        counts = self._watcher.index.counts()
         living = counts.get("queued", 0) + counts.get("running", 0) + counts.get("unknown", 0)
         total, free = _told(capacity.total, config), _told(capacity.free, config, free=True)
         total["pods"] = str(config.resources.pods)
@@ -130,7 +130,7 @@ class Announcer:
             pool=config.pool,
             submitter=self._watcher.name,
             folder=self._folder.id,
-            sequences=dict(self._watcher.register.sequences),
+            sequences=dict(self._watcher.index.sequences),
             time=self._clock.time(),
             period=config.announce.period,
             version=__version__,

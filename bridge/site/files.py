@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
 import secrets
 import shutil
 import stat
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,6 @@ from bridge.logs import kv
 
 log = logging.getLogger(__name__)
 
-_GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x00020000
-"""From linux/fs.h, as on x86 and ARM; elsewhere the numbers differ, and the call is refused."""
-_FLAGS = struct.Struct("l")
 _LONGEST_WORD = 256
 _FOR_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -121,22 +116,6 @@ def force(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def keep_apart(folder: str | Path) -> None:
-    """Tell the file system that the folders in this one have nothing to do with each other; ext4 spreads them then.
-
-    Without a journal it passes over inodes that were freed in the last minutes, one after the other, whenever it looks
-    for one. After thousands of jobs were removed from one place, that costs a new one more than all else (chattr(1)).
-    """
-    with contextlib.suppress(OSError):  # others have no such thing
-        descriptor = os.open(folder, _FOR_READING)
-        try:
-            (flags,) = _FLAGS.unpack(fcntl.ioctl(descriptor, _GET_FLAGS, _FLAGS.pack(0)))
-            if not flags & _TOPDIR:
-                fcntl.ioctl(descriptor, _SET_FLAGS, _FLAGS.pack(flags | _TOPDIR))
-        finally:
-            os.close(descriptor)
 
 
 def remove_tree(path: str | Path) -> None:

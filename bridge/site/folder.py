@@ -29,12 +29,10 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from bridge.errors import ConfigError
-from bridge.site import identity, job_request
+from bridge.site import folder_id, job_request
 from bridge.site.batch.port import BatchJob
-from bridge.site.facts import Cancellation, Facts, Heard, Meta
 from bridge.site.files import (
     force,
-    keep_apart,
     put,
     read_json,
     read_line,
@@ -44,6 +42,7 @@ from bridge.site.files import (
     write,
     write_new,
 )
+from bridge.site.job_record import BatchObservation, Cancellation, JobRecord, Meta
 from bridge.wire.messages import UID_PATTERN
 
 T = TypeVar("T")
@@ -59,7 +58,7 @@ SECRETS = ("volumes", "run/docker", "run/fuse", "run/pre-exec", "run/enroot-cred
 """What a job's containers got beside their images; a script that ends by itself removes it, and cuts ``job.sh``."""
 
 
-_META, _HEARD, _CANCELLATION = TypeAdapter(Meta), TypeAdapter(Heard), TypeAdapter(Cancellation)
+_META, _OBSERVATION, _CANCELLATION = TypeAdapter(Meta), TypeAdapter(BatchObservation), TypeAdapter(Cancellation)
 
 
 class Folder:
@@ -95,8 +94,7 @@ class Folder:
                 )
             for part in (self.jobs, self.changed, self.gone, self._staging, self._locks):
                 part.mkdir(mode=0o700, exist_ok=True)
-            keep_apart(self.jobs)
-            self.id = identity.of(self.path)
+            self.id = folder_id.of(self.path)
         except OSError as error:
             raise ConfigError(f"folder {self.path} can't be used: {error.strerror}") from error
 
@@ -261,7 +259,7 @@ class JobFolder:
 
     def write_batch(self, job: BatchJob, at: float) -> None:
         """Write down what the batch system says, first heard ``at``."""
-        put(f"{self._at}/batch.json", _HEARD.dump_json(Heard(at, job)))
+        put(f"{self._at}/batch.json", _OBSERVATION.dump_json(BatchObservation(at, job)))
 
     def write_cancel(self, cancel: Cancellation) -> None:
         """Write down that the end is wanted: this must survive."""
@@ -278,7 +276,7 @@ class JobFolder:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             write(path, f"{grace:g} {reason}\n".encode())
 
-    def read(self) -> Facts | None:
+    def read(self) -> JobRecord | None:
         """Read all that the folder says; ``None``: there is no such job.
 
         A job is told of only when it is whole and on disk, which who made it may not have come to.
@@ -293,11 +291,11 @@ class JobFolder:
             if self.site.sync:
                 with contextlib.suppress(FileNotFoundError):
                     force(f"{self._at}/job.sh")
-        heard = _checked(_HEARD, f"{self._at}/batch.json")
+        heard = _checked(_OBSERVATION, f"{self._at}/batch.json")
         pod = read_json(f"{self._at}/state/pod.json", LARGEST_STATE) if started else None
         containers = tuple(self._containers()) if started else ()
         ended = [name for name, state in containers if state.get("state") == "terminated"]
-        return Facts(
+        return JobRecord(
             uid=self.uid,
             meta=meta,
             job_id=job_id,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from bridge.clock import Clock
 from bridge.errors import SiteRefusedError
-from bridge.site.facts import Facts
 from bridge.site.files import read_json
 from bridge.site.folder import LARGEST_STATE
+from bridge.site.job_record import JobRecord
 from bridge.site.log_files import Index, LogFiles, open_log
 from bridge.wire.messages import Logs
 
@@ -30,7 +30,7 @@ LONGEST_LINE = 256 * 1024
 
 
 def read_log(
-    job: Path, ask: Logs, facts: Facts, over: Callable[[], bool], wait: Callable[[float], bool], clock: Clock
+    job: Path, ask: Logs, record: JobRecord, over: Callable[[], bool], wait: Callable[[float], bool], clock: Clock
 ) -> Generator[bytes, None, None]:
     """Read a container's log as asked; raises before the first piece where there can be none.
 
@@ -41,7 +41,7 @@ def read_log(
         raise SiteRefusedError(f"{ask.container!r} is no name of a container", reason="ContainerNotFound")
     log = open_log(job / "logs", ask.container, previous=ask.previous, wait=wait)
     if log is None:
-        _explain_absence(ask, facts, over)
+        _explain_absence(ask, record, over)
         return _limited(iter(()), None)
     index = Index(job / "logs" / f"{ask.container}{'.previous' if ask.previous else ''}.index")
     state = job / "state" / f"{ask.container}.json"
@@ -51,11 +51,11 @@ def read_log(
     return _limited((piece for _, piece in pieces), ask.limit_bytes)
 
 
-def _explain_absence(ask: Logs, facts: Facts, over: Callable[[], bool]) -> None:
+def _explain_absence(ask: Logs, record: JobRecord, over: Callable[[], bool]) -> None:
     if ask.previous:
         raise SiteRefusedError(f"previous terminated container {ask.container!r} not found", reason="NotFound")
-    known = dict(facts.containers)
-    if facts.started and known and ask.container not in known:
+    known = dict(record.containers)
+    if record.started and known and ask.container not in known:
         names = ", ".join(known)
         raise SiteRefusedError(f"no container {ask.container!r} (there are: {names})", reason="ContainerNotFound")
     if not over():

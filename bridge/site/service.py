@@ -20,12 +20,12 @@ from bridge.site import batch as batch_systems
 from bridge.site import config as configuration
 from bridge.site.announce import Announcer, Presence, Publisher
 from bridge.site.batch.port import BatchSystem
+from bridge.site.batch_list import BatchList
 from bridge.site.config import SiteConfig
 from bridge.site.cpus import keep_to_one
 from bridge.site.folder import Folder
 from bridge.site.images import PERIOD as IMAGES_PERIOD
 from bridge.site.images import ImageCache
-from bridge.site.listing import Listing
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Patience, Watcher
 from bridge.threads import Supervisor
@@ -42,7 +42,7 @@ SWITCH_INTERVAL = 0.001
 """Seconds after which a computing thread gives way: requests and events wait that long for a look to end."""
 EAGER_PAUSE = 0.05
 """Seconds between two looks at the batch system, at least."""
-DUTY_PERIOD = 0.5
+LEADERSHIP_PERIOD = 0.5
 """Seconds between two tries to take over."""
 STATIC = ("pool", "folder", "sync", "one_cpu", "nats", "batch", "slurm", "htcondor", "local", "logging")
 """Keys that are read at start only."""
@@ -103,7 +103,7 @@ class Service:
         self.period = self.batch.period if config.batch.period is None else config.batch.period
         patience = Patience(config.batch.settle, config.batch.lost_after, lag)
         self.publisher: Publisher | None = None
-        listing = Listing(self.batch, self.period, self.clock)
+        batch_list = BatchList(self.batch, self.period, self.clock)
         self._wake = threading.Event()
         self.watcher = Watcher(
             self.folder,
@@ -113,7 +113,7 @@ class Service:
             self.clock,
             self._publish,
             lambda uid: self.handlers.resubmit(uid),
-            listing,
+            batch_list,
         )
         self.handlers = Submitter(
             self.folder,
@@ -123,7 +123,7 @@ class Service:
             self.clock,
             lag=lag,
             settle=config.batch.settle,
-            listing=listing,
+            batch_list=batch_list,
             wait=self.supervisor.wait,
             wake=self._wake.set,
         )
@@ -150,9 +150,9 @@ class Service:
 
     def stop(self) -> None:
         """Say goodbye if nobody else goes on; let go of the duty."""
-        if self.watcher.on_duty and self.announcer is not None and self.presence.alone():
+        if self.watcher.is_leader and self.announcer is not None and self.presence.alone():
             self.announcer.publish(self.announcer.make(leaving=True))
-        self.watcher.leave_duty()
+        self.watcher.release_leadership()
 
     def connection_changed(self, connected: bool) -> None:
         """Say everything again after a break."""
@@ -178,9 +178,9 @@ class Service:
     def _watch_changes(self) -> None:
         stopping = self.supervisor.stopping
         while not stopping.is_set():
-            if not self.watcher.on_duty:
-                if not self.watcher.take_duty():
-                    stopping.wait(DUTY_PERIOD)
+            if not self.watcher.is_leader:
+                if not self.watcher.take_leadership():
+                    stopping.wait(LEADERSHIP_PERIOD)
                     continue
                 self._wake.set()
                 if self.announcer is not None:
@@ -194,7 +194,7 @@ class Service:
         while not stopping.is_set():
             woken = self._wake.wait(min(self.period, 0.5))
             self._wake.clear()
-            if not self.watcher.on_duty:
+            if not self.watcher.is_leader:
                 continue
             now = self.clock.monotonic()
             if now >= due or (woken and self.batch.eager):
@@ -202,13 +202,13 @@ class Service:
                 self.watcher.look_at_batch()
                 stopping.wait(EAGER_PAUSE)
             elif woken:
-                self.watcher.tender.tend_wanted()
+                self.watcher.actions.run_wanted()
 
     def _watch_images(self) -> None:
         due = 0.0
         while not self.supervisor.wait(1.0):
             now = self.clock.monotonic()
-            if self.watcher.on_duty and now >= due:
+            if self.watcher.is_leader and now >= due:
                 due = now + IMAGES_PERIOD
                 self.images.tend()
 

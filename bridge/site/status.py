@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from bridge.site.facts import Facts
+from bridge.site.job_record import JobRecord
 from bridge.wire.messages import ContainerState, Ended, JobStatus
 
 Phase = Literal["queued", "running", "ended"]
@@ -26,45 +26,45 @@ CONTAINER_REASONS = frozenset({"OOMKilled", "DeadlineExceeded"})
 """Reasons that a container cut off has too; the others are the pod's alone, and its containers were killed."""
 
 
-def status(facts: Facts, now: float, lag: float) -> JobStatus:
+def status(record: JobRecord, now: float, lag: float) -> JobStatus:
     """Make the status of a job; ``lag`` is how long a shared folder may hide what a job wrote last."""
-    messages = dict(facts.messages)
-    pod, batch, meta = facts.pod or {}, facts.batch, facts.meta
+    messages = dict(record.messages)
+    pod, batch, meta = record.pod or {}, record.batch, record.meta
     phase: Phase = "queued"
     outcome: Outcome = ""
     reason = message = ""
-    over = is_over(facts, now, lag)
-    if facts.final and awaits_why(facts, now):
+    over = is_over(record, now, lag)
+    if record.final and awaits_why(record, now):
         phase = "running"
-    elif facts.final:
+    elif record.final:
         phase = "ended"
         outcome = "Succeeded" if pod.get("phase") == "Succeeded" else "Failed"
         reason, message = _text(pod, "reason"), _text(pod, "message")
         if outcome == "Failed" and reason in OUTSIDE and batch and batch.phase == "ended" and not batch.by_itself:
-            reason, message = _why(facts)
+            reason, message = _why(record)
     elif over:
         phase, outcome = "ended", "Failed"
-        reason, message = _why(facts)
-    elif facts.started:
+        reason, message = _why(record)
+    elif record.started:
         phase = "running"
-    elif facts.cancel is not None:
+    elif record.cancel is not None:
         reason = "Cancelling"
     elif batch is not None:
         reason, message = ("Starting", "") if batch.phase != "queued" else (batch.reason, batch.message)
-    elif not facts.job_id:
+    elif not record.job_id:
         reason = "Submitting"
     containers: list[ContainerState] = []
-    for name, content in facts.containers:
+    for name, content in record.containers:
         state = _container(name, content, messages.get(name, ""))
-        if over and not facts.final:
-            state = _cut_off(state, reason, _ended_at(facts))
+        if over and not record.final:
+            state = _cut_off(state, reason, _ended_at(record))
         containers.append(state)
     return JobStatus(
-        job=facts.uid,
+        job=record.uid,
         owner=meta.owner,
         namespace=meta.namespace,
         name=meta.name,
-        job_id=facts.job_id or facts.started_job,
+        job_id=record.job_id or record.started_job,
         phase=phase,
         missing=phase == "running" and batch is not None and batch.phase == "missing",
         outcome=outcome,
@@ -74,54 +74,54 @@ def status(facts: Facts, now: float, lag: float) -> JobStatus:
         ip=_text(pod, "ip"),
         submitted_at=meta.submitted_at,
         started_at=_number(pod, "startedAt") or (batch.started_at if batch and phase != "queued" else None),
-        ended_at=None if phase != "ended" else _number(pod, "finishedAt") or _ended_at(facts),
+        ended_at=None if phase != "ended" else _number(pod, "finishedAt") or _ended_at(record),
         containers=containers,
     )
 
 
-def is_over(facts: Facts, now: float, lag: float) -> bool:
+def is_over(record: JobRecord, now: float, lag: float) -> bool:
     """Whether nothing of the job runs and nothing will: its own record says so, or the batch system for long enough."""
-    if facts.final:
+    if record.final:
         return True
-    batch = facts.batch
+    batch = record.batch
     if batch is None or batch.phase != "ended":
         return False
-    if not facts.started and (facts.cancel is not None or (not batch.by_itself and batch.started_at is None)):
+    if not record.started and (record.cancel is not None or (not batch.by_itself and batch.started_at is None)):
         return True  # nothing was ever written by a job that waited and was cancelled, and of a deleted one nobody asks
-    return now - facts.batch_at >= lag
+    return now - record.batch_at >= lag
 
 
-def awaits_why(facts: Facts, now: float) -> bool:
+def awaits_why(record: JobRecord, now: float) -> bool:
     """Whether a script was ended by a signal from outside, and the batch system has not said yet what that was."""
-    pod, batch = facts.pod or {}, facts.batch
+    pod, batch = record.pod or {}, record.batch
     told = batch is not None and batch.phase == "ended"
     return (
         not told
         and pod.get("reason") == SIGNALLED
-        and now < max(_number(pod, "finishedAt") or 0, facts.found_at) + AWAIT_WHY
+        and now < max(_number(pod, "finishedAt") or 0, record.found_at) + AWAIT_WHY
     )
 
 
-def _why(facts: Facts) -> tuple[str, str]:
-    batch = facts.batch
+def _why(record: JobRecord) -> tuple[str, str]:
+    batch = record.batch
     if batch is None:
         return LOST, ""
-    if facts.cancel is not None and batch.reason in ("", "Cancelled", LOST):
+    if record.cancel is not None and batch.reason in ("", "Cancelled", LOST):
         return "Deleted", batch.message
     if not batch.by_itself:
         return batch.reason or LOST, batch.message
     code = "" if batch.exit_code is None else f" (exit code {batch.exit_code})"
-    if not facts.started:
+    if not record.started:
         return NEVER_RAN, f"the batch job ended{code} and its script did not begin: {batch.message or 'see script.log'}"
     words = f": {batch.message}" if batch.message else ""
     return LOST, f"the batch job ended{code} and its script did not write down how{words}"
 
 
-def _ended_at(facts: Facts) -> float | None:
-    batch = facts.batch
+def _ended_at(record: JobRecord) -> float | None:
+    batch = record.batch
     if batch is None or batch.phase != "ended":
         return None
-    return batch.ended_at or facts.batch_at or None
+    return batch.ended_at or record.batch_at or None
 
 
 def _cut_off(state: ContainerState, reason: str, at: float | None) -> ContainerState:

@@ -23,16 +23,16 @@ from pathlib import Path, PurePosixPath
 from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
-from bridge.site import chores, job_script, limits
-from bridge.site import status as telling
+from bridge.site import job_actions, job_script, limits
+from bridge.site import status as job_status
 from bridge.site.batch.port import BatchSystem, JobRequest
+from bridge.site.batch_list import BatchList
 from bridge.site.config import SiteConfig
-from bridge.site.facts import Cancellation, Facts, Meta
 from bridge.site.files import write
 from bridge.site.folder import Folder, JobFolder
-from bridge.site.listing import Listing
+from bridge.site.job_record import Cancellation, JobRecord, Meta
 from bridge.site.logs import read_log
-from bridge.site.owners import adopted, not_owned
+from bridge.site.ownership import adopted, not_owned
 from bridge.site.watcher import SEQUENCE, Watcher
 from bridge.wire import messages
 
@@ -59,43 +59,43 @@ class Submitter:
         *,
         lag: float,
         settle: float,
-        listing: Listing,
+        batch_list: BatchList,
         wait: Callable[[float], bool],
         wake: Callable[[], None],
     ) -> None:
         self._folder, self._batch, self._watcher, self._config, self._clock = folder, batch, watcher, config, clock
         self._lag, self._settle, self._wait, self._wake = lag, settle, wait, wake
-        self._listing = listing
+        self._batch_list = batch_list
 
     # --- submit -------------------------------------------------------------------------------------------------------
     def submit(self, owner: str, job: str, body: messages.Submit) -> messages.Submitted:
         """Have a job run, once."""
         where = self._folder.job(job)
-        fresh: Facts | None = None
+        fresh: JobRecord | None = None
         with self._folder.locked(job):
             existed = where.exists()
-            facts = where.read() if existed else None
-            if facts is not None:
-                facts = adopted(where, facts, owner)
-            if facts is None or not (facts.job_id or facts.started):
+            record = where.read() if existed else None
+            if record is not None:
+                record = adopted(where, record, owner)
+            if record is None or not (record.job_id or record.started):
                 self._refuse_gone(job, owner)
-            if facts is not None:
-                self._find_or_submit(facts)
+            if record is not None:
+                self._find_or_submit(record)
             else:
                 script = job_script.whole(body.script, self._config())
                 meta = limits.admitted(owner, body, self._config(), self._clock.time())
                 if existed:
                     _must_be_absent(where)
                     where.remove()
-                self._listing.refuse_foreign(job, self._folder)
+                self._batch_list.refuse_foreign(job, self._folder)
                 where.create(script, meta)
                 fresh = self._first_submit(job, meta)
         status = self._answer(job, fresh)
         if status is None:
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
-        return messages.Submitted(status=status, existed=facts is not None)
+        return messages.Submitted(status=status, existed=record is not None)
 
-    def _first_submit(self, job: str, meta: Meta) -> Facts | None:
+    def _first_submit(self, job: str, meta: Meta) -> JobRecord | None:
         """Hand a job whose folder was just made to the batch system; one that is refused leaves nothing behind.
 
         Gives what its folder says; ``None`` where that must be read, for the script has begun.
@@ -109,25 +109,25 @@ class Submitter:
             self._tell(job)
             raise
         except (BatchError, SiteRefusedError):
-            if (facts := where.read()) is not None and facts.cancel is not None:
+            if (record := where.read()) is not None and record.cancel is not None:
                 self._folder.bury(job, meta.owner)
             where.remove()
             self._tell(job)
             raise
-        return None if where.begun() else Facts(job, meta, job_id, found_at=self._folder.since)
+        return None if where.begun() else JobRecord(job, meta, job_id, found_at=self._folder.since)
 
-    def _tell(self, job: str, fresh: Facts | None = None) -> messages.JobStatus | None:
+    def _tell(self, job: str, fresh: JobRecord | None = None) -> messages.JobStatus | None:
         """Let the submitter on duty know of a change; gives how the job is; ``fresh``: what is known of a new one."""
-        if not self._watcher.on_duty:
+        if not self._watcher.is_leader:
             self._folder.touch(job)
-            facts = fresh or self._folder.job(job).read()
-            return None if facts is None else self._status(facts)
-        entry = self._watcher.register.refresh(job, fresh)
-        if self._batch.eager or self._watcher.register.wanted:
+            record = fresh or self._folder.job(job).read()
+            return None if record is None else self._status(record)
+        entry = self._watcher.index.refresh(job, fresh)
+        if self._batch.eager or self._watcher.index.wanted:
             self._wake()
         return None if entry is None else entry.status
 
-    def _answer(self, job: str, fresh: Facts | None = None) -> messages.JobStatus | None:
+    def _answer(self, job: str, fresh: JobRecord | None = None) -> messages.JobStatus | None:
         """Tell of a job as :meth:`_tell` does; ``None`` only where nothing is kept of it."""
         status = self._tell(job, fresh)
         if status is None:
@@ -137,42 +137,42 @@ class Submitter:
     def resubmit(self, job: str) -> None:
         """Ask the batch system again where the last submit brought no answer; raises :class:`BatchError`."""
         with self._folder.locked(job):
-            facts = self._folder.job(job).read()
-            if facts is not None:
-                self._find_or_submit(facts)
+            record = self._folder.job(job).read()
+            if record is not None:
+                self._find_or_submit(record)
 
-    def _find_or_submit(self, facts: Facts) -> None:
-        if facts.job_id or facts.started or facts.cancel is not None or chores.confirmed(facts):
+    def _find_or_submit(self, record: JobRecord) -> None:
+        if record.job_id or record.started or record.cancel is not None or job_actions.confirmed(record):
             return
-        where = self._folder.job(facts.uid)
-        found = self._batch.find(facts.uid)
+        where = self._folder.job(record.uid)
+        found = self._batch.find(record.uid)
         if found is None:
             now = self._clock.time()
-            if now - facts.meta.attempted_at < self._settle:
+            if now - record.meta.attempted_at < self._settle:
                 return  # it may yet appear; the submitter on duty sees to it
-            meta = replace(facts.meta, attempted_at=now, attempts=facts.meta.attempts + 1)
+            meta = replace(record.meta, attempted_at=now, attempts=record.meta.attempts + 1)
             where.write_meta(meta)
-            log.info("submitting again", extra=kv(job=facts.uid))
-            found = self._batch.submit(self._request(facts.uid, meta))
+            log.info("submitting again", extra=kv(job=record.uid))
+            found = self._batch.submit(self._request(record.uid, meta))
         where.write_id(found)
 
     def _refuse_gone(self, job: str, owner: str) -> None:
         if self._folder.is_gone(job, owner):
             raise SiteRefusedError("the job was cancelled, or has ended and was forgotten", reason="Forgotten")
 
-    def _owned(self, where: JobFolder, owner: str) -> Facts | None:
+    def _owned(self, where: JobFolder, owner: str) -> JobRecord | None:
         """Read a job of an owner; ``None``: there is none, or it can't be read. Raises where it is another's."""
-        facts = where.read()
-        if facts is None:
-            known = self._watcher.register.entries.get(where.uid)
-            if known is not None and known.facts.meta.owner not in ("", owner):
-                raise not_owned(known.facts, owner)
+        record = where.read()
+        if record is None:
+            known = self._watcher.index.entries.get(where.uid)
+            if known is not None and known.record.meta.owner not in ("", owner):
+                raise not_owned(known.record, owner)
             return None
-        if facts.meta.owner == owner:
-            return facts
+        if record.meta.owner == owner:
+            return record
         with self._folder.locked(where.uid):
-            facts = where.read()
-            return None if facts is None else adopted(where, facts, owner)
+            record = where.read()
+            return None if record is None else adopted(where, record, owner)
 
     def _request(self, job: str, meta: Meta) -> JobRequest:
         config = self._config()
@@ -194,46 +194,49 @@ class Submitter:
     def cancel(self, owner: str, job: str, body: messages.Cancel) -> messages.Status:
         """Have a job end; at once what the script can be told, the rest is done by the submitter on duty."""
         where = self._folder.job(job)
-        facts = self._owned(where, owner)
-        if facts is None:
+        record = self._owned(where, owner)
+        if record is None:
             self._folder.bury(job, owner)
-            facts = self._owned(where, owner)  # a submit that was about to make it has not seen the marker, or it has
-        if facts is not None:
+            record = self._owned(where, owner)  # a submit that was about to make it has not seen the marker, or it has
+        if record is not None:
             with contextlib.suppress(FileNotFoundError):  # it is being forgotten this moment
-                self._want_end(where, facts, body)
+                self._want_end(where, record, body)
         return messages.Status(status=self._answer(job))
 
-    def _want_end(self, where: JobFolder, facts: Facts, body: messages.Cancel) -> None:
+    def _want_end(self, where: JobFolder, record: JobRecord, body: messages.Cancel) -> None:
         now = self._clock.time()
         wanted = Cancellation(now, body.grace, body.forget)
-        if (old := facts.cancel) is not None:
+        if (old := record.cancel) is not None:
             # not compared by their times: another machine's clock may have taken the first
             sooner = min(old, wanted, key=lambda cancel: cancel.grace)
             wanted = replace(sooner, forget=old.forget or body.forget)
-        if wanted != facts.cancel:
+        if wanted != record.cancel:
             where.write_cancel(wanted)
-        if facts.started and not facts.final:
+        if record.started and not record.final:
             where.ask_to_stop(body.grace, "Deleted")
 
     def status(self, owner: str, job: str) -> messages.Status:
-        """Tell of one job; the submitter on duty hears of it, too: who took the job may have died before telling."""
+        """Return the status of one job.
+
+        The leader reads the job again: the submitter that accepted it may have died before it notified the leader.
+        """
         self._owned(self._folder.job(job), owner)
         return messages.Status(status=self._answer(job))
 
-    def _status(self, facts: Facts) -> messages.JobStatus:
-        return telling.status(facts, self._clock.time(), self._lag)
+    def _status(self, record: JobRecord) -> messages.JobStatus:
+        return job_status.status(record, self._clock.time(), self._lag)
 
     def snapshot(self, owner: str, body: messages.Snapshot) -> messages.SnapshotPage:
         """Return a page of all jobs of an owner."""
-        if self._watcher.on_duty:
-            sequence, jobs, more = self._watcher.register.page(owner, body.after, body.limit)
+        if self._watcher.is_leader:
+            sequence, jobs, more = self._watcher.index.page(owner, body.after, body.limit)
             return messages.SnapshotPage(submitter=self._watcher.name, sequence=sequence, jobs=jobs, more=more)
         known = self._folder.noted(SEQUENCE)  # read first: what is read after it is newer
         if known is None:
             raise SiteRefusedError("no submitter is on duty yet", reason="NotReady", retryable=True)
         found = (self._folder.job(uid).read() for uid in self._folder.uids() if uid > body.after)
-        own = (facts for facts in found if facts is not None and facts.meta.owner == owner)
-        jobs = [self._status(facts) for facts in itertools.islice(own, body.limit + 1)]
+        own = (record for record in found if record is not None and record.meta.owner == owner)
+        jobs = [self._status(record) for record in itertools.islice(own, body.limit + 1)]
         return messages.SnapshotPage(
             submitter=str(known.get("submitter", "")),
             sequence=int((known.get("sequences") or {}).get(owner, 0)),
@@ -247,8 +250,8 @@ class Submitter:
         if announce is None or config is None:
             raise SiteRefusedError("no submitter is on duty yet", reason="NotReady", retryable=True)
         known = self._folder.noted(SEQUENCE) or {}
-        if self._watcher.on_duty:
-            known = {"submitter": self._watcher.name, "sequences": self._watcher.register.sequences}
+        if self._watcher.is_leader:
+            known = {"submitter": self._watcher.name, "sequences": self._watcher.index.sequences}
         return messages.Description(
             announce=messages.Announce.model_validate({**announce, **known}),
             buildconfig=messages.BuildConfigMessage.model_validate(config),
@@ -258,11 +261,11 @@ class Submitter:
     def files(self, owner: str, job: str, body: messages.Files) -> None:
         """Replace files of a job's volumes; all are checked before the first is written."""
         where = self._folder.job(job)
-        facts = self._owned(where, owner)
-        if facts is None:
+        record = self._owned(where, owner)
+        if record is None:
             _must_be_absent(where)
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
-        if facts.final or chores.confirmed(facts):
+        if record.final or job_actions.confirmed(record):
             return  # nobody reads them any more, and secrets have gone
         volumes = where.path / "volumes"
         todo = [(_inside(volumes, file.path), _decoded(file), file.mode & 0o777) for file in body.files]
@@ -273,16 +276,16 @@ class Submitter:
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
         """Write a log, piece by piece: see :func:`bridge.site.logs.read_log`."""
         where = self._folder.job(job)
-        facts = self._owned(where, owner)
-        if facts is None:
+        record = self._owned(where, owner)
+        if record is None:
             _must_be_absent(where)
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
 
         def over() -> bool:
             now = where.read()
-            return now is None or telling.is_over(now, self._clock.time(), self._lag)
+            return now is None or job_status.is_over(now, self._clock.time(), self._lag)
 
-        with contextlib.closing(read_log(where.path, body, facts, over, self._wait, self._clock)) as pieces:
+        with contextlib.closing(read_log(where.path, body, record, over, self._wait, self._clock)) as pieces:
             write(b"")
             for piece in pieces:
                 write(piece)

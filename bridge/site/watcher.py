@@ -16,18 +16,18 @@ from dataclasses import dataclass, replace
 from bridge.clock import Clock
 from bridge.errors import BatchError
 from bridge.logs import kv
-from bridge.site import status as telling
+from bridge.site import status as job_status
+from bridge.site.action_runner import ActionRunner
 from bridge.site.batch.port import BatchJob, BatchSystem
-from bridge.site.chores import confirmed
+from bridge.site.batch_list import BatchList
 from bridge.site.folder import Folder
-from bridge.site.listing import Listing
-from bridge.site.register import Entry, Register, is_missing
-from bridge.site.tending import Tender
+from bridge.site.job_actions import confirmed
+from bridge.site.job_index import Entry, JobIndex, is_missing
 from bridge.wire.messages import JobStatus
 
 log = logging.getLogger(__name__)
 
-DUTY = "duty"
+LEADER_LOCK = "duty"
 SEQUENCE = "duty.json"
 SWEEP_PERIOD = 3600.0
 SECRETS_KEPT = 60.0
@@ -67,58 +67,58 @@ class Watcher:
         clock: Clock,
         publish: Callable[[int, JobStatus], None],
         resubmit: Callable[[str], None],
-        listing: Listing,
+        batch_list: BatchList,
     ) -> None:
         self.name = name
         self.problem = ""
         """Why the batch system can't be asked; empty: it answers."""
         self.looked_at: float | None = None
         self._folder, self._batch, self._patience, self._clock = folder, batch, patience, clock
-        self._listing = listing
-        self.register = Register(folder, patience.lag, clock, publish)
-        self.tender = Tender(folder, batch, self.register, patience.settle, clock, resubmit)
-        self._duty: int | None = None
+        self._batch_list = batch_list
+        self.index = JobIndex(folder, patience.lag, clock, publish)
+        self.actions = ActionRunner(folder, batch, self.index, patience.settle, clock, resubmit)
+        self._leadership: int | None = None
         self._swept_at = 0.0
         self._noted: dict[str, int] | None = None
 
     # --- duty ---------------------------------------------------------------------------------------------------------
     @property
-    def on_duty(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process watches."""
-        return self._duty is not None
+        return self._leadership is not None
 
-    def take_duty(self) -> bool:
+    def take_leadership(self) -> bool:
         """Try to be the one who watches; reads everything when that succeeds."""
-        if self._duty is not None:
+        if self._leadership is not None:
             return True
-        descriptor = os.open(self._folder.path / DUTY, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._folder.path / LEADER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(descriptor)
             return False
         self._begin()
-        self._duty = descriptor
+        self._leadership = descriptor
         return True
 
-    def leave_duty(self) -> None:
+    def release_leadership(self) -> None:
         """Let another take over at once."""
-        with self.register.lock:
-            if self._duty is not None:
-                os.close(self._duty)
-                self._duty = None
+        with self.index.lock:
+            if self._leadership is not None:
+                os.close(self._leadership)
+                self._leadership = None
 
     def _begin(self) -> None:
-        self._look_after(self.register.load())
+        self._look_after(self.index.load())
         self._note()
-        log.info("on duty", extra=kv(submitter=self.name, jobs=len(self.register.entries)))
+        log.info("on duty", extra=kv(submitter=self.name, jobs=len(self.index.entries)))
 
     def _note(self) -> None:
         """Let the other submitters know how far events have gone."""
-        with self.register.lock:
-            if self._noted != self.register.sequences:
-                self._folder.note(SEQUENCE, {"submitter": self.name, "sequences": self.register.sequences})
-                self._noted = dict(self.register.sequences)
+        with self.index.lock:
+            if self._noted != self.index.sequences:
+                self._folder.note(SEQUENCE, {"submitter": self.name, "sequences": self.index.sequences})
+                self._noted = dict(self.index.sequences)
 
     def _look_after(self, uids: Iterable[str]) -> None:
         """Take up jobs of submitters that died before they could tell; remove folders that were never finished."""
@@ -131,7 +131,7 @@ class Watcher:
                     job.remove()
                     log.warning("folder without a job removed", extra=kv(job=uid))
                 else:
-                    self.register.refresh(uid)
+                    self.index.refresh(uid)
 
     # --- looking at folders -------------------------------------------------------------------------------------------
     def look_at_changes(self) -> int:
@@ -139,11 +139,11 @@ class Watcher:
         changed = self._folder.take_changed()
         now = self._clock.time()
         for uid in changed:
-            self.register.refresh(uid)
-        for uid in tuple(self.register.pending):
-            entry = self.register.entries.get(uid)
-            if entry is not None and now - entry.facts.batch_at >= self._patience.lag:
-                self.register.refresh(uid)
+            self.index.refresh(uid)
+        for uid in tuple(self.index.pending):
+            entry = self.index.entries.get(uid)
+            if entry is not None and now - entry.record.batch_at >= self._patience.lag:
+                self.index.refresh(uid)
         self._note()
         return len(changed)
 
@@ -152,7 +152,7 @@ class Watcher:
         """Ask the batch system once about all jobs, note what it says, and do what is to be done."""
         asked_at = self._clock.time()
         try:
-            found = self._listing.take()
+            found = self._batch_list.take()
         except BatchError as error:
             self._complain(str(error))
         else:
@@ -160,26 +160,26 @@ class Watcher:
             self._compare(found, asked_at)
             self.looked_at = asked_at
         self._reread()
-        self.tender.tend()
+        self.actions.run()
         self._drop_secrets(asked_at)
         if asked_at - self._swept_at >= SWEEP_PERIOD:
-            self._look_after(uid for uid in self._folder.uids() if uid not in self.register.entries)
+            self._look_after(uid for uid in self._folder.uids() if uid not in self.index.entries)
             self._folder.sweep(asked_at)
             self._swept_at = asked_at
 
     def _drop_secrets(self, now: float) -> None:
         """Remove what scripts left that were killed, or that the batch system never started."""
-        with self.register.lock:
-            ended = [entry for entry in self.register.entries.values() if not entry.without_secrets]
+        with self.index.lock:
+            ended = [entry for entry in self.index.entries.values() if not entry.without_secrets]
         ended = [
             entry
             for entry in ended
             if entry.status.phase == "ended"
-            and confirmed(entry.facts)
-            and now - entry.facts.batch_at >= (SECRETS_KEPT if entry.facts.started else 0)
+            and confirmed(entry.record)
+            and now - entry.record.batch_at >= (SECRETS_KEPT if entry.record.started else 0)
         ]
         for entry in ended[:SECRETS_LOOKS]:
-            self._folder.job(entry.facts.uid).drop_secrets()
+            self._folder.job(entry.record.uid).drop_secrets()
             entry.without_secrets = True
 
     def _complain(self, problem: str) -> None:
@@ -191,31 +191,31 @@ class Watcher:
             self.problem = problem
 
     def _compare(self, found: dict[str, BatchJob], asked_at: float) -> None:
-        self.tender.owners = {job.id: job.uid for job in found.values()}
+        self.actions.owners = {job.id: job.uid for job in found.values()}
         by_uid: dict[str, list[BatchJob]] = {}
         for job in found.values():
             by_uid.setdefault(job.uid, []).append(job)
         surplus: list[str] = []
         vanished: dict[str, Entry] = {}
-        for uid in tuple(self.register.open):
-            entry = self.register.entries.get(uid)
-            if entry is None or confirmed(entry.facts):
+        for uid in tuple(self.index.open):
+            entry = self.index.entries.get(uid)
+            if entry is None or confirmed(entry.record):
                 continue
             mine = by_uid.get(uid, [])
-            job_id = entry.facts.job_id or entry.facts.started_job
+            job_id = entry.record.job_id or entry.record.started_job
             if not job_id and mine:
                 # the submit was never answered; more than one job: the one that was there first is the one
                 job_id = min(mine, key=lambda job: _number(job.id)).id
-            if job_id and not entry.facts.job_id:
+            if job_id and not entry.record.job_id:
                 self._folder.job(uid).write_id(job_id)
-                self.register.refresh(uid)
+                self.index.refresh(uid)
             surplus += [job.id for job in mine if job.id != job_id and job.phase != "ended"]
             if job_id in found and found[job_id].uid == uid:
                 entry.missing_since, entry.missing_looks = None, 0
-                self.register.record(uid, found[job_id])
+                self.index.observe(uid, found[job_id])
             elif job_id and entry.id_at < asked_at:
                 vanished[job_id] = entry
-        unknown = by_uid.keys() - self.register.entries.keys()
+        unknown = by_uid.keys() - self.index.entries.keys()
         gone = self._folder.all_gone() if unknown else set()
         surplus += [
             job.id
@@ -227,14 +227,14 @@ class Watcher:
         self._look_for(vanished, asked_at)
         if surplus:
             log.warning("surplus batch jobs cancelled", extra=kv(ids=",".join(surplus)))
-            self.tender.cancel(surplus)
+            self.actions.cancel(surplus)
 
     def _look_for(self, vanished: dict[str, Entry], now: float) -> None:
         """The batch system no longer lists these jobs: find out how they ended."""
         asked = [
             job_id
             for job_id, entry in vanished.items()
-            if not entry.facts.final or telling.awaits_why(entry.facts, now)
+            if not entry.record.final or job_status.awaits_why(entry.record, now)
         ]
         past: dict[str, BatchJob] = {}
         patience = self._patience.lost_after
@@ -245,20 +245,20 @@ class Watcher:
                 patience *= UNHEARD
                 log.warning("no records of ended jobs", extra=kv(why=error))
         for job_id, entry in vanished.items():
-            uid = entry.facts.uid
+            uid = entry.record.uid
             told = past.get(job_id)
             if told is not None and told.uid == uid:  # else the id was given again
-                self.register.record(uid, told)
+                self.index.observe(uid, told)
                 continue
             entry.missing_since = now if entry.missing_since is None else entry.missing_since
             entry.missing_looks += 1
-            fresh = self.register.refresh(uid)
+            fresh = self.index.refresh(uid)
             if fresh is None:
                 continue
-            gone = BatchJob(id=job_id, uid=uid, phase="ended", reason=telling.LOST)
-            if fresh.facts.final:
-                self.register.record(uid, replace(gone, reason="", by_itself=True))
-            elif is_missing(fresh.facts) or (entry.missing_looks >= 2 and now - entry.missing_since >= patience):
+            gone = BatchJob(id=job_id, uid=uid, phase="ended", reason=job_status.LOST)
+            if fresh.record.final:
+                self.index.observe(uid, replace(gone, reason="", by_itself=True))
+            elif is_missing(fresh.record) or (entry.missing_looks >= 2 and now - entry.missing_since >= patience):
                 self._lose(fresh, gone)
 
     def _lose(self, entry: Entry, gone: BatchJob) -> None:
@@ -267,26 +267,26 @@ class Watcher:
         A job that began is reported as missing. It is ended once the hub has cancelled it: if many jobs are missing,
         the batch system may have lost its state for a while only, and the hub holds them.
         """
-        facts, where = entry.facts, self._folder.job(entry.facts.uid)
-        if not facts.started and facts.cancel is None and facts.meta.attempts < ATTEMPTS:
-            log.warning("the batch system lost a job that had not begun", extra=kv(job=facts.uid, id=gone.id))
+        record, where = entry.record, self._folder.job(entry.record.uid)
+        if not record.started and record.cancel is None and record.meta.attempts < ATTEMPTS:
+            log.warning("the batch system lost a job that had not begun", extra=kv(job=record.uid, id=gone.id))
             where.drop_id()
             entry.missing_since, entry.missing_looks = None, 0
-            self.register.refresh(facts.uid)
+            self.index.refresh(record.uid)
             return
-        if facts.started and facts.cancel is None:
-            known = facts.batch if facts.batch is not None else gone
-            self.register.record(facts.uid, replace(known, phase="missing"))
+        if record.started and record.cancel is None:
+            known = record.batch if record.batch is not None else gone
+            self.index.observe(record.uid, replace(known, phase="missing"))
             return
-        if facts.started:  # should anything of it still run, after all
-            self.tender.stop(facts.uid, 0, telling.LOST)
+        if record.started:  # should anything of it still run, after all
+            self.actions.stop(record.uid, 0, job_status.LOST)
         message = "the batch system no longer knows the job, and its script did not write down an end"
-        self.register.record(facts.uid, replace(gone, message=message))
+        self.index.observe(record.uid, replace(gone, message=message))
 
     def _reread(self) -> None:
-        running = [self.register.entries[uid] for uid in tuple(self.register.open) if uid in self.register.entries]
+        running = [self.index.entries[uid] for uid in tuple(self.index.open) if uid in self.index.entries]
         for entry in sorted(running, key=lambda entry: entry.read_at)[:REREAD]:
-            self.register.refresh(entry.facts.uid)
+            self.index.refresh(entry.record.uid)
 
 
 def _number(job_id: str) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.clock import SystemClock
-from bridge.site.facts import Facts, Meta
+from bridge.site.job_record import JobRecord, Meta
 from bridge.site.logs import read_log
 from bridge.wire.messages import Logs
 from tests.contract.site.images import made, mounted
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real
 
 MIB = 2**20
 FIRST = 10_000_000
-FACTS = Facts(uid="u", meta=Meta("ns", "n", 1, 1, 0, "", None, (), "", 1, 1, 1), started=True)
+RECORD = JobRecord(uid="u", meta=Meta("ns", "n", 1, 1, 0, "", None, (), "", 1, 1, 1), started=True)
 SMALL = {"PODBRIDGE_LOG_MAX_SIZE": str(MIB), "PODBRIDGE_LOG_MAX_FILES": "3"}
 """3 MiB at most, 2 MiB at least; without holes 1.5 MiB at least."""
 
@@ -42,7 +42,7 @@ def read(job, **ask):
         return False
 
     options = Logs(container="main", stream="x" * 8, **ask)
-    with contextlib.closing(read_log(job.folder, options, FACTS, over, wait, SystemClock())) as pieces:
+    with contextlib.closing(read_log(job.folder, options, RECORD, over, wait, SystemClock())) as pieces:
         return b"".join(pieces)
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from bridge.site.facts import Cancellation
 from bridge.site.folder import Folder
+from bridge.site.job_record import Cancellation
 from tests.contract.site.images import FILE_SYSTEMS, META, made, mounted
 
 pytestmark = pytest.mark.real
@@ -116,9 +116,9 @@ def test_a_job_that_was_taken_survives_a_power_cut(image: Path, tmp_path: Path, 
             assert script_of(folder, uid) == SCRIPT + uid
             assert job.meta() == META
         for uid in cancelled:
-            facts = folder.job(uid).read()
-            assert facts is not None
-            assert facts.cancel == Cancellation(1.0, 30.0)
+            record = folder.job(uid).read()
+            assert record is not None
+            assert record.cancel == Cancellation(1.0, 30.0)
 
 
 def test_the_very_last_step_survives_too(image: Path, tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ def test_the_very_last_step_survives_too(image: Path, tmp_path: Path) -> None:
             cut_off(image, tmp_path / f"{step}{image.suffix}")
     for step in steps:
         with mounted(tmp_path / f"{step}{image.suffix}", tmp_path / "after") as place:
-            facts = Folder(place / "site").job("job").read()
-            assert facts is not None
-            assert (facts.cancel is not None) == (step != "job")
-            assert facts.meta.attempts == (2 if step == "second attempt" else 1)
+            record = Folder(place / "site").job("job").read()
+            assert record is not None
+            assert (record.cancel is not None) == (step != "job")
+            assert record.meta.attempts == (2 if step == "second attempt" else 1)
 
 
 def test_no_job_is_half_there_after_a_power_cut(image: Path, tmp_path: Path, going: threading.Event) -> None:

@@ -162,7 +162,7 @@ def test_5_submitters_killed_at_random_lose_and_double_nothing(site: Any) -> Non
     assert list((site.folder / "jobs").iterdir()) == []
 
 
-@pytest.mark.parametrize("alone", [False, True], ids=["on-duty", "no-submitter"])
+@pytest.mark.parametrize("alone", [False, True], ids=["leader", "no-submitter"])
 def test_a_script_that_is_killed_leaves_nothing_running(site: Any, alone: bool) -> None:
     job = uid()
     mark = f"12400{int(alone)}"

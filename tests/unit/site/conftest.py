@@ -5,9 +5,9 @@ import pytest
 from bridge.clock import FakeClock
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.site.batch.port import Amount, BatchJob, Capacity
+from bridge.site.batch_list import BatchList
 from bridge.site.config import parse
 from bridge.site.folder import Folder
-from bridge.site.listing import Listing
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Patience, Watcher
 from bridge.wire.messages import Submit
@@ -100,10 +100,10 @@ class World:
     def again(self):
         """Start a new submitter, as after kill -9."""
         if hasattr(self, "watcher"):
-            self.watcher.leave_duty()
+            self.watcher.release_leadership()
         self.folder = Folder(self.path, since=self.clock.time())
         self.folder.prepare()
-        listing = Listing(self.batch, 1.0, self.clock)
+        batch_list = BatchList(self.batch, 1.0, self.clock)
         self.watcher = Watcher(
             self.folder,
             self.batch,
@@ -112,7 +112,7 @@ class World:
             self.clock,
             lambda number, status: self.events.append((number, status)),
             lambda uid: self.submitter.resubmit(uid),
-            listing,
+            batch_list,
         )
         self.submitter = Submitter(
             self.folder,
@@ -122,11 +122,11 @@ class World:
             self.clock,
             lag=2,
             settle=60,
-            listing=listing,
+            batch_list=batch_list,
             wait=self._wait,
             wake=lambda: None,
         )
-        assert self.watcher.take_duty()
+        assert self.watcher.take_leadership()
 
     def _wait(self, seconds):
         self.clock.advance(seconds)

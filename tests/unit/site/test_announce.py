@@ -44,7 +44,7 @@ def test_9_11_what_is_measured_is_announced(world: Any) -> None:
     assert told.free == {"cpu": "6", "memory": "4096Mi", "nvidia.com/gpu": "1", "pods": "9999"}
     assert (told.jobs, told.sequences, told.submitter) == (
         {"queued": 1},
-        world.watcher.register.sequences,
+        world.watcher.index.sequences,
         world.watcher.name,
     )
     assert told.batch == "memory 1"

@@ -205,7 +205,7 @@ def test_a_script_that_is_cut_off_is_no_job_and_is_made_anew(world: Any, kept: i
     assert world.status() is None
     if again:
         world.again()
-        assert world.watcher.register.entries == {}
+        assert world.watcher.index.entries == {}
         assert not script.exists()
     assert not world.submit().existed
     assert script.read_bytes() == whole
@@ -231,7 +231,7 @@ def test_a_job_that_can_not_be_read_is_neither_removed_nor_run_again(world: Any,
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_job_of_a_submitter_that_died_before_it_told_is_taken_up(world: Any, asked: bool) -> None:
-    """By the one on duty, which goes on: when the hub asks for the job, or else within the hour."""
+    """By the leader, which continues: when the hub requests the job, or else within the hour."""
     world.look()
     meta = limits.admitted(OWNER, Submit(namespace="ns", name="pod", script="true\n"), world.config, world.clock.time())
     world.folder.job(UID).create("true\n", meta)
@@ -242,10 +242,10 @@ def test_a_job_of_a_submitter_that_died_before_it_told_is_taken_up(world: Any, a
     assert [job.uid for job in world.batch.table.values()] == [UID]
 
 
-def test_one_not_on_duty_that_is_asked_tells_the_one_that_is(world: Any) -> None:
+def test_a_follower_that_gets_a_request_notifies_the_leader(world: Any) -> None:
     world.submit()
     world.look()
-    world.watcher.leave_duty()
+    world.watcher.release_leadership()
     assert world.status() is not None
     assert world.folder.take_changed() == [UID]
 
@@ -269,7 +269,7 @@ def test_a_shared_folder_that_does_not_answer_for_a_moment_loses_no_job(
         for name in ("open", "stat", "listdir"):
             patched.setattr(os, name, broken(getattr(os, name)))
         world.folder.touch(UID)
-        world.watcher.register.refresh(UID)
+        world.watcher.index.refresh(UID)
         assert [job.job for job in world.submitter.snapshot(OWNER, Snapshot()).jobs] == [UID]
         with pytest.raises(BridgeError, match="can't be read"):
             world.submit()
@@ -318,16 +318,16 @@ def _ask(world: Any, question: str) -> Any:
             return world.submit()
 
 
-@pytest.mark.parametrize("on_duty", [True, False])
+@pytest.mark.parametrize("is_leader", [True, False])
 @pytest.mark.parametrize("question", ["status", "cancel", "logs", "submit"])
-def test_nobody_is_told_that_there_is_no_job_while_it_can_not_be_read(world: Any, question: str, on_duty: bool) -> None:
-    """By a submitter that does not remember it: one that is not on duty, or begins just now."""
+def test_a_job_that_can_not_be_read_is_never_reported_as_absent(world: Any, question: str, is_leader: bool) -> None:
+    """By a submitter that does not remember it: one that is not the leader, or has just started."""
     world.submit()
     whole = (world.folder.job(UID).path / "job.sh").read_bytes()
     world.write("job.sh", "nonsense")
     world.again()
-    if not on_duty:
-        world.watcher.leave_duty()
+    if not is_leader:
+        world.watcher.release_leadership()
     for _ in range(2):
         with pytest.raises(BridgeError, match="can't be read") as refused:
             _ask(world, question)
@@ -356,7 +356,7 @@ def test_a_job_that_can_not_be_read_just_after_it_was_submitted_is_not_refused_f
 
 def test_a_job_that_can_not_be_read_once_its_end_is_wanted_is_not_called_gone(world: Any, monkeypatch: Any) -> None:
     world.submit()
-    world.watcher.leave_duty()
+    world.watcher.release_leadership()
     real = world.submitter._want_end
 
     def want_end(*args: Any) -> None:

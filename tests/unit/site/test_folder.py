@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import ConfigError, SiteRefusedError
-from bridge.site.facts import Meta
 from bridge.site.folder import Folder
+from bridge.site.job_record import Meta
 from bridge.wire.messages import File, Files
 from tests.unit.site.conftest import OWNER, UID
 
@@ -64,7 +64,7 @@ def test_9_1_nonsense_in_a_jobs_folder_spoils_nothing(world: Any, content: str) 
     for name in ("state/pod.json", "state/main.json", "state/odd name.json", "batch.json", "cancel.json"):
         world.write(name, content)
     world.look()
-    assert {job.job: job.phase for job in world.watcher.register.page(OWNER, "", 10)[1]} == {
+    assert {job.job: job.phase for job in world.watcher.index.page(OWNER, "", 10)[1]} == {
         UID: "running",
         "other": "queued",
     }
@@ -177,7 +177,7 @@ def test_ten_thousand_jobs_are_read_in_seconds(world: Any) -> None:
     began = time.process_time()
     world.again()
     assert time.process_time() - began < 1.5
-    assert world.watcher.register.counts() == {"running": 1000}
+    assert world.watcher.index.counts() == {"running": 1000}
 
 
 _META = (

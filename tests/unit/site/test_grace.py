@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.clock import FakeClock
-from bridge.site.chores import KILL_ALLOWANCE
+from bridge.site.job_actions import KILL_ALLOWANCE
 from bridge.site.submitter import Submitter
 from bridge.wire.messages import Cancel
 from tests.unit.site.conftest import OWNER, UID
@@ -23,7 +23,7 @@ def elsewhere(world: Any, skew: float) -> Submitter:
         FakeClock(world.clock.time() + skew),
         lag=2,
         settle=60,
-        listing=world.submitter._listing,
+        batch_list=world.submitter._batch_list,
         wait=lambda _: False,
         wake=lambda: None,
     )

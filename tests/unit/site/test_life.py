@@ -113,7 +113,7 @@ def test_9_3_a_submit_whose_answer_is_lost_is_found_by_its_name(world: Any) -> N
     assert len(world.batch.submits) == 1
 
 
-def test_the_submitter_on_duty_finds_it_too(world: Any) -> None:
+def test_the_leader_finds_it_too(world: Any) -> None:
     world.batch.silent = True
     with pytest.raises(BatchUnknownOutcomeError):
         world.submit()
@@ -178,11 +178,11 @@ def test_cancel_while_a_submit_goes_on_that_is_refused(world: Any) -> None:
 def test_what_was_refused_is_forgotten_by_the_watcher_too(world: Any) -> None:
     """A cancel that came in between has shown it the folder."""
     world.batch.refuse = BatchError("no")
-    world.batch.during_submit = lambda: world.watcher.register.refresh(UID)
+    world.batch.during_submit = lambda: world.watcher.index.refresh(UID)
     with pytest.raises(BatchError):
         world.submit()
     world.look(1)
-    assert world.watcher.register.counts() == {}
+    assert world.watcher.index.counts() == {}
 
 
 def just_submitted(monkeypatch: Any, act: Callable[[], None]) -> None:
@@ -220,7 +220,7 @@ def test_a_job_that_was_forgotten_right_after_its_submit_stays_forgotten(world: 
     just_submitted(monkeypatch, forget)
     with pytest.raises(SiteRefusedError, match="forgotten while it was submitted"):
         world.submit()
-    assert world.watcher.register.counts() == {}
+    assert world.watcher.index.counts() == {}
 
 
 def test_a_submit_after_the_cancel_is_refused_for_a_day(world: Any) -> None:
@@ -459,7 +459,7 @@ def test_snapshots_come_in_pages_and_say_where_events_are(world: Any) -> None:
     seen, after = [], ""
     while True:
         page = world.submitter.snapshot(OWNER, Snapshot(after=after, limit=10))
-        assert (page.submitter, page.sequence) == (world.watcher.name, world.watcher.register.sequences[OWNER])
+        assert (page.submitter, page.sequence) == (world.watcher.name, world.watcher.index.sequences[OWNER])
         seen += [job.job for job in page.jobs]
         if not page.more:
             break
@@ -467,13 +467,13 @@ def test_snapshots_come_in_pages_and_say_where_events_are(world: Any) -> None:
     assert seen == uids
 
 
-def test_one_not_on_duty_answers_from_the_folders(world: Any) -> None:
+def test_a_follower_answers_from_the_folders(world: Any) -> None:
     world.submit()
     world.begin()
     world.look()
-    on_duty = world.submitter.snapshot(OWNER, Snapshot())
-    world.watcher.leave_duty()
-    assert world.submitter.snapshot(OWNER, Snapshot()) == on_duty
+    is_leader = world.submitter.snapshot(OWNER, Snapshot())
+    world.watcher.release_leadership()
+    assert world.submitter.snapshot(OWNER, Snapshot()) == is_leader
 
 
 def test_flavor_and_site_limits(world: Any) -> None:

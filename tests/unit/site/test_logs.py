@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from bridge.clock import FakeClock
 from bridge.errors import SiteRefusedError
-from bridge.site.facts import Facts, Meta
+from bridge.site.job_record import JobRecord, Meta
 from bridge.site.logs import read_log
 from bridge.wire.messages import Logs
 from tests.unit.site.conftest import OWNER, UID
 
 
-def facts(**more: Any) -> Facts:
-    return Facts(uid="u", meta=Meta("ns", "n", 1, 1, 0, "", None, (), "", 1, 1, 1), started=True, **more)
+def record(**more: Any) -> JobRecord:
+    return JobRecord(uid="u", meta=Meta("ns", "n", 1, 1, 0, "", None, (), "", 1, 1, 1), started=True, **more)
 
 
 def job(tmp_path: Path, content: bytes, index: str = "") -> Path:
@@ -31,7 +31,7 @@ def job(tmp_path: Path, content: bytes, index: str = "") -> Path:
     return tmp_path
 
 
-def read(path: Path, over: bool = True, wait: Any = None, told: Facts | None = None, **ask: Any) -> bytes:
+def read(path: Path, over: bool = True, wait: Any = None, told: JobRecord | None = None, **ask: Any) -> bytes:
     clock = FakeClock()
 
     def pause(seconds: float) -> bool:
@@ -39,7 +39,7 @@ def read(path: Path, over: bool = True, wait: Any = None, told: Facts | None = N
         return bool(wait and wait())
 
     options = Logs(container=ask.pop("container", "main"), stream="x" * 8, **ask)
-    return b"".join(read_log(path, options, told or facts(), lambda: over, pause, clock))
+    return b"".join(read_log(path, options, told or record(), lambda: over, pause, clock))
 
 
 LINES = b"".join(b"line %d\n" % number for number in range(1, 11))
@@ -158,7 +158,7 @@ def test_previous_is_the_run_before(tmp_path: Path) -> None:
 )
 def test_what_there_is_no_log_of(tmp_path: Path, ask: Any, over: bool, known: Any, reason: str) -> None:
     with pytest.raises(SiteRefusedError) as refused:
-        read(job(tmp_path, b""), over, told=facts(containers=known), **ask)
+        read(job(tmp_path, b""), over, told=record(containers=known), **ask)
     assert refused.value.reason == reason
 
 

@@ -45,7 +45,7 @@ class Cancellation:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class BatchObservation:
     """``batch.json``: what the batch system says, and when it was first heard to."""
 
     at: float
@@ -53,7 +53,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class JobRecord:
     """All that a job's folder says. ``pod`` and ``containers`` are the script's own records, not checked yet."""
 
     uid: str

@@ -75,9 +75,9 @@ def test_each_cluster_has_its_own_numbers_and_pages(world: Any) -> None:
     for number in range(4):
         owner = (OWNER, OTHER)[number % 2]
         world.submitter.submit(owner, f"job-{number}", Submit(namespace="ns", name="pod", script="true\n"))
-    on_duty = {owner: world.submitter.snapshot(owner, Snapshot(limit=1)) for owner in (OWNER, OTHER)}
+    is_leader = {owner: world.submitter.snapshot(owner, Snapshot(limit=1)) for owner in (OWNER, OTHER)}
     for owner, uids in ((OWNER, ["job-0", "job-2"]), (OTHER, ["job-1", "job-3"])):
-        page, found = on_duty[owner], []
+        page, found = is_leader[owner], []
         while True:
             found += [job.job for job in page.jobs]
             if not page.more:
@@ -88,8 +88,8 @@ def test_each_cluster_has_its_own_numbers_and_pages(world: Any) -> None:
         assert numbers == list(range(1, len(numbers) + 1))
         assert page.sequence == len(numbers)
     world.look(1)
-    world.watcher.leave_duty()  # another submitter of the folder answers from what is on disk
-    for owner, page in on_duty.items():
+    world.watcher.release_leadership()  # another submitter of the folder answers from what is on disk
+    for owner, page in is_leader.items():
         standby = world.submitter.snapshot(owner, Snapshot(limit=1))
         assert ([job.job for job in standby.jobs], standby.more) == ([job.job for job in page.jobs], True)
 

@@ -9,15 +9,15 @@ from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
 from bridge.site.batch.port import BatchJob, BatchSystem
-from bridge.site.chores import Forget, GiveUp, Kill, Stop, Submit, chores
 from bridge.site.folder import Folder
-from bridge.site.register import Register
+from bridge.site.job_actions import Forget, GiveUp, Kill, Stop, Submit, due_actions
+from bridge.site.job_index import JobIndex
 
 log = logging.getLogger(__name__)
 
 
-class Tender:
-    """Tends the jobs of a register, on duty.
+class ActionRunner:
+    """Tends the jobs of a index, on duty.
 
     ``resubmit`` asks the batch system again for a job whose submit was never answered; ``settle``: seconds that such a
     job may take to appear. ``owners``: UIDs of the batch system's jobs by id, as last listed.
@@ -27,42 +27,42 @@ class Tender:
         self,
         folder: Folder,
         batch: BatchSystem,
-        register: Register,
+        index: JobIndex,
         settle: float,
         clock: Clock,
         resubmit: Callable[[str], None],
     ) -> None:
         self.owners: Mapping[str, str] = {}
-        self._folder, self._batch, self._register, self._clock = folder, batch, register, clock
+        self._folder, self._batch, self._index, self._clock = folder, batch, index, clock
         self._settle, self._resubmit = settle, resubmit
 
-    def tend_wanted(self) -> None:
+    def run_wanted(self) -> None:
         """Do what is to be done for jobs whose end was asked for just now."""
-        wanted, self._register.wanted = self._register.wanted, set()
-        self.tend(wanted)
+        wanted, self._index.wanted = self._index.wanted, set()
+        self.run(wanted)
 
-    def tend(self, uids: Collection[str] | None = None) -> None:
+    def run(self, uids: Collection[str] | None = None) -> None:
         """Do what is to be done now for these jobs, or for each."""
         now = self._clock.time()
         kill: list[str] = []
-        for uid in tuple(self._register.open if uids is None else uids):
-            entry = self._register.entries.get(uid)
+        for uid in tuple(self._index.open if uids is None else uids):
+            entry = self._index.entries.get(uid)
             if entry is None:
                 continue
             over = entry.status.phase == "ended"
-            todo = chores(
-                entry.facts,
+            todo = due_actions(
+                entry.record,
                 now,
                 over=over,
                 settle=self._settle,
                 killed_at=entry.killed_at,
                 grace_over=self._clock.monotonic() >= entry.kill_at,
             )
-            for chore in todo:
-                match chore:
+            for action in todo:
+                match action:
                     case Kill():
                         entry.killed_at = now
-                        job_id = entry.facts.job_id or entry.facts.started_job
+                        job_id = entry.record.job_id or entry.record.started_job
                         # a batch system that lost its records gives the same ids again
                         if self.owners.get(job_id, uid) == uid:
                             kill.append(job_id)
@@ -71,7 +71,7 @@ class Tender:
                     case Submit():
                         self._submit_again(uid)
                     case GiveUp():
-                        self._register.record(uid, BatchJob(id="", uid=uid, phase="ended", reason="Cancelled"))
+                        self._index.observe(uid, BatchJob(id="", uid=uid, phase="ended", reason="Cancelled"))
                     case Forget():
                         self._forget(uid)
         if kill:
@@ -82,7 +82,7 @@ class Tender:
         try:
             self._folder.job(uid).ask_to_stop(grace, reason)
         except FileNotFoundError:
-            self._register.refresh(uid)
+            self._index.refresh(uid)
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Have the batch system end jobs; if it does not answer, it is asked again at the next look."""
@@ -91,9 +91,9 @@ class Tender:
             self._batch.cancel(wanted)
         except BatchError as error:
             log.warning("batch jobs not cancelled yet", extra=kv(ids=len(wanted), why=error))
-            with self._register.lock:
-                for entry in self._register.entries.values():
-                    if entry.facts.job_id in wanted:
+            with self._index.lock:
+                for entry in self._index.entries.values():
+                    if entry.record.job_id in wanted:
                         entry.killed_at = None
 
     def _submit_again(self, uid: str) -> None:
@@ -105,11 +105,11 @@ class Tender:
             log.warning("submit refused", extra=kv(job=uid, why=error))
             if not error.retryable:
                 job = BatchJob(id="", uid=uid, phase="ended", reason=error.reason, message=str(error))
-                self._register.record(uid, job)
-        self._register.refresh(uid)
+                self._index.observe(uid, job)
+        self._index.refresh(uid)
 
     def _forget(self, uid: str) -> None:
-        if (entry := self._register.entries.get(uid)) is not None:
-            self._folder.bury(uid, entry.facts.meta.owner)
+        if (entry := self._index.entries.get(uid)) is not None:
+            self._folder.bury(uid, entry.record.meta.owner)
         self._folder.job(uid).remove()
-        self._register.refresh(uid)
+        self._index.refresh(uid)

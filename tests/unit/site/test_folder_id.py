@@ -69,7 +69,7 @@ def test_many_submits_ask_for_one_list(world: Any) -> None:
     world.clock.advance(60)
     world.submit("late")
     assert world.batch.queries == 2
-    for number in range(20):  # the submitter on duty has asked: nobody else does
+    for number in range(20):  # the leader has asked: no other thread does
         world.look(1)
         world.submit(f"more-{number}")
     assert world.batch.queries == 22

@@ -1,10 +1,10 @@
-"""What must be done for a job now. Pure: facts and the time in, chores out, each of which may be done twice."""
+"""What must be done for a job now. Pure: record and the time in, chores out, each of which may be done twice."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bridge.site.facts import Facts
+from bridge.site.job_record import JobRecord
 
 KILL_ALLOWANCE = 10.0
 """Seconds after the grace period at which the batch system ends a job that did not end by itself."""
@@ -40,35 +40,35 @@ class Forget:
     """Drop everything of the job."""
 
 
-Chore = Stop | Kill | Submit | GiveUp | Forget
+JobAction = Stop | Kill | Submit | GiveUp | Forget
 
 
-def confirmed(facts: Facts) -> bool:
+def confirmed(record: JobRecord) -> bool:
     """Whether the batch system has nothing of the job any more."""
-    return facts.batch is not None and facts.batch.phase == "ended"
+    return record.batch is not None and record.batch.phase == "ended"
 
 
-def chores(
-    facts: Facts, now: float, *, over: bool, settle: float, killed_at: float | None, grace_over: bool
-) -> list[Chore]:
+def due_actions(
+    record: JobRecord, now: float, *, over: bool, settle: float, killed_at: float | None, grace_over: bool
+) -> list[JobAction]:
     """List what is to be done, in order.
 
     ``over``: the job has ended as far as anyone can tell. ``killed_at``: when it was last cancelled by this process.
     ``grace_over``: the job was given all the time to end by itself, by the clock of this process alone.
     """
-    cancel = facts.cancel
-    unknown = not facts.job_id and not facts.started and not confirmed(facts)
-    settled = now - facts.meta.attempted_at >= settle
+    cancel = record.cancel
+    unknown = not record.job_id and not record.started and not confirmed(record)
+    settled = now - record.meta.attempted_at >= settle
     if cancel is None:
         return [Submit()] if unknown and settled else []
-    if over and confirmed(facts):
+    if over and confirmed(record):
         return [Forget()] if cancel.forget else []
     if unknown:
         return [GiveUp()] if settled else [Stop(0)]
-    if confirmed(facts):  # it may yet be seen to have ended well: the folder lags
+    if confirmed(record):  # it may yet be seen to have ended well: the folder lags
         return []
-    due = not facts.started or cancel.grace <= 0 or grace_over
-    todo: list[Chore] = [] if facts.final else [Stop(cancel.grace if facts.started else 0)]
-    if due and (facts.job_id or facts.started_job) and (killed_at is None or now - killed_at >= CANCEL_PERIOD):
+    due = not record.started or cancel.grace <= 0 or grace_over
+    todo: list[JobAction] = [] if record.final else [Stop(cancel.grace if record.started else 0)]
+    if due and (record.job_id or record.started_job) and (killed_at is None or now - killed_at >= CANCEL_PERIOD):
         todo.append(Kill())
     return todo

@@ -7,28 +7,28 @@ from dataclasses import replace
 
 from bridge.errors import SiteRefusedError
 from bridge.logs import kv
-from bridge.site.facts import Facts
 from bridge.site.folder import JobFolder
+from bridge.site.job_record import JobRecord
 
 log = logging.getLogger(__name__)
 
 
-def adopted(where: JobFolder, facts: Facts, owner: str) -> Facts:
+def adopted(where: JobFolder, record: JobRecord, owner: str) -> JobRecord:
     """Return a job of this owner, under its lock; one without an owner becomes its. Raises where it is another's."""
-    if facts.meta.owner == owner:
-        return facts
-    if facts.meta.owner:
-        raise not_owned(facts, owner)
-    meta = replace(facts.meta, owner=owner)
+    if record.meta.owner == owner:
+        return record
+    if record.meta.owner:
+        raise not_owned(record, owner)
+    meta = replace(record.meta, owner=owner)
     where.write_meta(meta)
     log.info("a job without an owner belongs to who asks for it", extra=kv(job=where.uid, owner=owner))
-    return replace(facts, meta=meta)
+    return replace(record, meta=meta)
 
 
-def not_owned(facts: Facts, owner: str) -> SiteRefusedError:
+def not_owned(record: JobRecord, owner: str) -> SiteRefusedError:
     """Return the refusal of a request about another cluster's job."""
     return SiteRefusedError(
-        f"job {facts.uid} belongs to another cluster ({facts.meta.owner}), not to {owner}",
+        f"job {record.uid} belongs to another cluster ({record.meta.owner}), not to {owner}",
         reason="NotOwner",
         hint="Only the cluster that submitted a job may see or change it.",
     )

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
-from bridge.site import status as telling
+from bridge.site import status as job_status
 from bridge.site.batch.port import BatchJob
-from bridge.site.chores import KILL_ALLOWANCE, confirmed
-from bridge.site.facts import Cancellation, Facts
 from bridge.site.folder import Folder
+from bridge.site.job_actions import KILL_ALLOWANCE, confirmed
+from bridge.site.job_record import Cancellation, JobRecord
 from bridge.wire.messages import JobStatus
 
 
@@ -22,7 +22,7 @@ from bridge.wire.messages import JobStatus
 class Entry:
     """One job in memory."""
 
-    facts: Facts
+    record: JobRecord
     status: JobStatus
     id_at: float
     """When its batch id became known here."""
@@ -39,12 +39,12 @@ class Entry:
 
     def heed(self, now: float) -> None:
         """Begin to count the grace period of a request that is new here; ``now`` is monotonic."""
-        cancel = self.facts.cancel
+        cancel = self.record.cancel
         if cancel is not None and cancel != self.heeded:
             self.heeded, self.kill_at = cancel, min(self.kill_at, now + cancel.grace + KILL_ALLOWANCE)
 
 
-class Register:
+class JobIndex:
     """The jobs known to the submitter on duty.
 
     ``publish`` gets each changed status with its number; ``lag``: see :func:`bridge.site.status.status`.
@@ -72,13 +72,13 @@ class Register:
             self.entries.clear()
             self._order.clear()
             for uid in self._folder.uids():
-                facts = self._folder.job(uid).read()
-                if facts is None:
+                record = self._folder.job(uid).read()
+                if record is None:
                     empty.append(uid)
                     continue
-                entry = self.entries[uid] = Entry(facts, telling.status(facts, now, self._lag), 0.0, read_at=now)
+                entry = self.entries[uid] = Entry(record, job_status.status(record, now, self._lag), 0.0, read_at=now)
                 entry.heed(self._clock.monotonic())
-                self._order.setdefault(facts.meta.owner, []).append(uid)
+                self._order.setdefault(record.meta.owner, []).append(uid)
                 self._sort_out(uid)
         return empty
 
@@ -96,28 +96,28 @@ class Register:
         with self.lock:
             return dict(Counter(entry.status.phase for entry in self.entries.values()))
 
-    def refresh(self, uid: str, fresh: Facts | None = None) -> Entry | None:
+    def refresh(self, uid: str, fresh: JobRecord | None = None) -> Entry | None:
         """Read one job's folder, and publish its status if that changed; one that can't be read now stays as it was.
 
         ``fresh`` saves the reading of a job that is new here: each change after it has the folder read again.
         """
         with self.lock:
-            facts = fresh
-            if facts is None or uid in self.entries or self._folder.is_gone(uid, facts.meta.owner):
-                facts = self._folder.job(uid).read()
+            record = fresh
+            if record is None or uid in self.entries or self._folder.is_gone(uid, record.meta.owner):
+                record = self._folder.job(uid).read()
             known = self.entries.get(uid)
-            if facts is None and known and not self._is_over(uid, known):
-                facts = known.facts
-            if facts is not None:
-                return self.take(uid, facts)
+            if record is None and known and not self._is_over(uid, known):
+                record = known.record
+            if record is not None:
+                return self.take(uid, record)
             if (entry := self.entries.pop(uid, None)) is not None:
-                self._drop_from(entry.facts.meta.owner, uid)
+                self._drop_from(entry.record.meta.owner, uid)
                 self.open.discard(uid)
                 self.pending.discard(uid)
             return None
 
     def _is_over(self, uid: str, known: Entry) -> bool:
-        return self._folder.job(uid).unfinished() or self._folder.is_gone(uid, known.facts.meta.owner)
+        return self._folder.job(uid).unfinished() or self._folder.is_gone(uid, known.record.meta.owner)
 
     def _drop_from(self, owner: str, uid: str) -> None:
         order = self._order[owner]
@@ -125,23 +125,23 @@ class Register:
         if not order:
             del self._order[owner]
 
-    def take(self, uid: str, facts: Facts) -> Entry:
+    def take(self, uid: str, record: JobRecord) -> Entry:
         """Keep what is known of a job now, and publish its status if that changed."""
         now = self._clock.time()
-        status = telling.status(facts, now, self._lag)
-        entry, owner = self.entries.get(uid), facts.meta.owner
+        status = job_status.status(record, now, self._lag)
+        entry, owner = self.entries.get(uid), record.meta.owner
         if entry is None:
             changed = True
-            entry = self.entries[uid] = Entry(facts, status, now)
+            entry = self.entries[uid] = Entry(record, status, now)
             bisect.insort(self._order.setdefault(owner, []), uid)
         else:
             changed = status != entry.status
-            if owner != entry.facts.meta.owner:
-                self._drop_from(entry.facts.meta.owner, uid)
+            if owner != entry.record.meta.owner:
+                self._drop_from(entry.record.meta.owner, uid)
                 bisect.insort(self._order.setdefault(owner, []), uid)
-            if facts.job_id != entry.facts.job_id:
+            if record.job_id != entry.record.job_id:
                 entry.id_at = now
-            entry.facts, entry.status = facts, status
+            entry.record, entry.status = record, status
         entry.read_at = now
         entry.heed(self._clock.monotonic())
         self._sort_out(uid)
@@ -150,36 +150,36 @@ class Register:
             self._publish(number, status)
         return entry
 
-    def record(self, uid: str, job: BatchJob) -> None:
+    def observe(self, uid: str, job: BatchJob) -> None:
         """Keep what the batch system says, if it is new."""
         with self.lock:
             entry = self.entries.get(uid)
-            if entry is None or entry.facts.batch == job:
+            if entry is None or entry.record.batch == job:
                 return
-            known = entry.facts.batch
+            known = entry.record.batch
             again = known is not None and known.phase == job.phase
-            at = entry.facts.batch_at if again else self._clock.time()
-            said = job.phase == "running" and entry.facts.started and not confirmed(entry.facts)
-            said = said and not is_missing(entry.facts)
+            at = entry.record.batch_at if again else self._clock.time()
+            said = job.phase == "running" and entry.record.started and not confirmed(entry.record)
+            said = said and not is_missing(entry.record)
             if not said:  # else the script says more, and is on disk
                 with contextlib.suppress(FileNotFoundError):
                     self._folder.job(uid).write_batch(job, at)
             # what the script wrote last may be unread, or can't be read now
             fresh = self.refresh(uid) if job.phase == "ended" else entry
-            if fresh is not None and fresh.facts.batch != job:
-                self.take(uid, replace(fresh.facts, batch=job, batch_at=at))
+            if fresh is not None and fresh.record.batch != job:
+                self.take(uid, replace(fresh.record, batch=job, batch_at=at))
 
     def _sort_out(self, uid: str) -> None:
         entry = self.entries[uid]
-        sure = confirmed(entry.facts)
+        sure = confirmed(entry.record)
         ended = entry.status.phase == "ended"
         (self.pending.add if sure and not ended else self.pending.discard)(uid)
-        forget = entry.facts.cancel is not None and entry.facts.cancel.forget
-        if entry.facts.cancel is not None:
+        forget = entry.record.cancel is not None and entry.record.cancel.forget
+        if entry.record.cancel is not None:
             self.wanted.add(uid)
         (self.open.discard if ended and sure and not forget else self.open.add)(uid)
 
 
-def is_missing(facts: Facts) -> bool:
+def is_missing(record: JobRecord) -> bool:
     """Whether the job has begun and the batch system no longer knows it."""
-    return facts.batch is not None and facts.batch.phase == "missing"
+    return record.batch is not None and record.batch.phase == "missing"

@@ -16,7 +16,7 @@ REST = 5.0
 """Seconds for which a submit is told the error of the last attempt, instead of making another."""
 
 
-class Listing:
+class BatchList:
     """The last list, and when it was asked for. ``period``: seconds between two looks of the submitter on duty."""
 
     def __init__(self, batch: BatchSystem, period: float, clock: Clock) -> None:
