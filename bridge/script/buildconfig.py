@@ -1,180 +1,34 @@
-"""BuildConfig: what a site says about how scripts must be built there. No secret is in it: every hub may read it."""
+"""BuildConfig: how a site wants scripts to be built. It contains no secrets: every hub may read it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from bridge.script import runtimes, settings
 
-AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00-\x1f]*$", max_length=4096)]
-_PEM = r"^-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n -]*-----END CERTIFICATE-----\n?$"
-Words = list[Annotated[str, Field(max_length=4096)]]
-
-
-class Part(BaseModel):
-    """A section: nothing unknown."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+if TYPE_CHECKING:
+    Kind = str
+    _Settings = settings.BuildSettings
+else:
+    Kind = Literal[tuple(runtimes.RUNTIMES)]
+    _Settings = settings.with_sections("BuildSettings", settings.BuildSettings, runtimes.sections())
 
 
-class Volumes(Part):
-    """``[volumes]``: folders on the machines where jobs run."""
-
-    scratch_area: AbsolutePath = Field(
-        "/tmp",  # noqa: S108
-        description="Where emptyDir volumes live, unless scratch_in_job_folder is true.",
-    )
-    scratch_in_job_folder: bool = Field(True, description="Keep emptyDir volumes in the job's own folder instead.")
-    image_dir: AbsolutePath | None = Field(None, description="Images as files: <image_dir>/<image with : as _>.")
-    image_paths: list[AbsolutePath] = Field(
-        [],
-        description="Absolute paths of images, or of folders of images, that pods may name beside image_dir.",
-    )
-    apptainer_cachedir: AbsolutePath | None = Field(None, description="Default: the runtime's own.")
-    cvmfs_unpacked_path: AbsolutePath | None = Field(None, description="Unpacked images: <path>/<image>.")
-    additional_directories_in_path: list[AbsolutePath] = []
-    cvmfs_path: Annotated[str, Field(pattern=r"^(/[^\x00-\x1f]*)?$", max_length=4096)] = Field(
-        "", description="CernVM-FS (/cvmfs) for volumes with cvmfs.vk.io/<volume>; empty: they are refused."
-    )
-    fuse_sleep_seconds: Annotated[float, Field(ge=0, le=600)] = Field(
-        5, description="How long the script of a volume with fuse.vk.io/<volume> may take to mount it."
-    )
-    host_paths: list[AbsolutePath] = Field([], description="hostPath volumes below these folders are allowed.")
-
-
-class Apptainer(Part):
-    """``[apptainer]``: options of apptainer or singularity."""
-
-    executable: str = "apptainer"
-    fakeroot: bool = False
-    userns: bool = False
-    uts: bool = False
-    sharens: bool = False
-    containall: bool = True
-    fuse_mode: Literal["container", "host", "host-privileged"] = Field(
-        "container",
-        description="Where the script of a FUSE volume runs; host-privileged: it mounts by itself, without apptainer.",
-    )
-    no_init: bool = False
-    no_home: bool = True
-    no_privs: bool = True
-    nvidia_support: Literal["auto", "always", "never"] = Field("auto", description="auto: for pods that ask for GPUs.")
-    cleanenv: bool = True
-    unsquash: bool = False
-    writable_tmpfs: bool = True
-    options: Words = Field([], description="More words before the image.")
-
-
-class Enroot(Part):
-    """``[enroot]``."""
-
-    executable: str = "enroot"
-    options: Words = ["--rw"]
-
-
-class Podman(Part):
-    """``[podman]``: rootless."""
-
-    executable: str = "podman"
-    options: Words = []
-
-
-class Charliecloud(Part):
-    """``[charliecloud]``: ``ch-run`` and ``ch-image`` in ``bin_dir``, or on PATH."""
-
-    bin_dir: AbsolutePath | None = None
-    options: Words = []
-
-
-class Runtime(Part):
+class Runtime(settings.Runtime):
     """``[runtime]``: what runs containers."""
 
-    kind: Literal["apptainer", "singularity", "enroot", "podman", "charliecloud", "none"] = "apptainer"
-    image_prefix: str = Field("docker://", description="Put before images that have no scheme and are no path.")
-    network: Literal["host", "none"] = Field("host", description="Whether ports of a container can be reached.")
+    kind: Kind = "apptainer"
 
 
-class ApiServer(Part):
-    """``[api_server]``: how containers reach the Kubernetes API server; without it they get no token for it."""
-
-    url: Annotated[str, Field(pattern=r"^https://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?$")] | None = Field(
-        None, description="https://HOST:PORT: what KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT say."
-    )
-    ca: Annotated[str, Field(pattern=_PEM, max_length=65536)] | None = Field(
-        None, description="The authorities of its certificate (PEM, not a path): the volume's ca.crt."
-    )
-
-    @model_validator(mode="after")
-    def _both(self) -> ApiServer:
-        if (self.url is None) != (self.ca is None):
-            raise ValueError("one of url and ca alone is not allowed; allowed: both, or neither")
-        return self
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables that a kubelet sets for the service ``kubernetes``, as far as clients use them."""
-        if self.url is None:
-            return {}
-        host, _, port = self.url.removeprefix("https://").rpartition(":")
-        if not host or "]" in port:  # no port: the colons are those of an IPv6 address, or there are none
-            host, port = self.url.removeprefix("https://"), "443"
-        names = ("KUBERNETES_SERVICE_PORT", "KUBERNETES_SERVICE_PORT_HTTPS")
-        return {"KUBERNETES_SERVICE_HOST": host.strip("[]"), **dict.fromkeys(names, port)}
-
-
-class Flavor(Part):
-    """``[[flavors]]``: a kind of job, chosen by annotation or because it is the first that covers the pod."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
-    description: str = ""
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    reservation: str | None = None
-    nodelist: str | None = None
-    generic_resources: Words = []
-    max_time_seconds: Annotated[int, Field(ge=1)] | None = None
-    max_resources: dict[str, str] = Field({}, description="Resource -> quantity; a GPU pod needs its GPU named here.")
-    cpu: Annotated[int, Field(ge=1)] | None = Field(None, description="CPUs of pods that ask for none.")
-    memory: str | None = Field(None, description="Memory of pods that ask for none.")
-    flags: Words = Field([], description="More words for the submit command.")
-
-
-class Limits(Part):
-    """``[limits]``: what a pod gets that asks for nothing, and how limits are held."""
-
-    default_cpu: Annotated[int, Field(ge=1)] = 1
-    default_memory: str = "1Gi"
-    max_time_seconds: Annotated[int, Field(ge=1)] | None = None
-    watch_memory: bool = Field(True, description="The script ends a container that outgrows its memory limit.")
-    allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags (words for the submit command).")
-    allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec (a script that runs outside).")
-    allow_fuse: bool = Field(False, description="Honour fuse.vk.io/<volume> (a script that mounts; may run outside).")
-    allow_runtime_options: bool = Field(
-        False, description="Honour slurm-job.vk.io/{mpi-flags,singularity-*,enroot-*}: words for the container runtime."
-    )
-
-
-class BuildConfig(Part):
-    """Everything a hub must know to build scripts for a pool."""
+class BuildConfig(_Settings):
+    """Everything that a hub must know to build scripts for a pool: the settings, and a section for each runtime."""
 
     runtime: Runtime = Runtime()
-    volumes: Volumes = Volumes()
-    apptainer: Apptainer = Apptainer()
-    enroot: Enroot = Enroot()
-    podman: Podman = Podman()
-    charliecloud: Charliecloud = Charliecloud()
-    limits: Limits = Limits()
-    api_server: ApiServer = ApiServer()
-    flavors: list[Flavor] = []
-    default_flavor: str = ""
-    header: str = Field("", description="Lines put at the head of every script (module load ...).")
-    footer: str = Field("", description="Lines put at its end.")
 
     def dump(self) -> dict[str, Any]:
-        """Give it as JSON-able data."""
+        """Return it as data for JSON."""
         return self.model_dump(mode="json")
 
     @property

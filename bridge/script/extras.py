@@ -7,47 +7,30 @@ import binascii
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
 from bridge.errors import ScriptError
-from bridge.script.buildconfig import BuildConfig
+from bridge.script import runtimes
+from bridge.script.plan_types import Extras
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
+from bridge.script.settings import BuildSettings
 from bridge.script.volumes import may_use
 
 _DOCKER_JSON, _DOCKER_CFG = ".dockerconfigjson", ".dockercfg"
-_WITHOUT_MPI = ("podman", "none")
-
-
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """``flags``: words for the submit command. ``options``: words for the runtime, before the image.
-
-    ``mpi``: ``None``, or the words after ``mpiexec -np <tasks>`` that stand before each main container's command line.
-    ``pre_exec``: a script that runs outside of containers before anything else. ``workdir``: where emptyDir volumes
-    live instead of the site's usual place.
-    """
-
-    flags: list[str]
-    options: list[str]
-    mpi: list[str] | None
-    pre_exec: str
-    image_root: str
-    workdir: str
 
 
 _NOTHING = Extras([], [], None, "", "", "")
 
 
-def read(pod: Mapping[str, Any], config: BuildConfig) -> Extras:
+def read(pod: Mapping[str, Any], config: BuildSettings) -> Extras:
     """Read the annotations; raises ``ScriptError`` for one that the site does not allow."""
     annotations = pod["metadata"].get("annotations") or {}
     asked = {key: str(value) for key, value in annotations.items() if key.startswith(names.SITE_PREFIX) and value}
     if not asked:
         return _NOTHING
-    limits, kind = config.limits, config.runtime.kind
+    limits, runtime = config.limits, runtimes.of(config)
     allowed = {
         names.FLAGS: (limits.allow_user_flags, "allow_user_flags"),
         names.MPI_FLAGS: (limits.allow_runtime_options, "allow_runtime_options"),
@@ -61,11 +44,7 @@ def read(pod: Mapping[str, Any], config: BuildConfig) -> Extras:
         clean(value, f"annotation {key}")
         if key in allowed and not allowed[key][0]:
             raise ScriptError(f"annotation {key} is not allowed at this site (limits.{allowed[key][1]} is false)")
-    options: list[str] = []
-    if kind in ("apptainer", "singularity"):
-        options = _words(asked, names.SINGULARITY_MOUNTS) + _words(asked, names.SINGULARITY_OPTIONS)
-    elif kind == "enroot":
-        options = _words(asked, names.ENROOT_MOUNTS) + _words(asked, names.ENROOT_OPTIONS)
+    options = [word for key in runtime.option_annotations for word in _words(asked, key)]
     workdir = asked.get(names.JOB_WORKDIR, "")
     if workdir and not may_use(workdir, config):
         raise ScriptError(
@@ -74,10 +53,10 @@ def read(pod: Mapping[str, Any], config: BuildConfig) -> Extras:
         )
     mpi = None
     if names.MPI_FLAGS in asked:
-        if kind in _WITHOUT_MPI:  # ignored, one process would run where many are meant
+        if not runtime.supports_mpi:  # ignored, one process would run where many are meant
             raise ScriptError(
-                f"annotation {names.MPI_FLAGS} is not possible at this site, whose runtime is {kind}; "
-                "it is with apptainer, singularity, enroot and charliecloud"
+                f"annotation {names.MPI_FLAGS} is not possible at this site, whose runtime is {runtime.kind}; "
+                f"it is with {', '.join(runtimes.MPI_KINDS[:-1])} and {runtimes.MPI_KINDS[-1]}"
             )
         mpi = [] if asked[names.MPI_FLAGS] == "true" else _words(asked, names.MPI_FLAGS)
     return Extras(

@@ -11,8 +11,8 @@ from typing import Any
 
 from bridge.errors import ScriptError
 from bridge.names import CVMFS_PREFIX, FUSE_PREFIX
-from bridge.script.buildconfig import BuildConfig
 from bridge.script.quoting import clean
+from bridge.script.settings import BuildSettings
 
 STAND_INS = ("persistentVolumeClaim", "emptyDir")
 """Kinds of volumes that may be replaced."""
@@ -24,23 +24,17 @@ def annotated(pod: Mapping[str, Any], prefix: str) -> dict[str, str]:
     return {key.removeprefix(prefix): str(value) for key, value in annotations.items() if key.startswith(prefix)}
 
 
-def script(volume: str, text: str, config: BuildConfig) -> str:
+def script(volume: str, text: str, config: BuildSettings) -> str:
     """Check a script that mounts a volume; raises ``ScriptError`` where the site runs none."""
     if not config.limits.allow_fuse:
         raise ScriptError(f"annotation {FUSE_PREFIX}{volume} is not allowed at this site (limits.allow_fuse is false)")
     return clean(text, f"annotation {FUSE_PREFIX}{volume}")
 
 
-def cvmfs(volume: str, config: BuildConfig) -> str:
+def cvmfs(volume: str, config: BuildSettings) -> str:
     """Give the folder of CernVM-FS; raises ``ScriptError`` where there is none."""
     if not config.volumes.cvmfs_path:
         raise ScriptError(
             f"annotation {CVMFS_PREFIX}{volume} is not allowed at this site (volumes.cvmfs_path is empty)"
         )
     return config.volumes.cvmfs_path
-
-
-def mode(config: BuildConfig) -> str:
-    """Say how apptainer mounts: script on the ``host`` or in the ``container``; empty where the script does it all."""
-    own = config.apptainer.fuse_mode
-    return own if config.runtime.kind in ("apptainer", "singularity") and own != "host-privileged" else ""

@@ -10,6 +10,8 @@ import hashlib
 import re
 from importlib import resources
 
+from bridge.script import runtimes
+
 _PARTS = ("base", "environment", "logs", "containers", "probes", "watching", "volumes", "fuse", "pod")
 _DIRECTIVE = "# shellcheck disable=SC20"
 _HEREDOC = re.compile(r"<<-?\s*'?[A-Z]")
@@ -17,29 +19,29 @@ _HEREDOC = re.compile(r"<<-?\s*'?[A-Z]")
 
 @functools.cache
 def text(runtime: str) -> str:
-    """Give the functions of every job, with those of one runtime."""
+    """Return the functions of every job, with those of the runtimes that share one library."""
     folder = resources.files("bridge.script") / "lib"
-    names = [*_PARTS, "runtime", *([] if runtime == "none" else ["images", "cache"]), f"runtime_{runtime}"]
-    parts = [(folder / f"{name}.bash").read_text("utf-8") for name in names]
+    driver = next(driver for driver in runtimes.RUNTIMES.values() if driver.library == runtime)
+    names = [*_PARTS, "runtime", *(["images", "cache"] if driver.schemes else [])]
+    parts = [*((folder / f"{name}.bash").read_text("utf-8") for name in names), driver.bash()]
     return "".join(_stripped(part) for part in parts)
 
 
 @functools.cache
 def digest(runtime: str) -> str:
-    """Give the SHA-256 of :func:`text`, in hexadecimal."""
+    """Return the SHA-256 of :func:`text`, in hexadecimal."""
     return hashlib.sha256(text(runtime).encode()).hexdigest()
 
 
 def known(wanted: str) -> str | None:
-    """Give the library of a digest; ``None``: it is none of this version."""
+    """Return the library of a digest; ``None``: no library of this version has it."""
     return _by_digest().get(wanted)
 
 
 @functools.cache
 def _by_digest() -> dict[str, str]:
-    files = (file.name for file in (resources.files("bridge.script") / "lib").iterdir())
-    found = (re.fullmatch(r"runtime_(\w+)\.bash", name) for name in files)
-    return {digest(match[1]): text(match[1]) for match in found if match}
+    libraries = {runtime.library for runtime in runtimes.RUNTIMES.values()}
+    return {digest(library): text(library) for library in libraries}
 
 
 def _stripped(source: str) -> str:

@@ -3,76 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from bridge.errors import ScriptError
 from bridge.script import check, environment, extras, mounts, probes, runtimes, sizing, volumes
-from bridge.script.buildconfig import BuildConfig
-from bridge.script.extras import Extras
-from bridge.script.mounts import Mount
-from bridge.script.probes import Action, Probe
+from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
 from bridge.script.runtimes import images
+from bridge.script.settings import BuildSettings
 from bridge.script.sizing import Size
 from bridge.script.volumes import Volumes
 
 TERMINATION_PATH = "/dev/termination-log"
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
-    """One container. ``kind`` is ``init``, ``sidecar`` or ``main``; ``memory`` the limit in KiB.
-
-    ``pull_policy`` is ``Always``, ``IfNotPresent`` or ``Never``.
-    ``run_as`` is ``<user>:<group>``, each a number or empty. ``command`` is empty where the image's own is run, with
-    ``args`` in the place of its arguments where there are any. ``fields`` has, for messages, the field of the pod that
-    each variable comes from.
-    """
-
-    name: str
-    kind: str
-    image: str
-    pull_policy: str
-    command: list[str]
-    args: list[str]
-    directory: str
-    environment: dict[str, str]
-    fields: dict[str, str]
-    mounts: list[Mount]
-    memory: int | None
-    fallback_to_logs: bool
-    read_only_root: bool
-    run_as: str
-    non_root: bool
-    probes: list[Probe]
-    post_start: Action | None
-    pre_stop: Action | None
-
-    @property
-    def ways(self) -> set[str]:
-        """How probes and hooks reach the container: ``exec``, ``http`` ..."""
-        actions = [probe.action for probe in self.probes]
-        return {action.how for action in (*actions, self.post_start, self.pre_stop) if action is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A pod. Times in seconds."""
-
-    containers: list[Container]
-    volumes: Volumes
-    restart_policy: str
-    grace: float
-    deadline: float | None
-    pull_secret: bytes
-    size: Size
-    extras: Extras
-    config: BuildConfig
-
-
-def make(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str) -> Plan:
+def make(pod: Mapping[str, Any], config: BuildSettings, objects: Objects, node: str) -> Plan:
     """Plan a pod; raises ``ScriptError`` (not honoured here) and ``MissingReferenceError`` (not there)."""
     problems = check.problems(pod)
     if problems:
@@ -88,7 +34,7 @@ def make(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: st
             where = f"spec.{kind}[{index}]"
             planned = _container(pod, container, where, config, objects, node, size, made)
             runtime.accept(planned, where, config, asked.image_root)
-            _reachable(planned, where, config)
+            _reachable(planned, where, runtime.has_network(config))
             containers.append(planned)
     deadline = spec.get("activeDeadlineSeconds")
     return Plan(
@@ -108,7 +54,7 @@ def _container(
     pod: Mapping[str, Any],
     container: Mapping[str, Any],
     where: str,
-    config: BuildConfig,
+    config: BuildSettings,
     objects: Objects,
     node: str,
     size: Size,
@@ -147,9 +93,9 @@ def _container(
     )
 
 
-def _reachable(container: Container, where: str, config: BuildConfig) -> None:
+def _reachable(container: Container, where: str, has_network: bool) -> None:
     by_network = sorted(container.ways - {"exec", "sleep"})
-    if by_network and config.runtime.network == "none" and config.runtime.kind != "none":
+    if by_network and not has_network:
         raise ScriptError(
             f"{where}: a probe or hook by {by_network[0]} is not allowed at this site, whose containers have no "
             f"network; allowed: exec"

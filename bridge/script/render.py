@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from bridge.script import fuse, library, runtimes
-from bridge.script.plan import Container, Plan
+from bridge.script import library, runtimes
+from bridge.script.plan_types import Container, Plan
 from bridge.script.probes import Action
 from bridge.script.quoting import array, encoded, word, words
 
@@ -105,7 +105,7 @@ def _volumes(plan: Plan) -> Iterator[str]:
             yield f"SIZE_LIMIT[{name}]={scratch.limit}"
     yield array("FUSE", volumes.fuse)
     if volumes.fuse:
-        yield f"FUSE_MODE={word(fuse.mode(plan.config))}"
+        yield f"FUSE_MODE={word(runtimes.of(plan.config).fuse_mode(plan.config))}"
         yield f"FUSE_WAIT={_centiseconds(plan.config.volumes.fuse_sleep_seconds)}"
     yield "host_paths() {"
     yield ":"

@@ -9,7 +9,7 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import ScriptError
-from bridge.script.buildconfig import BuildConfig, Flavor
+from bridge.script.settings import BuildSettings, Flavor
 from bridge.workload import quantity
 from bridge.workload.resources import Resources, pod_requests
 
@@ -46,7 +46,7 @@ def grace(spec: Mapping[str, Any]) -> float:
     return DEFAULT_GRACE if stated is None else float(max(0, int(stated)))
 
 
-def measure(pod: Mapping[str, Any], config: BuildConfig) -> Size:
+def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
     """Count the pod and choose its flavor; raises ``ScriptError`` where none may be had."""
     spec = pod["spec"]
     try:
@@ -104,7 +104,7 @@ def _memory_of(holder: Mapping[str, Any], *, restart: bool = True) -> dict[str, 
     return found
 
 
-def _choose(pod: Mapping[str, Any], config: BuildConfig, asked: Resources, deadline: float | None) -> Flavor | None:
+def _choose(pod: Mapping[str, Any], config: BuildSettings, asked: Resources, deadline: float | None) -> Flavor | None:
     known = {flavor.name: flavor for flavor in config.flavors}
     wanted = (pod["metadata"].get("annotations") or {}).get(names.FLAVOR)
     if wanted:

@@ -11,9 +11,9 @@ from typing import Any
 from bridge import names
 from bridge.errors import MissingReferenceError, ScriptError
 from bridge.script import environment, fuse, references
-from bridge.script.buildconfig import BuildConfig
 from bridge.script.quoting import ADDRESS, clean
 from bridge.script.references import Objects
+from bridge.script.settings import BuildSettings
 from bridge.workload import quantity
 
 ALLOWED = ("configMap", "secret", "projected", "downwardAPI", "emptyDir", "hostPath")
@@ -70,7 +70,7 @@ class Volumes:
 
 
 def make(
-    pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str, machine: Mapping[str, Decimal]
+    pod: Mapping[str, Any], config: BuildSettings, objects: Objects, node: str, machine: Mapping[str, Decimal]
 ) -> Volumes:
     """Resolve every volume of the pod."""
     made = Volumes({}, [], {}, {}, {}, set())
@@ -264,7 +264,7 @@ def _kibibytes(limit: Any, where: str) -> int | None:
     return max(1, quantity.whole(size / 1024)) if size > 0 else None
 
 
-def _host(source: Mapping[str, Any], where: str, config: BuildConfig) -> HostPath:
+def _host(source: Mapping[str, Any], where: str, config: BuildSettings) -> HostPath:
     path = clean(str(source.get("path") or ""), f"{where}.path")
     kind = str(source.get("type") or "")
     if kind not in _HOST_TYPES:
@@ -277,7 +277,7 @@ def _host(source: Mapping[str, Any], where: str, config: BuildConfig) -> HostPat
     return HostPath(posixpath.normpath(path), kind)
 
 
-def may_use(path: str, config: BuildConfig) -> bool:
+def may_use(path: str, config: BuildSettings) -> bool:
     """Whether the site lets pods use a path of its machines."""
     if not path.startswith("/") or ".." in path.split("/"):
         return False

@@ -11,7 +11,6 @@ import subprocess
 import threading
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Protocol
 
 from bridge import __version__
@@ -192,16 +191,10 @@ def _changed(old: Announce, new: Announce) -> bool:
 
 
 def runtime_version(config: SiteConfig) -> str:
-    """Ask the container runtime for its version; where it is not installed here, its kind alone is told."""
+    """Return kind and version of the container runtime; the kind alone where the program is not installed here."""
     kind = config.runtime.kind
-    if kind == "none":
-        return kind
-    if kind == "charliecloud":
-        executable = str(Path(config.charliecloud.bin_dir or "") / "ch-run")
-    else:
-        executable = getattr(config, "apptainer" if kind == "singularity" else kind).executable
-    words = [executable, "version" if kind == "enroot" else "--version"]
-    if shutil.which(executable) is None:
+    words = runtimes.of(config).version_command(config)
+    if not words or shutil.which(words[0]) is None:
         return kind
     try:
         with all_given():

@@ -1,6 +1,6 @@
-"""``site.toml``: strict TOML, one pydantic model. The sections of BuildConfig stand in it as they are.
+"""``site.toml``: strict TOML, one pydantic model. It has the sections of BuildConfig and of the batch systems.
 
-What is said of it in documentation is made from the model (:mod:`bridge.site.sample`).
+:mod:`bridge.site.sample` makes its documentation from the model.
 """
 
 from __future__ import annotations
@@ -9,17 +9,24 @@ import difflib
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from bridge import names
+from bridge.clock import Clock
 from bridge.errors import ConfigError
-from bridge.script.buildconfig import AbsolutePath, BuildConfig, Flavor, Part, Words
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.settings import AbsolutePath, Flavor, Part, Seconds, with_sections
+from bridge.site.batch import SYSTEMS, defaults
+from bridge.site.batch.port import BatchSystem, Site
 from bridge.wire.messages import POOL_PATTERN
 from bridge.workload import quantity
 
-Seconds = Annotated[float, Field(gt=0, le=86400)]
+if TYPE_CHECKING:
+    BatchKind = str
+else:
+    BatchKind = Literal[tuple(SYSTEMS)]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$", max_length=316)]
 Taint = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]+(=[A-Za-z0-9._-]*)?:(NoSchedule|PreferNoSchedule|NoExecute)$")]
 LEAST_LOG, LARGEST_LOG = 64 * 2**10, 2**40
@@ -27,20 +34,32 @@ LEAST_LOG, LARGEST_LOG = 64 * 2**10, 2**40
 
 
 class Nats(Part):
-    """``[nats]``: how the hub is reached; the site dials out, nothing listens here."""
+    """``[nats]``: the connection to the hub's NATS server. The site connects; nothing listens here."""
+
+    read_at_start = True
 
     servers: Annotated[list[str], Field(min_length=1)] = Field(
         ["nats://127.0.0.1:4222"], description="nats://, tls://, ws:// or wss:// URLs; without a password in them."
     )
-    seed_file: Path | None = Field(None, description="File with this site's nkey seed (0600).")
-    user: str | None = Field(None, description="Instead of a seed: user name.")
-    password_file: Path | None = Field(None, description="File with the user's password (0600).")
-    ca_file: Path | None = Field(None, description="CA certificates, instead of the machine's own.")
+    seed_file: Path | None = Field(
+        None, examples=["/home/me/.config/podbridge/site.seed"], description="File with this site's nkey seed (0600)."
+    )
+    user: str | None = Field(None, examples=["site"], description="Instead of a seed: user name.")
+    password_file: Path | None = Field(
+        None, examples=["/home/me/.config/podbridge/password"], description="File with the user's password (0600)."
+    )
+    ca_file: Path | None = Field(
+        None,
+        examples=["/home/me/.config/podbridge/ca.crt"],
+        description="CA certificates, instead of the machine's own.",
+    )
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")] = Field(
         names.SUBJECT_PREFIX, description="Prefix of every subject; the hub's must be the same."
     )
     inbox_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")] | None = Field(
-        None, description="Prefix of the subjects of replies to this site; default: _INBOX."
+        None,
+        examples=["_INBOX.my-pool"],
+        description="Prefix of the subjects of replies to this site; default: _INBOX.",
     )
 
     @field_validator("servers")
@@ -55,63 +74,24 @@ class Nats(Part):
 
 
 class Batch(Part):
-    """``[batch]``: which batch system, and how patiently it is watched."""
+    """``[batch]``: the batch system, and how often and how long podbridge queries it."""
 
-    kind: Literal["slurm", "htcondor", "local"] = Field("slurm", description="The batch system.")
+    read_at_start = True
+    kind: BatchKind = Field("slurm", description="The batch system.")
     period: Seconds | None = Field(
-        None, description="Between two looks at all jobs; default: slurm 5, htcondor 10, local 0.5."
+        None, examples=[5], description=f"Seconds between two lists of all jobs; default: {defaults('period')}."
     )
-    settle: Seconds = Field(60, description="A submit that was not answered is made again no sooner than this.")
-    lost_after: Seconds = Field(60, description="A job that the batch system no longer knows counts as lost after it.")
+    settle: Seconds = Field(
+        60,
+        description="Seconds after which a submission without an answer may be repeated, if its job does not appear.",
+    )
+    lost_after: Seconds = Field(
+        60, description="Seconds after which a job that the batch system no longer knows counts as lost."
+    )
     lag: Annotated[float, Field(ge=0, le=3600)] | None = Field(
         None,
-        description="How long a shared folder may take to show the end of a job; default: 15, local 1.",
-    )
-
-
-class Slurm(Part):
-    """``[slurm]``: used with ``batch.kind = "slurm"``."""
-
-    bin_dir: AbsolutePath | None = Field(None, description="Folder of sbatch, squeue, ...; default: PATH.")
-    timeout: Seconds = Field(30, description="After which a command counts as unanswered.")
-    account: str | None = Field(None, description="Default of jobs whose flavor names none.")
-    partition: str | None = Field(None, description="Default of jobs whose flavor names none.")
-    qos: str | None = Field(None, description="Default of jobs whose flavor names none.")
-    options: Words = Field([], description="More words for sbatch, for every job.")
-    gres: dict[str, str] = Field(
-        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Extended resource -> gres, e.g. gpu:a100."
-    )
-    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(
-        {}, description="Variables of every job; default: PATH, HOME, USER, LOGNAME and LANG as here."
-    )
-    accounting: Literal["auto", "never"] = Field("auto", description="Whether sacct is asked about vanished jobs.")
-
-
-class HTCondor(Part):
-    """``[htcondor]``: used with ``batch.kind = "htcondor"``."""
-
-    bin_dir: AbsolutePath | None = Field(None, description="Folder of condor_submit, ...; default: PATH.")
-    timeout: Seconds = Field(60, description="After which a command counts as unanswered.")
-    schedd: str | None = Field(None, description="Name of the schedd; default: this machine's.")
-    pool: str | None = Field(None, description="Address of the collector; default: as configured here.")
-    submit_lines: Words = Field([], description='More lines for every submit file, e.g. +ProjectName = "x".')
-    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(
-        {}, description="Variables of every job; default: PATH, HOME, USER, LOGNAME and LANG as here."
-    )
-    remove_held: bool = Field(True, description="A job that is held ends, with the hold's reason.")
-
-
-class Local(Part):
-    """``[local]``: used with ``batch.kind = "local"``: jobs run on this machine, first come, first served."""
-
-    cpus: Annotated[int, Field(ge=1)] | None = Field(None, description="Given out at most; default: those seen.")
-    memory: str | None = Field(None, description="Given out at most; default: the machine's.")
-    gpus: Annotated[int, Field(ge=0)] | None = Field(None, description="Default: those in /dev.")
-    gpu_resource: str = Field("nvidia.com/gpu", description="Name of the resource that they are offered as.")
-    nice: Annotated[int, Field(ge=0, le=19)] = Field(0, description="Niceness of jobs.")
-    watch_memory: bool = Field(True, description="A job that outgrows its memory is killed.")
-    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(
-        {}, description="Variables of every job; default: PATH, HOME, USER, LOGNAME and LANG as here."
+        examples=[15],
+        description=f"Seconds that a shared file system may take to show the end of a job; default: {defaults('lag')}.",
     )
 
 
@@ -141,8 +121,8 @@ class Images(Part):
 class Resources(Part):
     """``[resources]``: what is announced instead of what is measured."""
 
-    cpu: str | None = Field(None, description="Kubernetes quantity.")
-    memory: str | None = Field(None, description="Kubernetes quantity.")
+    cpu: str | None = Field(None, examples=["128"], description="Kubernetes quantity.")
+    memory: str | None = Field(None, examples=["512Gi"], description="Kubernetes quantity.")
     pods: Annotated[int, Field(ge=0)] = Field(10_000, description="Jobs that may wait or run at once.")
     extended: dict[str, str] = Field({}, description='E.g. {"nvidia.com/gpu" = "4"}.')
 
@@ -191,12 +171,14 @@ class Announcing(Part):
 class Logging(Part):
     """``[logging]``: to standard error."""
 
+    read_at_start = True
+
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "text"] = "auto"
 
 
-class SiteConfig(BuildConfig):
-    """The whole file."""
+class _SiteConfig(BuildConfig):
+    """The file without the sections of the batch systems."""
 
     pool: Annotated[str, Field(pattern=POOL_PATTERN)] = Field(
         "my-pool", description="Name of the pool, and of its virtual node. --pool says the same, or overrides it."
@@ -211,9 +193,6 @@ class SiteConfig(BuildConfig):
     )
     nats: Nats = Nats()
     batch: Batch = Batch()
-    slurm: Slurm = Slurm()
-    htcondor: HTCondor = HTCondor()
-    local: Local = Local()
     images: Images = Images()
     resources: Resources = Resources()
     node: Node = Node()
@@ -222,7 +201,7 @@ class SiteConfig(BuildConfig):
     logging: Logging = Logging()
 
     @model_validator(mode="after")
-    def _consistent(self) -> SiteConfig:
+    def _consistent(self) -> _SiteConfig:
         known = [flavor.name for flavor in self.flavors]
         twice = {name for name in known if known.count(name) > 1}
         if twice:
@@ -240,11 +219,9 @@ class SiteConfig(BuildConfig):
 
     def _quantities(self) -> Iterator[tuple[str, str]]:
         yield "limits.default_memory", self.limits.default_memory
-        for section, keys in (("resources", ("cpu", "memory")), ("local", ("memory",))):
-            for key in keys:
-                value = getattr(getattr(self, section), key)
-                if value is not None:
-                    yield f"{section}.{key}", value
+        for key, value in (("cpu", self.resources.cpu), ("memory", self.resources.memory)):
+            if value is not None:
+                yield f"resources.{key}", value
         for name, value in self.resources.extended.items():
             yield f"resources.extended.{name}", value
         for flavor in self.flavors:
@@ -254,17 +231,36 @@ class SiteConfig(BuildConfig):
                 yield f"flavors.{flavor.name}.max_resources.{name}", value
 
     def buildconfig(self) -> BuildConfig:
-        """Give the part that the hub may read."""
+        """Return the part that the hub may read."""
         return BuildConfig.model_validate({name: getattr(self, name) for name in BuildConfig.model_fields})
 
     def flavor(self, name: str) -> Flavor | None:
-        """Give a flavor by its name."""
+        """Return a flavor by its name; ``None``: there is none."""
         return next((flavor for flavor in self.flavors if flavor.name == name), None)
 
     def most_seconds(self, flavor: Flavor | None) -> float | None:
         """Return the limit of a job's time in seconds: the flavor's and the site's, whichever is shorter."""
         tops = (self.limits.max_time_seconds, flavor.max_time_seconds if flavor else None)
         return min((float(top) for top in tops if top), default=None)
+
+
+if TYPE_CHECKING:
+    SiteConfig = _SiteConfig
+else:
+    SiteConfig = with_sections("SiteConfig", _SiteConfig, {kind: made.settings for kind, made in SYSTEMS.items()})
+
+READ_AT_START = (
+    *("pool", "folder", "sync", "one_cpu"),
+    *(name for name, field in SiteConfig.model_fields.items() if getattr(field.annotation, "read_at_start", False)),
+)
+"""Keys and sections whose change applies after a restart."""
+
+
+def make_batch_system(config: SiteConfig, clock: Clock) -> BatchSystem:
+    """Return the batch system that the configuration names."""
+    system = SYSTEMS[config.batch.kind]
+    site = Site(Path(config.folder), tuple(config.flavors), clock)
+    return system(config.section(system.settings), site)
 
 
 def parse(text: str, source: str = "site.toml", *, pool: str | None = None) -> SiteConfig:
@@ -296,7 +292,7 @@ def load(path: Path, pool: str | None = None) -> SiteConfig:
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """Give the model that a field holds, alone, in a list or optional; ``None``: it holds a plain value."""
+    """Return the model that a field holds, alone, in a list or optional; ``None``: it holds a plain value."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind

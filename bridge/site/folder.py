@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from bridge.errors import ConfigError
+from bridge.script import runtimes
 from bridge.site import folder_id, job_request
 from bridge.site.batch.port import BatchJob
 from bridge.site.files import (
@@ -54,7 +55,7 @@ LARGEST_STATE = 64 * 1024
 LARGEST_MESSAGE = 4096
 GONE_KEPT = 86400.0
 STAGING_KEPT = 3600.0
-SECRETS = ("volumes", "run/docker", "run/fuse", "run/pre-exec", "run/enroot-credentials", "run/enroot.config")
+SECRETS = ("volumes", "run/fuse", "run/pre-exec", *runtimes.SECRETS)
 """What a job's containers got beside their images; a script that ends by itself removes it, and cuts ``job.sh``."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bridge.errors import SiteRefusedError
-from bridge.script.buildconfig import Flavor
+from bridge.script.settings import Flavor
 from bridge.site.config import SiteConfig
 from bridge.site.job_record import Meta
 from bridge.wire.messages import Submit

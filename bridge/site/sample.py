@@ -13,34 +13,6 @@ from pydantic.fields import FieldInfo
 from bridge.site.config import SiteConfig, section_of
 
 _FIRST = ("pool", "folder", "sync", "one_cpu", "default_flavor", "header", "footer")
-_EXAMPLES = {
-    "nats.seed_file": '"/home/me/.config/podbridge/site.seed"',
-    "nats.user": '"site"',
-    "nats.password_file": '"/home/me/.config/podbridge/password"',
-    "nats.ca_file": '"/home/me/.config/podbridge/ca.crt"',
-    "volumes.image_dir": '"/shared/images"',
-    "volumes.apptainer_cachedir": '"/shared/cache/apptainer"',
-    "volumes.cvmfs_unpacked_path": '"/cvmfs/unpacked.cern.ch"',
-    "charliecloud.bin_dir": '"/opt/charliecloud/bin"',
-    "slurm.bin_dir": '"/opt/slurm/bin"',
-    "htcondor.bin_dir": '"/opt/condor/bin"',
-    "slurm.account": '"project"',
-    "slurm.partition": '"batch"',
-    "slurm.qos": '"normal"',
-    "htcondor.schedd": '"schedd.example"',
-    "htcondor.pool": '"collector.example:9618"',
-    "limits.max_time_seconds": "86400",
-    "resources.cpu": '"128"',
-    "resources.memory": '"512Gi"',
-    "local.cpus": "8",
-    "local.memory": '"16Gi"',
-    "local.gpus": "1",
-    "api_server.url": '"https://k8s.example:6443"',
-    "api_server.ca": '"-----BEGIN CERTIFICATE-----\\nMIIB\\n-----END CERTIFICATE-----"',
-    "batch.period": "5",
-    "batch.lag": "15",
-    "nats.inbox_prefix": '"_INBOX.my-pool"',
-}
 _FLAVOR = """\
 # Kinds of jobs, chosen by the annotation slurm-job.vk.io/flavor, or the first that covers the pod.
 # [[flavors]]
@@ -109,7 +81,9 @@ def sample() -> str:
             if text := _described(inner):
                 lines.append(f"# {text}")
             value = getattr(default, key)
-            lines.append(f"# {key} = {_EXAMPLES[f'{name}.{key}']}" if value is None else f"{key} = {_toml(value)}")
+            lines.append(
+                f"# {key} = {_toml((inner.examples or [''])[0])}" if value is None else f"{key} = {_toml(value)}"
+            )
         lines.append("")
     return "\n".join(lines) + "\n" + _FLAVOR
 

@@ -16,12 +16,11 @@ from bridge import __version__, logs
 from bridge.clock import Clock, SystemClock
 from bridge.errors import BatchError, BridgeError, ConfigError
 from bridge.logs import kv
-from bridge.site import batch as batch_systems
 from bridge.site import config as configuration
 from bridge.site.announce import Announcer, Presence, Publisher
 from bridge.site.batch.port import BatchSystem
 from bridge.site.batch_list import BatchList
-from bridge.site.config import SiteConfig
+from bridge.site.config import READ_AT_START, SiteConfig, make_batch_system
 from bridge.site.cpus import keep_to_one
 from bridge.site.folder import Folder
 from bridge.site.images import PERIOD as IMAGES_PERIOD
@@ -44,8 +43,6 @@ EAGER_PAUSE = 0.05
 """Seconds between two looks at the batch system, at least."""
 LEADERSHIP_PERIOD = 0.5
 """Seconds between two tries to take over."""
-STATIC = ("pool", "folder", "sync", "one_cpu", "nats", "batch", "slurm", "htcondor", "local", "logging")
-"""Keys that are read at start only."""
 
 
 class Live:
@@ -74,10 +71,10 @@ class Live:
         except ConfigError as error:
             log.warning("configuration not taken up", extra=kv(why=error))
             return False
-        for key in STATIC:
+        for key in READ_AT_START:
             if getattr(fresh, key) != getattr(self.config, key):
                 log.warning("changed in the configuration, counts after a restart", extra=kv(key=key))
-        merged = fresh.model_copy(update={key: getattr(self.config, key) for key in STATIC})
+        merged = fresh.model_copy(update={key: getattr(self.config, key) for key in READ_AT_START})
         changed = merged != self.config
         self.config = merged
         if changed:
@@ -97,7 +94,7 @@ class Service:
         self.folder.prepare()
         self.images = ImageCache(self.folder.path, lambda: self.live.config.images, self.clock)
         self.images.prepare()
-        self.batch = batch or batch_systems.make(config, self.clock)
+        self.batch = batch or make_batch_system(config, self.clock)
         self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
         lag = self.batch.lag if config.batch.lag is None else config.batch.lag
         self.period = self.batch.period if config.batch.period is None else config.batch.period

@@ -204,7 +204,7 @@ finish() {
 # guard may have to call it.
 drop_secrets() {
     local path
-    for path in volumes run/docker run/fuse run/pre-exec run/enroot-credentials run/enroot.config; do
+    for path in volumes run/fuse run/pre-exec "${RUNTIME_SECRETS[@]}"; do
         [[ ! -e $path ]] || remove_tree "$path"
     done
     rm -f run/*.env run/*.env.more run/*.rc

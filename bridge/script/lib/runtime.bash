@@ -2,6 +2,8 @@
 # shellcheck disable=SC2154,SC2034
 # What most runtimes do: the container's processes are the session of the runtime's own, which hands on signals and codes.
 
+RUNTIME_SECRETS=(run/docker)
+
 runtime_signal() {
     if [[ $2 == KILL ]]; then
         family "${PID[$1]}"

@@ -4,6 +4,7 @@
 
 # PLAIN_NAMES: whether a name without a scheme is one at a registry. FORMAT: of what a pull makes.
 SCHEMES='docker' PLAIN_NAMES='' FORMAT=sqsh
+RUNTIME_SECRETS=(run/enroot-credentials run/enroot.config)
 
 runtime_check() {
     extra_paths

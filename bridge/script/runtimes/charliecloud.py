@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+from pydantic import Field
 
 from bridge.errors import ScriptError
-from bridge.script.buildconfig import BuildConfig
+from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
 from bridge.script.runtimes import images
+from bridge.script.runtimes.port import Runtime
+from bridge.script.settings import AbsolutePath, BuildSettings, Part, Words
 
-if TYPE_CHECKING:
-    from bridge.script.plan import Container, Plan
-
-library = "charliecloud"
-login = images.login
 _OF_THE_MACHINE = ("/dev/", "/proc/", "/sys/")
 
 
-def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
-    """Refuse what ch-run has no word for."""
-    images.accept_image(container, where, config, image_root, library)
-    images.accept_lines(container)
-    if not container.command:
-        raise ScriptError(f"{where}.command: nothing is not allowed at this site: charliecloud runs no entry points")
-    for mount in container.mounts:
-        if mount.kind != "own" and mount.path.startswith(_OF_THE_MACHINE):
-            raise ScriptError(f"{where}.volumeMounts: {mount.path!r} is not allowed at this site: it is the machine's")
-    if container.read_only_root:
-        raise ScriptError(f"{where}.securityContext.readOnlyRootFilesystem: true is not allowed at this site")
+class Charliecloud(Part):
+    """``[charliecloud]``: ``ch-run`` and ``ch-image`` in ``bin_dir``, or on PATH."""
+
+    bin_dir: AbsolutePath | None = Field(None, examples=["/opt/charliecloud/bin"])
+    options: Words = Field([])
 
 
-def options(plan: Plan) -> list[str]:
-    """Give the site's options, in words."""
-    own = plan.config.charliecloud
-    return [*images.options(plan), f"BIN_DIR={word(own.bin_dir or '')}", array("OPTIONS", own.options)]
+class CharliecloudRuntime(Runtime):
+    """``ch-run``, which runs no entry points."""
+
+    kind = library = "charliecloud"
+    settings = Charliecloud
+
+    def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
+        """Refuse what ch-run has no option for."""
+        images.accept_image(container, where, config, image_root, self.schemes)
+        images.accept_lines(container)
+        if not container.command:
+            raise ScriptError(
+                f"{where}.command: nothing is not allowed at this site: charliecloud runs no entry points"
+            )
+        for mount in container.mounts:
+            if mount.kind != "own" and mount.path.startswith(_OF_THE_MACHINE):
+                raise ScriptError(
+                    f"{where}.volumeMounts: {mount.path!r} is not allowed at this site: it is the machine's"
+                )
+        if container.read_only_root:
+            raise ScriptError(f"{where}.securityContext.readOnlyRootFilesystem: true is not allowed at this site")
+
+    def options(self, plan: Plan) -> list[str]:
+        """Return the variables of ``lib/runtime_charliecloud.bash``."""
+        own = plan.config.section(Charliecloud)
+        return [*images.options(plan), f"BIN_DIR={word(own.bin_dir or '')}", array("OPTIONS", own.options)]
+
+    def version_command(self, config: BuildSettings) -> list[str]:
+        """Return the command of ch-run."""
+        return [str(Path(config.section(Charliecloud).bin_dir or "") / "ch-run"), "--version"]

@@ -4,51 +4,70 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING
 
+from pydantic import Field
+
+from bridge import names
 from bridge.errors import ScriptError
-from bridge.script.buildconfig import BuildConfig
+from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
 from bridge.script.runtimes import images
+from bridge.script.runtimes.port import Runtime
+from bridge.script.settings import BuildSettings, Part, Words
 
-if TYPE_CHECKING:
-    from bridge.script.plan import Container, Plan
-
-library = "enroot"
 _DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 
-def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
-    """Refuse names that are no images, places with blanks, at which enroot splits, and names of variables.
+class Enroot(Part):
+    """``[enroot]``."""
 
-    A shell of the image starts the command, and most drop what they can't assign; ``enroot start --env`` refuses such
-    names itself.
-    """
-    images.accept_image(container, where, config, image_root, library)
-    for name in images.foreign(container):
-        images.refuse_name(container, name, "enroot", "letters, digits and _, no digit first")
-    for mount in container.mounts:
-        if any(letter.isspace() for letter in mount.path + mount.sub_path):
-            raise ScriptError(f"{where}.volumeMounts: {mount.path!r} is not allowed at this site: blanks in a place")
+    executable: str = "enroot"
+    options: Words = Field(["--rw"])
 
 
-def login(secret: bytes) -> tuple[str, bytes]:
-    """Write the logins as a netrc file."""
-    lines = []
-    for registry, entry in json.loads(secret)["auths"].items():
-        user, _, password = base64.b64decode(entry.get("auth", "")).decode("utf-8", "replace").partition(":")
-        host = registry.removeprefix("https://").removeprefix("http://").split("/")[0]
-        host = "auth.docker.io" if host in _DOCKER_HUB else host
-        if not any(letter.isspace() for letter in host + user + password) and user:
-            lines.append(f"machine {host} login {user} password {password}\n")
-    return "enroot-credentials", "".join(lines).encode()
+class EnrootRuntime(Runtime):
+    """``enroot start`` and ``enroot exec``."""
 
+    kind = library = "enroot"
+    settings = Enroot
+    option_annotations = (names.ENROOT_MOUNTS, names.ENROOT_OPTIONS)
+    secrets = ("run/enroot-credentials", "run/enroot.config")
 
-def options(plan: Plan) -> list[str]:
-    """Give the site's options, in words."""
-    own = plan.config.enroot
-    return [
-        *images.options(plan),
-        f"RUNTIME={word(own.executable)}",
-        array("OPTIONS", [*own.options, *plan.extras.options]),
-    ]
+    def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
+        """Refuse names that are no images, mount paths with blanks, at which enroot splits, and names of variables.
+
+        A shell of the image starts the command, and most shells drop names that they can't assign; ``enroot start
+        --env`` refuses such names itself.
+        """
+        images.accept_image(container, where, config, image_root, self.schemes)
+        for name in images.foreign(container):
+            images.refuse_name(container, name, "enroot", "letters, digits and _, no digit first")
+        for mount in container.mounts:
+            if any(letter.isspace() for letter in mount.path + mount.sub_path):
+                raise ScriptError(
+                    f"{where}.volumeMounts: {mount.path!r} is not allowed at this site: blanks in a place"
+                )
+
+    def login(self, secret: bytes) -> tuple[str, bytes]:
+        """Return the logins as a netrc file."""
+        lines = []
+        for registry, entry in json.loads(secret)["auths"].items():
+            user, _, password = base64.b64decode(entry.get("auth", "")).decode("utf-8", "replace").partition(":")
+            host = registry.removeprefix("https://").removeprefix("http://").split("/")[0]
+            host = "auth.docker.io" if host in _DOCKER_HUB else host
+            if not any(letter.isspace() for letter in host + user + password) and user:
+                lines.append(f"machine {host} login {user} password {password}\n")
+        return "enroot-credentials", "".join(lines).encode()
+
+    def options(self, plan: Plan) -> list[str]:
+        """Return the variables of ``lib/runtime_enroot.bash``."""
+        own = plan.config.section(Enroot)
+        return [
+            *images.options(plan),
+            f"RUNTIME={word(own.executable)}",
+            array("OPTIONS", [*own.options, *plan.extras.options]),
+        ]
+
+    def version_command(self, config: BuildSettings) -> list[str]:
+        """Return ``enroot version``."""
+        return [config.section(Enroot).executable, "version"]

@@ -6,17 +6,15 @@ import hashlib
 import json
 import posixpath
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from bridge import names
 from bridge.errors import ScriptError
-from bridge.script.buildconfig import BuildConfig
 from bridge.script.environment import IDENTIFIER
+from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import ADDRESS, array, word
-
-if TYPE_CHECKING:
-    from bridge.script.plan import Container, Plan
+from bridge.script.settings import BuildSettings
 
 _IMAGE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./:@+#%=~-]{0,4095}")
 _OF_THE_LOADER = re.compile(
@@ -28,24 +26,18 @@ _OF_THE_LOADER = re.compile(
 _LONGEST = 8000
 """Bytes of a name and its value: readers of lines have limits."""
 _LONGEST_ADDRESS = 45
-_TRANSPORT = re.compile(
-    r"(atomic|containers-storage|dir|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball):.*"
-)
-"""What podman takes for a place of this machine, not for a name at a registry: containers-transports(5)."""
-SCHEMES = {
-    "apptainer": ("docker", "oras", "library", "shub", "https", "http"),
-    "enroot": ("docker",),
-    "podman": ("docker",),
-    "charliecloud": ("docker",),
-}
-"""From where each library pulls; ``lib/runtime_<library>.bash`` has the same list."""
 _DOCKER_HUB = "docker.io"
 _HUB_NAMES = (_DOCKER_HUB, "index.docker.io", "registry-1.docker.io", "registry.docker.io")
 _POLICIES = ("Always", "IfNotPresent", "Never")
 
 
-def accept_image(container: Container, where: str, config: BuildConfig, root: str, library: str) -> None:
-    """Refuse an image that is not at a registry or in a folder that the site keeps for images.
+def accept_image(
+    container: Container, where: str, config: BuildSettings, root: str, schemes: Sequence[str]
+) -> tuple[str, str]:
+    """Refuse an image that is not at a registry or in a directory that the site keeps for images.
+
+    Return the full name of the image and the field of the pod that it comes from. ``schemes`` are those of URLs that
+    the runtime pulls.
 
     ``root`` is the annotation image-root, or empty. The name stands among the words of a command line, so its
     characters are checked as well. The site checks paths once more, after links are followed.
@@ -67,18 +59,19 @@ def accept_image(container: Container, where: str, config: BuildConfig, root: st
     else:
         target = _with_prefix(name, prefix)
         field = f"annotation {names.IMAGE_ROOT}" if root else f"{where}.image"
-    _accept_target(target, field, config, library)
+    _accept_target(target, field, config, schemes)
+    return target, field
 
 
 def _with_prefix(name: str, prefix: str) -> str:
     return f"{prefix}{name}" if not prefix or prefix.endswith("/") else f"{prefix}/{name}"
 
 
-def _accept_target(target: str, field: str, config: BuildConfig, library: str) -> None:
+def _accept_target(target: str, field: str, config: BuildSettings, schemes: Sequence[str]) -> None:
     scheme, separator, _ = target.partition("://")
-    pulled = ", ".join(f"{each}://" for each in SCHEMES[library])
+    pulled = ", ".join(f"{each}://" for each in schemes)
     if separator:
-        if scheme not in SCHEMES[library]:
+        if scheme not in schemes:
             raise ScriptError(f"{field}: the scheme {scheme}:// is not allowed at this site; allowed: {pulled}")
     elif target.startswith("/"):
         path, folders = posixpath.normpath(target), areas(config)
@@ -87,11 +80,9 @@ def _accept_target(target: str, field: str, config: BuildConfig, library: str) -
                 f"{field}: {target!r} is not allowed; allowed at this site: images below "
                 f"{', '.join(folders) or 'no folder'}, or {pulled}"
             )
-    if library == "podman" and _TRANSPORT.fullmatch(target.removeprefix("docker://")):
-        raise ScriptError(f"{field}: {target!r} is not allowed; allowed: names with a registry, <registry>/{target}")
 
 
-def areas(config: BuildConfig) -> list[str]:
+def areas(config: BuildSettings) -> list[str]:
     """List the folders whose images a pod may use, with ``/`` at the end of those that are no images themselves."""
     volumes, prefix = config.volumes, config.runtime.image_prefix
     folders = [folder for folder in (volumes.image_dir, volumes.cvmfs_unpacked_path, prefix) if folder]
@@ -147,11 +138,6 @@ def options(plan: Plan) -> list[str]:
         f"MPI_ASKED={'' if plan.extras.mpi is None else '1'}",
         array("MPI_WORDS", plan.extras.mpi or ()),
     ]
-
-
-def login(secret: bytes) -> tuple[str, bytes]:
-    """Keep docker's own file: most runtimes read it."""
-    return "docker/config.json", secret
 
 
 def pull_policy(container: Mapping[str, Any]) -> str:

@@ -1,29 +1,27 @@
-"""No container runtime: commands run on the host, for sites that allow it. The image is not looked at."""
+"""No container runtime: commands run on the machine, for sites that allow it. The image is ignored."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bridge.errors import ScriptError
-from bridge.script.buildconfig import BuildConfig
-
-if TYPE_CHECKING:
-    from bridge.script.plan import Container, Plan
-
-library = "none"
+from bridge.script.plan_types import Container
+from bridge.script.runtimes.port import Runtime
+from bridge.script.settings import BuildSettings
 
 
-def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
-    """Refuse containers without a command: there is no image whose own could be run."""
-    if not container.command:
-        raise ScriptError(f"{where}.command: nothing is not allowed at this site, which runs no images: name a command")
+class NoRuntime(Runtime):
+    """Processes of the machine, with volumes in a mount namespace of their own."""
 
+    kind = library = "none"
+    schemes = ()
+    supports_mpi = False
 
-def login(secret: bytes) -> tuple[str, bytes]:
-    """Keep it where the others do; nothing is pulled."""
-    return "docker/config.json", secret
+    def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
+        """Refuse containers without a command: there is no image whose command could run."""
+        if not container.command:
+            raise ScriptError(
+                f"{where}.command: nothing is not allowed at this site, which runs no images: name a command"
+            )
 
-
-def options(plan: Plan) -> list[str]:
-    """Nothing to say."""
-    return []
+    def has_network(self, config: BuildSettings) -> bool:
+        """Return ``True``: processes of the machine always have its network."""
+        return True

@@ -1,43 +1,68 @@
-"""Podman, rootless. Source: podman-run(1), podman-exec(1)."""
+"""Podman, rootless. Source: podman-run(1), podman-exec(1), containers-transports(5)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
 
-from bridge.script.buildconfig import BuildConfig
+from pydantic import Field
+
+from bridge.errors import ScriptError
+from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import array, word
 from bridge.script.runtimes import images
+from bridge.script.runtimes.port import Runtime
+from bridge.script.settings import BuildSettings, Part, Words
 
-if TYPE_CHECKING:
-    from bridge.script.plan import Container, Plan
+_TRANSPORT = re.compile(
+    r"(atomic|containers-storage|dir|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball):.*"
+)
+"""Names that podman reads as paths of the machine, not as names at a registry."""
 
-library = "podman"
-login = images.login
+
+class Podman(Part):
+    """``[podman]``: rootless."""
+
+    executable: str = "podman"
+    options: Words = Field([])
 
 
-def accept(container: Container, where: str, config: BuildConfig, image_root: str) -> None:
-    """Refuse names that are no images, and variables that podman itself would obey."""
-    images.accept_image(container, where, config, image_root, library)
-    images.accept_lines(container)
-    for name, value in container.environment.items():
-        if name.startswith(" "):
-            # it would be another name: podman drops blanks before names
-            images.refuse_name(container, name, "podman", "no blank at its beginning")
-        if name.endswith("*") and not images.is_line(name, value):
-            # --env 'a*' would hand on all variables of the machine that begin with a
-            images.refuse_name(
-                container, name, "podman", "no * at its end, or no # before it and a short value of one line"
+class PodmanRuntime(Runtime):
+    """``podman run`` and ``podman exec``."""
+
+    kind = library = "podman"
+    settings = Podman
+    supports_mpi = False
+
+    def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
+        """Refuse names that are no images, and variables that podman itself would obey."""
+        target, field = images.accept_image(container, where, config, image_root, self.schemes)
+        if _TRANSPORT.fullmatch(target.removeprefix("docker://")):
+            raise ScriptError(
+                f"{field}: {target!r} is not allowed; allowed: names with a registry, <registry>/{target}"
             )
+        images.accept_lines(container)
+        for name, value in container.environment.items():
+            if name.startswith(" "):
+                # it would be another name: podman drops blanks before names
+                images.refuse_name(container, name, "podman", "no blank at its beginning")
+            if name.endswith("*") and not images.is_line(name, value):
+                # --env 'a*' would hand on all variables of the machine that begin with a
+                images.refuse_name(
+                    container, name, "podman", "no * at its end, or no # before it and a short value of one line"
+                )
 
+    def options(self, plan: Plan) -> list[str]:
+        """Return the variables of ``lib/runtime_podman.bash``."""
+        own = plan.config.section(Podman)
+        words = ["--cap-drop", "all", "--security-opt", "no-new-privileges"]
+        return [
+            *images.options(plan),
+            "declare -a INNER",
+            f"RUNTIME={word(own.executable)}",
+            f"NETWORK={plan.config.runtime.network}",
+            array("OPTIONS", [*words, *own.options]),
+        ]
 
-def options(plan: Plan) -> list[str]:
-    """Give the site's options, in words."""
-    own = plan.config.podman
-    words = ["--cap-drop", "all", "--security-opt", "no-new-privileges"]
-    return [
-        *images.options(plan),
-        "declare -a INNER",
-        f"RUNTIME={word(own.executable)}",
-        f"NETWORK={plan.config.runtime.network}",
-        array("OPTIONS", [*words, *own.options]),
-    ]
+    def version_command(self, config: BuildSettings) -> list[str]:
+        """Return ``podman --version``."""
+        return [config.section(Podman).executable, "--version"]

@@ -1,40 +1,25 @@
-"""One module per batch system, one line each in the table."""
+"""Batch systems: one module each. This table alone names them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
-from bridge.clock import Clock
+from bridge import drivers
+from bridge.script.runtimes import sections
+from bridge.site.batch.htcondor import CondorBatch
+from bridge.site.batch.local import LocalBatch
+from bridge.site.batch.pbs import PbsBatch
 from bridge.site.batch.port import BatchSystem
-from bridge.site.config import SiteConfig
+from bridge.site.batch.slurm import SlurmBatch
+
+_OWN: tuple[type[BatchSystem], ...] = (SlurmBatch, CondorBatch, PbsBatch, LocalBatch)
+SYSTEMS: dict[str, type[BatchSystem]] = drivers.table(
+    drivers.BATCH_SYSTEMS,
+    BatchSystem,  # type: ignore[type-abstract]
+    _OWN,
+    reserved=sections(),
+)
+"""All batch systems by ``batch.kind``: podbridge's own, and those of other packages."""
 
 
-def _slurm(config: SiteConfig, clock: Clock) -> BatchSystem:
-    from bridge.site.batch.slurm import SlurmBatch
-
-    return SlurmBatch(config)
-
-
-def _htcondor(config: SiteConfig, clock: Clock) -> BatchSystem:
-    from bridge.site.batch.htcondor import CondorBatch
-
-    return CondorBatch(config)
-
-
-def _local(config: SiteConfig, clock: Clock) -> BatchSystem:
-    from bridge.site.batch.local import LocalBatch
-
-    return LocalBatch(Path(config.folder), config.local, clock)
-
-
-SYSTEMS: dict[str, Callable[[SiteConfig, Clock], BatchSystem]] = {
-    "slurm": _slurm,
-    "htcondor": _htcondor,
-    "local": _local,
-}
-
-
-def make(config: SiteConfig, clock: Clock) -> BatchSystem:
-    """Make the batch system that the configuration names."""
-    return SYSTEMS[config.batch.kind](config, clock)
+def defaults(attribute: str) -> str:
+    """Return the value of an attribute of each batch system, for people: ``slurm 5, htcondor 10``."""
+    return ", ".join(f"{kind} {getattr(system, attribute):g}" for kind, system in SYSTEMS.items())

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from bridge.errors import BatchError
 from bridge.site.cpus import all_given
 
 LONGEST_WORDS = 1000
+MOST_IDS = 500
+"""Ids on one command line."""
 
 
 class SilentError(BatchError):
@@ -77,6 +79,13 @@ class Commands:
                 raise SilentError(f"{words[0]} did not end within {self._timeout:g} s", retryable=True) from error
         return Said(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
+    def ask(self, *words: str, extra: Mapping[str, str] | None = None) -> Said:
+        """Run a query; raises :class:`BatchError`, retryable, for any exit status but 0."""
+        said = self.run(*words, extra=extra)
+        if said.code != 0:
+            raise BatchError(f"{words[0]}: {said.words}", retryable=True)
+        return said
+
     def _find(self, name: str) -> str:
         if self._bin_dir is not None:
             return str(Path(self._bin_dir) / name)
@@ -86,6 +95,12 @@ class Commands:
                 f"{name} is not on PATH", retryable=True, hint="set bin_dir, or start the submitter where it is"
             )
         return found
+
+
+def portions(ids: Collection[str]) -> Iterator[list[str]]:
+    """Return ids in order, in lists that fit on a command line."""
+    wanted = sorted(ids)
+    return (wanted[start : start + MOST_IDS] for start in range(0, len(wanted), MOST_IDS))
 
 
 def command_environment(job: Mapping[str, str], kept: Sequence[str]) -> dict[str, str]:

@@ -6,14 +6,24 @@ import logging
 import math
 import re
 from collections.abc import Collection, Mapping
-from pathlib import Path
+
+from pydantic import Field
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
+from bridge.script.settings import AbsolutePath, Part, Seconds, Words
 from bridge.site.batch import condor_text as text
-from bridge.site.batch.commands import Commands, Said, SilentError, command_environment
-from bridge.site.batch.port import Amount, BatchJob, Capacity, JobRequest, job_environment
-from bridge.site.config import SiteConfig
+from bridge.site.batch.commands import Commands, SilentError, command_environment, portions
+from bridge.site.batch.port import (
+    Amount,
+    BatchJob,
+    BatchSystem,
+    Capacity,
+    Environment,
+    JobRequest,
+    Site,
+    job_environment,
+)
 from bridge.site.files import write
 
 log = logging.getLogger(__name__)
@@ -31,16 +41,34 @@ _LATER = re.compile(
 _UNKNOWN = re.compile(r"failed to commit|disconnect|connection (?:lost|closed|reset)|commit.*timed? out", re.IGNORECASE)
 
 
-class CondorBatch:
+class HTCondor(Part):
+    """``[htcondor]``: used with ``batch.kind = "htcondor"``."""
+
+    read_at_start = True
+    bin_dir: AbsolutePath | None = Field(
+        None, examples=["/opt/condor/bin"], description="Folder of condor_submit, ...; default: PATH."
+    )
+    timeout: Seconds = Field(60, description="After which a command counts as unanswered.")
+    schedd: str | None = Field(
+        None, examples=["schedd.example"], description="Name of the schedd; default: this machine's."
+    )
+    pool: str | None = Field(
+        None, examples=["collector.example:9618"], description="Address of the collector; default: as configured here."
+    )
+    submit_lines: Words = Field([], description='More lines for every submit file, e.g. +ProjectName = "x".')
+    environment: Environment = Field({})
+    remove_held: bool = Field(True, description="A job that is held ends, with the hold's reason.")
+
+
+class CondorBatch(BatchSystem):
     """One schedd, as the user who runs this."""
 
     kind = "htcondor"
+    settings = HTCondor
     period = 10.0
-    lag = 15.0
-    eager = False
 
-    def __init__(self, config: SiteConfig) -> None:
-        self._config = config.htcondor
+    def __init__(self, config: HTCondor, site: Site) -> None:
+        self._config = config
         self._environment = job_environment(self._config.environment)
         self._commands = Commands(
             self._config.bin_dir, self._config.timeout, command_environment(job_environment({}), KEPT)
@@ -48,7 +76,7 @@ class CondorBatch:
 
     def version(self) -> str:
         """Give the version of the commands here."""
-        found = re.search(r"CondorVersion: (\S+)", self._ask("condor_version").out)
+        found = re.search(r"CondorVersion: (\S+)", self._commands.ask("condor_version").out)
         return f"htcondor {found[1] if found else ''}".strip()
 
     # --- one job ------------------------------------------------------------------------------------------------------
@@ -110,11 +138,10 @@ class CondorBatch:
 
     def cancel(self, ids: Collection[str]) -> None:
         """Run condor_rm."""
-        self._remove(sorted(ids), "the hub wants its end")
+        self._remove(ids, "the hub cancelled it")
 
-    def _remove(self, ids: list[str], why: str) -> None:
-        for start in range(0, len(ids), 500):
-            some = ids[start : start + 500]
+    def _remove(self, ids: Collection[str], why: str) -> None:
+        for some in portions(ids):
             said = self._commands.run("condor_rm", *self._where(), "-reason", why, *some)
             gone = re.search(r"not found|couldn't find|already|no jobs matched|no result", said.err + said.out, re.I)
             if said.code != 0 and not gone:
@@ -144,31 +171,27 @@ class CondorBatch:
 
     def _query(self, constraint: str) -> str:
         attributes = ",".join(text.ATTRIBUTES)
-        return self._ask("condor_q", *self._where(), "-json", "-attributes", attributes, "-constraint", constraint).out
+        return self._commands.ask(
+            "condor_q", *self._where(), "-json", "-attributes", attributes, "-constraint", constraint
+        ).out
 
     def _history(self, constraint: str, most: int) -> str:
         attributes = ",".join(text.ATTRIBUTES)
         where = ["-name", self._config.schedd] if self._config.schedd else []
-        return self._ask(
+        return self._commands.ask(
             "condor_history", *where, "-json", "-attributes", attributes, "-limit", str(most), "-constraint", constraint
         ).out
 
     def capacity(self) -> Capacity:
         """Run condor_status: what machines have, and what of it is not given out."""
         pool = ["-pool", self._config.pool] if self._config.pool else []
-        said = self._ask("condor_status", *pool, "-json", "-attributes", ",".join(text.SLOT_ATTRIBUTES))
+        said = self._commands.ask("condor_status", *pool, "-json", "-attributes", ",".join(text.SLOT_ATTRIBUTES))
         total, free = text.slots(said.out)
         return Capacity(_amount(total), _amount(free))
 
     def _where(self) -> list[str]:
         config = self._config
         return [*(["-pool", config.pool] if config.pool else []), *(["-name", config.schedd] if config.schedd else [])]
-
-    def _ask(self, *words: str) -> Said:
-        said = self._commands.run(*words, cwd=Path("/"))
-        if said.code != 0:
-            raise BatchError(f"{words[0]}: {said.words}", retryable=True)
-        return said
 
 
 def _amount(found: Mapping[str, int]) -> Amount:

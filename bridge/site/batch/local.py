@@ -15,17 +15,15 @@ import subprocess
 import threading
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 
-from bridge.clock import Clock
 from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.site.batch import local_room as room
 from bridge.site.batch import processes
 from bridge.site.batch.local_leftovers import Leftovers
 from bridge.site.batch.local_records import Claim, Record, Records
-from bridge.site.batch.port import Amount, BatchJob, Capacity, JobRequest, job_environment
-from bridge.site.config import Local
+from bridge.site.batch.local_settings import Local
+from bridge.site.batch.port import Amount, BatchJob, BatchSystem, Capacity, JobRequest, Site, job_environment
 
 log = logging.getLogger(__name__)
 
@@ -48,20 +46,21 @@ exec bash "$3/job.sh"
 """
 
 
-class LocalBatch:
+class LocalBatch(BatchSystem):
     """Jobs of this machine. ``jobs`` is also what moves them on: the submitter on duty calls it."""
 
     kind = "local"
+    settings = Local
     period = 0.5
     lag = 1.0
     eager = True
 
-    def __init__(self, folder: Path, config: Local, clock: Clock) -> None:
-        self._config, self._clock = config, clock
+    def __init__(self, config: Local, site: Site) -> None:
+        self._config, self._clock = config, site.clock
         self._lock = threading.Lock()
-        self._records = Records(folder / "local")
+        self._records = Records(site.folder / "local")
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._leftovers = Leftovers(config, clock)
+        self._leftovers = Leftovers(config, site.clock)
         self._guarded_at = 0.0
         self._boot = processes.boot_id()
         self._room = room.measure(config)
@@ -119,10 +118,6 @@ class LocalBatch:
             self._start_next(now)
             self._records.drop_old(now)
             return {uid: job.told() for uid, job in self._records.jobs.items()}
-
-    def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """Tell nothing: :meth:`jobs` tells of ended ones for some minutes."""
-        return {}
 
     def capacity(self) -> Capacity:
         """Give what the machine has, and what jobs leave of it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bridge.errors import BatchError
 from bridge.site import cpus
 from bridge.site.batch.local_records import Record
-from bridge.site.config import Local
+from bridge.site.batch.local_settings import Local
 from bridge.workload import quantity
 
 

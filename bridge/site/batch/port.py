@@ -1,31 +1,38 @@
-"""The port: what a batch system does for the submitter.
-
-Every method raises :class:`bridge.errors.BatchError`; ``retryable`` where the batch system may answer later.
-"""
+"""The port: what a batch system does for the submitter."""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
-from bridge.script.buildconfig import Flavor
+from pydantic import Field
+
+from bridge.clock import Clock
+from bridge.script.settings import Flavor, Part
 
 NAME_PREFIX = "pb-"
-"""Of the names of batch jobs: the pod's UID follows."""
+"""The name of a batch job is this prefix and the UID of its pod."""
 
 Phase = Literal["queued", "running", "ended", "missing"]
-"""``missing``: a started job that the batch system no longer knows. Only the watcher says so, of its own."""
+"""``missing``: the job has started and the batch system no longer knows it. Only the watcher sets it."""
+
+Environment = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str],
+    Field(description="Variables of every job; default: PATH, HOME, USER, LOGNAME and LANG as here."),
+]
+"""A key of drivers; see :func:`job_environment`."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What to ask for: one machine, ``cpus`` of it, ``memory`` bytes, for ``time_limit`` seconds (none: the default).
+    """A job to submit: one machine, ``cpus`` of it, ``memory`` bytes, for ``time_limit`` seconds (none: the default).
 
-    ``folder`` is the job's folder; ``flags`` are the user's words, where the site takes any. ``most_seconds`` is the
-    site's limit of time, which ``flags`` must keep (none: there is no limit).
+    ``folder`` is the job's directory; it contains ``job.sh``. ``flags`` are the user's words for the submit command, if
+    the site allows any. ``most_seconds`` is the site's time limit, which also applies to ``flags`` (none: no limit).
     """
 
     uid: str
@@ -41,16 +48,16 @@ class JobRequest:
 
     @property
     def name(self) -> str:
-        """Name of the batch job: found by it after a submit without an answer."""
+        """Name of the batch job, by which it is found after a submit without an answer."""
         return NAME_PREFIX + self.uid
 
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """A job as the batch system tells it. Times are seconds since 1970.
+    """A job as the batch system reports it. Times are seconds since 1970.
 
-    ``reason`` is CamelCase. An ended job with ``by_itself`` came to the end of its script, whose own record says how;
-    the others were ended from outside, and ``reason`` says why.
+    ``reason`` is CamelCase. The script of an ended job with ``by_itself`` came to its end and recorded how; any other
+    ended job was ended from outside for this ``reason``.
     """
 
     id: str
@@ -77,55 +84,81 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the batch system has in working order, and what of it nobody uses now."""
+    """The resources of all working machines, and the part of them that is free."""
 
     total: Amount
     free: Amount
 
 
-class BatchSystem(Protocol):
-    """One batch system. All methods may be called by several threads."""
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a batch system gets of its site. ``folder`` is the submitter's directory."""
 
-    kind: str
-    period: float
-    """Seconds between two looks, unless configured."""
-    lag: float
-    """Seconds that a shared folder may take to show what a job wrote, unless configured."""
-    eager: bool
-    """Whether a look is cheap, so that one is taken after every change."""
+    folder: Path
+    flavors: tuple[Flavor, ...]
+    clock: Clock
 
+
+class BatchSystem(ABC):
+    """One batch system. Several threads may call any method at the same time.
+
+    Each method may raise :class:`bridge.errors.BatchError`; it is ``retryable`` if the batch system may answer later.
+    """
+
+    kind: ClassVar[str]
+    """Value of ``batch.kind``, and name of the section of ``settings``."""
+    settings: ClassVar[type[Part]]
+    """Model of the section in ``site.toml``; its keys are read at start."""
+    period: ClassVar[float]
+    """Seconds between two lists of all jobs; ``batch.period`` overrides it."""
+    lag: ClassVar[float] = 15.0
+    """Seconds that a shared file system may take to show what a job wrote; ``batch.lag`` overrides it."""
+    eager: ClassVar[bool] = False
+    """Whether a list of all jobs is cheap, so that the submitter requests one after each change."""
+
+    @abstractmethod
+    def __init__(self, settings: Any, site: Site) -> None:
+        """Take the section of the configuration, an instance of ``settings``."""
+
+    @abstractmethod
     def version(self) -> str:
-        """Give the version, e.g. ``slurm 24.11.5``."""
+        """Return kind and version, for example ``slurm 24.11.5``."""
 
+    @abstractmethod
     def submit(self, request: JobRequest) -> str:
-        """Have a job run; gives its id.
+        """Submit a job and return its id.
 
         Raises
         ------
         BatchUnknownOutcomeError
-            No answer came: the job may be there, or appear yet.
+            There was no answer: the job may exist, or appear later.
         BatchError
-            It is surely not there.
+            The job does not exist.
         """
 
+    @abstractmethod
     def find(self, uid: str) -> str | None:
-        """Look by name for the job of a pod."""
+        """Search by name for the job of a pod and return its id."""
 
+    @abstractmethod
     def cancel(self, ids: Collection[str]) -> None:
-        """End jobs; those that have ended are no error."""
+        """End jobs. A job that has ended, or is unknown, is no error."""
 
+    @abstractmethod
     def jobs(self) -> dict[str, BatchJob]:
-        """Tell of all own jobs whose names begin with :data:`NAME_PREFIX`, by id, in one query."""
+        """Return all jobs of this user whose names begin with :data:`NAME_PREFIX`, by id, with one query."""
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """Tell how jobs ended that :meth:`jobs` no longer tells of, as far as there are records."""
+        """Return how jobs ended that :meth:`jobs` no longer lists, as far as there are records."""
+        return {}
 
+    @abstractmethod
     def capacity(self) -> Capacity:
-        """Measure what there is."""
+        """Measure the resources."""
 
 
 def job_environment(configured: Mapping[str, str]) -> dict[str, str]:
-    """Give the variables of a job: those configured, else a few harmless ones of this process."""
+    """Return the variables of a job: those configured, else a few harmless ones of this process."""
     if configured:
         return dict(configured)
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "LANG") if name in os.environ}

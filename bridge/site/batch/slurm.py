@@ -7,15 +7,28 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
+from typing import Literal
+
+from pydantic import Field
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
+from bridge.script.settings import AbsolutePath, Part, Seconds, Words
 from bridge.site.batch import slurm_text as text
-from bridge.site.batch.commands import AbsentError, Commands, Said, SilentError, command_environment
-from bridge.site.batch.port import NAME_PREFIX, Amount, BatchJob, Capacity, JobRequest, job_environment
+from bridge.site.batch.commands import AbsentError, Commands, Said, SilentError, command_environment, portions
+from bridge.site.batch.port import (
+    NAME_PREFIX,
+    Amount,
+    BatchJob,
+    BatchSystem,
+    Capacity,
+    Environment,
+    JobRequest,
+    Site,
+    job_environment,
+)
 from bridge.site.batch.slurm_flags import allowed_flags, check_caps, held_options
-from bridge.site.config import SiteConfig
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +39,6 @@ ACCOUNTING_RETRY = 600.0
 """Seconds before sacct is asked again on a cluster that had no accounting."""
 ACCOUNTING_REST = 60.0
 """Seconds before a sacct that hung is tried again: it keeps the looks at all jobs waiting."""
-MOST_IDS = 500
-"""Ids on one command line."""
 
 _UNKNOWN = re.compile(
     r"socket timed out|zero bytes were transmitted|unexpected message|connection (?:reset|timed out)"
@@ -43,18 +54,35 @@ _LATER = re.compile(
 """Complaints that may pass."""
 
 
-class SlurmBatch:
+class Slurm(Part):
+    """``[slurm]``: used with ``batch.kind = "slurm"``."""
+
+    read_at_start = True
+    bin_dir: AbsolutePath | None = Field(
+        None, examples=["/opt/slurm/bin"], description="Folder of sbatch, squeue, ...; default: PATH."
+    )
+    timeout: Seconds = Field(30, description="After which a command counts as unanswered.")
+    account: str | None = Field(None, examples=["project"], description="Default of jobs whose flavor names none.")
+    partition: str | None = Field(None, examples=["batch"], description="Default of jobs whose flavor names none.")
+    qos: str | None = Field(None, examples=["normal"], description="Default of jobs whose flavor names none.")
+    options: Words = Field([], description="More words for sbatch, for every job.")
+    gres: dict[str, str] = Field(
+        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Extended resource -> gres, e.g. gpu:a100."
+    )
+    environment: Environment = Field({})
+    accounting: Literal["auto", "never"] = Field("auto", description="Whether sacct is asked about vanished jobs.")
+
+
+class SlurmBatch(BatchSystem):
     """One Slurm cluster, as the user who runs this."""
 
     kind = "slurm"
+    settings = Slurm
     period = 5.0
-    lag = 15.0
-    eager = False
 
-    def __init__(self, config: SiteConfig) -> None:
-        slurm = config.slurm
+    def __init__(self, slurm: Slurm, site: Site) -> None:
         self._config = slurm
-        self._partitions = [f.partition for f in config.flavors if f.partition]
+        self._partitions = [f.partition for f in site.flavors if f.partition]
         if slurm.partition:
             self._partitions.append(slurm.partition)
         # sbatch gives its own environment to the job (--export=ALL): no login shell, and nothing of this process's
@@ -66,7 +94,7 @@ class SlurmBatch:
 
     def version(self) -> str:
         """Give the version of the commands here."""
-        said = self._ask("sbatch", "--version")
+        said = self._commands.ask("sbatch", "--version", extra=_EPOCH)
         return f"slurm {said.out.split()[-1]}" if said.out.split() else "slurm"
 
     # --- one job ------------------------------------------------------------------------------------------------------
@@ -148,7 +176,7 @@ class SlurmBatch:
 
     def cancel(self, ids: Collection[str]) -> None:
         """Run scancel; it ends with SIGTERM, and after KillWait with SIGKILL."""
-        for some in _portions(ids):
+        for some in portions(ids):
             said = self._commands.run("scancel", *some)
             bad = [
                 line
@@ -164,7 +192,9 @@ class SlurmBatch:
         return {job.id: job for job in text.jobs(self._squeue())}
 
     def _squeue(self, *more: str) -> str:
-        return self._ask("squeue", "--me", "--noheader", "--all", "--states=all", "--format", text.FORMAT, *more).out
+        return self._commands.ask(
+            "squeue", "--me", "--noheader", "--all", "--states=all", "--format", text.FORMAT, *more, extra=_EPOCH
+        ).out
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
         """Run sacct, where there is accounting: of an id that was given twice, it tells the newer job."""
@@ -174,7 +204,7 @@ class SlurmBatch:
         if now < self._accounting_rests_until:
             raise BatchError("sacct did not answer a moment ago", retryable=True)
         found: dict[str, BatchJob] = {}
-        for some in _portions(ids):
+        for some in portions(ids):
             try:
                 said = self._sacct(some)
             except AbsentError:
@@ -197,7 +227,7 @@ class SlurmBatch:
 
     def capacity(self) -> Capacity:
         """Run sinfo, and add up the nodes of this site's partitions that are in working order."""
-        said = self._ask("sinfo", "--noheader", "--Node", "--Format", text.SINFO_FORMAT)
+        said = self._commands.ask("sinfo", "--noheader", "--Node", "--Format", text.SINFO_FORMAT, extra=_EPOCH)
         nodes = text.nodes(said.out, set(self._partitions))
         total, free = Amount(), Amount()
         for node in nodes:
@@ -209,12 +239,6 @@ class SlurmBatch:
         wanted = {kind: name for name, kind in reversed(self._config.gres.items())}
         return wanted.get(gres) or wanted.get(gres.split(":")[0])
 
-    def _ask(self, *words: str) -> Said:
-        said = self._commands.run(*words, extra=_EPOCH)
-        if said.code != 0:
-            raise BatchError(f"{words[0]}: {said.words}", retryable=True)
-        return said
-
 
 def _plus(left: Amount, right: text.NodeAmount, resource: text.Naming) -> Amount:
     extended = dict(left.extended)
@@ -223,8 +247,3 @@ def _plus(left: Amount, right: text.NodeAmount, resource: text.Naming) -> Amount
         if name is not None:
             extended[name] = extended.get(name, 0) + count
     return Amount(left.cpus + right.cpus, left.memory + right.memory, extended)
-
-
-def _portions(ids: Iterable[str]) -> Iterable[list[str]]:
-    wanted = sorted(ids)
-    return (wanted[start : start + MOST_IDS] for start in range(0, len(wanted), MOST_IDS))

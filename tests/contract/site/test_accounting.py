@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from bridge.clock import SystemClock
 from bridge.errors import BatchError
 from bridge.site.batch import slurm
-from bridge.site.batch.port import BatchJob
-from bridge.site.batch.slurm import SlurmBatch
-from bridge.site.config import parse
+from bridge.site.batch.port import BatchJob, BatchSystem
+from bridge.site.config import make_batch_system, parse
 from bridge.wire.messages import Cancel
 from cluster import Cluster
 from cluster.polling import eventually
@@ -86,9 +86,9 @@ class Scene:
         eventually(lambda: self.batch().past([job]))
         return job
 
-    def batch(self, **more: object) -> SlurmBatch:
+    def batch(self, **more: object) -> BatchSystem:
         lines = "".join(f"{key} = {value!r}\n" for key, value in more.items())
-        return SlurmBatch(parse(f'pool = "p"\n[slurm]\nbin_dir = "{self.bin}"\n{lines}'))
+        return make_batch_system(parse(f'pool = "p"\n[slurm]\nbin_dir = "{self.bin}"\n{lines}'), SystemClock())
 
     def hurt(self) -> None:
         """End the jobs that don't end by themselves."""

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from bridge.errors import MissingReferenceError, ScriptError
 from bridge.script import environment
-from bridge.script.buildconfig import ApiServer
 from bridge.script.quoting import ADDRESS
 from bridge.script.references import Objects
+from bridge.script.settings import ApiServer
 
 POD = {
     "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"a": "b"}, "annotations": {"x/y": "z"}},

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.clock import FakeClock
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.site.batch import condor_text as text
 from bridge.site.batch.htcondor import CondorBatch
 from bridge.site.batch.port import JobRequest
-from bridge.site.config import parse
+from bridge.site.config import make_batch_system, parse
 
 
 def ad(**more: Any) -> dict[str, Any]:
@@ -101,9 +102,10 @@ def condor(tmp_path: Path, lines: str = "") -> CondorBatch:
         tool = tmp_path / f"condor_{name}"
         tool.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" >>{tmp_path}/{name}.words\n{lines}\n')
         tool.chmod(0o755)
-    return CondorBatch(
-        parse(f'pool = "p"\n[htcondor]\nbin_dir = "{tmp_path}"\nsubmit_lines = ["+Project = \\"x\\""]\n')
-    )
+    text = f'[htcondor]\nbin_dir = "{tmp_path}"\nsubmit_lines = ["+Project = \\"x\\""]\n'
+    made = make_batch_system(parse(f'pool = "p"\nbatch.kind = "htcondor"\n{text}'), FakeClock())
+    assert isinstance(made, CondorBatch)
+    return made
 
 
 def request(tmp_path: Path, **more: Any) -> JobRequest:

@@ -13,7 +13,7 @@ from bridge.cli.submitter import submitter
 from bridge.errors import ConfigError
 from bridge.script.buildconfig import BuildConfig
 from bridge.site import config, sample
-from bridge.site.service import STATIC, Live, link_settings
+from bridge.site.service import Live, link_settings
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "sites.md"
 
@@ -127,7 +127,7 @@ def test_section_2_a_change_of_the_file_is_taken_up_and_a_bad_one_is_not(tmp_pat
 
 
 def test_every_key_is_either_static_or_live() -> None:
-    assert set(STATIC) <= set(config.SiteConfig.model_fields)
+    assert set(config.READ_AT_START) <= set(config.SiteConfig.model_fields)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604])

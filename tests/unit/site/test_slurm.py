@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.clock import FakeClock
 from bridge.errors import BatchError, BatchUnknownOutcomeError
-from bridge.script.buildconfig import Flavor
+from bridge.script.settings import Flavor
 from bridge.site.batch import slurm_text as text
 from bridge.site.batch.port import JobRequest
 from bridge.site.batch.slurm import SlurmBatch
 from bridge.site.batch.slurm_flags import allowed_flags
-from bridge.site.config import parse
+from bridge.site.config import make_batch_system, parse
 
 SQUEUE = """\
 2|FAILED||1795266742|1795266742|pb-a-2|BadConstraints
@@ -143,7 +144,10 @@ def slurm(tmp_path: Path, lines: str = "", more: str = "") -> SlurmBatch:
             f"env >{tmp_path}/{name}.env\n{lines}\n"
         )
         tool.chmod(0o755)
-    return SlurmBatch(parse(f'pool = "p"\n{more}\n[slurm]\nbin_dir = "{tmp_path}"\ntimeout = 2\npartition = "std"\n'))
+    text = f'pool = "p"\n{more}\n[slurm]\nbin_dir = "{tmp_path}"\ntimeout = 2\npartition = "std"\n'
+    made = make_batch_system(parse(text), FakeClock())
+    assert isinstance(made, SlurmBatch)
+    return made
 
 
 def request(**more: Any) -> JobRequest:

@@ -1,0 +1,157 @@
+"""The sections of a BuildConfig that every container runtime uses, and the base class of all sections.
+
+Drivers import this module, so nothing in it knows a driver: :mod:`bridge.script.buildconfig` adds their sections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+
+AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00-\x1f]*$", max_length=4096)]
+_PEM = r"^-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n -]*-----END CERTIFICATE-----\n?$"
+Words = list[Annotated[str, Field(max_length=4096)]]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+
+
+class Part(BaseModel):
+    """A section of a configuration; unknown keys are errors.
+
+    A section with ``read_at_start`` is read at the start of a process only: a change applies after a restart.
+    ``Field(examples=[...])`` is the value that the sample shows for a key without a default.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    read_at_start: ClassVar[bool] = False
+
+
+P = TypeVar("P", bound=Part)
+
+
+class Volumes(Part):
+    """``[volumes]``: folders on the machines where jobs run."""
+
+    scratch_area: AbsolutePath = Field(
+        "/tmp",  # noqa: S108
+        description="Where emptyDir volumes live, unless scratch_in_job_folder is true.",
+    )
+    scratch_in_job_folder: bool = Field(True, description="Keep emptyDir volumes in the job's own folder instead.")
+    image_dir: AbsolutePath | None = Field(
+        None, examples=["/shared/images"], description="Images as files: <image_dir>/<image with : as _>."
+    )
+    image_paths: list[AbsolutePath] = Field(
+        [],
+        description="Absolute paths of images, or of folders of images, that pods may name beside image_dir.",
+    )
+    apptainer_cachedir: AbsolutePath | None = Field(
+        None, examples=["/shared/cache/apptainer"], description="Default: the runtime's own."
+    )
+    cvmfs_unpacked_path: AbsolutePath | None = Field(
+        None, examples=["/cvmfs/unpacked.cern.ch"], description="Unpacked images: <path>/<image>."
+    )
+    additional_directories_in_path: list[AbsolutePath] = []
+    cvmfs_path: Annotated[str, Field(pattern=r"^(/[^\x00-\x1f]*)?$", max_length=4096)] = Field(
+        "", description="CernVM-FS (/cvmfs) for volumes with cvmfs.vk.io/<volume>; empty: they are refused."
+    )
+    fuse_sleep_seconds: Annotated[float, Field(ge=0, le=600)] = Field(
+        5, description="How long the script of a volume with fuse.vk.io/<volume> may take to mount it."
+    )
+    host_paths: list[AbsolutePath] = Field([], description="hostPath volumes below these folders are allowed.")
+
+
+class Runtime(Part):
+    """``[runtime]``: what runs containers."""
+
+    kind: str = "apptainer"
+    image_prefix: str = Field("docker://", description="Put before images that have no scheme and are no path.")
+    network: Literal["host", "none"] = Field("host", description="Whether ports of a container can be reached.")
+
+
+class ApiServer(Part):
+    """``[api_server]``: how containers reach the Kubernetes API server; without it they get no token for it."""
+
+    url: Annotated[str, Field(pattern=r"^https://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?$")] | None = Field(
+        None,
+        examples=["https://k8s.example:6443"],
+        description="https://HOST:PORT: what KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT say.",
+    )
+    ca: Annotated[str, Field(pattern=_PEM, max_length=65536)] | None = Field(
+        None,
+        examples=["-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"],
+        description="The authorities of its certificate (PEM, not a path): the volume's ca.crt.",
+    )
+
+    @model_validator(mode="after")
+    def _both(self) -> ApiServer:
+        if (self.url is None) != (self.ca is None):
+            raise ValueError("one of url and ca alone is not allowed; allowed: both, or neither")
+        return self
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that a kubelet sets for the service ``kubernetes``, as far as clients use them."""
+        if self.url is None:
+            return {}
+        host, _, port = self.url.removeprefix("https://").rpartition(":")
+        if not host or "]" in port:  # no port: the colons are those of an IPv6 address, or there are none
+            host, port = self.url.removeprefix("https://"), "443"
+        names = ("KUBERNETES_SERVICE_PORT", "KUBERNETES_SERVICE_PORT_HTTPS")
+        return {"KUBERNETES_SERVICE_HOST": host.strip("[]"), **dict.fromkeys(names, port)}
+
+
+class Flavor(Part):
+    """``[[flavors]]``: a kind of job, chosen by annotation or because it is the first that covers the pod."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+    description: str = ""
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    nodelist: str | None = None
+    generic_resources: Words = []
+    max_time_seconds: Annotated[int, Field(ge=1)] | None = None
+    max_resources: dict[str, str] = Field({}, description="Resource -> quantity; a GPU pod needs its GPU named here.")
+    cpu: Annotated[int, Field(ge=1)] | None = Field(None, description="CPUs of pods that ask for none.")
+    memory: str | None = Field(None, description="Memory of pods that ask for none.")
+    flags: Words = Field([], description="More words for the submit command.")
+
+
+class Limits(Part):
+    """``[limits]``: what a pod gets that asks for nothing, and how limits are held."""
+
+    default_cpu: Annotated[int, Field(ge=1)] = 1
+    default_memory: str = "1Gi"
+    max_time_seconds: Annotated[int, Field(ge=1)] | None = Field(None, examples=[86400])
+    watch_memory: bool = Field(True, description="The script ends a container that outgrows its memory limit.")
+    allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags (words for the submit command).")
+    allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec (a script that runs outside).")
+    allow_fuse: bool = Field(False, description="Honour fuse.vk.io/<volume> (a script that mounts; may run outside).")
+    allow_runtime_options: bool = Field(
+        False, description="Honour slurm-job.vk.io/{mpi-flags,singularity-*,enroot-*}: words for the container runtime."
+    )
+
+
+class BuildSettings(Part):
+    """A BuildConfig without the sections of its runtimes: the type that drivers and the modules below them use."""
+
+    runtime: Runtime = Runtime()
+    volumes: Volumes = Volumes()
+    limits: Limits = Limits()
+    api_server: ApiServer = ApiServer()
+    flavors: list[Flavor] = []
+    default_flavor: str = ""
+    header: str = Field("", description="Lines put at the head of every script (module load ...).")
+    footer: str = Field("", description="Lines put at its end.")
+
+    def section(self, model: type[P]) -> P:
+        """Return the section of a driver, whose type is ``model``."""
+        return next(value for _, value in self if type(value) is model)
+
+
+def with_sections(name: str, base: type[P], sections: Mapping[str, type[Part]]) -> type[P]:
+    """Return a model called ``name``: ``base`` with one more section of defaults for each item of ``sections``."""
+    fields = {key: (model, model()) for key, model in sections.items()}
+    return create_model(name, __base__=base, **fields)  # type: ignore[call-overload, no-any-return]

@@ -1,0 +1,33 @@
+"""The section ``[local]`` of ``site.toml``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from bridge.script.settings import Part
+from bridge.site.batch.port import Environment
+from bridge.workload import quantity
+
+
+class Local(Part):
+    """``[local]``: used with ``batch.kind = "local"``: jobs run on this machine, first come, first served."""
+
+    read_at_start = True
+    cpus: Annotated[int, Field(ge=1)] | None = Field(
+        None, examples=[8], description="Given out at most; default: those seen."
+    )
+    memory: str | None = Field(None, examples=["16Gi"], description="Given out at most; default: the machine's.")
+    gpus: Annotated[int, Field(ge=0)] | None = Field(None, examples=[1], description="Default: those in /dev.")
+    gpu_resource: str = Field("nvidia.com/gpu", description="Name of the resource that they are offered as.")
+    nice: Annotated[int, Field(ge=0, le=19)] = Field(0, description="Niceness of jobs.")
+    watch_memory: bool = Field(True, description="A job that outgrows its memory is killed.")
+    environment: Environment = Field({})
+
+    @field_validator("memory")
+    @classmethod
+    def _quantity(cls, value: str | None) -> str | None:
+        if value is not None:
+            quantity.parse(value)
+        return value

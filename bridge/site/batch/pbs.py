@@ -1,0 +1,250 @@
+"""OpenPBS and PBS Professional 14.1 or newer, by their commands: qsub, qselect, qstat, qdel and pbsnodes.
+
+Sources: qsub(1B), qselect(1B), qstat(1B), qdel(1B), pbs_job_attributes(7B), and ``job.h`` for Exit_status and substate.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+import math
+import os
+import pwd
+import re
+import shlex
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from pydantic import Field
+
+from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.script.settings import AbsolutePath, Part, Seconds, Words
+from bridge.site.batch import port
+from bridge.site.batch.commands import Commands, Said, SilentError, command_environment, portions
+from bridge.wire.messages import UID_PATTERN
+
+KEPT = ("PBS_CONF_FILE", "PBS_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
+DELETED, SIGNAL = 91, 256
+"""``substate`` of a job that was deleted; ``Exit_status`` of a script that signal 0 would have ended."""
+_PHASES: dict[str, tuple[port.Phase, str]] = {
+    **dict.fromkeys("QT", ("queued", "WaitingForResources")),
+    "H": ("queued", "Held"),
+    "W": ("queued", "Waiting"),
+    "M": ("queued", "Moved"),
+    **dict.fromkeys("RBE", ("running", "")),
+    **dict.fromkeys("SU", ("running", "Suspended")),
+    **dict.fromkeys("FX", ("ended", "")),
+}
+"""``job_state``; a letter of a newer version neither begins nor ends a job."""
+_ENDS = {
+    -29: ("DeadlineExceeded", "the PBS job reached its walltime"),
+    -28: ("DeadlineExceeded", "the PBS job reached its limit of CPU time"),
+    **dict.fromkeys((-27, -26), ("OOMKilled", "the PBS job used more memory than it requested")),
+    **dict.fromkeys((-25, -24), ("Killed", "the PBS job used more CPUs than it requested")),
+}
+"""``Exit_status`` of jobs that PBS ended (JOB_EXEC_KILL_* in ``job.h``)."""
+_BAD_STATES = re.compile(r"down|offline|unknown|stale|provisioning|maintenance|unresolvable|sleep")
+_UID, _NO_HISTORY = re.compile(UID_PATTERN), re.compile(r"job history", re.IGNORECASE)
+_GONE = re.compile(r"unknown job id|job has finished|request invalid for state", re.IGNORECASE)
+_UNKNOWN = re.compile(r"end of file|timed? ?out|protocol|reset by peer|communication|batch system error", re.IGNORECASE)
+_LATER = re.compile(
+    r"cannot connect|connection refused|would exceed|maximum number|too many|try again|unavailable|munge|authenticat"
+    r"|credential|not accepting|no permission.*now|server shutting",
+    re.IGNORECASE,
+)
+_UNITS = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40, "pb": 2**50}
+
+
+class PBS(Part):
+    """``[pbs]``: used with ``batch.kind = "pbs"``."""
+
+    read_at_start = True
+    bin_dir: AbsolutePath | None = Field(
+        None, examples=["/opt/pbs/bin"], description="Directory of qsub, qstat, ...; default: PATH."
+    )
+    timeout: Seconds = Field(30, description="Seconds after which a command counts as unanswered.")
+    queue: str | None = Field(None, examples=["workq"], description="Queue of jobs whose flavor names none.")
+    account: str | None = Field(None, examples=["project"], description="Account of jobs whose flavor names none.")
+    options: Words = Field([], description="More words for qsub, for every job.")
+    gpus: dict[str, str] = Field(
+        {"nvidia.com/gpu": "ngpus", "amd.com/gpu": "ngpus"}, description="Extended resource -> resource of PBS."
+    )
+    environment: port.Environment = Field({})
+
+
+class PbsBatch(port.BatchSystem):
+    """One PBS server, as the user who runs the submitter."""
+
+    kind = "pbs"
+    settings = PBS
+    period = 10.0
+
+    def __init__(self, config: PBS, site: port.Site) -> None:
+        self._config = config
+        self._variables = port.job_environment(config.environment)
+        self._user = pwd.getpwuid(os.geteuid()).pw_name
+        environment = {**command_environment(port.job_environment({}), KEPT), "TZ": "UTC"}  # for qstat's times
+        self._commands = Commands(config.bin_dir, config.timeout, environment)
+
+    def version(self) -> str:
+        """Return the version of the commands."""
+        return " ".join(["pbs", *self._commands.ask("qstat", "--version").out.split()[-1:]])
+
+    def submit(self, request: port.JobRequest) -> str:
+        """Run qsub. The script that PBS stores starts the job's own script and contains no secret."""
+        if request.flags:
+            raise BatchError(f"flags {list(request.flags)}: this batch system takes none")
+        folder = shlex.quote(str(request.folder))
+        lines = ["#!/bin/bash"]
+        # not with -v: qstat of some versions writes invalid JSON for values with quotes, commas or digits alone
+        lines += [f"export {name}={shlex.quote(text)}" for name, text in self._variables.items()]
+        lines += [f"exec bash {folder}/job.sh </dev/null >>{folder}/script.log 2>&1", ""]
+        try:
+            said = self._commands.run("qsub", *self.words(request), input="\n".join(lines))
+        except SilentError as error:
+            raise BatchUnknownOutcomeError(str(error), retryable=True) from error
+        found = re.search(r"^(\d+(?:\.\S+)?)\s*$", said.out, re.MULTILINE)
+        if said.code == 0 and found:
+            return found[1]
+        if said.code == 0 or _UNKNOWN.search(said.err):
+            raise BatchUnknownOutcomeError(f"qsub: {said.words}", retryable=True)
+        raise BatchError(said.words, retryable=bool(_LATER.search(said.err)))
+
+    def words(self, request: port.JobRequest) -> list[str]:
+        """Return the options of qsub for a job; the site's own come last."""
+        flavor, config = request.flavor, self._config
+        chunk = [f"ncpus={request.cpus}", f"mem={max(1, math.ceil(request.memory / 2**20))}mb"]
+        extra = list(flavor.generic_resources) if flavor else []
+        if request.gpus:
+            gpu = config.gpus.get(request.gpu_resource, "ngpus")
+            chunk.append(f"{gpu}={request.gpus}")
+            extra = [item for item in extra if item.partition("=")[0] != gpu]
+        if flavor and flavor.nodelist:
+            extra.append(f"host={flavor.nodelist}")
+        words = ["-N", request.name, "-S", "/bin/bash", "-r", "n", "-j", "oe", "-o", "/dev/null", "-W", "umask=077"]
+        words += ["-l", "select=" + ":".join(["1", *chunk, *extra])]
+        if request.time_limit is not None:
+            words += ["-l", f"walltime={max(1, math.ceil(request.time_limit))}"]
+        if queue := (flavor and (flavor.reservation or flavor.partition)) or config.queue:
+            words += ["-q", queue]
+        if account := (flavor and flavor.account) or config.account:
+            words += ["-A", account]
+        return [*words, *config.options, *(flavor.flags if flavor else ())]
+
+    def find(self, uid: str) -> str | None:
+        """Search by name, in the history too where the server has one."""
+        found = self._select("-x", "-N", port.NAME_PREFIX + uid)
+        return min(found, key=lambda job_id: int(job_id.partition(".")[0]), default=None)
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """Run qdel: SIGTERM, and SIGKILL after the queue's ``kill_delay``."""
+        for some in portions(ids):
+            said = self._commands.run("qdel", *some)
+            if bad := _complaints(said):
+                raise BatchError("; ".join(bad), retryable=True)
+
+    def jobs(self) -> dict[str, port.BatchJob]:
+        """Run qselect for the ids of this user's jobs that have not ended, and qstat for these."""
+        return self._stat(self._select())
+
+    def past(self, ids: Collection[str]) -> dict[str, port.BatchJob]:
+        """Read the history, where the server has one (``job_history_enable``)."""
+        return self._stat(ids, "-x")
+
+    def _select(self, *words: str) -> list[str]:
+        said = self._commands.run("qselect", "-u", self._user, *words)
+        if said.code != 0 and words[:1] == ("-x",) and _NO_HISTORY.search(said.err):
+            return self._select(*words[1:])
+        if said.code != 0:
+            raise BatchError(f"qselect: {said.words}", retryable=True)
+        return [line.strip() for line in said.out.splitlines() if line.strip()[:1].isdigit()]
+
+    def _stat(self, ids: Collection[str], *more: str) -> dict[str, port.BatchJob]:
+        found: dict[str, port.BatchJob] = {}
+        for some in portions(ids):
+            said = self._commands.run("qstat", *more, "-f", "-F", "json", *some)
+            if said.code != 0 and _NO_HISTORY.search(said.err):
+                return {}
+            answer = dict(_objects(said.out, "Jobs"))
+            if _complaints(said) or any(job_id not in answer and job_id not in said.err for job_id in some):
+                raise BatchError(f"qstat {' '.join(more)}: {said.words}: not all jobs answered", retryable=True)
+            found.update((job.id, job) for job in parse_jobs(answer))
+        return found
+
+    def capacity(self) -> port.Capacity:
+        """Run pbsnodes and add up the nodes that work."""
+        return parse_nodes(self._commands.ask("pbsnodes", "-a", "-F", "json").out, self._config.gpus)
+
+
+def _complaints(said: Said) -> list[str]:
+    """Return what a command that failed complained about, but for jobs that have ended."""
+    return [line for line in said.err.splitlines() if said.code and line.strip() and not _GONE.search(line)]
+
+
+def parse_jobs(answer: Mapping[str, Mapping[str, Any]]) -> Iterator[port.BatchJob]:
+    """Read ``Jobs`` of qstat; jobs that are not podbridge's are left out."""
+    for job_id, found in answer.items():
+        uid = str(found.get("Job_Name")).removeprefix(port.NAME_PREFIX)
+        if uid == found.get("Job_Name") or not _UID.fullmatch(uid):
+            continue
+        phase, reason = _PHASES.get(str(found.get("job_state")), ("running", ""))
+        comment = str(found.get("comment") or "")
+        code, number, by_itself, message = None, 0, False, f"waits in PBS: {comment}" if phase == "queued" else ""
+        if phase == "ended":
+            status = found.get("Exit_status")
+            if found.get("substate") == DELETED or not isinstance(status, int):
+                reason, message = "Cancelled", "the PBS job was deleted"
+            elif status in _ENDS:
+                reason, message = _ENDS[status]
+            else:
+                by_itself, code = True, status if 0 <= status < SIGNAL else None
+                number = status - SIGNAL if status > SIGNAL else 0
+                message = f"PBS: Exit_status {status}, {comment}" if code is None else ""
+        started = _moment(found.get("stime"))
+        ended = _moment(found.get("obittime")) or _moment(found.get("history_timestamp"))
+        host = str(found.get("exec_host") or "").partition("/")[0]
+        yield port.BatchJob(job_id, uid, phase, reason, message, code, number, host, started, ended, by_itself)
+
+
+def parse_nodes(output: str, gpus: Mapping[str, str]) -> port.Capacity:
+    """Read the JSON of pbsnodes; ``gpus``: extended resource -> resource of PBS, the first of each counts."""
+    resources = {kind: name for name, kind in reversed(tuple(gpus.items()))}
+    total, used = (dict.fromkeys(("ncpus", "mem", *resources), 0) for _ in range(2))
+    for _, node in _objects(output, "nodes"):
+        for key, counts in (("resources_available", total), ("resources_assigned", used)):
+            amounts = node.get(key)
+            if isinstance(amounts, dict) and not _BAD_STATES.search(str(node.get("state"))):
+                for name in counts:
+                    counts[name] += _amount(amounts.get(name))
+    free = {name: max(0, count - used[name]) for name, count in total.items()}
+    whole, rest = (
+        port.Amount(counts["ncpus"], counts["mem"], {name: counts[k] for k, name in resources.items() if total[k]})
+        for counts in (total, free)
+    )
+    return port.Capacity(whole, rest)
+
+
+def _objects(output: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        found = json.loads(output, strict=False) if output.strip() else {}
+    except ValueError as error:
+        raise BatchError(f"the answer of PBS is not JSON: {error}", retryable=True) from error
+    items = found.get(key) if isinstance(found, dict) else None
+    return ((name, item) for name, item in (items or {}).items() if isinstance(item, dict))
+
+
+def _amount(value: object) -> int:
+    """Read a count, or a size such as ``527672488kb``, in bytes."""
+    match = re.fullmatch(r"(\d+)([kmgtp]?b)?", str(value).lower())
+    return int(match[1]) * _UNITS[match[2] or ""] if match else 0
+
+
+def _moment(value: object) -> float | None:
+    """Read seconds since 1970, or a time of ctime(3) in UTC."""
+    if isinstance(value, int) and value > 0:
+        return float(value)
+    try:
+        return float(calendar.timegm(time.strptime(str(value), "%a %b %d %H:%M:%S %Y")))
+    except (ValueError, OverflowError):
+        return None
