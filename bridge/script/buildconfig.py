@@ -17,7 +17,7 @@ else:
 
 
 class Runtime(settings.Runtime):
-    """``[runtime]``: what runs containers."""
+    """``[runtime]``: the container runtime."""
 
     kind: Kind = "apptainer"
 

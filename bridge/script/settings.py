@@ -31,19 +31,19 @@ P = TypeVar("P", bound=Part)
 
 
 class Volumes(Part):
-    """``[volumes]``: folders on the machines where jobs run."""
+    """``[volumes]``: directories on the machines that run jobs."""
 
     scratch_area: AbsolutePath = Field(
         "/tmp",  # noqa: S108
-        description="Where emptyDir volumes live, unless scratch_in_job_folder is true.",
+        description="Directory for emptyDir volumes, unless scratch_in_job_folder is true.",
     )
-    scratch_in_job_folder: bool = Field(True, description="Keep emptyDir volumes in the job's own folder instead.")
+    scratch_in_job_folder: bool = Field(True, description="Store emptyDir volumes in the job's directory instead.")
     image_dir: AbsolutePath | None = Field(
         None, examples=["/shared/images"], description="Images as files: <image_dir>/<image with : as _>."
     )
     image_paths: list[AbsolutePath] = Field(
         [],
-        description="Absolute paths of images, or of folders of images, that pods may name beside image_dir.",
+        description="Paths of images, or of directories of images, that pods may name beside image_dir.",
     )
     apptainer_cachedir: AbsolutePath | None = Field(
         None, examples=["/shared/cache/apptainer"], description="Default: the runtime's own."
@@ -53,34 +53,34 @@ class Volumes(Part):
     )
     additional_directories_in_path: list[AbsolutePath] = []
     cvmfs_path: Annotated[str, Field(pattern=r"^(/[^\x00-\x1f]*)?$", max_length=4096)] = Field(
-        "", description="CernVM-FS (/cvmfs) for volumes with cvmfs.vk.io/<volume>; empty: they are refused."
+        "", description="CernVM-FS (/cvmfs) for volumes with cvmfs.vk.io/<volume>; empty: refuse them."
     )
     fuse_sleep_seconds: Annotated[float, Field(ge=0, le=600)] = Field(
-        5, description="How long the script of a volume with fuse.vk.io/<volume> may take to mount it."
+        5, description="Seconds after which the script of a volume with fuse.vk.io/<volume> must have mounted it."
     )
-    host_paths: list[AbsolutePath] = Field([], description="hostPath volumes below these folders are allowed.")
+    host_paths: list[AbsolutePath] = Field([], description="Directories below which hostPath volumes are allowed.")
 
 
 class Runtime(Part):
-    """``[runtime]``: what runs containers."""
+    """``[runtime]``: the container runtime."""
 
     kind: str = "apptainer"
-    image_prefix: str = Field("docker://", description="Put before images that have no scheme and are no path.")
-    network: Literal["host", "none"] = Field("host", description="Whether ports of a container can be reached.")
+    image_prefix: str = Field("docker://", description="Prefix of images without a scheme that are no path.")
+    network: Literal["host", "none"] = Field("host", description="none: containers have no network.")
 
 
 class ApiServer(Part):
-    """``[api_server]``: how containers reach the Kubernetes API server; without it they get no token for it."""
+    """``[api_server]``: how containers connect to the Kubernetes API server; without it they get no token."""
 
     url: Annotated[str, Field(pattern=r"^https://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?$")] | None = Field(
         None,
         examples=["https://k8s.example:6443"],
-        description="https://HOST:PORT: what KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT say.",
+        description="https://HOST:PORT, for KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.",
     )
     ca: Annotated[str, Field(pattern=_PEM, max_length=65536)] | None = Field(
         None,
         examples=["-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"],
-        description="The authorities of its certificate (PEM, not a path): the volume's ca.crt.",
+        description="CA certificates of the server (PEM, not a path), for the volume's ca.crt.",
     )
 
     @model_validator(mode="after")
@@ -91,7 +91,7 @@ class ApiServer(Part):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that a kubelet sets for the service ``kubernetes``, as far as clients use them."""
+        """The variables that a kubelet sets for the service ``kubernetes`` and that clients use."""
         if self.url is None:
             return {}
         host, _, port = self.url.removeprefix("https://").rpartition(":")
@@ -102,7 +102,7 @@ class ApiServer(Part):
 
 
 class Flavor(Part):
-    """``[[flavors]]``: a kind of job, chosen by annotation or because it is the first that covers the pod."""
+    """``[[flavors]]``: kinds of jobs; an annotation selects one, or else the first that covers the pod."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
     description: str = ""
@@ -113,19 +113,21 @@ class Flavor(Part):
     nodelist: str | None = None
     generic_resources: Words = []
     max_time_seconds: Annotated[int, Field(ge=1)] | None = None
-    max_resources: dict[str, str] = Field({}, description="Resource -> quantity; a GPU pod needs its GPU named here.")
-    cpu: Annotated[int, Field(ge=1)] | None = Field(None, description="CPUs of pods that ask for none.")
-    memory: str | None = Field(None, description="Memory of pods that ask for none.")
+    max_resources: dict[str, str] = Field(
+        {}, description="Resource -> quantity; a GPU must be named here to be available."
+    )
+    cpu: Annotated[int, Field(ge=1)] | None = Field(None, description="CPUs of pods that request none.")
+    memory: str | None = Field(None, description="Memory of pods that request none.")
     flags: Words = Field([], description="More words for the submit command.")
 
 
 class Limits(Part):
-    """``[limits]``: what a pod gets that asks for nothing, and how limits are held."""
+    """``[limits]``: defaults and limits of pods, and what their annotations may do."""
 
     default_cpu: Annotated[int, Field(ge=1)] = 1
     default_memory: str = "1Gi"
     max_time_seconds: Annotated[int, Field(ge=1)] | None = Field(None, examples=[86400])
-    watch_memory: bool = Field(True, description="The script ends a container that outgrows its memory limit.")
+    watch_memory: bool = Field(True, description="End a container that uses more than its memory limit.")
     allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags (words for the submit command).")
     allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec (a script that runs outside).")
     allow_fuse: bool = Field(False, description="Honour fuse.vk.io/<volume> (a script that mounts; may run outside).")
@@ -143,8 +145,8 @@ class BuildSettings(Part):
     api_server: ApiServer = ApiServer()
     flavors: list[Flavor] = []
     default_flavor: str = ""
-    header: str = Field("", description="Lines put at the head of every script (module load ...).")
-    footer: str = Field("", description="Lines put at its end.")
+    header: str = Field("", description="Lines at the start of every script (module load ...).")
+    footer: str = Field("", description="Lines at its end.")
 
     def section(self, model: type[P]) -> P:
         """Return the section of a driver, whose type is ``model``."""

@@ -1,4 +1,4 @@
-"""Tending: what is to be done for jobs is done with their scripts, the batch system and the folder."""
+"""Runs the actions that are due for jobs: on their scripts, in the batch system and in the site's directory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 
 
 class ActionRunner:
-    """Tends the jobs of a index, on duty.
+    """Runs actions for the jobs of an index, in the leader.
 
-    ``resubmit`` asks the batch system again for a job whose submit was never answered; ``settle``: seconds that such a
-    job may take to appear. ``owners``: UIDs of the batch system's jobs by id, as last listed.
+    ``resubmit`` submits a job again whose submission got no answer; ``settle``: seconds that such a job may take to
+    appear. ``owners``: UIDs of the batch system's jobs by id, as last listed.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class ActionRunner:
         self._settle, self._resubmit = settle, resubmit
 
     def run_wanted(self) -> None:
-        """Do what is to be done for jobs whose end was asked for just now."""
+        """Run what is due for jobs whose cancellation was requested since the last call."""
         wanted, self._index.wanted = self._index.wanted, set()
         self.run(wanted)
 
     def run(self, uids: Collection[str] | None = None) -> None:
-        """Do what is to be done now for these jobs, or for each."""
+        """Run what is due now for these jobs; ``None``: for all that are open."""
         now = self._clock.time()
         kill: list[str] = []
         for uid in tuple(self._index.open if uids is None else uids):
@@ -63,7 +63,7 @@ class ActionRunner:
                     case Kill():
                         entry.killed_at = now
                         job_id = entry.record.job_id or entry.record.started_job
-                        # a batch system that lost its records gives the same ids again
+                        # a batch system that lost its records assigns the same ids again
                         if self.owners.get(job_id, uid) == uid:
                             kill.append(job_id)
                     case Stop(grace, reason):
@@ -78,14 +78,14 @@ class ActionRunner:
             self.cancel(kill)
 
     def stop(self, uid: str, grace: float, reason: str) -> None:
-        """Ask a job's script to end within ``grace`` seconds."""
+        """Request that a job's script ends within ``grace`` seconds."""
         try:
             self._folder.job(uid).ask_to_stop(grace, reason)
         except FileNotFoundError:
             self._index.refresh(uid)
 
     def cancel(self, ids: Iterable[str]) -> None:
-        """Have the batch system end jobs; if it does not answer, it is asked again at the next look."""
+        """End jobs in the batch system; if it does not answer, the next list of jobs repeats the cancellation."""
         wanted = list(ids)
         try:
             self._batch.cancel(wanted)

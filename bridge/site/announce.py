@@ -1,4 +1,4 @@
-"""What the site says of itself: resources as measured, its BuildConfig, whether jobs can be taken."""
+"""Announcements of the site: measured resources, BuildConfig, and whether it accepts jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RUNTIME_TIMEOUT = 10.0
 
 
 class Publisher(Protocol):
-    """Where announcements go: they may get lost, the next one follows."""
+    """Sends announcements; they may get lost, the next one follows."""
 
     def publish_announce(self, announce: Announce) -> None: ...  # noqa: D102
     def publish_buildconfig(self, config: BuildConfigMessage) -> None: ...  # noqa: D102
@@ -43,25 +43,25 @@ class Publisher(Protocol):
 
 
 class Presence:
-    """Whether other submitters of this folder live: each holds a share of a lock."""
+    """Whether other submitters of this directory run: each holds a shared lock of a file."""
 
     def __init__(self, folder: Folder) -> None:
         self._file = os.open(folder.path / PRESENT, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def alone(self) -> bool:
-        """Whether this is the only one."""
+        """Return whether this is the only submitter."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
         finally:
-            fcntl.flock(self._file, fcntl.LOCK_SH)  # a try that fails lets go of the share, too
+            fcntl.flock(self._file, fcntl.LOCK_SH)  # a failed attempt releases the shared lock, too
         return True
 
 
 class Announcer:
-    """Announces while on duty: at start, on change, and each period."""
+    """Announces while this process is the leader: at start, on change, and each period."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Announcer:
         self.wake = threading.Event()
 
     def run(self, supervisor: Supervisor) -> None:
-        """Announce until the process stops; ``wake`` has it done at once."""
+        """Announce until the process stops; at once if ``wake`` is set."""
         last: Announce | None = None
         due = 0.0
         while not supervisor.stopping.is_set():
@@ -96,24 +96,24 @@ class Announcer:
             supervisor.wait(min(1.0, self._config().announce.period))
 
     def publish(self, announce: Announce) -> None:
-        """Send an announcement, and the BuildConfig with it if that is new."""
+        """Send an announcement, and before it the BuildConfig if it is new."""
         config = self._config()
         message = BuildConfigMessage(pool=config.pool, digest=announce.digest, config=config.buildconfig().dump())
         self._folder.note(BUILDCONFIG, message.model_dump(mode="json"))
         self._folder.note(ANNOUNCE, announce.model_dump(mode="json"))
-        with contextlib.suppress(BridgeError):  # no connection: the next one tells
+        with contextlib.suppress(BridgeError):  # no connection: the next one follows
             if self._described != config:
                 self._publisher.publish_buildconfig(message)
                 self._described = config
             self._publisher.publish_announce(announce)
 
     def reconnected(self) -> None:
-        """Say everything again: who listens may be new."""
+        """Send BuildConfig and announcement again: the hub may be new."""
         self._described = None
         self.wake.set()
 
     def make(self, *, leaving: bool = False) -> Announce:
-        """Say how things are."""
+        """Return the announcement; ``leaving``: the last one."""
         config = self._config()
         if not leaving:
             self._measure(config)
@@ -164,7 +164,7 @@ class Announcer:
 
 
 def _told(amount: Amount, config: SiteConfig, *, free: bool = False) -> dict[str, str]:
-    """Write an amount as Kubernetes quantities, what the configuration says instead of what was measured."""
+    """Return an amount as Kubernetes quantities; configured values replace measured ones."""
     resources = config.resources
     told = {"cpu": str(amount.cpus), "memory": f"{amount.memory // 2**20}Mi"}
     told |= {name: str(count) for name, count in amount.extended.items()}
@@ -183,7 +183,7 @@ def _least(measured: str | None, configured: str) -> str:
 
 
 def _changed(old: Announce, new: Announce) -> bool:
-    """Whether the hub should hear at once; what moves all the time waits for the period."""
+    """Return whether the hub needs the announcement at once; free resources and counts wait for the period."""
     return any(
         getattr(old, name) != getattr(new, name)
         for name in ("submitter", "capacity", "labels", "taints", "problem", "digest", "batch", "runtime")

@@ -1,4 +1,4 @@
-"""The batch system's list of all own jobs, asked for once for many who want to know."""
+"""The batch system's list of this site's jobs: one query for all callers."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from bridge.site.folder import Folder
 
 PERIODS = 2.0
 LEAST = 10.0
-"""Seconds that a list may be old for a submit, at least; else this many of the batch system's periods."""
+"""A list may be this many periods old when a job is submitted, and ``LEAST`` seconds at least."""
 REST = 5.0
-"""Seconds for which a submit is told the error of the last attempt, instead of making another."""
+"""Seconds after a failed query in which submissions get its error, instead of another query."""
 
 
 class BatchList:
-    """The last list, and when it was asked for. ``period``: seconds between two looks of the submitter on duty."""
+    """The last list, and when it was requested. ``period``: seconds between two lists of the leader."""
 
     def __init__(self, batch: BatchSystem, period: float, clock: Clock) -> None:
         self._batch, self._clock = batch, clock
-        self._patience = max(LEAST, PERIODS * period)
+        self._longest = max(LEAST, PERIODS * period)
         self._lock = threading.Lock()
         self._asked_at = float("-inf")
         self._living: dict[str, str] = {}
         self._failed: tuple[float, BatchError] | None = None
 
     def take(self) -> dict[str, BatchJob]:
-        """Ask the batch system; raises BatchError."""
+        """Query the batch system; raises :class:`BatchError`."""
         asked_at = self._clock.monotonic()
         found = self._batch.jobs()
         self._asked_at, self._living = asked_at, {job.uid: job.id for job in found.values() if job.phase != "ended"}
         return found
 
     def refuse_foreign(self, uid: str, folder: Folder) -> None:
-        """Raise SiteRefusedError if the batch system has a job of which this folder has nothing; or BatchError.
+        """Raise SiteRefusedError if the batch system has a job that this directory does not know.
 
-        The submitter on duty asks for a list every period anyway. Only where nobody has, one is asked for here, by one
-        thread for all.
+        The leader queries a list every period. Only if the last list is too old, one thread queries another for all
+        submissions; this may raise :class:`BatchError`.
         """
         if not self._is_fresh():
             with self._lock:
@@ -64,4 +64,4 @@ class BatchList:
             raise
 
     def _is_fresh(self) -> bool:
-        return self._clock.monotonic() - self._asked_at <= self._patience
+        return self._clock.monotonic() - self._asked_at <= self._longest

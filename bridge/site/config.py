@@ -30,7 +30,7 @@ else:
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$", max_length=316)]
 Taint = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]+(=[A-Za-z0-9._-]*)?:(NoSchedule|PreferNoSchedule|NoExecute)$")]
 LEAST_LOG, LARGEST_LOG = 64 * 2**10, 2**40
-"""Bytes. The script looks for the start of a line in 64 KiB."""
+"""Bytes. The script searches the start of a line in 64 KiB."""
 
 
 class Nats(Part):
@@ -39,22 +39,22 @@ class Nats(Part):
     read_at_start = True
 
     servers: Annotated[list[str], Field(min_length=1)] = Field(
-        ["nats://127.0.0.1:4222"], description="nats://, tls://, ws:// or wss:// URLs; without a password in them."
+        ["nats://127.0.0.1:4222"], description="URLs with nats://, tls://, ws:// or wss://, without a password."
     )
     seed_file: Path | None = Field(
         None, examples=["/home/me/.config/podbridge/site.seed"], description="File with this site's nkey seed (0600)."
     )
-    user: str | None = Field(None, examples=["site"], description="Instead of a seed: user name.")
+    user: str | None = Field(None, examples=["site"], description="User name, instead of a seed.")
     password_file: Path | None = Field(
         None, examples=["/home/me/.config/podbridge/password"], description="File with the user's password (0600)."
     )
     ca_file: Path | None = Field(
         None,
         examples=["/home/me/.config/podbridge/ca.crt"],
-        description="CA certificates, instead of the machine's own.",
+        description="CA certificates, instead of those of the machine.",
     )
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")] = Field(
-        names.SUBJECT_PREFIX, description="Prefix of every subject; the hub's must be the same."
+        names.SUBJECT_PREFIX, description="Prefix of every subject; the same as the hub's."
     )
     inbox_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")] | None = Field(
         None,
@@ -96,13 +96,14 @@ class Batch(Part):
 
 
 class Images(Part):
-    """``[images]``: the cache of pulled images, in ``folder``. An image in use is never removed from it."""
+    """``[images]``: the cache of pulled images, in ``folder``. Images in use are never removed."""
 
     cache_size: str = Field(
-        "20Gi", description="Largest size of all images in it; above it the least recently used go; 0: no cache."
+        "20Gi",
+        description="Limit of the size of all images; above it, the least recently used are removed; 0: no cache.",
     )
     cache_days: Annotated[float, Field(ge=0, le=3650)] = Field(
-        14, description="An image that no container has begun with for so many days goes; 0: never for its age."
+        14, description="Days after the last start of a container with an image until it is removed; 0: no limit."
     )
 
     @field_validator("cache_size")
@@ -119,16 +120,16 @@ class Images(Part):
 
 
 class Resources(Part):
-    """``[resources]``: what is announced instead of what is measured."""
+    """``[resources]``: announced resources that replace measured ones."""
 
     cpu: str | None = Field(None, examples=["128"], description="Kubernetes quantity.")
     memory: str | None = Field(None, examples=["512Gi"], description="Kubernetes quantity.")
-    pods: Annotated[int, Field(ge=0)] = Field(10_000, description="Jobs that may wait or run at once.")
+    pods: Annotated[int, Field(ge=0)] = Field(10_000, description="Jobs that may wait or run at the same time.")
     extended: dict[str, str] = Field({}, description='E.g. {"nvidia.com/gpu" = "4"}.')
 
 
 class Node(Part):
-    """``[node]``: of the virtual node that stands for this pool."""
+    """``[node]``: labels and taints of the virtual node of this pool."""
 
     labels: dict[Label, Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$", max_length=63)]] = Field(
         {}, description="More labels."
@@ -137,13 +138,13 @@ class Node(Part):
 
 
 class ContainerLogs(Part):
-    """``[container_logs]``: how much of a container's output is kept; pods and hubs have no say in it."""
+    """``[container_logs]``: limits of a container's output; neither pods nor hubs can change them."""
 
     max_size: str = Field("10Mi", description="Kubernetes quantity, 64Ki to 1Ti; as a kubelet's containerLogMaxSize.")
     max_files: Annotated[int, Field(ge=2, le=1000)] = Field(
         5,
-        description="As a kubelet's containerLogMaxFiles: a log that is longer than max_size x max_files loses its "
-        "oldest part, and max_size x (max_files - 1) are kept.",
+        description="As a kubelet's containerLogMaxFiles: a log longer than max_size x max_files loses its oldest "
+        "part, and max_size x (max_files - 1) are kept.",
     )
 
     @field_validator("max_size")
@@ -160,7 +161,7 @@ class ContainerLogs(Part):
 
 
 class Announcing(Part):
-    """``[announce]``."""
+    """``[announce]``: announcements to the hub."""
 
     period: Annotated[float, Field(ge=0.2, le=600)] = Field(10, description="Seconds between announcements.")
     capacity_period: Annotated[float, Field(ge=0.2, le=3600)] = Field(
@@ -181,15 +182,15 @@ class _SiteConfig(BuildConfig):
     """The file without the sections of the batch systems."""
 
     pool: Annotated[str, Field(pattern=POOL_PATTERN)] = Field(
-        "my-pool", description="Name of the pool, and of its virtual node. --pool says the same, or overrides it."
+        "my-pool", description="Name of the pool and of its virtual node; the option --pool overrides it."
     )
     folder: AbsolutePath = Field(
         "/var/tmp/podbridge",  # noqa: S108
-        description="Where jobs are kept: private (0700), the same path on every machine that runs jobs.",
+        description="Directory of jobs: private (0700), with the same path on every machine that runs jobs.",
     )
-    sync: bool = Field(True, description="A job's folder is forced to disk before the batch system gets the job.")
+    sync: bool = Field(True, description="Write a job's directory to disk (fsync) before the job is submitted.")
     one_cpu: bool = Field(
-        True, description="The submitter's own threads keep to one processor, which is faster; jobs may use all."
+        True, description="Run the submitter's own threads on one processor, which is faster; jobs may use all."
     )
     nats: Nats = Nats()
     batch: Batch = Batch()
@@ -264,7 +265,7 @@ def make_batch_system(config: SiteConfig, clock: Clock) -> BatchSystem:
 
 
 def parse(text: str, source: str = "site.toml", *, pool: str | None = None) -> SiteConfig:
-    """Read the TOML ``text``; raises :class:`ConfigError` that names every wrong key and value."""
+    """Read the TOML ``text``; raises :class:`ConfigError`, which names every wrong key and value."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -1,8 +1,8 @@
-"""One processor for the submitter's own threads, all of them for what it starts.
+"""One processor for the submitter's own threads, all processors for the programs that it starts.
 
-Python's threads take turns. Where they may run on several processors, each system call of one wakes another on the next
-processor, often for nothing: that cost a third of all submits (docs/performance.md). The kernel moves other work away
-from a processor that is kept busy.
+Python's threads take turns at the interpreter. On several processors, each system call of one thread wakes another on
+the next processor, often for nothing: this cost a third of all submissions (docs/performance.md). The kernel moves
+other work away from a busy processor.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import random
 from collections.abc import Iterator
 
 _given: set[int] = set()
-"""The processors that the process was given; empty: nothing was changed."""
+"""The processors of the process at its start; empty: unchanged."""
 
 
 def keep_to_one() -> None:
-    """Keep the calling thread, and those that it starts from now on, to one of the processors it was given."""
+    """Bind the calling thread, and those that it starts later, to one of its processors."""
     global _given
     given = os.sched_getaffinity(0)
-    with contextlib.suppress(OSError):  # not allowed here: slower, no worse
+    with contextlib.suppress(OSError):  # not allowed here: slower, nothing else
         os.sched_setaffinity(0, {random.choice(sorted(given))})  # noqa: S311
         _given = given
 
 
 def count() -> int:
-    """Give the number of processors that the submitter was given."""
+    """Return the number of processors of the submitter at its start."""
     return len(_given or os.sched_getaffinity(0))
 
 
 @contextlib.contextmanager
 def all_given() -> Iterator[None]:
-    """Let what is started meanwhile run on all processors that the submitter was given."""
+    """Let programs that are started meanwhile run on all processors of the submitter."""
     if not _given:
         yield
         return
     mine = os.sched_getaffinity(0)
-    with contextlib.suppress(OSError):  # none of them is left: the kernel has given others
+    with contextlib.suppress(OSError):  # the kernel has assigned other processors since
         os.sched_setaffinity(0, _given)
     try:
         yield

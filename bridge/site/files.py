@@ -1,4 +1,4 @@
-"""Files that are whole whatever moment the machine stops at, in few system calls: each job pays for every one."""
+"""Files that are complete at any moment at which the machine may stop, written with few system calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_plain(path: str | Path) -> int | None:
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return descriptor
-    except OSError:  # a shared folder's stale handle
+    except OSError:  # a stale handle of a shared file system
         pass
     os.close(descriptor)
     return None
@@ -46,7 +46,7 @@ def read_some(path: str | Path, most: int) -> bytes | None:
         while 0 < len(content) < min(most, found.st_size) and (more := os.read(descriptor, most - len(content))):
             content += more
         return content
-    except OSError:  # a shared folder's stale handle
+    except OSError:  # a stale handle of a shared file system
         return None
     finally:
         os.close(descriptor)
@@ -71,13 +71,13 @@ def read_word(path: str | Path) -> str:
 
 
 def read_line(path: str | Path) -> str:
-    """Read a short file that counts only with the end of its line."""
+    """Read a short file; empty: it is not there, or its line has no end yet."""
     content = read_some(path, _LONGEST_WORD)
     return content.decode(errors="replace").strip() if content and content.endswith(b"\n") else ""
 
 
 def put(path: str | Path, content: bytes) -> None:
-    """Write or replace a file that is as good as none while only the beginning of it is there."""
+    """Write or replace a file whose readers ignore it while it is incomplete."""
     try:
         write_new(path, content)
     except FileExistsError:
@@ -85,7 +85,7 @@ def put(path: str | Path, content: bytes) -> None:
 
 
 def write(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
-    """Replace a file: readers see the old content or the new one."""
+    """Replace a file in one step: readers see the old content or the new one. ``sync``: write it to disk now."""
     folder, name = os.path.split(path)
     aside = f"{folder}/.{name}.{secrets.token_hex(4)}"
     write_new(aside, content, mode=mode, sync=sync)
@@ -95,10 +95,10 @@ def write(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = F
 
 
 def write_new(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
-    """Write a file that is not there yet."""
+    """Create a file; raises FileExistsError if it exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        if mode & 0o077:  # os.open has taken the umask away from it
+        if mode & 0o077:  # os.open has applied the umask
             os.fchmod(descriptor, mode)
         rest = memoryview(content)
         while rest:
@@ -110,7 +110,7 @@ def write_new(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool
 
 
 def force(path: str | Path) -> None:
-    """Force a file to disk, or the names in a folder."""
+    """Write a file to disk now, or the names in a directory."""
     descriptor = os.open(path, _FOR_READING)
     try:
         os.fsync(descriptor)
@@ -119,12 +119,12 @@ def force(path: str | Path) -> None:
 
 
 def remove_tree(path: str | Path) -> None:
-    """Remove a tree, read-only folders in it too; what can't be removed stays for the next sweep.
+    """Remove a tree, with its read-only directories; what can't be removed remains for the next sweep.
 
-    A job's folder in which a volume is still mounted stays as it is: its files are somebody's data.
+    The directory of a job in which a volume is still mounted remains: the files of the volume are a user's data.
     """
     if os.path.exists(f"{path}/fuse") and _mounts_below(path):
-        log.warning("a volume is still mounted, the folder stays", extra=kv(folder=path))
+        log.warning("a volume is still mounted: the directory is not removed", extra=kv(folder=path))
         return
 
     def open_up(function: Any, name: str, _: Any) -> None:
@@ -138,7 +138,7 @@ def remove_tree(path: str | Path) -> None:
 
 
 def _mounts_below(path: str | Path) -> bool:
-    """Whether anything is mounted in a folder; see proc_pid_mountinfo(5)."""
+    """Return whether anything is mounted below a directory; see proc_pid_mountinfo(5)."""
     start = os.fsencode(os.path.realpath(path)) + b"/"
     with open("/proc/self/mountinfo", "rb") as file:
         return any(line.split(b" ", 5)[4].startswith(start) for line in file)

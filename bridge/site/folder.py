@@ -1,14 +1,15 @@
-"""The site's folder and one job's folder: all that is kept at the site, besides what the batch system keeps.
+"""The site's directory and the directories of jobs: the only state of a site beside that of its batch system.
 
-``jobs/<uid>/`` begins with ``job.sh``, which says itself whether all of it is there, and goes all at once. Files that
-are replaced are written aside first. So whatever moment the process or the machine stops at, what is found is whole, or
-is known not to be. Beside the files of the job (``job.sh``, ``state/``, ``logs/``, ...) the submitter keeps in it:
+The first file in ``jobs/<uid>/`` is ``job.sh``, whose checksum shows whether it is complete. Files are replaced, and
+the directory is removed, in one step. So at any moment at which the process or the machine may stop, each file is
+complete or recognizably incomplete. Beside the files of the job (``job.sh``, ``state/``, ``logs/``, ...) the submitter
+writes:
 
-the second line of ``job.sh``: a checksum and what was asked for, a comment, so that one file is forced to disk, once
-``job.json``     the same once the batch system had to be asked again, and when it was
-``job.id``       the batch system's id; not forced to disk, since the job is found by its name
-``batch.json``   the last thing that the batch system said of it
-``cancel.json``  that its end is wanted
+the second line of ``job.sh``: a comment with a checksum and the request, so that one fsync is sufficient
+``job.json``     the request, and the time of the last submission, if there was more than one
+``job.id``       the batch system's id; written without fsync, because the job is found by its name
+``batch.json``   the last status from the batch system
+``cancel.json``  the cancellation request
 """
 
 from __future__ import annotations
@@ -51,24 +52,24 @@ _UID = re.compile(UID_PATTERN)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LOCKS = 64
 LARGEST_STATE = 64 * 1024
-"""Bytes of a state file that are read: a container may have written there."""
+"""Bytes of a state file that are read; a container may have written to it."""
 LARGEST_MESSAGE = 4096
 GONE_KEPT = 86400.0
 STAGING_KEPT = 3600.0
 SECRETS = ("volumes", "run/fuse", "run/pre-exec", *runtimes.SECRETS)
-"""What a job's containers got beside their images; a script that ends by itself removes it, and cuts ``job.sh``."""
+"""Paths with data of the pod; a script that ends by itself removes them, and truncates ``job.sh``."""
 
 
 _META, _OBSERVATION, _CANCELLATION = TypeAdapter(Meta), TypeAdapter(BatchObservation), TypeAdapter(Cancellation)
 
 
 class Folder:
-    """The site's folder; ``since``: when this process began to look at it."""
+    """The site's directory; ``since``: start of this process, in seconds since 1970."""
 
     def __init__(self, path: Path, *, sync: bool = True, since: float = 0.0) -> None:
         self.path = path
         self.id = ""
-        """What tells this folder from others; :meth:`prepare` reads it, or makes it."""
+        """Distinguishes this directory from others; :meth:`prepare` reads it, or creates it."""
         self.sync = sync
         self.since = since
         self.jobs = path / "jobs"
@@ -79,7 +80,7 @@ class Folder:
         self._mark, self._count = secrets.token_hex(4), itertools.count()
 
     def prepare(self) -> None:
-        """Make what is missing; raises :class:`ConfigError` when others could read or write the folder."""
+        """Create what is missing; raises :class:`ConfigError` if other users could read or write the directory."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self.path.stat()
@@ -104,14 +105,14 @@ class Folder:
         return sorted(name for name in os.listdir(self.jobs) if _UID.fullmatch(name))
 
     def job(self, uid: str) -> JobFolder:
-        """Give the folder of one job, whether it is there or not."""
+        """Return the directory of one job, whether it exists or not."""
         if not _UID.fullmatch(uid):
             raise ValueError(f"{uid!r} is no UID")
         return JobFolder(self, uid)
 
     @contextlib.contextmanager
     def locked(self, uid: str, *, wait: bool = True) -> Iterator[None]:
-        """Hold a job's lock, against other threads and other submitters; ``BlockingIOError``: not to be had now."""
+        """Hold a job's lock. Raises BlockingIOError if it is held elsewhere and ``wait`` is false."""
         path = f"{self._locks}/{zlib.crc32(uid.encode()) % _LOCKS:02d}"
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -121,33 +122,33 @@ class Folder:
             os.close(lock)
 
     def touch(self, uid: str) -> None:
-        """Say that a job has changed, to the submitter on duty."""
+        """Notify the leader that a job has changed."""
         with contextlib.suppress(OSError):
             (self.changed / uid).touch(mode=0o600)
 
     def take_changed(self) -> list[str]:
-        """Empty ``changed/``. A change that comes after this is told again."""
+        """Remove and return the notifications; a later change creates a new one."""
         names = [name for name in os.listdir(self.changed) if _UID.fullmatch(name)]
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.changed / name)
         return names
 
-    # --- what is no more ----------------------------------------------------------------------------------------------
+    # --- removed jobs -------------------------------------------------------------------------------------------------
     def bury(self, uid: str, owner: str) -> None:
-        """Remember for a day that its owner knows a job's end: a submit of that owner that comes late is refused."""
+        """Remember for a day that an owner has read a job's end: a late submission of that owner is refused."""
         (self.gone / f"{uid}.{owner}").touch(mode=0o600)
 
     def is_gone(self, uid: str, owner: str) -> bool:
-        """Whether it was buried by that owner."""
+        """Return whether that owner has read the job's end."""
         return os.path.exists(f"{self.gone}/{uid}.{owner}")
 
     def all_gone(self) -> set[str]:
-        """Return the UIDs of all jobs that were buried, by whichever owner."""
+        """Return the UIDs of all jobs whose end an owner has read."""
         return {name.partition(".")[0] for name in os.listdir(self.gone)}
 
     def sweep(self, now: float) -> None:
-        """Drop old markers, and what a killed process left half removed."""
+        """Remove old markers, and directories that a killed process had begun to remove."""
         for name in os.listdir(self.gone):
             with contextlib.suppress(OSError):
                 if (self.gone / name).stat().st_mtime < now - GONE_KEPT:
@@ -159,7 +160,7 @@ class Folder:
 
     # --- small files shared by several submitters ---------------------------------------------------------------------
     def note(self, name: str, content: dict[str, Any]) -> None:
-        """Replace a small file of the submitter on duty."""
+        """Replace a small file of the leader."""
         write(self.path / name, json.dumps(content).encode())
 
     def noted(self, name: str) -> dict[str, Any] | None:
@@ -168,12 +169,12 @@ class Folder:
 
     # --- used by JobFolder --------------------------------------------------------------------------------------------
     def staged(self, uid: str) -> str:
-        """Name a folder that does not exist yet."""
+        """Return the path of a directory that does not exist yet."""
         return f"{self._staging}/{uid}.{self._mark}{next(self._count)}"
 
 
 class JobFolder:
-    """One job's folder."""
+    """The directory of one job."""
 
     def __init__(self, site: Folder, uid: str) -> None:
         self.site = site
@@ -182,11 +183,11 @@ class JobFolder:
 
     @property
     def path(self) -> Path:
-        """Where it is, or would be."""
+        """The path, whether it exists or not."""
         return Path(self._at)
 
     def exists(self) -> bool:
-        """Whether the job is kept here; what can't be looked at is."""
+        """Return whether the directory exists, or can't be read."""
         try:
             os.stat(self._at)
         except OSError as error:
@@ -194,15 +195,15 @@ class JobFolder:
         return True
 
     def begun(self) -> bool:
-        """Whether its script has begun."""
+        """Return whether its script has started."""
         return os.path.isdir(f"{self._at}/started")
 
     def create(self, script: str, meta: Meta) -> None:
-        """Make the folder, under the job's lock; the script makes its own folders in it.
+        """Create the directory. The caller holds the job's lock; the script creates its own directories in it.
 
-        A file that is forced to disk takes what was made before it along, its folder and all names: the journals of
-        ext4, XFS and Btrfs are written in their order, ext4 without one does it by hand, and servers of NFS keep names
-        at once.
+        The fsync of the file also writes what was created before it, its directory and all names: the journals of ext4,
+        XFS and Btrfs are written in order, ext4 without a journal writes them with the file, and servers of NFS store
+        names at once.
         """
         os.mkdir(self._at, 0o700)
         try:
@@ -213,7 +214,7 @@ class JobFolder:
             raise
 
     def unfinished(self) -> bool:
-        """Whether there is no whole script, for its maker was stopped, or no folder. What can't be read is finished."""
+        """Return whether the script is incomplete or missing, as after a crash. ``False`` if it can't be read."""
         if self.begun() or os.path.exists(f"{self._at}/job.id"):
             return False
         try:
@@ -223,7 +224,7 @@ class JobFolder:
             return isinstance(error, FileNotFoundError)
 
     def remove(self) -> None:
-        """Take the folder away, in one step."""
+        """Remove the directory, in one step."""
         staged = self.site.staged(self.uid)
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._at, staged)
@@ -249,25 +250,25 @@ class JobFolder:
         write(f"{self._at}/job.json", _META.dump_json(meta), sync=self.site.sync)
 
     def write_id(self, job_id: str) -> None:
-        """Write down the batch system's id; one that is cut off is as good as none, the job is found by its name."""
+        """Write the batch system's id; an incomplete one is ignored, and the job is found by its name."""
         put(f"{self._at}/job.id", job_id.encode() + b"\n")
 
     def drop_id(self) -> None:
-        """Drop the batch system's id and word: it has lost the job."""
+        """Remove the batch system's id and status: it has lost the job."""
         for name in ("job.id", "batch.json"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{self._at}/{name}")
 
     def write_batch(self, job: BatchJob, at: float) -> None:
-        """Write down what the batch system says, first heard ``at``."""
+        """Write the status from the batch system, which it first reported ``at``."""
         put(f"{self._at}/batch.json", _OBSERVATION.dump_json(BatchObservation(at, job)))
 
     def write_cancel(self, cancel: Cancellation) -> None:
-        """Write down that the end is wanted: this must survive."""
+        """Write the cancellation request, with fsync: it must survive a crash."""
         write(f"{self._at}/cancel.json", _CANCELLATION.dump_json(cancel), sync=self.site.sync)
 
     def ask_to_stop(self, grace: float, reason: str) -> None:
-        """Ask the script to end; the first one who asks is heard, unless this one allows less time."""
+        """Request that the script ends; ignored after an earlier request, unless it allows less time."""
         path = self.path / "control" / "stop"
         try:
             earlier = float(path.read_text().split()[0])
@@ -278,9 +279,9 @@ class JobFolder:
             write(path, f"{grace:g} {reason}\n".encode())
 
     def read(self) -> JobRecord | None:
-        """Read all that the folder says; ``None``: there is no such job.
+        """Read the job; ``None``: there is no such job.
 
-        A job is told of only when it is whole and on disk, which who made it may not have come to.
+        A job is reported only if its script is complete and on disk: its submitter may have died before the fsync.
         """
         meta = self.meta()
         if meta is None:
@@ -312,7 +313,7 @@ class JobFolder:
         )
 
     def meta(self) -> Meta | None:
-        """Read what was asked for; ``None``: there is no such job."""
+        """Read the request; ``None``: there is no such job."""
         found = _checked(_META, f"{self._at}/job.json")
         if found is None and (request := job_request.read(f"{self._at}/job.sh", LARGEST_STATE)) is not None:
             return _parsed(_META, request)
@@ -336,7 +337,7 @@ class JobFolder:
 
 
 def _checked(kind: TypeAdapter[T], path: str) -> T | None:
-    """Read a file of the submitter; one that a job has meddled with is as good as none."""
+    """Read a file of the submitter; ``None``: it is missing, or a job has changed it."""
     content = read_some(path, LARGEST_STATE)
     return _parsed(kind, content) if content else None
 

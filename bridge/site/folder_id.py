@@ -1,4 +1,4 @@
-"""The id of a site's folder, in its file ``id``: what tells it from another folder of the same pool."""
+"""The id of a site's directory, in its file ``id``: it distinguishes directories of the same pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 4096
 
 
 def of(folder: Path) -> str:
-    """Return the id; made once, whole or not at all, whichever submitter comes first."""
+    """Return the id. The first submitter creates it, in one step."""
     path = folder / FILE
     if not path.exists():
         aside = folder / f".{FILE}.{secrets.token_hex(8)}"

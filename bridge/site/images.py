@@ -1,9 +1,9 @@
-"""The cache of pulled images: what is removed from it, and when. Jobs add images (``bridge/script/lib/cache.bash``).
+"""The cache of pulled images: limits and removal. Jobs add images (``bridge/script/lib/cache.bash``).
 
-``image-cache/`` in the site's folder has, for each image, a folder ``<key>`` with the files ``image``, whose time is
-that of its last use, and ``name``. A running container has a hard link to ``image``. To change ``<key>``, a process
-holds the lock ``locks/<first three digits of the key>``; while nobody does, ``new.*`` in it is what a killed pull left.
-``on`` tells jobs that the cache may be used. ``podman/`` notes with which logins each machine's images were pulled.
+``image-cache/`` in the site's directory has a directory ``<key>`` for each image, with the files ``name`` and
+``image``, whose modification time is that of its last use. A running container has a hard link to ``image``. A process
+that changes ``<key>`` holds the lock ``locks/<first three digits of the key>``; without a holder, ``new.*`` in it
+is left from a killed pull. If ``on`` exists, jobs use the cache. ``podman/`` records the logins of each machine's images.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from bridge.site.files import remove_tree
 log = logging.getLogger(__name__)
 
 NAME = "image-cache"
-"""In the site's folder; ``cache.bash`` has the same name."""
+"""Name in the site's directory, as in ``cache.bash``."""
 PERIOD = 60.0
-"""Seconds between two looks at the cache."""
+"""Seconds between two checks of the cache."""
 DAY = 86400.0
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class CachedImage:
-    """An image in the cache. ``size`` in bytes; ``used_at`` is when a container last began with it.
+    """An image in the cache. ``size`` in bytes; ``used_at``: last start of a container with it.
 
-    ``in_use``: a job holds a hard link to it, so its removal would free nothing.
+    ``in_use``: a job has a hard link to it, so its removal would free no space.
     """
 
     key: str
@@ -65,14 +65,14 @@ def to_evict(images: Iterable[CachedImage], now: float, most_bytes: int, most_se
 
 
 class ImageCache:
-    """The folder ``image-cache`` in the site's ``folder``. :meth:`tend` is called by the submitter on duty."""
+    """The directory ``image-cache`` of a site. The leader calls :meth:`enforce_limits`."""
 
     def __init__(self, folder: Path, settings: Callable[[], Images], clock: Clock) -> None:
         self.path = folder / NAME
         self._settings, self._clock = settings, clock
 
     def prepare(self) -> None:
-        """Make what is missing; raises :class:`ConfigError` if the folder is another user's, or open to others."""
+        """Create what is missing; raises :class:`ConfigError` if other users own or can access the directory."""
         try:
             self.path.mkdir(mode=0o700, exist_ok=True)
             found = self.path.lstat()
@@ -86,20 +86,20 @@ class ImageCache:
             raise ConfigError(f"folder {self.path} can't be used: {error.strerror}") from error
         self._switch()
 
-    def tend(self) -> None:
-        """Remove what killed pulls left, and what is over the limits."""
+    def enforce_limits(self) -> None:
+        """Remove files of killed pulls, and images above the limits."""
         settings = self._settings()
         try:
             self._switch()
             images = list(self._images())
         except OSError as error:
-            log.warning("the cache of images can't be looked at", extra=kv(why=error))
+            log.warning("the cache of images can't be read", extra=kv(why=error))
             return
         for key in to_evict(images, self._clock.time(), settings.most_bytes, settings.cache_days * DAY):
             try:
                 self._evict(key)
             except OSError as error:
-                log.warning("an image stays in the cache", extra=kv(key=key, why=error))
+                log.warning("an image was not removed from the cache", extra=kv(key=key, why=error))
 
     def _switch(self) -> None:
         on = self.path / "on"
@@ -109,7 +109,7 @@ class ImageCache:
             on.unlink(missing_ok=True)
 
     def _images(self) -> Iterator[CachedImage]:
-        """Look at each image; a folder without one is removed, and what is left of pulls in the others."""
+        """Return each image; remove directories without an image, and files of killed pulls in the others."""
         for key in os.listdir(self.path):
             if not _KEY.fullmatch(key):
                 continue
@@ -129,7 +129,7 @@ class ImageCache:
     def _clear(self, key: str) -> None:
         with self._locked(key) as locked:
             if not locked:
-                return  # a pull is under way
+                return  # a pull is in progress
             if self._look(key) is None:
                 remove_tree(self.path / key)
                 return
@@ -142,7 +142,7 @@ class ImageCache:
             if found is None or found.in_use:
                 return
             name = self._name(key)
-            # a job that makes its link right now keeps the file; the next one pulls
+            # a job that creates its link at this moment keeps the file; the next job pulls
             remove_tree(self.path / key)
             log.info("image removed from the cache", extra=kv(image=name, bytes=found.size))
 
@@ -153,7 +153,7 @@ class ImageCache:
 
     @contextlib.contextmanager
     def _locked(self, key: str) -> Iterator[bool]:
-        """Hold the lock of an image; says whether it was to be had at once."""
+        """Hold the lock of an image, if it is free; yield whether it was."""
         lock = os.open(self.path / "locks" / key[:3], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What must be done for a job now. Pure: record and the time in, chores out, each of which may be done twice."""
+"""The actions that are due for a job. Pure: takes its record and the time. Each action may be run twice."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from bridge.site.job_record import JobRecord
 
 KILL_ALLOWANCE = 10.0
-"""Seconds after the grace period at which the batch system ends a job that did not end by itself."""
+"""Seconds after the grace period at which podbridge cancels the batch job, if its script has not ended."""
 CANCEL_PERIOD = 30.0
-"""Seconds between two cancels of a job that does not go away."""
+"""Seconds between two cancellations of a job that does not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Ask the script to end."""
+    """Request that the script ends within ``grace`` seconds."""
 
     grace: float
     reason: str = "Deleted"
@@ -22,39 +22,39 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Have the batch system end the job."""
+    """Cancel the job in the batch system."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Ask the batch system again: the last time brought no answer, and no job."""
+    """Submit again: the last submission got no answer, and no job appeared."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The end is wanted of a job that the batch system never had: it has ended."""
+    """Record the end of a cancelled job that the batch system never had."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drop everything of the job."""
+    """Remove the job's directory and record."""
 
 
 JobAction = Stop | Kill | Submit | GiveUp | Forget
 
 
 def confirmed(record: JobRecord) -> bool:
-    """Whether the batch system has nothing of the job any more."""
+    """Return whether the batch system has reported the end of the job."""
     return record.batch is not None and record.batch.phase == "ended"
 
 
 def due_actions(
     record: JobRecord, now: float, *, over: bool, settle: float, killed_at: float | None, grace_over: bool
 ) -> list[JobAction]:
-    """List what is to be done, in order.
+    """Return the actions that are due, in order.
 
-    ``over``: the job has ended as far as anyone can tell. ``killed_at``: when it was last cancelled by this process.
-    ``grace_over``: the job was given all the time to end by itself, by the clock of this process alone.
+    ``over``: the status of the job is ended. ``killed_at``: when this process last cancelled it, in seconds since 1970.
+    ``grace_over``: the grace period and :data:`KILL_ALLOWANCE` have passed, by the clock of this process.
     """
     cancel = record.cancel
     unknown = not record.job_id and not record.started and not confirmed(record)
@@ -65,7 +65,7 @@ def due_actions(
         return [Forget()] if cancel.forget else []
     if unknown:
         return [GiveUp()] if settled else [Stop(0)]
-    if confirmed(record):  # it may yet be seen to have ended well: the folder lags
+    if confirmed(record):  # the shared file system may not show the job's own end yet
         return []
     due = not record.started or cancel.grace <= 0 or grace_over
     todo: list[JobAction] = [] if record.final else [Stop(cancel.grace if record.started else 0)]

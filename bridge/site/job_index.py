@@ -1,4 +1,4 @@
-"""All jobs of a folder in memory: nothing that could not be read again, in order, and published as it changes."""
+"""All jobs of a directory in memory, in order. Each change is published. All of it can be read again from disk."""
 
 from __future__ import annotations
 
@@ -25,47 +25,47 @@ class Entry:
     record: JobRecord
     status: JobStatus
     id_at: float
-    """When its batch id became known here."""
+    """When this process read its batch id."""
     missing_since: float | None = None
     missing_looks: int = 0
     killed_at: float | None = None
     read_at: float = 0.0
     without_secrets: bool = False
-    """Whether the folder of the job, which has ended, was looked through for secrets."""
+    """Whether the secrets of the job, which has ended, were removed."""
     heeded: Cancellation | None = None
-    """The request to end the job that ``kill_at`` follows."""
+    """The cancellation request from which ``kill_at`` was computed."""
     kill_at: float = float("inf")
-    """Monotonic time at which the batch system ends the job."""
+    """Monotonic time at which podbridge cancels the batch job."""
 
     def heed(self, now: float) -> None:
-        """Begin to count the grace period of a request that is new here; ``now`` is monotonic."""
+        """Start the grace period of a new cancellation request; ``now`` is monotonic."""
         cancel = self.record.cancel
         if cancel is not None and cancel != self.heeded:
             self.heeded, self.kill_at = cancel, min(self.kill_at, now + cancel.grace + KILL_ALLOWANCE)
 
 
 class JobIndex:
-    """The jobs known to the submitter on duty.
+    """The jobs that the leader knows.
 
     ``publish`` gets each changed status with its number; ``lag``: see :func:`bridge.site.status.status`.
     """
 
     def __init__(self, folder: Folder, lag: float, clock: Clock, publish: Callable[[int, JobStatus], None]) -> None:
         self.sequences: dict[str, int] = {}
-        """Number of the last event of each owner: a hub hears only its own."""
+        """Number of the last event of each owner: a hub receives only its own."""
         self.entries: dict[str, Entry] = {}
         self.open: set[str] = set()
-        """Jobs that may still change without saying so: not ended, not confirmed, or to be forgotten."""
+        """Jobs that may change without a notification: not ended, not confirmed, or to be removed."""
         self.pending: set[str] = set()
-        """Jobs that have ended but whose time of the lag is not over."""
+        """Jobs that ended in the batch system less than ``lag`` seconds ago."""
         self.wanted: set[str] = set()
-        """Jobs whose end is wanted, and that have changed since they were tended."""
+        """Cancelled jobs that have changed since their actions were run."""
         self.lock = threading.RLock()
         self._order: dict[str, list[str]] = {}
         self._folder, self._lag, self._clock, self._publish = folder, lag, clock, publish
 
     def load(self) -> list[str]:
-        """Read everything anew, telling nobody; gives the folders that hold no job."""
+        """Read all jobs again without publishing; return the directories that contain no job."""
         now = self._clock.time()
         empty: list[str] = []
         with self.lock:
@@ -97,9 +97,9 @@ class JobIndex:
             return dict(Counter(entry.status.phase for entry in self.entries.values()))
 
     def refresh(self, uid: str, fresh: JobRecord | None = None) -> Entry | None:
-        """Read one job's folder, and publish its status if that changed; one that can't be read now stays as it was.
+        """Read one job's directory and publish its status if it changed; keep the old record if it can't be read now.
 
-        ``fresh`` saves the reading of a job that is new here: each change after it has the folder read again.
+        ``fresh`` is the record of a job that this process just submitted: it saves the first read.
         """
         with self.lock:
             record = fresh
@@ -126,7 +126,7 @@ class JobIndex:
             del self._order[owner]
 
     def take(self, uid: str, record: JobRecord) -> Entry:
-        """Keep what is known of a job now, and publish its status if that changed."""
+        """Store the record of a job, and publish its status if it changed."""
         now = self._clock.time()
         status = job_status.status(record, now, self._lag)
         entry, owner = self.entries.get(uid), record.meta.owner
@@ -151,7 +151,7 @@ class JobIndex:
         return entry
 
     def observe(self, uid: str, job: BatchJob) -> None:
-        """Keep what the batch system says, if it is new."""
+        """Store what the batch system reports of a job, if it is new."""
         with self.lock:
             entry = self.entries.get(uid)
             if entry is None or entry.record.batch == job:
@@ -161,10 +161,10 @@ class JobIndex:
             at = entry.record.batch_at if again else self._clock.time()
             said = job.phase == "running" and entry.record.started and not confirmed(entry.record)
             said = said and not is_missing(entry.record)
-            if not said:  # else the script says more, and is on disk
+            if not said:  # else the script's own record says more, and is on disk
                 with contextlib.suppress(FileNotFoundError):
                     self._folder.job(uid).write_batch(job, at)
-            # what the script wrote last may be unread, or can't be read now
+            # the last record of the script may be unread, or can't be read now
             fresh = self.refresh(uid) if job.phase == "ended" else entry
             if fresh is not None and fresh.record.batch != job:
                 self.take(uid, replace(fresh.record, batch=job, batch_at=at))
@@ -181,5 +181,5 @@ class JobIndex:
 
 
 def is_missing(record: JobRecord) -> bool:
-    """Whether the job has begun and the batch system no longer knows it."""
+    """Return whether the job has started and the batch system no longer knows it."""
     return record.batch is not None and record.batch.phase == "missing"

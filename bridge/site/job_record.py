@@ -1,4 +1,4 @@
-"""What is known of one job at the site: what was asked for, what the batch system says, what the script wrote."""
+"""The record of one job at the site: the request, the last answer of the batch system, what the script wrote."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from bridge.site.batch.port import BatchJob
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The request without its script. ``attempted_at``: when the batch system was last asked.
+    """The request without its script. ``attempted_at``: time of the last submission.
 
-    ``owner``: the cluster that submitted it; empty in folders of versions that kept none.
+    ``owner``: the cluster that submitted it; empty in directories of versions without owners.
     """
 
     namespace: str
@@ -33,10 +33,10 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """``cancel.json``: the end is wanted after ``grace`` seconds.
+    """``cancel.json``: the cancellation request, with a grace period of ``grace`` seconds.
 
-    ``at`` is for people: the clock of the machine that took the request. The grace period is counted from when the
-    submitter on duty first reads this, by its own clock.
+    ``at`` is for people: a time of the machine that received the request. The grace period starts when the leader first
+    reads this file, by the leader's own clock.
     """
 
     at: float
@@ -46,7 +46,7 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True)
 class BatchObservation:
-    """``batch.json``: what the batch system says, and when it was first heard to."""
+    """``batch.json``: what the batch system reports, and since when."""
 
     at: float
     job: BatchJob
@@ -54,7 +54,7 @@ class BatchObservation:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """All that a job's folder says. ``pod`` and ``containers`` are the script's own records, not checked yet."""
+    """The content of a job's directory. ``pod`` and ``containers`` are the script's own records, not validated yet."""
 
     uid: str
     meta: Meta
@@ -66,12 +66,12 @@ class JobRecord:
     messages: tuple[tuple[str, str], ...] = ()
     batch: BatchJob | None = None
     batch_at: float = 0.0
-    """When the batch system was first heard to say so."""
+    """When the batch system first reported this phase."""
     cancel: Cancellation | None = None
     found_at: float = 0.0
-    """When this process began to look: only from then on can it have heard why something ended."""
+    """Start of this process: it can only have received reasons for an end since then."""
 
     @property
     def final(self) -> bool:
-        """Whether the script wrote down its end."""
+        """Whether the script recorded its end."""
         return self.pod is not None and self.pod.get("phase") in ("Succeeded", "Failed")

@@ -1,6 +1,6 @@
-"""What was asked for, as the second line of ``job.sh``: a comment with a checksum of it and of all that follows.
+"""The request of a job, as the second line of ``job.sh``: a comment with a checksum of itself and of all that follows.
 
-So one file, forced to disk once, holds the script and the request, and tells whether all of it is there.
+So one file, written to disk with one fsync, contains the script and the request, and shows whether it is complete.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import zlib
 from bridge.site.files import read_some
 
 USUAL = 2048
-"""Bytes at the head of ``job.sh`` that hold all of the request, nearly always."""
+"""Bytes at the start of ``job.sh`` that nearly always contain the whole request."""
 _MARK = b"# podbridge: "
 _BEGIN = len(_MARK) + len("00000000 ")
 
 
 def put_in(script: str, request: bytes) -> bytes:
-    """Put a request, one line of JSON, into a script as its second line."""
+    """Insert a request, one line of JSON, into a script as its second line."""
     content = script.encode()
     first, newline, rest = content.partition(b"\n")
     if not first.startswith(b"#!") or not newline:
@@ -25,19 +25,19 @@ def put_in(script: str, request: bytes) -> bytes:
 
 
 def is_whole(content: bytes) -> bool:
-    """Whether a script has such a line, and all of what follows it."""
+    """Return whether a script has a request and is complete."""
     parts = _parts(content)
     return parts is not None and parts[0] == _checksum(*parts[1:])
 
 
 def alone(content: bytes) -> bytes | None:
-    """Return the first two lines of a script, as a whole one; ``None``: it has no request, or nothing after it."""
+    """Return the first two lines of a script, as a complete one; ``None``: no request, or nothing after it."""
     parts = _parts(content)
     return None if parts is None or not parts[2] else _joined(content.partition(b"\n")[0], parts[1], b"")
 
 
 def read(path: str, most: int) -> bytes | None:
-    """Read the request from a script, of which ``most`` bytes at most are read; ``None``: there is none."""
+    """Read the request from the first ``most`` bytes of a script; ``None``: there is none."""
     for size in (USUAL, most):
         content = read_some(path, size) or b""
         if (parts := _parts(content)) is not None:
@@ -56,7 +56,7 @@ def _checksum(request: bytes, rest: bytes) -> bytes:
 
 
 def _parts(content: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Take a script apart: checksum, request, and what comes after its line; ``None``: there is no such line."""
+    """Return checksum, request and the rest of a script; ``None``: it has no request."""
     lines = content.split(b"\n", 2)
     if len(lines) < 3 or not lines[1].startswith(_MARK):
         return None

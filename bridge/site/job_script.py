@@ -1,4 +1,4 @@
-"""The script of a job, as the submitter writes it down: whole, and with what the site alone decides."""
+"""The script of a job as the submitter stores it: with its library, and with the settings that only the site makes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST_SCRIPT = 32 * 2**20
 
 
 def whole(script: str | messages.ScriptWithoutLibrary, config: SiteConfig) -> str:
-    """Put the library into a script that came without it, and the site's own settings before all else."""
+    """Return the script with the library, if it came without, and with the site's settings before all else."""
     if isinstance(script, messages.ScriptWithoutLibrary):
         text = library.known(script.library)
         if text is None:
@@ -27,5 +27,5 @@ def whole(script: str | messages.ScriptWithoutLibrary, config: SiteConfig) -> st
 
 
 def _settings(logs: ContainerLogs) -> str:
-    """Say how much is kept of a log, as ``bridge/script/lib/logs.bash`` reads it; nothing after it can change that."""
+    """Return the limits of logs, as ``bridge/script/lib/logs.bash`` reads them; later lines can't change them."""
     return f"readonly PODBRIDGE_LOG_MAX_SIZE={logs.max_bytes} PODBRIDGE_LOG_MAX_FILES={logs.max_files}"

@@ -1,4 +1,4 @@
-"""What a site takes of a request: checked by the hub, and again here, as a hub may be compromised. Pure."""
+"""Limits of the site for a request. The hub checks them too; it may be compromised, so the site checks again. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bridge.workload import quantity
 
 
 def admitted(owner: str, body: Submit, config: SiteConfig, now: float) -> Meta:
-    """Check a request and put the site's defaults in; raises :class:`SiteRefusedError`. ``now``: since 1970."""
+    """Check a request and add the site's defaults; raises :class:`SiteRefusedError`. ``now``: seconds since 1970."""
     flavor = config.flavor(body.flavor or config.default_flavor)
     if flavor is None and body.flavor:
         names = ", ".join(known.name for known in config.flavors) or "none"
@@ -40,10 +40,9 @@ def admitted(owner: str, body: Submit, config: SiteConfig, now: float) -> Meta:
 
 
 def check(body: Submit, flavor: Flavor | None, default_flavor: str) -> None:
-    """Raise :class:`SiteRefusedError` if a job asks for more than the flavor's ``max_resources``.
+    """Raise :class:`SiteRefusedError` if a job requests more than the flavor's ``max_resources``.
 
-    A flavor without any sets no limit. The default flavor takes what no flavor covers, so that of it only GPUs are
-    checked.
+    A flavor without them sets no limit. The default flavor accepts what no flavor covers, so only its GPUs are checked.
     """
     if flavor is None or not flavor.max_resources:
         return

@@ -1,12 +1,12 @@
-"""The files of a container's log, as ``bridge/script/lib/logs.bash`` writes them: see there for what each holds.
+"""The files of a container's log. ``bridge/script/lib/logs.bash`` writes them and describes each.
 
-Offsets count from the start of a run. What is before :attr:`Bounds.first` is no longer kept: in its place the log has a
-hole, or the log was truncated and begins with a later byte (:attr:`Bounds.base`), what is left being in ``.kept``.
+Offsets count from the start of a run. Bytes before :attr:`Bounds.first` are no longer kept: the log has a hole there,
+or it was truncated and begins with a later byte (:attr:`Bounds.base`), and ``.kept`` has the bytes between the two.
 
-The script tells the new bounds before it takes anything away. So what was read is right if the bounds, read after it,
-still cover it. What belongs to a log is found by name, and the script renames a log when its run is followed by another
-one: it gives ``.previous.first`` its content before ``.previous.log`` its name, and removes ``.first`` after the log is
-gone from there. So bounds belong to an open log if the name beside them leads to it before they are read, and after.
+The script writes the new bounds before it removes bytes. So bytes that were read are valid if the bounds that are read
+afterwards still cover them. The files of a log have its name, and the script renames them when another run begins: it
+writes ``.previous.first`` before it renames the log to ``.previous.log``, and removes ``.first`` after that. So bounds
+belong to an open log if the log had the name beside them both before and after they were read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bridge.site.files import open_plain, read_some
 
 OPEN_TRIES = 20
 OPEN_PERIOD = 0.05
-"""Seconds between two tries to open a log that is being renamed."""
+"""Seconds between two attempts to open a log that is being renamed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Offsets of the first byte that is kept, and of the log's own first byte; ``moving``: none of the log counts."""
+    """Offsets of the first byte that is kept, and of the log's first byte; ``moving``: only ``.kept`` is valid."""
 
     first: int = 0
     base: int = 0
@@ -35,7 +35,7 @@ class Bounds:
 
 
 class LogFiles:
-    """The log of one run, open. ``stems``: the names that its files have, or will have once there is another run."""
+    """The open log of one run. ``stems``: names of its files, now and after the start of another run."""
 
     def __init__(self, folder: Path, stems: tuple[str, ...], log: int, kept: int | None, bounds: Bounds) -> None:
         self._folder, self._stems = folder, stems
@@ -53,7 +53,7 @@ class LogFiles:
 
     @property
     def written_at(self) -> float:
-        """When the log was last written to, in seconds since 1970."""
+        """Time of the last write, in seconds since 1970."""
         return os.fstat(self._log).st_mtime
 
     def close(self) -> None:
@@ -63,9 +63,9 @@ class LogFiles:
                 os.close(file)
 
     def read(self, offset: int, most: int) -> tuple[int, bytes]:
-        """Read at an offset, ``most`` bytes at most; nothing: there is no more for now.
+        """Read at most ``most`` bytes at an offset; no bytes: there are no more for now.
 
-        Gives the offset of what was read, too: a later one where that byte is no longer kept.
+        Return the bytes and their offset: a later one if the byte at ``offset`` is no longer kept.
         """
         while True:
             bounds = self.bounds
@@ -90,7 +90,7 @@ class LogFiles:
                 offset = bounds.base  # what was written while the log was truncated is lost
 
     def block(self, begin: int, end: int) -> tuple[int, bytes]:
-        """Read all that is kept from ``begin`` to ``end``, in one; gives its offset, too."""
+        """Return the bytes that are kept from ``begin`` to ``end``, and their offset."""
         start = at = begin
         pieces: list[bytes] = []
         while at < end:
@@ -106,7 +106,7 @@ class LogFiles:
         return start, b"".join(pieces)
 
     def goes_on(self, offset: int) -> bool:
-        """Open the log anew; ``False``: it is another one, or shorter, or gone: what was followed has ended."""
+        """Open the log again; return ``False`` if it is another one, shorter, or gone: the followed run has ended."""
         fresh = open_plain(self._folder / f"{self._stems[0]}.log")
         if fresh is None:
             return False
@@ -122,18 +122,18 @@ class LogFiles:
                 return bounds.moving or offset <= length
 
     def _is_idle(self) -> bool:
-        """Whether the log is the same as when it was last asked: then its bounds need not be read again."""
+        """Return whether the log is unchanged since the last call: its bounds need not be read again."""
         before, now = self._idle, os.fstat(self._log)
         self._idle = now.st_size, now.st_mtime_ns
         return self._idle == before
 
     def _look(self) -> None:
-        """Read the bounds again. Where the log has no name any more, nothing of it is taken away either."""
+        """Read the bounds again. The script removes no bytes of a log that has no name any more."""
         for stem in self._stems:
             if self._is_named(stem):
                 found = self._possible(_bounds(self._folder / f"{stem}.first"))
                 if self._is_named(stem):
-                    # a shared folder may show a file that is not there any more
+                    # a shared file system may show a file that was removed
                     if found.first >= self.bounds.first and found.base >= self.bounds.base and found != self.bounds:
                         self._take(stem, found)
                     return
@@ -158,9 +158,9 @@ class LogFiles:
 
 
 def open_log(folder: Path, container: str, *, previous: bool, wait: Callable[[float], bool]) -> LogFiles | None:
-    """Open a container's log in ``logs/``, or that of the run before; ``None``: there is none.
+    """Open a container's log in ``logs/``, or that of the previous run; ``None``: there is none.
 
-    ``wait`` waits that many seconds, and says whether to stop.
+    ``wait`` waits for some seconds and returns whether to stop.
     """
     before = f"{container}.previous"
     stems = (before,) if previous else (container, before)
@@ -182,7 +182,7 @@ def open_log(folder: Path, container: str, *, previous: bool, wait: Callable[[fl
 
 
 class Index:
-    """When a log's bytes were written. Read further as it grows, and anew when the script has thinned it."""
+    """Times at which the bytes of a log were written. The script replaces the file when it removes entries."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -192,7 +192,7 @@ class Index:
         self._times: list[float] = []
 
     def grow(self) -> None:
-        """Read the lines that are new."""
+        """Read new lines."""
         file = open_plain(self._path)
         if file is None:
             return
@@ -219,12 +219,12 @@ class Index:
                 self._times.append(entry[1])
 
     def written_before(self, moment: float) -> int | None:
-        """Say how many bytes are older than a moment; ``None``: nothing is known."""
+        """Return how many bytes are older than a time; ``None``: unknown."""
         found = bisect.bisect_left(self._times, moment)
         return (self._offsets[found - 1] if found else 0) if self._times else None
 
     def time_of(self, end: int) -> float | None:
-        """Say when the byte before ``end`` was there; ``None``: it is younger than the index."""
+        """Return when the byte before ``end`` was written; ``None``: the index does not cover it yet."""
         found = bisect.bisect_left(self._offsets, end)
         return self._times[found] if found < len(self._offsets) else None
 

@@ -1,7 +1,7 @@
-"""Logs of containers, with all that ``kubectl logs`` asks for.
+"""Logs of containers, with all options of ``kubectl logs``.
 
-The output is kept as it came, its end alone where it is long: see :mod:`.log_files`. Times are those of the looks that
-the script takes, about once a second.
+:mod:`.log_files` reads the output. Times are those at which the script checked the size of the log, about once a
+second.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 PIECE = 64 * 1024
 POLL = 0.2
 LOOK_PERIOD = 1.0
-"""Seconds between two looks whether a followed log goes on; the file is opened anew, as shared folders need it."""
+"""Seconds between two checks of a followed log; each opens the file again, as shared file systems need it."""
 OVER_PERIOD = 3.0
 LONGEST_LINE = 256 * 1024
-"""Bytes after which a line gets its time although it has not ended."""
+"""Bytes after which an incomplete line gets its time."""
 
 
 def read_log(
     job: Path, ask: Logs, record: JobRecord, over: Callable[[], bool], wait: Callable[[float], bool], clock: Clock
 ) -> Generator[bytes, None, None]:
-    """Read a container's log as asked; raises before the first piece where there can be none.
+    """Return the pieces of a container's log; raises SiteRefusedError before the first one if there is no log.
 
-    ``over`` says whether the job has ended; ``wait`` waits that many seconds, and says whether to stop. While a
-    followed log is silent, empty pieces are given, so that whoever writes them can notice that nobody reads.
+    ``over`` returns whether the job has ended; ``wait`` waits for some seconds and returns whether to stop. While a
+    followed log does not grow, empty pieces let the writer detect a closed connection.
     """
     if not _NAME.fullmatch(ask.container):
         raise SiteRefusedError(f"{ask.container!r} is no name of a container", reason="ContainerNotFound")
@@ -63,7 +63,7 @@ def _explain_absence(ask: Logs, record: JobRecord, over: Callable[[], bool]) -> 
 
 
 def _start(log: LogFiles, index: Index, ask: Logs) -> int:
-    """Find the offset to begin with."""
+    """Return the offset of the first byte to send."""
     first, size = log.bounds.first, log.end
     if ask.since is not None:
         index.grow()
@@ -77,7 +77,7 @@ def _start(log: LogFiles, index: Index, ask: Logs) -> int:
 
 
 def _line_start(log: LogFiles, position: int) -> int:
-    """Return the start of the line in which a position lies, as far as it is kept."""
+    """Return the start of the line of a position, as far as it is kept."""
     while position > log.bounds.first:
         begin = max(log.bounds.first, position - PIECE)
         at, block = log.block(begin, position)
@@ -91,7 +91,7 @@ def _line_start(log: LogFiles, position: int) -> int:
 
 
 def _tail(log: LogFiles, size: int, lines: int) -> int:
-    """Return the start of the last lines; one without an end counts as well."""
+    """Return the start of the last lines; an incomplete last line counts."""
     if lines == 0:
         return size
     wanted = lines + (1 if log.block(size - 1, size)[1] == b"\n" else 0)
@@ -121,9 +121,9 @@ def _pieces(
     wait: Callable[[float], bool],
     clock: Clock,
 ) -> Iterator[tuple[int, bytes]]:
-    """Return pieces with the offset of each; the empty ones say that nothing is new.
+    """Return pieces with their offsets; an empty piece means that nothing is new.
 
-    A reader who is so slow that what comes next is no longer kept goes on with the first line that is.
+    If a reader is so slow that the next byte is no longer kept, it continues with the first line that is kept.
     """
     try:
         position, in_line = _start(log, index, ask), False
@@ -158,7 +158,7 @@ def _pieces(
 def _stamped(
     pieces: Iterator[tuple[int, bytes]], log: LogFiles, index: Index, clock: Clock
 ) -> Iterator[tuple[int, bytes]]:
-    """Put the time before each line, as kubelets do; unfinished lines wait for their end."""
+    """Insert the time before each line, as kubelets do; incomplete lines wait for their end."""
     rest, position, latest = b"", 0, 0.0
 
     def stamp(line: bytes, end: int) -> bytes:
@@ -167,7 +167,7 @@ def _stamped(
 
     for offset, piece in pieces:
         index.grow()
-        latest = min(clock.time(), log.written_at)  # of what is younger than the index
+        latest = min(clock.time(), log.written_at)  # for lines that the index does not cover yet
         if not rest:
             position = offset
         out = []
@@ -197,7 +197,7 @@ def _limited(pieces: Iterator[bytes], limit: int | None) -> Generator[bytes, Non
 
 
 def _has_ended(state: Path) -> bool:
-    """Whether the run of a container that writes the log is over."""
+    """Return whether the container's current run, which writes the log, has ended."""
     found = read_json(state, LARGEST_STATE) or {}
     return found.get("state") == "terminated" or (found.get("state") == "waiting" and bool(found.get("ended")))
 

@@ -1,4 +1,4 @@
-"""Whose a job is: the cluster that submitted it."""
+"""The owner of a job: the cluster that submitted it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ log = logging.getLogger(__name__)
 
 
 def adopted(where: JobFolder, record: JobRecord, owner: str) -> JobRecord:
-    """Return a job of this owner, under its lock; one without an owner becomes its. Raises where it is another's."""
+    """Return the record of an owner's job; set the owner if the job has none. The caller holds the job's lock.
+
+    Raises :class:`SiteRefusedError` if the job belongs to another owner.
+    """
     if record.meta.owner == owner:
         return record
     if record.meta.owner:
         raise not_owned(record, owner)
     meta = replace(record.meta, owner=owner)
     where.write_meta(meta)
-    log.info("a job without an owner belongs to who asks for it", extra=kv(job=where.uid, owner=owner))
+    log.info("set the owner of a job without one", extra=kv(job=where.uid, owner=owner))
     return replace(record, meta=meta)
 
 
 def not_owned(record: JobRecord, owner: str) -> SiteRefusedError:
-    """Return the refusal of a request about another cluster's job."""
+    """Return the error for a request about another cluster's job."""
     return SiteRefusedError(
         f"job {record.uid} belongs to another cluster ({record.meta.owner}), not to {owner}",
         reason="NotOwner",

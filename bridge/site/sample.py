@@ -1,4 +1,4 @@
-"""Documentation of ``site.toml``, made from its model: an example of the file, and the table of its keys."""
+"""Documentation of ``site.toml``, generated from its model: a sample of the file, and the table of its keys."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, Any]]:
 
 
 def sample() -> str:
-    """Write a documented ``site.toml`` that validates: every key with its default; keys without one as comments."""
+    """Return a documented ``site.toml`` that is valid: every key with its default; keys without one as comments."""
     fields = {name: (field, default) for name, field, default in _fields(SiteConfig)}
     lines = [
         "# Configuration of a podbridge submitter. Every key is shown; all but pool may be left out.",
@@ -89,7 +89,7 @@ def sample() -> str:
 
 
 def reference() -> str:
-    """Write the table of all keys, as it stands in ``docs/sites.md``."""
+    """Return the table of all keys, as in ``docs/sites.md``."""
     rows = ["| key | default | meaning |", "|---|---|---|"]
 
     def row(key: str, field: FieldInfo, default: Any) -> None:

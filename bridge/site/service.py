@@ -1,4 +1,4 @@
-"""The submitter's process: builds its parts, runs them, and ends in good order."""
+"""The submitter's process: creates its parts, runs their threads, and stops them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bridge.site.folder import Folder
 from bridge.site.images import PERIOD as IMAGES_PERIOD
 from bridge.site.images import ImageCache
 from bridge.site.submitter import Submitter
-from bridge.site.watcher import Patience, Watcher
+from bridge.site.watcher import Delays, Watcher
 from bridge.threads import Supervisor
 from bridge.wire.connection import Link, Settings
 from bridge.wire.messages import Event, JobStatus
@@ -36,17 +36,17 @@ from bridge.wire.server import serve
 log = logging.getLogger(__name__)
 
 LOOK_PERIOD = 0.1
-"""Seconds between two looks into ``changed/``."""
+"""Seconds between two reads of ``changed/``."""
 SWITCH_INTERVAL = 0.001
-"""Seconds after which a computing thread gives way: requests and events wait that long for a look to end."""
+"""Seconds after which a computing thread yields the interpreter to requests and events."""
 EAGER_PAUSE = 0.05
-"""Seconds between two looks at the batch system, at least."""
+"""Seconds between two lists of the batch system's jobs, at least."""
 LEADERSHIP_PERIOD = 0.5
-"""Seconds between two tries to take over."""
+"""Seconds between two attempts to become the leader."""
 
 
 class Live:
-    """The configuration, read again when its file changes. A file that can't be used changes nothing."""
+    """The configuration, read again when its file changes. A file with an error changes nothing."""
 
     def __init__(self, path: Path, pool: str | None) -> None:
         self._path, self._pool = path, pool
@@ -61,7 +61,7 @@ class Live:
         return found.st_mtime_ns, found.st_ino
 
     def refresh(self) -> bool:
-        """Read the file again if it changed; says whether the configuration did."""
+        """Read the file again if it changed; return whether the configuration changed."""
         stamp = self._now()
         if stamp is None or stamp == self._stamp:
             return False
@@ -69,21 +69,21 @@ class Live:
         try:
             fresh = configuration.load(self._path, self._pool)
         except ConfigError as error:
-            log.warning("configuration not taken up", extra=kv(why=error))
+            log.warning("configuration file not used", extra=kv(why=error))
             return False
         for key in READ_AT_START:
             if getattr(fresh, key) != getattr(self.config, key):
-                log.warning("changed in the configuration, counts after a restart", extra=kv(key=key))
+                log.warning("this change of the configuration applies after a restart", extra=kv(key=key))
         merged = fresh.model_copy(update={key: getattr(self.config, key) for key in READ_AT_START})
         changed = merged != self.config
         self.config = merged
         if changed:
-            log.info("configuration taken up", extra=kv(digest=merged.buildconfig().digest))
+            log.info("configuration changed", extra=kv(digest=merged.buildconfig().digest))
         return changed
 
 
 class Service:
-    """One submitter. ``publisher`` takes what the site has to say; it is set before :meth:`start`."""
+    """One submitter. :meth:`start` sets ``publisher``, which sends announcements and events."""
 
     def __init__(self, live: Live, clock: Clock | None = None, batch: BatchSystem | None = None) -> None:
         config = live.config
@@ -98,14 +98,14 @@ class Service:
         self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
         lag = self.batch.lag if config.batch.lag is None else config.batch.lag
         self.period = self.batch.period if config.batch.period is None else config.batch.period
-        patience = Patience(config.batch.settle, config.batch.lost_after, lag)
+        delays = Delays(config.batch.settle, config.batch.lost_after, lag)
         self.publisher: Publisher | None = None
         batch_list = BatchList(self.batch, self.period, self.clock)
         self._wake = threading.Event()
         self.watcher = Watcher(
             self.folder,
             self.batch,
-            patience,
+            delays,
             self.name,
             self.clock,
             self._publish,
@@ -146,13 +146,13 @@ class Service:
         self.supervisor.spawn("images", self._watch_images)
 
     def stop(self) -> None:
-        """Say goodbye if nobody else goes on; let go of the duty."""
+        """Announce the end if this is the last submitter, and release the leadership."""
         if self.watcher.is_leader and self.announcer is not None and self.presence.alone():
             self.announcer.publish(self.announcer.make(leaving=True))
         self.watcher.release_leadership()
 
     def connection_changed(self, connected: bool) -> None:
-        """Say everything again after a break."""
+        """Announce again after an interruption of the connection."""
         if connected and self.announcer is not None:
             self.announcer.reconnected()
 
@@ -169,7 +169,7 @@ class Service:
                     status=status,
                 )
             )
-        except BridgeError as error:  # the hub sees the gap, and asks for a snapshot
+        except BridgeError as error:  # the hub sees the gap, and requests a snapshot
             log.debug("event not sent", extra=kv(job=status.job, why=error))
 
     def _watch_changes(self) -> None:
@@ -207,7 +207,7 @@ class Service:
             now = self.clock.monotonic()
             if self.watcher.is_leader and now >= due:
                 due = now + IMAGES_PERIOD
-                self.images.tend()
+                self.images.enforce_limits()
 
     def _watch_configuration(self) -> None:
         while not self.supervisor.wait(1.0):
@@ -216,7 +216,7 @@ class Service:
 
 
 def link_settings(config: SiteConfig, name: str) -> Settings:
-    """Say how to connect; raises :class:`ConfigError` where a secret can be read by others."""
+    """Return how to connect; raises :class:`ConfigError` if other users can read a secret."""
     nats = config.nats
     for file in (nats.seed_file, nats.password_file):
         if file is None:
@@ -239,7 +239,7 @@ def link_settings(config: SiteConfig, name: str) -> Settings:
 
 
 def run(path: Path, pool: str | None) -> int:
-    """Run until a signal, or until a thread dies; gives the exit status."""
+    """Run until a signal, or until a thread ends; return the exit status."""
     live = Live(path, pool)
     logs.setup(live.config.logging.level, live.config.logging.format)
     os.umask(0o077)

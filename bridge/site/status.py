@@ -1,4 +1,4 @@
-"""What a job's folder and the batch system say together, as one status. Pure."""
+"""The status of a job, from the records of its script and of the batch system. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Outcome = Literal["", "Succeeded", "Failed"]
 KILLED = 137
 LATEST = 1e11
 SIGNALLED = "Terminated"
-"""Reason of a script that got SIGTERM."""
+"""Reason of a script that received SIGTERM."""
 AWAIT_WHY = 30.0
-"""Seconds that the end of such a script is kept back, until the batch system says why."""
+"""Seconds for which the end of such a script is withheld, until the batch system reports the cause."""
 OUTSIDE = frozenset({"Terminated", "Killed", "Stopped"})
-"""Reasons of a script that does not know who ended it: the batch system's word counts instead."""
+"""Reasons of a script that does not know what ended it: the batch system's reason replaces them."""
 NEVER_RAN = "ScriptDidNotRun"
 LOST = "JobLost"
 CONTAINER_REASONS = frozenset({"OOMKilled", "DeadlineExceeded"})
-"""Reasons that a container cut off has too; the others are the pod's alone, and its containers were killed."""
+"""Reasons that apply to killed containers too; all others apply to the pod only."""
 
 
 def status(record: JobRecord, now: float, lag: float) -> JobStatus:
-    """Make the status of a job; ``lag`` is how long a shared folder may hide what a job wrote last."""
+    """Return the status of a job; ``lag``: seconds for which a shared file system may hide what the job wrote last."""
     messages = dict(record.messages)
     pod, batch, meta = record.pod or {}, record.batch, record.meta
     phase: Phase = "queued"
@@ -80,19 +80,20 @@ def status(record: JobRecord, now: float, lag: float) -> JobStatus:
 
 
 def is_over(record: JobRecord, now: float, lag: float) -> bool:
-    """Whether nothing of the job runs and nothing will: its own record says so, or the batch system for long enough."""
+    """Return whether the job is over: its own record says so, or the batch system has for ``lag`` seconds."""
     if record.final:
         return True
     batch = record.batch
     if batch is None or batch.phase != "ended":
         return False
     if not record.started and (record.cancel is not None or (not batch.by_itself and batch.started_at is None)):
-        return True  # nothing was ever written by a job that waited and was cancelled, and of a deleted one nobody asks
+        # a job that was cancelled while it waited wrote nothing, and the output of a deleted one is not needed
+        return True
     return now - record.batch_at >= lag
 
 
 def awaits_why(record: JobRecord, now: float) -> bool:
-    """Whether a script was ended by a signal from outside, and the batch system has not said yet what that was."""
+    """Return whether a signal from outside ended the script, and the batch system has not reported the cause yet."""
     pod, batch = record.pod or {}, record.batch
     told = batch is not None and batch.phase == "ended"
     return (
@@ -125,7 +126,7 @@ def _ended_at(record: JobRecord) -> float | None:
 
 
 def _cut_off(state: ContainerState, reason: str, at: float | None) -> ContainerState:
-    """Say how a container ended whose script was killed: as kubelets do for one that they killed."""
+    """Return the state of a container whose script was killed, as a kubelet reports a container that it killed."""
     if state.state != "running":
         return state
     ended = Ended(
@@ -139,7 +140,7 @@ def _cut_off(state: ContainerState, reason: str, at: float | None) -> ContainerS
     return replace(state, state="terminated", reason="", ended=ended, ready=False)
 
 
-# --- the script's records: written on a machine where the user's code runs, so nothing in them is taken on trust ------
+# --- the script's records: the user's code runs on the same machine and can change them, so each value is checked -----
 def _container(name: str, content: Mapping[str, Any], message: str) -> ContainerState:
     state = content.get("state")
     ended = _ended(content.get("ended"), message)

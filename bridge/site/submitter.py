@@ -1,11 +1,11 @@
-"""The submitter's answers: what the hub asks, done with the folder and the batch system.
+"""The submitter's answers to requests of the hub.
 
-Any submitter of a pool answers; what it says is read from the folders, so it does not matter which one is asked. All
-of it is idempotent by UID. Errors are :class:`bridge.errors.BridgeError`; the wire makes replies of them.
+Any submitter of a pool answers from the job directories, so all of them answer alike. Each request is idempotent by
+UID. Errors are :class:`bridge.errors.BridgeError`; :mod:`bridge.wire.server` turns them into replies.
 
-A job belongs to the cluster that submitted it, its owner: nobody else is told of it, and nobody else changes it. A job
-from before jobs had owners belongs to the first cluster that asks for it by its UID, which only the cluster of its pod
-knows; until then it is in no snapshot.
+A job belongs to the cluster that submitted it, its owner. No other cluster sees it or changes it. A job of a version
+without owners belongs to the first cluster that requests it by its UID, which only the cluster of its pod knows; until
+then no snapshot contains it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ BUILDCONFIG = "buildconfig.json"
 class Submitter:
     """Answers requests: the ``Handlers`` of :mod:`bridge.wire.server`.
 
-    ``config`` gives the configuration as it is now, ``wait`` waits and says whether the process ends, ``wake`` has
-    the batch system looked at, or jobs tended, soon.
+    ``config`` returns the current configuration. ``wait`` waits for some seconds and returns whether the process stops.
+    ``wake`` makes the leader query the batch system, or run actions, soon.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Submitter:
 
     # --- submit -------------------------------------------------------------------------------------------------------
     def submit(self, owner: str, job: str, body: messages.Submit) -> messages.Submitted:
-        """Have a job run, once."""
+        """Run a job, once."""
         where = self._folder.job(job)
         fresh: JobRecord | None = None
         with self._folder.locked(job):
@@ -96,13 +96,13 @@ class Submitter:
         return messages.Submitted(status=status, existed=record is not None)
 
     def _first_submit(self, job: str, meta: Meta) -> JobRecord | None:
-        """Hand a job whose folder was just made to the batch system; one that is refused leaves nothing behind.
+        """Submit a job whose directory was just created; remove the directory if the batch system refuses the job.
 
-        Gives what its folder says; ``None`` where that must be read, for the script has begun.
+        Return its record; ``None`` if the script has started, so that the directory must be read.
         """
         where = self._folder.job(job)
         try:
-            self._refuse_gone(job, meta.owner)  # a cancel that found no folder a moment ago
+            self._refuse_gone(job, meta.owner)  # a cancellation that found no directory a moment ago
             job_id = self._batch.submit(self._request(job, meta))
             where.write_id(job_id)
         except BatchUnknownOutcomeError:
@@ -117,7 +117,7 @@ class Submitter:
         return None if where.begun() else JobRecord(job, meta, job_id, found_at=self._folder.since)
 
     def _tell(self, job: str, fresh: JobRecord | None = None) -> messages.JobStatus | None:
-        """Let the submitter on duty know of a change; gives how the job is; ``fresh``: what is known of a new one."""
+        """Notify the leader of a change and return the status of the job; ``fresh``: the record of a new one."""
         if not self._watcher.is_leader:
             self._folder.touch(job)
             record = fresh or self._folder.job(job).read()
@@ -128,14 +128,14 @@ class Submitter:
         return None if entry is None else entry.status
 
     def _answer(self, job: str, fresh: JobRecord | None = None) -> messages.JobStatus | None:
-        """Tell of a job as :meth:`_tell` does; ``None`` only where nothing is kept of it."""
+        """Do the same; ``None`` only if there is no directory of the job."""
         status = self._tell(job, fresh)
         if status is None:
             _must_be_absent(self._folder.job(job))
         return status
 
     def resubmit(self, job: str) -> None:
-        """Ask the batch system again where the last submit brought no answer; raises :class:`BatchError`."""
+        """Submit a job again whose last submission got no answer; raises :class:`BatchError`."""
         with self._folder.locked(job):
             record = self._folder.job(job).read()
             if record is not None:
@@ -149,7 +149,7 @@ class Submitter:
         if found is None:
             now = self._clock.time()
             if now - record.meta.attempted_at < self._settle:
-                return  # it may yet appear; the submitter on duty sees to it
+                return  # it may still appear; the leader submits it again later
             meta = replace(record.meta, attempted_at=now, attempts=record.meta.attempts + 1)
             where.write_meta(meta)
             log.info("submitting again", extra=kv(job=record.uid))
@@ -161,7 +161,7 @@ class Submitter:
             raise SiteRefusedError("the job was cancelled, or has ended and was forgotten", reason="Forgotten")
 
     def _owned(self, where: JobFolder, owner: str) -> JobRecord | None:
-        """Read a job of an owner; ``None``: there is none, or it can't be read. Raises where it is another's."""
+        """Read a job of an owner; ``None``: there is none, or it can't be read. Raises if it is another owner's."""
         record = where.read()
         if record is None:
             known = self._watcher.index.entries.get(where.uid)
@@ -192,22 +192,24 @@ class Submitter:
 
     # --- cancel and status --------------------------------------------------------------------------------------------
     def cancel(self, owner: str, job: str, body: messages.Cancel) -> messages.Status:
-        """Have a job end; at once what the script can be told, the rest is done by the submitter on duty."""
+        """Cancel a job: notify its script at once; the leader does the rest."""
         where = self._folder.job(job)
         record = self._owned(where, owner)
         if record is None:
             self._folder.bury(job, owner)
-            record = self._owned(where, owner)  # a submit that was about to make it has not seen the marker, or it has
+            record = self._owned(
+                where, owner
+            )  # a concurrent submission may have created it before it could see the marker
         if record is not None:
-            with contextlib.suppress(FileNotFoundError):  # it is being forgotten this moment
-                self._want_end(where, record, body)
+            with contextlib.suppress(FileNotFoundError):  # the leader is removing it
+                self._request_end(where, record, body)
         return messages.Status(status=self._answer(job))
 
-    def _want_end(self, where: JobFolder, record: JobRecord, body: messages.Cancel) -> None:
+    def _request_end(self, where: JobFolder, record: JobRecord, body: messages.Cancel) -> None:
         now = self._clock.time()
         wanted = Cancellation(now, body.grace, body.forget)
         if (old := record.cancel) is not None:
-            # not compared by their times: another machine's clock may have taken the first
+            # not by their times: the first may have been taken with another machine's clock
             sooner = min(old, wanted, key=lambda cancel: cancel.grace)
             wanted = replace(sooner, forget=old.forget or body.forget)
         if wanted != record.cancel:
@@ -231,9 +233,9 @@ class Submitter:
         if self._watcher.is_leader:
             sequence, jobs, more = self._watcher.index.page(owner, body.after, body.limit)
             return messages.SnapshotPage(submitter=self._watcher.name, sequence=sequence, jobs=jobs, more=more)
-        known = self._folder.noted(SEQUENCE)  # read first: what is read after it is newer
+        known = self._folder.noted(SEQUENCE)  # read first: what is read later is newer
         if known is None:
-            raise SiteRefusedError("no submitter is on duty yet", reason="NotReady", retryable=True)
+            raise SiteRefusedError("no submitter is the leader yet", reason="NotReady", retryable=True)
         found = (self._folder.job(uid).read() for uid in self._folder.uids() if uid > body.after)
         own = (record for record in found if record is not None and record.meta.owner == owner)
         jobs = [self._status(record) for record in itertools.islice(own, body.limit + 1)]
@@ -245,10 +247,10 @@ class Submitter:
         )
 
     def describe(self) -> messages.Description:
-        """Give what the submitter on duty announced last."""
+        """Return the last announcement of the leader."""
         announce, config = self._folder.noted(ANNOUNCE), self._folder.noted(BUILDCONFIG)
         if announce is None or config is None:
-            raise SiteRefusedError("no submitter is on duty yet", reason="NotReady", retryable=True)
+            raise SiteRefusedError("no submitter is the leader yet", reason="NotReady", retryable=True)
         known = self._folder.noted(SEQUENCE) or {}
         if self._watcher.is_leader:
             known = {"submitter": self._watcher.name, "sequences": self._watcher.index.sequences}
@@ -259,14 +261,14 @@ class Submitter:
 
     # --- files and logs -----------------------------------------------------------------------------------------------
     def files(self, owner: str, job: str, body: messages.Files) -> None:
-        """Replace files of a job's volumes; all are checked before the first is written."""
+        """Replace files of a job's volumes; checks all of them before it writes the first."""
         where = self._folder.job(job)
         record = self._owned(where, owner)
         if record is None:
             _must_be_absent(where)
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
         if record.final or job_actions.confirmed(record):
-            return  # nobody reads them any more, and secrets have gone
+            return  # the job no longer reads them, and its secrets were removed
         volumes = where.path / "volumes"
         todo = [(_inside(volumes, file.path), _decoded(file), file.mode & 0o777) for file in body.files]
         for path, content, mode in todo:
@@ -274,7 +276,7 @@ class Submitter:
             write(path, content, mode=mode)
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
-        """Write a log, piece by piece: see :func:`bridge.site.logs.read_log`."""
+        """Write a log in pieces: see :func:`bridge.site.logs.read_log`."""
         where = self._folder.job(job)
         record = self._owned(where, owner)
         if record is None:
@@ -292,9 +294,9 @@ class Submitter:
 
 
 def _must_be_absent(where: JobFolder) -> None:
-    """Refuse where something is kept of a job that could not be read: it may run, so nobody is told that it is not.
+    """Raise SiteRefusedError if a job's directory exists but cannot be read: the job may be running.
 
-    The beginning of a folder, as a crash leaves it, is no job.
+    An incomplete directory, as a crash leaves it, is no job.
     """
     if not where.unfinished():
         raise SiteRefusedError(
@@ -306,7 +308,7 @@ def _must_be_absent(where: JobFolder) -> None:
 
 
 def _inside(volumes: Path, name: str) -> Path:
-    """Give the path of a volume's file; links that the job's own code made don't lead out."""
+    """Return the path of a volume's file; refuses links of the job's own code that lead out of the volumes."""
     parts = PurePosixPath(name).parts
     bad = not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name or len(parts) < 2
     path = volumes.joinpath(*parts) if not bad else volumes

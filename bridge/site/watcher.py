@@ -1,7 +1,7 @@
-"""Watching: what changes in the folders is seen several times a second, what changes in the batch system each period.
+"""The watcher: reads changes of job directories several times a second, and the batch system's list once a period.
 
-One submitter of a pool is on duty at a time: it holds a lock that goes with its process. It alone looks, publishes
-and tends jobs. All that it knows stands in the folders, so another can take over at any moment.
+One submitter of a pool is the leader. It holds a lock, which the kernel releases when the process ends. Only the leader
+watches, publishes and runs actions. All that it knows is in the directories, so another can take over at any moment.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ LEADER_LOCK = "duty"
 SEQUENCE = "duty.json"
 SWEEP_PERIOD = 3600.0
 SECRETS_KEPT = 60.0
-"""Seconds after the batch system has told a job's end: what is left of a killed script still reads ``job.sh``."""
+"""Seconds after the batch system reported a job's end: the guard of a killed script still reads ``job.sh``."""
 SECRETS_LOOKS = 200
-"""Folders of ended jobs that are looked through for secrets at each look at the batch system."""
+"""Directories of ended jobs from which secrets are removed after each list of jobs, at most."""
 UNHEARD = 10
-"""Times as long may a job be missing while its batch system keeps records that can't be had now."""
+"""Factor on ``batch.lost_after`` while the batch system's records of ended jobs can't be read."""
 ATTEMPTS = 3
-"""Submits of one job, where the batch system loses it."""
+"""Submissions of one job that the batch system loses, at most."""
 REREAD = 20
-"""Running jobs whose folder is read again at each look, whether or not it said so: touched files may get lost."""
+"""Running jobs whose directory is read again after each list of jobs: notifications may get lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Delays:
     """Seconds: see ``[batch]`` of the configuration."""
 
     settle: float
@@ -52,17 +52,17 @@ class Patience:
 
 
 class Watcher:
-    """Watches all jobs of a folder while on duty.
+    """Watches all jobs of a directory while it is the leader.
 
-    ``publish`` gets each changed status with its number. ``resubmit`` asks the batch system again for a job whose
-    submit was never answered. ``name`` tells this process from all others.
+    ``publish`` gets each changed status with its number. ``resubmit`` submits a job again whose submission got no
+    answer. ``name`` distinguishes this process from all others.
     """
 
     def __init__(
         self,
         folder: Folder,
         batch: BatchSystem,
-        patience: Patience,
+        delays: Delays,
         name: str,
         clock: Clock,
         publish: Callable[[int, JobStatus], None],
@@ -71,24 +71,24 @@ class Watcher:
     ) -> None:
         self.name = name
         self.problem = ""
-        """Why the batch system can't be asked; empty: it answers."""
+        """Error of the batch system; empty: it answers."""
         self.looked_at: float | None = None
-        self._folder, self._batch, self._patience, self._clock = folder, batch, patience, clock
+        self._folder, self._batch, self._delays, self._clock = folder, batch, delays, clock
         self._batch_list = batch_list
-        self.index = JobIndex(folder, patience.lag, clock, publish)
-        self.actions = ActionRunner(folder, batch, self.index, patience.settle, clock, resubmit)
+        self.index = JobIndex(folder, delays.lag, clock, publish)
+        self.actions = ActionRunner(folder, batch, self.index, delays.settle, clock, resubmit)
         self._leadership: int | None = None
         self._swept_at = 0.0
         self._noted: dict[str, int] | None = None
 
-    # --- duty ---------------------------------------------------------------------------------------------------------
+    # --- leadership ---------------------------------------------------------------------------------------------------
     @property
     def is_leader(self) -> bool:
-        """Whether this process watches."""
+        """Whether this process is the leader."""
         return self._leadership is not None
 
     def take_leadership(self) -> bool:
-        """Try to be the one who watches; reads everything when that succeeds."""
+        """Try to become the leader, and read all jobs; return whether this process is the leader."""
         if self._leadership is not None:
             return True
         descriptor = os.open(self._folder.path / LEADER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -102,7 +102,7 @@ class Watcher:
         return True
 
     def release_leadership(self) -> None:
-        """Let another take over at once."""
+        """Let another submitter take over at once."""
         with self.index.lock:
             if self._leadership is not None:
                 os.close(self._leadership)
@@ -111,45 +111,48 @@ class Watcher:
     def _begin(self) -> None:
         self._look_after(self.index.load())
         self._note()
-        log.info("on duty", extra=kv(submitter=self.name, jobs=len(self.index.entries)))
+        log.info("leader", extra=kv(submitter=self.name, jobs=len(self.index.entries)))
 
     def _note(self) -> None:
-        """Let the other submitters know how far events have gone."""
+        """Write the numbers of the last events for the other submitters."""
         with self.index.lock:
             if self._noted != self.index.sequences:
                 self._folder.note(SEQUENCE, {"submitter": self.name, "sequences": self.index.sequences})
                 self._noted = dict(self.index.sequences)
 
     def _look_after(self, uids: Iterable[str]) -> None:
-        """Take up jobs of submitters that died before they could tell; remove folders that were never finished."""
+        """Index jobs of submitters that died before they notified the leader; remove incomplete directories."""
         gone: set[str] | None = None
         for uid in uids:
             gone = self._folder.all_gone() if gone is None else gone
-            with contextlib.suppress(BlockingIOError), self._folder.locked(uid, wait=False):  # else it is being made
+            with (
+                contextlib.suppress(BlockingIOError),
+                self._folder.locked(uid, wait=False),
+            ):  # else another process is creating it
                 job = self._folder.job(uid)
                 if job.exists() and (job.unfinished() or (uid in gone and job.read() is None)):
                     job.remove()
-                    log.warning("folder without a job removed", extra=kv(job=uid))
+                    log.warning("removed a directory without a job", extra=kv(job=uid))
                 else:
                     self.index.refresh(uid)
 
-    # --- looking at folders -------------------------------------------------------------------------------------------
+    # --- job directories ----------------------------------------------------------------------------------------------
     def look_at_changes(self) -> int:
-        """Read the folders of jobs that say they changed; gives their number."""
+        """Read the directories of jobs with a notification of a change; return their number."""
         changed = self._folder.take_changed()
         now = self._clock.time()
         for uid in changed:
             self.index.refresh(uid)
         for uid in tuple(self.index.pending):
             entry = self.index.entries.get(uid)
-            if entry is not None and now - entry.record.batch_at >= self._patience.lag:
+            if entry is not None and now - entry.record.batch_at >= self._delays.lag:
                 self.index.refresh(uid)
         self._note()
         return len(changed)
 
-    # --- looking at the batch system ----------------------------------------------------------------------------------
+    # --- the batch system ---------------------------------------------------------------------------------------------
     def look_at_batch(self) -> None:
-        """Ask the batch system once about all jobs, note what it says, and do what is to be done."""
+        """Query the batch system's list of jobs once, record it, and run the actions that are due."""
         asked_at = self._clock.time()
         try:
             found = self._batch_list.take()
@@ -168,7 +171,7 @@ class Watcher:
             self._swept_at = asked_at
 
     def _drop_secrets(self, now: float) -> None:
-        """Remove what scripts left that were killed, or that the batch system never started."""
+        """Remove the secrets of jobs whose script was killed, or never started."""
         with self.index.lock:
             ended = [entry for entry in self.index.entries.values() if not entry.without_secrets]
         ended = [
@@ -204,7 +207,7 @@ class Watcher:
             mine = by_uid.get(uid, [])
             job_id = entry.record.job_id or entry.record.started_job
             if not job_id and mine:
-                # the submit was never answered; more than one job: the one that was there first is the one
+                # the submission got no answer; of several jobs, the oldest is kept
                 job_id = min(mine, key=lambda job: _number(job.id)).id
             if job_id and not entry.record.job_id:
                 self._folder.job(uid).write_id(job_id)
@@ -220,7 +223,7 @@ class Watcher:
         surplus += [
             job.id
             for uid in unknown & gone
-            if self._folder.job(uid).read() is None  # else another owner's, who has not given it up
+            if self._folder.job(uid).read() is None  # else the job of another owner, which has not released it
             for job in by_uid[uid]
             if job.phase != "ended"
         ]
@@ -230,24 +233,24 @@ class Watcher:
             self.actions.cancel(surplus)
 
     def _look_for(self, vanished: dict[str, Entry], now: float) -> None:
-        """The batch system no longer lists these jobs: find out how they ended."""
+        """Find out how jobs ended that the batch system no longer lists."""
         asked = [
             job_id
             for job_id, entry in vanished.items()
             if not entry.record.final or job_status.awaits_why(entry.record, now)
         ]
         past: dict[str, BatchJob] = {}
-        patience = self._patience.lost_after
+        lost_after = self._delays.lost_after
         if asked:
             try:
                 past = self._batch.past(asked)
             except BatchError as error:
-                patience *= UNHEARD
+                lost_after *= UNHEARD
                 log.warning("no records of ended jobs", extra=kv(why=error))
         for job_id, entry in vanished.items():
             uid = entry.record.uid
             told = past.get(job_id)
-            if told is not None and told.uid == uid:  # else the id was given again
+            if told is not None and told.uid == uid:  # else the id was assigned again
                 self.index.observe(uid, told)
                 continue
             entry.missing_since = now if entry.missing_since is None else entry.missing_since
@@ -258,14 +261,14 @@ class Watcher:
             gone = BatchJob(id=job_id, uid=uid, phase="ended", reason=job_status.LOST)
             if fresh.record.final:
                 self.index.observe(uid, replace(gone, reason="", by_itself=True))
-            elif is_missing(fresh.record) or (entry.missing_looks >= 2 and now - entry.missing_since >= patience):
+            elif is_missing(fresh.record) or (entry.missing_looks >= 2 and now - entry.missing_since >= lost_after):
                 self._lose(fresh, gone)
 
     def _lose(self, entry: Entry, gone: BatchJob) -> None:
-        """The batch system has no record of a job, as after a crash: what never began is submitted again.
+        """Submit a job again that the batch system lost before it started; report a started one as missing.
 
-        A job that began is reported as missing. It is ended once the hub has cancelled it: if many jobs are missing,
-        the batch system may have lost its state for a while only, and the hub holds them.
+        A missing job is ended once the hub has cancelled it: if many jobs are missing, the batch system may have lost
+        its state for a while only, and the hub holds their pods.
         """
         record, where = entry.record, self._folder.job(entry.record.uid)
         if not record.started and record.cancel is None and record.meta.attempts < ATTEMPTS:
@@ -278,7 +281,7 @@ class Watcher:
             known = record.batch if record.batch is not None else gone
             self.index.observe(record.uid, replace(known, phase="missing"))
             return
-        if record.started:  # should anything of it still run, after all
+        if record.started:  # in case its script still runs
             self.actions.stop(record.uid, 0, job_status.LOST)
         message = "the batch system no longer knows the job, and its script did not write down an end"
         self.index.observe(record.uid, replace(gone, message=message))

@@ -1,4 +1,4 @@
-"""Apptainer and Singularity. ``command`` is run by ``exec``, the image's own by ``run``.
+"""Apptainer and Singularity. ``exec`` runs the ``command`` of a container, ``run`` the image's own.
 
 Source: the user guide of Apptainer 1.x (command line, bind paths, environment, ``--no-eval``).
 """
@@ -20,7 +20,7 @@ from bridge.script.settings import BuildSettings, Part, Words
 
 _CLEANS = re.compile(r"--(cleanenv|containall)=.*|-[A-Za-z]*[eC][A-Za-z]*")
 _ITS_OWN = ("APPTAINER_", "APPTAINERENV_", "SINGULARITY_", "SINGULARITYENV_", "BASH_FUNC_")
-"""Variables of its own environment that it does not hand on as they are, or that a script of its name would run."""
+"""Prefixes of variables that apptainer does not pass on unchanged, or that bash would execute."""
 
 
 class Apptainer(Part):
@@ -34,12 +34,12 @@ class Apptainer(Part):
     containall: bool = True
     fuse_mode: Literal["container", "host", "host-privileged"] = Field(
         "container",
-        description="Where the script of a FUSE volume runs; host-privileged: it mounts by itself, without apptainer.",
+        description="Where the script of a FUSE volume runs; host-privileged: on the machine, without apptainer.",
     )
     no_init: bool = False
     no_home: bool = True
     no_privs: bool = True
-    nvidia_support: Literal["auto", "always", "never"] = Field("auto", description="auto: for pods that ask for GPUs.")
+    nvidia_support: Literal["auto", "always", "never"] = Field("auto", description="auto: for pods that request GPUs.")
     cleanenv: bool = True
     unsquash: bool = False
     writable_tmpfs: bool = True
@@ -137,7 +137,7 @@ class SingularityRuntime(ApptainerRuntime):
 
 
 def _refuse_cleaning(plan: Plan) -> None:
-    """Refuse options that would drop variables: the script replaces those that clean the environment by their names."""
+    """Refuse options that would remove variables: the script replaces --cleanenv and --containall by their names."""
     for container in plan.containers:
         for name in images.foreign(container):
             for option in (*plan.config.section(Apptainer).options, *plan.extras.options):

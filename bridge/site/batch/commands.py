@@ -1,4 +1,4 @@
-"""Running a batch system's commands."""
+"""The commands of a batch system: how they are run, and what they answer."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MOST_IDS = 500
 
 
 class SilentError(BatchError):
-    """A command did not end in time and was killed: what it was to do may be done."""
+    """A command did not end in time and was killed: its effect may have happened."""
 
     reason = "BatchSystemSilent"
 
 
 class AbsentError(BatchError):
-    """There is no such command here."""
+    """The command does not exist on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a command printed, and its exit status."""
+    """The output of a command, and its exit status."""
 
     code: int
     out: str
@@ -39,13 +39,13 @@ class Said:
 
     @property
     def words(self) -> str:
-        """The command's complaint, on one line."""
+        """The error text of the command, on one line."""
         lines = [line.strip() for line in (self.err.strip() or self.out.strip()).splitlines() if line.strip()]
         return "; ".join(lines)[:LONGEST_WORDS] or f"exit status {self.code}"
 
 
 class Commands:
-    """The commands of one batch system: in a folder, or on PATH."""
+    """The commands of one batch system, in a directory or on PATH."""
 
     def __init__(self, bin_dir: str | None, timeout: float, environment: Mapping[str, str]) -> None:
         self._bin_dir, self._timeout, self._environment = bin_dir, timeout, dict(environment)
@@ -53,7 +53,7 @@ class Commands:
     def run(
         self, *words: str, input: str = "", cwd: Path | None = None, extra: Mapping[str, str] | None = None
     ) -> Said:
-        """Run one; raises :class:`SilentError` after the time-out, :class:`BatchError` if it can't be run."""
+        """Run a command; raises :class:`SilentError` after the time-out, :class:`BatchError` if it can't be run."""
         program = self._find(words[0])
         try:
             with all_given():
@@ -104,5 +104,5 @@ def portions(ids: Collection[str]) -> Iterator[list[str]]:
 
 
 def command_environment(job: Mapping[str, str], kept: Sequence[str]) -> dict[str, str]:
-    """Give the environment of commands: a job's, and what the commands themselves need of this process's."""
+    """Return the environment of commands: that of jobs, and the variables of this process named in ``kept``."""
     return {**{name: os.environ[name] for name in kept if name in os.environ}, **job}

@@ -1,4 +1,4 @@
-"""What HTCondor's commands read and print. Pure."""
+"""Input and output of HTCondor's commands. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOT_ATTRIBUTES = (
     "Name", "Machine", "SlotType", "PartitionableSlot", "DynamicSlot", "State", "Cpus", "Memory", "GPUs",
     "TotalSlotCpus", "TotalSlotMemory", "TotalSlotGPUs",
 )  # fmt: skip
-# the folder is the wrapper's own: nothing of the job is quoted anywhere
+# the wrapper finds its own directory, so nothing needs to be quoted
 WRAPPER = b"""#!/bin/bash
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
 exec bash ./job.sh >>script.log 2>&1
@@ -31,24 +31,24 @@ _UID = re.compile(UID_PATTERN)
 _PHASES: dict[int, Phase] = {1: "queued", 2: "running", 3: "ended", 4: "ended", 5: "queued", 6: "running", 7: "running"}
 """JobStatus: idle, running, removed, completed, held, transferring output, suspended."""
 _HOLD_REASONS = {34: "OOMKilled", 46: "DeadlineExceeded", 47: "DeadlineExceeded"}
-"""HoldReasonCode; every other one is ``Held``."""
+"""HoldReasonCode; any other is ``Held``."""
 HELD_REASONS = frozenset({"Held", *_HOLD_REASONS.values()})
 
 
 def value(text: str) -> str:
-    """Write a value of a submit file, in which ``$`` begins a macro."""
+    """Return a value for a submit file, in which ``$`` begins a macro."""
     if "\n" in text or "\r" in text:
         raise BatchError(f"{text!r} has more than one line")
     return text.replace("$", "$(DOLLAR)")
 
 
 def string(text: str) -> str:
-    """Write a ClassAd string."""
+    """Return a ClassAd string."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def environment(variables: Mapping[str, str]) -> str:
-    """Write variables in the submit file's new syntax: quotes are doubled."""
+    """Return variables in the new syntax of submit files, in which quotes are doubled."""
     words = []
     for name, content in variables.items():
         quoted = content.replace('"', '""').replace("'", "''")
@@ -57,7 +57,7 @@ def environment(variables: Mapping[str, str]) -> str:
 
 
 def jobs(output: str, *, held_ends: bool = True) -> list[BatchJob]:
-    """Read the JSON of condor_q or condor_history; nothing at all means no jobs."""
+    """Read the JSON of condor_q or condor_history; an empty answer means no jobs."""
     return [job for ad in _ads(output) if (job := _job(ad, held_ends)) is not None]
 
 
@@ -106,7 +106,7 @@ def _job(ad: Mapping[str, Any], held_ends: bool) -> BatchJob | None:
 
 
 def _why_removed(ad: Mapping[str, Any], why: str) -> str:
-    """Tell our own PeriodicRemove (see the submit file), for time or for a lost machine, from a person's removal."""
+    """Return why a job was removed: by its own PeriodicRemove (see the submit file), by podbridge, or by a person."""
     if "PeriodicRemove" in why:
         return "DeadlineExceeded" if ad.get("LastJobStatus") == 2 else "NodeFailed"
     if "held: podbridge ends it" in why:
@@ -125,15 +125,14 @@ def _moment(ad: Mapping[str, Any], name: str) -> float | None:
 
 
 def _machine(slot: object) -> str:
-    """Give the machine of ``slot1_2@node7.example``."""
+    """Return the machine of ``slot1_2@node7.example``."""
     return slot.rpartition("@")[2] if isinstance(slot, str) else ""
 
 
 def slots(output: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Add up all slots, and what is free of them: CPUs, MiB, GPUs.
+    """Return the sums of all slots and of what is free: CPUs, MiB, GPUs.
 
-    A partitionable slot tells in ``Cpus`` what is left of its ``TotalSlotCpus``; the dynamic slots made of it are in
-    that total already.
+    ``Cpus`` of a partitionable slot is the free part of its ``TotalSlotCpus``, which includes its dynamic slots.
     """
     total = {"Cpus": 0, "Memory": 0, "GPUs": 0, "TotalGPUs": 0}
     free = dict(total)

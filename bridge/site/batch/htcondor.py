@@ -32,7 +32,7 @@ MIB = 2**20
 GPU_RESOURCE = "nvidia.com/gpu"
 KEPT = ("CONDOR_CONFIG", "LD_LIBRARY_PATH", "KRB5CCNAME", "BEARER_TOKEN_FILE", "_CONDOR_SEC_TOKEN_DIRECTORY")
 LEAVE = 600
-"""Seconds that a completed job stays in the queue, to be seen by :meth:`CondorBatch.jobs`."""
+"""Seconds that a completed job remains in the queue, for :meth:`CondorBatch.jobs`."""
 _LATER = re.compile(
     r"failed to connect|can't (?:connect|find)|unable to (?:connect|locate)|timed? ?out|too many|authenticat|exceed"
     r"|communication error|no route|unavailable",
@@ -48,7 +48,7 @@ class HTCondor(Part):
     bin_dir: AbsolutePath | None = Field(
         None, examples=["/opt/condor/bin"], description="Folder of condor_submit, ...; default: PATH."
     )
-    timeout: Seconds = Field(60, description="After which a command counts as unanswered.")
+    timeout: Seconds = Field(60, description="Seconds after which a command counts as unanswered.")
     schedd: str | None = Field(
         None, examples=["schedd.example"], description="Name of the schedd; default: this machine's."
     )
@@ -57,11 +57,11 @@ class HTCondor(Part):
     )
     submit_lines: Words = Field([], description='More lines for every submit file, e.g. +ProjectName = "x".')
     environment: Environment = Field({})
-    remove_held: bool = Field(True, description="A job that is held ends, with the hold's reason.")
+    remove_held: bool = Field(True, description="Remove held jobs; they end with the reason of the hold.")
 
 
 class CondorBatch(BatchSystem):
-    """One schedd, as the user who runs this."""
+    """One schedd, as the user who runs the submitter."""
 
     kind = "htcondor"
     settings = HTCondor
@@ -75,13 +75,13 @@ class CondorBatch(BatchSystem):
         )
 
     def version(self) -> str:
-        """Give the version of the commands here."""
+        """Return the version of the commands."""
         found = re.search(r"CondorVersion: (\S+)", self._commands.ask("condor_version").out)
         return f"htcondor {found[1] if found else ''}".strip()
 
     # --- one job ------------------------------------------------------------------------------------------------------
     def submit(self, request: JobRequest) -> str:
-        """Run condor_submit. What it is given holds no secret: a wrapper that starts the job's own script."""
+        """Run condor_submit with a wrapper that starts the job's own script and contains no secret."""
         if request.flags:
             raise BatchError(f"flags {list(request.flags)}: this batch system takes none")
         folder = request.folder
@@ -94,16 +94,16 @@ class CondorBatch(BatchSystem):
         found = re.search(r"^(\d+\.\d+)(?: - \d+\.\d+)?\s*$", said.out, re.MULTILINE)
         if said.code == 0 and found:
             if said.err.strip():
-                log.info("condor_submit says", extra=kv(job=request.uid, words=said.words))
+                log.info("output of condor_submit", extra=kv(job=request.uid, words=said.words))
             return found[1]
         if said.code == 0 or _UNKNOWN.search(said.err):
             raise BatchUnknownOutcomeError(f"condor_submit: {said.words}", retryable=True)
         raise BatchError(said.words, retryable=bool(_LATER.search(said.err)))
 
     def submit_file(self, request: JobRequest) -> str:
-        """Write the submit file of a job."""
+        """Return the submit file of a job."""
         folder = text.value(str(request.folder))
-        # a job that began and lost its machine must not begin again; one that ran too long ends
+        # a job that started and lost its machine must not start again; one that runs too long ends
         remove = ["(JobStatus == 1 && NumJobStarts > 0)"]
         if request.time_limit is not None:
             limit = math.ceil(request.time_limit)
@@ -131,7 +131,7 @@ class CondorBatch(BatchSystem):
         return "\n".join([*(f"{key} = {value}" for key, value in lines.items()), *more, "queue 1", ""])
 
     def find(self, uid: str) -> str | None:
-        """Look in the queue, then among the jobs that have left it."""
+        """Search in the queue, then in the history."""
         wanted = f"{text.UID} == {text.string(uid)}"
         jobs = text.jobs(self._query(wanted)) or text.jobs(self._history(wanted, 1))
         return min((job.id for job in jobs), default=None)
@@ -149,7 +149,7 @@ class CondorBatch(BatchSystem):
 
     # --- all jobs -----------------------------------------------------------------------------------------------------
     def jobs(self) -> dict[str, BatchJob]:
-        """Run condor_q, once for all; jobs that are held end."""
+        """Run condor_q, once for all jobs; remove held jobs if ``remove_held`` is set."""
         found = text.jobs(self._query(f"{text.UID} =!= undefined"), held_ends=self._config.remove_held)
         held = [job.id for job in found if job.reason in text.HELD_REASONS and job.phase == "ended"]
         if held:
@@ -183,7 +183,7 @@ class CondorBatch(BatchSystem):
         ).out
 
     def capacity(self) -> Capacity:
-        """Run condor_status: what machines have, and what of it is not given out."""
+        """Run condor_status and add up the slots."""
         pool = ["-pool", self._config.pool] if self._config.pool else []
         said = self._commands.ask("condor_status", *pool, "-json", "-attributes", ",".join(text.SLOT_ATTRIBUTES))
         total, free = text.slots(said.out)

@@ -1,8 +1,8 @@
-"""A small batch system: this machine alone, first come, first served.
+"""A small batch system for one machine: first in, first out.
 
-CPUs, memory and GPUs are given out as asked for. Each job is a session of its own, which goes on when the submitter
-ends, however it ends. All state is on disk: one file per job, and a file that the job's first process makes and no
-second one can, so a job that may or may not have been started is just started again.
+It allocates the requested CPUs, memory and GPUs. Each job is a session of its own and continues after the end of the
+submitter. All state is on disk: one file for each job, and a claim file that only the first process of a job can
+create, so a job that may have been started can be started again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 TERM_TIME = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 START_TIME = 10.0
-"""Seconds after which a job that was started must have made its file."""
+"""Seconds after its start in which a job must create its claim file."""
 MEMORY_SLACK = 64 * 2**20
 GUARD_PERIOD = 2.0
 
-# The claim is made with noclobber: one process makes the file, any other one fails and ends.
+# With noclobber, one process creates the claim file; any other fails and ends.
 _LAUNCH = """\
 read -r -a stat </proc/$$/stat
 read -r boot </proc/sys/kernel/random/boot_id
@@ -47,7 +47,7 @@ exec bash "$3/job.sh"
 
 
 class LocalBatch(BatchSystem):
-    """Jobs of this machine. ``jobs`` is also what moves them on: the submitter on duty calls it."""
+    """Jobs of this machine. :meth:`jobs`, which the leader calls, also starts and ends them."""
 
     kind = "local"
     settings = Local
@@ -66,12 +66,12 @@ class LocalBatch(BatchSystem):
         self._room = room.measure(config)
 
     def version(self) -> str:
-        """Give the name of the machine's system."""
+        """Return the name of the operating system."""
         system = os.uname()
         return f"local {system.sysname} {system.release}"
 
     def submit(self, request: JobRequest) -> str:
-        """Put a job at the end of the queue; what can never fit is refused."""
+        """Add a job to the end of the queue; refuse one that can never fit."""
         job = Record(
             uid=request.uid,
             folder=str(request.folder),
@@ -94,17 +94,17 @@ class LocalBatch(BatchSystem):
         return request.uid
 
     def find(self, uid: str) -> str | None:
-        """Look for a job: its id is the UID."""
+        """Search for a job: its id is the UID."""
         return uid if self._records.exists(uid) else None
 
     def cancel(self, ids: Collection[str]) -> None:
-        """Have jobs end: marked now, done at the next look by the submitter on duty."""
+        """Mark jobs as cancelled; the next call of :meth:`jobs` in the leader ends them."""
         for uid in ids:
             if self.find(uid) is not None:
                 (self._records.path / f"{uid}.cancel").touch(mode=0o600)
 
     def jobs(self) -> dict[str, BatchJob]:
-        """Tell of all jobs, after those that ended are noted and those that fit are started."""
+        """Record ends, start jobs that fit, and return all jobs."""
         with self._lock:
             now = self._clock.time()
             self._records.read_new()
@@ -120,7 +120,7 @@ class LocalBatch(BatchSystem):
             return {uid: job.told() for uid, job in self._records.jobs.items()}
 
     def capacity(self) -> Capacity:
-        """Give what the machine has, and what jobs leave of it."""
+        """Return the resources of the machine, and what jobs leave of them."""
         with self._lock:
             self._records.read_new()
             free, name = self._room.beside(self._records.jobs.values()), self._config.gpu_resource
@@ -145,7 +145,7 @@ class LocalBatch(BatchSystem):
         waiting = [job for job in self._records.jobs.values() if job.phase == "queued"]
         for job in sorted(waiting, key=lambda job: (job.queued_at, job.uid)):
             if not free.fits(job):
-                break  # strictly in order: a large job is not overtaken for ever
+                break  # strictly in order: otherwise a large job could wait indefinitely
             devices = tuple(free.devices[: job.gpus])
             started = self._records.keep(replace(job, phase="running", started_at=now, devices=devices))
             free.cpus -= job.cpus
@@ -174,14 +174,14 @@ class LocalBatch(BatchSystem):
             self._end(job, "BatchSystemRefused", f"the job can't be started: {error.strerror}")
 
     def _look(self, uid: str, job: Record, now: float) -> None:
-        """Note the end of a job that runs."""
+        """Record the end of a running job."""
         claim, child = self._records.claim(uid), self._children.get(uid)
         if claim is None:
             code = child.poll() if child else None
             if code is not None or now - (job.started_at or now) > START_TIME:
                 if job.ending_at is not None:
                     self._end(job, job.reason, job.message)
-                elif code is None:  # another submitter died between noting the start and starting
+                elif code is None:  # another submitter died after it recorded the start and before it started the job
                     self._launch(self._records.keep(replace(job, started_at=now)))
                 else:
                     self._end(job, "BatchSystemRefused", f"the job can't be started (exit code {code})")
@@ -235,7 +235,7 @@ class LocalBatch(BatchSystem):
                 os.kill(claim[0], signal.SIGTERM)
 
     def _guard(self, now: float) -> None:
-        """Kill jobs that have outgrown their memory."""
+        """Kill jobs that use more memory than they requested."""
         if not self._config.watch_memory:
             return
         claims: dict[int, Claim] = {}
@@ -254,11 +254,11 @@ class LocalBatch(BatchSystem):
                 self._kill_session(claims[pid])
 
     def _kill_session(self, claim: Claim) -> None:
-        """Kill what is left of a job."""
+        """Kill the remaining processes of a job."""
         pid, started, _ = claim
         found = processes.read_all()
         if pid in found and found[pid].started != started:
-            return  # the number belongs to another process by now, so nothing is left of the job's session
+            return  # the pid was assigned again, so the job's session is gone
         for process in processes.members(found, [pid])[pid]:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, signal.SIGKILL)

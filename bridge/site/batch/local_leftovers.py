@@ -1,7 +1,7 @@
-"""What the containers of a killed script left: its own words ``job.sh leftovers`` end it.
+"""Removes what the containers of a killed script left, with ``job.sh leftovers``.
 
-A container is a session of its own, or even, with podman, no descendant of the script: when the script is killed,
-only the script knows what is left where.
+A container is a session of its own or, with podman, no descendant of the script. So only the script knows what its
+containers leave when it is killed.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from bridge.site.batch.port import job_environment
 log = logging.getLogger(__name__)
 
 LONGEST = 60.0
-"""Seconds after which a job's end is told although not all is known to be gone."""
+"""Seconds after which a job's end is reported although the removal has not ended."""
 
 
 class Leftovers:
-    """Runs the scripts that clear away, beside each other; nobody waits for one."""
+    """Runs the removals, at the same time and without waiting for them."""
 
     def __init__(self, config: Local, clock: Clock) -> None:
         self._config, self._clock = config, clock
         self._running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
 
     def gone(self, uid: str, folder: str) -> bool:
-        """Whether nothing is left of a job that was killed; to be asked again until so."""
+        """Return whether the removal for a killed job has ended; the first call starts it."""
         if uid not in self._running:
             try:
                 child = self._begin(folder)
-            except OSError:  # without the folder nobody knows of anything
+            except OSError:  # without the directory, nothing can be found
                 return True
             self._running[uid] = (child, self._clock.time())
         child, began = self._running[uid]
@@ -44,7 +44,7 @@ class Leftovers:
         if code is None and self._clock.time() - began < LONGEST:
             return False
         if code != 0:
-            log.warning("a killed job may have left something", extra=kv(job=uid, code=code, log="script.log"))
+            log.warning("a killed job may have left processes or files", extra=kv(job=uid, code=code, log="script.log"))
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()

@@ -1,4 +1,4 @@
-"""Jobs of this machine as they stand on disk: a file for each, and the claim that its first process makes."""
+"""The records of the machine's jobs on disk: one file for each, and the claim file of its first process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bridge.site.batch.port import BatchJob
 from bridge.site.files import read_some, write
 
 KEPT = 600.0
-"""Seconds that an ended job is still told of."""
+"""Seconds for which an ended job is still listed."""
 Claim = tuple[int, int, str]
-"""Pid of a job's first process, its start in clock ticks, and the machine's boot id."""
+"""Pid of a job's first process, its start in clock ticks, and the boot id of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One job, as it stands on disk."""
+    """The record of one job."""
 
     uid: str
     folder: str
@@ -39,10 +39,10 @@ class Record:
     outside: bool = False
     """Whether it was ended from outside."""
     ending_at: float | None = None
-    """When it was sent SIGTERM."""
+    """When podbridge sent SIGTERM to it."""
 
     def told(self) -> BatchJob:
-        """Say it as batch systems do."""
+        """Return it in the form of all batch systems."""
         waiting = self.phase == "queued"
         return BatchJob(
             id=self.uid,
@@ -68,43 +68,43 @@ class Records:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def exists(self, uid: str) -> bool:
-        """Whether there is such a job."""
+        """Return whether there is such a job."""
         return (self.path / f"{uid}.json").exists()
 
     def write(self, job: Record) -> None:
-        """Put a job down for the submitter on duty to find."""
+        """Write a job for the leader to find."""
         write(self.path / f"{job.uid}.json", json.dumps(asdict(job)).encode())
 
     def keep(self, job: Record) -> Record:
-        """Keep a job's new state."""
+        """Store a job's new state."""
         self.write(job)
         self.jobs[job.uid] = job
         return job
 
     def read_new(self) -> None:
-        """Take up what others have put down."""
+        """Read jobs that other submitters have written."""
         for name in os.listdir(self.path):
             uid, dot, kind = name.rpartition(".")
             if kind != "json" or not dot or name.startswith(".") or uid in self.jobs:
                 continue
             try:
                 found = json.loads(read_some(self.path / name, 65536) or b"")
-            except ValueError:  # the machine lost power; the submitter still has the job's folder
+            except ValueError:  # after a power failure; the job's directory still exists
                 (self.path / name).unlink(missing_ok=True)
                 continue
             self.jobs[uid] = Record(**{**found, "devices": tuple(found["devices"])})
 
     def drop_old(self, now: float) -> None:
-        """Drop what has ended long ago."""
+        """Remove jobs that ended more than :data:`KEPT` seconds ago."""
         for uid, job in tuple(self.jobs.items()):
-            # with its folder gone, nobody asks any more
+            # without its directory, no submitter needs the record
             if job.phase == "ended" and job.ended_at and now - job.ended_at > KEPT and not Path(job.folder).exists():
                 for kind in ("cancel", "pid", "json"):
                     (self.path / f"{uid}.{kind}").unlink(missing_ok=True)
                 del self.jobs[uid]
 
     def claim(self, uid: str) -> Claim | None:
-        """Read the file that the job's first process made: its pid, its start, the machine's start."""
+        """Read the claim file of a job; ``None``: its first process has not written it yet."""
         content = read_some(self.path / f"{uid}.pid", 256)
         match = re.fullmatch(rb"(\d+) (\d+) (\S+)\n", content or b"")
         return (int(match[1]), int(match[2]), match[3].decode()) if match else None

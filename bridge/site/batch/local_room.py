@@ -1,4 +1,4 @@
-"""What this machine has, and what its jobs leave of it."""
+"""The resources of this machine, and the part that its jobs leave free."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from bridge.workload import quantity
 
 @dataclass(slots=True)
 class Room:
-    """CPUs, bytes of memory, and numbers of GPUs."""
+    """CPUs, bytes of memory, and indices of GPUs."""
 
     cpus: int
     memory: int
     devices: list[int] = field(default_factory=list)
 
     def fits(self, job: Record) -> bool:
-        """Whether there is room for a job."""
+        """Return whether a job fits."""
         return job.cpus <= self.cpus and job.memory <= self.memory and job.gpus <= len(self.devices)
 
     def beside(self, jobs: Iterable[Record]) -> Room:
-        """Give what is left beside the jobs that run."""
+        """Return what running jobs leave free."""
         running = [job for job in jobs if job.phase == "running"]
         used = {device for job in running for device in job.devices}
         return Room(
@@ -39,7 +39,7 @@ class Room:
 
 
 def measure(config: Local) -> Room:
-    """Give what the configuration says, else what the machine has."""
+    """Return the configured resources, or else those of the machine."""
     memory = config.memory and int(quantity.parse(config.memory))
     gpus = _machine_gpus() if config.gpus is None else config.gpus
     return Room(config.cpus or cpus.count(), memory or _machine_memory(), list(range(gpus)))
@@ -50,7 +50,7 @@ def _machine_memory() -> int:
         for line in file:
             if line.startswith("MemTotal:"):
                 return int(line.split()[1]) * 1024
-    raise BatchError("/proc/meminfo says nothing about MemTotal")
+    raise BatchError("/proc/meminfo has no line MemTotal")
 
 
 def _machine_gpus() -> int:

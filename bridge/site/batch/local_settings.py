@@ -16,13 +16,17 @@ class Local(Part):
 
     read_at_start = True
     cpus: Annotated[int, Field(ge=1)] | None = Field(
-        None, examples=[8], description="Given out at most; default: those seen."
+        None, examples=[8], description="CPUs for jobs; default: those of the submitter."
     )
-    memory: str | None = Field(None, examples=["16Gi"], description="Given out at most; default: the machine's.")
-    gpus: Annotated[int, Field(ge=0)] | None = Field(None, examples=[1], description="Default: those in /dev.")
-    gpu_resource: str = Field("nvidia.com/gpu", description="Name of the resource that they are offered as.")
+    memory: str | None = Field(
+        None, examples=["16Gi"], description="Memory for jobs (quantity); default: the machine's."
+    )
+    gpus: Annotated[int, Field(ge=0)] | None = Field(
+        None, examples=[1], description="GPUs for jobs; default: those in /dev."
+    )
+    gpu_resource: str = Field("nvidia.com/gpu", description="Extended resource of the GPUs.")
     nice: Annotated[int, Field(ge=0, le=19)] = Field(0, description="Niceness of jobs.")
-    watch_memory: bool = Field(True, description="A job that outgrows its memory is killed.")
+    watch_memory: bool = Field(True, description="Kill jobs that use more memory than they requested.")
     environment: Environment = Field({})
 
     @field_validator("memory")

@@ -1,4 +1,4 @@
-"""Processes of this machine: those that jobs are, and all of them, read from ``/proc``."""
+"""Processes of this machine: how jobs are started, and all of them, read from ``/proc``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Process:
 
 
 def start(words: Sequence[str], folder: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a command in a job's folder, in a session of its own, that says nothing and is told nothing."""
+    """Start a command in a job's directory, in a session of its own, without input and output."""
     with all_given():
         return subprocess.Popen(
             words,
@@ -40,7 +40,7 @@ def start(words: Sequence[str], folder: str, environment: Mapping[str, str]) -> 
 
 
 def read(pid: int) -> Process | None:
-    """Read one process; ``None``: there is none."""
+    """Read one process; ``None``: it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
@@ -65,7 +65,7 @@ def read_all() -> dict[int, Process]:
 
 
 def members(processes: dict[int, Process], sessions: Collection[int]) -> dict[int, list[Process]]:
-    """Sort processes by session; what has left a session counts to it while its parents do."""
+    """Return processes by session. A process that has left its session belongs to it while its ancestors do."""
     children: dict[int, list[Process]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process)
@@ -85,6 +85,6 @@ def members(processes: dict[int, Process], sessions: Collection[int]) -> dict[in
 
 
 def boot_id() -> str:
-    """Give what changes when the machine starts again."""
+    """Return an id that changes with each start of the machine."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()

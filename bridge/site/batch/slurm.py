@@ -1,4 +1,4 @@
-"""Slurm, by its commands: sbatch, squeue, scancel, sinfo and, where there is accounting, sacct. 22.05 to 26.05."""
+"""Slurm 22.05 to 26.05, by its commands: sbatch, squeue, scancel, sinfo, and sacct if there is accounting."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ MIB = 2**20
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
 _EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 ACCOUNTING_RETRY = 600.0
-"""Seconds before sacct is asked again on a cluster that had no accounting."""
+"""Seconds until sacct is run again on a cluster that had no accounting."""
 ACCOUNTING_REST = 60.0
-"""Seconds before a sacct that hung is tried again: it keeps the looks at all jobs waiting."""
+"""Seconds until sacct is run again after a time-out, which delays the list of all jobs."""
 
 _UNKNOWN = re.compile(
     r"socket timed out|zero bytes were transmitted|unexpected message|connection (?:reset|timed out)"
     r"|message receive failure|message send failure|slurm_receive_msg|communication shutdown failure",
     re.IGNORECASE,
 )
-"""Complaints of sbatch after which the job may be there."""
+"""Errors of sbatch after which the job may exist."""
 _LATER = re.compile(
     r"unable to contact|standby mode|temporarily|not responding|try again|qos ?policy|accounting/qos|limit"
     r"|munge|authentication|credential|required node not available|in maintenance|queue is full|too many",
     re.IGNORECASE,
 )
-"""Complaints that may pass."""
+"""Errors of sbatch that a later submission may not have."""
 
 
 class Slurm(Part):
@@ -61,7 +61,7 @@ class Slurm(Part):
     bin_dir: AbsolutePath | None = Field(
         None, examples=["/opt/slurm/bin"], description="Folder of sbatch, squeue, ...; default: PATH."
     )
-    timeout: Seconds = Field(30, description="After which a command counts as unanswered.")
+    timeout: Seconds = Field(30, description="Seconds after which a command counts as unanswered.")
     account: str | None = Field(None, examples=["project"], description="Default of jobs whose flavor names none.")
     partition: str | None = Field(None, examples=["batch"], description="Default of jobs whose flavor names none.")
     qos: str | None = Field(None, examples=["normal"], description="Default of jobs whose flavor names none.")
@@ -70,11 +70,13 @@ class Slurm(Part):
         {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Extended resource -> gres, e.g. gpu:a100."
     )
     environment: Environment = Field({})
-    accounting: Literal["auto", "never"] = Field("auto", description="Whether sacct is asked about vanished jobs.")
+    accounting: Literal["auto", "never"] = Field(
+        "auto", description="Whether to run sacct for jobs that squeue no longer lists."
+    )
 
 
 class SlurmBatch(BatchSystem):
-    """One Slurm cluster, as the user who runs this."""
+    """One Slurm cluster, as the user who runs the submitter."""
 
     kind = "slurm"
     settings = Slurm
@@ -85,7 +87,7 @@ class SlurmBatch(BatchSystem):
         self._partitions = [f.partition for f in site.flavors if f.partition]
         if slurm.partition:
             self._partitions.append(slurm.partition)
-        # sbatch gives its own environment to the job (--export=ALL): no login shell, and nothing of this process's
+        # sbatch passes its environment to the job (--export=ALL): no login shell, and no variable of this process
         self._commands = Commands(
             slurm.bin_dir, slurm.timeout, command_environment(job_environment(slurm.environment), KEPT)
         )
@@ -93,13 +95,13 @@ class SlurmBatch(BatchSystem):
         self._accounting_rests_until = 0.0
 
     def version(self) -> str:
-        """Give the version of the commands here."""
+        """Return the version of the commands."""
         said = self._commands.ask("sbatch", "--version", extra=_EPOCH)
         return f"slurm {said.out.split()[-1]}" if said.out.split() else "slurm"
 
     # --- one job ------------------------------------------------------------------------------------------------------
     def submit(self, request: JobRequest) -> str:
-        """Run sbatch; the script that Slurm keeps a copy of only starts the job's own, and holds no secret."""
+        """Run sbatch. The script that Slurm stores starts the job's own script and contains no secret."""
         folder = shlex.quote(str(request.folder))
         script = f"#!/bin/bash\nexec bash {folder}/job.sh >>{folder}/script.log 2>&1\n"
         words = self.words(request)
@@ -110,17 +112,17 @@ class SlurmBatch(BatchSystem):
         found = re.match(r"(\d+)(?:;\S*)?\s*$", (said.out.strip().splitlines() or [""])[-1])
         if said.code == 0 and found:
             if said.err.strip():
-                log.info("sbatch says", extra=kv(job=request.uid, words=said.words))
+                log.info("output of sbatch", extra=kv(job=request.uid, words=said.words))
             return found[1]
         if said.code == 0 or _UNKNOWN.search(said.err):
             raise BatchUnknownOutcomeError(f"sbatch: {said.words}", retryable=True)
         raise BatchError(said.words, retryable=bool(_LATER.search(said.err)))
 
     def words(self, request: JobRequest) -> list[str]:
-        """Return the words of sbatch for a job; raises :class:`BatchError` where the user's flags are not allowed.
+        """Return the options of sbatch for a job; raises :class:`BatchError` if the user's flags are not allowed.
 
-        Of an option that is given twice, sbatch takes the last: what the pod asks for comes first, then the user's
-        flags, then what the submitter relies on, and last what the site sets.
+        The last of two equal options applies. So the requests of the pod come first, then the user's flags, then the
+        options on which the submitter relies, and last the options of the site.
         """
         flavor, slurm = request.flavor, self._config
         asked = [
@@ -160,7 +162,7 @@ class SlurmBatch(BatchSystem):
         return [*asked, *flags, *relied_on, *site]
 
     def _gres(self, request: JobRequest) -> list[str]:
-        """Give the generic resources: the flavor's, and the GPUs that the pod asks for, of the flavor's kind if any."""
+        """Return the generic resources of the flavor, and the pod's GPUs, of the flavor's kind if it names one."""
         listed = list(request.flavor.generic_resources) if request.flavor else []
         if not request.gpus:
             return listed
@@ -170,12 +172,12 @@ class SlurmBatch(BatchSystem):
         return [*others, f"{kind}:{request.gpus}"]
 
     def find(self, uid: str) -> str | None:
-        """Look by name."""
+        """Run squeue for the name."""
         jobs = text.jobs(self._squeue(f"--name={NAME_PREFIX}{uid}"))
         return min((job.id for job in jobs if job.uid == uid), key=int, default=None)
 
     def cancel(self, ids: Collection[str]) -> None:
-        """Run scancel; it ends with SIGTERM, and after KillWait with SIGKILL."""
+        """Run scancel: SIGTERM, and SIGKILL after KillWait."""
         for some in portions(ids):
             said = self._commands.run("scancel", *some)
             bad = [
@@ -188,7 +190,7 @@ class SlurmBatch(BatchSystem):
 
     # --- all jobs -----------------------------------------------------------------------------------------------------
     def jobs(self) -> dict[str, BatchJob]:
-        """Run squeue, once for all."""
+        """Run squeue, once for all jobs."""
         return {job.id: job for job in text.jobs(self._squeue())}
 
     def _squeue(self, *more: str) -> str:
@@ -197,7 +199,7 @@ class SlurmBatch(BatchSystem):
         ).out
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """Run sacct, where there is accounting: of an id that was given twice, it tells the newer job."""
+        """Run sacct, if there is accounting. For an id that was assigned twice, it reports the newer job."""
         now = time.monotonic()
         if now < self._no_accounting_until:
             return {}
@@ -226,7 +228,7 @@ class SlurmBatch(BatchSystem):
         return self._commands.run("sacct", *options, f"--jobs={','.join(ids)}", extra=_EPOCH)
 
     def capacity(self) -> Capacity:
-        """Run sinfo, and add up the nodes of this site's partitions that are in working order."""
+        """Run sinfo and add up the working nodes of this site's partitions."""
         said = self._commands.ask("sinfo", "--noheader", "--Node", "--Format", text.SINFO_FORMAT, extra=_EPOCH)
         nodes = text.nodes(said.out, set(self._partitions))
         total, free = Amount(), Amount()
@@ -235,7 +237,7 @@ class SlurmBatch(BatchSystem):
         return Capacity(total, free)
 
     def _resources(self, gres: str) -> str | None:
-        """Give the extended resource that a gres (``gpu`` or ``gpu:a100``) is offered as."""
+        """Return the extended resource of a gres (``gpu`` or ``gpu:a100``)."""
         wanted = {kind: name for name, kind in reversed(self._config.gres.items())}
         return wanted.get(gres) or wanted.get(gres.split(":")[0])
 

@@ -1,7 +1,7 @@
-"""Which words of sbatch a user may write, where the site takes any: those that ask for resources.
+"""The options of sbatch that users may set, if the site allows any: those that request resources.
 
-A list of what is allowed, not of what is not: a word that is no option would become the script, and options such as
-``--output``, ``--wrap`` or ``--uid`` would undo what the submitter relies on.
+This is a list of allowed options: a word that is no option would become the script, and options such as ``--output``,
+``--wrap`` or ``--uid`` would override options on which the submitter relies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ time-min tmp tres-bind tres-per-task wckey"""
 _WITH_VALUE = frozenset(_VALUES.split())
 _BARE = frozenset({"contiguous", "overcommit", "oversubscribe", "spread-job", "use-min-nodes"})
 _EITHER = frozenset({"exclusive", "nice"})
-"""Options whose value may be left out; it stands after ``=``, never in a word of its own."""
+"""Options with an optional value, which follows ``=`` in the same word."""
 _SHORT = {
     "A": "account", "B": "extra-node-info", "b": "begin", "C": "constraint", "c": "cpus-per-task", "d": "dependency",
     "F": "", "G": "gpus", "L": "licenses", "m": "distribution", "N": "nodes", "n": "ntasks", "p": "partition",
@@ -32,12 +32,12 @@ _AMOUNTS = """core-spec cores-per-socket cpus-per-gpu cpus-per-task exclusive ex
 gpus-per-socket gpus-per-task gres mem mem-per-cpu mem-per-gpu mincpus nodes ntasks ntasks-per-core ntasks-per-gpu
 ntasks-per-node ntasks-per-socket sockets-per-node thread-spec threads-per-core tres-per-task"""
 AMOUNTS = frozenset(_AMOUNTS.split())
-"""Options that ask for more than the pod's own requests."""
+"""Options that request more than the pod does."""
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 def held_options(words: Sequence[str]) -> dict[str, str]:
-    """Read what the site's own words set: option -> value; of what is no option of the list nothing is told."""
+    """Return the options of the list that the site's own words set: option -> value."""
     found = {}
     for index, word in enumerate(words):
         if word.startswith("--"):
@@ -55,7 +55,7 @@ def held_options(words: Sequence[str]) -> dict[str, str]:
 
 
 def check_caps(flags: Sequence[str], held: Mapping[str, str], most_seconds: float | None, capped: str) -> None:
-    """Raise :class:`BatchError` for flags (``--option=value``) that a site's settings do not leave to users.
+    """Raise :class:`BatchError` for flags (``--option=value``) that contradict the site's settings.
 
     ``held``: options that the site sets itself. ``most_seconds``: its time limit. ``capped``: name of the flavor with
     ``max_resources``, or empty.
@@ -74,7 +74,7 @@ def check_caps(flags: Sequence[str], held: Mapping[str, str], most_seconds: floa
 
 
 def _seconds(text: str) -> float:
-    """Read a time of sbatch(1); infinite where it is none, or unlimited."""
+    """Read a time of sbatch(1), in seconds; infinite if it is malformed or unlimited."""
     match = _TIME.fullmatch(text)
     if match is None or (match[1] is None and match[2] == "0" and match[3] is None):
         return float("inf")  # 0 means no limit
@@ -87,7 +87,7 @@ def _seconds(text: str) -> float:
 
 
 def allowed_flags(words: Sequence[str]) -> list[str]:
-    """Write a user's words as ``--option=value``; raises :class:`BatchError` that names what is not allowed."""
+    """Return a user's words as ``--option=value``; raises :class:`BatchError` for one that is not allowed."""
     return list(_read(list(words)))
 
 

@@ -1,6 +1,6 @@
-"""What Slurm's commands print, and every state of a job in one table. Pure.
+"""Output of Slurm's commands, and one table of all job states. Pure.
 
-``squeue`` tells one word for a job's state: a flag, such as COMPLETING, hides the state beside it.
+``squeue`` prints one word for a job's state: a flag, such as COMPLETING, hides the state beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UID = re.compile(UID_PATTERN)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One row: what a word means, and for an end from outside the pod's reason and a sentence."""
+    """One row: the phase of a word; for an end from outside, the pod's reason and message."""
 
     phase: Phase
     reason: str = ""
@@ -65,16 +65,16 @@ STATES: dict[str, State] = {
 }
 
 _OTHER = State("running")
-"""Of a newer Slurm's word: it neither ends nor begins anything."""
+"""For a word of a newer Slurm: it neither starts nor ends a job."""
 
 
 def state(word: str) -> State:
-    """Look a word up, whole: ``NODE_FAIL`` is no ``F``. sacct says ``CANCELLED by 1000``."""
+    """Return the row of a word. sacct prints ``CANCELLED by 1000``."""
     return STATES.get(word.strip().rstrip("+").split(" ")[0], _OTHER)
 
 
 def jobs(output: str) -> Iterator[BatchJob]:
-    """Read what squeue printed; lines that are not of our jobs, or make no sense, are left out."""
+    """Read the output of squeue; lines of other jobs, and malformed ones, are left out."""
     for line in output.splitlines():
         fields = line.strip().split("|", 6)
         if len(fields) == 7 and fields[0].isdigit():
@@ -85,10 +85,10 @@ def jobs(output: str) -> Iterator[BatchJob]:
 
 
 def past_jobs(output: str) -> Iterator[BatchJob]:
-    """Read what sacct printed: jobs that have ended, as far as the records know better than squeue.
+    """Read the output of sacct: jobs that have ended.
 
-    ``CANCELLED`` by nobody is what slurmdbd makes of all open records when slurmctld comes back without its state: such
-    a job was not ended, it was forgotten.
+    ``CANCELLED`` without a user is left out: slurmdbd sets it for all open records when slurmctld starts without its
+    state, so the job was lost and not cancelled.
     """
     for line in output.splitlines():
         fields = line.strip().split("|")
@@ -108,7 +108,7 @@ def _job(
     row = state(word)
     placed = hosts not in ("", "(null)", "None assigned", "N/A")
     if row.by_itself and not placed:
-        return None  # what sbatch was refused leaves a FAILED job behind
+        return None  # a submission that Slurm refuses leaves a FAILED job
     waiting = row.phase == "queued"
     message = row.text or (f"waits in Slurm: {reason}" if waiting and reason not in ("", "None") else "")
     exit_code, _, word = (code or "").partition(":")
@@ -129,7 +129,7 @@ def _job(
 
 
 def _camel(reason: str) -> str:
-    """Give Slurm's word for why a job waits, without the details in it."""
+    """Return the first word of Slurm's reason for a pending job."""
     found = re.match(r"[A-Za-z][A-Za-z0-9_]*", reason)
     word = found[0] if found else ""
     return "" if word in ("None", "null") else word
@@ -142,7 +142,7 @@ def _moment(word: str) -> float | None:
 # --- nodes ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class NodeAmount:
-    """CPUs, bytes, and generic resources by ``name`` or ``name:type``."""
+    """CPUs, bytes of memory, and generic resources by ``name`` or ``name:type``."""
 
     cpus: int = 0
     memory: int = 0
@@ -151,7 +151,7 @@ class NodeAmount:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """One node in working order."""
+    """One working node."""
 
     name: str
     total: NodeAmount
@@ -162,7 +162,7 @@ _BAD = ("down", "drain", "drng", "fail", "err", "futur", "unk", "inval", "blocke
 
 
 def nodes(output: str, partitions: Set[str]) -> list[NodeInfo]:
-    """Read what sinfo printed: each working node once, of some partitions (none named: the default one)."""
+    """Read the output of sinfo: each working node of the partitions once (no partition: the default one)."""
     found: dict[str, NodeInfo] = {}
     for line in output.splitlines():
         fields = [word.strip() for word in line.split("|")]

@@ -168,7 +168,7 @@ def test_a_pod_that_is_deleted_while_it_pulls(site, registry):
     job.wait(4)
     job.eventually(lambda: not _processes(job))
     assert site.kept() == [[]] and not list(Path("/tmp").glob(f"podbridge-{job.folder.name}*"))
-    site.cache.tend()
+    site.cache.enforce_limits()
     assert site.kept() == []
 
 
@@ -233,7 +233,7 @@ def test_limits_leave_images_that_are_in_use(site, registry):
     for file in (site.folder / NAME).glob("*/image"):
         os.utime(file, (1, 1))
     site.settings = Images(cache_size="1", cache_days=1)
-    site.cache.tend()
+    site.cache.enforce_limits()
     assert site.kept() == [WHOLE]
     # even without the cache's own file the container has its image
     for file in (site.folder / NAME).glob("*/image"):
@@ -243,7 +243,7 @@ def test_limits_leave_images_that_are_in_use(site, registry):
     assert job.state("main")["state"] == "running"
     job.ask_to_stop(0)
     job.wait()
-    site.cache.tend()
+    site.cache.enforce_limits()
     assert site.kept() == []
 
 

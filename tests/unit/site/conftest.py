@@ -9,7 +9,7 @@ from bridge.site.batch_list import BatchList
 from bridge.site.config import parse
 from bridge.site.folder import Folder
 from bridge.site.submitter import Submitter
-from bridge.site.watcher import Patience, Watcher
+from bridge.site.watcher import Delays, Watcher
 from bridge.wire.messages import Submit
 
 OWNER = "c1"
@@ -107,7 +107,7 @@ class World:
         self.watcher = Watcher(
             self.folder,
             self.batch,
-            Patience(60, 60, 2),
+            Delays(60, 60, 2),
             f"s{len(self.events)}",
             self.clock,
             lambda number, status: self.events.append((number, status)),

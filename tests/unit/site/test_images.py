@@ -64,14 +64,14 @@ def test_removed_for_its_age_or_the_size_of_all(folder):
     old, used = put(cache, "a", age=90000), put(cache, "b", age=95000)
     middle, new = put(cache, "c", 60, 50), put(cache, "d", 30)
     os.link(used / "image", folder / "main.sif")
-    cache.tend()
+    cache.enforce_limits()
     assert [at.exists() for at in (old, used, middle, new)] == [False, True, True, True]
     held["settings"] = Images(cache_size="75", cache_days=0)
-    cache.tend()
+    cache.enforce_limits()
     assert [at.exists() for at in (used, middle, new)] == [True, False, True]
     (folder / "main.sif").unlink()
     held["settings"] = Images(cache_size="0")
-    cache.tend()
+    cache.enforce_limits()
     assert not used.exists() and not new.exists() and not (cache.path / "on").exists()
 
 
@@ -85,10 +85,10 @@ def test_what_a_killed_pull_left_goes_and_a_pull_under_way_stays(folder):
         (at / "image").unlink()
     with (cache.path / "locks" / "ccc").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        cache.tend()
+        cache.enforce_limits()
         assert sorted(os.listdir(whole)) == ["image", "name"] and not begun.exists()
         assert (busy / "new.Xy12Ab" / "image").read_text() == "half"
-    cache.tend()
+    cache.enforce_limits()
     assert not busy.exists()
 
 
@@ -96,7 +96,7 @@ def test_nothing_else_in_the_folder_is_touched(folder):
     cache, _ = cache_of(folder, cache_size="0")
     (cache.path / "podman").mkdir()
     (cache.path / "README").write_text("")
-    cache.tend()
+    cache.enforce_limits()
     assert sorted(os.listdir(cache.path)) == ["README", "locks", "podman"]
 
 

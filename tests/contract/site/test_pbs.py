@@ -1,0 +1,129 @@
+"""A site with PBS: real submitters and a real nats-server; qsub and the other commands are fakes.
+
+Debian has no package of OpenPBS, so nothing in this file shows how a real PBS server behaves.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.errors import SiteRefusedError
+from bridge.wire.messages import Cancel
+from tests.contract.site.conftest import until
+from tests.contract.site.jobs import submit, uid
+from tests.fakes import pbs_commands
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def site(make_site: Any, place: Path) -> Any:
+    commands = pbs_commands.install(place / "pbs")
+    made = make_site(
+        text=f'[pbs]\nbin_dir = "{commands}"\naccount = "project"\nenvironment = {{ A = "a, \\"b\\"" }}\n'
+        '[batch]\nkind = "pbs"\nperiod = 0.5\nlost_after = 2\nsettle = 3\nlag = 1\n'
+    )
+    made.records = place / "pbs" / "records"
+    made.start()
+    return made
+
+
+def record(site: Any, job_id: str) -> Any:
+    return json.loads((site.records / f"{job_id.partition('.')[0]}.json").read_text())
+
+
+def test_a_job_runs_and_says_how_it_ended(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit('echo "hello $A"; exit 3', time_limit=90, memory=300 * 2**20, cpus=2))
+    done = site.wait(job, "ended")
+    assert (done.outcome, done.containers[0].ended.exit_code) == ("Failed", 3)
+    assert done.job_id == "1.fakepbs"
+    assert site.log(job) == b'hello a, "b"\n'
+    assert site.heard_end(job)[1].status.outcome == "Failed"
+    asked = record(site, done.job_id)
+    assert (asked["Job_Name"], asked["Account_Name"]) == (f"pb-{job}", "project")
+    assert asked["Resource_List"] == {"ncpus": "2", "mem": "300mb", "select": "1:ncpus=2:mem=300mb", "walltime": "90"}
+    said = site.client.describe().announce
+    assert (said.batch, said.capacity["cpu"], said.capacity["nvidia.com/gpu"]) == ("pbs 23.06.06", "4", "2")
+
+
+def test_a_running_job_is_cancelled_and_forgotten(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("sleep 60"))
+    job_id = site.wait(job, "running").job_id
+    site.client.cancel(job, Cancel(grace=0, forget=True))
+    until(lambda: site.status(job) is None)
+    until(lambda: record(site, job_id)["job_state"] == "F")
+
+
+def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
+    (site.records / "slots").write_text("0")
+    job = uid()
+    site.client.submit(job, submit("true"))
+    told = until(lambda: (s := site.status(job)).reason == "WaitingForResources" and s)
+    assert told.message == "waits in PBS: Not Running: Insufficient amount of resource: ncpus"
+    site.client.cancel(job, Cancel(grace=30))
+    assert site.wait(job, "ended").reason == "Deleted"
+    assert record(site, told.job_id)["substate"] == pbs_commands.TERMINATED
+
+
+@pytest.mark.parametrize("history", [True, False], ids=["history", "no-history"])
+def test_a_job_deleted_by_a_person_ends_with_the_reason(site: Any, history: bool) -> None:
+    if not history:
+        (site.records / "no-history").touch()
+    job = uid()
+    script = 'trap "" TERM\ncd "${0%/*}"\nmkdir started || exit 0\nsleep 1000 & wait\nwait\n'
+    site.client.submit(job, submit("true").model_copy(update={"script": script}))
+    job_id = site.wait(job, "running").job_id
+    subprocess.run([site.records.parent / "bin" / "qdel", job_id], check=True)
+    if history:
+        done = site.wait(job, "ended")
+        assert (done.outcome, done.reason, done.message) == ("Failed", "Cancelled", "the PBS job was deleted")
+    else:  # no record says how: the hub decides
+        until(lambda: site.status(job).missing)
+
+
+def test_a_job_over_its_walltime_ends_with_the_reason(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("sleep 60", time_limit=1))
+    done = site.wait(job, "ended", 40)
+    assert (done.outcome, done.reason) == ("Failed", "DeadlineExceeded")
+
+
+def test_a_refusal_gives_the_words_of_pbs_and_leaves_nothing(site: Any) -> None:
+    with pytest.raises(SiteRefusedError, match="Job exceeds queue and/or server resource limits") as refused:
+        site.client.submit(uid(), submit("true", cpus=64))
+    assert (refused.value.reason, refused.value.retryable) == ("BatchSystemRefused", False)
+    assert list((site.folder / "jobs").iterdir()) == []
+
+
+def test_a_server_that_is_down_ends_no_job(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("sleep 4; echo done"))
+    site.wait(job, "running")
+    (site.records / "down").touch()
+    time.sleep(4)  # longer than lost_after
+    assert not site.status(job).missing
+    with pytest.raises(SiteRefusedError, match="cannot connect to server") as refused:
+        site.client.submit(uid(), submit("true"))
+    assert refused.value.retryable
+    (site.records / "down").unlink()
+    assert site.wait(job, "ended").outcome == "Succeeded"
+
+
+def test_a_job_outlives_its_submitter_and_is_found_again(site: Any) -> None:
+    job = uid()
+    site.client.submit(job, submit("sleep 2; echo survived"))
+    site.wait(job, "running")
+    site.kill(site.processes[0])
+    site.start()
+    assert site.client.submit(job, submit("echo twice")).existed
+    assert site.wait(job, "ended").outcome == "Succeeded"
+    assert site.log(job) == b"survived\n"
+    assert [file.name for file in site.records.glob("*.json")] == ["1.json"]

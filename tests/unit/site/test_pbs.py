@@ -1,0 +1,256 @@
+"""The driver of PBS: what it asks, and how it reads the answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.clock import FakeClock
+from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.script.settings import Flavor
+from bridge.site.batch import pbs
+from bridge.site.batch.port import Amount, JobRequest
+from bridge.site.config import make_batch_system, parse
+
+UID = "0a1b2c3d-1111-2222-3333-444455556666"
+JOB = {  # as a server of version 23.06 writes it, shortened
+    "Job_Name": f"pb-{UID}",
+    "Job_Owner": "me@login1",
+    "job_state": "F",
+    "queue": "workq",
+    "exec_host": "node7/0*4+node8/0",
+    "stime": "Tue Mar 12 13:04:41 2024",
+    "substate": 92,
+    "Resource_List": {"ncpus": 4, "walltime": "48:00:00"},
+    "Variable_List": {"PBS_O_PATH": "/bin"},
+    "comment": "Job run at Tue Mar 12 at 13:04 on (node7:ncpus=4) and finished",
+    "Exit_status": 0,
+    "history_timestamp": 1710331813,
+}
+
+
+def read(**more: Any) -> Any:
+    found = {"12.server": {key: value for key, value in {**JOB, **more}.items() if value is not None}}
+    return next(pbs.parse_jobs(found))
+
+
+@pytest.mark.parametrize(
+    ("state", "phase", "reason"),
+    [
+        ("Q", "queued", "WaitingForResources"),
+        ("H", "queued", "Held"),
+        ("W", "queued", "Waiting"),
+        ("M", "queued", "Moved"),
+        ("R", "running", ""),
+        ("E", "running", ""),
+        ("S", "running", "Suspended"),
+        ("U", "running", "Suspended"),
+        ("?", "running", ""),
+        (None, "running", ""),
+    ],
+)
+def test_each_state_has_a_phase(state: str | None, phase: str, reason: str) -> None:
+    job = read(job_state=state, Exit_status=None, substate=10)
+    assert (job.phase, job.reason, job.by_itself) == (phase, reason, False)
+
+
+@pytest.mark.parametrize(
+    ("status", "substate", "reason", "code", "number", "by_itself"),
+    [
+        (0, 92, "", 0, 0, True),
+        (3, 93, "", 3, 0, True),
+        (137, 93, "", 137, 0, True),
+        (265, 93, "", None, 9, True),
+        (271, 91, "Cancelled", None, 0, False),
+        (None, 91, "Cancelled", None, 0, False),
+        (None, None, "Cancelled", None, 0, False),
+        (-29, 93, "DeadlineExceeded", None, 0, False),
+        (-28, 93, "DeadlineExceeded", None, 0, False),
+        (-27, 93, "OOMKilled", None, 0, False),
+        (-26, 93, "OOMKilled", None, 0, False),
+        (-25, 93, "Killed", None, 0, False),
+        (-1, 93, "", None, 0, True),
+    ],
+)
+def test_each_end_has_a_reason(
+    status: int | None, substate: int | None, reason: str, code: int | None, number: int, by_itself: bool
+) -> None:
+    job = read(Exit_status=status, substate=substate)
+    assert (job.phase, job.reason, job.exit_code, job.signal, job.by_itself) == (
+        "ended", reason, code, number, by_itself
+    )  # fmt: skip
+
+
+def test_host_and_times_are_read() -> None:
+    job = read()
+    assert (job.id, job.uid, job.host, job.started_at, job.ended_at) == (
+        "12.server", UID, "node7", 1710248681.0, 1710331813.0
+    )  # fmt: skip
+    assert read(obittime="Wed Mar 13 12:10:13 2024").ended_at == 1710331813.0
+    assert read(stime="nonsense", history_timestamp=None).ended_at is None
+    assert read(job_state="Q", comment="Not Running: no").message == "waits in PBS: Not Running: no"
+    assert read(Exit_status=-3, comment="no such node").message == "PBS: Exit_status -3, no such node"
+
+
+@pytest.mark.parametrize("name", ["STDIN", UID, "pb-../x", None, 5])
+def test_jobs_of_others_are_left_out(name: Any) -> None:
+    assert list(pbs.parse_jobs({"1.s": {**JOB, "Job_Name": name}})) == []
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*JOB, "obittime"]), values))
+def test_any_value_in_any_field_gives_a_job_or_none(fields: dict[str, Any]) -> None:
+    for job in pbs.parse_jobs({"1.s": {**fields, "Job_Name": f"pb-{UID}"}}):
+        assert job.uid == UID and job.phase in ("queued", "running", "ended")
+
+
+@given(st.one_of(st.text(), values.map(json.dumps)))
+def test_any_answer_of_pbsnodes_gives_a_capacity_or_a_batch_error(text: str) -> None:
+    try:
+        assert pbs.parse_nodes(text, {"a/b": "ngpus"}).total.cpus >= 0
+    except BatchError as error:
+        assert error.retryable
+
+
+def test_nodes_that_work_are_added_up() -> None:
+    nodes = {
+        "n1": {
+            "state": "free",
+            "resources_available": {"ncpus": 64, "mem": "527672488kb", "ngpus": 4, "host": "n1"},
+            "resources_assigned": {"ncpus": 10, "mem": "1gb", "ngpus": "1"},
+        },
+        "n2": {"state": "job-busy", "resources_available": {"ncpus": "2"}, "resources_assigned": {"ncpus": 4}},
+        "n3": {"state": "state-unknown,down", "resources_available": {"ncpus": 64}},
+        "n4": {"state": "offline", "resources_available": {"ncpus": 64}},
+    }
+    found = pbs.parse_nodes(json.dumps({"nodes": nodes}), {"nvidia.com/gpu": "ngpus", "amd.com/gpu": "ngpus"})
+    assert found.total == Amount(66, 527672488 * 1024, {"nvidia.com/gpu": 4})
+    assert found.free == Amount(54, 527672488 * 1024 - 2**30, {"nvidia.com/gpu": 3})
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+def made(tmp_path: Path, **answers: str) -> pbs.PbsBatch:
+    """The driver with commands that note their words and then do what ``answers`` says, in bash."""
+    for name in ("qsub", "qselect", "qstat", "qdel", "pbsnodes"):
+        tool = tmp_path / name
+        note = f'printf "%s\\n" "$@" >>{tmp_path}/{name}.words\n[[ {name} != qsub ]] || cat >{tmp_path}/stdin\n'
+        tool.write_text(f"#!/bin/bash\n{note}{answers.get(name, '')}\n")
+        tool.chmod(0o755)
+    text = f'pool = "p"\n[batch]\nkind = "pbs"\n[pbs]\nbin_dir = "{tmp_path}"\ntimeout = 2\nqueue = "workq"\n'
+    batch = make_batch_system(parse(f"{text}options = ['-P', 'site']\n"), FakeClock())
+    assert isinstance(batch, pbs.PbsBatch)
+    return batch
+
+
+def request(**more: Any) -> JobRequest:
+    return JobRequest(uid=UID, folder=Path("/x y/jobs/a"), memory=10 * 2**20 + 1, **more)
+
+
+def test_what_is_asked_for(tmp_path: Path) -> None:
+    flavor = Flavor(
+        name="f", partition="gpuq", account="a", nodelist="n7", generic_resources=["ngpus=9", "model=a100"],
+        flags=["-p", "5"],
+    )  # fmt: skip
+    asked = request(cpus=3, gpus=2, gpu_resource="nvidia.com/gpu", time_limit=90.5, flavor=flavor)
+    words = made(tmp_path).words(asked)
+    assert words[words.index("-l") + 1] == "select=1:ncpus=3:mem=11mb:ngpus=2:model=a100:host=n7"
+    assert words[-10:] == ["-l", "walltime=91", "-q", "gpuq", "-A", "a", "-P", "site", "-p", "5"]
+    assert words[:6] == ["-N", f"pb-{UID}", "-S", "/bin/bash", "-r", "n"]
+    assert made(tmp_path).words(request())[-4:] == ["-q", "workq", "-P", "site"]
+
+
+def test_the_script_of_pbs_starts_that_of_the_job(tmp_path: Path) -> None:
+    assert made(tmp_path, qsub="echo 12.server").submit(request()) == "12.server"
+    first, *_, last = (tmp_path / "stdin").read_text().splitlines()
+    assert first == "#!/bin/bash"
+    assert last == "exec bash '/x y/jobs/a'/job.sh </dev/null >>'/x y/jobs/a'/script.log 2>&1"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "retryable"),
+    [
+        ("echo 'qsub: Unknown queue' >&2; exit 170", BatchError, False),
+        ("echo 'qsub: would exceed queue generic per-user limit' >&2; exit 1", BatchError, True),
+        ("echo 'qsub: cannot connect to server s (errno=15010)' >&2; exit 1", BatchError, True),
+        ("echo 'qsub: End of File' >&2; exit 1", BatchUnknownOutcomeError, True),
+        ("echo hm", BatchUnknownOutcomeError, True),
+        ("sleep 5", BatchUnknownOutcomeError, True),
+    ],
+)
+def test_a_submit_that_fails(tmp_path: Path, answer: str, error: type[BatchError], retryable: bool) -> None:
+    with pytest.raises(BatchError) as refused:
+        made(tmp_path, qsub=answer).submit(request())
+    assert (type(refused.value), refused.value.retryable) == (error, retryable)
+
+
+def test_flags_of_users_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BatchError, match="takes none"):
+        made(tmp_path).submit(request(flags=("-p", "1")))
+
+
+ANSWER = json.dumps({"Jobs": {"12.server": {**JOB, "job_state": "R", "Exit_status": None}}})
+
+
+def test_all_jobs_are_those_of_the_user(tmp_path: Path) -> None:
+    batch = made(tmp_path, qselect="echo 12.server", qstat=f"echo '{ANSWER}'")
+    assert list(batch.jobs()) == ["12.server"]
+    assert (tmp_path / "qstat.words").read_text().split() == ["-f", "-F", "json", "12.server"]
+    assert (tmp_path / "qselect.words").read_text().split()[0] == "-u"
+    none = made(tmp_path, qselect="", qstat="exit 1")
+    assert none.jobs() == {}
+
+
+def test_a_job_that_ends_between_the_two_commands_is_no_error(tmp_path: Path) -> None:
+    ended = "echo 'qstat: 13.server Job has finished, use -x or -H to obtain' >&2; exit 35"
+    batch = made(tmp_path, qselect="echo 12.server; echo 13.server", qstat=f"echo '{ANSWER}'; {ended}")
+    assert list(batch.jobs()) == ["12.server"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"echo '{ANSWER}'",  # a build of OpenPBS answers about the first of several ids alone (openpbs issue 2672)
+        "echo '{'",
+        "echo 'qstat: cannot connect to server' >&2; exit 255",
+        f"echo '{ANSWER}'; echo 'qstat: Server disconnected' >&2; exit 1",
+        "exit 1",
+    ],
+)
+def test_an_answer_that_is_not_complete_says_nothing_about_jobs(tmp_path: Path, answer: str) -> None:
+    batch = made(tmp_path, qselect="echo 12.server; echo 13.server", qstat=answer)
+    with pytest.raises(BatchError) as refused:
+        batch.jobs()
+    assert refused.value.retryable
+
+
+def test_a_server_without_history_has_no_past(tmp_path: Path) -> None:
+    no = "[[ $* != *-x* ]] || { echo 'PBS is not configured to maintain job history' >&2; exit 1; }\n"
+    batch = made(tmp_path, qstat=no, qselect=f"{no}echo 14.server; echo 9.server")
+    assert batch.past(["12.server"]) == {}
+    assert batch.find(UID) == "9.server"
+
+
+def test_an_end_that_has_come_is_no_error(tmp_path: Path) -> None:
+    gone = "echo 'qdel: Unknown Job Id 1.s' >&2; echo 'qdel: Job has finished 2.s' >&2; exit 35"
+    made(tmp_path, qdel=gone).cancel(["1.s", "2.s"])
+    with pytest.raises(BatchError, match="Unauthorized Request"):
+        made(tmp_path, qdel="echo 'qdel: Unauthorized Request 3.s' >&2; exit 159").cancel(["3.s"])
+
+
+def test_times_of_qstat_are_in_utc(tmp_path: Path) -> None:
+    found = {"1.s": {**JOB, "stime": time.strftime("%a %b %d %H:%M:%S %Y", time.gmtime(1710248681))}}
+    assert next(pbs.parse_jobs(found)).started_at == 1710248681.0
+    zone = made(tmp_path, qstat='echo "pbs_version = $TZ"')
+    assert zone.version() == "pbs UTC"
