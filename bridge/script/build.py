@@ -1,4 +1,4 @@
-"""The door of this room: a pod becomes a job."""
+"""The entry of this package: builds a job from a pod."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKEN_MODE = 0o644
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A script, and what to ask the batch system for. ``memory`` in bytes, times in seconds."""
+    """A script, and the resources to request. ``memory`` in bytes, times in seconds."""
 
     script: str
     cpus: int
@@ -30,7 +30,7 @@ class Job:
 
 
 def build(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str) -> Job:
-    """Make the script of a pod for a site; raises ``ScriptError`` and ``MissingReferenceError``."""
+    """Return the job of a pod for a site; raises ``ScriptError`` and ``MissingReferenceError``."""
     if config.api_server.ca is not None:
         reached_by = {"data": {"ca.crt": config.api_server.ca}}
         objects = replace(objects, configmaps={**objects.configmaps, ROOT_CA: reached_by})
@@ -50,7 +50,7 @@ def build(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: s
 
 
 def token_files(pod: Mapping[str, Any], tokens: Mapping[tuple[str, str], str]) -> list[tuple[str, str, int]]:
-    """Give the files of service account tokens for a refresh: path below ``volumes/``, text, mode."""
+    """Return the files of renewed service account tokens: path below ``volumes/``, text, mode."""
     files = []
     for index, volume in enumerate(pod["spec"].get("volumes") or ()):
         projected = volume.get("projected") or {}

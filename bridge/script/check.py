@@ -1,4 +1,4 @@
-"""What no site can honour, whatever its configuration: refused when the pod is created. Pure."""
+"""Fields that no site supports: admission refuses a pod with them. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,63}")
 
 
 def problems(pod: Mapping[str, Any]) -> list[str]:
-    """List what stands against the pod: each names the field, its value and what is allowed. Empty: nothing."""
+    """Return the reasons to refuse a pod; each names the field, its value and what is allowed."""
     found = list(_of_pod(pod["spec"]))
     found += _of_volumes(pod)
     for where, container in containers(pod["spec"]):

@@ -1,7 +1,7 @@
-"""Whether a namespace lets its Secrets and tokens go to a pool. Pure.
+"""Whether a namespace allows its Secrets and tokens to be sent to a pool. Pure.
 
-A pod's script holds what the pod mounts, so the site of the pool, and its administrators, can read it. A namespace says
-with the annotation ``bridge.vk.io/pool-secrets`` to which pools that may happen; without it, to none.
+A pod's script contains the Secrets that the pod mounts, so the site of the pool and its administrators can read them.
+The annotation ``bridge.vk.io/pool-secrets`` of a namespace names the pools that may get them; without it, none may.
 
 Admission warns of a pod that no pool may take for this reason, the pool scheduler leaves such pools out, and the
 controllers check again before they submit, since a namespace may change and the site decides about a pod's automatic
@@ -22,7 +22,7 @@ _MOST_NAMED = 3
 
 
 def confidential(needed: references.Needed) -> str:
-    """Name the Secrets, and mention the tokens, that a script with these references holds; empty if there are none."""
+    """Return a text with the Secrets and tokens that a script with these references contains; empty: none."""
     secrets = sorted(needed.secrets)
     parts = [f"Secret {name}" for name in secrets[:_MOST_NAMED]]
     if len(secrets) > _MOST_NAMED:
@@ -31,25 +31,25 @@ def confidential(needed: references.Needed) -> str:
 
 
 def confidential_everywhere(pod: Mapping[str, Any]) -> str:
-    """Do the same for a pod whose site is not known: the automatic token, which most sites do not get, is left out."""
+    """Return the same for an unknown site, without the automatic token, which most sites do not get."""
     needed = references.needed(pod)
     tokens = tuple(request for request in needed.tokens if not request.automatic)
     return confidential(replace(needed, tokens=tokens))
 
 
 def lets_secrets_go(annotations: Mapping[str, str], pool: str) -> bool:
-    """Whether a namespace with these annotations lets its Secrets and service account tokens go to ``pool``."""
+    """Return whether a namespace with these annotations allows its Secrets and tokens in ``pool``."""
     return bool({pool, names.ANY_POOL} & _allowed(annotations))
 
 
 def refused_by_all(annotations: Mapping[str, str], pools: Iterable[str]) -> bool:
-    """Whether such a namespace refuses them to all of ``pools``; ``*`` there stands for any pool."""
+    """Return whether such a namespace allows them in none of ``pools``; ``*`` means any pool."""
     asked, allowed = set(pools), _allowed(annotations)
     return not allowed if names.ANY_POOL in asked else not (asked | {names.ANY_POOL}) & allowed
 
 
 def refusal(namespace: str, pool: str, what: str) -> str:
-    """Say that ``what`` does not go to the pool, and how an administrator changes that."""
+    """Return a message that ``what`` is not sent to the pool, and how an administrator can allow it."""
     return (
         f"namespace {namespace} does not let {what} go to pool {pool}: an administrator allows it with the annotation "
         f"{names.POOL_SECRETS} on the namespace, a comma list of pools or '*'"
@@ -57,12 +57,12 @@ def refusal(namespace: str, pool: str, what: str) -> str:
 
 
 def exclusion(namespace: str, what: str) -> str:
-    """Say in short, beside the name of a pool, why the pool is left out."""
+    """Return a short message, for a list of pools, why the pool is excluded."""
     return f"annotation {names.POOL_SECRETS} of namespace {namespace} does not let {what} go there"
 
 
 def warning(namespace: str, pools: Iterable[str], what: str) -> str:
-    """Say to who creates a pod that none of the pools that it asks for may have ``what``."""
+    """Return a warning for the creator of a pod: none of its pools may get ``what``."""
     asked = [name for name in pools if name != names.LOCAL_POOL]
     where = "any pool" if names.ANY_POOL in asked else f"pool {', '.join(asked)}"
     return (
@@ -78,4 +78,4 @@ def _allowed(annotations: Mapping[str, str]) -> set[str]:
     try:
         return set(pool_selection.parse(text))
     except ValueError:
-        return set()  # what can't be read opens nothing
+        return set()  # a malformed value allows nothing

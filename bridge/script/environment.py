@@ -1,4 +1,4 @@
-"""The environment of a container, as a kubelet would make it, and ``$(NAME)`` in what is given to its process."""
+"""The variables of a container, as a kubelet computes them, and the replacement of ``$(NAME)``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bridge.workload import quantity
 
 Environment = dict[str, str]
 NAME = re.compile(r"[ -<>-~]+")
-"""Names of variables that an API server lets through: since Kubernetes 1.34 all printable ASCII but ``=``."""
+"""Names of variables that an API server allows: since Kubernetes 1.34 all printable ASCII but ``=``."""
 NAMES_ALLOWED = "printable ASCII characters other than ="
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Names that a shell can assign. The others reach a process only by way of its environment."""
+"""Names that a shell can assign. All others must be set by another program."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 FIELDS = (
@@ -38,14 +38,14 @@ _ADDRESSES = ("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"
 
 
 class Made(NamedTuple):
-    """Variables of a container; ``fields`` has the field of the pod that each comes from, for messages."""
+    """Variables of a container; ``fields`` has the field of the pod for each, for messages."""
 
     values: Environment
     fields: dict[str, str]
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:
-    """Replace ``$(NAME)`` by its value and ``$$`` by ``$``; a name that is not set stays as it stands."""
+    """Replace ``$(NAME)`` by its value and ``$$`` by ``$``; a name that is not set is unchanged."""
     if "$" not in text:
         return text
 
@@ -77,7 +77,7 @@ def field(pod: Mapping[str, Any], path: str, node: str, where: str) -> str:
 def resource(
     container: Mapping[str, Any], source: Mapping[str, Any], machine: Mapping[str, Decimal], where: str
 ) -> str:
-    """Read a request or limit, divided and rounded up; what is not stated is what the job gets (``machine``)."""
+    """Read a request or limit, divided and rounded up; the default is that of the job (``machine``)."""
     kind, _, name = str(source.get("resource") or "").partition(".")
     if kind not in ("limits", "requests") or not name:
         raise ScriptError(f"{where}: resource {source.get('resource')!r} is not allowed; allowed: limits.*, requests.*")
@@ -105,7 +105,7 @@ def make(
     machine: Mapping[str, Decimal],
     service: Mapping[str, str] | None = None,
 ) -> Made:
-    """Make the variables in order: ``service``, ``envFrom``, then ``env``, each of which may use those before it."""
+    """Return the variables of ``service``, ``envFrom`` and ``env``, in this order; each may use those before it."""
     environment: Environment = dict(service or {})
     fields: dict[str, str] = {}
     for index, entry in enumerate(container.get("envFrom") or ()):
@@ -139,7 +139,7 @@ def make(
 
 
 def accepted(name: str, where: str) -> str:
-    """Return the name of a variable; raises ``ScriptError`` for one that no API server lets through."""
+    """Return the name of a variable; raises ``ScriptError`` for one that no API server allows."""
     if not NAME.fullmatch(name):
         raise ScriptError(f"{where}: the variable name {name!r} is not allowed; allowed: {NAMES_ALLOWED}")
     return name

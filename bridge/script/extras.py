@@ -1,4 +1,4 @@
-"""What users of the interLink Slurm plugin ask for in annotations, under the site's permission; image pull secrets."""
+"""Annotations of the interLink Slurm plugin, as far as the site allows them; image pull secrets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read(pod: Mapping[str, Any], config: BuildSettings) -> Extras:
         )
     mpi = None
     if names.MPI_FLAGS in asked:
-        if not runtime.supports_mpi:  # ignored, one process would run where many are meant
+        if not runtime.supports_mpi:  # if it were ignored, one process would run instead of many
             raise ScriptError(
                 f"annotation {names.MPI_FLAGS} is not possible at this site, whose runtime is {runtime.kind}; "
                 f"it is with {', '.join(runtimes.MPI_KINDS[:-1])} and {runtimes.MPI_KINDS[-1]}"
@@ -77,7 +77,7 @@ def _words(asked: Mapping[str, str], key: str) -> list[str]:
 
 
 def pull_secret(pod: Mapping[str, Any], objects: Objects) -> bytes:
-    """Merge the image pull secrets into one docker ``config.json``; empty where there is none."""
+    """Return the image pull secrets as one docker ``config.json``; empty: there are none."""
     auths: dict[str, Any] = {}
     for reference in pod["spec"].get("imagePullSecrets") or ():
         data = (objects.secrets.get(str(reference.get("name"))) or {}).get("data") or {}
@@ -98,7 +98,7 @@ def pull_secret(pod: Mapping[str, Any], objects: Objects) -> bytes:
 
 
 def _login(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a login with ``auth``, which is what every runtime reads."""
+    """Return a login with the field ``auth``, which every runtime reads."""
     if "auth" in entry or "username" not in entry:
         return dict(entry)
     pair = f"{entry['username']}:{entry.get('password', '')}"

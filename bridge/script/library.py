@@ -1,4 +1,4 @@
-"""The bash library: read once, stripped of comments and indentation, so that a script stays small.
+"""The bash library: read once, without comments and indentation, so that scripts are small.
 
 A site that has the same library, as its digest tells, is sent scripts without it.
 """

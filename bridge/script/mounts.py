@@ -1,4 +1,4 @@
-"""Which volume, or which part of it, appears where in a container."""
+"""The mounts of a container: volumes, or parts of them, and their paths."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bridge.script.volumes import Volumes, inside
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """``kind`` is the volume's, or ``own`` for what is kept in the job's own folder (``volume`` is then the path).
+    """A mount. ``kind`` is that of the volume, or ``own`` for a file in the job's directory, whose path is ``volume``.
 
-    ``shared``: somebody else may write to the volume while the container starts, so what its ``sub_path`` leads to may
-    change between a check and the mount.
+    ``shared``: another process may write to the volume while the container starts, so the target of ``sub_path`` may
+    change between the check and the mount.
     """
 
     kind: str
@@ -29,7 +29,7 @@ class Mount:
 
 
 def written_beside(spec: Mapping[str, Any], container: Mapping[str, Any]) -> set[str]:
-    """List the volumes that another container may write to at any time: all but plain init containers."""
+    """Return the volumes to which a container other than this one, and than plain init containers, may write."""
     others = [
         *(spec.get("containers") or ()),
         *(each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"),
@@ -51,7 +51,7 @@ def make(
     message_path: str,
     written: set[str],
 ) -> list[Mount]:
-    """Return the mounts, outer places before inner ones; ``written`` as :func:`written_beside` says."""
+    """Return the mounts, outer paths before inner ones; ``written``: see :func:`written_beside`."""
     mounts = [
         _mount(entry, f"{where}.volumeMounts[{index}]", volumes, variables, written)
         for index, entry in enumerate(container.get("volumeMounts") or ())
@@ -64,7 +64,7 @@ def make(
 
 
 def place_of(path: str, where: str) -> str:
-    """Check a place in a container: absolute, not the root, and without what runtimes give a meaning to."""
+    """Return a path in a container; raises ``ScriptError`` unless it is absolute, not /, and safe for all runtimes."""
     clean(path, where)
     place = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
     bad = place == "/" or ".." in place.split("/") or any(letter in ':,\\"' or ord(letter) < 32 for letter in place)

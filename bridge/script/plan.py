@@ -1,4 +1,4 @@
-"""The plan: a pod at a site as plain data, every name resolved, every refusal made. Rendering only writes it down."""
+"""Makes the plan of a pod: plain data, with every reference resolved and every field checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TERMINATION_PATH = "/dev/termination-log"
 
 
 def make(pod: Mapping[str, Any], config: BuildSettings, objects: Objects, node: str) -> Plan:
-    """Plan a pod; raises ``ScriptError`` (not honoured here) and ``MissingReferenceError`` (not there)."""
+    """Return the plan of a pod; raises ``ScriptError`` (not supported) and ``MissingReferenceError``."""
     problems = check.problems(pod)
     if problems:
         raise ScriptError("; ".join(problems))

@@ -42,18 +42,18 @@ class Container:
 
     @property
     def ways(self) -> set[str]:
-        """How probes and hooks reach the container: ``exec``, ``http`` ..."""
+        """Kinds of the probes and hooks of the container: ``exec``, ``http`` ..."""
         actions = [probe.action for probe in self.probes]
         return {action.how for action in (*actions, self.post_start, self.pre_stop) if action is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """``flags``: words for the submit command. ``options``: words for the runtime, before the image.
+    """Options from annotations. ``flags``: words for the submit command. ``options``: words for the runtime.
 
     ``mpi``: ``None``, or the words after ``mpiexec -np <tasks>`` that stand before each main container's command line.
-    ``pre_exec``: a script that runs outside of containers before anything else. ``workdir``: where emptyDir volumes
-    live instead of the site's usual place.
+    ``pre_exec``: a script that runs outside of containers before anything else. ``workdir``: directory for emptyDir
+    volumes, instead of the site's.
     """
 
     flags: list[str]
@@ -66,7 +66,7 @@ class Extras:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pod. Times in seconds."""
+    """A pod; times in seconds."""
 
     containers: list[Container]
     volumes: Volumes

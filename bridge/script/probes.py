@@ -12,12 +12,12 @@ from bridge.script.quoting import ADDRESS, clean
 
 KINDS = ("startup", "liveness", "readiness")
 MAX_SERVICE = 8192
-"""Bytes of the name of a gRPC service; its length stands in two bytes."""
+"""Bytes of the name of a gRPC service; the message has two bytes for its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """``how`` it is done, and its words.
+    """The kind of a probe or hook (``how``) and its words.
 
     ``exec`` command..., ``http`` host port line..., ``https`` url header..., ``tcp`` host port, ``grpc`` host:port
     service, ``sleep`` seconds.
@@ -29,7 +29,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Times in seconds."""
+    """A probe; times in seconds."""
 
     kind: str
     action: Action
@@ -42,14 +42,14 @@ class Probe:
 
 
 def named_ports(container: Mapping[str, Any]) -> dict[str, int]:
-    """Give the container's ports by name."""
+    """Return the container's ports by name."""
     return {str(p["name"]): int(p["containerPort"]) for p in container.get("ports") or () if p.get("name")}
 
 
 def make(
     container: Mapping[str, Any], where: str, ports: Mapping[str, int], grace: float, variables: Mapping[str, str]
 ) -> list[Probe]:
-    """Read a container's probes. Their commands may use its variables; those of hooks may not (as for a kubelet)."""
+    """Return a container's probes. Their commands may use its variables, those of hooks may not (as for a kubelet)."""
     found = []
     for kind in KINDS:
         probe = container.get(f"{kind}Probe")
@@ -77,7 +77,7 @@ def make(
 
 
 def action(handler: Mapping[str, Any] | None, where: str, ports: Mapping[str, int]) -> Action | None:
-    """Read a handler; ``None`` where there is none."""
+    """Return the action of a handler; ``None``: it has none."""
     if not handler:
         return None
     if (inner := handler.get("exec")) is not None:

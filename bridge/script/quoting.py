@@ -17,7 +17,7 @@ _ADDRESS_WORD = '"$ADDRESS"'
 
 
 def clean(text: str, where: str) -> str:
-    """Give the text back; raises ``ScriptError`` for what no process can be handed (NUL, half a surrogate pair)."""
+    """Return the text; raises ``ScriptError`` for characters that no argument can contain (NUL, lone surrogates)."""
     if "\x00" in text:
         raise ScriptError(f"{where}: a NUL character is not allowed; allowed: any other character")
     try:
@@ -28,22 +28,22 @@ def clean(text: str, where: str) -> str:
 
 
 def word(text: str) -> str:
-    """Quote one word."""
+    """Return one word, quoted."""
     if ADDRESS in text:
         return _ADDRESS_WORD.join(quote(part) if part else "" for part in text.split(ADDRESS))
     return quote(text)
 
 
 def words(texts: Iterable[str]) -> str:
-    """Quote several words, with spaces between."""
+    """Return words, quoted, with spaces between them."""
     return " ".join([word(text) for text in texts])
 
 
 def array(name: str, texts: Iterable[str]) -> str:
-    """Assign an array; ``name`` is ours."""
+    """Return the assignment of an array; ``name`` is not quoted."""
     return f"{name}=({words(texts)})"
 
 
 def encoded(data: bytes) -> str:
-    """Base64 in lines of 76 characters, ready for a heredoc; ends with a line break unless empty."""
+    """Return base64 in lines of 76 characters, for a heredoc; ends with a line break unless empty."""
     return base64.encodebytes(data).decode()

@@ -1,4 +1,4 @@
-"""What a pod refers to, and the objects that were found."""
+"""The objects that a pod refers to: ConfigMaps, Secrets and tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pod = Mapping[str, Any]
 Raw = Mapping[str, Any]
 DEFAULT_TOKEN_SECONDS = 3600
 ROOT_CA = "kube-root-ca.crt"
-"""ConfigMap in every namespace: the authorities of the API server's certificate, as seen inside the cluster."""
+"""ConfigMap in every namespace: the CA certificates of the API server, for clients inside the cluster."""
 _API_AUDIENCES = ("", "https://kubernetes.default.svc", "https://kubernetes.default.svc.cluster.local")
 
 
@@ -35,13 +35,13 @@ class TokenRequest:
 
     @property
     def automatic(self) -> bool:
-        """Whether the volume is the one that the API server adds to a pod."""
+        """Whether the API server adds this volume to pods."""
         return self.volume.startswith(names.AUTOMATIC_VOLUME_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """Names in the pod's own namespace. ``optional_*`` are those that the pod can do without everywhere."""
+    """Names in the pod's own namespace. ``optional_*`` are optional in each reference."""
 
     configmaps: frozenset[str]
     secrets: frozenset[str]
@@ -52,7 +52,7 @@ class Needed:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Raw Kubernetes objects by name, tokens by (volume, path). What is not in it does not exist."""
+    """Raw Kubernetes objects by name, tokens by (volume, path). An object that is missing here does not exist."""
 
     configmaps: Mapping[str, Raw] = field(default_factory=dict)
     secrets: Mapping[str, Raw] = field(default_factory=dict)
@@ -60,14 +60,14 @@ class Objects:
 
 
 def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Give every container with the path of its field, init containers first."""
+    """Return every container with the path of its field, init containers first."""
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(kind) or ()):
             yield f"spec.{kind}[{index}]", container
 
 
 def has_automatic_token(pod: Pod) -> bool:
-    """Whether the API server has given the pod the volume with the token of its service account."""
+    """Return whether the pod has the volume with the token of its service account that the API server adds."""
     return any(_is_automatic(volume) for volume in pod["spec"].get("volumes") or ())
 
 
@@ -113,7 +113,7 @@ def _without_mounts(container: Mapping[str, Any], volumes: set[str]) -> Mapping[
 
 
 def needed(pod: Pod) -> Needed:
-    """Find what must be read before the script can be made. An image pull secret may be missing, as for a kubelet."""
+    """Return the objects that the script needs. An image pull secret may be missing, as for a kubelet."""
     spec = pod["spec"]
     found: dict[str, dict[str, bool]] = {"configmaps": {}, "secrets": {}}
     tokens: list[TokenRequest] = []
@@ -168,7 +168,7 @@ def needed(pod: Pod) -> Needed:
 def configmap_data(
     objects: Objects, name: str, where: str, *, optional: bool, binary: bool = True
 ) -> dict[str, bytes] | None:
-    """Read a ConfigMap's keys; ``None`` where it is optional and not there. Variables see no ``binary`` ones."""
+    """Read a ConfigMap's keys; ``None``: it is optional and missing. ``binary``: with those of ``binaryData``."""
     found = objects.configmaps.get(name)
     if found is None:
         if optional:
@@ -182,7 +182,7 @@ def configmap_data(
 
 
 def secret_data(objects: Objects, name: str, where: str, *, optional: bool) -> dict[str, bytes] | None:
-    """Read a Secret's keys; ``None`` where it is optional and not there."""
+    """Read a Secret's keys; ``None``: it is optional and missing."""
     found = objects.secrets.get(name)
     if found is None:
         if optional:
@@ -194,7 +194,7 @@ def secret_data(objects: Objects, name: str, where: str, *, optional: bool) -> d
 
 
 def one_key(data: dict[str, bytes] | None, key: str, kind: str, where: str, *, optional: bool) -> bytes | None:
-    """Pick a key; ``None`` where it is optional and not there."""
+    """Return the value of a key; ``None``: it is optional and missing."""
     if data is not None and key in data:
         return data[key]
     if optional:

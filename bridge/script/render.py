@@ -1,4 +1,4 @@
-"""A plan as bash: a small part of data, then the library. Every word of the pod's goes through :mod:`.quoting`."""
+"""A plan as bash: the library, then the data of the pod. :mod:`.quoting` quotes every word of the pod."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ esac
 
 
 def script(plan: Plan) -> str:
-    """Write the script."""
+    """Return the script."""
     runtime = runtimes.of(plan.config)
     parts = [_HEAD]
     if plan.config.header:
-        # once: the script calls itself again within namespaces, where what the header exported is there already
+        # only once: the script calls itself in namespaces, where the exports of the header exist already
         header = plan.config.header.rstrip()
         parts.append(f"if [[ ${{1-}} != inside ]]; then\n:\n{header}\nset +Cefu +o pipefail\nfi\n")
     parts.append(library.text(runtime.library))

@@ -1,4 +1,4 @@
-"""What the batch system is asked for: CPUs, memory, GPUs, time, and the flavor that covers it all."""
+"""The resources to request from the batch system: CPUs, memory, GPUs, time, and the flavor that covers them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bridge.workload import quantity
 from bridge.workload.resources import Resources, pod_requests
 
 SLACK = 60.0
-"""Seconds that a job gets on top of deadline and grace: the script writes its last words in them."""
+"""Seconds that a job gets beyond deadline and grace period, for the script to record the end."""
 DEFAULT_GRACE = 30.0
 
 
@@ -31,23 +31,23 @@ class Size:
 
     @property
     def machine(self) -> dict[str, Decimal]:
-        """What a container may take that states no limit."""
+        """Limits of a container that has none of its own."""
         return {"cpu": Decimal(self.cpus), "memory": Decimal(self.memory)}
 
 
 def is_gpu(resource: str) -> bool:
-    """Whether an extended resource is a GPU: ``nvidia.com/gpu``, ``amd.com/gpu``, ``<vendor>.com/gpu``."""
+    """Return whether an extended resource is a GPU: ``nvidia.com/gpu``, ``amd.com/gpu``, ``<vendor>.com/gpu``."""
     return resource.endswith(".com/gpu")
 
 
 def grace(spec: Mapping[str, Any]) -> float:
-    """``terminationGracePeriodSeconds``; 30 where none is stated."""
+    """Return ``terminationGracePeriodSeconds``; the default is 30."""
     stated = spec.get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE if stated is None else float(max(0, int(stated)))
 
 
 def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
-    """Count the pod and choose its flavor; raises ``ScriptError`` where none may be had."""
+    """Add up the pod's requests and select its flavor; raises ``ScriptError`` if no flavor is possible."""
     spec = pod["spec"]
     try:
         asked = pod_requests(spec)
@@ -86,7 +86,7 @@ def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
 
 
 def _by_limits(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the spec's memory alone, with limits in the place of requests where there are any."""
+    """Return the spec with only its memory, with limits instead of requests where there are limits."""
     return {
         "containers": [_memory_of(container) for container in spec.get("containers") or ()],
         "initContainers": [_memory_of(container) for container in spec.get("initContainers") or ()],
@@ -133,7 +133,7 @@ def _choose(pod: Mapping[str, Any], config: BuildSettings, asked: Resources, dea
 
 
 def _lacking(flavor: Flavor, asked: Resources, deadline: float | None) -> str:
-    """Say what a flavor lacks, or nothing. What it does not name it does not limit, but extended resources it lacks."""
+    """Return what a flavor lacks, or an empty text. Only extended resources must be named in a flavor."""
     for name, value in asked.items():
         most = flavor.max_resources.get(name)
         if most is None:
@@ -151,7 +151,7 @@ def _lacking(flavor: Flavor, asked: Resources, deadline: float | None) -> str:
 
 
 def memory_limit(container: Mapping[str, Any], where: str) -> int | None:
-    """Give a container's memory limit in KiB, or ``None``."""
+    """Return a container's memory limit in KiB; ``None``: it has none."""
     text = ((container.get("resources") or {}).get("limits") or {}).get("memory")
     if text is None:
         return None

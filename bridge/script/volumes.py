@@ -1,4 +1,4 @@
-"""Volumes: the files that the script writes, the folders that it makes, and the paths of the host that it may use."""
+"""Volumes: files that the script writes, directories that it creates, and paths of the host that it uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HOST_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class VolumeFile:
-    """``path`` is relative to the job's folder ``volumes``: ``<volume>/<path in it>``."""
+    """A file; ``path`` is relative to ``volumes`` in the job's directory: ``<volume>/<path in it>``."""
 
     path: str
     data: bytes
@@ -48,7 +48,7 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class HostPath:
-    """A folder or file of the machine."""
+    """A directory or file of the machine."""
 
     path: str
     type: str
@@ -58,7 +58,7 @@ class HostPath:
 class Volumes:
     """All volumes of a pod by name; ``kinds`` has ``files``, ``scratch``, ``host`` or ``fuse`` for each.
 
-    ``fuse`` has the scripts that mount; ``shared`` are those of ``host`` that the site gives to every pod.
+    ``fuse`` has the scripts that mount; ``shared`` are those of ``host`` that every pod of the site may use.
     """
 
     kinds: dict[str, str]
@@ -72,7 +72,7 @@ class Volumes:
 def make(
     pod: Mapping[str, Any], config: BuildSettings, objects: Objects, node: str, machine: Mapping[str, Decimal]
 ) -> Volumes:
-    """Resolve every volume of the pod."""
+    """Return every volume of the pod, with its content."""
     made = Volumes({}, [], {}, {}, {}, set())
     scripts, shared = fuse.annotated(pod, names.FUSE_PREFIX), fuse.annotated(pod, names.CVMFS_PREFIX)
     for index, volume in enumerate(pod["spec"].get("volumes") or ()):
@@ -216,7 +216,7 @@ def _downward(
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    """Write labels or annotations as the downward API does: ``key="value"``, sorted, one a line."""
+    """Return labels or annotations as the downward API writes them: lines ``key="value"``, sorted."""
     return "\n".join(f"{key}={_go_quoted(str(value))}" for key, value in sorted(values.items()))
 
 
@@ -242,7 +242,7 @@ def _go_quoted(text: str) -> str:
 
 
 def inside(path: str, where: str) -> str:
-    """Check a path inside a volume: relative, and never up."""
+    """Return a path inside a volume; raises ``ScriptError`` if it is absolute or has ``..``."""
     clean(path, where)
     parts = path.split("/")
     if not path or path.startswith("/") or ".." in parts or any(ord(letter) < 32 for letter in path):
@@ -278,7 +278,7 @@ def _host(source: Mapping[str, Any], where: str, config: BuildSettings) -> HostP
 
 
 def may_use(path: str, config: BuildSettings) -> bool:
-    """Whether the site lets pods use a path of its machines."""
+    """Return whether the site allows pods to use a path of its machines."""
     if not path.startswith("/") or ".." in path.split("/"):
         return False
     normal = posixpath.normpath(path)

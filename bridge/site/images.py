@@ -3,7 +3,8 @@
 ``image-cache/`` in the site's directory has a directory ``<key>`` for each image, with the files ``name`` and
 ``image``, whose modification time is that of its last use. A running container has a hard link to ``image``. A process
 that changes ``<key>`` holds the lock ``locks/<first three digits of the key>``; without a holder, ``new.*`` in it
-is left from a killed pull. If ``on`` exists, jobs use the cache. ``podman/`` records the logins of each machine's images.
+is left from a killed pull. If ``on`` exists, jobs use the cache. ``podman/`` records the logins of the images of each
+machine.
 """
 
 from __future__ import annotations

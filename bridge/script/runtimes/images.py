@@ -1,4 +1,4 @@
-"""What the runtimes that know images have in common at the hub."""
+"""Images: what the runtimes that use them share at the hub."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_THE_LOADER = re.compile(
 )
 
 _LONGEST = 8000
-"""Bytes of a name and its value: readers of lines have limits."""
+"""Bytes of a name and its value: programs that read lines have limits."""
 _LONGEST_ADDRESS = 45
 _DOCKER_HUB = "docker.io"
 _HUB_NAMES = (_DOCKER_HUB, "index.docker.io", "registry-1.docker.io", "registry.docker.io")
@@ -83,7 +83,7 @@ def _accept_target(target: str, field: str, config: BuildSettings, schemes: Sequ
 
 
 def areas(config: BuildSettings) -> list[str]:
-    """List the folders whose images a pod may use, with ``/`` at the end of those that are no images themselves."""
+    """Return the directories whose images pods may use; those that are no images themselves end with ``/``."""
     volumes, prefix = config.volumes, config.runtime.image_prefix
     folders = [folder for folder in (volumes.image_dir, volumes.cvmfs_unpacked_path, prefix) if folder]
     below = [posixpath.normpath(folder).rstrip("/") + "/" for folder in folders if folder.startswith("/")]
@@ -91,13 +91,13 @@ def areas(config: BuildSettings) -> list[str]:
 
 
 def is_line(name: str, value: str) -> bool:
-    """Whether a file of lines ``NAME=VALUE`` can hold the variable; ``lib/environment.bash`` decides likewise."""
+    """Return whether a file of lines ``NAME=VALUE`` can hold the variable, as ``lib/environment.bash`` decides."""
     size = len(name) + len(value.replace(ADDRESS, "x" * _LONGEST_ADDRESS).encode())
     return name[:1] != "#" and not re.search("[\n\r]", value) and size <= _LONGEST
 
 
 def accept_lines(container: Container) -> None:
-    """Refuse values of several lines for variables that would work on the runtime itself, on their way through it."""
+    """Refuse values of several lines for variables that would affect the runtime itself."""
     for name, value in container.environment.items():
         if _OF_THE_LOADER.fullmatch(name) and not is_line(name, value):
             raise ScriptError(
@@ -107,7 +107,7 @@ def accept_lines(container: Container) -> None:
 
 
 def refuse_name(container: Container, name: str, runtime: str, allowed: str) -> NoReturn:
-    """Raise ``ScriptError`` for a variable that the runtime can't hand to a container because of its name."""
+    """Raise ``ScriptError`` for a variable whose name the runtime does not support."""
     raise ScriptError(
         f"{container.fields[name]}: the variable name {name!r} is not allowed at this site, whose runtime is "
         f"{runtime}; allowed: {allowed}"
@@ -115,12 +115,12 @@ def refuse_name(container: Container, name: str, runtime: str, allowed: str) -> 
 
 
 def foreign(container: Container) -> list[str]:
-    """List the names of variables that no shell can assign."""
+    """Return the names of variables that no shell can assign."""
     return [name for name in container.environment if not IDENTIFIER.fullmatch(name)]
 
 
 def options(plan: Plan) -> list[str]:
-    """Give what every such library reads."""
+    """Return the variables that the libraries of all these runtimes read."""
     volumes, containers = plan.config.volumes, plan.containers
     prefix = plan.extras.image_root or plan.config.runtime.image_prefix
     return [
@@ -155,8 +155,8 @@ def pull_policy(container: Mapping[str, Any]) -> str:
 def login_digest(name: str, prefix: str, secret: bytes) -> str:
     """Return the SHA-256 of the logins that a pull of the image may use, in hexadecimal; empty: there is none.
 
-    ``prefix`` stands before a ``name`` without a scheme; ``secret`` is docker's ``config.json``, or empty. For an image
-    that is at no registry of the docker protocol all logins count. Only pods with the same digest share a pulled image.
+    ``prefix`` is put before a ``name`` without a scheme; ``secret`` is docker's ``config.json``, or empty. For an image
+    of another protocol than docker's, all logins count. Only pods with the same digest share a pulled image.
     """
     if not secret:
         return ""
@@ -170,7 +170,7 @@ def login_digest(name: str, prefix: str, secret: bytes) -> str:
 
 
 def _registry(name: str) -> str:
-    """Return the registry of an image's name: its first part, if that can be a host."""
+    """Return the registry of an image's name: its first part, if this can be a host."""
     first, slash, _ = name.partition("/")
     is_host = slash and ("." in first or ":" in first or first == "localhost")
     return _host(first) if is_host else _DOCKER_HUB
