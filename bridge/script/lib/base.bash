@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# Clock, state files, waking up. The working directory is the job's folder throughout; paths are relative to it.
+# Clock, state files, wake-ups. The working directory is always the job's directory; paths are relative to it.
 
-# tools such as pivot_root live there, and a batch system's users have rarely more than /usr/bin
+# tools such as pivot_root are there, and the PATH of a batch job often has /usr/bin only
 export PATH="${PATH:-/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
 
 declare -a STATE REASON PID BEGAN ENDED LAST CODE RESTARTS UP READY DIRTY NEXT BACKOFF WHY_KILLED
@@ -10,7 +10,7 @@ declare -a KILL_AT STEP HOOK OVER SAYS
 declare -A PROBE PROBE_AT PROBE_PID PROBE_UNTIL PROBE_GOOD PROBE_BAD
 POD_REASON='' POD_MESSAGE='' STAGE=init WAKE=''
 
-# NOW: centiseconds that only go forward. TIME: seconds since 1970.
+# NOW: monotonic centiseconds. TIME: seconds since 1970.
 clock() {
     local up
     read -r up _ </proc/uptime
@@ -19,7 +19,7 @@ clock() {
     printf -v TIME '%(%s)T' -1
 }
 
-# started_at PID: RESULT is when a process of this machine began, in clock ticks; empty if there is none.
+# started_at PID: RESULT is the start of a process of this machine, in clock ticks; empty: there is none.
 started_at() {
     local line fields
     RESULT=''
@@ -36,7 +36,7 @@ nap() {
     fi
 }
 
-# Tell the submitter that something of this job is new.
+# Notify the submitter of a change of this job.
 announce() {
     : >"../../changed/${PWD##*/}"
 } 2>/dev/null
@@ -52,7 +52,7 @@ pod_state() {
     announce
 }
 
-# Write the state of every container that has changed, all at once.
+# Write the state of every container that has changed.
 flush() {
     local i any=''
     for i in "${!DIRTY[@]}"; do
@@ -68,7 +68,7 @@ flush() {
     fi
 }
 
-# Words that may stand in JSON: what a host or a submitter says is not trusted either.
+# Remove characters that JSON does not allow in strings; names of hosts and requests are not trusted.
 safe() {
     local text=${1//[^A-Za-z0-9.:_-]/}
     printf '%s' "${text:0:255}"
@@ -87,7 +87,7 @@ find_address() {
     ADDRESS=${ADDRESS:-127.0.0.1}
 }
 
-# note TEXT: a line for the site's people, in script.log.
+# note TEXT: write a line to script.log, for the site's administrators.
 note() {
     printf '%(%Y-%m-%dT%H:%M:%S%z)T %s\n' -1 "$1"
 }

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# Pulled images are files in the site's cache: <key>/image, and beside it its name. A job has a hard link to the file, so
-# nothing that is removed from the cache is missing to a container. Locks are files of their own, which nobody removes.
+# Pulled images are files in the site's cache: <key>/image and <key>/name. A job has a hard link to the file, so the
+# container keeps an image that is removed from the cache. Locks are separate files, which are never removed.
 
 CACHE=../../image-cache KEY='' LOCK='' NEW=''
 PULL_WAIT=${PODBRIDGE_PULL_WAIT_SECONDS:-1800}
 
-# fetch_image I FILE: FILE becomes IMAGE, from the cache, or by the runtime's own pull_image TO NAME.
+# fetch_image I FILE: write IMAGE to FILE, from the cache or by the runtime's function pull_image TO NAME.
 fetch_image() {
     local i=$1 file=$2 name=${NAME[$1]}
     [[ ${PULL[i]} == Always || ! -e $file ]] || return 0
@@ -31,7 +31,7 @@ never_pulled() {
     cannot "$1" 128 ErrImageNeverPull "the image $IMAGE is not at this site, and imagePullPolicy is Never"
 }
 
-# make_key I: KEY is the same for the same image, in the same FORMAT, pulled with the same login. A digest is a name.
+# make_key I: KEY is the same for the same image in the same FORMAT, pulled with the same login. A digest is a name.
 make_key() {
     local reference=${IMAGE#docker://}
     [[ ! $reference =~ @(sha256:[0-9a-f]{64})$ ]] || reference=${reference%"${reference#*://}"}${BASH_REMATCH[1]}
@@ -40,20 +40,20 @@ make_key() {
     [[ $KEY =~ ^[0-9a-f]{64}$ ]] || KEY=''
 }
 
-# take_image FILE: FILE becomes the image in the cache, if that is there. Its time is that of its last use.
+# take_image FILE: link the image in the cache to FILE, if it exists, and set its time, which is that of its last use.
 take_image() {
     local image=$CACHE/$KEY/image
     rm -f -- "$1"
     link_or_copy "$image" "$1" && touch -c -- "$image"
 } 2>/dev/null
 
-# link_or_copy FROM TO: not every file system has links between folders.
+# link_or_copy FROM TO: some file systems have no links between directories.
 link_or_copy() {
     ln -- "$1" "$2" || { [[ -e $1 ]] && cp --reflink=auto -- "$1" "$2.new" && mv -f -- "$2.new" "$2"; }
 } 2>/dev/null
 
-# lock_key NAME WORD: hold the lock for WORD at descriptor LOCK. Where it can't be had in time (a pull that hangs, a file
-# system without locks) a container does without the cache.
+# lock_key NAME WORD: hold the lock of WORD at descriptor LOCK. Without the lock in time (a pull that hangs, a file
+# system without locks) a container does not use the cache.
 lock_key() {
     { mkdir -p -- "$CACHE/locks" && exec {LOCK}>>"$CACHE/locks/${2:0:3}"; } 2>/dev/null || {
         LOCK=''
@@ -71,7 +71,7 @@ unlock_key() {
     LOCK=''
 }
 
-# pull_into_cache NAME FILE: with the lock held. What a killed pull left is removed; a file is put in its place when whole.
+# pull_into_cache NAME FILE: the caller holds the lock. Remove files of a killed pull; rename a file when it is complete.
 pull_into_cache() {
     local at=$CACHE/$KEY
     if ! { mkdir -p -- "$at" && rm -rf -- "$at"/new.* && NEW=$(mktemp -d -- "$at/new.XXXXXX"); } 2>/dev/null; then
@@ -106,7 +106,7 @@ pull_image_to() {
     fi
 }
 
-# The lock goes with this process, not with what it began: that is killed, or comes to nothing.
+# Only this process holds the lock, not its children: they are killed, or their result is not used.
 pull_apart() {
     [[ ! $LOCK ]] || exec {LOCK}>&-
     pull_image "$@"
@@ -117,7 +117,7 @@ drop_new() {
     NEW=''
 }
 
-# interruptible WORDS...: run a command; TERM ends it with all that it began, and this process.
+# interruptible WORDS...: run a command; SIGTERM ends it, its children and this process.
 interruptible() {
     local code
     trap 'family "$BASHPID"; kill -KILL "${FAMILY[@]:1}" 2>/dev/null; drop_new; exit 143' TERM
@@ -128,7 +128,7 @@ interruptible() {
     return "$code"
 }
 
-# progress NAME TEXT: what a container waits for, for its status.
+# progress NAME TEXT: set what a container waits for, in its status.
 progress() {
     printf '%s' "$2" >"run/$1.progress.new" && mv -f "run/$1.progress.new" "run/$1.progress"
     [[ -p run/wake ]] && printf . 1<>run/wake

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# One container: begin, end, begin again. Containers are numbers; what is known of each stands in arrays.
+# One container: start, end, restart. Containers are indices of arrays, which have the state of each.
 
-# The state of everything before anything has begun.
+# The state before the start.
 set_up_containers() {
     local i
     for i in "${!NAME[@]}"; do
@@ -11,7 +11,7 @@ set_up_containers() {
     done
 }
 
-# begin I: start the container's process. It is "running" once the runtime has said so (run/<name>.go).
+# begin I: start the container's process. It is "running" when the runtime has created run/<name>.go.
 begin() {
     local i=$1 name
     name=${NAME[i]}
@@ -37,20 +37,20 @@ begin() {
     PID[i]=$!
 }
 
-# go NAME: called by a runtime, just before the container's own process takes over.
+# go NAME: a runtime calls it just before it executes the container's process.
 go() {
     : >"run/$1.go"
     [[ -p run/wake ]] && printf . 1<>run/wake
 } 2>/dev/null
 
-# cannot NAME CODE REASON MESSAGE: called by a runtime that can't start the container; ends this process.
+# cannot NAME CODE REASON MESSAGE: a runtime calls it if it can't start the container; ends this process.
 cannot() {
     printf '%s\n%s\n' "$3" "$4" >"run/$1.why"
     printf '%s\n' "$4" >&2
     exit "$2"
 }
 
-# The container's process is there.
+# The container's process has started.
 has_begun() {
     local i=$1
     STATE[i]=running REASON[i]='' SAYS[i]='' BEGAN[i]=$TIME STEP[i]=running DIRTY[i]=1
@@ -62,7 +62,7 @@ has_begun() {
     set_up_probes "$i"
 }
 
-# take_progress I: the status tells what a container waits for before it begins.
+# take_progress I: copy to the status what a container waits for before it starts.
 take_progress() {
     local text
     read -r text <"run/${NAME[$1]}.progress"
@@ -72,7 +72,7 @@ take_progress() {
     SAYS[$1]=${text:0:1000} DIRTY[$1]=1
 } 2>/dev/null
 
-# in_background WORDS...: a group of processes of its own, so that it can be ended as one.
+# in_background WORDS...: run a function in its own process group, so that end_group can end it.
 in_background() {
     set -m
     (
@@ -83,12 +83,12 @@ in_background() {
     set +m
 }
 
-# end_group PID: end what in_background began.
+# end_group PID: end what in_background started.
 end_group() {
     kill -KILL -- "-$1"
 } 2>/dev/null
 
-# One look at a container: has it begun, has it ended, is it time to kill it or to begin it again?
+# Check one container: has it started or ended, must it be killed or restarted?
 tend() {
     local i=$1
     case ${STEP[i]} in
@@ -120,7 +120,7 @@ tend() {
     fi
 }
 
-# ask_to_end I GRACE [WHY]: preStop, TERM, and KILL after GRACE centiseconds. A second call can only shorten the time.
+# ask_to_end I GRACE [WHY]: preStop, TERM, and KILL after GRACE centiseconds. A second call can only reduce the time.
 ask_to_end() {
     local i=$1 at=$((NOW + $2))
     case ${STEP[i]} in
@@ -179,7 +179,7 @@ kill_now() {
     runtime_signal "$i" KILL
 }
 
-# A hook has ended: postStart lets the container be started, or kills it; preStop lets TERM be sent.
+# A hook has ended: after postStart the container is started, or killed; after preStop TERM is sent.
 hook_over() {
     local i=$1 code
     wait "${HOOK[i]}"
@@ -194,7 +194,7 @@ hook_over() {
     fi
 }
 
-# The container's process has ended: write down how, and decide whether it begins again.
+# The container's process has ended: record how, and decide whether it restarts.
 reap() {
     local i=$1 code name signal=0 reason
     name=${NAME[i]}
@@ -248,7 +248,7 @@ begins_again() {
     esac
 }
 
-# The first new beginning comes at once, then after 10 s, 20 s and so on up to 5 min; ten good minutes are forgiven.
+# The first restart is immediate, then after 10 s, 20 s and so on up to 5 min; a run of 10 min resets the delay.
 back_off() {
     local i=$1 wait
     wait=${BACKOFF[i]}
@@ -265,14 +265,14 @@ back_off() {
     STEP[i]=backoff
 }
 
-# A container that waits for its next beginning will not begin again.
+# A container that waits for its restart will not restart.
 finish_waiting() {
     local i=$1
     STATE[i]=terminated STEP[i]=over OVER[i]=1 DIRTY[i]=1 REASON[i]=Error
     ((CODE[i] == 0)) && REASON[i]=Completed
 }
 
-# kill_session PID: what the container's process left behind goes with it.
+# kill_session PID: kill the processes that the container's process left.
 kill_session() {
     local left
     left=$(ps -o pid= -s "$1" 2>/dev/null)
@@ -280,7 +280,7 @@ kill_session() {
     [[ $left ]] && kill -KILL $left 2>/dev/null
 }
 
-# end_now I: of a container of which nobody will ask how it ended.
+# end_now I: kill a container whose end is not recorded.
 end_now() {
     runtime_signal "$1" KILL
     kill_session "${PID[$1]}"

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# The variables of a container, as files: no value ever stands in a process list.
+# The variables of a container, as files: no value is ever in a process list.
 
-# What the batch system and MPI tell each process: BATCH is of the job, DEVICES of the GPUs that it was given.
+# Variables of the batch system and of MPI: BATCH are those of the job, DEVICES those of its GPUs.
 BATCH='SLURM_*|PMI*|OMPI_*|MPI_*|HYDRA_*|HYDI_*'
 DEVICES='CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK'
 
-# container_variables I: VARIABLES, with those of the batch system. The pod's own come after those of the job, and before
-# those of devices, which are not the pod's to choose.
+# container_variables I: set VARIABLES, with those of the batch system. The pod's variables override those of the job,
+# but not those of the devices.
 container_variables() {
     local name before=() after=()
     variables_of "$1"
@@ -23,7 +23,7 @@ container_variables() {
     VARIABLES=("${before[@]}" "${VARIABLES[@]}" "${after[@]}")
 }
 
-# given_devices: GIVEN are the names of the GPUs that the batch system gave, numbers of the machine where it tells them.
+# given_devices: set GIVEN to the names of the allocated GPUs, with the machine's numbers if the batch system has them.
 given_devices() {
     local name list=''
     for name in SLURM_JOB_GPUS SLURM_STEP_GPUS ${DEVICES//|/ }; do
@@ -35,7 +35,7 @@ given_devices() {
     IFS=, read -r -a GIVEN <<<"$list"
 }
 
-# devices_or_cannot I: a pod that asks for GPUs gets those that it was given, not all that the machine has.
+# devices_or_cannot I: a pod that requests GPUs gets the allocated ones, not all of the machine.
 devices_or_cannot() {
     if [[ $GPU_RESOURCE ]]; then
         given_devices || cannot "${NAME[$1]}" 128 CreateContainerConfigError \
@@ -47,10 +47,10 @@ devices_or_cannot() {
     fi
 }
 
-# is_foreign NAME: whether no shell can assign the name, as "a.b". FOREIGN has names and values of such variables in turn.
+# is_foreign NAME: whether no shell can assign the name, as "a.b". FOREIGN has names and values of such variables.
 is_foreign() { [[ ! $1 =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]]; }
 
-# write_exports I FILE: as shell text. SPECIAL are those that a shell keeps to itself, as NAME=VALUE.
+# write_exports I FILE: write shell text. SPECIAL gets variables that a shell does not assign, as NAME=VALUE.
 write_exports() {
     local k quote="'\"'\"'" # apptainer's own shell keeps the backslash of '\''
     container_variables "$1"
@@ -111,8 +111,8 @@ set_foreign() {
     find_setter && SETTER+=("run/$1.foreign.env" "${2-.}")
 }
 
-# find_setter: SETTER runs a command with more variables, as SETTER... FILE KEPT COMMAND...; FILE holds NAME=VALUE with NUL
-# after each, and may be the number of a descriptor. PROBLEM says what is missing.
+# find_setter: SETTER runs a command with more variables, as SETTER... FILE KEPT COMMAND...; FILE has NAME=VALUE, each
+# with NUL at its end, or is the number of a descriptor. PROBLEM is what is missing.
 find_setter() {
     local program
     PROBLEM='variables whose names are not made of letters, digits and _ need perl or python3 on this machine'
@@ -158,7 +158,7 @@ try: os.execvpe(words[0], words, own)
 except OSError as error: print(words[0], error.strerror, sep=": ", file=sys.stderr)
 sys.exit(126)'
 
-# Become a program whose environment has, on top, what FILE.more holds: become FILE WORD...
+# become FILE WORD...: execute a program whose environment also has the variables of FILE.more.
 become() {
     # shellcheck disable=SC2016
     exec "$BASH" --norc --noprofile -c '. "$0"; exec "$@"' "$1.more" "${@:2}"

@@ -5,7 +5,7 @@
 FUSE_MODE='' FUSE_WAIT=0
 declare -A FUSE_PID
 
-# Mount all; POD_MESSAGE says what went wrong.
+# Mount all volumes; POD_MESSAGE is the error.
 mount_fuse() {
     local volume
     [[ $FUSE_MODE ]] && return
@@ -41,7 +41,7 @@ mount_one() {
     done
 }
 
-# fuse_failed VOLUME HOW: the script's last line is told too, as far as its letters may stand in JSON.
+# fuse_failed VOLUME HOW: the message has the script's last line, without characters that JSON does not allow.
 fuse_failed() {
     local line
     line=$(tail -n 1 "run/fuse/$1.log" | tail -c 500)
@@ -49,7 +49,7 @@ fuse_failed() {
     POD_MESSAGE="the script of volume $1 $2: ${line//[^A-Za-z0-9 .,:;_=\/()\'-]/}"
 }
 
-# What was mounted goes, and the script with all that it began.
+# Unmount all volumes, and kill the scripts with their children.
 unmount_fuse() {
     local volume try
     for volume in "${!FUSE_PID[@]}"; do

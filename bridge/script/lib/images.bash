@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# What the runtimes that know images have in common.
+# What the runtimes with images share.
 
-# tool NAME: whether the program is there; the site's extra folders come first.
+# tool NAME: whether the program exists; the site's extra directories come first.
 tool() {
     type -P -- "$1" >/dev/null && return
     note "there is no $1 on this machine"
@@ -89,7 +89,7 @@ may_run_as() {
     fi
 }
 
-# Whether a bind specification "source:place:options" can hold the job's own folder.
+# Whether a bind specification "source:place:options" can contain the path of the job's directory.
 plain_folder() {
     [[ $PWD != *[:,\ \"\\]* ]] && return
     note "the job's folder has a character in its name that the container runtime gives a meaning to"
@@ -113,7 +113,7 @@ mpi() {
     fi
 }
 
-# pull_failed NAME OUTPUT: the runtime could not get the image; its words go to the message.
+# pull_failed NAME OUTPUT: the runtime could not pull the image; its output is the message.
 pull_failed() {
     local why
     why=$(tail -n 5 "$2" | head -c 2000)
@@ -121,7 +121,7 @@ pull_failed() {
     cannot "$1" 128 ErrImagePull "the image could not be pulled: $why"
 }
 
-# copy_image NAME: a run of a container gets a copy of an image that is a folder, in which places can be made.
+# copy_image NAME: copy an image that is a directory for one run, so that mount points can be created in it.
 copy_image() {
     [[ -d run/$1.image ]] && return
     cp -a -- "$IMAGE/." "run/$1.image" >"run/$1.pull" 2>&1 || pull_failed "$1" "run/$1.pull"
@@ -131,7 +131,7 @@ remove_image() {
     [[ ! -d run/$1.image ]] || remove_tree "run/$1.image"
 }
 
-# place_for_folder ROOT PATH: make a folder and those above it, following no link, not even one that comes meanwhile.
+# place_for_folder ROOT PATH: create a directory and its parents; follow no link, not even one created meanwhile.
 place_for_folder() (
     rest=$2/
     cd -P -- "$1" || exit 1
@@ -168,7 +168,7 @@ make_directory() {
     [[ ! $at ]] || place_for_folder "$at" "${rest#"$best"}" 2>/dev/null
 }
 
-# never_ran I LINE: the runtime's last line says why the program could not be run; RESULT is the exit code.
+# never_ran I LINE: the runtime's last line has the reason why the program could not run; RESULT is the exit code.
 never_ran() {
     RESULT=128
     case $2 in

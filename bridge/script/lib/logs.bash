@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# Logs of containers, and their bound. A container has its log open as long as it runs, so the file keeps its name and
-# loses its beginning: by a hole, or, where the file system has no holes, by a copy and a truncation. All offsets count
-# from the start of the run.
+# Logs of containers, and their limit. A container has its log open while it runs, so the file keeps its name and its
+# beginning is removed: by a hole or, if the file system has no holes, by a copy and a truncation. All offsets count from
+# the start of the run.
 #   logs/<name>.log    what the container writes
 #   logs/<name>.first  "<first> <base>": offsets of the first byte that is kept, and of the log's own first byte.
 #                      A third word, "moving": the log is being truncated, and nothing in it counts
@@ -60,7 +60,7 @@ has_leapt() {
     ((LOG_BASE[$1] + position - LOG_SIZE[$1] > LOG_STEP / 2))
 }
 
-# close_log I: the run is over.
+# close_log I: the run has ended.
 close_log() {
     [[ ! ${LOG_PID[$1]} ]] || end_cut "$1"
     index_log "$1"
@@ -92,7 +92,7 @@ end_cut() {
     fi
 }
 
-# LOG_CUT: whether the file system can take the beginning of a file back.
+# LOG_CUT: how the beginning of a file is removed: whether the file system has holes.
 find_cut() {
     LOG_CUT=copy
     : >logs/.hole
@@ -104,7 +104,7 @@ find_cut() {
     rm -f logs/.hole
 }
 
-# cut_by_hole I: keep all files but one.
+# cut_by_hole I: keep max_files - 1 times max_size.
 cut_by_hole() {
     local log=logs/${NAME[$1]}
     line_start "$log.log" $((LOG_SIZE[$1] - LOG_STEP * (LOG_FILES - 1)))
@@ -112,7 +112,7 @@ cut_by_hole() {
     fallocate -p -o 0 -l "$RESULT" "$log.log" || return "$NO_HOLE"
 }
 
-# cut_by_copy I: keep half of what is allowed. What is written after the second copy and before the truncation is lost.
+# cut_by_copy I: keep half of the limit. Bytes written after the second copy and before the truncation are lost.
 cut_by_copy() {
     local log=logs/${NAME[$1]} base=${LOG_BASE[$1]} size from=0 first
     size=$((LOG_SIZE[$1] - base))
@@ -164,7 +164,7 @@ end_of_log() {
     } | tail -c 2048 | tail -n 80
 }
 
-# index_log I: how long the log is now.
+# index_log I: record the length of the log.
 index_log() {
     local i=$1 log=logs/${NAME[$1]} sizes
     [[ -e $log.log ]] || return
@@ -181,7 +181,7 @@ index_log() {
     printf '%s %s\n' "${LOG_SIZE[i]}" "$TIME" >>"$log.index"
 }
 
-# thin_index I: forget what was cut off, and moments that are closer to the one before than a thousandth of their age.
+# thin_index I: remove entries of removed bytes, and times closer to the previous one than a thousandth of their age.
 thin_index() {
     local index=logs/${NAME[$1]}.index size moment last=0
     while read -r size moment; do

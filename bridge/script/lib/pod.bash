@@ -50,7 +50,7 @@ set_up() {
     pod_state Running
 }
 
-# What must be right before anything begins; REFUSED says what was not.
+# Check the machine before the start; REFUSED is the error.
 prepare() {
     REFUSED=FailedMount
     POD_MESSAGE='a volume could not be made'
@@ -76,7 +76,7 @@ refuse() {
     STAGE=end
 }
 
-# control/stop holds "<seconds> <Reason>"; a later, shorter time counts too.
+# control/stop contains "<seconds> <Reason>"; a later, shorter time applies too.
 look_for_stop() {
     local seconds reason
     if [[ -e control/stop ]]; then
@@ -100,7 +100,7 @@ look_for_stop() {
     fi
 }
 
-# stop_pod GRACE REASON: every container is asked to end, sidecars after the others.
+# stop_pod GRACE REASON: request the end of every container, sidecars after the others.
 stop_pod() {
     local i at=$((NOW + $1))
     if [[ ! $STOPPING ]]; then
@@ -118,7 +118,7 @@ stop_pod() {
     [[ $STAGE == init || $STAGE == main ]] && STAGE=stop
 }
 
-# Go on where what was waited for has happened.
+# Continue with the next step of the pod, if its condition is met.
 advance() {
     local i
     case $STAGE in
@@ -169,7 +169,7 @@ advance() {
     esac
 }
 
-# all_over KIND: whether nothing of the kind runs or will run.
+# all_over KIND: whether no container of the kind runs or will run.
 all_over() {
     local i
     for i in "${!NAME[@]}"; do
@@ -199,9 +199,8 @@ finish() {
     exit
 }
 
-# drop_secrets: what only containers needed goes. Of job.sh the first two lines stay, the second of which the submitter reads
-# again; the file is cut off in its place, which needs no forced write to leave them whole. It is the last to go, as the
-# guard may have to call it.
+# drop_secrets: remove what only containers needed. The first two lines of job.sh remain: the submitter reads the second
+# one. The file is truncated in place, so they are complete without fsync, and it is the last, as the guard may call it.
 drop_secrets() {
     local path
     for path in volumes run/fuse run/pre-exec "${RUNTIME_SECRETS[@]}"; do
@@ -211,7 +210,7 @@ drop_secrets() {
     truncate -s "$(head -n 2 job.sh | wc -c)" job.sh
 }
 
-# The script itself ended where it must not.
+# The script itself ended unexpectedly.
 died() {
     local i
     trap - EXIT
@@ -229,7 +228,7 @@ died() {
     exit 1
 }
 
-# stand_guard PID: wait for the end of the script, whatever ends it: not every batch system ends what it left.
+# stand_guard PID: wait for any end of the script: not every batch system ends the processes that it leaves.
 # shellcheck disable=SC2016
 stand_guard() {
     trap '' TERM INT HUP
@@ -237,7 +236,7 @@ stand_guard() {
         kill -0 "$1" || exec "$BASH" job.sh leftovers' guard "$1"
 }
 
-# leftovers: what job.sh does when it is called after its first run was killed, on the same machine.
+# leftovers: what job.sh does if it is run after its first run was killed, on the same machine.
 leftovers() {
     local i pid began boot volume
     [[ -d run ]] || {

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
 # Probes. PROBE[<container>.<kind>] holds: initial delay, period, timeout, success threshold, failure threshold, grace
-# (all times in centiseconds); the function probe_<container>_<kind> asks once.
+# (all times in centiseconds); the function probe_<container>_<kind> probes once.
 
 set_up_probes() {
     local i=$1 kind initial
@@ -41,7 +41,7 @@ is_up() {
     [[ ${PROBE[$1.readiness]-} ]] || READY[$1]=true
 }
 
-# probe I KIND: begin a probe that is due, or take its result.
+# probe I KIND: start a probe that is due, or read its result.
 probe() {
     local i=$1 key=$1.$2 code period timeout
     read -r _ period timeout _ <<<"${PROBE[$key]}"
@@ -64,7 +64,7 @@ probe() {
     fi
 }
 
-# probed I KIND CODE: count, and act when a threshold is reached.
+# probed I KIND CODE: count the result, and act when it reaches a threshold.
 probed() {
     local i=$1 kind=$2 key=$1.$2 good bad grace
     read -r _ _ _ good bad grace <<<"${PROBE[$key]}"
@@ -95,7 +95,7 @@ probe_tcp() {
     exec 3<>"/dev/tcp/$1/$2"
 }
 
-# probe_http HOST PORT LINE...: any answer from 200 to 399 is good.
+# probe_http HOST PORT LINE...: any status from 200 to 399 is a success.
 probe_http() {
     local line
     exec 3<>"/dev/tcp/$1/$2" || return 1
@@ -113,7 +113,7 @@ probe_https() {
     [[ $code == [23][0-9][0-9] ]]
 }
 
-# can_probe WAY: whether the programs that it needs are there.
+# can_probe WAY: whether the programs that it needs exist.
 can_probe() {
     case $1 in
     https) type -P curl ;;
@@ -121,7 +121,7 @@ can_probe() {
     esac >/dev/null
 }
 
-# Whether curl can begin with HTTP/2 on a plain connection: 7.49 or newer, built with HTTP2.
+# Whether curl can use HTTP/2 without TLS: version 7.49 or newer, built with HTTP2.
 speaks_http2() {
     local text
     text=$(curl --version 2>/dev/null) || return 1

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# What most runtimes do: the container's processes are the session of the runtime's own, which hands on signals and codes.
+# Defaults for runtimes: the container's processes are in the session of the runtime's process, which passes signals and
+# exit codes on.
 
 RUNTIME_SECRETS=(run/docker)
 
