@@ -6,7 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
-from bridge.script import runtimes, settings
+from bridge.script import settings
+from bridge.script.runtimes import table as runtimes
 
 if TYPE_CHECKING:
     Kind = str

@@ -11,10 +11,10 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import ScriptError
-from bridge.script import runtimes
 from bridge.script.plan_types import Extras
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
+from bridge.script.runtimes import table as runtimes
 from bridge.script.settings import BuildSettings
 from bridge.script.volumes import may_use
 

@@ -10,7 +10,7 @@ import hashlib
 import re
 from importlib import resources
 
-from bridge.script import runtimes
+from bridge.script.runtimes import table as runtimes
 
 _PARTS = ("base", "environment", "logs", "containers", "probes", "watching", "volumes", "fuse", "pod")
 _DIRECTIVE = "# shellcheck disable=SC20"

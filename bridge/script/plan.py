@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.errors import ScriptError
-from bridge.script import check, environment, extras, mounts, probes, runtimes, sizing, volumes
+from bridge.script import check, environment, extras, mounts, probes, sizing, volumes
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
 from bridge.script.runtimes import images
+from bridge.script.runtimes import table as runtimes
 from bridge.script.settings import BuildSettings
 from bridge.script.sizing import Size
 from bridge.script.volumes import Volumes

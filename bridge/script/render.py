@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from bridge.script import library, runtimes
+from bridge.script import library
 from bridge.script.plan_types import Container, Plan
 from bridge.script.probes import Action
 from bridge.script.quoting import array, encoded, word, words
+from bridge.script.runtimes import table as runtimes
 
 _END = "PODBRIDGE_END"
 _BY_PROGRAM = {"https", "grpc"}

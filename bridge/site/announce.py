@@ -17,7 +17,8 @@ from bridge import __version__
 from bridge.clock import Clock
 from bridge.errors import BatchError, BridgeError
 from bridge.logs import kv
-from bridge.script import library, runtimes
+from bridge.script import library
+from bridge.script.runtimes import table as runtimes
 from bridge.site.batch.port import Amount, BatchSystem, Capacity
 from bridge.site.config import SiteConfig
 from bridge.site.cpus import all_given

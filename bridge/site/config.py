@@ -18,8 +18,8 @@ from bridge.clock import Clock
 from bridge.errors import ConfigError
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.settings import AbsolutePath, Flavor, Part, Seconds, with_sections
-from bridge.site.batch import SYSTEMS, defaults
 from bridge.site.batch.port import BatchSystem, Site
+from bridge.site.batch.table import SYSTEMS, defaults
 from bridge.wire.messages import POOL_PATTERN
 from bridge.workload import quantity
 

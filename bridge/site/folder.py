@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from bridge.errors import ConfigError
-from bridge.script import runtimes
+from bridge.script.runtimes import table as runtimes
 from bridge.site import folder_id, job_request
 from bridge.site.batch.port import BatchJob
 from bridge.site.files import (

@@ -14,8 +14,9 @@ from pathlib import Path
 from bridge.cli.hub import SWITCH_INTERVAL
 from bridge.config import Pools
 from bridge.pools import nats_pool
-from bridge.script import build, library, runtimes
+from bridge.script import build, library
 from bridge.script.buildconfig import BuildConfig
+from bridge.script.runtimes import table as runtimes
 from bridge.threads import Supervisor
 from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link, Settings

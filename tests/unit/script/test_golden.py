@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.script import library, runtimes
+from bridge.script import library
 from bridge.script.build import build
 from bridge.script.buildconfig import BuildConfig
+from bridge.script.runtimes import table as runtimes
 from tests.unit.script.pods import KINDS, OBJECTS, SITE
 
 GOLDEN = Path(__file__).parent / "golden"

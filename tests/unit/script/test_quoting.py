@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bridge.errors import BridgeError, ScriptError
-from bridge.script import library, render, runtimes
+from bridge.script import library, render
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.plan import make
 from bridge.script.quoting import ADDRESS, clean, word
 from bridge.script.references import Objects
+from bridge.script.runtimes import table as runtimes
 from tests.unit.script.pods import SITE, UID
 
 RUNTIMES = ("apptainer", "enroot", "podman", "charliecloud", "none")
