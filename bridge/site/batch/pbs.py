@@ -185,8 +185,8 @@ def _complaints(said: Said) -> list[str]:
 def parse_jobs(answer: Mapping[str, Mapping[str, Any]]) -> Iterator[port.BatchJob]:
     """Read ``Jobs`` of qstat; jobs that are not podbridge's are left out."""
     for job_id, found in answer.items():
-        uid = str(found.get("Job_Name")).removeprefix(port.NAME_PREFIX)
-        if uid == found.get("Job_Name") or not _UID.fullmatch(uid):
+        first, prefix, uid = str(found.get("Job_Name")).partition(port.NAME_PREFIX)
+        if first or not prefix or not _UID.fullmatch(uid):
             continue
         phase, reason = _PHASES.get(str(found.get("job_state")), ("running", ""))
         comment = str(found.get("comment") or "")
@@ -210,14 +210,13 @@ def parse_jobs(answer: Mapping[str, Mapping[str, Any]]) -> Iterator[port.BatchJo
 def parse_nodes(output: str, gpus: Mapping[str, str]) -> port.Capacity:
     """Read the JSON of pbsnodes; ``gpus``: extended resource -> resource of PBS, the first of each counts."""
     resources = {kind: name for name, kind in reversed(tuple(gpus.items()))}
-    total, used = (dict.fromkeys(("ncpus", "mem", *resources), 0) for _ in range(2))
+    total, free = (dict.fromkeys(("ncpus", "mem", *resources), 0) for _ in range(2))
     for _, node in _objects(output, "nodes"):
-        for key, counts in (("resources_available", total), ("resources_assigned", used)):
-            amounts = node.get(key)
-            if isinstance(amounts, dict) and not _BAD_STATES.search(str(node.get("state"))):
-                for name in counts:
-                    counts[name] += _amount(amounts.get(name))
-    free = {name: max(0, count - used[name]) for name, count in total.items()}
+        there, used = (node.get(f"resources_{part}") for part in ("available", "assigned"))
+        if isinstance(there, dict) and not _BAD_STATES.search(str(node.get("state"))):
+            for name in total:
+                total[name] += (count := _amount(there.get(name)))
+                free[name] += max(0, count - _amount(used.get(name) if isinstance(used, dict) else 0))
     whole, rest = (
         port.Amount(counts["ncpus"], counts["mem"], {name: counts[k] for k, name in resources.items() if total[k]})
         for counts in (total, free)

@@ -60,8 +60,8 @@ def test_every_section_of_a_buildconfig_is_there() -> None:
         ('pool = "p"\n[slurm]\npartitoin = "x"', "unknown key slurm.partitoin (did you mean partition?)"),
         ('pool = "p"\n[[flavors]]\nname = "a"\nqoss = "x"', "unknown key flavors.0.qoss (did you mean qos?)"),
         (
-            'pool = "p"\n[batch]\nkind = "pbs"',
-            "batch.kind: Input should be 'slurm', 'htcondor' or 'local' (value: 'pbs')",
+            'pool = "p"\n[batch]\nkind = "lsf"',
+            "batch.kind: Input should be 'slurm', 'htcondor', 'pbs' or 'local' (value: 'lsf')",
         ),
         ('pool = "p"\n[nats]\nservers = ["nats://u:p@h"]', "no credentials in URLs"),
         ('pool = "p"\n[nats]\nservers = ["http://h"]', "must begin with nats://"),

@@ -357,13 +357,13 @@ def test_a_job_that_can_not_be_read_just_after_it_was_submitted_is_not_refused_f
 def test_a_job_that_can_not_be_read_once_its_end_is_wanted_is_not_called_gone(world: Any, monkeypatch: Any) -> None:
     world.submit()
     world.watcher.release_leadership()
-    real = world.submitter._want_end
+    real = world.submitter._request_end
 
     def want_end(*args: Any) -> None:
         real(*args)
         world.write("job.sh", "nonsense")
 
-    monkeypatch.setattr(world.submitter, "_want_end", want_end)
+    monkeypatch.setattr(world.submitter, "_request_end", want_end)
     with pytest.raises(BridgeError) as refused:
         world.submitter.cancel(OWNER, UID, Cancel(grace=0))
     assert refused.value.reason == "Unreadable"
