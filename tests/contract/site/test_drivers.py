@@ -7,8 +7,11 @@ submitter, and of a process that builds the script as a hub does.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import pytest
 
 from bridge.errors import SiteRefusedError
 from bridge.wire.messages import Cancel, Submit
-from tests.contract.site.conftest import CHECKOUT, RUN
+from tests.contract.site.conftest import CHECKOUT, RUN, Site
 from tests.contract.site.jobs import submit, uid
 
 pytestmark = pytest.mark.real
@@ -44,12 +47,19 @@ def python(environment: dict[str, str], *words: str, text: str = "") -> subproce
     )
 
 
-@pytest.fixture
-def site(make_site: Any) -> Any:
-    made = make_site(text=TEXT)
-    made.environment["PYTHONPATH"] = str(PACKAGE)
-    made.start()
-    return made
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+
+
+@pytest.fixture(scope="module")
+def site(nats_url: str) -> Iterator[Any]:
+    with tempfile.TemporaryDirectory(prefix="site-") as folder:
+        made = Site(Path(folder), nats_url, "toybatch", TEXT)
+        made.environment = ENVIRONMENT
+        try:
+            made.start()
+            yield made
+        finally:
+            made.end()
 
 
 def test_a_pod_runs_on_a_batch_system_and_a_runtime_of_another_package(site: Any) -> None:
@@ -60,7 +70,7 @@ def test_a_pod_runs_on_a_batch_system_and_a_runtime_of_another_package(site: Any
     spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 2, "containers": [container]}
     pod = {"metadata": {"name": "p", "namespace": "default", "uid": job}, "spec": spec}
     config = site.client.describe().buildconfig.config
-    built = python(site.environment, "-c", BUILD, text=json.dumps([pod, config]))
+    built = python(ENVIRONMENT, "-c", BUILD, text=json.dumps([pod, config]))
     assert built.returncode == 0, built.stderr
     site.client.submit(job, Submit(namespace="default", name="p", **json.loads(built.stdout)))
     done = site.wait(job, "ended")
@@ -80,15 +90,15 @@ def test_its_jobs_are_refused_and_cancelled_like_any_other(site: Any) -> None:
     assert site.wait(job, "ended").reason == "Deleted"
 
 
-def test_its_sections_are_documented_checked_and_read_at_start(site: Any, place: Path) -> None:
-    sample = python(site.environment, "-c", RUN, "submitter", "config")
+def test_its_sections_are_documented_checked_and_read_at_start(place: Path) -> None:
+    sample = python(ENVIRONMENT, "-c", RUN, "submitter", "config")
     assert "[toybatch]\n" in sample.stdout and '# records = "/tmp/toy"' in sample.stdout
     assert "[toyruntime]\n# Value of the variable GREETING" in sample.stdout
     bad = place / "bad.toml"
     bad.write_text(f'pool = "p"\n{TEXT}'.replace("greeting", "greting"))
-    checked = python(site.environment, "-c", RUN, "submitter", "config", "--check", str(bad))
+    checked = python(ENVIRONMENT, "-c", RUN, "submitter", "config", "--check", str(bad))
     assert checked.returncode and "unknown key toyruntime.greting (did you mean greeting?)" in checked.stderr
-    static = python(site.environment, "-c", "from bridge.site.config import READ_AT_START as keys; print(*keys)")
+    static = python(ENVIRONMENT, "-c", "from bridge.site.config import READ_AT_START as keys; print(*keys)")
     assert "toybatch" in static.stdout.split() and "toyruntime" not in static.stdout.split()
     # an entry point that can't be loaded is named, and stops nothing
     assert "entry point broken of group podbridge.runtimes is not used" in static.stderr
