@@ -16,10 +16,10 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from bridge.clock import Clock
-from bridge.site import batch, service
-from bridge.site.batch.port import Amount, BatchJob, Capacity, JobRequest
-from bridge.site.config import SiteConfig
+from bridge.site import service
+from bridge.site.batch.local_settings import Local
+from bridge.site.batch.port import Amount, BatchJob, BatchSystem, Capacity, JobRequest, Site
+from bridge.site.batch.table import SYSTEMS
 
 STATES = "NULLSITE_STATES"
 QUESTIONS = "questions"
@@ -27,17 +27,17 @@ CONTAINER = "main"
 _PLENTY = Amount(cpus=1_000_000, memory=2**50, extended={})
 
 
-class NullBatch:
-    """A :class:`bridge.site.batch.port.BatchSystem` in memory."""
+class NullBatch(BatchSystem):
+    """A batch system in memory, in the place of ``local``."""
 
     kind = "local"
+    settings = Local
     period = 1.0
     lag = 1.0
-    eager = False
 
-    def __init__(self, config: SiteConfig, clock: Clock) -> None:
-        self._folder = Path(config.folder)
-        self._clock = clock
+    def __init__(self, config: Local, site: Site) -> None:
+        self._folder = site.folder
+        self._clock = site.clock
         self._states = bool(os.environ.get(STATES))
         self._jobs: dict[str, BatchJob] = {}
         self._lock = threading.Lock()
@@ -109,7 +109,7 @@ def main() -> int:
     parser.add_argument("--pool", required=True)
     parser.add_argument("--config", type=Path, required=True)
     options = parser.parse_args()
-    batch.SYSTEMS["local"] = NullBatch
+    SYSTEMS["local"] = NullBatch
     return service.run(options.config, options.pool)
 
 
