@@ -186,7 +186,7 @@ def _without_job(view: SchedulerView, pod: Pod, state: PodState, known: list[Obs
     labelled = pods.job_id(pod)
     if labelled is not None:
         entry = next((entry for entry in known if entry.job.job_id == labelled), None)
-        if entry is not None and entry.confirmations < 2:
+        if entry is not None and not entry.is_confirmed:
             return None, state
         if entry is not None and not entry.missing and "CANCELLED" in entry.job.states:
             # a user cancelled the job of a pod that is not bound: the workload controller terminates the pod

@@ -14,7 +14,7 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.merging import is_unexplained, started
 from bridge.slurm.models import Job
 from bridge.slurm.poll_state import Answers, Expected, PollState, States
-from bridge.slurm.query_plan import Wanted, most_singles, wanted, witnesses
+from bridge.slurm.query_plan import QueryPlan, most_singles, plan_queries, witnesses
 from bridge.threads import at_once
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class JobReader:
         most = most_singles(len(states), self._clock.monotonic() - asked_at)
         allocations = self._client.version.allocations
         known = witnesses(last, states, expected)
-        needed = wanted(last, states, expected, began, self._budget, allocations=allocations, witnessed=known)
+        needed = plan_queries(last, states, expected, began, self._budget, allocations=allocations, witnessed=known)
         log.debug("reading jobs", extra=kv(listed=len(states), wanted=len(needed.jobs), started=len(needed.started)))
         first_nodes = self._started(last, states, expected, needed.started[:most])
         room = max(0, most - len(needed.started))
@@ -92,10 +92,10 @@ class JobReader:
             self._listed_at = began
         states = dict(last.listed) if jobs is None else {job.job_id: job.states for job in jobs}
         details = {job.job_id: job for job in jobs or ()}
-        needed = wanted(last, states, expected, began, 0)
+        needed = plan_queries(last, states, expected, began, 0)
         return JobAnswers(self._singles(Answers(began, states, details), needed, ()), moment)
 
-    def _singles(self, answers: Answers, needed: Wanted, singles: tuple[int, ...]) -> Answers:
+    def _singles(self, answers: Answers, needed: QueryPlan, singles: tuple[int, ...]) -> Answers:
         found = at_once(ASKERS, self._job, (*singles, *needed.absent))
         unknown = {job_id for job_id, job in found.items() if job is None}
         details = {job_id: job for job_id, job in found.items() if job is not None}

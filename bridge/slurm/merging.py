@@ -11,9 +11,9 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from bridge.slurm.identity import UNREAD, identity, is_same
-from bridge.slurm.models import Job, ObservedJob, Snapshot
-from bridge.slurm.poll_state import CONFIRMATIONS, Answers, Expected, PollState, States
-from bridge.slurm.query_plan import news
+from bridge.slurm.models import CONFIRMATIONS, Job, ObservedJob, Snapshot
+from bridge.slurm.poll_state import Answers, Expected, PollState, States
+from bridge.slurm.query_plan import changed_jobs
 from bridge.slurm.states import Phase, end_of, phase
 
 FORGET_AFTER = 600.0
@@ -39,7 +39,7 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
     """
     before, states = last.snapshot, answers.states
     answered = answers.details.keys() | answers.started.keys()
-    unread = {job_id for job_id in news(last, states, expected) if job_id not in answered}
+    unread = {job_id for job_id in changed_jobs(last, states, expected) if job_id not in answered}
     unheard = any(job_id not in last.listed for job_id in unread)
     complete = bool(before.sequence) or not unread
     sequence = before.sequence + 1 if complete else 0
@@ -142,7 +142,7 @@ def _gone(known: ObservedJob | None, expectation: Expected | None, job_id: int, 
     """Count one more answer that slurmctld has no such job; ``None`` if the job was never known, or long ago."""
     if known is None and expectation is not None:
         known = ObservedJob(Job(job_id, frozenset({"PENDING"}), expectation.link))
-    if known is None or (known.missing and known.confirmations >= CONFIRMATIONS and began - known.since > FORGET_AFTER):
+    if known is None or (known.missing and known.is_confirmed and began - known.since > FORGET_AFTER):
         return None
     return ObservedJob(known.job, min(known.confirmations + 1, CONFIRMATIONS), missing=True, since=known.since or began)
 
@@ -156,7 +156,7 @@ def _absent(
     if detail is not None and detail.link is not None and detail.link.cluster == cluster:  # newer than the list
         same = known is not None and _is_same(known.job, detail)
         return _observed(known if same else None, detail, answers.began)
-    confirmed = known is not None and known.missing and known.confirmations >= CONFIRMATIONS
+    confirmed = known is not None and known.missing and known.is_confirmed
     if job_id in answers.unknown or detail is not None or confirmed:
         return _gone(known, expectation, job_id, answers.began)
     return known

@@ -116,20 +116,29 @@ class Node:
     features: tuple[str, ...] = ()
 
 
+CONFIRMATIONS = 2
+"""Number of answers in a row that must report the same end of a job before podbridge acts on it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
     """A job in the snapshot.
 
     ``confirmations`` counts the separate authoritative answers in a row in which slurmctld reported the same end of the
     job (a terminal state, or "no such job"); 0 while the job is pending or allocated. podbridge terminates no pod
-    before the second confirmation. ``missing``: slurmctld reports that it knows no such job; ``job`` is then the job
-    as last read. ``since`` is the monotonic time of the first of these answers.
+    before the end is confirmed (:attr:`is_confirmed`). ``missing``: slurmctld reports that it knows no such job;
+    ``job`` is then the job as last read. ``since`` is the monotonic time of the first of these answers.
     """
 
     job: Job
     confirmations: int = 0
     missing: bool = False
     since: float = 0
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether slurmctld has reported the end of the job often enough."""
+        return self.confirmations >= CONFIRMATIONS
 
 
 @dataclass(frozen=True, slots=True)

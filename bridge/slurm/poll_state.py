@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from bridge.slurm.identity import Identity
 from bridge.slurm.models import Job, JobLink, Node, Partition, Snapshot
 
-CONFIRMATIONS = 2
-"""Number of answers in a row that report the end of a job before podbridge acts on it."""
-
 States = Mapping[int, frozenset[str]]
 
 

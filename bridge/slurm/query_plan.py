@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from bridge.slurm.identity import UNREAD, Witness, highest, identity
 from bridge.slurm.models import ObservedJob
-from bridge.slurm.poll_state import CONFIRMATIONS, Expected, PollState, States
+from bridge.slurm.poll_state import Expected, PollState, States
 from bridge.slurm.states import Phase, is_allocated, is_pending, phase
 
 MOST_CONFIRMED = 50
@@ -39,7 +39,7 @@ _ORDER = {Phase.PENDING: 0, Phase.ALLOCATED: 1, Phase.BETWEEN: 1, Phase.ENDED: 2
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class QueryPlan:
     """The jobs to read in a poll.
 
     ``jobs`` are in the list, ``absent`` are no longer in it. Of ``started``, only the nodes are unknown.
@@ -63,7 +63,7 @@ def most_singles(total: int, seconds: float) -> int:
     return max(MOST_SINGLES, total // SINGLES_SHARE, min(int(seconds / SINGLE_SECONDS), LARGEST_SINGLES))
 
 
-def wanted(
+def plan_queries(
     last: PollState,
     states: States,
     expected: Mapping[int, Expected],
@@ -72,7 +72,7 @@ def wanted(
     *,
     allocations: bool = False,
     witnessed: Collection[int] = (),
-) -> Wanted:
+) -> QueryPlan:
     """Return the jobs to read: new, changed and missing ones, and ``budget`` of the pending ones.
 
     The last keep the reasons of pending jobs up to date; those read least recently come first. Their number is fixed,
@@ -83,7 +83,7 @@ def wanted(
     ours = last.snapshot.jobs
     asked: list[int] = []
     started: list[int] = []
-    changed = news(last, states, expected)
+    changed = changed_jobs(last, states, expected)
     for job_id in changed:
         now = states[job_id]
         (started if allocations and is_allocated(now) and _waited(last, job_id, expected) else asked).append(job_id)
@@ -98,7 +98,7 @@ def wanted(
     doubtful = [job_id for job_id in absent if _in_doubt(ours.get(job_id), expected.get(job_id), began)]
     doubtful.sort(key=lambda job_id: (job_id not in ours or not ours[job_id].missing, job_id))
     jobs = (*asked, *waiting[: room - len(proofs)], *proofs)
-    return Wanted(jobs, tuple(doubtful[:MOST_CONFIRMED]), tuple(started))
+    return QueryPlan(jobs, tuple(doubtful[:MOST_CONFIRMED]), tuple(started))
 
 
 def _quiet(last: PollState, states: States, expected: Mapping[int, Expected], changed: set[int]) -> list[int]:
@@ -110,7 +110,7 @@ def _quiet(last: PollState, states: States, expected: Mapping[int, Expected], ch
     return found
 
 
-def news(last: PollState, states: States, expected: Mapping[int, Expected]) -> list[int]:
+def changed_jobs(last: PollState, states: States, expected: Mapping[int, Expected]) -> list[int]:
     """Return the listed jobs whose details are needed; a job just submitted is left out while it is pending."""
     before, foreign = last.listed, last.foreign
     changed = [job_id for job_id, now in states.items() if before.get(job_id) != now]
@@ -143,7 +143,7 @@ def _in_doubt(known: ObservedJob | None, expected: Expected | None, began: float
     """Whether the absence of a job from a list requested at ``began`` still needs a confirmation."""
     if expected is not None and expected.since >= began:
         return False
-    return known is None or not (known.missing and known.confirmations >= CONFIRMATIONS)
+    return known is None or not (known.missing and known.is_confirmed)
 
 
 def witnesses(last: PollState, states: States, expected: Mapping[int, Expected]) -> dict[int, Witness]:

@@ -15,9 +15,7 @@ Pod = Mapping[str, Any]
 def is_suspected(snapshot: Snapshot) -> bool:
     """Whether a job of podbridge that had not ended is missing; if none is, :func:`jobs` need not be called."""
     found = (snapshot.jobs[job_id] for job_id in snapshot.absent)
-    return any(
-        known.missing and known.confirmations >= 2 and states.end_of(known.job.states) is None for known in found
-    )
+    return any(known.missing and known.is_confirmed and states.end_of(known.job.states) is None for known in found)
 
 
 def jobs(everyone: Iterable[Pod], snapshot: Snapshot) -> tuple[int, dict[str, Pod]]:
@@ -43,5 +41,5 @@ def jobs(everyone: Iterable[Pod], snapshot: Snapshot) -> tuple[int, dict[str, Po
             sure = True
         elif known.missing or (labelled in snapshot.absent and states.end_of(known.job.states) is None):
             found[uid] = pod
-            sure = sure or (known.missing and known.confirmations >= 2)
+            sure = sure or (known.missing and known.is_confirmed)
     return count, found if sure else {}

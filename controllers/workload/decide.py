@@ -20,7 +20,7 @@ Pod = Mapping[str, Any]
 
 GONE_REASON = "JobGone"
 GONE_TEXT = "Slurm no longer knows the job"
-ENOUGH = 3
+DISPLACED_ANSWERS = 3
 """Number of different snapshots that show a displaced job before its pod is terminated."""
 REQUEUED_REASON = "Requeued"
 REQUEUED_TEXT = "the job lost its node, and Slurm requeued it"
@@ -185,7 +185,7 @@ def _job_is_over(view: WorkloadView, pod: Pod) -> bool:
     """Whether slurmctld has reported twice that the job in the pod's label has ended or does not exist."""
     labelled = pods.job_id(pod)
     known = view.snapshot.jobs.get(labelled) if labelled is not None else None
-    return known is not None and not _lives(known) and known.confirmations >= 2
+    return known is not None and not _lives(known) and known.is_confirmed
 
 
 def _lives(known: ObservedJob) -> bool:
@@ -209,15 +209,15 @@ def _decide_pod(view: WorkloadView, pod: Pod, open_uids: set[str]) -> _Step:
             return None, before
         moved = _count(view, before)
         text = f"{GONE_TEXT}: another job has its id now"
-        return (End(pod, labelled, GONE_REASON, text) if moved.answers >= ENOUGH else None), moved
+        return (End(pod, labelled, GONE_REASON, text) if moved.answers >= DISPLACED_ANSWERS else None), moved
     if not _lives(known):
-        return (_end(pod, known) if known.confirmations >= 2 else None), before
+        return (_end(pod, known) if known.is_confirmed else None), before
     if not pods.is_bound(pod):
         return None, before
     if not _is_displaced(view, pod, known):
         return None, None
     moved = _count(view, before)
-    return (End(pod, labelled, REQUEUED_REASON, REQUEUED_TEXT) if moved.answers >= ENOUGH else None), moved
+    return (End(pod, labelled, REQUEUED_REASON, REQUEUED_TEXT) if moved.answers >= DISPLACED_ANSWERS else None), moved
 
 
 def _second_job(view: WorkloadView, pod: Pod, labelled: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""Carries the pool scheduler's decisions out."""
+"""Carries out the actions of the pool scheduler."""
 
 from __future__ import annotations
 

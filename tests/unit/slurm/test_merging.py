@@ -16,10 +16,10 @@ from bridge.slurm.query_plan import (
     BULK_FACTOR,
     LARGEST_BULK,
     MOST_CONFIRMED,
-    Wanted,
+    QueryPlan,
     doubted,
     forgotten,
-    wanted,
+    plan_queries,
     witnesses,
 )
 from bridge.slurm.states import end_of
@@ -49,9 +49,9 @@ def step(
     return merge(view, Answers(at, listed, details or {}, unknown), expected or {}, "here")
 
 
-def needs(view: PollState, states: Mapping[int, str], budget: int = 0, **more: Any) -> Wanted:
+def needs(view: PollState, states: Mapping[int, str], budget: int = 0, **more: Any) -> QueryPlan:
     listed = {job_id: word(text) for job_id, text in states.items()}
-    return wanted(view, listed, more.get("expected", {}), more.get("began", 1e9), budget)
+    return plan_queries(view, listed, more.get("expected", {}), more.get("began", 1e9), budget)
 
 
 def test_the_first_snapshot_knows_whose_each_job_is() -> None:
@@ -62,13 +62,13 @@ def test_the_first_snapshot_knows_whose_each_job_is() -> None:
     assert view.snapshot.sequence == 1
     assert view.snapshot.jobs.keys() == {1}
     assert view.snapshot.by_uid == {"uid": (1,)}
-    assert needs(view, states) == Wanted()
+    assert needs(view, states) == QueryPlan()
 
 
 def test_a_job_of_others_is_asked_for_once() -> None:
     view = step(PollState(), {2: "PENDING"}, {2: job(2, "PENDING", THEIRS, submit_time=7)})
     for now in ("RUNNING CONFIGURING", "RUNNING", "COMPLETED COMPLETING", "COMPLETED"):
-        assert needs(view, {2: now}) == Wanted()
+        assert needs(view, {2: now}) == QueryPlan()
         view = step(view, {2: now})
         assert view.listed == {2: word(now)}
     # states that go backwards: a requeue, or another job
@@ -139,7 +139,7 @@ def test_forgotten_all_is_asked_for_ours_first_and_nothing_is_believed() -> None
     details = {1: job(1, "RUNNING", None), 2: job(2, "PENDING"), 3: job(3, "RUNNING")}
     view = forgotten(step(PollState(), {1: "RUNNING", 2: "PENDING", 3: "RUNNING"}, details))
     states = {i: word("RUNNING") for i in (1, 2, 3)}
-    assert wanted(view, states, {}, 1e9, 1, allocations=True) == Wanted(jobs=(2, 3, 1))
+    assert plan_queries(view, states, {}, 1e9, 1, allocations=True) == QueryPlan(jobs=(2, 3, 1))
     # until they are read, jobs of ours stay what they were, and nobody counts on what may be hidden in the rest
     after = step(view, {1: "RUNNING", 2: "RUNNING", 3: "RUNNING"}, {2: job(2, "RUNNING")})
     assert after.snapshot.jobs.keys() == {2, 3}
@@ -152,8 +152,8 @@ def test_after_a_failed_poll_a_job_that_never_proved_to_be_ours_is_asked_for() -
         PollState(), {5: "PENDING", 6: "PENDING"}, {6: job(6, "PENDING")}, expected={5: Expected(OURS, since=1)}
     )
     running = {5: word("RUNNING"), 6: word("RUNNING")}
-    assert wanted(view, running, {}, 1e9, 0, allocations=True).started == (5, 6)
-    asked = wanted(doubted(view), running, {}, 1e9, 0, allocations=True)
+    assert plan_queries(view, running, {}, 1e9, 0, allocations=True).started == (5, 6)
+    asked = plan_queries(doubted(view), running, {}, 1e9, 0, allocations=True)
     assert (asked.jobs, asked.started) == ((5,), (6,))
 
 
@@ -183,7 +183,7 @@ def test_only_what_changed_is_asked_for() -> None:
     after = step(view, {1: "PENDING", 2: "RUNNING"}, {2: job(2, "RUNNING", nodes=("n1",))})
     assert after.snapshot.jobs[2].job.nodes == ("n1",)
     assert after.snapshot.jobs[1] is view.snapshot.jobs[1]
-    assert needs(after, {1: "PENDING", 2: "RUNNING"}) == Wanted()
+    assert needs(after, {1: "PENDING", 2: "RUNNING"}) == QueryPlan()
 
 
 def test_the_budget_goes_round() -> None:
@@ -204,8 +204,8 @@ def test_an_expected_job_needs_no_details_while_it_waits() -> None:
     # the list was asked for before the job was there
     view = step(PollState(), {}, expected=hope, began=9)
     assert view.snapshot.jobs[5].job.link == OURS
-    assert needs(view, {}, expected=hope, began=9) == Wanted()
-    assert needs(view, {5: "PENDING"}, expected=hope) == Wanted()
+    assert needs(view, {}, expected=hope, began=9) == QueryPlan()
+    assert needs(view, {5: "PENDING"}, expected=hope) == QueryPlan()
     view = step(view, {5: "PENDING"}, expected=hope)
     assert view.snapshot.jobs[5].confirmations == 0
     # never asked for: first in the round
@@ -272,7 +272,7 @@ def test_a_vanished_job_is_confirmed_twice_then_kept_then_forgotten() -> None:
     assert (view.snapshot.jobs[1].confirmations, view.snapshot.jobs[1].missing) == (1, True)
     view = step(view, {}, unknown=(1,))
     assert (view.snapshot.jobs[1].confirmations, view.snapshot.jobs[1].job.nodes) == (2, ("n1",))
-    assert needs(view, {}) == Wanted()
+    assert needs(view, {}) == QueryPlan()
     first = view.snapshot.jobs[1].since
     assert 1 in step(view, {}, began=first + FORGET_AFTER).snapshot.jobs
     assert 1 not in step(view, {}, began=first + FORGET_AFTER + 1).snapshot.jobs
@@ -318,24 +318,24 @@ def test_of_a_job_of_ours_that_starts_only_the_nodes_are_news() -> None:
     view = step(PollState(), {1: "PENDING", 2: "PENDING"}, {1: job(1, "PENDING"), 2: job(2, "PENDING", THEIRS)})
     hope = {3: Expected(OURS, 0.0), 4: Expected(OURS, 0.0, sure=False)}
     states = {number: word("RUNNING") for number in (1, 2, 3, 4)}
-    asked = wanted(view, states, hope, 1e9, 0, allocations=True)
+    asked = plan_queries(view, states, hope, 1e9, 0, allocations=True)
     assert asked.started == (1, 3)
     assert asked.jobs == (4,)
-    assert wanted(view, states, hope, 1e9, 0).jobs == (1, 3, 4)
+    assert plan_queries(view, states, hope, 1e9, 0).jobs == (1, 3, 4)
     assert started(view, hope, 1, word("RUNNING")) == job(1, "RUNNING")
     assert started(view, hope, 3, word("RUNNING")) == job(3, "RUNNING")
     # another change of a job that runs is looked at whole
     running = step(view, {1: "RUNNING"}, {1: job(1, "RUNNING", nodes=("n1",))})
-    again = wanted(running, {1: word("RUNNING CONFIGURING")}, {}, 1e9, 0, allocations=True)
+    again = plan_queries(running, {1: word("RUNNING CONFIGURING")}, {}, 1e9, 0, allocations=True)
     assert (again.jobs, again.started) == ((1,), ())
 
 
 def test_a_bulk_list_where_it_is_cheaper() -> None:
-    assert Wanted(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR - 1, 9000)
-    assert not Wanted(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR - 1, LARGEST_BULK)
-    assert not Wanted(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR, 9000)
-    assert not Wanted(jobs=(1,)).in_bulk(1, 9000)
-    assert not Wanted(absent=(1, 2, 3)).in_bulk(3, 9000)
+    assert QueryPlan(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR - 1, 9000)
+    assert not QueryPlan(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR - 1, LARGEST_BULK)
+    assert not QueryPlan(jobs=(1, 2)).in_bulk(2 * BULK_FACTOR, 9000)
+    assert not QueryPlan(jobs=(1,)).in_bulk(1, 9000)
+    assert not QueryPlan(absent=(1, 2, 3)).in_bulk(3, 9000)
 
 
 def test_settled_since_begins_anew_after_an_error() -> None:
