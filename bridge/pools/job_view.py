@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bridge.wire.messages import Event, JobStatus
+from bridge.poolapi.jobs import JobStatus
+from bridge.wire.messages import Event
 
 GRACE = 10.0
 """Seconds for which a job stays known that another submitter of the pool may not have noticed yet."""

@@ -13,6 +13,8 @@ from bridge.backoff import Backoff
 from bridge.clock import Clock
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.logs import kv
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.pools.job_view import JobView, Part
 from bridge.script import library
 from bridge.script.buildconfig import BuildConfig
@@ -27,8 +29,6 @@ from bridge.wire.messages import (
     Event,
     File,
     Files,
-    JobStatus,
-    Logs,
     ScriptWithoutLibrary,
     Submit,
 )
@@ -115,16 +115,17 @@ class NatsPool:
         announced = self._announced
         return self._configs.get(announced[0].digest) if announced else None
 
-    def submit(self, job: str, submit: Submit) -> JobStatus:
-        """Have a job run; one that exists is given as it is."""
+    def submit(self, job: str, submission: JobSubmission) -> JobStatus:
+        """Submit a job; return the state of the existing one if the site has it already."""
         announced, folder = self._announced, self._folder
-        short = without_library(submit, announced[0].library) if announced else submit
+        whole = submission.script
+        script = without_library(whole, announced[0].library) if announced else whole
         try:
-            status = self._client.submit(job, short, self._submit_timeout).status
+            status = self._client.submit(job, Submit.of(submission, script), self._submit_timeout).status
         except SiteRefusedError as error:
-            if short is submit or error.reason not in _LIBRARY_REFUSED:
+            if script is whole or error.reason not in _LIBRARY_REFUSED:
                 raise
-            status = self._client.submit(job, submit, self._submit_timeout).status
+            status = self._client.submit(job, Submit.of(submission, whole), self._submit_timeout).status
         with self._lock:
             self._check(folder)
             changed = self._view.submitted(status, self._clock.monotonic())
@@ -162,13 +163,13 @@ class NatsPool:
         """Monotonic time at which the last complete snapshot was asked for; ``None`` before the first."""
         return self._view.complete_at
 
-    def logs(self, job: str, options: Logs) -> Iterator[bytes]:
+    def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
         """Give a log, piece by piece; ``close()`` of what is given ends it at the site too."""
         return self._client.logs(job, options)
 
-    def refresh(self, job: str, files: Sequence[File]) -> None:
+    def refresh(self, job: str, files: Sequence[VolumeFile]) -> None:
         """Replace files of volumes of a job that runs."""
-        self._client.files(job, Files(files=list(files)))
+        self._client.files(job, Files(files=[File.of(file) for file in files]))
 
     def subscribe(self, changed: Changed) -> None:
         """Have ``changed`` called after a change: with the pod's UID, or an empty string for the announcement."""
@@ -326,16 +327,18 @@ class NatsPool:
                 log.exception("a subscriber of a pool failed", extra=kv(pool=self.name))
 
 
-def without_library(submit: Submit, digest: str) -> Submit:
-    """Leave the library of this digest out of a script; as it was where that is not this version's, or not in it."""
+def without_library(script: str, digest: str) -> str | ScriptWithoutLibrary:
+    """Return the script without the bash library of this digest.
+
+    Return ``script`` itself if this version has another library, or if the script does not contain it.
+    """
     text = library.known(digest)
-    if text is None or not isinstance(submit.script, str):
-        return submit
-    script, at = submit.script, submit.script.find(text[:_NEEDLE])  # to look for all of it takes longer
+    if text is None:
+        return script
+    at = script.find(text[:_NEEDLE])  # a search for the complete library takes longer
     if at < 0 or not script.startswith(text, at):
-        return submit
-    short = ScriptWithoutLibrary(before=script[:at], library=digest, after=script[at + len(text) :])
-    return submit.model_copy(update={"script": short})
+        return script
+    return ScriptWithoutLibrary(before=script[:at], library=digest, after=script[at + len(text) :])
 
 
 def check_pool(subject_pool: str, pool: str) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from bridge.clock import Clock
 from bridge.logs import kv
 from bridge.metrics import POOL_REMEMBERED
+from bridge.poolapi.jobs import JobStatus
 from bridge.pools import records
 from bridge.pools.nats_registry import NatsPool, NatsPools
 from bridge.pools.records import JOBS, POOLS, JobRecord, PoolRecord
@@ -22,7 +23,7 @@ from bridge.store.port import KeyValueStore
 from bridge.store.synchronizer import Key, StoreSynchronizer
 from bridge.threads import Supervisor
 from bridge.wire.envelope import GarbledError
-from bridge.wire.messages import Announce, BuildConfigMessage, JobStatus
+from bridge.wire.messages import Announce, BuildConfigMessage
 
 log = logging.getLogger(__name__)
 

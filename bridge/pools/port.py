@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from bridge.poolapi.announcement import Announcement
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.script.buildconfig import BuildConfig
-from bridge.wire.messages import Announce, File, JobStatus, Logs, Submit
 
 
 class Pool(Protocol):
@@ -25,19 +27,19 @@ class Pool(Protocol):
     def folder(self) -> str:
         """Id of the site's folder that the pool's jobs are in; empty while none is known."""
 
-    def folders(self) -> Mapping[str, tuple[Announce, float]]:
+    def folders(self) -> Mapping[str, tuple[Announcement, float]]:
         """Return what submitters of each folder announced last, and when (monotonic), by the folder's id."""
 
     def choose(self, folder: str) -> None:
         """Believe this folder from now on; of another one, nothing that was known counts any more."""
 
-    def announced(self) -> tuple[Announce, float] | None:
+    def announced(self) -> tuple[Announcement, float] | None:
         """Give the last announcement and the monotonic time at which it came; ``None`` before the first."""
 
     def buildconfig(self) -> BuildConfig | None:
         """Give the BuildConfig that the last announcement names; ``None`` while it is not known."""
 
-    def submit(self, job: str, submit: Submit) -> JobStatus:
+    def submit(self, job: str, submission: JobSubmission) -> JobStatus:
         """Have a job run; one that exists is given as it is."""
 
     def cancel(self, job: str, grace: float, *, forget: bool = False) -> JobStatus | None:
@@ -58,10 +60,10 @@ class Pool(Protocol):
         A job that is not in :meth:`jobs` was, at that moment, not at the site.
         """
 
-    def logs(self, job: str, options: Logs) -> Iterator[bytes]:
+    def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
         """Give a log, piece by piece; closing the iterator ends it at the site too."""
 
-    def refresh(self, job: str, files: Sequence[File]) -> None:
+    def refresh(self, job: str, files: Sequence[VolumeFile]) -> None:
         """Replace files of volumes of a job that runs."""
 
     def subscribe(self, changed: Callable[[str], None]) -> None:

@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from bridge.poolapi.identifiers import PoolName, Uid
 from bridge.script.buildconfig import BuildConfig
 from bridge.wire.envelope import GarbledError, explain, pack, parse
-from bridge.wire.messages import Announce, BuildConfigMessage, Message, PoolName, Uid
+from bridge.wire.messages import Announce, BuildConfigMessage, Message
 
 POOLS, JOBS = "pools", "jobs"
 MOST = 256 * 1024

@@ -16,11 +16,11 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from bridge import names
 from bridge.clock import Clock
 from bridge.errors import ConfigError
+from bridge.poolapi.identifiers import POOL_PATTERN
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.settings import AbsolutePath, Flavor, Part, Seconds, with_sections
 from bridge.site.batch.port import BatchSystem, Site
 from bridge.site.batch.table import SYSTEMS, defaults
-from bridge.wire.messages import POOL_PATTERN
 from bridge.workload import quantity
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from bridge.errors import ConfigError
+from bridge.poolapi.identifiers import UID_PATTERN
 from bridge.script.runtimes import table as runtimes
 from bridge.site import folder_id, job_request
 from bridge.site.batch.port import BatchJob
@@ -45,7 +46,6 @@ from bridge.site.files import (
     write_new,
 )
 from bridge.site.job_record import BatchObservation, Cancellation, JobRecord, Meta
-from bridge.wire.messages import UID_PATTERN
 
 T = TypeVar("T")
 _UID = re.compile(UID_PATTERN)

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
+from bridge.poolapi.jobs import JobStatus
 from bridge.site import status as job_status
 from bridge.site.batch.port import BatchJob
 from bridge.site.folder import Folder
 from bridge.site.job_actions import KILL_ALLOWANCE, confirmed
 from bridge.site.job_record import Cancellation, JobRecord
-from bridge.wire.messages import JobStatus
 
 
 @dataclass(slots=True)

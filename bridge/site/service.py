@@ -16,6 +16,7 @@ from bridge import __version__, logs
 from bridge.clock import Clock, SystemClock
 from bridge.errors import BatchError, BridgeError, ConfigError
 from bridge.logs import kv
+from bridge.poolapi.jobs import JobStatus
 from bridge.site import config as configuration
 from bridge.site.announce import Announcer, Presence, Publisher
 from bridge.site.batch.port import BatchSystem
@@ -29,7 +30,7 @@ from bridge.site.submitter import Submitter
 from bridge.site.watcher import Delays, Watcher
 from bridge.threads import Supervisor
 from bridge.wire.connection import Link, Settings
-from bridge.wire.messages import Event, JobStatus
+from bridge.wire.messages import Event
 from bridge.wire.server import Announcer as WireAnnouncer
 from bridge.wire.server import serve
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from bridge.site.job_record import JobRecord
-from bridge.wire.messages import ContainerState, Ended, JobStatus
 
 Phase = Literal["queued", "running", "ended"]
 Outcome = Literal["", "Succeeded", "Failed"]
@@ -129,7 +129,7 @@ def _cut_off(state: ContainerState, reason: str, at: float | None) -> ContainerS
     """Return the state of a container whose script was killed, as a kubelet reports a container that it killed."""
     if state.state != "running":
         return state
-    ended = Ended(
+    ended = Termination(
         exit_code=KILLED,
         signal=9,
         reason=reason if reason in CONTAINER_REASONS else "Error",
@@ -145,7 +145,7 @@ def _container(name: str, content: Mapping[str, Any], message: str) -> Container
     state = content.get("state")
     ended = _ended(content.get("ended"), message)
     if state == "terminated" and ended is None:
-        ended = Ended(exit_code=KILLED, reason="Error", message=message)
+        ended = Termination(exit_code=KILLED, reason="Error", message=message)
     return ContainerState(
         name=name,
         state=state if state in ("waiting", "running", "terminated") else "waiting",
@@ -160,10 +160,10 @@ def _container(name: str, content: Mapping[str, Any], message: str) -> Container
     )
 
 
-def _ended(content: object, message: str) -> Ended | None:
+def _ended(content: object, message: str) -> Termination | None:
     if not isinstance(content, dict):
         return None
-    return Ended(
+    return Termination(
         exit_code=_integer(content, "exitCode", KILLED),
         signal=_integer(content, "signal"),
         reason=_text(content, "reason"),

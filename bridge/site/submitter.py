@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
+from bridge.poolapi.jobs import JobStatus
 from bridge.site import job_actions, job_script, limits
 from bridge.site import status as job_status
 from bridge.site.batch.port import BatchSystem, JobRequest
@@ -116,7 +117,7 @@ class Submitter:
             raise
         return None if where.begun() else JobRecord(job, meta, job_id, found_at=self._folder.since)
 
-    def _tell(self, job: str, fresh: JobRecord | None = None) -> messages.JobStatus | None:
+    def _tell(self, job: str, fresh: JobRecord | None = None) -> JobStatus | None:
         """Notify the leader of a change and return the status of the job; ``fresh``: the record of a new one."""
         if not self._watcher.is_leader:
             self._folder.touch(job)
@@ -127,7 +128,7 @@ class Submitter:
             self._wake()
         return None if entry is None else entry.status
 
-    def _answer(self, job: str, fresh: JobRecord | None = None) -> messages.JobStatus | None:
+    def _answer(self, job: str, fresh: JobRecord | None = None) -> JobStatus | None:
         """Do the same; ``None`` only if there is no directory of the job."""
         status = self._tell(job, fresh)
         if status is None:
@@ -225,7 +226,7 @@ class Submitter:
         self._owned(self._folder.job(job), owner)
         return messages.Status(status=self._answer(job))
 
-    def _status(self, record: JobRecord) -> messages.JobStatus:
+    def _status(self, record: JobRecord) -> JobStatus:
         return job_status.status(record, self._clock.time(), self._lag)
 
     def snapshot(self, owner: str, body: messages.Snapshot) -> messages.SnapshotPage:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from bridge.clock import Clock
 from bridge.errors import BatchError
 from bridge.logs import kv
+from bridge.poolapi.jobs import JobStatus
 from bridge.site import status as job_status
 from bridge.site.action_runner import ActionRunner
 from bridge.site.batch.port import BatchJob, BatchSystem
@@ -23,7 +24,6 @@ from bridge.site.batch_list import BatchList
 from bridge.site.folder import Folder
 from bridge.site.job_actions import confirmed
 from bridge.site.job_index import Entry, JobIndex, is_missing
-from bridge.wire.messages import JobStatus
 
 log = logging.getLogger(__name__)
 

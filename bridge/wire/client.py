@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from bridge.clock import Clock, SystemClock
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import LogOptions
 from bridge.wire.connection import Link
 from bridge.wire.envelope import GarbledError, pack, parse, parse_body
 from bridge.wire.log_reader import LogReader
@@ -18,7 +20,6 @@ from bridge.wire.messages import (
     Cancel,
     Description,
     Files,
-    JobStatus,
     Logs,
     Message,
     Reply,
@@ -112,13 +113,12 @@ class PoolClient:
         found.jobs[:] = [job for job in found.jobs if job.owner == self._owner]
         return found
 
-    def logs(self, job: str, options: Logs, timeout: float = TIMEOUT) -> LogReader:
-        """Ask for a log; ``options.stream`` is replaced by a name of its own. The reader must be closed."""
+    def logs(self, job: str, options: LogOptions, timeout: float = TIMEOUT) -> LogReader:
+        """Request a log. The caller must close the reader."""
         stream = secrets.token_hex(16)
         reader = LogReader(self._link, self._subjects, stream)
         try:
-            request = options.model_copy(update={"stream": stream})
-            self._ask(self._subjects.logs(job), job, request, timeout)
+            self._ask(self._subjects.logs(job), job, Logs.of(options, stream), timeout)
         except BaseException:
             reader.close()
             raise

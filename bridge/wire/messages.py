@@ -8,27 +8,21 @@ published. Times are seconds since 1970 (float), sizes bytes, ``job`` is the pod
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
-from pydantic.dataclasses import dataclass
+
+from bridge.poolapi.announcement import Announcement
+from bridge.poolapi.identifiers import Owner, PoolName, Uid
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import JobParameters, JobSubmission, LogOptions, VolumeFile
 
 VERSION = 1
 UNKNOWN_LIBRARY = "UnknownLibrary"
-"""Why a site refuses a :class:`ScriptWithoutLibrary` that it can't make whole."""
+"""Reason of a site that has no library with the digest of a :class:`ScriptWithoutLibrary`."""
 WRONG_FOLDER = "WrongFolder"
-"""Why a submitter refuses a request about another folder than its own: the request was not carried out."""
-UID_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
-POOL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
-
-Uid = Annotated[str, StringConstraints(pattern=UID_PATTERN)]
-Owner = Uid
-"""Whose a job is: the UID of the namespace kube-system of its cluster."""
-NAMESPACE_PATTERN = POOL_PATTERN
-NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$"
-Namespace = Annotated[str, StringConstraints(pattern=NAMESPACE_PATTERN)]
-PodName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-PoolName = Annotated[str, StringConstraints(pattern=POOL_PATTERN)]
+"""Reason of a submitter with another folder than the request names. It has not carried out the request."""
 
 
 class Message(BaseModel):
@@ -82,85 +76,15 @@ class ScriptWithoutLibrary(Message):
     after: str
 
 
-class Submit(Message):
-    """Body of ``submit``: one pod as one script, and what to ask the batch system for."""
+class Submit(JobParameters, Message):
+    """Body of ``submit``."""
 
-    namespace: Namespace
-    name: PodName
     script: str | ScriptWithoutLibrary
-    cpus: int = Field(1, ge=1)
-    memory: int = Field(0, ge=0, description="Bytes; 0: the site's default.")
-    gpus: int = Field(0, ge=0)
-    gpu_resource: str = Field("", description="Name of the extended resource that the GPUs were asked for by.")
-    time_limit: float | None = Field(None, description="Seconds; none: the site's default.")
-    flags: list[str] = Field([], description="More words for the batch system's submit command, as the user gave them.")
-    flavor: str = ""
-    grace: float = Field(30, ge=0, description="terminationGracePeriodSeconds.")
 
-
-_RECORD = ConfigDict(extra="ignore")
-"""Of data classes: what is kept of every job takes a fifth of what a model does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
-class Ended:
-    """How one run of a container ended."""
-
-    exit_code: int
-    signal: int = 0
-    reason: str = ""
-    message: str = ""
-    started_at: float | None = None
-    finished_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
-class ContainerState:
-    """One container as its script wrote it down; ``last`` is the run before a restart."""
-
-    name: str
-    state: Literal["waiting", "running", "terminated"] = "waiting"
-    reason: str = ""
-    message: str = ""
-    started_at: float | None = None
-    ended: Ended | None = None
-    restarts: int = 0
-    started: bool = Field(default=False, description="The startup probe, and postStart, are over.")
-    ready: bool = False
-    last: Ended | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=_RECORD)
-class JobStatus:
-    """One job as the submitter sees it.
-
-    ``phase``: ``queued`` (the batch system has it), ``running`` (its script runs), ``ended`` (nothing of it runs and
-    nothing will), ``unknown`` (the batch system can't be asked; keep what was known).
-    ``outcome`` holds the pod's phase once ended. ``reason`` is CamelCase: why it waits, or why it ended.
-    ``missing``: the batch system no longer knows the job, which runs as far as the site can tell. The hub decides: it
-    cancels the job, unless so many are missing at once that the brake on mass ending engages.
-    ``owner`` is the cluster that submitted it; empty for a job from before jobs had owners.
-    """
-
-    job: Uid
-    owner: str = ""
-    namespace: Namespace
-    name: PodName
-    job_id: str = ""
-    phase: Literal["queued", "running", "ended", "unknown"]
-    missing: bool = False
-    outcome: Literal["", "Succeeded", "Failed"] = ""
-    reason: str = ""
-    message: str = ""
-    host: str = ""
-    ip: str = ""
-    submitted_at: float | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
-    init_containers: list[ContainerState] = Field(default_factory=list)
-    containers: list[ContainerState] = Field(
-        default_factory=list, description="A site need not tell the two kinds apart: the pod does."
-    )
+    @classmethod
+    def of(cls, submission: JobSubmission, script: str | ScriptWithoutLibrary) -> Submit:
+        """Return the message for a submission, with this form of its script."""
+        return cls(**{**dict(submission), "script": script})
 
 
 class Submitted(Message):
@@ -199,17 +123,15 @@ class SnapshotPage(Message):
     more: bool = False
 
 
-class Logs(Message):
-    """Body of ``logs``: what ``kubectl logs`` asks for. Chunks come on ``<p>.<pool>.stream.<owner>.<stream>``."""
+class Logs(LogOptions, Message):
+    """Body of ``logs``. The site publishes the chunks on ``<p>.<pool>.stream.<owner>.<stream>``."""
 
-    container: str
     stream: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z]{8,64}$")]
-    follow: bool = False
-    tail: int | None = Field(None, ge=0)
-    since: float | None = None
-    timestamps: bool = False
-    limit_bytes: int | None = Field(None, ge=1)
-    previous: bool = False
+
+    @classmethod
+    def of(cls, options: LogOptions, stream: str) -> Logs:
+        """Return the message for these options."""
+        return cls(**{**dict(options), "stream": stream})
 
 
 class LogChunk(Message):
@@ -231,11 +153,16 @@ class LogAck(Message):
 
 
 class File(Message):
-    """A file of a volume, new: ``path`` is relative to the job's folder ``volumes``, ``data`` base64."""
+    """New content for a file of a volume: ``path`` is relative to the job's folder ``volumes``, ``data`` is base64."""
 
     path: str
     data: str
     mode: int = 0o600
+
+    @classmethod
+    def of(cls, file: VolumeFile) -> File:
+        """Return the message for a file."""
+        return cls(path=file.path, data=base64.b64encode(file.data).decode(), mode=file.mode)
 
 
 class Files(Message):
@@ -244,33 +171,16 @@ class Files(Message):
     files: list[File]
 
 
-class Announce(Message):
-    """Published at start, on change and every ``period`` seconds.
+class Announce(Announcement, Message):
+    """An announcement on the wire.
 
-    ``capacity`` and ``free`` map resource names to Kubernetes quantities. ``sequences`` has the number of the last
-    event of each owner; one that is not in it has had none. ``leaving``: this submitter stops, and no other is known
-    to it.
+    ``sequences`` has the number of the last event of each owner; for an owner that is not in it, no event was sent.
     """
 
     v: Literal[1] = 1
-    pool: PoolName
-    submitter: str
-    folder: str = Field("", description="Id of the folder that its jobs are kept in.")
     sequences: dict[Owner, int] = {}
-    time: float
-    period: float
-    version: str
-    batch: str = Field("", description="Kind and version of the batch system.")
-    runtime: str = Field("", description="Kind and version of the container runtime.")
-    capacity: dict[str, str] = {}
-    free: dict[str, str] = {}
-    jobs: dict[str, int] = Field({}, description="Jobs by phase, of all owners.")
-    labels: dict[str, str] = {}
-    taints: list[str] = Field([], description="key=value:Effect")
-    problem: str = Field("", description="Why no job can be taken now, e.g. that the batch system does not answer.")
     digest: str = Field("", description="Of the BuildConfig.")
-    library: str = Field("", description="Digest of the bash library that this site puts into a cut script.")
-    leaving: bool = False
+    library: str = Field("", description="Digest of the bash library that the site inserts into scripts without one.")
 
 
 class BuildConfigMessage(Message):

@@ -25,8 +25,8 @@ from pathlib import Path
 import nkeys  # type: ignore[import-untyped]
 
 from bridge.errors import ConfigError
+from bridge.poolapi.identifiers import POOL_PATTERN, UID_PATTERN
 from bridge.wire.bucket import DEFAULT_BUCKET
-from bridge.wire.messages import POOL_PATTERN, UID_PATTERN
 from bridge.wire.nats_server_config import (
     HUB,
     Listeners,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from bridge.errors import ConfigError
-from bridge.wire.messages import POOL_PATTERN, UID_PATTERN
+from bridge.poolapi.identifiers import POOL_PATTERN, UID_PATTERN
 
 ANY = "*"
 _UNSAFE = re.compile(rb"[^0-9A-Za-z_-]")

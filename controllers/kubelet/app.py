@@ -15,10 +15,11 @@ from werkzeug.exceptions import HTTPException
 from bridge.clock import Clock
 from bridge.errors import BridgeError
 from bridge.logs import kv
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import LogOptions
 from bridge.pools.port import Pool
 from bridge.serving.connection import PEER_CERTIFICATE
 from bridge.serving.streaming import ON_HANG_UP
-from bridge.wire.messages import JobStatus, Logs
 from controllers.kubelet import stats
 from controllers.kubelet.answers import AnswerError, answer_of
 from controllers.kubelet.authentication import TokenAuthenticator, User, bearer, user_of_certificate
@@ -207,7 +208,7 @@ class _Log:
     No generator: closing one that has not begun would not end the log at the site, and one that waits can't be closed.
     """
 
-    def __init__(self, pool: Pool, job: str, options: Logs) -> None:
+    def __init__(self, pool: Pool, job: str, options: LogOptions) -> None:
         self._pool = pool.name
         self._job = job
         self._pieces = pool.logs(job, options)

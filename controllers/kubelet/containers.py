@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.wire.messages import ContainerState, JobStatus
+from bridge.poolapi.jobs import ContainerState, JobStatus
 from controllers.kubelet.answers import AnswerError
 
 Object = Mapping[str, Any]

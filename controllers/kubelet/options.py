@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 
 from bridge.clock import parse_rfc3339
-from bridge.wire.messages import Logs
+from bridge.poolapi.requests import LogOptions
 from controllers.kubelet.answers import AnswerError
 
 Query = Mapping[str, Sequence[str]]
 _LARGEST = 2**63 - 1
 
 
-def log_options(query: Query, container: str, now: float) -> Logs:
+def log_options(query: Query, container: str, now: float) -> LogOptions:
     """Read the query of a request for a log; ``now`` is what ``sinceSeconds`` counts back from.
 
     Raises :class:`AnswerError`: 400 for what can't be read, 422 for what is not allowed.
@@ -37,9 +36,8 @@ def log_options(query: Query, container: str, now: float) -> Logs:
         )
     if seconds is not None:
         since = now - seconds
-    return Logs(
+    return LogOptions(
         container=container,
-        stream=secrets.token_hex(16),
         follow=_flag(query, "follow"),
         tail=tail,
         since=since,

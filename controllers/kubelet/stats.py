@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from bridge.clock import rfc3339
-from bridge.wire.messages import ContainerState, JobStatus
+from bridge.poolapi.jobs import ContainerState, JobStatus
 from controllers.kubelet.containers import reported_states
 
 Object = Mapping[str, Any]

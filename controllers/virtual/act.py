@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -26,9 +25,10 @@ from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.resources import PODS
 from bridge.logs import kv
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import JobSubmission, VolumeFile
 from bridge.pools.port import Pool
 from bridge.script import build, references
-from bridge.wire.messages import File, JobStatus, Submit
 from bridge.workload import pods
 from controllers.brakes import mark_patch
 from controllers.virtual import decide, status_patch, synthetic_status
@@ -126,7 +126,7 @@ class Actor:
             self._fail(pod, cache, "BridgeRejected", error.reason, _words(error))
             return
         metadata = pod["metadata"]
-        submit = Submit(
+        submission = JobSubmission(
             namespace=metadata["namespace"],
             name=metadata["name"],
             script=job.script,
@@ -141,7 +141,7 @@ class Actor:
         )
         self._check_leadership()
         try:
-            answer = pool.submit(pods.uid(pod), submit)
+            answer = pool.submit(pods.uid(pod), submission)
         except SiteUnknownOutcomeError:
             entry.sent_until, entry.nothing = self._clock.monotonic() + self._submit_timeout + LATE, 0
             raise
@@ -203,7 +203,7 @@ class Actor:
         pod = references.at_site(pod, api_server=config.api_server.url is not None)
         tokens = self._reader.tokens(pod)
         files = [
-            File(path=path, data=base64.b64encode(text.encode()).decode(), mode=mode)
+            VolumeFile(path=path, data=text.encode(), mode=mode)
             for path, text, mode in build.token_files(pod, tokens.texts)
         ]
         if files:

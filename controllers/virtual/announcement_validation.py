@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
-from bridge.wire.messages import Announce
+from bridge.poolapi.announcement import Announcement
 from bridge.workload import quantity
 
 Taint = dict[str, str]
@@ -46,7 +46,7 @@ class ValidAnnouncement:
     problems: tuple[str, ...]
 
 
-def check(announce: Announce) -> ValidAnnouncement:
+def check(announce: Announcement) -> ValidAnnouncement:
     """Take what is usable of an announcement."""
     problems: list[str] = []
     labels = dict(_few(announce.labels.items(), "labels", problems))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import names
-from bridge.wire.messages import JobStatus
+from bridge.poolapi.jobs import JobStatus
 from bridge.workload import pods
 from controllers.virtual import status as statuses
 from controllers.virtual import status_patch, synthetic_status

@@ -14,7 +14,7 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import parse_rfc3339, rfc3339
-from bridge.wire.messages import Announce
+from bridge.poolapi.announcement import Announcement
 from bridge.workload import quantity
 from controllers.virtual import announcement_validation, node_manifest
 from controllers.virtual.announcement_validation import ValidAnnouncement
@@ -160,7 +160,7 @@ def is_silent(view: NodesView, state: State) -> bool:
     return view.now - max(state.heard, view.since) > patience(view.settings, state.announce)
 
 
-def patience(settings: Settings, announce: Announce) -> float:
+def patience(settings: Settings, announce: Announcement) -> float:
     """Return the seconds after an announcement at which its submitter counts as silent."""
     return max(settings.silent_after, PERIODS * min(announce.period, 120))
 

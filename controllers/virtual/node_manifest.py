@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import rfc3339
-from bridge.wire.messages import Announce
+from bridge.poolapi.announcement import Announcement
 from controllers.virtual import announcement_validation
 from controllers.virtual.announcement_validation import ValidAnnouncement
 
@@ -30,7 +30,7 @@ class State:
     """
 
     name: str
-    announce: Announce | None = None
+    announce: Announcement | None = None
     heard: float | None = None
     heard_at: str = ""
     bound: int | None = None
@@ -114,7 +114,7 @@ def _conditions(state: State, valid: ValidAnnouncement | None, silent: bool, lin
     ]
 
 
-def _words(announce: Announce | None) -> str:
+def _words(announce: Announcement | None) -> str:
     if announce is None:
         return ""
     about = [announce.batch, announce.runtime, announce.version and f"podbridge {announce.version}", announce.problem]

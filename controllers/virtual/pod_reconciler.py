@@ -19,10 +19,10 @@ from bridge.kube.cache import Cache
 from bridge.kube.queue import WorkQueue
 from bridge.logs import kv
 from bridge.metrics import POOL_ACTIONS, POOL_EVENT_SECONDS
+from bridge.poolapi.jobs import JobStatus
 from bridge.pools.port import Pool
 from bridge.script import references
 from bridge.threads import Supervisor
-from bridge.wire.messages import JobStatus
 from bridge.workers import Workers
 from bridge.workload import pods
 from controllers.virtual import decide

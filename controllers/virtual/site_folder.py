@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bridge import names
-from bridge.wire.messages import Announce
+from bridge.poolapi.announcement import Announcement
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Choice:
 
 
 def choose(
-    pool: str, recorded: str, current: str, heard: Mapping[str, Announce], *, bound: int | None, remembered: int
+    pool: str, recorded: str, current: str, heard: Mapping[str, Announcement], *, bound: int | None, remembered: int
 ) -> Choice:
     """Choose a folder.
 
@@ -41,14 +41,14 @@ def choose(
     )
 
 
-def _different(pool: str, folder: str, announce: Announce, others: Mapping[str, Announce]) -> str:
+def _different(pool: str, folder: str, announce: Announcement, others: Mapping[str, Announcement]) -> str:
     return (
         f"submitters of this pool use different folders: {_shown({folder: announce, **others})}; only {folder} is used."
         " Start all with the same folder on a file system that they share, or give each a pool of its own"
     )
 
 
-def _replaced(pool: str, folder: str, others: Mapping[str, Announce]) -> str:
+def _replaced(pool: str, folder: str, others: Mapping[str, Announcement]) -> str:
     return (
         f"the jobs of this pool are in folder {folder}, but only another is announced: {_shown(others)}."
         " Start the submitter with the folder from before; or, if that is lost with its jobs:"
@@ -56,7 +56,7 @@ def _replaced(pool: str, folder: str, others: Mapping[str, Announce]) -> str:
     )
 
 
-def _shown(heard: Mapping[str, Announce]) -> str:
+def _shown(heard: Mapping[str, Announcement]) -> str:
     return ", ".join(
         f"{folder or 'unknown'} (submitter {announce.submitter[:100]})" for folder, announce in heard.items()
     )

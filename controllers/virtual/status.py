@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.clock import rfc3339
-from bridge.wire.messages import ContainerState, Ended, JobStatus
+from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from bridge.workload import pods
 
 Pod = Mapping[str, Any]
@@ -111,7 +111,7 @@ def _container(
         if init and container.get("restartPolicy") != "Always":
             entry["ready"] = False
     elif state.state == "terminated":
-        ended = state.ended or Ended(exit_code=KILLED, reason=UNKNOWN_END, started_at=state.started_at)
+        ended = state.ended or Termination(exit_code=KILLED, reason=UNKNOWN_END, started_at=state.started_at)
         entry["state"] = {"terminated": _terminated(ended, identity)}
         entry["ready"] = init and ended.exit_code == 0 and container.get("restartPolicy") != "Always"
     elif state.reason:
@@ -122,7 +122,7 @@ def _container(
     return entry
 
 
-def _terminated(ended: Ended, identity: str) -> Status:
+def _terminated(ended: Termination, identity: str) -> Status:
     reason = ended.reason or ("Completed" if ended.exit_code == 0 else "Error")
     result: Status = {
         "exitCode": ended.exit_code,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.clock import parse_rfc3339
-from bridge.wire.messages import ContainerState, Ended, JobStatus
+from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from controllers.virtual.status import KILLED, Pod, Status, pod_status
 
 
@@ -70,10 +70,10 @@ def _known(pod: Pod, kind: str, told: str) -> list[ContainerState]:
     return result
 
 
-def _ended(over: Mapping[str, Any] | None) -> Ended | None:
+def _ended(over: Mapping[str, Any] | None) -> Termination | None:
     if over is None:
         return None
-    return Ended(
+    return Termination(
         exit_code=over.get("exitCode", KILLED),
         signal=over.get("signal", 0),
         reason=over.get("reason", ""),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bridge.cli.hub import SWITCH_INTERVAL
 from bridge.config import Pools
+from bridge.poolapi.requests import JobSubmission
 from bridge.pools import nats_pool
 from bridge.script import build, library
 from bridge.script.buildconfig import BuildConfig
@@ -150,7 +151,7 @@ def p50(values: list[float]) -> float:
 def _submit(pod: bench_pods.Object, config: BuildConfig) -> Submit:
     job = build.build(pod, config, bench_pods.OBJECTS, bench_pods.NODE)
     metadata = pod["metadata"]
-    whole = Submit(
+    whole = JobSubmission(
         namespace=metadata["namespace"],
         name=metadata["name"],
         script=job.script,
@@ -159,7 +160,7 @@ def _submit(pod: bench_pods.Object, config: BuildConfig) -> Submit:
         time_limit=job.time_limit,
         grace=job.grace,
     )
-    return nats_pool.without_library(whole, library.digest(runtimes.of(config).library))
+    return Submit.of(whole, nats_pool.without_library(job.script, library.digest(runtimes.of(config).library)))
 
 
 def _listens(cluster: Cluster, subject: str) -> bool:

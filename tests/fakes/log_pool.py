@@ -8,8 +8,10 @@ from typing import Any
 
 from bridge.clock import rfc3339
 from bridge.errors import BridgeError, SiteRefusedError
+from bridge.poolapi.announcement import Announcement
+from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
+from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.script.buildconfig import BuildConfig
-from bridge.wire.messages import Announce, ContainerState, Ended, File, JobStatus, Logs, Submit
 
 Line = tuple[float, bytes]
 
@@ -20,7 +22,7 @@ class LogPool:
     def __init__(self, name: str) -> None:
         self.name = name
         self.statuses: dict[str, JobStatus] = {}
-        self.asked: list[tuple[str, Logs]] = []
+        self.asked: list[tuple[str, LogOptions]] = []
         self.problem: BridgeError | None = None
         self.open = 0
         """Number of open streams."""
@@ -49,7 +51,7 @@ class LogPool:
             self.problem = problem
             self.changed.notify_all()
 
-    def logs(self, job: str, options: Logs) -> Iterator[bytes]:
+    def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
         self.asked.append((job, options))
         if self.problem is not None:
             raise self.problem
@@ -57,7 +59,7 @@ class LogPool:
             raise SiteRefusedError(f"job {job} is not known", reason="NotFound")
         return Reader(self, job, options)
 
-    def read(self, reader: Reader, job: str, options: Logs) -> Iterator[bytes]:
+    def read(self, reader: Reader, job: str, options: LogOptions) -> Iterator[bytes]:
         lines = self._lines.setdefault((job, options.container, options.previous), [])
         shown = [line for line in list(lines) if options.since is None or line[0] >= options.since]
         if options.tail is not None:
@@ -96,7 +98,7 @@ class LogPool:
     def status(self, job: str) -> JobStatus | None:
         return self.statuses.get(job)
 
-    def announced(self) -> tuple[Announce, float] | None:
+    def announced(self) -> tuple[Announcement, float] | None:
         return None
 
     def buildconfig(self) -> BuildConfig | None:
@@ -105,13 +107,13 @@ class LogPool:
     def complete_at(self) -> float | None:
         return None
 
-    def submit(self, job: str, submit: Submit) -> JobStatus:
+    def submit(self, job: str, submit: JobSubmission) -> JobStatus:
         raise NotImplementedError
 
     def cancel(self, job: str, grace: float, *, forget: bool = False) -> JobStatus | None:
         raise NotImplementedError
 
-    def refresh(self, job: str, files: Sequence[File]) -> None:
+    def refresh(self, job: str, files: Sequence[VolumeFile]) -> None:
         raise NotImplementedError
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
@@ -121,7 +123,7 @@ class LogPool:
 class Reader:
     """A stream of a log; ``close`` may be called from any thread and ends a wait."""
 
-    def __init__(self, pool: LogPool, job: str, options: Logs) -> None:
+    def __init__(self, pool: LogPool, job: str, options: LogOptions) -> None:
         self._pool = pool
         self.closed = False
         self._pieces = _limited(pool.read(self, job, options), options.limit_bytes)
@@ -154,7 +156,7 @@ def running(name: str, started_at: float = 1_700_000_000.0, **more: Any) -> Cont
 
 
 def terminated(name: str, exit_code: int = 0, **more: Any) -> ContainerState:
-    return ContainerState(name=name, state="terminated", ended=Ended(exit_code=exit_code), **more)
+    return ContainerState(name=name, state="terminated", ended=Termination(exit_code=exit_code), **more)
 
 
 def _written(line: Line, timestamps: bool) -> bytes:

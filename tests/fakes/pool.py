@@ -9,8 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
+from bridge.poolapi.announcement import Announcement
+from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
+from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
 from bridge.script.buildconfig import BuildConfig
-from bridge.wire.messages import Announce, ContainerState, Ended, File, JobStatus, Logs, Submit
 
 
 class FakePool:
@@ -19,16 +21,16 @@ class FakePool:
     def __init__(self, name: str, **announced: Any) -> None:
         self.name = name
         self.asked: list[tuple[str, str]] = []
-        self.submits: dict[str, Submit] = {}
+        self.submits: dict[str, JobSubmission] = {}
         self.site: dict[str, JobStatus] = {}
-        self.refreshed: dict[str, Sequence[File]] = {}
+        self.refreshed: dict[str, Sequence[VolumeFile]] = {}
         self.problem: SiteError | None = None
         """The error that every request raises."""
         self.swallow = False
         """Whether answers to submissions are lost after the job was accepted."""
         self.obeys = True
         """Whether a cancelled job ends at once."""
-        self.heard: tuple[Announce, float] | None = None
+        self.heard: tuple[Announcement, float] | None = None
         self.folder = ""
         self.config_problem = ""
         self.complete: float | None = time.monotonic()
@@ -39,13 +41,13 @@ class FakePool:
         self.announce(**announced)
 
     # --- the port -----------------------------------------------------------------------------------------------------
-    def announced(self) -> tuple[Announce, float] | None:
+    def announced(self) -> tuple[Announcement, float] | None:
         return self.heard
 
     def buildconfig(self) -> BuildConfig | None:
         return self.config
 
-    def submit(self, job: str, submit: Submit) -> JobStatus:
+    def submit(self, job: str, submit: JobSubmission) -> JobStatus:
         with self._lock:
             self._ask("submit", job)
             if job not in self.site:
@@ -84,16 +86,16 @@ class FakePool:
     def complete_at(self) -> float | None:
         return self.complete
 
-    def folders(self) -> dict[str, tuple[Announce, float]]:
+    def folders(self) -> dict[str, tuple[Announcement, float]]:
         return {self.folder: self.heard} if self.heard else {}
 
     def choose(self, folder: str) -> None:
         self.folder = folder
 
-    def logs(self, job: str, options: Logs) -> Iterator[bytes]:
+    def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
         raise NotImplementedError
 
-    def refresh(self, job: str, files: Sequence[File]) -> None:
+    def refresh(self, job: str, files: Sequence[VolumeFile]) -> None:
         self._ask("refresh", job)
         self.refreshed[job] = files
 
@@ -104,7 +106,7 @@ class FakePool:
     def announce(self, **values: Any) -> None:
         base = {"submitter": "s", "sequences": {}, "time": time.time(), "period": 1, "version": "1"}
         capacity = {"cpu": "64", "memory": "256Gi"}
-        announce = Announce.model_validate({"pool": self.name, "capacity": capacity, **base, **values})
+        announce = Announcement.model_validate({"pool": self.name, "capacity": capacity, **base, **values})
         self.heard = (announce, time.monotonic())
         self.tell("")
 
@@ -122,7 +124,7 @@ class FakePool:
 
     def end(self, job: str, code: int = 0, *containers: str, **changes: Any) -> None:
         now = time.time()
-        over = Ended(exit_code=code, started_at=now, finished_at=now)
+        over = Termination(exit_code=code, started_at=now, finished_at=now)
         states = [ContainerState(name=n, state="terminated", ended=over) for n in containers or ("main",)]
         outcome = "Failed" if code else "Succeeded"
         self.set(job, **{"phase": "ended", "outcome": outcome, "ended_at": now, "containers": states, **changes})

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.errors import BatchError
+from bridge.poolapi.identifiers import UID_PATTERN
 from bridge.site.batch.port import BatchJob, Phase
-from bridge.wire.messages import UID_PATTERN
 
 UID = "PodbridgeUid"
 """Attribute of a job: the pod's UID."""

@@ -19,10 +19,10 @@ from typing import Any
 from pydantic import Field
 
 from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.poolapi.identifiers import UID_PATTERN
 from bridge.script.settings import AbsolutePath, Part, Seconds, Words
 from bridge.site.batch import port
 from bridge.site.batch.commands import Commands, Said, SilentError, command_environment, portions
-from bridge.wire.messages import UID_PATTERN
 
 KEPT = ("PBS_CONF_FILE", "PBS_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
 DELETED, SIGNAL = 91, 256

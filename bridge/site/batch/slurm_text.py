@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 
+from bridge.poolapi.identifiers import UID_PATTERN
 from bridge.site.batch.port import NAME_PREFIX, BatchJob, Phase
-from bridge.wire.messages import UID_PATTERN
 
 FORMAT = "%i|%T|%N|%S|%e|%j|%r"
 SACCT_FORMAT = "JobIDRaw,State,NodeList,Start,End,JobName,ExitCode"

@@ -22,9 +22,10 @@ from bridge.errors import KubeUnavailableError
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import NODES, PODS
 from bridge.metrics import POOL_FLOODS
+from bridge.poolapi.jobs import ContainerState
 from bridge.pools.nats_registry import NatsPools
 from bridge.wire.envelope import pack
-from bridge.wire.messages import ContainerState, Event
+from bridge.wire.messages import Event
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.subjects import Subjects
 from cluster.polling import eventually

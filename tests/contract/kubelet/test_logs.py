@@ -15,7 +15,7 @@ import pytest
 
 from bridge.clock import rfc3339
 from bridge.errors import SiteDownError
-from bridge.wire.messages import Ended
+from bridge.poolapi.jobs import Termination
 from cluster.polling import eventually
 from tests.contract.kubelet.conftest import NAMESPACE, Site
 from tests.fakes.log_pool import running, terminated
@@ -68,7 +68,7 @@ def test_the_log_before_a_restart(site: Site) -> None:
     site.write(name, b"second life\n")
     refused = site.kubectl("logs", name, "--previous")
     assert f'previous terminated container "main" in pod "{name}" not found' in refused.stderr
-    site.pool.runs(site.uid(name), NAMESPACE, name, running("main", last=Ended(exit_code=1)))
+    site.pool.runs(site.uid(name), NAMESPACE, name, running("main", last=Termination(exit_code=1)))
     site.write(name, b"first life\n", previous=True)
     assert out(site, name, "--previous") == "first life\n"
     assert out(site, name) == "second life\n"

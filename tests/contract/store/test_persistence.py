@@ -15,13 +15,13 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.metrics import POOL_REMEMBERED, STORE_UP
+from bridge.poolapi.requests import JobSubmission
 from bridge.pools.nats_registry import NatsPool, NatsPools
 from bridge.pools.persistence import PoolPersistence
 from bridge.store.port import KeyValueStore, StoreError
 from bridge.store.redis_store import RedisStore
 from bridge.threads import Supervisor
 from bridge.wire.connection import Link, Settings
-from bridge.wire.messages import Submit
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
 from cluster.polling import eventually
@@ -32,7 +32,7 @@ OWNER = "c1"
 
 pytestmark = pytest.mark.real
 
-SUBMIT = Submit(namespace="ns", name="pod", script="export TOKEN=hunter2")
+SUBMIT = JobSubmission(namespace="ns", name="pod", script="export TOKEN=hunter2")
 CONFIG = {"runtime": {"kind": "podman"}, "header": "module load podman"}
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from bridge.errors import SiteRefusedError
+from bridge.poolapi.jobs import JobStatus
 from bridge.serving.certificates import issue, make_ca
 from bridge.threads import Supervisor
 from bridge.wire.connection import Link, Settings
@@ -26,7 +27,6 @@ from bridge.wire.messages import (
     Cancel,
     Description,
     Files,
-    JobStatus,
     Logs,
     Snapshot,
     SnapshotPage,

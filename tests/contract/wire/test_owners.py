@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.cli.nats import nats as command
+from bridge.poolapi.requests import LogOptions
 from bridge.pools.nats_registry import NatsPools
 from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link
-from bridge.wire.messages import Event, Logs, Submit
+from bridge.wire.messages import Event, Submit
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
 from bridge.wire.subjects import Subjects
@@ -80,7 +81,7 @@ def test_each_hub_works_and_hears_of_its_own_jobs_alone(shared: Shared, world: W
         assert each.dropped == {}
         shared.site.log = b"log"
         client = PoolClient(shared.hubs[name], PREFIX, "alpha", OWNERS[name])
-        with client.logs("uid", Logs(container="main", stream="unused00")) as reader:
+        with client.logs("uid", LogOptions(container="main")) as reader:
             assert b"".join(reader) == b"log"
     assert [link.problem() for link in (*shared.hubs.values(), shared.link)] == [None, None, None]
 
@@ -131,7 +132,7 @@ def test_a_hub_reaches_nothing_of_another_cluster(shared: Shared) -> None:
         shared.site.log = b"secret log"
 
         def others() -> None:
-            with two.logs("uid-1", Logs(container="main", stream="unused00")) as reader:
+            with two.logs("uid-1", LogOptions(container="main")) as reader:
                 list(reader)
             two.status("uid-1")
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bridge.errors import SiteDownError
+from bridge.poolapi.requests import JobSubmission, LogOptions
 from bridge.pools.nats_registry import NatsPool, NatsPools
 from bridge.wire.connection import Link
-from bridge.wire.messages import Event, Logs, Submit, Submitted
+from bridge.wire.messages import Event, Submit, Submitted
 from bridge.wire.server import Announcer, serve
 from cluster.polling import eventually
 from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, status
@@ -82,11 +83,11 @@ def hello(site: Living, pools: NatsPools) -> NatsPool:
 
 def test_the_life_of_a_job(site: Living, pools: NatsPools) -> None:
     pool = hello(site, pools)
-    assert pool.submit("uid-1", Submit(namespace="ns", name="pod", script="x")).phase == "queued"
+    assert pool.submit("uid-1", JobSubmission(namespace="ns", name="pod", script="x")).phase == "queued"
     site.change("uid-1", "running")
     eventually(lambda: pool.jobs()["uid-1"].phase == "running")
     site.log = b"hello"
-    assert b"".join(pool.logs("uid-1", Logs(container="main", stream="unused00"))) == b"hello"
+    assert b"".join(pool.logs("uid-1", LogOptions(container="main"))) == b"hello"
     site.change("uid-1", "ended")
     eventually(lambda: pool.jobs()["uid-1"].phase == "ended")
     assert pool.cancel("uid-1", 0, forget=True) is None
@@ -163,7 +164,7 @@ def test_a_site_that_is_gone_is_told_at_once_and_its_jobs_stay_known(
     server: NatsServer, site: Living, pools: NatsPools
 ) -> None:
     pool = hello(site, pools)
-    pool.submit("uid-1", Submit(namespace="ns", name="pod", script="x"))
+    pool.submit("uid-1", JobSubmission(namespace="ns", name="pod", script="x"))
     site.link.close()
     eventually(lambda: not site.link.connected)
     eventually(lambda: server.connections() == 1)  # the hub's: the server has seen the end of the site's

@@ -15,12 +15,13 @@ import pytest
 
 from bridge.clock import FakeClock
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.poolapi.requests import LogOptions
 from bridge.wire import log_streams
 from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link
 from bridge.wire.log_reader import LogReader
 from bridge.wire.log_streams import Streams
-from bridge.wire.messages import Cancel, File, Files, Logs, Submit
+from bridge.wire.messages import Cancel, File, Files, Submit
 from bridge.wire.server import serve
 from bridge.wire.subjects import Subjects
 from cluster.polling import eventually
@@ -34,8 +35,8 @@ SUBJECTS = Subjects(PREFIX, "alpha", OWNER)
 SUBMIT = Submit(namespace="ns", name="a.b-c", script="#!/bin/bash\n" + "echo hi\n" * 900)
 
 
-def logs(container: str = "main", **options: Any) -> Logs:
-    return Logs(container=container, stream="unused00", **options)
+def logs(container: str = "main", **options: Any) -> LogOptions:
+    return LogOptions(container=container, **options)
 
 
 class Both:

@@ -20,9 +20,10 @@ from nats.aio.client import Client as Bare
 
 from bridge.cli.nats import nats as command
 from bridge.errors import SiteDownError, SiteUnknownOutcomeError
+from bridge.poolapi.requests import LogOptions
 from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link
-from bridge.wire.messages import Logs, Submit
+from bridge.wire.messages import Submit
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
 from bridge.wire.subjects import Subjects
@@ -91,7 +92,7 @@ def test_what_is_allowed_works(secured: Secured) -> None:
         client.snapshot()
         client.describe()
         secured.sites[pool].log = b"log of " + pool.encode()
-        with client.logs("uid-1", Logs(container="main", stream="unused00", follow=True)) as reader:
+        with client.logs("uid-1", LogOptions(container="main", follow=True)) as reader:
             assert next(reader) == b"log of " + pool.encode()
         eventually(lambda pool=pool: secured.sites[pool].readers_gone == 1)
         announcer = Announcer(link, PREFIX, pool)
@@ -173,7 +174,7 @@ def test_nats_9_6_a_site_can_not_listen_to_anybody_else(secured: Secured) -> Non
         def others() -> None:
             beta.submit("uid-1", SUBMIT)
             beta.status("uid-1")
-            with beta.logs("uid-1", Logs(container="main", stream="unused00")) as reader:
+            with beta.logs("uid-1", LogOptions(container="main")) as reader:
                 list(reader)
             secured.beta.publish(BETA.event, b"{}")
             secured.beta.publish(BETA.announce, b"{}")

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import SiteDownError, SiteError, SiteTooLargeError, SiteUnknownOutcomeError
+from bridge.poolapi.requests import LogOptions
 from bridge.wire import session
 from bridge.wire.client import PoolClient
-from bridge.wire.messages import Logs, Submit
+from bridge.wire.messages import Submit
 from bridge.wire.nats_files import Written, write
 from bridge.wire.nats_server_config import Listeners
 from bridge.wire.server import serve
@@ -104,7 +105,7 @@ def test_the_protocol_works_and_comes_back_after_a_restart(transport: Transport,
     client.submit("uid-1", large)
     assert site.submits[-1][1].script == large.script
     site.log = bytes(range(256)) * 8_000
-    with client.logs("uid-1", Logs(container="main", stream="unused00")) as reader:
+    with client.logs("uid-1", LogOptions(container="main")) as reader:
         assert b"".join(reader) == site.log
     transport.server.kill()
     with pytest.raises((SiteDownError, SiteUnknownOutcomeError)):
@@ -112,7 +113,7 @@ def test_the_protocol_works_and_comes_back_after_a_restart(transport: Transport,
     transport.start()
     eventually(lambda: works(client), timeout=20)
     assert [job for job, _ in site.submits if job == "uid-2"] == []
-    with client.logs("uid-1", Logs(container="main", stream="unused00")) as reader:
+    with client.logs("uid-1", LogOptions(container="main")) as reader:
         assert b"".join(reader) == site.log
 
 

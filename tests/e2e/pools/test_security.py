@@ -14,8 +14,9 @@ import zlib
 import nats
 import pytest
 
+from bridge.poolapi.jobs import JobStatus
 from bridge.wire.envelope import pack, parse
-from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Reply, Request
+from bridge.wire.messages import Announce, BuildConfigMessage, Event, Reply, Request
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.subjects import ANY, Subjects
 from cluster.nats import PREFIX

@@ -16,7 +16,7 @@ from bridge.errors import (
     SiteRefusedError,
     SiteUnknownOutcomeError,
 )
-from bridge.wire.messages import Ended
+from bridge.poolapi.jobs import Termination
 from controllers.kubelet.app import Found, Sources, make_app
 from controllers.kubelet.authentication import TokenAuthenticator, User
 from controllers.kubelet.authorization import KubeletAuthorizer
@@ -148,7 +148,7 @@ def test_an_empty_log(served: Served) -> None:
 
 
 def test_options_reach_the_site(served: Served) -> None:
-    served.pools["one"].runs("uid-a", "ns", "a", running("main", last=Ended(exit_code=1)))
+    served.pools["one"].runs("uid-a", "ns", "a", running("main", last=Termination(exit_code=1)))
     path = "/containerLogs/ns/a/main?tailLines=7&sinceSeconds=60&timestamps=true&limitBytes=9&previous=true"
     assert served.get(path).status_code == 200
     job, options = served.pools["one"].asked[0]

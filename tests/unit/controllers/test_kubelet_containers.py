@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bridge.wire.messages import ContainerState, Ended, JobStatus
+from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from controllers.kubelet.answers import AnswerError
 from controllers.kubelet.containers import check_log
 
@@ -53,13 +53,13 @@ def test_why_it_waits_is_told_by_the_site_first() -> None:
 
 
 def test_a_container_that_waits_for_its_next_run_has_the_log_of_its_last_one() -> None:
-    check_log(POD, status(container("waiting", last=Ended(exit_code=1))), "main", previous=False)
+    check_log(POD, status(container("waiting", last=Termination(exit_code=1))), "main", previous=False)
 
 
 def test_previous_needs_an_earlier_run() -> None:
     error = refused(POD, status(container("running")), previous=True)
     assert (error.status, error.text) == (400, 'previous terminated container "main" in pod "p" not found')
-    check_log(POD, status(container("running", last=Ended(exit_code=1))), "main", previous=True)
+    check_log(POD, status(container("running", last=Termination(exit_code=1))), "main", previous=True)
 
 
 def test_init_containers_count() -> None:

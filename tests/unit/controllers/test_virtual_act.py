@@ -15,8 +15,8 @@ from bridge.errors import (
     SiteTooLargeError,
     SiteUnknownOutcomeError,
 )
+from bridge.poolapi.jobs import JobStatus
 from bridge.script.buildconfig import BuildConfig
-from bridge.wire.messages import JobStatus
 from controllers.virtual import decide
 from controllers.virtual.act import Actor
 from controllers.virtual.decide import Entry

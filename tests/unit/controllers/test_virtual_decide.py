@@ -6,7 +6,7 @@ import pytest
 
 from bridge import names
 from bridge.clock import rfc3339
-from bridge.wire.messages import ContainerState, Ended, JobStatus
+from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from controllers.virtual import decide
 from controllers.virtual.decide import Cancel, Entry, Fail, Look, Orphan, PoolView, Refresh, Remove, Submit, Wait, Write
 
@@ -28,7 +28,7 @@ def job(phase="running", **values):
     if phase == "running":
         values.setdefault("containers", [ContainerState(name="main", state="running", started=True, started_at=TIME)])
     if phase == "ended":
-        over = ContainerState(name="main", state="terminated", ended=Ended(exit_code=0))
+        over = ContainerState(name="main", state="terminated", ended=Termination(exit_code=0))
         values = {"containers": [over], "outcome": "Succeeded", **values}
     return JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase=phase, **values)
 
@@ -216,7 +216,7 @@ def test_what_ends_meanwhile_is_shown():
     the_pod = written(pod(taken=False), job())
     the_pod["metadata"] |= pod(deleted=30)["metadata"]
     told = Entry(cancelled=the_pod["metadata"]["deletionTimestamp"], cancelled_at=NOW)
-    stopping = job(containers=[ContainerState(name="main", state="terminated", ended=Ended(exit_code=143))])
+    stopping = job(containers=[ContainerState(name="main", state="terminated", ended=Termination(exit_code=143))])
     assert isinstance(look(the_pod, stopping, told), Write)
 
 

@@ -3,8 +3,8 @@
 import json
 
 from bridge import names
+from bridge.poolapi.jobs import ContainerState, JobStatus
 from bridge.script import references
-from bridge.wire.messages import ContainerState, JobStatus
 from controllers.virtual import status as statuses
 from controllers.virtual.prune import prune
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.wire.messages import ContainerState, Ended, JobStatus
+from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from controllers.virtual import status as statuses
 from controllers.virtual import status_patch, synthetic_status
 
@@ -44,7 +44,7 @@ def running(name="main", **values):
 
 
 def ended(name="main", code=0, **values):
-    over = Ended(exit_code=code, started_at=NOW - 9, finished_at=NOW - 1, **values)
+    over = Termination(exit_code=code, started_at=NOW - 9, finished_at=NOW - 1, **values)
     return ContainerState(name=name, state="terminated", ended=over)
 
 
@@ -79,7 +79,11 @@ SIDECAR = {"name": "side", "image": "s", "restartPolicy": "Always"}
         (pod("a", "b"), job("running", running("a"), ended("b", 1)), "Running"),
         # all over, but the job is not: the end is the script's last word
         (pod(), job("running", ended()), "Running"),
-        (pod(policy="Always"), job("running", waiting(reason="CrashLoopBackOff", last=Ended(exit_code=1))), "Running"),
+        (
+            pod(policy="Always"),
+            job("running", waiting(reason="CrashLoopBackOff", last=Termination(exit_code=1))),
+            "Running",
+        ),
         (pod(init=[INIT]), job("running", waiting(), init=[running("init")]), "Pending"),
         (pod(init=[INIT]), job("running", running(), init=[ended("init")]), "Running"),
         (pod(init=[SIDECAR]), job("running", waiting(), init=[running("side", started=False)]), "Pending"),
@@ -183,7 +187,7 @@ def test_why_a_job_waits_is_said():
 
 
 def test_restarts_show_the_run_before():
-    last = Ended(exit_code=1, reason="Error", started_at=NOW - 99, finished_at=NOW - 90)
+    last = Termination(exit_code=1, reason="Error", started_at=NOW - 99, finished_at=NOW - 90)
     status = made(pod(policy="Always"), job("running", running(restarts=3, last=last)))
     entry = status["containerStatuses"][0]
     assert entry["restartCount"] == 3
@@ -267,7 +271,7 @@ def applied(before, change):
 
 
 ENDED = st.builds(
-    Ended, exit_code=st.integers(0, 255), started_at=st.none() | st.floats(1, 1e10), finished_at=st.none()
+    Termination, exit_code=st.integers(0, 255), started_at=st.none() | st.floats(1, 1e10), finished_at=st.none()
 )
 CONTAINER = st.builds(
     ContainerState,

@@ -10,16 +10,18 @@ import pytest
 
 from bridge.clock import FakeClock
 from bridge.errors import SiteError, SiteRefusedError
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import JobSubmission
 from bridge.pools.nats_registry import NatsPools
 from bridge.wire.client import TRIES
 from bridge.wire.envelope import pack, parse
-from bridge.wire.messages import Announce, Event, JobStatus, Request, Submit
+from bridge.wire.messages import Announce, Event, Request
 from bridge.wire.subjects import Subjects
 from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
 SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
-SUBMIT = Submit(namespace="n", name="p", script="x")
+SUBMIT = JobSubmission(namespace="n", name="p", script="x")
 
 
 def job(uid: str) -> JobStatus:

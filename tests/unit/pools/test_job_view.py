@@ -3,8 +3,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.poolapi.jobs import JobStatus
 from bridge.pools.job_view import GRACE, JobView, Part
-from bridge.wire.messages import Event, JobStatus
+from bridge.wire.messages import Event
 
 
 def job(uid: str, phase: str = "queued", message: str = "") -> JobStatus:

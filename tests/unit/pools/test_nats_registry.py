@@ -11,17 +11,19 @@ import pytest
 
 from bridge.clock import FakeClock
 from bridge.errors import SiteRefusedError
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import JobSubmission
 from bridge.pools.nats_registry import MUTE, PERIOD, NatsPools
 from bridge.script import library
 from bridge.wire.envelope import pack, parse
-from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Problem, Reply, Request, Submit
+from bridge.wire.messages import Announce, BuildConfigMessage, Event, Problem, Reply, Request
 from bridge.wire.subjects import Subjects
 from tests.fakes.nats_link import FakeLink
 
 OWNER = "c1"
 
 SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
-SUBMIT = Submit(namespace="n", name="p", script="x")
+SUBMIT = JobSubmission(namespace="n", name="p", script="x")
 
 
 def job(uid: str, phase: str = "queued") -> JobStatus:

@@ -11,12 +11,14 @@ import pytest
 
 from bridge.clock import FakeClock
 from bridge.metrics import POOL_REMEMBERED
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import JobSubmission
 from bridge.pools import persistence
 from bridge.pools.nats_registry import NatsPools
 from bridge.pools.persistence import AGAIN, PoolPersistence
 from bridge.pools.records import JobRecord, PoolRecord, job_key, write
 from bridge.wire.envelope import pack
-from bridge.wire.messages import Announce, BuildConfigMessage, Event, JobStatus, Submit
+from bridge.wire.messages import Announce, BuildConfigMessage, Event
 from bridge.wire.subjects import Subjects
 from tests.fakes.nats_link import FakeLink
 from tests.fakes.store import FakeStore
@@ -162,7 +164,7 @@ def test_the_life_of_a_job() -> None:
     hub = Hub()
     hub.turn()
     hub.hello()
-    hub.pool.submit("u1", Submit(namespace="ns", name="pod-u1", script="export TOKEN=hunter2"))
+    hub.pool.submit("u1", JobSubmission(namespace="ns", name="pod-u1", script="export TOKEN=hunter2"))
     hub.turn()
     record = hub.stored("jobs")["alpha/u1"]
     assert record == {

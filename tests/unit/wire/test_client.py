@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from bridge.clock import FakeClock
 from bridge.errors import SiteError, SiteRefusedError
+from bridge.poolapi.requests import LogOptions
 from bridge.pools.nats_registry import NatsPool
 from bridge.wire.client import PoolClient
-from bridge.wire.messages import Cancel, Files, Logs, Submit
+from bridge.wire.messages import Cancel, Files, Submit
 from bridge.wire.subjects import Subjects
 from tests.fakes.nats_link import FakeLink
 
@@ -60,7 +61,7 @@ def test_whatever_is_answered_only_site_errors_are_raised(data: bytes) -> None:
         lambda: client.cancel("u", Cancel()),
         lambda: client.status("u"),
         lambda: client.files("u", Files(files=[])),
-        lambda: client.logs("u", Logs(container="c", stream="s" * 8)).close(),
+        lambda: client.logs("u", LogOptions(container="c")).close(),
         client.describe,
         client.snapshot,
     ]
@@ -100,5 +101,21 @@ def test_a_log_that_is_refused_leaves_nothing_behind() -> None:
     link = answering(b'{"v":1,"error":{"reason":"NotFound","message":"no"}}')
     before = len(link.subscriptions)
     with pytest.raises(SiteRefusedError):
-        PoolClient(link, "bridge.v1", "alpha", OWNER).logs("u", Logs(container="c", stream="s" * 8))  # type: ignore[arg-type]
+        PoolClient(link, "bridge.v1", "alpha", OWNER).logs("u", LogOptions(container="c"))  # type: ignore[arg-type]
     assert len(link.subscriptions) == before
+
+
+def test_each_log_has_a_stream_of_its_own() -> None:
+    link = FakeLink()
+    asked: list[dict[str, Any]] = []
+
+    def handle(_subject: str, data: bytes, respond: Any) -> None:
+        asked.append(json.loads(data))
+        respond(b'{"v":1}')
+
+    link.subscribe("bridge.v1.alpha.logs.c1.*", handle)
+    for _ in range(2):
+        PoolClient(link, "bridge.v1", "alpha", OWNER).logs("u", LogOptions(container="c", tail=3)).close()  # type: ignore[arg-type]
+    one, two = (request["body"] for request in asked)
+    assert one["stream"] != two["stream"]
+    assert (one["container"], one["tail"]) == ("c", 3)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from bridge.clock import FakeClock
 from bridge.errors import BatchError, SiteTooLargeError
+from bridge.poolapi.jobs import JobStatus
 from bridge.wire.client import PoolClient
-from bridge.wire.messages import Cancel, JobStatus, Snapshot, SnapshotPage, Submit, Submitted
+from bridge.wire.messages import Cancel, Snapshot, SnapshotPage, Submit, Submitted
 from bridge.wire.server import Server, refusal
 from bridge.wire.subjects import Subjects, encode
 from tests.fakes.nats_link import FakeLink
