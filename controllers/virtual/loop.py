@@ -92,10 +92,8 @@ class VirtualNodes(Loop):
         self._link_problem = link_problem
         self._remembered = remembered
         self._threads, self._pool_threads = config.workers, config.pools.workers
-        self._memory = node_decide.NodeMemory()
-        self._node_writer = NodeWriter(
-            kube, node_cache, events, clock, self.check_leadership, self._memory, settings.remove_after, forget
-        )
+        self._history = node_decide.History()
+        self._node_writer = NodeWriter(kube, node_cache, events, clock, self.check_leadership, settings.remove_after, forget)
         actor = Actor(
             kube,
             events,
@@ -154,13 +152,15 @@ class VirtualNodes(Loop):
             pools=[self._state(record) for record in self._records.values()],
             nodes={name: node for name, node in known if node is not None},
             settings=self.settings,
-            memory=self._memory,
+            written=self._node_writer.written(),
+            history=self._history,
             link_problem=self._link_problem() or "",
             since=self._since,
             now=now,
             time=self.clock.time(),
         )
-        for action in node_decide.decide(view):
+        actions, self._history = node_decide.decide(view)
+        for action in actions:
             name = (
                 action.name
                 if isinstance(action, node_decide.Create | node_decide.Forget)
@@ -226,7 +226,7 @@ class VirtualNodes(Loop):
         record.threads.stop()
         del self._records[name], self._turns[name]
         self._reconciler.drop(name)
-        self._memory.drop(name)
+        self._node_writer.drop(name)
         for metric in (POOL_UP, POOL_JOBS, POOL_REMEMBERED):
             metric.remove_by_labels({"pool": name})
         for metric in (BRAKE_ENGAGED, BRAKE_HELD):

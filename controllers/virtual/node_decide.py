@@ -8,7 +8,7 @@ NotReady, with the last words in the condition, and ends nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,19 +34,16 @@ REWORD = 15.0
 """Seconds at least between two reports that differ in their words alone."""
 
 
-@dataclass(slots=True)
-class NodeMemory:
-    """What was written, by node: (status without times, monotonic time); what was looked at; who was told."""
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a decision needs to know of the decisions before it. It has entries only for the pools of the last view.
 
-    written: dict[str, tuple[Body, float]] = field(default_factory=dict)
-    looked: dict[str, float] = field(default_factory=dict)
-    collisions: set[str] = field(default_factory=set)
+    ``checked`` maps a node to the monotonic time of the last :class:`Vanish`. ``collisions`` has the pools whose name
+    belongs to a node that is not podbridge's; :class:`Collide` was decided once for each of them.
+    """
 
-    def drop(self, name: str) -> None:
-        """Remember nothing of a node that is gone with its pool."""
-        self.written.pop(name, None)
-        self.looked.pop(name, None)
-        self.collisions.discard(name)
+    checked: Mapping[str, float] = field(default_factory=dict)
+    collisions: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +99,17 @@ Action = Create | Describe | Report | Vanish | Collide | Forget
 
 @dataclass(frozen=True, slots=True)
 class NodesView:
-    """All that a decision may depend on. ``since``: the monotonic time from which this process has listened."""
+    """All that a decision depends on.
 
-    pools: Iterable[State]
+    ``written`` maps a node to the status that was written last, without times, and the monotonic time of the write.
+    ``since``: monotonic time from which this process has received messages.
+    """
+
+    pools: Sequence[State]
     nodes: Mapping[str, Node]
     settings: Settings
-    memory: NodeMemory
+    written: Mapping[str, tuple[Body, float]]
+    history: History
     link_problem: str
     since: float
     now: float
@@ -120,20 +122,24 @@ def is_ours(node: Node, pool: str) -> bool:
     return label == pool
 
 
-def decide(view: NodesView) -> list[Action]:
-    """Decide for every pool; at most one action for each node."""
-    actions = (_one(view, state) for state in view.pools)
-    return [action for action in actions if action is not None]
+def decide(view: NodesView) -> tuple[list[Action], History]:
+    """Return the actions, at most one for each pool, and the history for the next decision."""
+    decided = {state.name: _one(view, state) for state in view.pools}
+    checked = {name: at for name, at in view.history.checked.items() if name in decided}
+    checked |= {name: view.now for name, action in decided.items() if isinstance(action, Vanish)}
+    history = History(checked, frozenset(state.name for state in view.pools if _collides(view, state)))
+    return [action for action in decided.values() if action is not None], history
+
+
+def _collides(view: NodesView, state: State) -> bool:
+    node = view.nodes.get(state.name)
+    return node is not None and not is_ours(node, state.name)
 
 
 def _one(view: NodesView, state: State) -> Action | None:
     node = view.nodes.get(state.name)
-    if node is not None and not is_ours(node, state.name):
-        if state.name in view.memory.collisions:
-            return None
-        view.memory.collisions.add(state.name)
-        return Collide(node)
-    view.memory.collisions.discard(state.name)
+    if node is not None and _collides(view, state):
+        return Collide(node) if state.name not in view.history.collisions else None
     valid = announcement_validation.check(state.announce) if state.announce is not None else None
     if node is None:
         if state.announce is None or valid is None:
@@ -219,7 +225,7 @@ def _as_set(taints: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, str]]:
 
 def _report(view: NodesView, node: Node, status: Body) -> Report | None:
     name = node["metadata"]["name"]
-    written, at = view.memory.written.get(name, (None, float("-inf")))
+    written, at = view.written.get(name, (None, float("-inf")))
     age = view.now - at
     changed_by_others = age > SETTLE and _differs(node, status)
     if written is not None and not changed_by_others:
@@ -287,10 +293,7 @@ def _vanish(view: NodesView, node: Node, state: State) -> Action | None:
     ):
         return None
     pause = min(LOOK_GONE, view.settings.remove_after)
-    if view.now - view.memory.looked.get(name, float("-inf")) < pause:
-        return None
-    view.memory.looked[name] = view.now
-    return Vanish(node)
+    return Vanish(node) if view.now - view.history.checked.get(name, float("-inf")) >= pause else None
 
 
 def _forget(view: NodesView, state: State) -> Action | None:

@@ -15,6 +15,7 @@ from bridge.kube.resources import LEASES, NODES, PODS
 from bridge.logs import kv
 from bridge.metrics import POOL_ACTIONS
 from controllers.virtual import node_decide
+from controllers.virtual.node_manifest import Body
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,6 @@ class NodeWriter:
         events: EventRecorder,
         clock: Clock,
         check_leadership: Callable[[], None],
-        memory: node_decide.NodeMemory,
         remove_after: float,
         forget: Callable[[str], None],
     ) -> None:
@@ -40,9 +40,17 @@ class NodeWriter:
         self._cache = cache
         self._events = events
         self._clock = clock
-        self._memory = memory
         self._remove_after = remove_after
         self._forget = forget
+        self._written: dict[str, tuple[Body, float]] = {}
+
+    def written(self) -> dict[str, tuple[Body, float]]:
+        """Return the last status written to each node, without times, and the monotonic time of the write."""
+        return dict(self._written)
+
+    def drop(self, name: str) -> None:
+        """Discard what was written to a node that does not exist any more."""
+        self._written.pop(name, None)
 
     def act(self, action: node_decide.Action) -> None:
         """Carry one action out."""
@@ -78,7 +86,7 @@ class NodeWriter:
             node = self._kube.create(NODES.path(), action.body)
         except KubeConflictError:
             return  # it is there: the cache will show whose it is
-        self._memory.written[action.name] = (action.status, self._clock.monotonic())
+        self._written[action.name] = (action.status, self._clock.monotonic())
         self._events.event(node, "PoolRegistered", f"pool {action.name} has a node", action="Registering")
         log.info("node made", extra=kv(node=action.name))
 
@@ -93,7 +101,7 @@ class NodeWriter:
             less = {"conditions": action.patch["status"]["conditions"]}
             answer = self._kube.patch(path, {**action.patch, "status": less}, kind="strategic")
         self._cache.apply(answer)
-        self._memory.written[name] = (action.status, self._clock.monotonic())
+        self._written[name] = (action.status, self._clock.monotonic())
         if action.news is not None:
             reason, message, warning = action.news
             self._events.event(action.node, reason, message, warning=warning, action="Reporting")
@@ -116,7 +124,7 @@ class NodeWriter:
             self._kube.delete(NODES.path(name=name), {"preconditions": conditions})
         except (KubeNotFoundError, KubeConflictError):
             return
-        self._memory.written.pop(name, None)
+        self.drop(name)
         log.warning("node of a pool that is gone deleted", extra=kv(node=name))
 
     def renew(self, node: node_decide.Node) -> None:

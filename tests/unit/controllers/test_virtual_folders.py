@@ -8,7 +8,7 @@ from bridge import names
 from bridge.wire.messages import Announce
 from controllers.virtual import node_decide
 from controllers.virtual.site_folder import choose
-from tests.unit.controllers.test_virtual_nodes import announce, made, settled, state, view
+from tests.unit.controllers.test_virtual_nodes import announce, decide, made, settled, state, view
 
 
 def heard(*folders: str) -> dict[str, Announce]:
@@ -49,15 +49,15 @@ def test_the_folder_that_is_believed(
 
 
 def test_the_node_remembers_the_folder_and_says_what_is_wrong() -> None:
-    memory, node = settled()
+    written, node = settled()
     with_folder = state()
     object.__setattr__(with_folder, "folder", "f1")
-    (action,) = node_decide.decide(view(with_folder, node=node, memory=memory))
+    (action,) = decide(view(with_folder, node=node, written=written))
     assert isinstance(action, node_decide.Describe)
     assert action.patch["metadata"]["annotations"] == {names.SITE_FOLDER: "f1"}
     node["metadata"]["annotations"][names.SITE_FOLDER] = "f1"
     object.__setattr__(with_folder, "folder_problem", "two folders")
-    (action,) = node_decide.decide(view(with_folder, node=node, memory=memory))
+    (action,) = decide(view(with_folder, node=node, written=written))
     assert isinstance(action, node_decide.Report)
     (ready,) = [c for c in action.status["conditions"] if c["type"] == "Ready"]
     assert (ready["status"], ready["reason"], ready["message"]) == ("False", "SiteProblem", "two folders")
@@ -67,7 +67,7 @@ def test_a_buildconfig_that_can_not_be_used_is_a_condition_of_the_node() -> None
     node = made()
     bad = state()
     object.__setattr__(bad, "config_problem", "runtime.kind: Input should be 'apptainer'")
-    (action,) = node_decide.decide(view(bad, node=node))
+    (action,) = decide(view(bad, node=node))
     found = {c["type"]: c for c in action.status["conditions"]}
     assert (found["BuildConfigAccepted"]["status"], found["BuildConfigAccepted"]["reason"]) == (
         "False",
@@ -76,6 +76,6 @@ def test_a_buildconfig_that_can_not_be_used_is_a_condition_of_the_node() -> None
     assert "runtime.kind" in found["BuildConfigAccepted"]["message"]
     assert (found["Ready"]["status"], found["Ready"]["reason"]) == ("False", "SiteProblem")
     assert "runtime.kind" in found["Ready"]["message"]
-    (action,) = node_decide.decide(view(state(), node=node))
+    (action,) = decide(view(state(), node=node))
     found = {c["type"]: c for c in action.status["conditions"]}
     assert found["BuildConfigAccepted"]["status"] == "True"

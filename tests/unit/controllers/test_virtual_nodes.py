@@ -8,7 +8,7 @@ from bridge import names
 from bridge.clock import rfc3339
 from bridge.wire.messages import Announce
 from controllers.virtual import node_decide, node_manifest
-from controllers.virtual.node_decide import Collide, Create, Describe, NodeMemory, NodesView, Report, Vanish
+from controllers.virtual.node_decide import Collide, Create, Describe, History, NodesView, Report, Vanish
 from controllers.virtual.node_manifest import Settings, State
 
 NOW, TIME = 5000.0, 1_800_000_000.0
@@ -29,9 +29,16 @@ def state(heard=NOW - 1, bound=0, **values):
     return State("site", announce(**values), heard, rfc3339(TIME - 1), bound)
 
 
-def view(*states, node=None, memory=None, now=NOW, problem="", since=0.0):
+def view(*states, node=None, written=None, history=None, now=NOW, problem="", since=0.0):
     found = {} if node is None else {node["metadata"]["name"]: node}
-    return NodesView(states, found, SETTINGS, memory or NodeMemory(), problem, since, now, TIME + now - NOW)
+    return NodesView(
+        states, found, SETTINGS, written or {}, history or History(), problem, since, now, TIME + now - NOW
+    )
+
+
+def decide(the_view):
+    actions, _ = node_decide.decide(the_view)
+    return actions
 
 
 def stored(action, **spec):
@@ -42,16 +49,15 @@ def stored(action, **spec):
 
 
 def made(**values):
-    (action,) = node_decide.decide(view(state(**values)))
+    (action,) = decide(view(state(**values)))
     assert isinstance(action, Create)
     return stored(action)
 
 
 def settled(**values):
-    memory, node = NodeMemory(), made(**values)
-    (action,) = node_decide.decide(view(state(**values), node=node, memory=memory))
-    memory.written["site"] = (action.status, NOW)
-    return memory, node
+    node = made(**values)
+    (action,) = decide(view(state(**values), node=node))
+    return {"site": (action.status, NOW)}, node
 
 
 def after(action, node):
@@ -100,35 +106,35 @@ def test_a_site_must_not_take_podbridges_own_labels():
 
 
 def test_nothing_is_written_when_nothing_differs():
-    memory, node = settled()
-    assert node_decide.decide(view(state(heard=NOW + 9), node=node, memory=memory, now=NOW + 10)) == []
-    (beat,) = node_decide.decide(view(state(heard=NOW + 400), node=node, memory=memory, now=NOW + 401))
+    written, node = settled()
+    assert decide(view(state(heard=NOW + 9), node=node, written=written, now=NOW + 10)) == []
+    (beat,) = decide(view(state(heard=NOW + 400), node=node, written=written, now=NOW + 401))
     assert isinstance(beat, Report)
     assert not any("lastTransitionTime" in c for c in beat.patch["status"]["conditions"])
     assert beat.news is None
 
 
 def test_quantities_are_compared_by_value():
-    memory, node = settled(capacity={"cpu": "8000m", "memory": "1024Mi"})
+    written, node = settled(capacity={"cpu": "8000m", "memory": "1024Mi"})
     node["status"]["capacity"] = node["status"]["allocatable"] = {"cpu": "8", "memory": "1Gi", "pods": "10k"}
     same = state(heard=NOW + 9, capacity={"cpu": "8000m", "memory": "1024Mi"})
-    assert node_decide.decide(view(same, node=node, memory=memory, now=NOW + 10)) == []
+    assert decide(view(same, node=node, written=written, now=NOW + 10)) == []
 
 
 def test_what_somebody_else_changed_in_the_status_is_mended():
-    memory, node = settled()
+    written, node = settled()
     for entry in node["status"]["conditions"]:
         if entry["type"] == "Ready":
             entry |= {"status": "Unknown", "reason": "NodeStatusUnknown"}
-    assert node_decide.decide(view(state(heard=NOW), node=node, memory=memory, now=NOW + 1)) == []
-    (action,) = node_decide.decide(view(state(heard=NOW + 9), node=node, memory=memory, now=NOW + 10))
+    assert decide(view(state(heard=NOW), node=node, written=written, now=NOW + 1)) == []
+    (action,) = decide(view(state(heard=NOW + 9), node=node, written=written, now=NOW + 10))
     assert condition(action.patch["status"], "Ready") == ("True", "SiteReady")
 
 
 def test_a_silent_site_makes_its_node_not_ready_with_the_last_words():
-    memory, node = settled()
-    assert node_decide.decide(view(state(), node=node, memory=memory, now=NOW + 29)) == []
-    (action,) = node_decide.decide(view(state(problem="slurmctld is ill"), node=node, memory=memory, now=NOW + 40))
+    written, node = settled()
+    assert decide(view(state(), node=node, written=written, now=NOW + 29)) == []
+    (action,) = decide(view(state(problem="slurmctld is ill"), node=node, written=written, now=NOW + 40))
     ready = action.patch["status"]["conditions"][0]
     assert (ready["status"], ready["reason"]) == ("False", "SiteSilent")
     assert f"last heard {rfc3339(TIME - 1)}" in ready["message"]
@@ -137,53 +143,51 @@ def test_a_silent_site_makes_its_node_not_ready_with_the_last_words():
     assert condition(action.patch["status"], node_manifest.CONNECTED) == ("False", "SiteSilent")
     assert action.news[0] == "SiteSilent"
     assert action.news[2] is True
-    memory.written["site"] = (action.status, NOW + 40)
+    written["site"] = (action.status, NOW + 40)
     quiet = after(action, node)
-    again = node_decide.decide(
-        view(state(problem="slurmctld is ill", bound=1), node=quiet, memory=memory, now=NOW + 90)
-    )
+    again = decide(view(state(problem="slurmctld is ill", bound=1), node=quiet, written=written, now=NOW + 90))
     assert again == [], "the text of a silent site does not change"
 
 
 def test_a_site_that_announces_itself_seldom_is_not_silent():
-    memory, node = settled(period=60)
-    assert node_decide.decide(view(state(period=60), node=node, memory=memory, now=NOW + 100)) == []
+    written, node = settled(period=60)
+    assert decide(view(state(period=60), node=node, written=written, now=NOW + 100)) == []
 
 
 def test_a_link_that_is_down_is_told_apart():
-    memory, node = settled()
-    (action,) = node_decide.decide(view(state(), node=node, memory=memory, now=NOW + 40, problem="refused"))
+    written, node = settled()
+    (action,) = decide(view(state(), node=node, written=written, now=NOW + 40, problem="refused"))
     assert condition(action.patch["status"], node_manifest.CONNECTED) == ("False", "NatsDisconnected")
 
 
 def test_a_site_with_a_problem_is_not_ready_and_connected():
-    memory, node = settled()
-    (action,) = node_decide.decide(view(state(problem="no slurmctld"), node=node, memory=memory))
+    written, node = settled()
+    (action,) = decide(view(state(problem="no slurmctld"), node=node, written=written))
     assert condition(action.patch["status"], "Ready") == ("False", "SiteProblem")
     assert condition(action.patch["status"], node_manifest.CONNECTED) == ("True", "SiteHeard")
 
 
 def test_a_site_that_leaves_is_not_ready_at_once():
-    memory, node = settled()
-    (action,) = node_decide.decide(view(state(leaving=True), node=node, memory=memory))
+    written, node = settled()
+    (action,) = decide(view(state(leaving=True), node=node, written=written))
     assert condition(action.patch["status"], "Ready") == ("False", "SiteLeft")
 
 
 def test_a_hub_that_has_just_started_changes_nothing_before_it_has_listened():
     _, node = settled()
     unheard = State("site", bound=3)
-    assert node_decide.decide(view(unheard, node=node, since=NOW - 10)) == []
-    (action,) = node_decide.decide(view(unheard, node=node, since=NOW - 31))
+    assert decide(view(unheard, node=node, since=NOW - 10)) == []
+    (action,) = decide(view(unheard, node=node, since=NOW - 31))
     assert condition(action.patch["status"], "Ready") == ("False", "SiteSilent")
     assert "capacity" not in action.patch["status"]
-    assert node_decide.decide(view(unheard, since=NOW - 31)) == []
+    assert decide(view(unheard, since=NOW - 31)) == []
 
 
 def test_what_others_put_on_the_node_stays():
     _, node = settled(labels={"gpu": "a"}, taints=["gpu=a:NoSchedule"])
     node["metadata"]["labels"]["admin"] = "x"
     node["spec"]["taints"].append({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "timeAdded": "t"})
-    (action,) = node_decide.decide(view(state(labels={"disk": "ssd"}), node=node))
+    (action,) = decide(view(state(labels={"disk": "ssd"}), node=node))
     assert isinstance(action, Describe)
     assert action.patch["metadata"]["labels"] == {"disk": "ssd", "gpu": None}
     assert action.patch["metadata"]["resourceVersion"] == "5"
@@ -196,32 +200,41 @@ def test_what_others_put_on_the_node_stays():
 @pytest.mark.parametrize("labels", [{}, {names.POOL_LABEL: "other"}])
 def test_a_node_that_is_not_ours_is_never_taken_over(labels):
     real = {"metadata": {"name": "site", "uid": "r", "labels": labels}, "spec": {}, "status": {}}
-    memory = NodeMemory()
-    assert node_decide.decide(view(state(), node=real, memory=memory)) == [Collide(real)]
-    assert node_decide.decide(view(state(), node=real, memory=memory)) == [], "said once"
+    first, history = node_decide.decide(view(state(), node=real))
+    assert first == [Collide(real)]
+    again, history = node_decide.decide(view(state(), node=real, history=history))
+    assert again == [], "said once"
+    _, history = node_decide.decide(view(state(), history=history))
+    anew, _ = node_decide.decide(view(state(), node=real, history=history))
+    assert anew == [Collide(real)], "the node was gone in between"
 
 
 def test_the_node_of_a_gone_pool_goes_only_without_pods():
-    memory, node = settled()
-    (report,) = node_decide.decide(view(state(), node=node, memory=memory, now=NOW + 40))
-    memory.written["site"] = (report.status, NOW + 40)
+    written, node = settled()
+    (report,) = decide(view(state(), node=node, written=written, now=NOW + 40))
+    written["site"] = (report.status, NOW + 40)
     gone = after(report, node)
     for bound in (1, None):
-        assert node_decide.decide(view(state(bound=bound), node=gone, memory=memory, now=NOW + 60)) == []
-    assert node_decide.decide(view(state(), node=gone, memory=memory, now=NOW + 60)) == [Vanish(gone)]
-    assert node_decide.decide(view(state(), node=gone, memory=memory, now=NOW + 70)) == [], "not looked at all the time"
+        assert decide(view(state(bound=bound), node=gone, written=written, now=NOW + 60)) == []
+    before = view(state(), node=gone, written=written, now=NOW + 60)
+    checked, history = node_decide.decide(before)
+    assert checked == [Vanish(gone)]
+    assert before.history == History(), "a decision changes nothing that it is given"
+    pause = view(state(), node=gone, written=written, history=history, now=NOW + 70)
+    assert node_decide.decide(pause) == ([], history), "not looked at all the time"
+    later = view(state(), node=gone, written=written, history=history, now=NOW + 120)
+    assert decide(later) == [Vanish(gone)]
+    assert node_decide.decide(view(history=history))[1] == History(), "the pool is gone"
     assert not node_decide.may_vanish(gone, 3600, TIME + 40 + 3599)
     assert node_decide.may_vanish(gone, 3600, TIME + 40 + 3600)
     assert not node_decide.may_vanish(node, 3600, TIME + 10**6), "a site that is heard"
 
 
 def test_words_that_change_all_the_time_are_not_written_all_the_time():
-    memory, node = settled()
-    (action,) = node_decide.decide(view(state(), node=node, memory=memory, now=NOW + 40, problem="refused"))
-    memory.written["site"] = (action.status, NOW + 40)
+    written, node = settled()
+    (action,) = decide(view(state(), node=node, written=written, now=NOW + 40, problem="refused"))
+    written["site"] = (action.status, NOW + 40)
     down = after(action, node)
     for seconds, count in ((41, 0), (50, 0), (56, 1)):
-        decided = node_decide.decide(
-            view(state(bound=1), node=down, memory=memory, now=NOW + seconds, problem=f"at {seconds}")
-        )
+        decided = decide(view(state(bound=1), node=down, written=written, now=NOW + seconds, problem=f"at {seconds}"))
         assert len(decided) == count

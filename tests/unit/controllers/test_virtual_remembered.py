@@ -2,9 +2,19 @@
 
 from bridge.clock import rfc3339
 from controllers.virtual import node_decide, node_manifest
-from controllers.virtual.node_decide import Forget, NodeMemory, Report, Vanish
+from controllers.virtual.node_decide import Forget, Report, Vanish
 from controllers.virtual.node_manifest import State
-from tests.unit.controllers.test_virtual_nodes import NOW, SETTINGS, TIME, announce, condition, made, state, view
+from tests.unit.controllers.test_virtual_nodes import (
+    NOW,
+    SETTINGS,
+    TIME,
+    announce,
+    condition,
+    decide,
+    made,
+    state,
+    view,
+)
 
 HOUR = 3600.0
 
@@ -14,11 +24,11 @@ def remembered(heard=NOW - HOUR, jobs=0, bound=0, **values):
 
 
 def test_until_the_site_could_have_spoken_the_node_stays_as_it_is():
-    assert node_decide.decide(view(remembered(), node=made(), since=NOW - 10)) == []
+    assert decide(view(remembered(), node=made(), since=NOW - 10)) == []
 
 
 def test_then_it_is_not_ready_with_the_last_words_and_keeps_its_capacity():
-    (report,) = node_decide.decide(view(remembered(jobs=3), node=made(), since=NOW - 31))
+    (report,) = decide(view(remembered(jobs=3), node=made(), since=NOW - 31))
     assert isinstance(report, Report)
     ready = report.status["conditions"][0]
     assert (ready["status"], ready["reason"]) == ("False", "SiteSilent")
@@ -30,46 +40,43 @@ def test_then_it_is_not_ready_with_the_last_words_and_keeps_its_capacity():
 
 def test_a_slow_site_has_its_own_patience():
     slow = remembered(period=60)
-    assert node_decide.decide(view(slow, node=made(period=60), since=NOW - 149)) == []
-    assert node_decide.decide(view(slow, node=made(period=60), since=NOW - 151)) != []
+    assert decide(view(slow, node=made(period=60), since=NOW - 149)) == []
+    assert decide(view(slow, node=made(period=60), since=NOW - 151)) != []
 
 
 def test_what_the_site_says_itself_counts_at_once():
-    (report,) = node_decide.decide(view(state(problem="batch system down"), node=made(), since=NOW - 10))
+    (report,) = decide(view(state(problem="batch system down"), node=made(), since=NOW - 10))
     assert condition(report.status, "Ready") == ("False", "SiteProblem")
 
 
 def test_a_remembered_pool_without_a_node_gets_none():
-    assert node_decide.decide(view(remembered(), since=NOW - 10)) == []
-    assert node_decide.decide(view(remembered(), since=NOW - 100)) == []
+    assert decide(view(remembered(), since=NOW - 10)) == []
+    assert decide(view(remembered(), since=NOW - 100)) == []
 
 
 def silent(jobs):
     """A node that says that its site is silent, and was told so long ago."""
-    memory, node = NodeMemory(), made()
+    node = made()
     gone = remembered(jobs=jobs)
-    (report,) = node_decide.decide(view(gone, node=node, memory=memory, since=NOW - HOUR))
-    memory.written["site"] = (report.status, NOW)
+    (report,) = decide(view(gone, node=node, since=NOW - HOUR))
     told = {**node, "status": {**node["status"], "conditions": report.patch["status"]["conditions"]}}
-    return view(gone, node=told, memory=memory, since=NOW - HOUR)
+    return view(gone, node=told, written={"site": (report.status, NOW)}, since=NOW - HOUR)
 
 
 def test_a_silent_pool_s_node_stays_while_jobs_are_remembered_there():
-    assert node_decide.decide(silent(jobs=1)) == []
-    (action,) = node_decide.decide(silent(jobs=0))
+    assert decide(silent(jobs=1)) == []
+    (action,) = decide(silent(jobs=0))
     assert isinstance(action, Vanish)
 
 
 def test_a_pool_without_node_that_is_silent_for_long_is_forgotten_jobs_or_not():
     long = NOW - SETTINGS.remove_after - 1
     for jobs in (0, 5):
-        assert node_decide.decide(view(remembered(long - 5, jobs), since=long)) == [Forget("site")]
-    assert (
-        node_decide.decide(view(remembered(long - 5), since=long + 2)) == []
-    )  # this process has not listened for so long
-    assert node_decide.decide(view(remembered(NOW - 40), since=0)) == []
-    assert node_decide.decide(view(remembered(long - 5, bound=1), since=long)) == []
-    assert node_decide.decide(view(remembered(long - 5, bound=None), since=long)) == []
+        assert decide(view(remembered(long - 5, jobs), since=long)) == [Forget("site")]
+    assert decide(view(remembered(long - 5), since=long + 2)) == []  # this process has not listened for so long
+    assert decide(view(remembered(NOW - 40), since=0)) == []
+    assert decide(view(remembered(long - 5, bound=1), since=long)) == []
+    assert decide(view(remembered(long - 5, bound=None), since=long)) == []
 
 
 def test_is_heard():
