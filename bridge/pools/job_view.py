@@ -41,10 +41,11 @@ class Part:
 
 
 class JobView:
-    """Jobs by UID."""
+    """The jobs of one pool by UID. ``missing`` has the UIDs of those that the batch system no longer lists."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobStatus] = {}
+        self.missing: set[str] = set()
         self.complete_at: float | None = None
         self._stamps: dict[str, Stamp] = {}
         self._gone: dict[str, float] = {}
@@ -74,8 +75,7 @@ class JobView:
         self._gone.pop(status.job, None)
         if status.job in self.jobs:
             return False
-        self.jobs[status.job] = status
-        self._stamps[status.job] = Stamp("", 0, now)
+        self._keep(status, Stamp("", 0, now))
         return True
 
     def gone(self, job: str, asked: float, now: float) -> bool:
@@ -84,8 +84,7 @@ class JobView:
         if stamp is not None and stamp.at > asked:
             return False
         self._gone[job] = now
-        self._stamps.pop(job, None)
-        return self.jobs.pop(job, None) is not None
+        return self._drop(job)
 
     def snapshot(self, parts: Iterable[Part], began: float) -> set[str]:
         """Take a whole snapshot, begun at ``began``; gives the jobs that have changed or are gone."""
@@ -102,7 +101,7 @@ class JobView:
                     changed.add(status.job)
         for job in [job for job in self.jobs if job not in present]:
             if self._stamps[job].at < began - GRACE:
-                del self.jobs[job], self._stamps[job]
+                self._drop(job)
                 changed.add(job)
         # what came after its first page may be missing in a page before: the events tell
         for submitter in {part.submitter for part in parts}:
@@ -123,9 +122,18 @@ class JobView:
                     return False
             elif status.phase != "ended" and (old.phase == "ended" or known.at > stamp.at):
                 return False
-        self._stamps[status.job] = stamp
-        self.jobs[status.job] = status
+        self._keep(status, stamp)
         return old != status
+
+    def _keep(self, status: JobStatus, stamp: Stamp) -> None:
+        self.jobs[status.job], self._stamps[status.job] = status, stamp
+        (self.missing.add if status.missing else self.missing.discard)(status.job)
+
+    def _drop(self, job: str) -> bool:
+        """Remove a job; return whether it was known."""
+        self._stamps.pop(job, None)
+        self.missing.discard(job)
+        return self.jobs.pop(job, None) is not None
 
     def _saw(self, submitter: str, sequence: int) -> None:
         self._seen.pop(submitter, None)

@@ -159,6 +159,11 @@ class NatsPool:
         with self._lock:
             return dict(self._view.jobs) if self._view.complete_at is not None else {}
 
+    def missing(self) -> frozenset[str]:
+        """Return the UIDs of the jobs that the site's batch system no longer lists."""
+        with self._lock:
+            return frozenset(self._view.missing) if self._view.complete_at is not None else frozenset()
+
     def complete_at(self) -> float | None:
         """Monotonic time at which the last complete snapshot was asked for; ``None`` before the first."""
         return self._view.complete_at

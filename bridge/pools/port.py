@@ -54,6 +54,9 @@ class Pool(Protocol):
     def jobs(self) -> dict[str, JobStatus]:
         """Give the view of all jobs by UID, kept by events and snapshots. Empty before the first snapshot."""
 
+    def missing(self) -> frozenset[str]:
+        """Return the UIDs of the jobs of :meth:`jobs` that the site's batch system no longer lists."""
+
     def complete_at(self) -> float | None:
         """Monotonic time at which the last complete snapshot was asked for; ``None`` before the first.
 

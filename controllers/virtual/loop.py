@@ -140,7 +140,7 @@ class VirtualNodes(Loop):
     def on_started_leading(self) -> None:
         """Look at everything anew; what was remembered is from an earlier lead, or none."""
         for record in self._records.values():
-            record.entries.clear()
+            record.forget_all()
             self._turns[record.name].ready = (False, False, False)
 
     def reconcile(self) -> None:

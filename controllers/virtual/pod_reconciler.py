@@ -50,7 +50,8 @@ class Record:
     """What is kept for each pool: its pods, the threads that ask its site, what is remembered of each pod.
 
     ``threads`` owns the cache's thread and the workers'. ``usable``: its virtual node is there, and podbridge's.
-    ``calls``: UIDs for which the site is being asked.
+    ``calls``: UIDs for which the site is being asked. ``doubted``: UIDs of which the site has said twice that it holds
+    nothing.
     ``brake``: which pods may fail for a lost job, as last judged.
     """
 
@@ -62,6 +63,7 @@ class Record:
     usable: bool = False
     entries: dict[str, Entry] = field(default_factory=dict)
     calls: set[str] = field(default_factory=set)
+    doubted: set[str] = field(default_factory=set)
     brake: Brake = field(default_factory=Brake)
 
     def missing(self) -> tuple[int, dict[str, decide.Pod]]:
@@ -72,16 +74,29 @@ class Record:
         """
         if self.pool is None or self.pool.complete_at() is None:
             return 0, {}
-        doubted = any(entry.nothing >= 2 for entry in list(self.entries.values()))
+        vanished = self.pool.missing()
+        if not (self.doubted or vanished or self.brake.engaged):
+            return 0, {}  # at every look: no walk over all jobs
         jobs = self.pool.jobs()
-        vanished = {uid for uid, job in jobs.items() if job.missing}
-        if not (doubted or vanished or self.brake.engaged):
-            return 0, {}
         taken = {pods.uid(pod): pod for pod in self.cache.items() if _is_taken(pod)}
         absent = taken.keys() - jobs.keys()
-        if not any(self.entries[uid].nothing >= 2 for uid in absent if uid in self.entries):
+        if not any(entry.nothing >= 2 for entry in map(self.entries.get, absent & self.doubted) if entry):
             absent = set()
         return len(taken), {uid: pod for uid, pod in taken.items() if uid in absent or uid in vanished}
+
+    def note(self, uid: str, entry: Entry) -> None:
+        """Update ``doubted`` after a change of the entry."""
+        (self.doubted.add if entry.nothing >= 2 else self.doubted.discard)(uid)
+
+    def forget(self, uid: str) -> None:
+        """Discard what is remembered of a pod."""
+        self.entries.pop(uid, None)
+        self.doubted.discard(uid)
+
+    def forget_all(self) -> None:
+        """Discard what is remembered of all pods."""
+        self.entries.clear()
+        self.doubted.clear()
 
     def uids(self) -> list[str]:
         """Name all pods that are bound here, and all jobs."""
@@ -173,7 +188,7 @@ class PodReconciler:
         pod = record.cache.by_uid(uid)
         job = record.pool.job(uid) if record.pool is not None else None
         if pod is None and job is None:
-            record.entries.pop(uid, None)
+            record.forget(uid)
             return
         entry = record.entries.get(uid)
         if entry is None:
@@ -183,6 +198,7 @@ class PodReconciler:
             return
         if job is not None:
             entry.nothing, entry.sent_until, entry.answer = 0, None, None
+            record.note(uid, entry)
         action = decide.decide(self._view(record, pod, job, entry))
         if action is None:
             entry.settled = None if pod is None or job is None else (pod["metadata"]["resourceVersion"], job)
@@ -249,3 +265,5 @@ class PodReconciler:
             self._queue.add_after((record.name, uid), max(GATHER, entry.not_before - self._clock.monotonic()))
         else:
             POOL_ACTIONS.labels(kind, "ok").inc()
+        finally:
+            record.note(uid, entry)

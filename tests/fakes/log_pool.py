@@ -104,6 +104,9 @@ class LogPool:
     def buildconfig(self) -> BuildConfig | None:
         return None
 
+    def missing(self) -> frozenset[str]:
+        return frozenset()
+
     def complete_at(self) -> float | None:
         return None
 

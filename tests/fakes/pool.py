@@ -83,6 +83,9 @@ class FakePool:
     def jobs(self) -> dict[str, JobStatus]:
         return dict(self._view) if self.complete is not None else {}
 
+    def missing(self) -> frozenset[str]:
+        return frozenset(uid for uid, job in self.jobs().items() if job.missing)
+
     def complete_at(self) -> float | None:
         return self.complete
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -214,7 +216,7 @@ def test_whatever_was_lost_the_view_is_right_after_a_snapshot(steps: list[tuple[
             known = site.get(uid)
             phase = PHASES[min(PHASES.index(known.phase) + 1, 2)] if known else "queued"
             sequence += 1
-            site[uid] = job(uid, phase, str(sequence))
+            site[uid] = replace(job(uid, phase, str(sequence)), missing=phase == "running" and sequence % 2 == 0)
             under_way.append(event(sequence, site[uid]))
         elif kind == "forget":
             if uid in site and site[uid].phase == "ended":
@@ -228,10 +230,12 @@ def test_whatever_was_lost_the_view_is_right_after_a_snapshot(steps: list[tuple[
             del under_way[:number]
         else:
             page(number)
+        assert view.missing == {uid for uid, status in view.jobs.items() if status.missing}
     forward()
     now += GRACE + 1
     pages = []
     page(1000)
     assert view.jobs == site
+    assert view.missing == {uid for uid, status in site.items() if status.missing}
     missed = view.announced("s", sequence)
     assert missed is False

@@ -1,0 +1,86 @@
+"""Which pods of a pool count as missing: those of jobs that the site reports missing, and those it holds nothing of."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from bridge import names
+from controllers.virtual.decide import Entry
+from controllers.virtual.pod_reconciler import Record
+from tests.fakes.pool import FakePool
+
+
+def pod(uid: str, phase: str = "Running") -> dict[str, Any]:
+    metadata = {"name": uid, "namespace": "ns", "uid": uid, "annotations": {names.REMOTE_JOB: f"site/{uid}"}}
+    return {"metadata": metadata, "spec": {}, "status": {"phase": phase}}
+
+
+class Pool(FakePool):
+    walks = 0
+
+    def jobs(self) -> dict[str, Any]:
+        self.walks += 1
+        return super().jobs()
+
+    def missing(self) -> frozenset[str]:
+        return frozenset(uid for uid, job in super().jobs().items() if job.missing)
+
+
+def record(pool: FakePool, *pods: dict[str, Any]) -> Record:
+    cache: Any = SimpleNamespace(items=lambda: list(pods))
+    nothing: Any = None
+    return Record("site", cache, nothing, nothing, pool=pool)
+
+
+def pool_with(*jobs: str, missing: tuple[str, ...] = ()) -> Pool:
+    pool = Pool("site")
+    for uid in jobs:
+        submission: Any = SimpleNamespace(namespace="ns", name=uid)
+        pool.submit(uid, submission)
+        pool.set(uid, phase="running", missing=uid in missing)
+    return pool
+
+
+def doubt(record: Record, uid: str, nothing: int) -> None:
+    entry = record.entries[uid] = Entry(nothing=nothing)
+    record.note(uid, entry)
+
+
+def test_nothing_is_counted_and_no_job_is_read_while_none_is_in_doubt() -> None:
+    pool = pool_with("a", "b")
+    found = record(pool, pod("a"), pod("b"), pod("c"))
+    doubt(found, "c", 1)
+    pool.walks = 0
+    assert found.missing() == (0, {})
+    assert pool.walks == 0
+
+
+def test_jobs_that_the_site_reports_missing_count() -> None:
+    found = record(pool_with("a", "b", missing=("b",)), pod("a"), pod("b"), pod("c"), pod("d", "Succeeded"))
+    known, missing = found.missing()
+    assert (known, sorted(missing)) == (3, ["b"])
+
+
+def test_once_the_site_has_said_twice_that_it_holds_nothing_of_one_all_absent_jobs_count() -> None:
+    found = record(pool_with("a"), pod("a"), pod("c"), pod("d"))
+    doubt(found, "c", 2)
+    assert sorted(found.missing()[1]) == ["c", "d"]
+    doubt(found, "c", 0)
+    assert found.missing() == (0, {})
+    doubt(found, "c", 2)
+    found.forget("c")
+    assert found.missing() == (0, {})
+    doubt(found, "c", 2)
+    found.forget_all()
+    assert found.missing() == (0, {})
+
+
+def test_doubt_about_a_job_that_is_there_again_makes_no_other_missing() -> None:
+    found = record(pool_with("a", "c"), pod("a"), pod("c"), pod("d"))
+    doubt(found, "c", 2)
+    assert found.missing() == (3, {})
+
+
+def test_without_a_snapshot_nothing_is_missing() -> None:
+    pool = pool_with("a", missing=("a",))
+    pool.complete = None
+    assert record(pool, pod("a")).missing() == (0, {})
