@@ -24,7 +24,7 @@ from bridge.store.port import KeyValueStore
 from bridge.threads import Supervisor
 from bridge.wire.connection import Link
 from bridge.wire.connection import Settings as LinkSettings
-from controllers.kubelet.app import Found
+from controllers.kubelet.handlers import Found
 from controllers.kubelet.server import Kubelet
 from controllers.kubelet.server import Settings as KubeletSettings
 from controllers.virtual.loop import VirtualNodes

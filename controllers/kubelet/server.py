@@ -20,7 +20,8 @@ from bridge.serving.https import Server
 from bridge.serving.streaming import LIMIT, Streams
 from bridge.threads import Supervisor
 from controllers.kubelet import authentication, authorization
-from controllers.kubelet.app import LOGS_PATH, Found, Sources, make_app
+from controllers.kubelet.app import LOGS_PATH, make_app
+from controllers.kubelet.handlers import Found, Sources
 from controllers.kubelet.trust import Trust, read_client_ca
 
 log = logging.getLogger(__name__)

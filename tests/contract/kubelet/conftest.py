@@ -15,7 +15,7 @@ from bridge.kube.client import KubeClient
 from bridge.kube.resources import NODES, PODS
 from bridge.threads import Supervisor
 from cluster import Cluster
-from controllers.kubelet.app import Found
+from controllers.kubelet.handlers import Found
 from controllers.kubelet.server import Kubelet, Settings
 from tests.fakes.log_pool import LogPool, running
 

@@ -17,9 +17,10 @@ from bridge.errors import (
     SiteUnknownOutcomeError,
 )
 from bridge.poolapi.jobs import Termination
-from controllers.kubelet.app import Found, Sources, make_app
+from controllers.kubelet.app import make_app
 from controllers.kubelet.authentication import TokenAuthenticator, User
 from controllers.kubelet.authorization import KubeletAuthorizer
+from controllers.kubelet.handlers import Found, Sources
 from tests.fakes.log_pool import LogPool, running, terminated
 
 NOW = 1_700_000_000.0

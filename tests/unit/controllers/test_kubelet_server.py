@@ -14,7 +14,7 @@ from bridge.errors import BridgeError
 from bridge.kube.client import KubeClient
 from bridge.serving.certificates import make_ca
 from bridge.threads import Supervisor
-from controllers.kubelet.app import Found
+from controllers.kubelet.handlers import Found
 from controllers.kubelet.server import Kubelet, Settings
 from tests.fakes.client_certificate import client_files
 from tests.fakes.kube_api import FakeApi, Handler, Request

@@ -1,0 +1,214 @@
+"""The handlers of the kubelet API: one method for each kind of request. Errors leave them as exceptions."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import flask
+from prometheus_client.exposition import choose_encoder
+
+from bridge.clock import Clock
+from bridge.errors import BridgeError
+from bridge.logs import kv
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import LogOptions
+from bridge.pools.port import Pool
+from bridge.serving.streaming import ON_HANG_UP
+from controllers.kubelet import stats
+from controllers.kubelet.answers import AnswerError
+from controllers.kubelet.authorization import KubeletAuthorizer
+from controllers.kubelet.containers import check_log
+from controllers.kubelet.options import log_options
+
+log = logging.getLogger(__name__)
+
+NOT_POSSIBLE = {
+    "exec": "kubectl exec is not possible in pods on pool {pool} yet: see what a container does with kubectl logs, or "
+    "have its command write there what you want to know",
+    "attach": "kubectl attach is not possible to pods on pool {pool} yet: use kubectl logs -f",
+    "portForward": "kubectl port-forward is not possible to pods on pool {pool} yet: have the pod bring its results to "
+    "a place that you can reach",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A pod on a virtual node, with its spec and status.
+
+    ``pool`` is ``None`` if its site has sent nothing since this process started. ``job`` is the pod's UID.
+    """
+
+    pod: Mapping[str, Any]
+    pool: Pool | None
+    job: str
+
+    @property
+    def node(self) -> str:
+        """The name of the virtual node, which is also the name of the pool."""
+        return self.pool.name if self.pool is not None else str((self.pod.get("spec") or {}).get("nodeName", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The functions that the handlers read from. They run at each request and must return at once."""
+
+    find: Callable[[str, str], Found | None]
+    """``find(namespace, name)`` returns a pod on one of the virtual nodes."""
+    pods: Callable[[], Iterable[Mapping[str, Any]]]
+    """Returns the pods on all virtual nodes."""
+    pools: Callable[[], Mapping[str, Pool]]
+    """Returns the pools by name; a virtual node has the name of its pool."""
+
+
+class Handlers:
+    """Answers the requests of authenticated users; ``flask.g.user`` is the user."""
+
+    def __init__(self, sources: Sources, authorizer: KubeletAuthorizer, clock: Clock) -> None:
+        self._sources, self._authorizer, self._clock = sources, authorizer, clock
+        self._started = clock.time()
+
+    def check(self, node: str) -> None:
+        """Raise :class:`AnswerError` 403 unless the user may send this request to the node (empty: to any node)."""
+        self._authorizer.check(flask.g.user, flask.request.method, flask.request.path, node)
+
+    # --- one pod ------------------------------------------------------------------------------------------------------
+    def container_logs(self, namespace: str, name: str, container: str) -> flask.Response:
+        """Answer ``kubectl logs``."""
+        found = self._find(namespace, name)
+        options = log_options(flask.request.args.to_dict(flat=False), container, self._clock.time())
+        pool = found.pool
+        if pool is None:
+            raise AnswerError(502, f"pool {found.node} has not been heard of since podbridge started")
+        check_log(found.pod, pool.job(found.job), container, previous=options.previous)
+        body = LogBody(pool, found.job, options)
+        flask.request.environ.get(ON_HANG_UP, _nobody_hangs_up)(body.close)
+        return flask.Response(body, content_type="text/plain; charset=utf-8")
+
+    def not_possible(self, namespace: str, name: str, **_: str) -> flask.Response:
+        """Refuse ``kubectl exec``, ``attach`` and ``port-forward``, and name an alternative."""
+        found = self._find(namespace, name)
+        what = flask.request.path.split("/")[1]
+        return _status(501, "NotImplemented", NOT_POSSIBLE[what].format(pool=found.node))
+
+    def _find(self, namespace: str, name: str) -> Found:
+        found = self._sources.find(namespace, name)
+        # checked first: a user without permission must not learn whether the pod exists
+        self.check(found.node if found is not None else "")
+        if found is None:
+            raise AnswerError(404, f'pod "{name}" does not exist')
+        return found
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+    def pods(self) -> flask.Response:
+        """List the pods."""
+        return _json(stats.pod_list(self._selected()[1]))
+
+    def running_pods(self) -> flask.Response:
+        """List the pods with running containers."""
+        return _json(stats.running_pods(self._selected()[1], self._status_of()))
+
+    def summary(self) -> flask.Response:
+        """Return the stats summary of one node."""
+        nodes, found = self._selected()
+        if len(nodes) != 1:
+            known = ", ".join(sorted(nodes)) or "none"
+            raise AnswerError(400, f"say which node with ?node=<name>; virtual nodes served here: {known}")
+        return _json(stats.summary(nodes.pop(), self._started, found, self._status_of()))
+
+    def resource_metrics(self) -> flask.Response:
+        """Return the resource metrics, in the format that the client accepts."""
+        encode, content_type = choose_encoder(flask.request.headers.get("Accept", ""))
+        registry = stats.resource_metrics(self._selected()[1], self._status_of())
+        return flask.Response(encode(registry), content_type=content_type)
+
+    def healthz(self) -> flask.Response:
+        """Return ``ok``."""
+        self._selected()
+        return flask.Response("ok", content_type="text/plain; charset=utf-8")
+
+    def _selected(self) -> tuple[set[str], list[Mapping[str, Any]]]:
+        """Return the nodes of the request that the user may read (``?node=``; without it all), and their pods."""
+        nodes = set(self._sources.pools())
+        only = flask.request.args.get("node")
+        wanted = nodes if only is None else nodes & {only}
+        allowed = self._authorizer.nodes(flask.g.user, flask.request.method, flask.request.path, wanted)
+        if only is not None and not wanted:
+            raise AnswerError(404, f"no virtual node {only!r} is served here")
+        return allowed, [pod for pod in self._sources.pods() if (pod.get("spec") or {}).get("nodeName") in allowed]
+
+    def _status_of(self) -> stats.StatusOf:
+        jobs = {name: pool.jobs() for name, pool in self._sources.pools().items()}
+
+        def status_of(pod: Mapping[str, Any]) -> JobStatus | None:
+            node = (pod.get("spec") or {}).get("nodeName", "")
+            return jobs.get(node, {}).get((pod.get("metadata") or {}).get("uid", ""))
+
+        return status_of
+
+
+def _nobody_hangs_up(call: Callable[[], object]) -> None:
+    """Replace the server's function where the server does not watch its clients."""
+
+
+class LogBody:
+    """A log as the body of a response. An error of the site before the first line becomes the answer, a later one the
+    last line.
+
+    This is no generator: closing a generator that has not started would not end the log at the site, and a generator
+    that waits cannot be closed.
+    """
+
+    def __init__(self, pool: Pool, job: str, options: LogOptions) -> None:
+        self._pool = pool.name
+        self._job = job
+        self._pieces = pool.logs(job, options)
+        self._begun = self._over = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._over:
+            raise StopIteration
+        if not self._begun:  # sends the headers before the first line exists
+            self._begun = True
+            return b""
+        try:
+            return next(self._pieces)
+        except BridgeError as error:
+            if self._over:
+                raise StopIteration from error
+            self._over = True
+            log.warning("log broken off", extra=kv(pool=self._pool, job=self._job, error=error))
+            return f"podbridge: the log breaks off here: {error}\n".encode()
+
+    def close(self) -> None:
+        """End the log at the site too. Any thread may call it."""
+        self._over = True
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            close()
+
+
+def _json(content: dict[str, Any]) -> flask.Response:
+    return flask.Response(json.dumps(content, separators=(",", ":")), content_type="application/json")
+
+
+def _status(code: int, reason: str, message: str) -> flask.Response:
+    """Answer in the form of the API server, from which kubectl takes the message."""
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": code,
+    }
+    response = _json(body)
+    response.status_code = code
+    return response
