@@ -1,4 +1,15 @@
-"""What is used of nats-py's client: handshake, transports, parser and writer; not its queues, nor its reconnecting."""
+"""nats-py's client, of which podbridge uses the handshake, the transports, the parser and the writer.
+
+nats-py 2.16 has no public interface for four things that podbridge needs, so this module uses private names of it:
+
+- messages that do not pass nats-py's queues, which drop messages (``_process_msg``, ``_sid``);
+- several messages as one command (``_send_command``, ``_flush_queue``, ``_flush_pending``);
+- an error if a server of a ``tls://`` address offers no TLS (``_process_info``);
+- an abort of a half-open connection (``_transport`` and the transports' own fields).
+
+``tests/unit/wire/test_nats_client.py`` asserts that these names exist and behave as this module expects. The release is
+pinned in ``pyproject.toml`` and ``requirements.lock``; before an upgrade, run these tests with the new release.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +27,23 @@ log = logging.getLogger(__name__)
 _NO_RESPONDERS = b"NATS/1.0 503"
 
 Deliver = Callable[[str, bytes, str, bool], None]
-"""Takes subject, data, reply subject, and whether it is the server's word that nobody listens."""
+"""Takes subject, data, reply subject, and whether the server reports that the subject has no subscribers."""
 
 
 class DirectClient(Client):
-    """nats-py's client; messages go straight to who wants them."""
+    """A client that passes each message to its subscriber at once, without a queue.
 
-    def __init__(self) -> None:
+    ``require_tls``: raise SecureConnWantedError if the server offers no TLS; nats-py would continue without encryption.
+    """
+
+    def __init__(self, *, require_tls: bool = False) -> None:
         super().__init__()
+        self._require_tls = require_tls
         self.routes: dict[int, Deliver] = {}
 
     async def listen(self, subject: str, queue: str, deliver: Deliver) -> tuple[int, Subscription]:
-        """Have ``deliver`` called on the loop with what comes; gives the number of the route, too."""
-        number = self._sid + 1  # that subscribe() gives, before it yields to anybody
+        """Subscribe ``deliver``, which runs on the loop; return the number of its route and the subscription."""
+        number = self._sid + 1  # subscribe() uses this number before it yields to another task
         self.routes[number] = deliver
         return number, await self.subscribe(subject, queue=queue)
 
@@ -42,9 +57,7 @@ class DirectClient(Client):
         parts: list[bytes] = []
         for subject, data, reply in messages:
             parts += (f"PUB {subject} {reply} {len(data)}\r\n".encode(), data, b"\r\n")
-        command = b"".join(parts)
-        self._pending.append(command)
-        self._pending_data_size += len(command)
+        await self._send_command(b"".join(parts))
         if self._flush_queue is not None and self._flush_queue.empty():
             await self._flush_pending()
 
@@ -59,13 +72,12 @@ class DirectClient(Client):
             log.exception("a message could not be delivered")
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        # nats-py would go on in the clear
-        if self._current_server and self._current_server.uri.scheme == "tls" and not info.get("tls_required"):
+        if self._require_tls and not info.get("tls_required"):
             raise nats.errors.SecureConnWantedError
         await super()._process_info({**info, "connect_urls": []}, initial_connection)
 
     async def drop(self) -> None:
-        """Drop the connection without a word: a clean close waits for ever on one that is half-open."""
+        """Abort the connection without a flush. ``close()`` waits forever on a half-open connection."""
         transport: Any = self._transport
         for name in ("_io_writer", "_bare_io_writer"):
             if (writer := getattr(transport, name, None)) is not None:

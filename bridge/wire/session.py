@@ -90,7 +90,7 @@ class Session:
 
     def __init__(self, access: NatsAccess, inbox_prefix: str) -> None:
         self._access = access
-        self._client = DirectClient()
+        self._client = DirectClient(require_tls=urlsplit(access.server).scheme == "tls")
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._failed: asyncio.Future[Exception] = self._loop.create_future()
