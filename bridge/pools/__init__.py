@@ -1,1 +1,1 @@
-"""Pools as the hub sees them: the port, and its adapters."""
+"""Pools from the hub's side: their interface, its implementation over NATS, and their records in a store."""

@@ -1,8 +1,8 @@
-"""What is known of the jobs at a site, kept by numbered events and by snapshots. No I/O, and one thread at a time.
+"""The last known state of the jobs at a site, from numbered events and from snapshots. No I/O; not thread-safe.
 
-An event is newer than what is known of its job if its submitter has given it a higher number; so is a page of a
-snapshot, which says up to which number it knows. Numbers of two submitters can't be compared: there, what came later
-counts, but for an end, which is final.
+An event replaces the state of its job if its number is higher than the number of that state. The number of a page of a
+snapshot is that of the last event that the page includes. Numbers of two submitters cannot be compared. Between two
+submitters, the later message wins, except that the state ``ended`` is final.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from bridge.poolapi.jobs import JobStatus
 from bridge.wire.messages import Event
 
 GRACE = 10.0
-"""Seconds for which a job stays known that another submitter of the pool may not have noticed yet."""
+"""Seconds for which a job stays in the view although a snapshot lacks it: another submitter may have just taken it."""
 MOST_JOBS = 200_000
-"""Jobs of one pool: a site that makes up more does not fill the hub's memory."""
+"""Jobs of one pool, at most: a limit on the memory that a faulty site can fill."""
 _MOST_SUBMITTERS = 32
 
 
 @dataclass(slots=True)
 class Stamp:
-    """Where the newest word about a job comes from; ``at`` is the monotonic time at which it was asked for or came."""
+    """The origin of a job's state. ``at``: monotonic time at which the page was requested or the event arrived."""
 
     submitter: str
     sequence: int
@@ -31,7 +31,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A page of a snapshot, asked for at ``at``. ``unreadable`` jobs are there; nothing more is known of them."""
+    """A page of a snapshot, requested at ``at`` (monotonic). ``unreadable``: jobs whose state is invalid."""
 
     submitter: str
     sequence: int
@@ -52,7 +52,7 @@ class JobView:
         self._seen: dict[str, int] = {}
 
     def event(self, event: Event, now: float) -> tuple[bool, bool]:
-        """Take an event; gives whether the job has changed, and whether events before it were missed."""
+        """Apply an event; return whether the job has changed, and whether earlier events are missing."""
         seen = self._seen.get(event.submitter)
         self._saw(event.submitter, max(event.sequence, seen or 0))
         known = self._stamps.get(event.status.job)
@@ -61,7 +61,7 @@ class JobView:
         return changed, seen is None or event.sequence > seen + 1
 
     def announced(self, submitter: str, sequence: int) -> bool:
-        """Take the number of a submitter's last event; gives whether events were missed, or it counts anew."""
+        """Apply the number of a submitter's last event; return whether it differs from the last number seen."""
         seen = self._seen.get(submitter)
         self._saw(submitter, sequence)
         if seen is not None and sequence < seen:
@@ -71,7 +71,7 @@ class JobView:
         return seen != sequence
 
     def submitted(self, status: JobStatus, now: float) -> bool:
-        """Take the answer to a submit: it tells nothing that an event has not told better; gives whether it is new."""
+        """Apply the answer to a submit request unless an event has arrived before; return whether the job is new."""
         self._gone.pop(status.job, None)
         if status.job in self.jobs:
             return False
@@ -79,7 +79,7 @@ class JobView:
         return True
 
     def gone(self, job: str, asked: float, now: float) -> bool:
-        """Take a site's word that it holds nothing of a job, true at ``asked``; gives whether it was known."""
+        """Apply an answer that the site did not know the job at ``asked`` (monotonic); return whether it was known."""
         stamp = self._stamps.get(job)
         if stamp is not None and stamp.at > asked:
             return False
@@ -87,7 +87,7 @@ class JobView:
         return self._drop(job)
 
     def snapshot(self, parts: Iterable[Part], began: float) -> set[str]:
-        """Take a whole snapshot, begun at ``began``; gives the jobs that have changed or are gone."""
+        """Apply a complete snapshot, begun at ``began`` (monotonic); return the jobs that have changed or are gone."""
         parts = list(parts)
         changed: set[str] = set()
         present: set[str] = set()
@@ -96,14 +96,14 @@ class JobView:
             for status in part.jobs:
                 present.add(status.job)
                 if self._gone.get(status.job, -1.0) >= part.at:
-                    continue  # forgotten after the page was asked for
+                    continue  # deleted after the page was requested
                 if self._take(status, Stamp(part.submitter, part.sequence, part.at)):
                     changed.add(status.job)
         for job in [job for job in self.jobs if job not in present]:
             if self._stamps[job].at < began - GRACE:
                 self._drop(job)
                 changed.add(job)
-        # what came after its first page may be missing in a page before: the events tell
+        # a job that was submitted after the first page may be missing in it; its event follows
         for submitter in {part.submitter for part in parts}:
             first = min(part.sequence for part in parts if part.submitter == submitter)
             self._saw(submitter, max(first, self._seen.get(submitter, 0)))
@@ -112,7 +112,7 @@ class JobView:
         return changed
 
     def _take(self, status: JobStatus, stamp: Stamp) -> bool:
-        """Take a word about a job unless a newer one is known; gives whether anything is different now."""
+        """Apply a state unless a newer one is known; return whether the job has changed."""
         known, old = self._stamps.get(status.job), self.jobs.get(status.job)
         if old is None and len(self.jobs) >= MOST_JOBS:
             return False

@@ -1,4 +1,4 @@
-"""One pool over NATS: its last announcement and BuildConfig, and its jobs by events and snapshots."""
+"""One pool over NATS: its last announcement and BuildConfig, and its jobs from events and snapshots."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ log = logging.getLogger(__name__)
 PERIOD = 60.0
 """Seconds between two snapshots of a pool."""
 LEAST_GAP = 1.0
-"""Seconds between two snapshots of a pool, whatever happens."""
+"""Seconds between two requests to a pool, at least."""
 _BACKOFF = Backoff(first=1.0, limit=30.0)
 _CONFIG_WAIT = 0.3
-"""Seconds that a BuildConfig may come after the announcement that names it."""
+"""Seconds to wait for an announced BuildConfig before it is requested: the site publishes it after the announcement."""
 _MOST_PAGES = 1000
 _MOST_FOLDERS = 16
 _NEEDLE = 100
 _LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
-"""What a submitter of another version says to a script without its library."""
+"""Reasons with which a submitter of another version refuses a script without its library."""
 
 Changed = Callable[[str], None]
 
@@ -54,8 +54,8 @@ Changed = Callable[[str], None]
 class NatsPool:
     """One pool; implements :class:`bridge.pools.port.Pool`. Made by :class:`bridge.pools.nats_registry.NatsPools`.
 
-    Its jobs are in one folder of the site: that of the first announcement, unless another is chosen. What submitters
-    with another folder say is not believed, and they are not asked.
+    Its jobs are in one folder of the site: that of the first announcement, or the one that :meth:`choose` has set.
+    Messages of submitters with another folder are ignored, and they receive no requests.
     """
 
     def __init__(
@@ -81,37 +81,39 @@ class NatsPool:
     # --- the port -----------------------------------------------------------------------------------------------------
     @property
     def folder(self) -> str:
-        """Id of the site's folder that the pool's jobs are in; empty while none is known."""
+        """Id of the site's folder that holds the pool's jobs; empty before the first announcement."""
         return self._folder or ""
 
     def folders(self) -> Mapping[str, tuple[Announce, float]]:
-        """Return what submitters of each folder announced last, and when (monotonic), by the folder's id."""
+        """Return the last announcement for each folder id, and the monotonic time at which it arrived."""
         with self._lock:
             return dict(self._folders)
 
     def choose(self, folder: str) -> None:
-        """Believe this folder from now on; of another one, nothing that was known counts any more."""
+        """Use the jobs of this folder from now on, and discard the state of any other folder."""
         with self._lock:
             if folder == self._folder:
                 return
             if self._folder is not None:
-                log.warning("another folder of the pool", extra=kv(pool=self.name, before=self._folder, now=folder))
+                log.warning(
+                    "the folder of the pool has changed", extra=kv(pool=self.name, before=self._folder, now=folder)
+                )
             self._folder, self._announced = folder, self._folders.get(folder)
             self._view, self._wanted, self._failures = JobView(), True, 0
         self._tell("")
 
     @property
     def config_problem(self) -> str:
-        """Why the BuildConfig that the last announcement names can't be used; empty: it can, or is not known yet."""
+        """Why the announced BuildConfig is invalid; empty if it is valid or has not been received."""
         announced = self._announced
         return self._problems.get(announced[0].digest, "") if announced else ""
 
     def announced(self) -> tuple[Announce, float] | None:
-        """Give the last announcement and the monotonic time at which it came; ``None`` before the first."""
+        """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""
         return self._announced
 
     def buildconfig(self) -> BuildConfig | None:
-        """Give the BuildConfig that the last announcement names; ``None`` while it is not known, or can't be used."""
+        """Return the announced BuildConfig; ``None`` if it has not been received or is invalid."""
         announced = self._announced
         return self._configs.get(announced[0].digest) if announced else None
 
@@ -134,7 +136,7 @@ class NatsPool:
         return status
 
     def cancel(self, job: str, grace: float, *, forget: bool = False) -> JobStatus | None:
-        """End a job; ``None`` once the site holds nothing of it."""
+        """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it."""
         folder = self._folder
         status = self._client.cancel(job, Cancel(grace=grace, forget=forget)).status
         if status is None:
@@ -142,7 +144,7 @@ class NatsPool:
         return status
 
     def status(self, job: str) -> JobStatus | None:
-        """Ask for one job; ``None``: the site holds nothing of it."""
+        """Request the state of one job from the site; ``None`` if the site does not know it."""
         asked, folder = self._clock.monotonic(), self._folder
         status = self._client.status(job).status
         if status is None:
@@ -150,12 +152,12 @@ class NatsPool:
         return status
 
     def job(self, job: str) -> JobStatus | None:
-        """Give one job of the view."""
+        """Return one job of the view."""
         with self._lock:
             return self._view.jobs.get(job) if self._view.complete_at is not None else None
 
     def jobs(self) -> dict[str, JobStatus]:
-        """Give the view of all jobs by UID, kept by events and snapshots. Empty before the first snapshot."""
+        """Return the last known state of all jobs by UID. Empty before the first snapshot."""
         with self._lock:
             return dict(self._view.jobs) if self._view.complete_at is not None else {}
 
@@ -165,24 +167,24 @@ class NatsPool:
             return frozenset(self._view.missing) if self._view.complete_at is not None else frozenset()
 
     def complete_at(self) -> float | None:
-        """Monotonic time at which the last complete snapshot was asked for; ``None`` before the first."""
+        """Return the monotonic time at which the last complete snapshot was requested; ``None`` before the first."""
         return self._view.complete_at
 
     def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
-        """Give a log, piece by piece; ``close()`` of what is given ends it at the site too."""
+        """Iterate over the pieces of a log. To end the log at the site too, close the iterator."""
         return self._client.logs(job, options)
 
     def refresh(self, job: str, files: Sequence[VolumeFile]) -> None:
-        """Replace files of volumes of a job that runs."""
+        """Replace files in the volumes of a job."""
         self._client.files(job, Files(files=[File.of(file) for file in files]))
 
     def subscribe(self, changed: Changed) -> None:
-        """Have ``changed`` called after a change: with the pod's UID, or an empty string for the announcement."""
+        """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""
         self._subscribers.append(changed)
 
-    # --- what comes in, on one thread, in its order -------------------------------------------------------------------
+    # --- messages of the site, on one thread, in their order ----------------------------------------------------------
     def on_announce(self, announce: Announce) -> None:
-        """Take an announcement."""
+        """Apply an announcement."""
         with self._lock:
             if self._folder is None:
                 self._folder = announce.folder
@@ -195,16 +197,16 @@ class NatsPool:
         self._tell("")
 
     def on_buildconfig(self, message: BuildConfigMessage) -> None:
-        """Take a BuildConfig; one that can't be used is known as such, so that it is not asked for again."""
+        """Apply a BuildConfig. An invalid one is recorded as such, so that it is not requested again."""
         config: BuildConfig | None = None
         problem = ""
         try:
             config = BuildConfig.model_validate(message.config)
         except ValidationError as error:
             problem = explain(error)
-            log.warning("a BuildConfig can't be used", extra=kv(pool=self.name, error=problem))
+            log.warning("a BuildConfig is invalid", extra=kv(pool=self.name, error=problem))
         with self._lock:
-            # the one before stays for the announcement that still names it
+            # the previous one stays: the announcement that names the new one may not have arrived
             previous = [item for item in self._configs.items() if item[0] != message.digest][-1:]
             self._configs = dict([*previous, (message.digest, config)])
             self._problems = {digest: text for digest, text in self._problems.items() if digest in self._configs}
@@ -212,7 +214,7 @@ class NatsPool:
         self._tell("")
 
     def recall(self, announce: Announce, heard: float, buildconfig: BuildConfigMessage | None) -> None:
-        """Take what an earlier process was told, at the monotonic time ``heard``; what this one was told is better."""
+        """Apply stored values, received at the monotonic time ``heard``, unless this process received newer ones."""
         with self._lock:
             if self._folder is None:
                 self._folder = announce.folder
@@ -234,7 +236,7 @@ class NatsPool:
             del self._folders[next(folder for folder in self._folders if folder != self._folder)]
 
     def on_event(self, event: Event) -> None:
-        """Take an event."""
+        """Apply an event."""
         with self._lock:
             if event.folder != self._folder:
                 return
@@ -243,19 +245,19 @@ class NatsPool:
         if changed:
             self._tell(event.status.job)
 
-    # --- what is asked for, on a worker -------------------------------------------------------------------------------
+    # --- requests to the site, on a worker ----------------------------------------------------------------------------
     def want(self) -> None:
-        """Have a snapshot taken soon."""
+        """Request a snapshot soon."""
         with self._lock:
             self._wanted, self._failures = True, 0
 
     def due(self, now: float) -> bool:
-        """Whether it is time to ask the site for something."""
+        """Whether a snapshot or a BuildConfig is due."""
         pause = _BACKOFF.delay(self._failures, rand=lambda: 0.0) if self._failures else LEAST_GAP
         return now - self._asked_at >= pause and (self._lacks_snapshot(now) or self._lacks_config(now))
 
     def ask(self) -> None:
-        """Ask for what is due; failures are logged, and asked again later."""
+        """Request what is due. A failure is logged, and the request is repeated after a back-off."""
         self._asked_at = self._clock.monotonic()
         try:
             if self._lacks_snapshot(self._asked_at):
@@ -268,13 +270,15 @@ class NatsPool:
         except SiteError as error:
             self._failures += 1
             if self._failures & (self._failures - 1) == 0:
-                log.warning("a pool can't be asked", extra=kv(pool=self.name, failures=self._failures, error=error))
+                log.warning(
+                    "a request to a pool failed", extra=kv(pool=self.name, failures=self._failures, error=error)
+                )
         else:
             self._failures = 0
 
     def _lacks_snapshot(self, now: float) -> bool:
         if self._announced is None:
-            return False  # which folder would it be of?
+            return False  # the folder of the jobs is not known
         return self._wanted or now - self._snapshot_at >= PERIOD
 
     def _lacks_config(self, now: float) -> bool:
@@ -295,10 +299,10 @@ class NatsPool:
                 page = self._client.snapshot(after)
                 parts.append(Part(page.submitter, page.sequence, page.jobs, page.unreadable, asked))
                 if page.unreadable:
-                    log.error("jobs that can't be read", extra=kv(pool=self.name, jobs=len(page.unreadable)))
+                    log.error("jobs without a valid state", extra=kv(pool=self.name, jobs=len(page.unreadable)))
                 more = page.more
                 if more and (page.last <= after or len(parts) >= _MOST_PAGES):
-                    raise SiteError(f"a snapshot of pool {self.name} that does not end")
+                    raise SiteError(f"the snapshot of pool {self.name} does not end")
                 after = page.last
         except SiteError:
             with self._lock:
@@ -313,9 +317,11 @@ class NatsPool:
 
     # --- inside -------------------------------------------------------------------------------------------------------
     def _check(self, folder: str | None) -> None:
-        """Refuse an answer that was asked for before another folder was chosen."""
+        """Refuse an answer if its request was sent before the folder changed."""
         if folder != self._folder:
-            raise SiteUnknownOutcomeError(f"pool {self.name}: its folder is another now, {self._folder}, not {folder}")
+            raise SiteUnknownOutcomeError(
+                f"pool {self.name}: its folder has changed from {folder} to {self._folder} since the request"
+            )
 
     def _gone(self, job: str, asked: float, folder: str | None) -> None:
         with self._lock:
@@ -347,6 +353,6 @@ def without_library(script: str, digest: str) -> str | ScriptWithoutLibrary:
 
 
 def check_pool(subject_pool: str, pool: str) -> None:
-    """Refuse a message that is about another pool than its subject."""
+    """Refuse a message whose pool differs from the pool of its subject."""
     if pool != subject_pool:
-        raise GarbledError(f"on the subject of pool {subject_pool}, but about pool {pool}")
+        raise GarbledError(f"a message of pool {pool} on a subject of pool {subject_pool}")

@@ -1,7 +1,7 @@
-"""What is remembered of pools from one hub to the next: their last words, and which pods they have.
+"""Persistence of pools: their last announcements and the jobs that they hold, across restarts of the hub.
 
-Nothing is decided here, and nothing waits for it. Where a site has spoken, its words count; what a store says is taken
-only for what this process has not heard itself.
+No decision depends on a store, and nothing waits for it. Data that this process has received from a site takes
+precedence over data from a store.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from bridge.wire.messages import Announce, BuildConfigMessage
 log = logging.getLogger(__name__)
 
 AGAIN = 10.0
-"""Seconds at least between two writes of announcements that differ in their numbers alone."""
+"""Seconds between two writes of an announcement if only its numbers have changed."""
 MOST_JOBS = 50_000
-"""Jobs that are remembered of one pool: a site that makes up more fills no store."""
+"""Jobs of one pool, at most: a limit on the space that a faulty site can fill."""
 _BEFORE = 0.001
 WAIT = 3.0
-"""Seconds that a start waits for the store."""
+"""Seconds for which the start waits for the store."""
 
 
 class Job(NamedTuple):
-    """A job that a site holds; ``time`` is when it was first seen there."""
+    """A job at a site. ``time``: when a hub first saw it there, in seconds since 1970."""
 
     namespace: str
     name: str
@@ -47,7 +47,11 @@ class Job(NamedTuple):
 
 @dataclass(slots=True)
 class _Kept:
-    """What was last marked of a pool: what matters of which announcement, and when; and the snapshot of its jobs."""
+    """The values of a pool that were last marked for a write.
+
+    ``words``: the lasting values of the announcement. ``heard``, ``marked_at`` and ``complete_at`` are monotonic times:
+    of the announcement, of the mark, and of the snapshot.
+    """
 
     words: tuple[object, ...] = ()
     heard: float = float("-inf")
@@ -56,7 +60,7 @@ class _Kept:
 
 
 class PoolPersistence:
-    """What is kept in ``store`` about ``pools``.
+    """Writes the state of ``pools`` to ``store``, and restores it at the start.
 
     ``leads``, ``name`` and ``reachable``: as for :class:`StoreSynchronizer`.
     """
@@ -82,20 +86,20 @@ class PoolPersistence:
         pools.subscribe(self._changed)
 
     def start(self, supervisor: Supervisor, wait: float = WAIT) -> None:
-        """Start reading and writing; waits at most ``wait`` seconds for what the store remembers."""
+        """Start the synchronization, and wait for the stored records for at most ``wait`` seconds."""
         self._synchronizer.start(supervisor)
         if not self._synchronizer.loaded.wait(wait):
-            log.warning("not waiting for the store: what it remembers is taken later", extra=kv(seconds=wait))
+            log.warning("the store has not answered in time: its records are restored later", extra=kv(seconds=wait))
 
     def doubt(self, *_: object) -> None:
-        """Have everything compared soon: the way to the store broke, or is there again."""
+        """Compare all records soon. Called when the connection to the store was lost or is restored."""
         self._synchronizer.doubt()
 
     def remembered(self, pool: str) -> int:
-        """Say how many jobs the site holds, as far as is remembered."""
+        """Return the number of known jobs at a pool, including restored ones."""
         return len(self._jobs.get(pool, ()))
 
-    # --- what the pools tell, on any thread ---------------------------------------------------------------------------
+    # --- changes of the pools, on any thread --------------------------------------------------------------------------
     def _changed(self, name: str, uid: str) -> None:
         with self._lock:
             pool = self._pools.pools().get(name)
@@ -140,23 +144,23 @@ class PoolPersistence:
         self._synchronizer.mark(JOBS, records.job_key(name, uid))
 
     def _drop(self, name: str) -> None:
-        """Forget a pool that was removed."""
+        """Delete the records of a pool that was removed."""
         if self._kept.pop(name, None) is not None:
             self._synchronizer.mark(POOLS, name)
-            log.info("a pool is forgotten", extra=kv(pool=name, jobs=self.remembered(name)))
+            log.info("the records of a pool are deleted", extra=kv(pool=name, jobs=self.remembered(name)))
         for uid in self._jobs.pop(name, {}):
             self._synchronizer.mark(JOBS, records.job_key(name, uid))
         POOL_REMEMBERED.remove_by_labels({"pool": name})
 
-    # --- what the synchronizer asks, on its thread --------------------------------------------------------------------
+    # --- called by the synchronizer, on its thread --------------------------------------------------------------------
     def everything(self) -> Collection[Key]:
-        """Name everything that is to be kept."""
+        """Return the keys of all records."""
         with self._lock:
             pools = [(POOLS, name) for name in self._kept]
             return [*pools, *((JOBS, records.job_key(name, uid)) for name, jobs in self._jobs.items() for uid in jobs)]
 
     def value(self, kind: str, key: str) -> bytes | None:
-        """Give a record; ``None``: there is nothing to keep, or it is too large to be kept."""
+        """Return a record as JSON; ``None`` if it does not exist or is too large."""
         with self._lock:
             record = self._pool_record(key) if kind == POOLS else self._job_record(key)
         if record is None:
@@ -166,16 +170,16 @@ class PoolPersistence:
         except GarbledError as error:
             if key not in self._too_large:
                 self._too_large.add(key)
-                log.warning("not kept", extra=kv(kind=kind, key=key, error=error))
+                log.warning("a record was not stored", extra=kv(kind=kind, key=key, error=error))
             return None
 
     def merge(self, stored: Mapping[str, Mapping[str, bytes]], changed: Collection[Key]) -> None:
-        """Take from a store what is not known better."""
+        """Restore the records for which this process has received nothing newer."""
         unusable: dict[str, str] = {}
         for name, data in stored[POOLS].items():
             try:
                 record = records.read_pool(name, data)
-                if (POOLS, name) not in changed or name in self._pools.pools():  # else it was removed
+                if (POOLS, name) not in changed or name in self._pools.pools():  # otherwise it was removed
                     self._recall(record)
             except GarbledError as error:
                 unusable[f"{POOLS}/{name}"] = str(error)
@@ -194,11 +198,11 @@ class PoolPersistence:
         if unusable:
             first = next(iter(unusable.items()))
             extra = kv(records=len(unusable), key=first[0][:100], error=first[1][:200])
-            log.warning("what the store holds can't be used, and is left out", extra=extra)
+            log.warning("invalid records in the store are ignored", extra=extra)
 
     def _recall(self, record: PoolRecord) -> None:
         name, now = record.announce.pool, self._clock.monotonic()
-        # before this process's start, whatever the clocks say: it has not heard the site itself
+        # before the start of this process, even if the clocks of the hubs differ: it has not received it itself
         heard = min(self._began - _BEFORE, now - (self._clock.time() - record.time))
         with self._lock:
             pool = self._pools.pools().get(name)
@@ -211,7 +215,7 @@ class PoolPersistence:
         with self._lock:
             pool = self._pools.pools().get(record.pool)
             if pool is None or pool.complete_at() is not None:
-                return  # nobody is there who could hold it, or who holds it has said so
+                return  # the pool does not exist, or its snapshot decides
             jobs = self._jobs.setdefault(record.pool, {})
             if len(jobs) < MOST_JOBS:
                 jobs.setdefault(record.job, Job(record.namespace, record.name, record.job_id, record.time))
@@ -237,5 +241,5 @@ class PoolPersistence:
 
 
 def _words(announce: Announce) -> tuple[object, ...]:
-    """Give what matters of an announcement at once: all but what changes all the time."""
+    """Return the values of an announcement whose change is written at once: all except those that change often."""
     return tuple(value for name, value in announce if name not in ("sequences", "time", "free", "jobs", "submitter"))

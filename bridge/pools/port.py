@@ -1,6 +1,6 @@
-"""The port: what a pool can do for the hub. All of it is idempotent by pod UID.
+"""The interface between the hub and a pool. All requests are idempotent by pod UID.
 
-Methods that ask the site raise :class:`bridge.errors.SiteError`.
+Methods that send a request to the site raise :class:`bridge.errors.SiteError`.
 """
 
 from __future__ import annotations
@@ -21,53 +21,56 @@ class Pool(Protocol):
 
     @property
     def config_problem(self) -> str:
-        """Why the BuildConfig that the last announcement names can't be used; empty: it can, or is not known yet."""
+        """Why the announced BuildConfig is invalid; empty if it is valid or has not been received."""
 
     @property
     def folder(self) -> str:
-        """Id of the site's folder that the pool's jobs are in; empty while none is known."""
+        """Id of the site's folder that holds the pool's jobs; empty before the first announcement."""
 
     def folders(self) -> Mapping[str, tuple[Announcement, float]]:
-        """Return what submitters of each folder announced last, and when (monotonic), by the folder's id."""
+        """Return the last announcement for each folder id, and the monotonic time at which it arrived."""
 
     def choose(self, folder: str) -> None:
-        """Believe this folder from now on; of another one, nothing that was known counts any more."""
+        """Use the jobs of this folder from now on, and discard the state of any other folder."""
 
     def announced(self) -> tuple[Announcement, float] | None:
-        """Give the last announcement and the monotonic time at which it came; ``None`` before the first."""
+        """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""
 
     def buildconfig(self) -> BuildConfig | None:
-        """Give the BuildConfig that the last announcement names; ``None`` while it is not known."""
+        """Return the announced BuildConfig; ``None`` if it has not been received or is invalid."""
 
     def submit(self, job: str, submission: JobSubmission) -> JobStatus:
-        """Have a job run; one that exists is given as it is."""
+        """Submit a job; return the state of the existing one if the site has it already."""
 
     def cancel(self, job: str, grace: float, *, forget: bool = False) -> JobStatus | None:
-        """End a job; ``None`` once the site holds nothing of it."""
+        """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it.
+
+        ``forget``: also delete the job's folder, once the job has ended.
+        """
 
     def status(self, job: str) -> JobStatus | None:
-        """Ask for one job; ``None``: the site holds nothing of it."""
+        """Request the state of one job from the site; ``None`` if the site does not know it."""
 
     def job(self, job: str) -> JobStatus | None:
-        """Give one job of the view (:meth:`jobs`)."""
+        """Return one job of :meth:`jobs`."""
 
     def jobs(self) -> dict[str, JobStatus]:
-        """Give the view of all jobs by UID, kept by events and snapshots. Empty before the first snapshot."""
+        """Return the last known state of all jobs by UID. Empty before the first snapshot. Sends no request."""
 
     def missing(self) -> frozenset[str]:
         """Return the UIDs of the jobs of :meth:`jobs` that the site's batch system no longer lists."""
 
     def complete_at(self) -> float | None:
-        """Monotonic time at which the last complete snapshot was asked for; ``None`` before the first.
+        """Return the monotonic time at which the last complete snapshot was requested; ``None`` before the first.
 
-        A job that is not in :meth:`jobs` was, at that moment, not at the site.
+        A job that is not in :meth:`jobs` was not at the site at that time.
         """
 
     def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
-        """Give a log, piece by piece; closing the iterator ends it at the site too."""
+        """Iterate over the pieces of a log. To end the log at the site too, close the iterator."""
 
     def refresh(self, job: str, files: Sequence[VolumeFile]) -> None:
-        """Replace files of volumes of a job that runs."""
+        """Replace files in the volumes of a job."""
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
-        """Have ``changed`` called after a change: with the pod's UID, or an empty string for the announcement."""
+        """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""

@@ -1,6 +1,6 @@
-"""What is kept of pools in a store: the wire's own messages as JSON, with a version and the time. Pure.
+"""The records of pools in a store: messages of the protocol as JSON, with a version and the time. Pure.
 
-No secret is in a record: a BuildConfig has none (and what is no BuildConfig is not kept), scripts are not kept.
+A record contains no secrets: scripts are not stored, and only a valid BuildConfig is, which has none.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from bridge.wire.messages import Announce, BuildConfigMessage, Message
 
 POOLS, JOBS = "pools", "jobs"
 MOST = 256 * 1024
-"""Bytes of a record."""
+"""Bytes of a record, at most."""
 Moment = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 LONGEST = 1024
-"""Characters of a word: a site may say anything."""
+"""Characters of a string, at most: strings come from the site."""
 Words = Annotated[str, Field(max_length=LONGEST)]
 
 
 class PoolRecord(Message):
-    """A pool's last announcement, when it came (seconds since 1970), and the BuildConfig that it names."""
+    """The last announcement of a pool, its time (seconds since 1970), and the announced BuildConfig."""
 
     v: Literal[1] = 1
     time: Moment
@@ -33,7 +33,7 @@ class PoolRecord(Message):
 
 
 class JobRecord(Message):
-    """A job that a site holds. ``time``: when this hub first saw it there."""
+    """A job at a site. ``time``: when a hub first saw it there, in seconds since 1970."""
 
     v: Literal[1] = 1
     pool: PoolName
@@ -45,23 +45,23 @@ class JobRecord(Message):
 
 
 def job_key(pool: str, job: str) -> str:
-    """Give the key of a job: a site that makes up others' jobs spoils only its own."""
+    """Return the key of a job. It includes the pool: a site that reports foreign jobs changes only its own records."""
     return f"{pool}/{job}"
 
 
 def write(record: PoolRecord | JobRecord) -> bytes:
-    """Write a record; raises GarbledError when it is too large, or can't be written."""
+    """Return a record as JSON; raise GarbledError if it is too large or has no JSON form."""
     return _bounded(pack(record))
 
 
 def read_pool(key: str, data: bytes) -> PoolRecord:
-    """Read what was kept under a pool's name; raises GarbledError unless it is a record of just that pool."""
+    """Parse the record stored under a pool's name; raise GarbledError unless it is a record of this pool."""
     record = parse(PoolRecord, _bounded(data))
     if record.announce.pool != key:
-        raise GarbledError(f"about pool {record.announce.pool}")
+        raise GarbledError(f"a record of pool {record.announce.pool}")
     if (message := record.buildconfig) is not None:
         if message.pool != key or message.digest != record.announce.digest:
-            raise GarbledError("with a BuildConfig of another pool, or another one")
+            raise GarbledError("its BuildConfig has another pool or another digest")
         try:
             BuildConfig.model_validate(message.config)
         except ValidationError as error:
@@ -70,14 +70,14 @@ def read_pool(key: str, data: bytes) -> PoolRecord:
 
 
 def read_job(key: str, data: bytes) -> JobRecord:
-    """Read what was kept under a job's key; raises GarbledError unless it is a record of just that job."""
+    """Parse the record stored under a job's key; raise GarbledError unless it is a record of this job."""
     record = parse(JobRecord, _bounded(data))
     if job_key(record.pool, record.job) != key:
-        raise GarbledError(f"about job {record.job} of pool {record.pool}")
+        raise GarbledError(f"a record of job {record.job} of pool {record.pool}")
     return record
 
 
 def _bounded(data: bytes) -> bytes:
     if len(data) > MOST:
-        raise GarbledError(f"{len(data)} bytes, at most {MOST} are kept")
+        raise GarbledError(f"{len(data)} bytes; the limit is {MOST}")
     return data

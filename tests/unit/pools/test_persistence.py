@@ -276,4 +276,4 @@ def test_a_pool_that_says_too_much_is_not_kept_and_that_is_said_once(caplog: pyt
         hub.announce(labels={"a": random.Random(number).randbytes(400_000).hex()})
         hub.turn(AGAIN)
     assert hub.stored("pools") == {}
-    assert len([record for record in caplog.records if record.message == "not kept"]) == 1
+    assert len([record for record in caplog.records if record.message == "a record was not stored"]) == 1
