@@ -1,4 +1,4 @@
-"""Pools over NATS: found by their announcements, watched by events and snapshots."""
+"""The pools that announce themselves over NATS, and the dispatch of their messages."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ log = logging.getLogger(__name__)
 
 MOST_POOLS = 1000
 MUTE = 10.0
-"""Seconds for which a pool that sends too much is not listened to; shorter than any site counts as silent."""
+"""Seconds for which messages of a flooding pool are ignored; shorter than the time after which a site is silent."""
 _TICK = 0.5
 _WORKERS = 4
 _CLOCK = SystemClock()
 
 
 class NatsPools:
-    """All pools that have announced themselves since this process started, or are remembered from before.
+    """All pools that have announced themselves since this process started, and those restored from a store.
 
-    ``owner``: the cluster whose jobs are seen; ``submit_timeout``: seconds that a site may take for a submit.
+    ``owner``: the cluster whose jobs are received. ``submit_timeout``: seconds to wait for the answer to a submit.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class NatsPools:
             "buildconfig": self._on_buildconfig,
             "event": self._on_event,
         }
-        # a pool's messages stay in their order, so that an announcement is never seen before an event sent first
+        # keeps the order of a pool's messages: an announcement must not overtake an event
         self._inbox = Inbox(self._on_flood)
         self._muted: dict[str, float] = {}
         self._listened: tuple[str, ...] = ()
@@ -65,31 +65,32 @@ class NatsPools:
         link.watch(self._on_link)
 
     def start(self, supervisor: Supervisor) -> None:
-        """Start asking for snapshots. The link must be started, too."""
+        """Start the requests for snapshots. The caller starts the link."""
         self._workers.start(supervisor)
         supervisor.spawn("pools", lambda: self._run(supervisor.stopping))
         supervisor.spawn("pools-inbox", lambda: self._read(supervisor.stopping))
 
     def pools(self) -> dict[str, NatsPool]:
-        """Give all pools by name."""
+        """Return all pools by name."""
         return dict(self._pools)
 
     def remove(self, name: str) -> None:
-        """Forget a pool; it comes back when it announces itself."""
+        """Remove a pool. Its next announcement adds it again."""
         with self._lock:
             self._pools = {key: pool for key, pool in self._pools.items() if key != name}
         self._inbox.forget(name)
         self._tell(name, "")
 
     def recall(self, announce: Announce, heard: float, buildconfig: BuildConfigMessage | None) -> None:
-        """Know a pool by what an earlier process was told; raises GarbledError when there are too many."""
+        """Add a pool from stored values; raise GarbledError if there are too many pools."""
         pool = self._pools.get(announce.pool) or self._add(announce.pool)
         pool.recall(announce, heard, buildconfig)
 
     def subscribe(self, changed: Callable[[str, str], None]) -> None:
-        """Have ``changed`` called after a change in any pool: with its name, and what the pool itself tells.
+        """Call ``changed`` after each change of a pool.
 
-        A pool that was removed tells an empty string, too.
+        Its arguments are the pool's name, and the pod's UID or an empty string as in :meth:`NatsPool.subscribe`. The
+        removal of a pool is a change with an empty string.
         """
         self._subscribers.append(changed)
 
@@ -106,7 +107,7 @@ class NatsPools:
             self.drain(_TICK)
 
     def drain(self, timeout: float = 0.0) -> None:
-        """Handle what pools have sent, after waiting for ``timeout`` seconds at most for the first message."""
+        """Handle the messages in the inbox; wait for the first one for at most ``timeout`` seconds."""
         found = self._inbox.get(timeout)
         while found is not None:
             name, (subject, data), lost = found
@@ -114,11 +115,11 @@ class NatsPools:
                 self._handle(name, subject, data)
                 if lost and (pool := self._pools.get(name)) is not None:
                     pool.want()
-            except Exception:  # what a pool sends must not end this process
+            except Exception:  # a message from outside must not end this process
                 log.exception("a message of a pool could not be handled", extra=kv(subject=subject))
             found = self._inbox.get(0.0)
 
-    # --- who is listened to -------------------------------------------------------------------------------------------
+    # --- subscriptions ------------------------------------------------------------------------------------------------
     def _on_flood(self, name: str) -> None:
         """Leave a pool alone for a while; called on the link's loop."""
         if name not in self._muted:
@@ -128,10 +129,11 @@ class NatsPools:
             self._woken.set()
 
     def _listen(self) -> None:
-        """Listen to all pools, or, while some are muted, to each of the others by its name.
+        """Subscribe to all pools or, while some are muted, to each of the others by name.
 
-        Pools that are not known yet are not heard meanwhile. The other pools lose no message: the new subscription
-        begins before the old one ends, and what the server has queued for the old one is still delivered.
+        Messages of unknown pools are not received while a pool is muted. The other pools lose no message: the new
+        subscription begins before the old one ends, and messages that the server has queued for the old one still
+        arrive.
         """
         now = self._clock.monotonic()
         over = [name for name, until in list(self._muted.items()) if until <= now]
@@ -148,13 +150,13 @@ class NatsPools:
             before.drain()
         for name in self._muted:
             self._inbox.clear(name)
-        for name in over:  # its events of the last seconds were dropped
+        for name in over:  # its events were dropped while it was muted
             if (pool := self._pools.get(name)) is not None:
                 pool.want()
                 self._woken.set()
 
     def tick(self) -> None:
-        """Have every pool asked for what is due."""
+        """Start the requests that are due, for each pool on a worker."""
         if not self._link.connected:
             return
         now = self._clock.monotonic()
@@ -163,7 +165,7 @@ class NatsPools:
                 self._workers.submit(name, pool.ask)
 
     def _on_link(self, connected: bool) -> None:
-        if connected:  # who knows what was said meanwhile
+        if connected:  # messages were lost while there was no connection
             for pool in self.pools().values():
                 pool.want()
             self._woken.set()
@@ -177,7 +179,7 @@ class NatsPools:
         kind = kind_of(self._prefix, subject)
         try:
             if not name:
-                raise GarbledError("the subject names no pool")
+                raise GarbledError("no pool in the subject")
             self._kinds[kind](name, data)
         except SiteError as error:
             POOL_MESSAGES_UNUSABLE.labels(kind).inc()
@@ -201,8 +203,8 @@ class NatsPools:
         event = parse(Event, data)
         check_pool(name, event.pool)
         if event.status.owner != self._owner:
-            raise GarbledError(f"an event about a job of owner {event.status.owner or 'unknown'}")
-        if (pool := self._pools.get(name)) is not None:  # else its announcement brings a snapshot
+            raise GarbledError(f"an event of a job of owner {event.status.owner or 'unknown'}")
+        if (pool := self._pools.get(name)) is not None:  # otherwise a snapshot follows its announcement
             pool.on_event(event)
             self._hurry(pool)
 
@@ -219,7 +221,7 @@ class NatsPools:
             pool = NatsPool(self._link, self._prefix, name, self._owner, self._clock, self._submit_timeout)
             pool.subscribe(lambda job: self._tell(name, job))
             self._pools = {**self._pools, name: pool}
-        log.info("a pool is known", extra=kv(pool=name))
+        log.info("a pool was added", extra=kv(pool=name))
         return pool
 
     def _tell(self, name: str, job: str) -> None:

@@ -1,8 +1,8 @@
-"""A NATS key-value bucket, over the hub's own link.
+"""A store in a NATS key-value bucket, over the hub's own link.
 
-The raw JetStream API: requests as any others, so that what holds for the link (no request sent late, answers matched)
-holds here, too. All values of a kind come in one stream from a consumer that lasts for one load; deleted keys are
-purged, so that nothing is left of them.
+It sends requests of the JetStream API over the link, so that the link's guarantees hold (no request is sent late, each
+answer belongs to its request). A load reads all values of a kind from a consumer that it creates for the purpose. A
+deletion purges the key.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from bridge.wire.connection import Link
 from bridge.wire.session import Respond
 
 TIMEOUT = 5.0
-"""Seconds that an answer, or the next value of a load, may take."""
+"""Seconds to wait for an answer, and for the next value of a load."""
 MOST_BYTES = 64 * 1024 * 1024
-"""Of a bucket that is made here: what one load may be, and what a site that makes up jobs can fill."""
+"""Size of a new bucket, in bytes: a limit on one load and on the space that a faulty site can fill."""
 _THREADS = 4
 _NOT_FOUND = 10059
 _HINT = "Is JetStream on, and may this user use the bucket? podbridge nats config --jetstream writes both."
 
 
 class NatsStore:
-    """One bucket; it is made when it is not there. ``inbox_prefix``: where this user may listen.
+    """One bucket, created if it does not exist. ``inbox_prefix``: prefix of subjects that this user may subscribe to.
 
-    ``owner``: the cluster that the values are about; it never sees another's in the same bucket.
+    ``owner``: the cluster that the values belong to. Values of other clusters in the same bucket are not visible.
     """
 
     def __init__(self, link: Link, bucket: str, inbox_prefix: str, owner: str, replicas: int = 1) -> None:
@@ -43,7 +43,7 @@ class NatsStore:
         self._found = False
 
     def load(self, kind: str) -> dict[str, bytes]:
-        """Give all values of a kind by key."""
+        """Return all values of a kind by key."""
         self._open()
         arrived: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
 
@@ -65,23 +65,23 @@ class NatsStore:
             body = {"stream_name": self._subjects.stream, "config": consumer}
             made = self._ask(self._subjects.consumer, json.dumps(body).encode())
             found = {}
-            # those that were sent before the answer was written count as delivered
+            # the server counts values that it sent before this answer as delivered
             for _ in range(_number(made, "num_pending") + _number(made.get("delivered"), "consumer_seq")):
                 subject, data = arrived.get(timeout=TIMEOUT)
                 found[self._subjects.key_of(subject)] = data
         except queue.Empty:
-            raise StoreError(f"{self}: the list of {kind} broke off") from None
+            raise StoreError(f"{self}: the list of {kind} is incomplete: no value for {TIMEOUT:g} s") from None
         finally:
-            subscription.close()  # the consumer goes with its only listener
-        return {key: data for key, data in found.items() if data}  # another's tool marks what it deletes
+            subscription.close()  # the server deletes a consumer without subscribers
+        return {key: data for key, data in found.items() if data}  # other tools mark a deletion with an empty value
 
     def put(self, kind: str, values: Mapping[str, bytes]) -> None:
-        """Keep these values."""
+        """Store these values."""
         self._open()
         at_once(_THREADS, lambda key: self._ask(self._subjects.key(kind, key), values[key]), values)
 
     def delete(self, kind: str, keys: Collection[str]) -> None:
-        """Drop these keys."""
+        """Delete these keys."""
         self._open()
 
         def purge(key: str) -> None:
@@ -90,14 +90,14 @@ class NatsStore:
         at_once(_THREADS, purge, keys)
 
     def close(self) -> None:
-        """Look for the bucket anew at the next call; the link is the hub's."""
+        """Check at the next call that the bucket exists. The link stays open: it belongs to the hub."""
         self._found = False
 
     def __str__(self) -> str:
         return f"NATS bucket {self._subjects.bucket}"
 
     def _open(self) -> None:
-        """Make the bucket unless it is there; one that an administrator made, for example with more replicas, stays."""
+        """Create the bucket unless it exists. An administrator may have created it with other settings."""
         if self._found:
             return
         stream = {
@@ -120,21 +120,21 @@ class NatsStore:
             info = self._ask(self._subjects.create, json.dumps(stream).encode())
         config = info.get("config")
         if not isinstance(config, dict) or config.get("subjects") != stream["subjects"]:
-            raise StoreError(f"{self}: the stream {self._subjects.stream} is no key-value bucket")
+            raise StoreError(f"{self}: the stream {self._subjects.stream} is not a key-value bucket")
         self._found = True
 
     def _ask(self, subject: str, data: bytes) -> dict[str, Any]:
         try:
             answer = json.loads(self._link.request(subject, data, TIMEOUT))
         except SiteDownError as error:
-            why = "nobody answers" if self._link.connected else str(error)
+            why = "no responder on the JetStream API" if self._link.connected else str(error)
             raise StoreError(f"{self}: {why}", hint=_HINT if self._link.connected else "") from error
-        except SiteUnknownOutcomeError as error:  # what is not allowed gets no answer
+        except SiteUnknownOutcomeError as error:  # NATS does not answer a request that the user may not send
             raise StoreError(f"{self}: {error}", hint=_HINT) from error
         except (SiteError, ValueError, RecursionError) as error:
             raise StoreError(f"{self}: {error}") from error
         if not isinstance(answer, dict):
-            raise StoreError(f"{self}: an answer that can't be read")
+            raise StoreError(f"{self}: the answer is not a JSON object")
         problem = answer.get("error")
         if isinstance(problem, dict):
             raise _RefusedError(f"{self}: {problem.get('description')}", _number(problem, "err_code"))
@@ -142,7 +142,7 @@ class NatsStore:
 
 
 class _RefusedError(StoreError):
-    """JetStream's own no; ``code`` is its ``err_code``."""
+    """JetStream refused a request; ``code`` is its ``err_code``."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The port: values by kind and key. Nothing is decided by what is in a store; it may be down, empty or wrong."""
+"""The interface of a store: values by kind and key. It may be down, empty or wrong; no decision depends on it."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from bridge.errors import BridgeError
 
 
 class StoreError(BridgeError):
-    """A store refused, or could not be reached; whether what was asked has been done is not known."""
+    """The store refused a request or did not answer. The request may have been carried out."""
 
     reason = "StoreError"
     retryable = True
 
 
 class KeyValueStore(Protocol):
-    """One store, used by one thread. Every method waits for the answer, some seconds at most, and raises StoreError.
+    """One store, used by one thread. Every method waits for the answer for some seconds, and may raise StoreError.
 
-    A kind is a word of a-z; keys are any text up to 300 characters, values are bytes, never empty.
+    A kind matches ``[a-z]+``. A key is any text of up to 300 characters. A value is not empty.
     """
 
     def load(self, kind: str) -> dict[str, bytes]:
-        """Give all values of a kind by key."""
+        """Return all values of a kind by key."""
 
     def put(self, kind: str, values: Mapping[str, bytes]) -> None:
-        """Keep these values; each takes the place of the one before."""
+        """Store these values; each replaces the previous value of its key."""
 
     def delete(self, kind: str, keys: Collection[str]) -> None:
-        """Drop these keys; one that is not there is no error."""
+        """Delete these keys. A missing key is no error."""
 
     def close(self) -> None:
-        """Let go of what is open; the next call opens it again."""
+        """Close the connection. The next call opens a new one."""

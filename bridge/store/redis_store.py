@@ -1,6 +1,6 @@
-"""redis: each kind of each cluster is one hash, ``<prefix>:<owner>:<kind>``.
+"""A store in redis: each kind of each cluster is one hash, ``<prefix>:<owner>:<kind>``.
 
-Works with every server that knows HSCAN, HSET and HDEL.
+It works with every server that has the commands HSCAN, HSET and HDEL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bridge.errors import ConfigError
 from bridge.store.port import StoreError
 
 TIMEOUT = 5.0
-"""Seconds for a connection, and for an answer."""
+"""Seconds to wait for a connection, and for an answer."""
 SCHEMES = ("redis", "rediss", "unix")
 _PAGE = 1000
 _PORT = 6379
@@ -28,9 +28,9 @@ _PORT = 6379
 
 @dataclass(frozen=True, slots=True)
 class RedisAccess:
-    """Where and as whom: ``redis://host:port/database``, ``rediss://`` (TLS) or ``unix:///socket``.
+    """Address and credentials. ``url``: ``redis://host:port/database``, ``rediss://`` (TLS) or ``unix:///socket``.
 
-    Files are read at each connect. Without ``user`` the password is the default user's.
+    The files are read at each connect. Without ``user``, the password is that of redis' default user.
     """
 
     url: str
@@ -40,14 +40,17 @@ class RedisAccess:
     prefix: str = "podbridge"
 
     def options(self) -> dict[str, Any]:
-        """Say it in redis-py's words; the URL is taken apart here, for its own way takes options from it."""
+        """Return the arguments for redis-py. Its own URL parser is not used: it accepts options in the URL."""
         parts = urlsplit(self.url)
         try:
             port = parts.port or _PORT
         except ValueError as error:
             raise ConfigError(f"redis URL: {error}") from error
         if parts.scheme not in SCHEMES or parts.username or parts.password or parts.query or parts.fragment:
-            raise ConfigError("redis URL: redis://host:port/database, rediss:// or unix:///path, and nothing more")
+            raise ConfigError(
+                "redis URL: must be redis://host:port/database, rediss:// or unix:///path, without user, password and"
+                " options"
+            )
         if parts.scheme == "unix":
             return {"unix_socket_path": unquote(parts.path)}
         database = parts.path.strip("/") or "0"
@@ -59,9 +62,9 @@ class RedisAccess:
 
 
 class RedisStore:
-    """One redis server, over one connection; one that fails is dropped, and nothing is sent twice on another.
+    """One redis server, over one connection. A failed connection is closed, and its request is not repeated.
 
-    ``owner``: the cluster that the values are about; it never sees another's under the same prefix.
+    ``owner``: the cluster that the values belong to. Values of other clusters under the same prefix are not visible.
     """
 
     def __init__(self, access: RedisAccess, owner: str) -> None:
@@ -70,24 +73,24 @@ class RedisStore:
         self._client: redis.Redis | None = None
 
     def load(self, kind: str) -> dict[str, bytes]:
-        """Give all values of a kind by key."""
+        """Return all values of a kind by key."""
         with self._door() as client:
             found = client.hscan_iter(self._hash(kind), count=_PAGE)
             return {key.decode("utf-8", "replace"): value for key, value in found}
 
     def put(self, kind: str, values: Mapping[str, bytes]) -> None:
-        """Keep these values, in one command."""
+        """Store these values with one command."""
         with self._door() as client:
             fields: dict[Any, Any] = dict(values)
             client.hset(self._hash(kind), mapping=fields)
 
     def delete(self, kind: str, keys: Collection[str]) -> None:
-        """Drop these keys, in one command."""
+        """Delete these keys with one command."""
         with self._door() as client:
             client.hdel(self._hash(kind), *keys)
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection."""
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(Exception):
@@ -101,7 +104,7 @@ class RedisStore:
 
     @contextlib.contextmanager
     def _door(self) -> Iterator[redis.Redis]:
-        """Give the connection; whatever goes wrong ends it, and becomes a StoreError."""
+        """Yield the connection. Any error closes it and becomes a StoreError."""
         try:
             if self._client is None:
                 self._client = self._connect()
@@ -109,13 +112,17 @@ class RedisStore:
         except redis.AuthenticationError as error:
             self.close()
             file = self._access.password_file
-            hint = f"See the password in {file}." if file else "It wants a password: pools.store.redis.passwordFile."
-            raise StoreError(f"{self} does not let {self._who()} in: {error}", hint=hint) from error
+            hint = (
+                f"See the password in {file}."
+                if file
+                else "The server requires a password: set pools.store.redis.passwordFile."
+            )
+            raise StoreError(f"{self} refuses the login of {self._who()}: {error}", hint=hint) from error
         except redis.exceptions.NoPermissionError as error:
             self.close()
-            hint = f"It needs +hscan +hset +hdel on the keys {self._access.prefix}:*"
-            raise StoreError(f"{self} does not allow {self._who()} this: {error}", hint=hint) from error
-        except Exception as error:  # a server that speaks nonsense brings out errors of any kind
+            hint = f"The user needs +hscan +hset +hdel on the keys {self._access.prefix}:*"
+            raise StoreError(f"{self} refuses the command to {self._who()}: {error}", hint=hint) from error
+        except Exception as error:  # redis-py raises errors of any kind if the server breaks the protocol
             self.close()
             raise StoreError(f"{self}: {error or type(error).__name__}") from error
 
@@ -130,7 +137,7 @@ class RedisStore:
             password=file.read_text().strip() if file else None,
             socket_timeout=TIMEOUT,
             socket_connect_timeout=TIMEOUT,
-            # a broken connection must be seen: the server may have come back without what it was given
+            # redis-py must not reconnect by itself: the server may have lost its data
             single_connection_client=True,
             retry=Retry(NoBackoff(), 0),
             protocol=2,

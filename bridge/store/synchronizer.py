@@ -1,7 +1,7 @@
-"""Keeps a store in step with what this process knows, on a thread of its own: nobody ever waits for a store.
+"""Synchronizes a store with the state of this process, on a thread of its own. No other thread waits for a store.
 
-What has changed waits as a key, once however often it changes, and its value is asked for when it is written. After a
-failure, and now and then without one, everything is compared: a store may have come back without what it was given.
+A change adds its key to the set of keys to be written. The value is read when the key is written. After a failure, and
+every ten minutes, all values are compared, because a store may have lost its data.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bridge.threads import Supervisor
 log = logging.getLogger(__name__)
 
 COMPARE = 600.0
-"""Seconds after which everything is compared."""
+"""Seconds between two comparisons of all values."""
 GATHER = 0.1
-"""Seconds for which changes are gathered."""
+"""Seconds for which changes are collected before they are written."""
 BATCH = 500
 _TICK = 1.0
 _BACKOFF = Backoff(first=0.3, limit=10.0)
@@ -34,27 +34,35 @@ Key = tuple[str, str]
 
 
 class Source(Protocol):
-    """What is to be kept; called on the synchronizer's thread."""
+    """The values to be stored. All methods are called on the synchronizer's thread."""
 
     @property
     def kinds(self) -> Sequence[str]:
-        """Name all kinds."""
+        """All kinds."""
 
     def merge(self, stored: Mapping[str, Mapping[str, bytes]], changed: Collection[Key]) -> None:
-        """Take from a store what is not known better; ``changed`` is what this process has said meanwhile."""
+        """Restore stored values that are not older than those of this process. ``changed``: keys to be written."""
 
     def everything(self) -> Collection[Key]:
-        """Name everything that is to be kept."""
+        """Return the keys of all values."""
 
     def value(self, kind: str, key: str) -> bytes | None:
-        """Give what is to be kept; ``None``: nothing."""
+        """Return the value of a key; ``None`` if it has none."""
 
 
 class StoreSynchronizer:
-    """One store and its source. Only the process that ``leads`` writes; every one reads once, at its start.
+    """Synchronizes one store with one source. Every process reads at its start; only the leader writes.
 
-    ``loaded`` is set when the store has answered for the first time. ``name`` is for metrics. While it is not
-    ``reachable``, for a reason that others look after, the store is not asked.
+    Parameters
+    ----------
+    leads
+        Returns whether this process is the leader.
+    name
+        The label of the metrics.
+    reachable
+        Returns whether requests to the store can succeed. While it returns false, no request is sent.
+
+    The event ``loaded`` is set when the store has answered for the first time.
     """
 
     def __init__(
@@ -81,27 +89,27 @@ class StoreSynchronizer:
         self.loaded = threading.Event()
 
     def start(self, supervisor: Supervisor) -> None:
-        """Start reading and writing."""
+        """Start the synchronization."""
         supervisor.spawn("store", lambda: self._run(supervisor))
 
     def mark(self, kind: str, key: str) -> None:
-        """Have a value written, or dropped, as the source says by then."""
+        """Write the value of this key soon, or delete the key if the source has no value for it then."""
         with self._lock:
             self._changed[kind, key] = None
         self._woken.set()
 
     def doubt(self) -> None:
-        """Have everything compared soon: the store may have lost something."""
+        """Compare all values soon. To be called if the store may have lost data."""
         self._doubted.set()
         self._woken.set()
 
     @property
     def waiting(self) -> int:
-        """How many keys wait to be written."""
+        """The number of keys to be written."""
         return len(self._changed)
 
     def turn(self) -> None:
-        """Do what is due, and wait for the store alone; a store that fails is asked again after a pause."""
+        """Do the work that is due. After a failure of the store, the next attempt follows a back-off."""
         leads, now = self._leads(), self._clock.monotonic()
         if not leads:
             self._in_step = False
@@ -134,7 +142,7 @@ class StoreSynchronizer:
             self._woken.clear()
             supervisor.wait(GATHER)
         if self._in_step:
-            self.turn()  # the last words
+            self.turn()  # writes the last changes
         self._store.close()
 
     def _compare(self, leads: bool) -> None:
@@ -143,7 +151,7 @@ class StoreSynchronizer:
             changed = set(self._changed)
         self._source.merge(stored, changed)
         if not self.loaded.is_set():
-            log.info("the store was read", extra=kv(store=self._store, **{kind: len(v) for kind, v in stored.items()}))
+            log.info("store loaded", extra=kv(store=self._store, **{kind: len(v) for kind, v in stored.items()}))
             self.loaded.set()
         if leads:
             held = {(kind, key): value for kind, values in stored.items() for key, value in values.items()}
@@ -154,7 +162,7 @@ class StoreSynchronizer:
             self._in_step, self._compared_at = True, self._clock.monotonic()
 
     def _write(self) -> bool:
-        """Write some of what waits; gives whether more does."""
+        """Write a batch of keys; return whether more are to be written."""
         with self._lock:
             batch = list(self._changed)[:BATCH]
             for key in batch:
@@ -181,7 +189,7 @@ class StoreSynchronizer:
         words = f"{error}{f' ({error.hint})' if error.hint else ''}"
         if words not in self._told and len(self._told) < _MOST_WORDS:
             self._told.add(words)
-            log.warning("the store does not answer; it is tried again for ever", extra=kv(error=words))
+            log.warning("the store does not answer; the requests are repeated until it does", extra=kv(error=words))
 
     def _succeeded(self) -> None:
         if self._failures:

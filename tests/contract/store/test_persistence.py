@@ -306,7 +306,7 @@ def test_garbage_is_left_out_and_swept(
     assert second.persistence.remembered("alpha") == 1
     eventually(second.in_step)
     eventually(lambda: keys(store, "pools") == {"alpha"} and keys(store, "jobs") == {"alpha/uid-1"})
-    told = [record for record in caplog.records if "can't be used" in record.message]
+    told = [record for record in caplog.records if "invalid records" in record.message]
     assert len(told) == 1
     assert told[0].kv["records"] == 9
 
@@ -355,6 +355,6 @@ def test_a_wrong_password_stops_nothing(
     hub.alpha.submit("uid-1", SUBMIT)
     told = [record.kv["error"] for record in caplog.records if "does not answer" in record.message]
     assert len(told) == 1
-    assert "does not let the default user in" in told[0]
+    assert "refuses the login of the default user" in told[0]
     assert str(wrong) in told[0]
     assert "wrong-password" not in caplog.text

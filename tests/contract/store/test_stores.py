@@ -103,13 +103,13 @@ def test_a_wrong_password_is_said_and_never_shown(redis: RedisServer, folder: Pa
     wrong.write_text("not-the-password")
     with pytest.raises(StoreError) as caught:
         RedisStore(redis.access(password_file=wrong), OWNER).load("pools")
-    assert "does not let the default user in" in str(caught.value)
+    assert "refuses the login of the default user" in str(caught.value)
     assert str(wrong) in caught.value.hint
     assert "not-the-password" not in str(caught.value) + caught.value.hint
     with pytest.raises(StoreError) as caught:
         RedisStore(redis.access(password_file=None), OWNER).load("pools")
     assert "passwordFile" in caught.value.hint
-    with pytest.raises(StoreError, match="does not let user nobody in"):
+    with pytest.raises(StoreError, match="refuses the login of user nobody"):
         RedisStore(redis.access(user="nobody"), OWNER).load("pools")
 
 
@@ -131,7 +131,7 @@ def test_a_user_with_three_commands_is_enough(redis: RedisServer) -> None:
     store.delete("pools", ["a"])
     with pytest.raises(StoreError) as caught:
         RedisStore(redis.access(user="other"), OWNER).load("pools")
-    assert "does not allow user other" in str(caught.value)
+    assert "refuses the command to user other" in str(caught.value)
     assert "+hscan +hset +hdel" in caught.value.hint
 
 

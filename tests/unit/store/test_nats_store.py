@@ -64,11 +64,11 @@ def test_one_that_is_there_stays_as_it_is() -> None:
             {"error": {"code": 503, "err_code": 10039, "description": "JetStream not enabled for account"}},
             "not enabled",
         ),
-        ({"config": {"subjects": ["orders.>"]}}, "no key-value bucket"),
+        ({"config": {"subjects": ["orders.>"]}}, "is not a key-value bucket"),
         (b"nonsense", "Expecting value"),
-        (b"[1]", "can't be read"),
+        (b"[1]", "not a JSON object"),
         (b"[" * 100_000, "recursion"),
-        ({"config": 3}, "no key-value bucket"),
+        ({"config": 3}, "is not a key-value bucket"),
     ],
 )
 def test_answers_that_help_nobody(answer: Any, words: str) -> None:
