@@ -1,4 +1,4 @@
-"""The subjects of a JetStream key-value bucket, and what its one user must be allowed to publish.
+"""The subjects of a JetStream key-value bucket, and the permissions that its user needs.
 
 Source: NATS' reference of the JetStream wire API, and its ADR-8 (key-value stores).
 """
@@ -15,14 +15,14 @@ DEFAULT_BUCKET = "podbridge"
 
 
 class BucketSubjects:
-    """Everything about one bucket is asked for on one of these; answers and values come to the user's own inbox.
+    """The subjects of requests about one bucket. Answers and values arrive on the user's inbox.
 
-    ``owner``: the cluster whose values they are; ``ANY`` where that does not matter.
+    ``owner``: the cluster that the values belong to; ``ANY`` for the values of all clusters.
     """
 
     def __init__(self, bucket: str, owner: str = ANY) -> None:
         if not re.fullmatch(BUCKET_PATTERN, bucket):
-            raise ConfigError(f"bucket {bucket!r}: only letters, digits, - and _, at most 64")
+            raise ConfigError(f"bucket {bucket!r}: must be 1 to 64 letters, digits, - and _")
         self.bucket, self._owner = bucket, owner if owner == ANY else encode(owner)
         self.stream = f"KV_{bucket}"
         self.everything = f"$KV.{bucket}.>"
@@ -32,18 +32,18 @@ class BucketSubjects:
         self.consumer = f"$JS.API.CONSUMER.CREATE.{self.stream}"
 
     def key(self, kind: str, key: str) -> str:
-        """Of one value; whatever the key holds, it is one token."""
+        """Return the subject of one value. A key is one token, whatever characters it has."""
         return f"$KV.{self.bucket}.{self._owner}.{kind}.{encode(key)}"
 
     def keys(self, kind: str) -> str:
-        """Pattern of the values of a kind."""
+        """Return the pattern of all values of a kind."""
         return f"$KV.{self.bucket}.{self._owner}.{kind}.*"
 
     @staticmethod
     def key_of(subject: str) -> str:
-        """Give the key that a subject of :meth:`key` stands for."""
+        """Return the key of a subject that :meth:`key` has returned."""
         return decode(subject.rpartition(".")[2])
 
     def publish(self) -> list[str]:
-        """Give what its user must be allowed to publish."""
+        """Return the subjects to which the user must be allowed to publish."""
         return [self.info, self.create, self.purge, self.consumer, self.everything]

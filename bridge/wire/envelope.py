@@ -1,4 +1,4 @@
-"""Messages as bytes: JSON, above 64 KiB compressed; and back again, from whoever may have sent them."""
+"""Conversion of messages to bytes (JSON, compressed above 64 KiB), and of untrusted bytes to messages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bridge.wire.messages import VERSION, Announce, BuildConfigMessage, Event, L
 M = TypeVar("M", bound=Message)
 
 COMPRESS_ABOVE = 64 * 1024
-"""A pod of one container is below it: compressing it would cost more than sending it."""
+"""Bytes. A pod with one container is smaller; its compression would cost more time than its transfer."""
 MOST = 64 * 1024 * 1024
-"""Bytes of a message, uncompressed."""
+"""Bytes of a message before compression, at most."""
 LIMITS: dict[type[Message], int] = {
     Announce: 2**20,
     BuildConfigMessage: 4 * 2**20,
@@ -24,31 +24,31 @@ LIMITS: dict[type[Message], int] = {
     LogAck: 2**12,
     LogChunk: 2**16,
 }
-"""Bytes, uncompressed, of messages that are sent unasked, or many times; ``LogChunk`` is the line before the log."""
+"""Lower limits for messages that are no answers, or frequent. ``LogChunk``: the line before the bytes of the log."""
 _LEVEL = 1
 _ZLIB = 0x78
 _PROBLEMS = 3
 
 
 class GarbledError(SiteError):
-    """A message that is none of the protocol's: not JSON, too large, another version, a field missing or wrong."""
+    """The message is invalid: not JSON, too large, of another version, or with a missing or invalid field."""
 
     reason = "GarbledMessage"
 
 
 def pack(message: Message) -> bytes:
-    """Write a message."""
+    """Return a message as bytes; raise GarbledError if it is too large or has no JSON form."""
     try:
         data = message.model_dump_json().encode()
     except (PydanticSerializationError, UnicodeError) as error:  # a lone surrogate
-        raise GarbledError(f"{type(message).__name__}: can't be written as JSON") from error
+        raise GarbledError(f"{type(message).__name__}: has no JSON form") from error
     if len(data) > MOST:
-        raise GarbledError(f"{type(message).__name__}: {len(data)} bytes, at most {MOST} are allowed")
+        raise GarbledError(f"{type(message).__name__}: {len(data)} bytes; the limit is {MOST}")
     return zlib.compress(data, _LEVEL) if len(data) > COMPRESS_ABOVE else data
 
 
 def unpack(data: bytes, most: int | None = None) -> bytes:
-    """Give the JSON of a message of at most ``most`` bytes (:data:`MOST`); its first byte and size are looked at."""
+    """Return the JSON text of a message; raise GarbledError if it has more than ``most`` bytes (:data:`MOST`)."""
     most = MOST if most is None else most
     if data[:1] == b"{":
         text = data
@@ -57,18 +57,18 @@ def unpack(data: bytes, most: int | None = None) -> bytes:
         try:
             text = inflater.decompress(data, most + 1)
         except zlib.error as error:
-            raise GarbledError("a compressed message that can't be read") from error
+            raise GarbledError("the compressed message is invalid") from error
         if len(text) <= most and not inflater.eof:
-            raise GarbledError("a compressed message that is cut off")
+            raise GarbledError("the compressed message is truncated")
     else:
-        raise GarbledError("neither JSON nor compressed JSON")
+        raise GarbledError("the message is neither JSON nor compressed JSON")
     if len(text) > most:
-        raise GarbledError(f"more than {most} bytes")
+        raise GarbledError(f"the message has more than {most} bytes")
     return text
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """Read a message of one kind."""
+    """Parse a message of one kind."""
     try:
         return kind.model_validate_json(unpack(data, LIMITS.get(kind, MOST)))
     except ValidationError as error:
@@ -76,7 +76,7 @@ def parse(kind: type[M], data: bytes) -> M:
 
 
 def parse_body(kind: type[M], body: object) -> M:
-    """Read the body of a request or of a reply."""
+    """Parse the body of a request or of a reply."""
     try:
         return kind.model_validate(body)
     except ValidationError as error:
@@ -84,20 +84,20 @@ def parse_body(kind: type[M], body: object) -> M:
 
 
 def explain(error: ValidationError) -> str:
-    """Name the fields that are wrong, and why; never their values, which may be secret."""
+    """Return the invalid fields and the reasons, without the values, which may be secret."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     if any(problem["loc"] == ("v",) for problem in found):
-        return f"v: another version of the protocol; this side speaks {VERSION}"
+        return f"v: unsupported version of the protocol; supported: {VERSION}"
     words = [f"{'.'.join(map(str, problem['loc'])) or 'message'}: {problem['msg']}" for problem in found[:_PROBLEMS]]
     return "; ".join(words) + ("; ..." if len(found) > _PROBLEMS else "")
 
 
 def pack_chunk(head: LogChunk, data: bytes) -> bytes:
-    """Write a chunk of a log: one line of JSON, then the raw bytes."""
+    """Return a chunk of a log as bytes: one line of JSON, then the bytes of the log."""
     return head.model_dump_json().encode() + b"\n" + data
 
 
 def parse_chunk(data: bytes) -> tuple[LogChunk, bytes]:
-    """Read a chunk of a log."""
+    """Parse a chunk of a log."""
     line, _, rest = data.partition(b"\n")
     return parse(LogChunk, line), rest

@@ -1,9 +1,9 @@
-"""Messages of the protocol, version 1: JSON, checked at both ends.
+"""The messages of the protocol, version 1: JSON, validated by the receiver.
 
-Unknown keys are ignored, so that a newer peer can say more.
+Unknown keys are ignored, so that a newer peer can add keys.
 
-Every request is a :class:`Request` and every reply a :class:`Reply`; the other models are their bodies and what is
-published. Times are seconds since 1970 (float), sizes bytes, ``job`` is the pod's UID.
+Every request is a :class:`Request` and every reply a :class:`Reply`. The other models are the bodies of requests and
+replies, and messages without a reply. Times are seconds since 1970 (float), sizes are bytes, ``job`` is the pod's UID.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ WRONG_FOLDER = "WrongFolder"
 
 
 class Message(BaseModel):
-    """A part of the protocol."""
+    """Base of all messages."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Request(Message):
-    """The envelope of every request. After ``deadline`` it is not carried out any more.
+    """The envelope of every request. The site refuses it after ``deadline``.
 
-    ``owner``: the cluster that asks; a site shows and does nothing about the jobs of another. ``folder``: id of the
-    site's folder that the request is about; a submitter with another folder refuses. Empty: whichever it has.
+    ``owner``: the cluster that sends the request; it reaches only the jobs of this cluster. ``folder``: id of the
+    site's folder that the request concerns; a submitter with another folder refuses it. Empty: any folder.
     """
 
     v: Literal[1] = 1
@@ -48,7 +48,7 @@ class Request(Message):
 
 
 class Problem(Message):
-    """Why a request was not carried out."""
+    """The error of a request that was not carried out."""
 
     reason: str
     message: str
@@ -57,9 +57,9 @@ class Problem(Message):
 
 
 class Reply(Message):
-    """The envelope of every reply: exactly one of ``body`` and ``error`` says something.
+    """The envelope of every reply: it has either ``body`` or ``error``.
 
-    ``folder``: id of the folder that the answer is read from.
+    ``folder``: id of the folder that the submitter has read the answer from.
     """
 
     v: Literal[1] = 1
@@ -69,7 +69,7 @@ class Reply(Message):
 
 
 class ScriptWithoutLibrary(Message):
-    """A script without the bash library in its middle, which the site puts in: the one of this digest (SHA-256)."""
+    """A script without its bash library. The site inserts the library of this digest (SHA-256) in the middle."""
 
     before: str
     library: str
@@ -88,34 +88,34 @@ class Submit(JobParameters, Message):
 
 
 class Submitted(Message):
-    """Reply to ``submit``; ``existed``: the job was there already."""
+    """Reply to ``submit``. ``existed``: the site had the job already."""
 
     status: JobStatus
     existed: bool = False
 
 
 class Cancel(Message):
-    """Body of ``cancel``: end the job; with ``forget``, also drop everything kept of it once it has ended."""
+    """Body of ``cancel``. ``forget``: also delete the job's folder, once the job has ended."""
 
     grace: float = Field(30, ge=0)
     forget: bool = False
 
 
 class Status(Message):
-    """Reply to ``status`` and ``cancel``; ``None``: the site holds nothing of that job."""
+    """Reply to ``status`` and ``cancel``; ``None``: the site does not know the job."""
 
     status: JobStatus | None = None
 
 
 class Snapshot(Message):
-    """Body of ``snapshot``: a page of all jobs of the owner that asks, in the order of their UIDs, after ``after``."""
+    """Body of ``snapshot``: requests the next ``limit`` jobs of the owner after UID ``after``, sorted by UID."""
 
     after: str = ""
     limit: int = Field(500, ge=1, le=5000)
 
 
 class SnapshotPage(Message):
-    """Reply to ``snapshot``. ``more``: ask again after the last one. ``submitter`` and ``sequence`` as in events."""
+    """Reply to ``snapshot``. ``more``: further jobs follow. ``submitter`` and ``sequence``: as in :class:`Event`."""
 
     submitter: str
     sequence: int
@@ -135,9 +135,9 @@ class Logs(LogOptions, Message):
 
 
 class LogChunk(Message):
-    """Head of a chunk, one line of JSON; the raw bytes follow it. The first chunk is number 1.
+    """Head of a chunk: one line of JSON, followed by the bytes of the log. The first chunk has number 1.
 
-    ``end`` says that nothing follows; ``error`` why that is, if the log did not simply end.
+    ``end``: this is the last chunk. ``error``: why the log is incomplete; empty if it is complete.
     """
 
     number: int
@@ -146,7 +146,7 @@ class LogChunk(Message):
 
 
 class LogAck(Message):
-    """Published by the reader on ``<p>.<pool>.ack.<owner>.<stream>``: how far it has read, or that it wants no more."""
+    """Published by the reader on ``<p>.<pool>.ack.<owner>.<stream>``: the last chunk read, or a request to stop."""
 
     number: int = 0
     stop: bool = False
@@ -166,7 +166,7 @@ class File(Message):
 
 
 class Files(Message):
-    """Body of ``files``: refreshed files of a job that waits or runs (service account tokens)."""
+    """Body of ``files``: new content for files of a pending or running job (service account tokens)."""
 
     files: list[File]
 
@@ -184,7 +184,7 @@ class Announce(Announcement, Message):
 
 
 class BuildConfigMessage(Message):
-    """Published at start and on change; the reply to ``describe`` too."""
+    """A BuildConfig, published at start and on change, and part of the reply to ``describe``."""
 
     v: Literal[1] = 1
     pool: PoolName
@@ -193,21 +193,21 @@ class BuildConfigMessage(Message):
 
 
 class Description(Message):
-    """Reply to ``describe``: what a hub that has just started wants to know at once."""
+    """Reply to ``describe``, which a hub sends at its start."""
 
     announce: Announce
     buildconfig: BuildConfigMessage
 
 
 class Event(Message):
-    """Published to a job's owner when it changes.
+    """Published to the owner of a job when the job changes.
 
-    Numbers rise by one for each submitter and owner; a gap makes the hub ask for a snapshot.
+    ``sequence`` increases by one for each submitter and owner. After a gap the hub requests a snapshot.
     """
 
     v: Literal[1] = 1
     pool: PoolName
     submitter: str
-    folder: str = Field("", description="Id of the folder that the job is kept in.")
+    folder: str = Field("", description="Id of the folder that holds the job.")
     sequence: int
     status: JobStatus

@@ -1,4 +1,4 @@
-"""Subjects of the protocol. Whatever a name holds, it can't break one: see :func:`encode`."""
+"""The subjects of the protocol. Names in a subject are encoded: see :func:`encode`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ ANY = "*"
 _UNSAFE = re.compile(rb"[^0-9A-Za-z_-]")
 _PREFIX = re.compile(r"[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*")
 _LONGEST = 1000
-"""Characters of a token; the server takes protocol lines of 4096."""
+"""Characters of a token, at most: the server accepts protocol lines of 4096 bytes."""
 
 
 def encode(text: str) -> str:
-    """Write any text as one token: letters, digits, ``-`` and ``_`` as they are, other bytes (UTF-8) as ``=XX``."""
+    """Return any text as one token: letters, digits, ``-`` and ``_`` unchanged, other bytes (UTF-8) as ``=XX``."""
     raw = text.encode("utf-8", "surrogatepass")
     token = _UNSAFE.sub(lambda found: b"=%02X" % ord(found[0]), raw).decode("ascii")
     return token[:_LONGEST] or "="
 
 
 def decode(word: str) -> str:
-    """Read what :func:`encode` wrote, cut or not; never raises."""
+    """Return the text of a token from :func:`encode`, which may be truncated. Never raises."""
     if word == "=":
         return ""
     raw = re.sub(rb"=([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), word.encode("utf-8", "replace"))
@@ -33,18 +33,18 @@ def decode(word: str) -> str:
 
 
 class Subjects:
-    """The subjects of one pool and one owner, or with ``ANY`` of all pools, or of all owners.
+    """The subjects of one pool and one owner; with ``ANY``, of all pools or all owners.
 
-    ``owner`` is the cluster whose jobs a subject is about. The server's permissions go by it, so a site believes it.
+    ``owner``: the cluster whose jobs a subject concerns. The server enforces permissions on it, so a site trusts it.
     """
 
     def __init__(self, prefix: str, pool: str, owner: str) -> None:
         if not _PREFIX.fullmatch(prefix):
-            raise ConfigError(f"NATS prefix {prefix!r}: only letters, digits, - and _, in parts joined by dots")
+            raise ConfigError(f"NATS prefix {prefix!r}: must be parts of letters, digits, - and _, joined by dots")
         if pool != ANY and not re.fullmatch(POOL_PATTERN, pool):
-            raise ConfigError(f"pool {pool!r}: only a-z, 0-9 and -, at most 63, beginning and ending with no -")
+            raise ConfigError(f"pool {pool!r}: must be 1 to 63 of a-z, 0-9 and -, without - at the beginning or end")
         if owner != ANY and not re.fullmatch(UID_PATTERN, owner):
-            raise ConfigError(f"owner {owner!r}: only letters, digits and -, at most 64: the UID of a cluster")
+            raise ConfigError(f"owner {owner!r}: must be the UID of a cluster: 1 to 64 letters, digits and -")
         self.prefix = prefix
         self.pool = pool
         self.owner = owner
@@ -61,35 +61,35 @@ class Subjects:
         return Subjects(self.prefix, self.pool, owner)
 
     def submit(self, namespace: str, name: str, uid: str) -> str:
-        """Of a request to run a pod."""
+        """Return the subject of a request to submit a pod."""
         return f"{self._base}.submit.{self.owner}.{encode(f'{namespace}-{name}')}.{encode(uid)}"
 
     def cancel(self, uid: str) -> str:
-        """Of a request to end a job."""
+        """Return the subject of a request to cancel a job."""
         return f"{self._base}.cancel.{self.owner}.{encode(uid)}"
 
     def status(self, uid: str) -> str:
-        """Of a question about one job."""
+        """Return the subject of a request for the state of a job."""
         return f"{self._base}.status.{self.owner}.{encode(uid)}"
 
     def logs(self, uid: str) -> str:
-        """Of a request for a log."""
+        """Return the subject of a request for a log."""
         return f"{self._base}.logs.{self.owner}.{encode(uid)}"
 
     def files(self, uid: str) -> str:
-        """Of a request to replace files of volumes."""
+        """Return the subject of a request to replace files in volumes."""
         return f"{self._base}.files.{self.owner}.{encode(uid)}"
 
     def stream(self, stream: str) -> str:
-        """Of the chunks of one log."""
+        """Return the subject of the chunks of one log."""
         return f"{self._base}.stream.{self.owner}.{encode(stream)}"
 
     def ack(self, stream: str) -> str:
-        """Of the reader's acknowledgements."""
+        """Return the subject of the reader's acknowledgements."""
         return f"{self._base}.ack.{self.owner}.{encode(stream)}"
 
     def requests(self) -> dict[str, str]:
-        """Give for each kind of request the pattern of its subjects."""
+        """Return the pattern of subjects for each kind of request."""
         return {
             "submit": f"{self._base}.submit.{self.owner}.*.*",
             **{kind: f"{self._base}.{kind}.{self.owner}.*" for kind in ("cancel", "status", "logs", "files")},
@@ -109,7 +109,7 @@ class Subjects:
 
 
 def pool_of(prefix: str, subject: str) -> str:
-    """Give the pool that a subject speaks of; empty if the subject is none of the protocol's."""
+    """Return the pool in a subject; empty if it is no subject of the protocol."""
     if not subject.startswith(prefix + "."):
         return ""
     pool, dot, _ = subject[len(prefix) + 1 :].partition(".")
@@ -117,17 +117,17 @@ def pool_of(prefix: str, subject: str) -> str:
 
 
 def kind_of(prefix: str, subject: str) -> str:
-    """Return what a subject of a pool is for, such as ``event``; empty if it is none of the protocol's."""
+    """Return the kind of a subject, such as ``event``; empty if it is no subject of the protocol."""
     parts = subject[len(prefix) + 1 :].split(".", 2) if subject.startswith(prefix + ".") else []
     return parts[1] if len(parts) > 1 else ""
 
 
 def owner_of(prefix: str, subject: str) -> str:
-    """Return the owner that a subject names; empty if it names none."""
+    """Return the owner in a subject; empty if it has none."""
     parts = subject[len(prefix) + 1 :].split(".", 3) if subject.startswith(prefix + ".") else []
     return parts[2] if len(parts) > 2 and re.fullmatch(UID_PATTERN, parts[2]) else ""
 
 
 def last_token(subject: str) -> str:
-    """Give what the last token of a subject stands for: the pod's UID, or the stream."""
+    """Return the text of the last token of a subject: the pod's UID, or the stream."""
     return decode(subject.rpartition(".")[2])
