@@ -1,4 +1,4 @@
-"""The hub's end: requests to one pool. All are idempotent by pod UID."""
+"""The hub's side of the protocol: requests to one pool. All are idempotent by pod UID."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TIMEOUT = 10.0
 SNAPSHOT_TIMEOUT = 30.0
 PAGE = 500
 TRIES = 6
-"""How often a request is sent that submitters with another folder refuse: the server chooses one at random."""
+"""Attempts while submitters with another folder refuse a request: the NATS server selects a submitter at random."""
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
 _LONGEST = 4096
 _CLOCK = SystemClock()
@@ -48,7 +48,7 @@ _CLOCK = SystemClock()
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a snapshot. ``unreadable``: UIDs of jobs that are there, but whose words make no sense."""
+    """A page of a snapshot. ``unreadable``: UIDs of jobs whose state is invalid."""
 
     submitter: str
     sequence: int
@@ -59,10 +59,10 @@ class Page:
 
 
 class PoolClient:
-    """Asks one pool. Every method may be called from any thread, waits for the answer, and raises a SiteError.
+    """Sends requests to one pool. Its methods are thread-safe, wait for the answer, and may raise SiteError.
 
-    ``owner`` is this cluster. ``folder`` returns the id of the site's folder that is asked about: an answer from
-    another folder is refused, so no submitter says that there is no job which it can't see. Empty: any folder.
+    ``owner``: UID of this cluster. ``folder`` returns the id of the site's folder that requests concern. An answer from
+    another folder is an error: its submitter does not know the jobs. Empty: any folder.
     """
 
     def __init__(
@@ -78,30 +78,30 @@ class PoolClient:
         self._subjects = Subjects(prefix, pool, owner)
 
     def submit(self, job: str, submit: Submit, timeout: float = SUBMIT_TIMEOUT) -> Submitted:
-        """Have a job run; one that exists is given as it is."""
+        """Submit a job; return the existing one if the site has it already."""
         subject = self._subjects.submit(submit.namespace, submit.name, job)
         answer = self._told(Submitted, self._ask(subject, job, submit, timeout))
         self._check(answer.status)
         return answer
 
     def cancel(self, job: str, cancel: Cancel, timeout: float = CANCEL_TIMEOUT) -> Status:
-        """End a job."""
+        """Cancel a job."""
         return self._status(self._ask(self._subjects.cancel(job), job, cancel, timeout))
 
     def status(self, job: str, timeout: float = TIMEOUT) -> Status:
-        """Ask for one job."""
+        """Request the state of one job."""
         return self._status(self._ask(self._subjects.status(job), job, None, timeout))
 
     def describe(self, timeout: float = TIMEOUT) -> Description:
-        """Ask for the announcement and the BuildConfig."""
+        """Request the announcement and the BuildConfig."""
         return self._told(Description, self._ask(self._subjects.describe, "", None, timeout))
 
     def files(self, job: str, files: Files, timeout: float = TIMEOUT) -> None:
-        """Replace files of volumes."""
+        """Replace files in volumes of a job."""
         self._ask(self._subjects.files(job), job, files, timeout)
 
     def snapshot(self, after: str = "", limit: int = PAGE, timeout: float = SNAPSHOT_TIMEOUT) -> Page:
-        """Ask for a page of all jobs; one whose words make no sense does not spoil the others."""
+        """Request a page of all jobs. A job with an invalid state does not make the page invalid."""
         body = self._ask(self._subjects.snapshot, "", Snapshot(after=after, limit=limit), timeout)
         try:
             page = parse_body(SnapshotPage, body)
@@ -139,15 +139,17 @@ class PoolClient:
             try:
                 reply = parse(Reply, self._link.request(subject, data, timeout))
             except GarbledError as error:
-                raise SiteUnknownOutcomeError(f"the answer of pool {self._pool} can't be read: {error}") from error
+                raise SiteUnknownOutcomeError(f"the answer of pool {self._pool} is invalid: {error}") from error
             if reply.error is None or reply.error.reason != WRONG_FOLDER:
-                break  # else it was not carried out
+                break  # otherwise it was not carried out
         if (problem := reply.error) is not None:
             reason = problem.reason if _REASON.fullmatch(problem.reason) else "SiteRefused"
             message, hint = problem.message[:_LONGEST], problem.hint[:_LONGEST]
             raise SiteRefusedError(message, reason=reason, retryable=problem.retryable, hint=hint)
         if folder and reply.folder != folder:
-            raise SiteUnknownOutcomeError(f"pool {self._pool}: an answer from folder {reply.folder!r}, not {folder}")
+            raise SiteUnknownOutcomeError(
+                f"pool {self._pool}: the answer is from folder {reply.folder!r} instead of {folder}"
+            )
         return reply.body
 
     def _status(self, body: object) -> Status:
@@ -157,19 +159,21 @@ class PoolClient:
         return answer
 
     def _check(self, status: JobStatus) -> None:
-        """Refuse an answer about a job of another cluster."""
+        """Raise SiteRefusedError if the job belongs to another cluster."""
         if status.owner != self._owner:
-            raise SiteRefusedError(f"job {status.job} at pool {self._pool} is not of this cluster", reason="NotOwner")
+            raise SiteRefusedError(
+                f"job {status.job} at pool {self._pool} belongs to another cluster", reason="NotOwner"
+            )
 
     def _told(self, kind: type[M], body: object) -> M:
         try:
             return parse_body(kind, body)
         except GarbledError as error:
-            raise SiteUnknownOutcomeError(f"the answer of pool {self._pool} can't be read: {error}") from error
+            raise SiteUnknownOutcomeError(f"the answer of pool {self._pool} is invalid: {error}") from error
 
 
 def _piecemeal(body: dict[str, object]) -> Page:
-    """Read a page job by job; raises when not even the UIDs can be read, for then it can't tell what is gone."""
+    """Parse a page job by job; raise SiteError if a UID is invalid, because the page then shows no job as gone."""
     raw = body.get("jobs")
     try:
         head = parse_body(SnapshotPage, {**body, "jobs": []})
@@ -178,7 +182,7 @@ def _piecemeal(body: dict[str, object]) -> Page:
             try:
                 status = parse_body(Status, {"status": item}).status
                 if status is None:
-                    raise GarbledError("null is no job")
+                    raise GarbledError("null instead of a job")
             except GarbledError:
                 uid = item.get("job") if isinstance(item, dict) else None
                 last = parse_body(Request, {"pool": "x", "owner": "x", "deadline": 0, "job": uid}).job
@@ -189,5 +193,5 @@ def _piecemeal(body: dict[str, object]) -> Page:
                 jobs.append(status)
                 last = status.job
     except GarbledError as error:
-        raise SiteError(f"a snapshot that can't be read: {error}") from error
+        raise SiteError(f"the snapshot is invalid: {error}") from error
     return Page(head.submitter, head.sequence, jobs, head.more, last, unreadable)

@@ -1,7 +1,7 @@
-"""The link to NATS: one asyncio loop in one thread, behind a synchronous face.
+"""The link to NATS: a synchronous interface to one asyncio loop in one thread.
 
-It connects, and connects again, for ever. What is asked for while there is no connection fails at once and is never
-sent later; what is sent on a connection that breaks is never sent on the next.
+It reconnects until the process ends. A request without a connection fails at once. The link never sends a message of a
+broken connection on the next one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 RETRY_LEAST, RETRY_MOST = 0.5, 2.0
 """Seconds between two attempts to connect."""
 LINGER = 1.0
-"""Seconds that the link outlives the process's wish to stop, for last words."""
+"""Seconds for which the link stays open after the process began to stop, for last messages."""
 _SMALLEST_PAYLOAD = 1024 * 1024
 _LOOK = 0.25
 _SCHEMES = ("nats", "tls", "ws", "wss")
@@ -36,10 +36,10 @@ _SCHEMES = ("nats", "tls", "ws", "wss")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where and as whom to connect. Files are read at each connect, so a rotated one is taken up.
+    """Addresses and credentials. The files are read at each connect.
 
-    ``servers``: ``nats://`` (TLS if the server wants it), ``tls://`` (never without), ``ws://`` or ``wss://``, tried in
-    turn. ``inbox_prefix``: where answers to this link's own requests go; the server must let it listen there.
+    ``servers``: ``nats://`` (TLS if the server requires it), ``tls://`` (always TLS), ``ws://`` or ``wss://``, tried in
+    turn. ``inbox_prefix``: prefix of the subjects of answers; the user must be allowed to subscribe to them.
     """
 
     servers: tuple[str, ...]
@@ -52,22 +52,24 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.servers:
-            raise ConfigError("nats.servers: empty; at least one address is needed")
+            raise ConfigError("nats.servers: empty; give at least one address")
         for server in self.servers:
             if server.partition("://")[0] not in _SCHEMES or not server.partition("://")[2]:
                 raise ConfigError(f"nats.servers: {shown(server)!r}: must begin with nats://, tls://, ws:// or wss://")
             if self.ca_file is not None and server.startswith(("nats://", "ws://")):
-                raise ConfigError(f"nats.servers: {shown(server)}: with a CA file, tls:// or wss:// must be asked for")
+                raise ConfigError(f"nats.servers: {shown(server)}: a CA file requires tls:// or wss://")
             if "@" in server:
-                raise ConfigError("nats.servers: no user or password in an address; use seedFile or passwordFile")
+                raise ConfigError(
+                    "nats.servers: an address must not contain a user or password; use seedFile or passwordFile"
+                )
         if self.seed_file is not None and self.user is not None:
-            raise ConfigError("nats: a seed file and a user; one of them is enough")
+            raise ConfigError("nats: a seed file and a user; set only one of them")
         if (self.user is None) != (self.password_file is None):
-            raise ConfigError("nats: a user needs a password file, and the other way round")
+            raise ConfigError("nats: a user requires a password file, and a password file requires a user")
 
 
 class Link:
-    """A connection to NATS that mends itself; every method may be called from any thread."""
+    """A connection to NATS that is restored after a failure. All methods are thread-safe."""
 
     def __init__(self, settings: Settings, on_change: Callable[[bool], None] | None = None) -> None:
         self._settings = settings
@@ -75,7 +77,7 @@ class Link:
         self._changes: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._subscriptions: list[Subscription] = []
-        self._chores: list[tuple[float, Callable[[], None]]] = []
+        self._tasks: list[tuple[float, Callable[[], None]]] = []
         self._session: Session | None = None
         self._supervisor: Supervisor | None = None
         self._closing = threading.Event()
@@ -83,7 +85,7 @@ class Link:
         self._max_payload = _SMALLEST_PAYLOAD
 
     def start(self, supervisor: Supervisor) -> None:
-        """Start connecting; does not wait for it."""
+        """Start to connect; return at once."""
         with self._lock:
             self._supervisor = supervisor
             waiting = list(self._subscriptions)
@@ -94,7 +96,7 @@ class Link:
             self._spawn(supervisor, subscription)
 
     def close(self) -> None:
-        """End the connection now, after what was sent has left; at the process's stop it ends by itself."""
+        """Close the connection after all sent messages have left. It also closes when the process stops."""
         self._closing.set()
 
     @property
@@ -104,7 +106,7 @@ class Link:
         return session is not None and session.connected
 
     def problem(self) -> str | None:
-        """Say what is wrong: why there is no connection, or which subscription the server refuses."""
+        """Return why there is no connection, or which subscription the server refuses; ``None`` if all is well."""
         session = self._session
         if session is None or not session.connected:
             return f"no connection to NATS: {self._error}"
@@ -112,31 +114,32 @@ class Link:
 
     @property
     def max_payload(self) -> int:
-        """Bytes of the largest message that the server takes; 1 MiB before the first connection."""
+        """Size of the largest message that the server accepts, in bytes; 1 MiB before the first connection."""
         return self._max_payload
 
     def watch(self, on_change: Callable[[bool], None]) -> None:
-        """Have ``on_change`` called, on a thread, with whether there is a connection, whenever that changes."""
+        """Call ``on_change(connected)`` on a thread after each change."""
         self._watchers.append(on_change)
 
     def publish(self, subject: str, data: bytes) -> None:
-        """Send a message; raises SiteDownError or SiteTooLargeError when it surely is not sent."""
+        """Send a message; raise SiteDownError or SiteTooLargeError if it was not sent."""
         self._current().send(subject, data)
 
     def request(self, subject: str, data: bytes, timeout: float) -> bytes:
-        """Send a message and wait ``timeout`` seconds for the answer.
+        """Send a message and wait for the answer for ``timeout`` seconds.
 
-        Raises SiteDownError and SiteTooLargeError (surely not taken), SiteUnknownOutcomeError (perhaps taken).
+        Raises SiteDownError or SiteTooLargeError if the message was not received, and SiteUnknownOutcomeError if it may
+        have been.
         """
         return self._current().request(subject, data, timeout)
 
     def subscribe(
         self, subject: str | tuple[str, ...], handler: Handler, queue: str = "", threads: int = 1
     ) -> Subscription:
-        """Have messages of one or several subjects handled on ``threads`` threads of their own; with one, in order.
+        """Handle messages of one or several subjects on ``threads`` threads of their own; one thread keeps their order.
 
-        With ``threads=0`` the handler runs on the loop: only for what takes microseconds and never blocks. A
-        subscription with threads is meant to last as long as the process: its threads do not end before.
+        With ``threads=0`` the handler runs on the loop: it must take microseconds and never block. Threads end only
+        with the process, so a subscription with threads should last as long.
         """
         subjects = (subject,) if isinstance(subject, str) else subject
         subscription = Subscription(self._remove, subjects, handler, queue, threads)
@@ -150,14 +153,14 @@ class Link:
             self._spawn(supervisor, subscription)
         return subscription
 
-    def every(self, seconds: float, chore: Callable[[], None]) -> None:
-        """Have ``chore`` called on the loop again and again: only for what takes microseconds and never blocks."""
+    def every(self, seconds: float, task: Callable[[], None]) -> None:
+        """Call ``task`` on the loop every ``seconds`` seconds. It must take microseconds and never block."""
         with self._lock:
-            self._chores.append((seconds, chore))
+            self._tasks.append((seconds, task))
 
     @property
     def dropped(self) -> int:
-        """Messages lost because their handlers could not keep up."""
+        """Number of messages dropped because their handlers were too slow."""
         with self._lock:
             return sum(subscription.dropped for subscription in self._subscriptions)
 
@@ -195,18 +198,18 @@ class Link:
                 try:
                     watcher(connected)
                 except Exception:
-                    log.exception("a watcher of the connection failed")
+                    log.exception("a callback for changes of the connection failed")
 
     def _run(self, supervisor: Supervisor) -> None:
-        # asyncio warns each time that nats-py closes a TLS connection; its errors come to the exception handler
+        # asyncio warns whenever nats-py closes a TLS connection; errors go to the exception handler
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         asyncio.run(self._keep(supervisor))
         supervisor.stopping.wait()
 
     async def _keep(self, supervisor: Supervisor) -> None:
-        """Connect again and again, until the process stops."""
+        """Connect, and reconnect until the process stops."""
         asyncio.get_running_loop().set_exception_handler(_log_exception)
-        chores = asyncio.create_task(self._do_chores())
+        tasks = asyncio.create_task(self._run_tasks())
         attempts = failures = 0
         while not self._ending(supervisor):
             server = self._settings.servers[attempts % len(self._settings.servers)]
@@ -239,24 +242,24 @@ class Link:
                     log.log(level, "disconnected from nats", extra=kv(server=shown(server)))
                     self._changes.put(False)
             await self._pause(supervisor)
-        chores.cancel()
+        tasks.cancel()
 
-    async def _do_chores(self) -> None:
+    async def _run_tasks(self) -> None:
         due: dict[int, float] = {}
         while True:
             await asyncio.sleep(_LOOK)
             now = time.monotonic()
-            for number, (seconds, chore) in enumerate(list(self._chores)):
+            for number, (seconds, task) in enumerate(list(self._tasks)):
                 if now < due.get(number, now):
                     continue
                 due[number] = now + seconds
                 try:
-                    chore()
+                    task()
                 except Exception:
-                    log.exception("a chore on the loop failed")
+                    log.exception("a periodic task on the loop failed")
 
     def _adopt(self, session: Session) -> bool:
-        """Make a session the current one if it listens to everything; under the lock, so that nothing slips through."""
+        """Make a session current if it has all subscriptions; the lock prevents a concurrent new subscription."""
         with self._lock:
             if not session.listens_to([route for each in self._subscriptions for route in each.routes]):
                 return False

@@ -1,4 +1,4 @@
-"""Logs, the hub's end: the chunks of one stream in their order, or an error; never a log with a hole in it."""
+"""Logs, the hub's side: all chunks of one stream in order, or an error if one is lost."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _ACK_EVERY = WINDOW // 4
 
 
 class LogReader:
-    """An iterator over the pieces of a log. Close it: that ends the log at the site, too.
+    """An iterator over the pieces of a log. The caller must close it, which ends the log at the site too.
 
-    Raises SiteUnknownOutcomeError when the site falls silent or a chunk is lost, SiteRefusedError when it gives up.
+    Raises SiteUnknownOutcomeError if the site sends nothing for ``silence`` seconds or a chunk is lost, and
+    SiteRefusedError if the site ends the log with an error.
     """
 
     def __init__(self, link: Link, subjects: Subjects, stream: str, *, silence: float = GIVE_UP) -> None:
@@ -30,7 +31,7 @@ class LogReader:
         self._chunks: queue.SimpleQueue[tuple[LogChunk, bytes] | SiteError | None] = queue.SimpleQueue()
         self._read = self._told = 0
         self._over, self._flooded = True, False
-        receive = weakref.WeakMethod(self._on_chunk)  # so that a reader that was forgotten is found and closed
+        receive = weakref.WeakMethod(self._on_chunk)  # a strong reference would keep an abandoned reader open
 
         def on_chunk(subject: str, data: bytes, respond: Respond | None) -> None:
             if (alive := receive()) is not None:
@@ -55,12 +56,12 @@ class LogReader:
                 self.close()
                 raise item
             head, data = item
-            if head.number <= self._read:  # twice: not the network's doing, but harmless
+            if head.number <= self._read:  # a duplicate
                 continue
             if head.number != self._read + 1:
                 self.close()
                 lost = f"chunk {self._read + 1} of the log was lost"
-                raise SiteUnknownOutcomeError(lost, hint="Ask for the log again.")
+                raise SiteUnknownOutcomeError(lost, hint="Request the log again.")
             self._read = head.number
             if head.end:
                 self._finish()
@@ -85,7 +86,7 @@ class LogReader:
         self.close()
 
     def close(self) -> None:
-        """Want no more; safe from any thread, and more than once. An iteration that waits ends."""
+        """End the log. A waiting iteration ends too. Thread-safe and idempotent."""
         if not self._over:
             self._finish()
             self._tell(LogAck(number=self._read, stop=True))
@@ -97,11 +98,11 @@ class LogReader:
 
     def _tell(self, ack: LogAck) -> None:
         self._told = self._read
-        with contextlib.suppress(SiteError):  # not sent: the site gives up by itself
+        with contextlib.suppress(SiteError):  # without acknowledgements, the site ends the log after a while
             self._link.publish(self._ack, pack(ack))
 
     def _on_chunk(self, _subject: str, data: bytes, _respond: Respond | None) -> None:
-        """Take a chunk, on the loop."""
+        """Accept a chunk, on the loop."""
         if self._over or self._flooded:
             return
         try:
@@ -110,10 +111,10 @@ class LogReader:
             self._chunks.put(error)
             return
         if head.number == 0:
-            self._tell(LogAck(number=self._read))  # even if whoever reads is slow
+            self._tell(LogAck(number=self._read))  # even if the consumer of the iterator is slow
             self._chunks.put(None)
         elif self._chunks.qsize() > 4 * WINDOW:
-            self._chunks.put(SiteRefusedError("the site sends more than was asked for", reason="BadSite"))
+            self._chunks.put(SiteRefusedError("the site sends chunks without acknowledgement", reason="BadSite"))
             self._flooded = True
         else:
             self._chunks.put((head, rest))

@@ -1,6 +1,6 @@
-"""Logs, the site's end: numbered chunks, no more than the reader has room for, and an end on both sides.
+"""Logs, the site's side: numbered chunks with flow control.
 
-Chunk 0 is a keep-alive: it says that the log is silent and the site alive, and makes the reader say that it is too.
+Chunk 0 is a keep-alive for a log without new data. The reader acknowledges it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 CHUNK = 256 * 1024
 WINDOW = 32
-"""Chunks under way that the reader has not acknowledged."""
+"""Unacknowledged chunks, at most."""
 GIVE_UP = 30.0
-"""Seconds without a word from the reader."""
+"""Seconds without an acknowledgement after which a log is ended."""
 KEEP_ALIVE = 10.0
 ANSWER_AFTER = 3.0
-"""Seconds after which a request for a log is answered, although nothing of it has come yet."""
+"""Seconds after which a request for a log is answered, even if the log has no data yet."""
 MOST_STREAMS = 256
 _PERIOD = 0.5
 _ROOM_FOR_HEAD = 4096
@@ -38,11 +38,11 @@ Write = Callable[[bytes], None]
 
 
 class StreamClosed(Exception):  # noqa: N818 (an end, not a failure)
-    """The reader is gone: there is nothing left to do."""
+    """The reader has ended the log."""
 
 
 class Stream:
-    """One log on its way to one reader. ``answered`` is called once: the request can be, or was, carried out."""
+    """One log for one reader. ``answered`` is called once, with the error of the request or with ``None``."""
 
     def __init__(
         self, link: Link, subject: str, clock: Clock, answered: Callable[[BaseException | None], None]
@@ -55,9 +55,9 @@ class Stream:
         self._began = self._heard = self._sent = self._kept = clock.monotonic()
 
     def write(self, data: bytes) -> None:
-        """Send a piece, when the reader has room for it; raises :class:`StreamClosed` when it is gone.
+        """Send a piece; wait while the window is full. Raise :class:`StreamClosed` if the reader has ended the log.
 
-        An empty piece sends nothing: it says that the log can be read, and asks whether the reader is still there.
+        An empty piece sends no chunk. It marks the log as readable, and checks whether the reader has ended it.
         """
         self.answer(None)
         if self._closed:
@@ -67,14 +67,14 @@ class Stream:
             self._next(data[start : start + size])
 
     def finish(self, error: BaseException | None) -> None:
-        """Tell the end: in the answer if there was none, else in a last chunk."""
+        """Send the end of the log, with its error if any: in the answer, or in a last chunk if the answer was sent."""
         if self.answer(error) and error is not None:
             return
         with contextlib.suppress(StreamClosed, SiteError):
             self._next(b"", end=True, error="" if error is None else _words(error))
 
     def answer(self, error: BaseException | None) -> bool:
-        """Answer the request, unless it has been."""
+        """Answer the request unless it was answered before; return whether this call answered it."""
         with self._changed:
             answered, self._answered = self._answered, None
         if answered is not None:
@@ -82,7 +82,7 @@ class Stream:
         return answered is not None
 
     def heard(self, ack: LogAck) -> None:
-        """Take the reader's word."""
+        """Apply an acknowledgement."""
         with self._changed:
             self._heard = self._clock.monotonic()
             self._acked = max(self._acked, min(ack.number, self._number))
@@ -90,19 +90,19 @@ class Stream:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End it without a word."""
+        """End the log without a last chunk."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
-    def look(self) -> None:
-        """Do what time asks for; called often."""
+    def tick(self) -> None:
+        """Answer, send keep-alives and end the log when they are due. Called periodically."""
         now = self._clock.monotonic()
         if now - self._began >= ANSWER_AFTER:
             self.answer(None)
         if now - self._heard > GIVE_UP:
             if not self._closed:
-                log.info("the reader of a log is gone", extra=kv(subject=self._subject))
+                log.info("the reader of a log does not answer", extra=kv(subject=self._subject))
             self.close()
         elif now - min(self._sent, self._heard) >= KEEP_ALIVE and now - self._kept >= KEEP_ALIVE and not self._closed:
             self._kept = now
@@ -122,7 +122,7 @@ class Stream:
                 self._link.publish(self._subject, chunk)
                 self._sent = self._clock.monotonic()
                 return
-            except SiteDownError:  # surely not sent: the connection may be back soon
+            except SiteDownError:  # the chunk was not sent: repeat it on the next connection
                 with self._changed:
                     if self._closed:
                         raise StreamClosed from None
@@ -130,7 +130,7 @@ class Stream:
 
 
 class Streams:
-    """All logs that are read from this site now."""
+    """All logs that are being read from this site."""
 
     def __init__(self, link: Link, subjects: Subjects, clock: Clock) -> None:
         self._link, self._subjects, self._clock = link, subjects, clock
@@ -142,7 +142,7 @@ class Streams:
     def start(
         self, owner: str, name: str, read: Callable[[Write], None], answer: Callable[[BaseException | None], None]
     ) -> None:
-        """Have ``read`` write a log to its owner on a thread of its own; raises when there are too many."""
+        """Run ``read`` on a thread of its own, and send the log to its owner. Raise if there are too many logs."""
         stream = Stream(self._link, self._subjects.of(owner).stream(name), self._clock, answer)
         key = owner, name
         with self._lock:
@@ -153,7 +153,7 @@ class Streams:
                 raise SiteRefusedError(text, reason="TooManyStreams", retryable=True)
             self._streams[key] = stream
         try:
-            # short-lived, so none of the supervisor's
+            # no thread of the supervisor: those last as long as the process
             threading.Thread(target=self._read, args=(key, stream, read), name=f"log-{name}", daemon=True).start()
         except RuntimeError as error:
             del self._streams[key]
@@ -170,7 +170,7 @@ class Streams:
         try:
             stream.finish(error)
         except Exception:
-            log.exception("the end of a log could not be told", extra=kv(stream=key[1]))
+            log.exception("the end of a log could not be sent", extra=kv(stream=key[1]))
         finally:
             with self._lock:
                 del self._streams[key]
@@ -185,7 +185,7 @@ class Streams:
         with self._lock:
             streams = list(self._streams.values())
         for stream in streams:
-            stream.look()
+            stream.tick()
 
 
 def _words(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The site's end: requests come in, each is answered; announcements and events go out."""
+"""The site's side of the protocol: it answers requests, and publishes announcements and events."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ __all__ = ["Announcer", "Handlers", "Server", "StreamClosed", "Write", "serve"]
 log = logging.getLogger(__name__)
 
 SKEW = 5.0
-"""Seconds by which two clocks may differ."""
+"""Seconds by which the clocks of hub and site may differ."""
 THREADS = {"submit": 8, "cancel": 4, "status": 4, "files": 2, "snapshot": 1, "describe": 1, "logs": 1}
-"""Threads for each kind of request, of its own: none waits for another kind."""
+"""Threads for each kind of request, so that no kind delays another."""
 _LONGEST_MESSAGE = 4096
 _WITHOUT_JOB = ("snapshot", "describe")
 _CLOCK = SystemClock()
 
 
 class Handlers(Protocol):
-    """What a submitter does with requests. Each may be called by several threads at once, even for one job.
+    """The handlers of requests. Several threads may call them at once, even for one job.
 
-    ``owner`` is the cluster that asks, as the subject of its request says: the server's permissions go by that.
-    A :class:`BridgeError` becomes the answer's error, in its own words; any other exception is logged and answered with
-    the reason ``InternalError``.
+    ``owner``: the cluster that sent the request. It is part of the subject, on which the server enforces permissions.
+    A :class:`BridgeError` becomes the error of the answer. Any other exception is logged, and its answer has the reason
+    ``InternalError``.
     """
 
     def submit(self, owner: str, job: str, submit: Submit) -> Submitted: ...  # noqa: D102
@@ -63,25 +63,25 @@ class Handlers(Protocol):
     def describe(self) -> Description: ...  # noqa: D102
 
     def logs(self, owner: str, job: str, logs: Logs, write: Write) -> None:
-        """Write a log, and return at its end; runs on a thread of its own.
+        """Write a log, and return at its end. Runs on a thread of its own.
 
-        ``write`` sends a piece of any size, and waits while the reader has no room. It raises :class:`StreamClosed`
-        when the reader is gone: let that pass. ``write(b"")`` sends nothing and does not wait: call it once when it is
-        clear that the log can be read, and then at least every second while following a silent one. An error before
-        the first ``write`` becomes the answer's error, a later one the last chunk's.
+        ``write`` sends a piece of any size, and waits while the window is full. It raises :class:`StreamClosed` if the
+        reader has ended the log; do not catch it. ``write(b"")`` sends nothing and does not wait: call it once when the
+        log is known to be readable, and then at least every second while a followed log has no new data. An error
+        before the first ``write`` becomes the error of the answer, a later one that of the last chunk.
         """
 
 
 def serve(link: Link, prefix: str, pool: str, handlers: Handlers, clock: Clock = _CLOCK, *, folder: str = "") -> Server:
-    """Answer the requests to a pool from now on; with other submitters of that pool, each request by one of them.
+    """Answer the requests to a pool from now on. If a pool has several submitters, one of them answers each request.
 
-    ``folder`` is the id of the folder that the answers are read from.
+    ``folder``: id of the submitter's folder.
     """
     return Server(link, prefix, pool, handlers, clock, folder)
 
 
 class Server:
-    """Answers requests."""
+    """Answers the requests to one pool."""
 
     def __init__(
         self, link: Link, prefix: str, pool: str, handlers: Handlers, clock: Clock = _CLOCK, folder: str = ""
@@ -108,7 +108,7 @@ class Server:
     ) -> Callable[[str, bytes, Respond | None], None]:
         def handle(subject: str, data: bytes, respond: Respond | None) -> None:
             if respond is None:
-                log.warning("a request without a way to answer it", extra=kv(kind=kind))
+                log.warning("a request without a reply subject", extra=kv(kind=kind))
                 return
             try:
                 request = self._request(kind, subject, data)
@@ -138,33 +138,37 @@ class Server:
             answer(error)
 
     def _request(self, kind: str, subject: str, data: bytes) -> Request:
-        """Read a request; raises unless it is for this pool and folder, of and about whom its subject says, in time."""
+        """Parse a request; raise unless pool, folder, owner and job are correct and its deadline is not over."""
         request = parse(Request, data)
         if request.pool != self._pool:
-            raise SiteRefusedError(f"a request to pool {request.pool}; this is {self._pool}", reason="WrongPool")
+            raise SiteRefusedError(f"a request to pool {request.pool}; this is pool {self._pool}", reason="WrongPool")
         if kind not in _WITHOUT_JOB and (not request.job or request.job != last_token(subject)):
-            raise SiteRefusedError(f"a request about job {request.job!r} on the subject of another", reason="WrongJob")
+            raise SiteRefusedError(
+                f"a request for job {request.job!r} on the subject of another job", reason="WrongJob"
+            )
         if request.owner != owner_of(self._prefix, subject):
-            text = f"a request of owner {request.owner} on the subject of another"
+            text = f"a request of owner {request.owner} on the subject of another owner"
             raise SiteRefusedError(text, reason="WrongOwner")
         if request.folder and request.folder != self._folder:
             raise SiteRefusedError(
-                f"a request about folder {request.folder}; this submitter has folder {self._folder}: not carried out",
+                f"a request for folder {request.folder} was not carried out: this submitter has folder {self._folder}",
                 reason=WRONG_FOLDER,
                 retryable=True,
-                hint="Do all submitters of this pool use the same folder, on a file system that they share?",
+                hint="All submitters of a pool must use the same folder on a shared file system.",
             )
         late = self._clock.time() - request.deadline
         if not late <= SKEW:
-            text = f"the deadline was {late:.1f} s ago by the clock of this site: not carried out"
-            raise SiteRefusedError(text, reason="Late", retryable=True, hint="Are the clocks of both sides right?")
+            text = f"the request was not carried out: its deadline was {late:.1f} s ago by the clock of this site"
+            raise SiteRefusedError(
+                text, reason="Late", retryable=True, hint="Synchronize the clocks of the hub and of the site."
+            )
         return request
 
     def _reply(self, done: Message | None) -> Reply:
         return Reply(folder=self._folder, body=done.model_dump(mode="json") if done else {})
 
     def _respond(self, respond: Respond, kind: str, done: Message | None) -> None:
-        """Send an answer; one that is too large is made smaller, or says so."""
+        """Send an answer. A snapshot that is too large is shortened; another answer becomes an error."""
         try:
             while True:
                 reply = done if isinstance(done, Reply) else self._reply(done)
@@ -184,30 +188,30 @@ class Server:
 
 
 class Announcer:
-    """What a submitter says unasked. Each raises SiteDownError when it could not be sent."""
+    """Publishes the messages of a submitter. Its methods raise SiteDownError if there is no connection."""
 
     def __init__(self, link: Link, prefix: str, pool: str) -> None:
         self._link, self._subjects = link, Subjects(prefix, pool, ANY)
 
     def publish_announce(self, announce: Announce) -> None:
-        """Tell that the site is there, and what it has."""
+        """Publish the announcement."""
         self._link.publish(self._subjects.announce, pack(announce))
 
     def publish_buildconfig(self, config: BuildConfigMessage) -> None:
-        """Tell how scripts must be built."""
+        """Publish the BuildConfig."""
         self._link.publish(self._subjects.buildconfig, pack(config))
 
     def publish_event(self, event: Event) -> None:
-        """Tell a job's owner that it has changed; nobody hears of one that has no owner."""
+        """Publish a change of a job to its owner. A job without an owner has no event."""
         if event.status.owner:
             self._link.publish(self._subjects.of(event.status.owner).event, pack(event))
 
 
 def refusal(error: BaseException, kind: str) -> Reply:
-    """Write an error as an answer."""
+    """Return an error as an answer."""
     if isinstance(error, BridgeError):
         text = str(error)[:_LONGEST_MESSAGE]
         return Reply(error=Problem(reason=error.reason, message=text, retryable=error.retryable, hint=error.hint))
     log.error("a request failed", extra=kv(kind=kind), exc_info=error)
-    text = f"{kind} failed at the site: {type(error).__name__}; its log says more"
+    text = f"{kind} failed at the site: {type(error).__name__}; see the submitter's log"
     return Reply(error=Problem(reason="InternalError", message=text, retryable=True))

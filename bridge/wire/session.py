@@ -1,9 +1,8 @@
-"""One connection to a NATS server, from its handshake to its end; it is never connected again.
+"""One connection to a NATS server, from its handshake to its end. It does not reconnect.
 
-nats-py's client would reconnect by itself, but then it sends what was still in its buffer when the connection broke,
-keeps the credentials it began with, closes for ever on some errors, and can hang in closing a half-open connection. Its
-queues drop messages, and one malformed header ends its reader. So of nats-py are used: the handshake, the transports,
-the parser and the writer.
+The reconnect of nats-py is not used: it sends the messages that were in its buffer when the connection broke, keeps the
+first credentials, stops after some errors, and can hang while it closes a half-open connection. Its queues drop
+messages, and one malformed header ends its reader. This module uses nats-py's handshake, transports, parser and writer.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ CONNECT_TIMEOUT = 10.0
 PING_INTERVAL = 10
 PINGS_OUTSTANDING = 2
 MOST_BUFFERED = 64 * 1024 * 1024
-"""Bytes that wait for a server that does not take them; more is refused."""
+"""Bytes to be sent, at most; further messages are refused."""
 _CLOSE_TIMEOUT = 2.0
 _TURN = 64 * 1024
-"""Bytes sent, or a little more, before the loop does something else."""
+"""Bytes to send before the loop runs other tasks, approximately."""
 _SUBJECT = re.compile(r"\S+")
 
 Respond = Callable[[bytes], None]
 Handler = Callable[[str, bytes, Respond | None], None]
-"""Takes the subject, the data and, of a request, the way to answer it."""
+"""Takes the subject, the data and, for a request, the function that answers it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NatsAccess:
-    """What one connection needs to know: read anew for each."""
+    """The address and credentials of one connection; they are read for each connection."""
 
     server: str
     name: str
@@ -62,7 +61,7 @@ class NatsAccess:
 
 @dataclass(eq=False, slots=True)
 class Route:
-    """An interest in a subject; ``deliver`` is called on the loop and must not block."""
+    """A subscription to a subject. ``deliver`` is called on the loop and must not block."""
 
     subject: str
     queue: str
@@ -70,7 +69,7 @@ class Route:
 
 
 _Answer = queue.SimpleQueue[bytes | Exception]
-"""Takes one answer, or why there is none; a second is never looked at. A future would cost ten times as much."""
+"""Holds one answer or error; a second one is ignored. A future would cost ten times as much."""
 
 
 @dataclass(eq=False, slots=True)
@@ -82,11 +81,11 @@ class _Outgoing:
 
 
 _Change = tuple[Callable[[Route], Awaitable[None]], Route]
-"""A change of the routes that the server knows, and the route."""
+"""A function that subscribes or unsubscribes, and its route."""
 
 
 class Session:
-    """A connection. Its coroutines belong to the loop; ``send``, ``request``, ``add`` and ``remove`` to any thread."""
+    """A connection. Coroutines run on the loop. ``send``, ``request``, ``add`` and ``remove`` are thread-safe."""
 
     def __init__(self, access: NatsAccess, inbox_prefix: str) -> None:
         self._access = access
@@ -112,7 +111,7 @@ class Session:
 
     # --- on the loop --------------------------------------------------------------------------------------------------
     async def open(self) -> None:
-        """Connect; raises whatever went wrong."""
+        """Connect; raise the first error."""
         access = self._access
         connecting = asyncio.ensure_future(
             self._client.connect(
@@ -146,23 +145,23 @@ class Session:
         self._sender = asyncio.create_task(self._send())
 
     async def listen(self, routes: list[Route]) -> None:
-        """Listen to these routes, and return when the server knows."""
+        """Subscribe to these routes; return when the server has processed this."""
         for route in routes:
             await self._listen(route)
         await self._client.flush(int(CONNECT_TIMEOUT))
 
     def listens_to(self, routes: list[Route]) -> bool:
-        """Whether all of these routes are listened to."""
+        """Whether all of these routes are subscribed."""
         return all(route in self._listening for route in routes)
 
     async def wait_over(self, seconds: float) -> bool:
-        """Wait for the connection's end; ``True`` if it has come."""
+        """Wait for the end of the connection for ``seconds`` seconds; return whether it has ended."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._over.wait(), seconds)
         return self._over.is_set() or not self._client.is_connected
 
     async def close(self, *, flush: bool = False) -> None:
-        """End it, at the latest after a few seconds; everybody who waits for an answer is told."""
+        """Close the connection within a few seconds. All pending requests fail."""
         if flush and self._client.is_connected:
             with contextlib.suppress(Exception):
                 await self._drain_outbox()
@@ -173,7 +172,7 @@ class Session:
         for item in outbox:
             if isinstance(item, _Outgoing) and item.answer is not None:
                 self._waiting.pop(item.reply, None)
-                item.answer.put(SiteDownError("the connection to the NATS server broke; nothing was sent"))
+                item.answer.put(SiteDownError("the connection to the NATS server broke before the request was sent"))
         for answer in list(self._waiting.values()):
             answer.put(SiteUnknownOutcomeError("the connection to the NATS server broke before the answer came"))
         self._waiting.clear()
@@ -194,7 +193,7 @@ class Session:
         elif "permissions violation" in str(error):
             if "subscription" in str(error):
                 self.refused = str(error).removeprefix("nats: ")
-            log.error("the nats server refuses", extra=kv(error=error))
+            log.error("the nats server refuses a subject", extra=kv(error=error))
 
     async def _on_closed(self) -> None:
         self._over.set()
@@ -203,7 +202,7 @@ class Session:
         if route not in self._listening:
 
             def deliver(subject: str, data: bytes, reply: str, nobody: bool) -> None:
-                # an answer goes back on the connection that the request came by: another one may not be allowed to
+                # the answer must use the connection of the request: only that one has the permission to answer
                 route.deliver(subject, data, partial(self.send, reply) if reply else None)
 
             own = route is self._inbox_route
@@ -222,10 +221,10 @@ class Session:
             task = asyncio.create_task(self._drained(number, subscription))
             self._draining.add(task)
             task.add_done_callback(self._draining.discard)
-            await asyncio.sleep(0)  # the task sends UNSUB before anything that is sent from now on
+            await asyncio.sleep(0)  # the task sends UNSUB before any later message
 
     async def _drained(self, number: int, subscription: NatsSubscription) -> None:
-        with contextlib.suppress(nats.errors.Error, OSError):  # the connection ended: nothing more will come
+        with contextlib.suppress(nats.errors.Error, OSError):  # the connection has ended
             await subscription.drain()  # type: ignore[no-untyped-call]
         self._client.routes.pop(number, None)
 
@@ -255,12 +254,12 @@ class Session:
             await asyncio.sleep(0)
 
     def _next_messages(self) -> list[_Outgoing]:
-        """Take what can be sent at once: up to the next change of what is listened to."""
+        """Remove and return the messages to send at once: those before the next change of subscriptions."""
         taken: list[_Outgoing] = []
         size = 0
         while self._outbox and size < _TURN and isinstance(item := self._outbox[0], _Outgoing):
             self._outbox.popleft()
-            if item.answer is None or item.reply in self._waiting:  # else nobody waits any more
+            if item.answer is None or item.reply in self._waiting:  # otherwise its request has timed out
                 taken.append(item)
                 size += len(item.data)
         return taken
@@ -270,31 +269,31 @@ class Session:
             log.warning("not sent", extra=kv(error=repr(error)))
             return
         self._waiting.pop(item.reply, None)
-        # nats-py's own errors come before it has taken the message
+        # nats-py raises its own errors before it accepts the message
         sure = isinstance(error, nats.errors.Error)
         item.answer.put((SiteDownError if sure else SiteUnknownOutcomeError)(f"not sent: {error}"))
 
     def _answered(self, subject: str, data: bytes, reply: str, nobody: bool) -> None:
         answer = self._waiting.pop(subject, None)
         if answer is not None:
-            answer.put(SiteDownError("nobody at the site listens") if nobody else data)
+            answer.put(SiteDownError("no submitter of the site is connected") if nobody else data)
 
     # --- for any thread -----------------------------------------------------------------------------------------------
     @property
     def connected(self) -> bool:
-        """Whether it stands, as far as is known."""
+        """Whether the connection has no known failure."""
         return not self._ended and self._client.is_connected
 
     def add(self, route: Route) -> None:
-        """Listen to one more route, before anything that is sent from now on."""
+        """Subscribe to one more route, before any later message is sent."""
         self._put((self._listen, route))
 
     def remove(self, route: Route, *, drain: bool = False) -> None:
-        """Listen to a route no more; with ``drain``, what the server has sent by then is still delivered."""
+        """Unsubscribe from a route. ``drain``: deliver messages that the server sends before it has processed this."""
         self._put((self._drain if drain else self._unlisten, route))
 
     def send(self, subject: str, data: bytes) -> None:
-        """Publish; raises when it surely will not be sent."""
+        """Publish; raise if the message cannot be sent."""
         self._check(subject, len(data))
         self._put(_Outgoing(subject, data))
 
@@ -302,7 +301,7 @@ class Session:
         """Publish and wait for the answer."""
         self._check(subject, len(data))
         with self._lock:
-            if not self._inbox_asked:  # only who asks listens: a site need not be allowed to
+            if not self._inbox_asked:  # a site sends no requests, and needs no permission for an inbox
                 self._inbox_asked = True
                 self._outbox.append((self._listen, self._inbox_route))
         reply = f"{self._inbox}.{next(self._tokens)}"
@@ -312,23 +311,23 @@ class Session:
         try:
             given = answer.get(timeout=timeout)
         except queue.Empty:
-            if self._waiting.pop(reply, None) is not None:  # what still waits here to be sent never will be
+            if self._waiting.pop(reply, None) is not None:  # a request that was not sent yet is discarded
                 raise SiteUnknownOutcomeError(f"no answer within {timeout:g} s") from None
-            given = answer.get()  # it came this moment
+            given = answer.get()  # it has arrived just now
         if isinstance(given, Exception):
             raise given
         return given
 
     def _check(self, subject: str, size: int) -> None:
-        if not _SUBJECT.fullmatch(subject):  # white space would make it a command of its own
-            raise ValueError(f"{subject!r} is no subject")
+        if not _SUBJECT.fullmatch(subject):  # white space would start another command
+            raise ValueError(f"{subject!r} is not a subject")
         if size > self.max_payload:
             raise SiteTooLargeError(
-                f"a message of {size} bytes; the NATS server takes {self.max_payload}",
+                f"a message of {size} bytes; the limit of the NATS server is {self.max_payload}",
                 hint="Raise max_payload in the NATS server's configuration.",
             )
         if self._client.pending_data_size > MOST_BUFFERED:
-            raise SiteDownError("the NATS server does not take what is sent to it")
+            raise SiteDownError("the NATS server accepts no data: too much waits to be sent")
 
     def _put(self, item: _Outgoing | _Change) -> None:
         with self._lock:
@@ -349,6 +348,6 @@ def _ignore(_subject: str, _data: bytes, _respond: Respond | None) -> None:
 
 
 def shown(server: str) -> str:
-    """Give a server's address without user and password."""
+    """Return a server's address without user and password."""
     parts = urlsplit(server)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,4 +1,4 @@
-"""Messages on their way from the loop to the threads that handle them."""
+"""Subscriptions: they pass messages from the loop to the threads that handle them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class Subscription:
-    """Messages on their way to a handler.
+    """The queue between the loop and a handler.
 
-    A handler that can't keep up loses messages only when ``most_messages`` or ``most_bytes`` wait; each is counted.
+    If ``most_messages`` or ``most_bytes`` wait for a slow handler, further messages are dropped and counted.
     """
 
     most_messages = 100_000
@@ -41,16 +41,16 @@ class Subscription:
         self.routes = [Route(subject, queue_group, self._deliver) for subject in subjects]
 
     def close(self) -> None:
-        """Listen no more. Messages that came before may still be handled."""
+        """Unsubscribe. Messages that have arrived before may still be handled."""
         self._closed = True
         self._remove(self, False)
 
     def drain(self) -> None:
-        """Unsubscribe, and still handle every message that the server sends before it has read that."""
+        """Unsubscribe, and still handle all messages that the server sends before it has processed this."""
         self._remove(self, True)
 
     def _deliver(self, subject: str, data: bytes, respond: Respond | None) -> None:
-        """Take a message, on the loop."""
+        """Accept a message, on the loop."""
         if self._closed:
             return
         if not self.threads:
@@ -65,10 +65,10 @@ class Subscription:
             return
         self.dropped += 1
         if self.dropped & (self.dropped - 1) == 0:
-            log.error("a handler can't keep up: messages dropped", extra=kv(subject=subject, dropped=self.dropped))
+            log.error("a handler is too slow: messages dropped", extra=kv(subject=subject, dropped=self.dropped))
 
     def work(self, stopping: threading.Event) -> None:
-        """Handle messages until ``stopping``: what each of its threads does."""
+        """Handle messages until ``stopping`` is set. Runs on each of the subscription's threads."""
         while not stopping.is_set():
             try:
                 subject, data, respond = self._waiting.get(timeout=1.0)
@@ -80,5 +80,5 @@ class Subscription:
                 continue
             try:
                 self._handler(subject, data, respond)
-            except Exception:  # what a peer sends must not end this process
+            except Exception:  # a message from outside must not end this process
                 log.exception("the handler of a message failed", extra=kv(subject=subject))

@@ -25,7 +25,7 @@ class FakeLink:
         self.max_payload = 1024 * 1024
         self.subscriptions: list[FakeSubscription] = []
         self.sent: list[tuple[str, bytes]] = []
-        self.chores: list[Callable[[], None]] = []
+        self.tasks: list[Callable[[], None]] = []
         self.after: Callable[[], None] = lambda: None
         """Called after each message that was published."""
         self.watchers: list[Callable[[bool], None]] = []
@@ -48,7 +48,7 @@ class FakeLink:
             raise SiteDownError("no connection")
         handlers = self._handlers(subject)
         if not handlers:
-            raise SiteDownError("nobody at the site listens")
+            raise SiteDownError("no submitter of the site is connected")
         answers: list[bytes] = []
         handlers[0](subject, data, answers.append)
         if not answers:
@@ -56,7 +56,7 @@ class FakeLink:
         return answers[0]
 
     def every(self, seconds: float, chore: Callable[[], None]) -> None:
-        self.chores.append(chore)
+        self.tasks.append(chore)
 
     def watch(self, on_change: Callable[[bool], None]) -> None:
         self.watchers.append(on_change)

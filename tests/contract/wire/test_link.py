@@ -49,9 +49,9 @@ def answered(link: Link, subject: str, data: bytes) -> bool:
 def test_what_is_no_subject_is_not_sent(server: NatsServer, world: World, subject: str) -> None:
     hub = world.link(server.url)
     eventually(lambda: hub.connected)
-    with pytest.raises(ValueError, match="is no subject"):
+    with pytest.raises(ValueError, match="is not a subject"):
         hub.publish(subject, b"")
-    with pytest.raises(ValueError, match="is no subject"):
+    with pytest.raises(ValueError, match="is not a subject"):
         hub.request(subject, b"", 1)
 
 
@@ -187,7 +187,7 @@ def test_a_connection_that_takes_nothing_more_does_not_fill_memory(
     monkeypatch.setattr(session, "MOST_BUFFERED", 4 * 1024 * 1024)
     hub = world.link(server.url)
     server.signal(signal.SIGSTOP)
-    with pytest.raises(SiteDownError, match="does not take"):
+    with pytest.raises(SiteDownError, match="accepts no data"):
         for _ in range(100):
             hub.publish("t.x", b"x" * 1_000_000)
             time.sleep(0.01)
