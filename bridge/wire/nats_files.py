@@ -1,16 +1,16 @@
-"""The folder of a NATS server: its configuration, its users, and a secret for each. A secret there is never replaced.
+"""The folder of a NATS server: its configuration, its users and their secrets. An existing secret is never replaced.
 
 ::
 
     nats-server.conf   0600  written once; of a cluster, nats-server-NAME.conf for each server
-    cluster.password   0600  with which the servers of a cluster authenticate to each other
+    cluster.password   0600  password of the servers of a cluster for each other
     users.conf         0600  written each time
-    hub.seed           0600  or hub.password: the only hub, while none is named
+    hub.seed           0600  or hub.password: the only hub, if no hub has a name
     hubs/NAME.seed     0600  or hubs/NAME.password: a named hub
     hubs/NAME.owner    0600  UID of the namespace kube-system of its Kubernetes cluster
     pools/NAME.seed    0600  or pools/NAME.password
-    bucket             0600  name of the hub's key-value bucket, where there is one; of a named hub, -NAME follows
-    jetstream/         0700  where the server keeps it; of a cluster, jetstream-NAME/ for each server
+    bucket             0600  name of the hub's key-value bucket, if it has one; for a named hub, -NAME follows
+    jetstream/         0700  the data of the bucket; of a cluster, jetstream-NAME/ for each server
 """
 
 from __future__ import annotations
@@ -56,10 +56,9 @@ class Hub:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a folder holds now. ``new``: the files that were not there, or were written again.
+    """The content of a folder. ``new``: the files that were created or overwritten.
 
-    ``servers``: the file of the one server, or of each server of a cluster. ``hubs`` by name; the only one where none
-    is named is ``hub``.
+    ``servers``: the configuration file of each server. ``hubs``: by name; a hub without a name is ``hub``.
     """
 
     servers: list[Path]
@@ -82,28 +81,35 @@ def write(
     cluster: ServerCluster | None = None,
     hubs: Mapping[str, str] | None = None,
 ) -> Written:
-    """Write a folder, or bring it up to date: pools, hubs, the bucket and the cluster of an earlier run stay.
+    """Write a folder, or update it: pools, hubs, the bucket and the cluster of an earlier run stay.
 
-    ``force`` writes the servers' files again; ``jetstream`` gives the hub a key-value bucket, of the name ``bucket``.
-    ``cluster`` writes a file for each of its servers; its password is the folder's own. ``hubs``: name of each hub that
-    gets a user of its own, and the UID of its Kubernetes cluster, whose jobs alone it reaches. As soon as there is one,
-    the user ``hub``, which reaches all jobs, is none any more.
+    Parameters
+    ----------
+    force
+        Overwrite the configuration files of the servers.
+    jetstream, bucket
+        Give the hub a key-value bucket of this name.
+    cluster
+        Write a file for each of its servers. Its password is the one in the folder.
+    hubs
+        The UID of the Kubernetes cluster of each named hub. Each gets a user that reaches only the jobs of its cluster.
+        With a named hub, there is no user ``hub``, which reaches all jobs.
     """
     bucket = _bucket(folder, jetstream, bucket)
     owners = _owners(folder / HUBS, hubs or {})
     buckets = {name: f"{bucket}-{name}" if bucket and owners else bucket for name in owners or (HUB,)}
-    # raises unless all are names
+    # raises ConfigError if a name is invalid
     may_hub = {
         name: hub_permissions(prefix, buckets[name], owners[name]) if owners else hub_permissions(prefix, bucket)
         for name in buckets
     }
-    permissions = {pool: site_permissions(prefix, pool) for pool in pools}  # raises unless it is a name
+    permissions = {pool: site_permissions(prefix, pool) for pool in pools}  # raises ConfigError if a name is invalid
     below = folder / POOLS
     below.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     permissions |= {file.stem: site_permissions(prefix, file.stem) for file in below.iterdir() if _is_secret(file)}
     if not permissions:
-        raise ConfigError("pools: none given, and none there from an earlier run")
+        raise ConfigError("pools: none given, and the folder has none from an earlier run")
     new: list[Path] = []
     found: dict[str, Hub] = {}
     for name in sorted(may_hub):
@@ -117,7 +123,7 @@ def write(
     if bucket:
         _replace(folder / BUCKET, bucket + "\n")
     users = [_user(f"hub-{name}" if owners else HUB, hub.secret, may_hub[name]) for name, hub in found.items()]
-    # a name that no pool can take is the hub's
+    # the prefixes keep the names of hubs and pools apart
     users += [_user(f"pool-{pool}", file, permissions[pool]) for pool, file in sites.items()]
     _replace(folder / USERS, users_text(users, jetstream=bool(bucket)))
     servers = _servers(folder, listeners, cluster, new, force=force, jetstream=bool(bucket))
@@ -133,11 +139,11 @@ def _servers(
     force: bool,
     jetstream: bool,
 ) -> list[Path]:
-    """Write the file of each server, unless it is there."""
+    """Write the configuration file of each server unless it exists."""
     written = sorted(folder.glob("nats-server-*.conf"))
     if written and cluster is None:
         if force:
-            raise ConfigError(f"{folder} holds a cluster ({written[0].name}, ...): to write it again, name its servers")
+            raise ConfigError(f"{folder} holds a cluster ({written[0].name}, ...): to overwrite it, name its servers")
         return written
     if cluster:
         cluster = replace(cluster, password=_cluster_password(folder / CLUSTER_FILE))
@@ -164,13 +170,13 @@ def _cluster_password(file: Path) -> str:
 
 
 def new_seed() -> str:
-    """Make a new key of a user; gives its seed, which is the secret."""
+    """Create a key for a user; return its seed, which is secret."""
     seed: bytes = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
     return seed.decode()
 
 
 def public_key(seed: str) -> str:
-    """Give what the server must know of a key; raises when the seed is none."""
+    """Return the public key of a seed; raise ConfigError if the seed is invalid."""
     try:
         key: bytes = nkeys.from_seed(bytearray(seed.encode())).public_key
     except (nkeys.NkeysError, ValueError) as error:
@@ -179,16 +185,16 @@ def public_key(seed: str) -> str:
 
 
 def _owners(folder: Path, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return the clusters' UIDs of all named hubs: of an earlier run if its secret is there, and now."""
+    """Return the UID of the cluster of each named hub: of ``wanted``, and of an earlier run if its secret exists."""
     owners: dict[str, str] = {}
     for file in folder.glob(f"*{OWNER}"):
         if any(file.with_suffix(suffix).exists() for suffix in (SEED, PASSWORD)):
             owners[file.stem] = file.read_text().strip()
     for name, owner in wanted.items():
         if not re.fullmatch(POOL_PATTERN, name):
-            raise ConfigError(f"hub {name!r}: only a-z, 0-9 and -, at most 63, beginning and ending with no -")
+            raise ConfigError(f"hub {name!r}: must be 1 to 63 of a-z, 0-9 and -, without - at the beginning or end")
         if not re.fullmatch(UID_PATTERN, owner):
-            raise ConfigError(f"hub {name}: UID {owner!r}: only letters, digits and -, at most 64")
+            raise ConfigError(f"hub {name}: UID {owner!r}: must be 1 to 64 letters, digits and -")
         if owners.setdefault(name, owner) != owner:
             raise ConfigError(
                 f"hub {name}: its UID is {owners[name]}, not {owner}",
@@ -201,7 +207,7 @@ def _owners(folder: Path, wanted: Mapping[str, str]) -> dict[str, str]:
 
 
 def _bucket(folder: Path, jetstream: bool, wanted: str) -> str:
-    """Give the bucket's name: the one that is wanted now, or that of an earlier run; empty: there is none."""
+    """Return the name of the bucket: the wanted one, or that of an earlier run; empty if there is none."""
     file = folder / BUCKET
     before = file.read_text().strip() if file.exists() else ""
     return (wanted or before or DEFAULT_BUCKET) if jetstream or before else ""
@@ -212,7 +218,7 @@ def _is_secret(file: Path) -> bool:
 
 
 def _secret(base: Path, passwords: bool, new: list[Path]) -> Path:
-    """Give the file of a secret; it is made if there is none."""
+    """Return the file of a secret; create it if it does not exist."""
     for suffix in (SEED, PASSWORD):
         if (file := base.with_name(base.name + suffix)).exists():
             return file

@@ -1,6 +1,6 @@
-"""A configuration for nats-server, alone or as a cluster: one user for each hub and one for each pool.
+"""The configuration of nats-server, alone or as a cluster: one user for each hub and one for each pool.
 
-No user can do more than it must.
+Each user has only the permissions that it needs.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from bridge.wire.subjects import ANY, Subjects
 
 HUB = "hub"
 INBOX = "_INBOX.hub"
-"""Where answers to hubs go, each to its own part named by its owner: no site may listen there."""
+"""Prefix of the subjects of answers to hubs, followed by the owner. No site may subscribe to them."""
 MAX_PAYLOAD = 8 * 1024 * 1024
 MAX_STORE = 1024 * 1024 * 1024
 ACCOUNT = "PODBRIDGE"
 CLUSTER = "podbridge"
-"""Name of the NATS cluster: servers of another name are refused as routes."""
+"""Name of the NATS cluster. A server refuses routes of a cluster with another name."""
 ROUTE_USER = "route"
 ANSWER_WITHIN = "5m"
-"""How long a site may take to answer a request; longer than any deadline."""
+"""Time for which a site may answer a request; longer than any deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What one user may publish and listen to; with ``answers``, also one answer to each request that it gets."""
+    """The subjects that one user may publish and subscribe to. ``answers``: it may also answer each request once."""
 
     publish: list[str]
     subscribe: list[str]
     answers: bool = False
 
     def text(self, indent: str) -> str:
-        """Write it as nats-server reads it."""
+        """Return the section in nats-server's format."""
         lines = [
             f"publish: {{allow: {_list(self.publish, indent)}}}",
             f"subscribe: {{allow: {_list(self.subscribe, indent)}}}",
@@ -46,7 +46,7 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user that proves who it is with the key to ``nkey``, or with a password."""
+    """A user that authenticates with the private key of ``nkey``, or with a password."""
 
     name: str
     permissions: Permissions
@@ -56,9 +56,9 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Where the server listens: addresses as host:port, empty for none. Without a certificate nothing is encrypted.
+    """The addresses of the server as host:port; empty for none. Without a certificate, connections are not encrypted.
 
-    ``jetstream``: the folder in which it keeps buckets; empty: it keeps nothing.
+    ``jetstream``: folder of the buckets; empty: JetStream is off.
     """
 
     client: str = "127.0.0.1:4222"
@@ -71,11 +71,11 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True)
 class ServerCluster:
-    """The servers of a NATS cluster, which authenticate to each other with one password.
+    """The servers of a NATS cluster. They authenticate to each other with one password.
 
-    ``hosts``: name of a server -> host name or address under which the others reach it. ``port``: where each listens
-    for the others. ``authority``: file with the CA that signed the servers' certificates; empty: the system's. With a
-    certificate (:class:`Listeners`), each server verifies the other's, in both directions.
+    ``hosts``: host name or address of each server by the server's name. ``port``: port for routes between the servers.
+    ``authority``: file with the CA of the servers' certificates; empty: the system's CAs. With a certificate
+    (:class:`Listeners`), both servers of a route verify each other's certificate.
     """
 
     hosts: dict[str, str]
@@ -84,7 +84,7 @@ class ServerCluster:
     password: str = field(default="", repr=False)
 
     def text(self, server: str, tls: str) -> list[str]:
-        """Write the section of one server; ``tls`` is its certificate and key, empty for none."""
+        """Return the section of one server. ``tls``: its certificate and key; empty for none."""
         others = [host for name, host in self.hosts.items() if name != server]
         routes = [f"nats-route://{ROUTE_USER}:{self.password}@{_bracketed(host)}:{self.port}" for host in others]
         lines = [
@@ -93,9 +93,9 @@ class ServerCluster:
             f"  listen: {_quote(f'0.0.0.0:{self.port}')}",
             f"  authorization: {{user: {ROUTE_USER}, password: {_quote(self.password)}, timeout: 5}}",
             f"  routes: {_list(routes, '  ')}",
-            "  # hub and sites name all servers themselves",
+            "  # hubs and sites have all addresses in their configuration",
             "  no_advertise: true",
-            # by default a silent route is given up after four minutes, and requests go there meanwhile
+            # the default closes a silent route after four minutes, and loses the requests of that time
             '  ping_interval: "5s"',
             "  ping_max: 2",
         ]
@@ -106,9 +106,9 @@ class ServerCluster:
 
 
 def hub_permissions(prefix: str, bucket: str = "", owner: str = ANY) -> Permissions:
-    """Return what a hub needs: ask every pool about its owner's jobs, hear of them, get answers, use its bucket.
+    """Return the permissions of a hub: requests about its owner's jobs to all pools, their events, and its bucket.
 
-    ``owner``: UID of its cluster; ``ANY`` for the one hub of a server that no other cluster uses.
+    ``owner``: UID of the hub's cluster; ``ANY`` for the only hub of a server.
     """
     every = Subjects(prefix, ANY, owner)
     said = [every.announce, every.buildconfig, every.event, every.streams]
@@ -118,18 +118,18 @@ def hub_permissions(prefix: str, bucket: str = "", owner: str = ANY) -> Permissi
 
 
 def site_permissions(prefix: str, pool: str) -> Permissions:
-    """Give what a site needs: hear what its pool is asked, as a member of the pool's queue group, and answer."""
+    """Return the permissions of a site: requests to its pool, as a member of the pool's queue group, and answers."""
     if pool == ANY:
-        raise ConfigError(f"pool {pool!r}: the name of one pool, not of all")
+        raise ConfigError(f"pool {pool!r}: must be the name of one pool")
     own = Subjects(prefix, pool, ANY)
     asked = [f"{pattern} {pool}" for pattern in own.requests().values()]
     return Permissions([own.announce, own.buildconfig, own.event, own.streams], [*asked, own.acks], answers=True)
 
 
 def users_text(users: list[User], *, jetstream: bool = False) -> str:
-    """Write the file of users: everything that changes when a pool comes or goes."""
+    """Return the file of users. A new or removed pool changes only this file."""
     lines = [
-        "# Written by podbridge nats config, and written again by it.",
+        "# Written by podbridge nats config, which overwrites it at each run.",
         "accounts: {",
         f"  {ACCOUNT}: {{",
         *(["    jetstream: enabled"] if jetstream else []),
@@ -148,13 +148,13 @@ def users_text(users: list[User], *, jetstream: bool = False) -> str:
 def server_text(
     listeners: Listeners, users_file: str, *, name: str = "podbridge", cluster: ServerCluster | None = None
 ) -> str:
-    """Write the file of the server ``name`` itself; with ``cluster``, it is one of its servers."""
+    """Return the configuration of the server ``name``. ``cluster``: the cluster that it belongs to, if any."""
     lines = [
-        "# Written once by podbridge nats config; yours to change.",
+        "# Written once by podbridge nats config; you can change it.",
         f"server_name: {_quote(name)}",
         f"listen: {_quote(listeners.client)}",
         f"max_payload: {listeners.max_payload}",
-        "# who can't keep up is cut off, and connects anew",
+        "# disconnects clients that read too slowly",
         'write_deadline: "10s"',
         'ping_interval: "20s"',
         "ping_max: 2",
