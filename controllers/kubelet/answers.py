@@ -1,4 +1,4 @@
-"""Answers other than 200, as exceptions: a status and words that reach the user through the API server."""
+"""Error answers as exceptions: an HTTP status and a message, which the API server passes to the user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bridge.errors import BridgeError, KubeError, SiteDownError, SiteRefusedErro
 
 
 class AnswerError(Exception):
-    """Ends a request with this HTTP status and text."""
+    """The request ends with this HTTP status and message."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -15,10 +15,10 @@ class AnswerError(Exception):
 
 
 def answer_of(error: BridgeError) -> AnswerError:
-    """Say what an error means to the client.
+    """Return the answer for an error.
 
-    The API server passes on the words of 400, 404 and 502 and puts its own in the place of a 503's: so a site that is
-    silent is 502, with words, and 503 is left for "nobody could be asked whether you may".
+    The API server passes on the message of a 400, 404 and 502, and replaces that of a 503. So a silent site is 502, and
+    503 means that the API server did not answer a review.
     """
     hint = f" ({error.hint})" if error.hint else ""
     if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
@@ -26,5 +26,5 @@ def answer_of(error: BridgeError) -> AnswerError:
     if isinstance(error, SiteRefusedError) and not error.retryable:
         return AnswerError(404 if error.reason == "NotFound" else 400, f"{error}{hint}")
     if isinstance(error, KubeError):
-        return AnswerError(503 if error.retryable else 500, f"the API server could not be asked: {error}")
+        return AnswerError(503 if error.retryable else 500, f"a request to the API server failed: {error}")
     return AnswerError(502 if error.retryable else 500, f"{error}{hint}")

@@ -1,4 +1,4 @@
-"""Who asks: a client certificate, or a token that the API server knows. Nobody is anonymous."""
+"""Authentication: a client certificate, or a token that the API server reviews. Anonymous requests are refused."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from controllers.kubelet.single_flight_cache import SingleFlightCache
 
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", False)
 REMEMBER_KNOWN = 60.0
-"""Seconds for which a good token is taken without asking again."""
+"""Seconds for which the review of a valid token is cached."""
 REMEMBER_UNKNOWN = 10.0
+"""Seconds for which the review of an invalid token is cached."""
 LONGEST_TOKEN = 16 * 2**10
-# one answer for each token; a rotation at noon must not find a memory full of rubbish tokens
 _TOKENS = 2_000
+"""Cached reviews, at most; beyond it the cache starts empty, so that invalid tokens cannot keep out valid ones."""
 _BEARER = re.compile(r"Bearer +([A-Za-z0-9._~+/=-]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class User:
-    """A user as the API server's reviews write it."""
+    """A user, as in the API server's reviews."""
 
     name: str
     uid: str = ""
@@ -37,20 +38,21 @@ class User:
 
     @property
     def info(self) -> dict[str, Any]:
-        """As the ``userInfo`` of an admission review."""
+        """The user in the form of the ``userInfo`` of an admission review."""
         info = {"username": self.name, "uid": self.uid, "groups": list(self.groups), "extra": self.extra}
         return {key: value for key, value in info.items() if value}
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What makes a difference to what the user may do."""
+        """The part of the user that authorization depends on."""
         return (self.name, self.uid, self.groups, tuple(sorted(self.extra.items())))
 
 
 def user_of_certificate(certificate: bytes, now: float) -> User | None:
-    """Read a verified certificate (DER): its common name is the user, its organisations are the groups.
+    """Return the user of a verified certificate (DER): its common name; its organisations are the groups.
 
-    ``None`` where it names nobody or is over: connections outlive certificates.
+    Return ``None`` if it has no common name or is not valid at ``now``: a connection may last longer than its
+    certificate.
     """
     try:
         cert = x509.load_der_x509_certificate(certificate)
@@ -65,15 +67,15 @@ def user_of_certificate(certificate: bytes, now: float) -> User | None:
 
 
 def bearer(authorization: str) -> str | None:
-    """Take the token out of an ``Authorization`` header."""
+    """Return the token of an ``Authorization`` header; ``None`` if it has none."""
     match = _BEARER.fullmatch(authorization.strip()) if len(authorization) <= LONGEST_TOKEN else None
     return match[1] if match else None
 
 
 class TokenAuthenticator:
-    """Asks the API server whose a token is, and remembers for a while. No token is kept, only its hash.
+    """Reviews tokens, with a cache. The cache contains hashes, no tokens.
 
-    ``review(token)`` gives the ``status`` of a TokenReview and may raise ``Kube*`` errors.
+    ``review(token)`` returns the ``status`` of a TokenReview and may raise ``Kube*`` errors.
     """
 
     def __init__(self, review: Callable[[str], dict[str, Any]], clock: Clock) -> None:
@@ -81,7 +83,7 @@ class TokenAuthenticator:
         self._known: SingleFlightCache[tuple[User | None]] = SingleFlightCache(clock, _TOKENS)
 
     def user(self, token: str) -> User | None:
-        """Give the token's user; ``None`` when the API server doesn't know it."""
+        """Return the user of a token; ``None`` if the token is invalid."""
 
         def ask() -> tuple[tuple[User | None], float]:
             user = _reviewed(self._review(token))
@@ -91,7 +93,7 @@ class TokenAuthenticator:
 
 
 def ask_api_server(client: KubeClient) -> Callable[[str], dict[str, Any]]:
-    """Ask with a TokenReview."""
+    """Return a function that sends a TokenReview."""
 
     def review(token: str) -> dict[str, Any]:
         body = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": "TokenReview", "spec": {"token": token}}

@@ -1,4 +1,4 @@
-"""What a user may do: a kubelet's own mapping of requests to sub-resources of its node, asked of the API server."""
+"""Authorization: a request is mapped to sub-resources of its node, as in a kubelet, and the API server reviews it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from controllers.kubelet.authentication import User
 from controllers.kubelet.single_flight_cache import SingleFlightCache
 
 REMEMBER_YES = 300.0
-"""Seconds; a kubelet's defaults."""
+"""Seconds for which a permission is cached: the default of the kubelet."""
 REMEMBER_NO = 30.0
+"""Seconds for which a refusal is cached: the default of the kubelet."""
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _ONE = {"stats": "stats", "metrics": "metrics", "logs": "log", "spec": "spec", "checkpoint": "checkpoint"}
 _OR_PROXY = {"pods": "pods", "runningpods": "pods", "healthz": "healthz", "configz": "configz"}
 
 Ask = Callable[[User, str, str, str], bool]
-"""``ask(user, verb, subresource, node)``: whether the user may; ``node`` may be empty, for "any". Raises ``Kube*``."""
+"""``ask(user, verb, subresource, node)`` returns whether the user may; an empty node is any node. Raises ``Kube*``."""
 
 
 def subresources(path: str) -> tuple[str, ...]:
-    """Give the sub-resources of ``nodes`` of which one must be allowed for a request to ``path``."""
+    """Return the sub-resources of ``nodes`` for a request to ``path``. Permission for one of them is sufficient."""
     first = path.strip("/").split("/", 1)[0]
     if first in _ONE:
         return (_ONE[first],)
@@ -31,7 +32,7 @@ def subresources(path: str) -> tuple[str, ...]:
 
 
 def ask_api_server(client: KubeClient) -> Ask:
-    """Ask with a SubjectAccessReview."""
+    """Return a function that sends a SubjectAccessReview."""
 
     def ask(user: User, verb: str, subresource: str, node: str) -> bool:
         return users.allowed(
@@ -42,17 +43,17 @@ def ask_api_server(client: KubeClient) -> Ask:
 
 
 class KubeletAuthorizer:
-    """Answers from memory where it can; what can't be asked raises."""
+    """Reviews requests, with a cache. Raises ``Kube*`` errors if the API server does not answer."""
 
     def __init__(self, ask: Ask, clock: Clock) -> None:
         self._ask = ask
         self._known: SingleFlightCache[bool] = SingleFlightCache(clock)
 
     def nodes(self, user: User, method: str, path: str, nodes: Iterable[str]) -> set[str]:
-        """Give those of the nodes for which the user may send the request.
+        """Return the nodes to which the user may send the request.
 
-        Whoever may do it on any node is asked about once, however many there are. Raises :class:`AnswerError` 403 when
-        nothing is allowed.
+        A user with permission for all nodes needs one review, whatever their number. Raises :class:`AnswerError` 403 if
+        the user has no permission for any of them.
         """
         wanted = sorted(set(nodes))
         if self._may(user, method, path, ""):
@@ -63,7 +64,7 @@ class KubeletAuthorizer:
         return allowed
 
     def check(self, user: User, method: str, path: str, node: str) -> None:
-        """Raise :class:`AnswerError` 403 unless the user may send the request to the node (empty: to any)."""
+        """Raise :class:`AnswerError` 403 unless the user may send the request to the node (empty: to any node)."""
         if not self._may(user, method, path, node):
             raise AnswerError(403, refusal(user, method, path))
 
@@ -79,6 +80,6 @@ class KubeletAuthorizer:
 
 
 def refusal(user: User, method: str, path: str) -> str:
-    """Say what was not allowed."""
+    """Return the message for a refused request, in the form of the kubelet."""
     subs = ",".join(subresources(path))
     return f"Forbidden (user={user.name}, verb={VERBS.get(method, '')}, resource=nodes, subresource(s)=[{subs}])"

@@ -1,4 +1,4 @@
-"""Which container a request means, and whether it has a log."""
+"""The state of a pod's containers, and whether a container has a log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LISTS = (("containers", "containerStatuses"), ("initContainers", "initContainer
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known of a container: ``reason`` why it waits, ``earlier`` that a run before this one has ended."""
+    """The state of a container. ``reason``: why it waits. ``earlier``: whether a previous run has ended."""
 
     state: str
     reason: str = ""
@@ -24,9 +24,9 @@ class State:
 
 
 def check_log(pod: Object, status: JobStatus | None, container: str, *, previous: bool) -> None:
-    """Raise :class:`AnswerError`, with a kubelet's words, unless the container has the log that is asked for.
+    """Raise :class:`AnswerError`, with the message of a kubelet, unless the container has the requested log.
 
-    ``status`` is the site's view, ``None`` where it has none: then the pod's own status counts.
+    ``status``: the job's state from the site. If it is ``None``, the pod's own status is used.
     """
     name = (pod.get("metadata") or {}).get("name", "")
     if container not in names(pod):
@@ -42,13 +42,13 @@ def check_log(pod: Object, status: JobStatus | None, container: str, *, previous
 
 
 def names(pod: Object) -> list[str]:
-    """Name every container of a pod, the init containers last."""
+    """Return the names of a pod's containers, then of its init containers."""
     spec = pod.get("spec") or {}
     return [str(each.get("name")) for kind, _ in _LISTS for each in spec.get(kind) or ()]
 
 
 def state_of(pod: Object, status: JobStatus | None, container: str) -> State:
-    """Find out how a container is: as the site says, else as the pod's status says, else it waits."""
+    """Return the state of a container: from the site, else from the pod's status, else waiting."""
     for reported in reported_states(status):
         if reported.name == container:
             waiting = reported.state == "waiting"
@@ -58,7 +58,7 @@ def state_of(pod: Object, status: JobStatus | None, container: str) -> State:
 
 
 def reported_states(status: JobStatus | None) -> Iterator[ContainerState]:
-    """Give what a site says of each container."""
+    """Yield the state of each container from the site."""
     if status is not None:
         yield from status.containers
         yield from status.init_containers

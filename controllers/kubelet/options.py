@@ -1,4 +1,4 @@
-"""The query of ``/containerLogs``: what a kubelet takes, checked as it checks it."""
+"""The query parameters of ``/containerLogs``, validated as in a kubelet."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LARGEST = 2**63 - 1
 
 
 def log_options(query: Query, container: str, now: float) -> LogOptions:
-    """Read the query of a request for a log; ``now`` is what ``sinceSeconds`` counts back from.
+    """Parse the query of a request for a log. ``sinceSeconds`` is relative to ``now``.
 
-    Raises :class:`AnswerError`: 400 for what can't be read, 422 for what is not allowed.
+    Raises :class:`AnswerError`: 400 for a value that cannot be parsed, 422 for one that is not allowed.
     """
     tail = _number(query, "tailLines")
     if (old := _first(query, "tail")) and tail is None:
@@ -53,7 +53,7 @@ def _first(query: Query, name: str) -> str | None:
 
 
 def _flag(query: Query, name: str) -> bool:
-    """Read as Kubernetes does: there is no wrong value, and ``?follow`` alone means yes."""
+    """Parse a boolean as Kubernetes does: no value is invalid, and ``?follow`` alone is true."""
     value = _first(query, name)
     return value is not None and value.lower() not in ("false", "0")
 

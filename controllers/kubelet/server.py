@@ -1,4 +1,4 @@
-"""The kubelet API as a process part: the application, its certificates, its server."""
+"""The kubelet API as a part of the process: application, certificates and server."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from controllers.kubelet.trust import Trust, read_client_ca
 log = logging.getLogger(__name__)
 
 PERIOD = 10.0
-"""Seconds between two looks at the certificates: the serving one, and the authorities of clients."""
+"""Seconds between two checks of the serving certificate and of the CAs of clients."""
 ASK_TIMEOUT = 5.0
-"""Seconds that the API server has to say who somebody is and what they may do."""
+"""Seconds to wait for the API server's answer to a review."""
 _SYSTEM_CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where and how the kubelet API is served; ``addresses`` are the names and addresses of the virtual nodes."""
+    """Address and limits of the kubelet API. ``addresses``: names and addresses of the virtual nodes."""
 
     host: str = "0.0.0.0"  # noqa: S104  (the API server calls from elsewhere)
     port: int = names.KUBELET_PORT
@@ -48,8 +48,8 @@ class Settings:
 class Kubelet:
     """Serves the kubelet API of all virtual nodes of this process.
 
-    ``find(namespace, name)`` gives a pod on one of them, ``pods()`` all of them (raw), ``pools()`` the pools by name.
-    No lease is needed: it writes nothing.
+    ``find(namespace, name)`` returns a pod on one of them, ``pods()`` all these pods, ``pools()`` the pools by name. It
+    writes nothing, so it runs without the lease.
     """
 
     def __init__(
@@ -90,18 +90,18 @@ class Kubelet:
 
     @property
     def port(self) -> int:
-        """The port bound, after :meth:`start`: what a node's ``kubeletEndpoint`` must say."""
+        """The bound port, after :meth:`start`: the port of a node's ``kubeletEndpoint``."""
         return self._server.port
 
     @property
     def following(self) -> int:
-        """How many logs are being sent now."""
+        """The number of logs that are being sent."""
         return len(self._streams)
 
     def start(self, supervisor: Supervisor) -> None:
-        """Get a certificate, listen, serve; raises :class:`~bridge.errors.BridgeError` when that can't be.
+        """Load a certificate, listen and serve; raise :class:`~bridge.errors.BridgeError` on failure.
 
-        Without an answer of the API server it starts as well: nobody is let in until there is one.
+        It also starts if the API server does not answer. Until it does, all requests are refused.
         """
         self._trust.serve()
         self._trust.step()
@@ -111,8 +111,8 @@ class Kubelet:
         log.info("kubelet API started", extra=kv(port=self.port))
 
     def ready(self) -> str | None:
-        """Say why the API server can't be let in now, or give None."""
-        return self._trust.problem and f"authorities of clients: {self._trust.problem}"
+        """Return why requests of the API server are refused; ``None`` if they are not."""
+        return self._trust.problem and f"CAs of clients: {self._trust.problem}"
 
     def _look(self, supervisor: Supervisor) -> None:
         while not supervisor.wait(PERIOD):

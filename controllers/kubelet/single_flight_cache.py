@@ -1,6 +1,6 @@
-"""Answers remembered for a while; whoever asks the same thing at the same moment waits for the one who does ask.
+"""A cache of answers. Concurrent requests for one key wait for the first of them, and share its answer.
 
-An error is that one's answer to all who waited, and is forgotten: else they would wait for it one after the other.
+They also share its error, because otherwise each would wait for the same error in turn. An error is not cached.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class _Entry(Generic[V]):
         self.until = float("-inf")
         self.error: BridgeError | None = None
         self.failed = 0
-        """How often asking has failed."""
+        """Number of failed requests."""
 
 
 class SingleFlightCache(Generic[V]):
-    """Remembers up to ``most`` answers, then begins anew."""
+    """Holds up to ``most`` answers; one more empties it."""
 
     def __init__(self, clock: Clock, most: int = MOST) -> None:
         self._clock = clock
@@ -39,7 +39,7 @@ class SingleFlightCache(Generic[V]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, ask: Callable[[], tuple[V, float]]) -> V:
-        """Give the answer for ``key``; ``ask`` gives it and the seconds for which it holds."""
+        """Return the answer for ``key``. ``ask`` returns it and the seconds for which it is valid."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:

@@ -1,7 +1,7 @@
-"""Stats and resource metrics: what sites tell, and nothing else.
+"""Stats and resource metrics, from the states that sites report.
 
-A site tells when a container started and whether it runs. It does not tell what a container uses, so there are no
-numbers of processor time and memory here: absent is what a reader understands, an invented number is not.
+A site reports when a container started and whether it runs. It does not report the container's use of CPU and memory,
+so these metrics are absent.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from controllers.kubelet.containers import reported_states
 
 Object = Mapping[str, Any]
 StatusOf = Callable[[Object], JobStatus | None]
-"""Gives what its site says of a pod."""
+"""Returns the state of a pod's job from its site."""
 
 
 def pod_list(pods: Iterable[Object]) -> dict[str, Any]:
-    """Make a PodList."""
+    """Return a PodList."""
     items = [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in pods]
     return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
 
 
 def running_pods(pods: Iterable[Object], status_of: StatusOf) -> dict[str, Any]:
-    """Make a PodList of what runs, each pod with its running containers alone, as a kubelet lists them."""
+    """Return a PodList of the running pods, each with its running containers only, as a kubelet does."""
     items = []
     for pod in pods:
         running = {state.name for state in _running(status_of(pod))}
@@ -46,7 +46,7 @@ def running_pods(pods: Iterable[Object], status_of: StatusOf) -> dict[str, Any]:
 
 
 def summary(node: str, since: float, pods: Iterable[Object], status_of: StatusOf) -> dict[str, Any]:
-    """Make the stats summary of one node; ``since`` is when podbridge began to look (seconds since 1970)."""
+    """Return the stats summary of one node. ``since``: start of this process, in seconds since 1970."""
     found = []
     for pod in pods:
         states = list(_running(status_of(pod)))
@@ -64,7 +64,7 @@ def summary(node: str, since: float, pods: Iterable[Object], status_of: StatusOf
 
 
 def resource_metrics(pods: Iterable[Object], status_of: StatusOf) -> CollectorRegistry:
-    """Give a registry with a kubelet's ``container_start_time_seconds`` of what runs."""
+    """Return a registry with the kubelet's metric ``container_start_time_seconds`` of the running containers."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_StartTimes(list(pods), status_of))
     return registry

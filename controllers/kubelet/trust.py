@@ -1,9 +1,8 @@
-"""The kubelet API's side of TLS: which certificate it shows, and whose certificates it takes.
+"""TLS of the kubelet API: its serving certificate, and the CAs of its clients.
 
-It shows the files of ``certDir``, or a pair that it makes for itself and keeps in memory: API servers don't check a
-kubelet's certificate unless they are started with ``--kubelet-certificate-authority``, and then only files signed by
-that authority will do. (The cluster's own signer of kubelets' certificates signs for ``system:node:<name>`` alone, who
-must ask in person.)
+It serves the certificate in ``certDir``, or else a self-signed one that it keeps in memory. An API server verifies the
+certificate of a kubelet only if it runs with ``--kubelet-certificate-authority``; ``certDir`` must then have a
+certificate of that CA. (The cluster's own signer for kubelets accepts requests of ``system:node:<name>`` only.)
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ VALIDITY = 90 * 86400.0
 
 
 def read_client_ca(kube: KubeClient) -> bytes:
-    """Read the authorities whose client certificates the API server takes; empty where it takes none.
+    """Return the CAs whose client certificates the API server accepts; empty if it accepts none.
 
     Raises ``Kube*`` errors.
     """
@@ -38,14 +37,14 @@ def read_client_ca(kube: KubeClient) -> bytes:
     except KubeNotFoundError:
         return b""
     certificates: list[x509.Certificate] = authorities(str(data.get(KEY) or "").encode())
-    # in one form, without the remarks that may stand between them
+    # normalized: the file may contain comments
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
 
 
 class Trust:
-    """Keeps both up to date.
+    """Keeps the serving certificate and the CAs of clients up to date.
 
-    ``names`` are the DNS names and IP addresses of a pair made here; ``read`` gives the authorities of clients.
+    ``names``: DNS names and IP addresses of a self-signed certificate. ``read`` returns the CAs of clients.
     """
 
     def __init__(
@@ -62,30 +61,30 @@ class Trust:
         self._clock = clock
         self._folder = folder
         self.problem: str | None = "not read yet"
-        """Why the client certificates taken may not be the right ones."""
+        """Why the CAs of clients may be out of date; ``None`` if they are not."""
 
     def serve(self) -> None:
-        """Serve the pair that should be served now; raises :class:`CertificateError`, and the old one stays."""
+        """Update the serving certificate; raise :class:`CertificateError` on failure, which keeps the old one."""
         pair = self._pair()
         if pair != self._certificates.pair:
             self._certificates.replace(pair)
-            log.info("kubelet API's certificate changed", extra=kv(source=self._folder or "made here"))
+            log.info("kubelet API's certificate changed", extra=kv(source=self._folder or "self-signed"))
 
     def authenticate(self) -> None:
-        """Take the certificates of the API server's clients; raises ``Kube*`` errors, and the old ones stay."""
+        """Update the CAs of clients; raise ``Kube*`` errors on failure, which keeps the old ones."""
         try:
             clients = self._read()
             if clients != self._certificates.clients:
                 self._certificates.trust(clients)
                 count = len(authorities(clients))
-                log.info("authorities of the kubelet API's clients changed", extra=kv(authorities=count))
+                log.info("CAs of the kubelet API's clients changed", extra=kv(authorities=count))
         except BridgeError as error:
             self.problem = str(error)
             raise
         self.problem = None
 
     def step(self) -> None:
-        """Look after both; what fails is tried again at the next step."""
+        """Update both. A failure is logged, and repeated at the next step."""
         for look in (self.serve, self.authenticate):
             try:
                 look()
