@@ -97,8 +97,12 @@ REASONS = (
     ("Site, refusal", "NotOwner", "the job belongs to another cluster"),
     ("Site, refusal", "WrongFolder", "this submitter has another folder than the pool: nothing was done"),
     ("Site, refusal", "SubmittedElsewhere", "the batch system has a job of the pod that is not in this folder"),
-    ("Virtual node, `Ready=False`", "SiteSilent", "nothing was heard; the message has the last words"),
-    ("Virtual node, `Ready=False`", "SiteLeft", "the submitter said that it stops"),
+    (
+        "Virtual node, `Ready=False`",
+        "SiteSilent",
+        "no message of the site for `silentAfter` seconds; the message has the last announcement",
+    ),
+    ("Virtual node, `Ready=False`", "SiteLeft", "the submitter has stopped"),
     ("Node, Event", "PoolNameTaken", "a pool has the name of a node that is not podbridge's: it gets none"),
 )
 

@@ -1,1 +1,1 @@
-"""Virtual nodes: one for each pool, and the life of the pods that are bound there."""
+"""Virtual nodes: one for each pool, and the pods that are bound to it."""

@@ -1,4 +1,4 @@
-"""Carries out what was decided for a pod: at its site, and on the pod."""
+"""Carries out the actions for a pod: requests to its site, and writes to the pod."""
 
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ Pod = decide.Pod
 
 RETRY = Backoff(first=1.0, limit=30.0)
 LATE = 5.0
-"""Seconds after its deadline for which a request may still be taken: clocks differ."""
+"""Seconds after its deadline for which a site may accept a request, because clocks differ."""
 REFUSED_AGAIN = 60.0
-"""Seconds until a status that the API server found invalid is tried again."""
+"""Seconds until a status that the API server has refused as invalid is written again."""
 FORGOTTEN = 5.0
-"""Seconds for which the view may still show what was forgotten, or the cache lack what is there."""
+"""Seconds for which the view may show a deleted job, or the cache may lack an existing pod."""
 REFRESH_AGAIN = 60.0
+"""Seconds until a failed refresh of tokens is repeated."""
 
 
 class Actor:
-    """Writes to pods and asks their sites; ``check_leadership`` raises once this process leads no more."""
+    """Carries out actions. ``check_leadership`` raises LostLeadershipError if this process is not the leader."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Actor:
         self._submit_timeout = submit_timeout
 
     def act(self, action: decide.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
-        """Carry one action out; what fails is tried again after the entry's back-off, and said once on the pod."""
+        """Carry out one action. A failure sets the entry's back-off, and becomes an Event of the pod once."""
         try:
             self._do(action, pool, entry, cache)
         except LostLeadershipError:
@@ -80,7 +81,7 @@ class Actor:
             self._later(entry, error)
             pod = getattr(action, "pod", None)
             if isinstance(error, SiteError) and pod is not None:
-                text = f"waits for the site: {_words(error)}"
+                text = f"waiting for the site: {_words(error)}"
                 self._tell(entry, pod, "BridgeWaiting", text, about=error.reason, warning=True)
             raise
         entry.failures = 0
@@ -154,7 +155,7 @@ class Actor:
         if seen is not pod:
             entry.note = "; without its service account token: the site does not say how to reach the API server"
         entry.refresh_at = None if refresh_in is None else self._clock.monotonic() + refresh_in
-        log.info("pod given to its site", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
+        log.info("pod submitted", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
 
     def _answered(self, entry: Entry, answer: JobStatus | None) -> None:
         now = self._clock.monotonic()
@@ -173,10 +174,10 @@ class Actor:
         entry.cancelled = pod["metadata"].get("deletionTimestamp") or "over"
         entry.cancelled_at = self._clock.monotonic()
         if entry.answer is not None:
-            self._tell(entry, pod, "BridgeCancelled", f"pool {pool.name} ends job {entry.answer.job_id}")
+            self._tell(entry, pod, "BridgeCancelled", f"pool {pool.name} cancels job {entry.answer.job_id}")
 
     def _orphan(self, job: JobStatus, pool: Pool, entry: Entry) -> None:
-        """Ask the API server itself, not the cache, before a job is ended, or its folder dropped, for want of a pod."""
+        """Cancel or delete a job without a pod, if the API server itself, not only the cache, has no such pod."""
         now = self._clock.monotonic()
         try:
             found = self._kube.get(PODS.path(job.namespace, job.name))
@@ -189,11 +190,11 @@ class Actor:
         if job.phase == "ended":
             entry.not_before = now + FORGOTTEN
             if pool.cancel(job.job, 0, forget=True) is None:
-                log.info("job forgotten", extra=kv(pod=f"{job.namespace}/{job.name}", pool=pool.name, job=job.job_id))
+                log.info("job deleted", extra=kv(pod=f"{job.namespace}/{job.name}", pool=pool.name, job=job.job_id))
             return
         pool.cancel(job.job, decide.ORPHAN_GRACE)
         entry.cancelled, entry.cancelled_at = "orphan", now
-        log.warning("job without a pod ended", extra=kv(pool=pool.name, job=job.job_id, uid=job.job))
+        log.warning("job without a pod cancelled", extra=kv(pool=pool.name, job=job.job_id, uid=job.job))
 
     def _refresh(self, pod: Pod, pool: Pool, entry: Entry) -> None:
         entry.refresh_at = self._clock.monotonic() + REFRESH_AGAIN
@@ -212,7 +213,7 @@ class Actor:
 
     # --- on the pod ---------------------------------------------------------------------------------------------------
     def _write(self, action: decide.Write, entry: Entry, cache: Cache) -> None:
-        """Write status and job in one go: the API server takes annotations with a status, as it does with a binding."""
+        """Write status and job id in one patch: the API server accepts annotations with a status."""
         pod, job = action.pod, action.job
         self._patch(pod, cache, action.patch, action.job_id)
         entry.written_at = self._clock.monotonic()
@@ -243,7 +244,7 @@ class Actor:
         cache.apply(answer)
 
     def _remove(self, action: decide.Remove, cache: Cache) -> None:
-        """Write the pod's end, then delete it for good: nothing of it is left at the site."""
+        """Write the final status, then delete the pod: the site has confirmed its end."""
         pod = action.pod
         self._patch(pod, cache, action.patch)
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pods.uid(pod)}}
@@ -253,7 +254,7 @@ class Actor:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             return
         if "metadata" in answer and answer.get("kind") == "Pod":
-            cache.apply(answer)  # somebody's finalizer may hold it for a while
+            cache.apply(answer)  # a finalizer of others may keep it
         log.info("pod removed", extra=kv(pod=pods.key(pod)))
 
     def _fail(self, pod: Pod, cache: Cache, event: str, reason: str, message: str) -> None:
@@ -270,7 +271,7 @@ class Actor:
     def _tell(
         self, entry: Entry, pod: Pod, reason: str, message: str, *, about: str = "", warning: bool = False
     ) -> None:
-        """Write an Event that is worth saying once; ``about`` tells it from others of its reason, else its words do."""
+        """Write an Event once. Events are equal if reason and ``about`` are; without ``about``, reason and message."""
         key = f"{reason} {about or message}"
         if key not in entry.told:
             entry.told |= {key}

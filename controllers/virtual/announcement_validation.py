@@ -1,4 +1,4 @@
-"""What a site says of itself, checked: a bad value is left out and named, it never spoils the rest. Pure."""
+"""Validation of announcements: an invalid value is omitted and reported; the other values remain. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Taint = dict[str, str]
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 DEFAULT_PODS = "10000"
-"""Pods of a site that names no limit: its batch system has queues."""
+"""Capacity for pods of a site that announces no limit: its batch system queues jobs."""
 MOST = 100
-"""Labels, taints and resources each, at most."""
+"""Labels, taints and resources of a site, at most, each."""
 
 _PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -38,7 +38,7 @@ _STANDARD = frozenset({"cpu", "memory", "pods", "ephemeral-storage"})
 
 @dataclass(frozen=True, slots=True)
 class ValidAnnouncement:
-    """Labels, taints and capacity fit for a Node; ``problems`` name what was left out."""
+    """Labels, taints and capacity that a Node can have. ``problems``: the omitted values and why."""
 
     labels: dict[str, str]
     taints: tuple[Taint, ...]
@@ -47,7 +47,7 @@ class ValidAnnouncement:
 
 
 def check(announce: Announcement) -> ValidAnnouncement:
-    """Take what is usable of an announcement."""
+    """Return the valid values of an announcement."""
     problems: list[str] = []
     labels = dict(_few(announce.labels.items(), "labels", problems))
     labels = {key: value for key, value in labels.items() if not _told(problems, "label", key, _label(key, value))}
@@ -100,21 +100,21 @@ def _reserved(key: str) -> str:
 
 def _label(key: str, value: str) -> str:
     if not _is_key(key):
-        return "not a label's name"
+        return "not a valid label name"
     if value and not _PART.fullmatch(value):
-        return f"{value[:100]!r} is not a label's value"
+        return f"{value[:100]!r} is not a valid label value"
     return _reserved(key)
 
 
 def _taint(text: str) -> Taint | str:
-    """Read ``key=value:Effect`` or ``key:Effect``; gives what is wrong with it instead."""
+    """Parse ``key=value:Effect`` or ``key:Effect``; return the reason if it is invalid."""
     pair, _, effect = text.rpartition(":")
     key, _, value = pair.partition("=")
     if effect not in EFFECTS:
         return f"must be key=value:Effect with one of the effects {', '.join(EFFECTS)}"
     if not _is_key(key) or (value and not _PART.fullmatch(value)):
-        return "not a taint's key and value"
-    # the node controller adds and removes taints in Kubernetes' domains as the node's state says
+        return "not a valid taint key and value"
+    # the node controller adds and removes taints in Kubernetes' domains according to the node's state
     if _in(key.rpartition("/")[0], _KUBERNETES):
         return "Kubernetes' own"
     return _reserved(key) or {"key": key, "value": value, "effect": effect}
@@ -123,7 +123,7 @@ def _taint(text: str) -> Taint | str:
 def _resource(name: str, text: str) -> str:
     domain, slash, _ = name.rpartition("/")
     if not (name in _STANDARD or (slash and _is_key(name) and not _in(domain, _KUBERNETES))):
-        return f"must be one of {', '.join(sorted(_STANDARD))}, or vendor.com/thing"
+        return f"must be one of {', '.join(sorted(_STANDARD))}, or an extended resource such as example.com/device"
     try:
         value = quantity.parse(text)
     except ValueError as error:
@@ -133,15 +133,15 @@ def _resource(name: str, text: str) -> str:
     if name != "cpu" and value != value.to_integral_value():
         return f"{text[:100]!r} is not a whole number"
     if name == "cpu" and value * 1000 != (value * 1000).to_integral_value():
-        return f"{text[:100]!r} is finer than a thousandth"
+        return f"{text[:100]!r} is not a multiple of 1m"
     return ""
 
 
 def as_json(valid: ValidAnnouncement) -> dict[str, Any]:
-    """Say which labels and taints are the site's: what it withdraws later is found by that."""
+    """Return the labels and taints of a site as JSON, from which values that it withdraws later are found."""
     return {"labels": sorted(valid.labels), "taints": sorted(f"{t['key']}:{t['effect']}" for t in valid.taints)}
 
 
 def from_json(data: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """Read that again: label keys, and taints as ``key:Effect``."""
+    """Return the label keys, and the taints as ``key:Effect``, of such JSON."""
     return set(data.get("labels") or ()), set(data.get("taints") or ())

@@ -1,7 +1,8 @@
-"""What to do for one pod on a virtual node, or for a job without a pod: pure.
+"""The decision for one pod on a virtual node, or for a job without a pod. Pure.
 
-The site is the truth about what runs there, the API server about what is wanted. A job is never asked for twice, a pod
-that is deleted goes only once the site has confirmed that nothing of it is left, and silence ends nothing.
+The site is authoritative for the state of jobs, the API server for the wanted pods. A job is submitted only if the site
+certainly has none of this pod. A deleted pod is removed after the site has confirmed its end. The silence of a site
+ends no pod.
 """
 
 from __future__ import annotations
@@ -20,31 +21,49 @@ from controllers.virtual.status import Status
 Pod = Mapping[str, Any]
 
 CANCEL_AGAIN = 10.0
-"""Seconds after which a site that has not ended a job is told again."""
+"""Seconds after which a cancellation request is repeated if the job has not ended."""
 LOOK_AGAIN = 5.0
 """Seconds between the two answers that make a job lost."""
 BRAKED_AGAIN = 1.0
-"""Seconds until a pod is looked at again whose job is lost, and that the brake does not let fail yet."""
+"""Seconds until the next decision for a pod with a lost job that the brake holds."""
 QUEUE_NEWS = 15.0
-"""Seconds at least between two patches that change nothing but why a job waits."""
+"""Seconds between two patches that change only the reason for which a job is pending, at least."""
 ORPHAN_GRACE = 30.0
-"""Seconds that a job without a pod has to end: nobody knows any more what its pod allowed."""
+"""Grace period of a job without a pod, in seconds: that of its pod is not known."""
 LOST = "JobLost"
-LOST_TEXT = "the site {pool} knows nothing of job {job} any more"
-MISSING_TEXT = "the batch system of {pool} no longer knows job {job}, and its script did not write down an end"
+LOST_TEXT = "the site {pool} does not know job {job} any more"
+MISSING_TEXT = "the batch system of {pool} does not know job {job} any more, and its script has recorded no end"
 _CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
 
 
 @dataclass(slots=True)
 class Entry:
-    """What this process knows about one pod beyond both sides' views; all times are monotonic.
+    """The state of one pod in this process, in addition to the pod and the view of jobs. All times are monotonic.
 
-    ``answer``: the site's last direct answer and when it came, for while its view lacks the job. ``sent_until``: until
-    when a request whose outcome is unknown may still be carried out. ``nothing``: how often the site has said that it
-    holds nothing, and since when. ``cancelled``: the deletion (its timestamp) that the site was told of. ``settled``:
-    the states of pod (its resourceVersion) and job between which nothing differs. ``told``: Events that were written.
-    ``note``: what the Event BridgeSubmitted adds.
-    ``deleted``: the pod's deletionTimestamp, and when it was first seen.
+    Parameters
+    ----------
+    not_before, failures
+        The back-off: no request to the site before this time; number of consecutive failures.
+    answer, answered_at
+        The site's last answer about the job, used while the view lacks the job.
+    sent_until
+        Time until which a submit request with an unknown outcome may still be carried out.
+    nothing, nothing_at
+        Number of consecutive answers that the site does not know the job, and the time of the last one.
+    cancelled, cancelled_at
+        The deletion (its timestamp) for which the site has received a cancellation request, and its time.
+    written_at
+        Time of the last write of the status.
+    refresh_at
+        Time at which the service account tokens are due for a refresh.
+    settled
+        The pod's resourceVersion and the job's state for which the last decision was to do nothing.
+    told
+        The Events that were written once and are not repeated.
+    note
+        Addition to the message of the Event BridgeSubmitted.
+    deleted, deleted_at
+        The pod's deletionTimestamp, and the time at which this process first saw it.
     """
 
     not_before: float = 0.0
@@ -65,13 +84,13 @@ class Entry:
     deleted_at: float = 0.0
 
     def see(self, pod: Pod | None, now: float) -> None:
-        """Remember when a deletion was first seen: the API server's clock may be another."""
+        """Record the time at which a deletion is first seen. The API server's clock may differ from this one."""
         text = pod["metadata"].get("deletionTimestamp") if pod is not None else None
         if text and text != self.deleted:
             self.deleted, self.deleted_at = text, now
 
     def is_settled(self, pod: Pod | None, job: JobStatus | None) -> bool:
-        """Whether these very states were looked at before, and nothing was to be done."""
+        """Whether the last decision for this pod and this job was to do nothing."""
         if self.settled is None or pod is None:
             return False
         return self.settled[1] is job and self.settled[0] == pod["metadata"]["resourceVersion"]
@@ -79,9 +98,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A pool, as far as a pod's fate depends on it. ``complete_at``: when the last complete snapshot was asked for.
+    """The state of a pool that a decision depends on.
 
-    ``leading_since``: since when this process leads; ``synced``: whether the pool's pods have been listed.
+    ``synced``: the cache of the pool's pods is complete. ``complete_at``: time at which the last complete snapshot was
+    requested. ``buildable``: the BuildConfig is known. ``leading_since``: time at which this process became the leader.
     """
 
     name: str
@@ -94,9 +114,9 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod (``None``: there is none of that UID), its job as the pool's view shows it, and what is remembered.
+    """One pod (``None`` if no pod has the UID), its job in the pool's view, and its entry.
 
-    ``may_fail``: whether the brake lets the pod fail for a lost job; ``held``: whether the brake holds it.
+    ``may_fail``: the brake lets the pod fail for a lost job. ``held``: the engaged brake holds the pod.
     """
 
     pod: Pod | None
@@ -111,21 +131,21 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Give the pod to the site."""
+    """Submit the pod's job to the site."""
 
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Ask the site for the job."""
+    """Request the state of the job from the site."""
 
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write what the site says on the pod; ``job_id`` is set when the pod does not carry it yet."""
+    """Write the job's state to the pod. ``job_id``: the id to write, if the pod has another one or none."""
 
     pod: Pod
     job: JobStatus
@@ -136,7 +156,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End a pod whose job is lost."""
+    """Set the pod to Failed: its job is lost."""
 
     pod: Pod
     reason: str
@@ -145,7 +165,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Say on the pod that its job is missing, while the brake holds the pod, or that it is there again."""
+    """Set the pod's condition for a missing job, while the brake holds the pod, or clear it."""
 
     pod: Pod
     missing: bool
@@ -153,7 +173,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End the job, within ``grace`` seconds; the pod stays until the site has confirmed it."""
+    """Cancel the job, with ``grace`` seconds to end. The pod stays until the site has confirmed the end."""
 
     pod: Pod
     grace: float
@@ -161,7 +181,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """The site has nothing of the deleted pod any more: write its last status, and delete it."""
+    """Write the final status of a deleted pod, and remove it: the site has confirmed its end."""
 
     pod: Pod
     status: Status
@@ -170,21 +190,21 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A job without a pod: make sure at the API server, then end it, or forget it once it has ended."""
+    """Request the pod of this job from the API server. If it is gone, cancel the job, or delete it if it has ended."""
 
     job: JobStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Give the site fresh service account tokens."""
+    """Send fresh service account tokens to the site."""
 
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing now; look again after so many seconds."""
+    """Decide again after ``seconds`` seconds."""
 
     seconds: float
 
@@ -193,7 +213,7 @@ Action = Submit | Look | Write | Fail | Mark | Cancel | Remove | Orphan | Refres
 
 
 def decide(view: PodView) -> Action | None:
-    """Decide; ``None``: nothing until something changes."""
+    """Return the action; ``None`` if nothing is to be done until the pod or its job changes."""
     action = _decide(view)
     if (
         isinstance(action, Submit | Look | Fail | Cancel | Remove | Orphan | Refresh)
@@ -219,13 +239,13 @@ def _decide(view: PodView) -> Action | None:
 
 
 def _answer(view: PodView) -> JobStatus | None:
-    """Give the last direct answer, unless a snapshot that was asked for after it lacks the job."""
+    """Return the last answer of the site, unless a later snapshot lacks the job."""
     entry, complete = view.entry, view.pool.complete_at
     return entry.answer if complete is None or complete < entry.answered_at else None
 
 
 def remote_job(pod: Pod) -> str:
-    """The job that the pod carries, ``<pool>/<job id>``; empty when the site has not taken it yet."""
+    """Return the job id on the pod, ``<pool>/<job id>``; empty if no job was recorded."""
     text: str = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB, "")
     return text
 
@@ -239,7 +259,7 @@ def _without_pod(view: PodView) -> Action | None:
 
 
 def _finished(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
-    """Handle a pod that is over: so is its job. The folder stays at the site, for its logs, as long as the pod."""
+    """Decide for a finished pod: cancel its job. Its folder stays at the site, for the logs, as long as the pod."""
     if job is not None and job.phase in ("queued", "running"):
         return Wait(CANCEL_AGAIN) if _just_cancelled(view) else Cancel(pod, _grace(view, pod))
     known = job is not None or view.pool.complete_at is not None
@@ -264,13 +284,13 @@ def _deleted(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
 
 
 def _holds_nothing(view: PodView, pod: Pod, job: JobStatus | None) -> bool:
-    """Whether the site surely holds nothing of the pod: it said so, or was never asked to take it."""
+    """Whether the site certainly has no job of the pod: it has said so, or no request was sent."""
     entry, pool = view.entry, view.pool
     if job is not None or (entry.sent_until is not None and view.now <= entry.sent_until):
         return False
     if entry.nothing:
         return True
-    # a snapshot from after the beginning of this process's lead shows whatever an earlier leader has submitted
+    # a snapshot requested after this process became the leader has all jobs that former leaders have submitted
     never_sent = entry.sent_until is None and not remote_job(pod)
     return never_sent and pool.complete_at is not None and pool.complete_at >= pool.leading_since
 
@@ -280,7 +300,7 @@ def _just_cancelled(view: PodView) -> bool:
 
 
 def _grace(view: PodView, pod: Pod) -> float:
-    """Seconds left of the pod's grace period, counted from when this process saw the deletion, by its own clock."""
+    """Return the rest of the pod's grace period in seconds, from the time at which this process saw the deletion."""
     metadata, entry = pod["metadata"], view.entry
     text = metadata.get("deletionTimestamp")
     if not text:
@@ -328,7 +348,7 @@ def _write(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
 
 
 def _missing(view: PodView, pod: Pod) -> Action | None:
-    """Handle a pod whose job the view lacks: it is lost only when the site itself has said so twice."""
+    """Decide for a pod whose job the view lacks. It is lost if the site has said twice that it does not know it."""
     entry = view.entry
     if view.pool.complete_at is None:
         return None

@@ -1,4 +1,4 @@
-"""The loop of virtual nodes: pools come and go, their nodes and leases, and what no event tells of their pods."""
+"""The loop of virtual nodes: it follows the pools, their nodes and leases, and sweeps over their pods."""
 
 from __future__ import annotations
 
@@ -36,25 +36,29 @@ log = logging.getLogger(__name__)
 
 LEASE_PERIOD = 10.0
 SWEEP = 60.0
-"""Seconds in which every pod is looked at once, whatever is (not) told."""
+"""Seconds in which each pod is checked once, even without an event."""
 MISSING_SETTLE = 5.0
-"""Seconds for which a job must be missing before its pod fails: a site reports the missing jobs one by one."""
+"""Seconds for which a job must be missing before its pod fails: a site reports missing jobs one by one."""
 PHASES = ("queued", "running", "ended", "unknown")
 
 
 class Pools(Protocol):
-    """Where pools come from (:class:`bridge.pools.nats_registry.NatsPools`)."""
+    """The source of the pools (:class:`bridge.pools.nats_registry.NatsPools`)."""
 
     def pools(self) -> Mapping[str, Pool]:
-        """Give all known pools by name."""
+        """Return all known pools by name."""
 
     def subscribe(self, changed: Callable[[str, str], None]) -> None:
-        """Have ``changed`` called with a pool's name, and the UID of a job or an empty string."""
+        """Call ``changed`` after each change, with the pool's name, and the UID of a job or an empty string."""
 
 
 @dataclass(slots=True)
 class _Turn:
-    """What the loop remembers of a pool. ``ready``: what its pods wait for; ``heard``: the last time, in words too."""
+    """The loop's state of a pool.
+
+    ``ready``: whether the cache, a snapshot and the BuildConfig exist. ``heard``: the monotonic time of the last
+    announcement, and the same time as text.
+    """
 
     ready: tuple[bool, bool, bool] = (False, False, False)
     heard: tuple[float | None, str] = (None, "")
@@ -64,10 +68,10 @@ class _Turn:
 
 
 class VirtualNodes(Loop):
-    """Everything that makes a pool look like a node.
+    """Maintains a virtual node for each pool, and the pods that are bound to it.
 
-    ``link_problem`` says why NATS is not reached (``None``: it is), ``remembered`` how many jobs a store knows at a
-    pool, ``forget`` drops a pool.
+    ``link_problem`` returns why there is no connection to NATS (``None`` if there is one), ``remembered`` the number of
+    known jobs at a pool including restored ones. ``forget`` removes a pool.
     """
 
     def __init__(
@@ -115,11 +119,11 @@ class VirtualNodes(Loop):
 
     @property
     def busy(self) -> bool:
-        """Whether something waits to be done."""
+        """Whether work is pending."""
         return super().busy or self._reconciler.backlog
 
     def find(self, namespace: str, name: str) -> tuple[Mapping[str, Any], Pool | None] | None:
-        """Give a pod on a virtual node, and its pool (``None``: not heard of since this process started)."""
+        """Return a pod on a virtual node, and its pool (``None`` if this process has received no announcement)."""
         for record in list(self._records.values()):
             pod = record.cache.get(namespace, name)
             if pod is not None and record.usable:
@@ -127,24 +131,24 @@ class VirtualNodes(Loop):
         return None
 
     def pods(self) -> Iterator[Mapping[str, Any]]:
-        """Give the pods on all virtual nodes."""
+        """Return the pods on all virtual nodes."""
         return itertools.chain.from_iterable(r.cache.items() for r in list(self._records.values()) if r.usable)
 
     def start(self, supervisor: Supervisor) -> None:
-        """Start the loop and its workers; the pools are started by their owner."""
+        """Start the loop and its workers. The caller starts the pools."""
         self._supervisor = supervisor
         self._pools.subscribe(self._heard)
         self._reconciler.start(supervisor, self._threads)
         super().start(supervisor)
 
     def on_started_leading(self) -> None:
-        """Look at everything anew; what was remembered is from an earlier lead, or none."""
+        """Discard all state of pods: it is from an earlier term as leader."""
         for record in self._records.values():
             record.forget_all()
             self._turns[record.name].ready = (False, False, False)
 
     def reconcile(self) -> None:
-        """Look after nodes and leases, and at what no event tells."""
+        """Update nodes and leases, and check a part of the pods."""
         self._find()
         now = self.clock.monotonic()
         known = ((name, self._nodes.get("", name)) for name in self._records)
@@ -168,7 +172,7 @@ class VirtualNodes(Loop):
             )
             self._call(f"node/{name}", lambda a=action: self._node_writer.act(a))  # type: ignore[misc]
         for state in view.pools:
-            self._tend(self._records[state.name], state, view)
+            self._update(self._records[state.name], state, view)
 
     def _heard(self, pool: str, uid: str) -> None:
         if uid:
@@ -177,23 +181,23 @@ class VirtualNodes(Loop):
             self.wake()
 
     def _find(self) -> None:
-        """Keep a record of each pool that is announced, and of each virtual node whose pool is not (yet)."""
+        """Keep a record of each announced pool, and of each virtual node without an announced pool."""
         pools = self._pools.pools()
         virtual = [node["metadata"]["name"] for node in self._nodes.items() if pool_selection.is_virtual(node)]
         for name in self._records.keys() - {*pools, *virtual}:
-            self._give_up(self._records[name])
+            self._remove(self._records[name])
         for name in {*pools, *virtual}:
             record = self._records.get(name) or self._add(name)
             if record.pool is not pools.get(name):
-                record.usable = False  # until it is clear which folder the new one speaks of
+                record.usable = False  # until the folder of the new pool is chosen
                 self._turns[name].ready = (False, False, False)
             record.pool = pools.get(name)
             node = self._nodes.get("", name)
             ours = node is not None and node_decide.is_ours(node, name)
-            record.usable = ours and self._believe(record, node or {})
+            record.usable = ours and self._choose_folder(record, node or {})
 
-    def _believe(self, record: Record, node: Mapping[str, Any]) -> bool:
-        """Have the pool believe the right folder of its site; says whether that is the one which the node remembers."""
+    def _choose_folder(self, record: Record, node: Mapping[str, Any]) -> bool:
+        """Choose the folder of the pool's site; return whether it is the one in the node's annotation."""
         pool, turn = record.pool, self._turns[record.name]
         if pool is None:
             turn.folder_problem = ""
@@ -217,8 +221,8 @@ class VirtualNodes(Loop):
             pool.choose(choice.folder)
         return bool(choice.folder == recorded)
 
-    def _give_up(self, record: Record) -> None:
-        """End the threads of a pool that is gone with its node, unless pods are still bound to it."""
+    def _remove(self, record: Record) -> None:
+        """End the threads of a pool without a node, unless pods are bound to it."""
         record.pool, record.usable = None, False
         if not record.cache.synced or len(record.cache):
             return
@@ -231,10 +235,10 @@ class VirtualNodes(Loop):
             metric.remove_by_labels({"pool": name})
         for metric in (BRAKE_ENGAGED, BRAKE_HELD):
             metric.remove_by_labels({"brake": f"pool.{name}"})
-        log.info("a pool is given up: it has neither a node nor a pod", extra=kv(pool=name))
+        log.info("a pool was removed: it has neither a node nor a pod", extra=kv(pool=name))
 
     def _add(self, name: str) -> Record:
-        """Begin with a pool: a cache of the pods bound to it, and threads of its own for its site."""
+        """Start a cache of the pods bound to a new pool, and threads for the requests to its site."""
         assert self._supervisor is not None  # noqa: S101
         threads, selector = self._supervisor.group(), f"spec.nodeName={name}"
         cache = Cache(self._kube, PODS, name=f"pods-{name}", prune=prune, field_selector=selector, clock=self.clock)
@@ -268,7 +272,7 @@ class VirtualNodes(Loop):
             record.name, announce, heard, turn.heard[1], bound, remembered, folder, turn.folder_problem, problem
         )
 
-    def _tend(self, record: Record, state: State, view: node_decide.NodesView) -> None:
+    def _update(self, record: Record, state: State, view: node_decide.NodesView) -> None:
         announce, turn, pool = state.announce, self._turns[record.name], record.pool
         wrong = (announce is not None and announce.problem) or state.folder_problem or state.config_problem
         up = announce is not None and not wrong and node_decide.is_heard(view, state)
@@ -295,7 +299,7 @@ class VirtualNodes(Loop):
         self._sweep(record, turn)
 
     def _sweep(self, record: Record, turn: _Turn) -> None:
-        """Look at a part of the pods, so that each has its turn within a minute, whether anything was told or not."""
+        """Check a part of the pods, so that each is checked once a minute, even without an event."""
         portion = max(20, int(2 * len(record.cache) * IDLE / SWEEP))
         batch = list(itertools.islice(turn.sweep, portion))
         if not batch:

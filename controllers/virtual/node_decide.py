@@ -1,8 +1,8 @@
-"""What to do for the virtual node of each pool: pure.
+"""The decisions for the virtual node of each pool. Pure.
 
-The node carries the pool's name. A node of that name which is not podbridge's own is never touched, and its pool never
-used. Labels, taints and capacity come from the site's announcements, checked; a site that is silent makes its node
-NotReady, with the last words in the condition, and ends nothing.
+The node has the pool's name. If another node has this name, podbridge does not change it and does not use the pool.
+Labels, taints and capacity come from the site's announcements, after validation. If a site is silent, its node is
+NotReady, with the last announcement in the condition, and no pod ends.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from controllers.virtual.node_manifest import Body, Settings, State
 Node = Mapping[str, Any]
 
 HEARTBEAT = 300.0
-"""Seconds after which an unchanged status is written again, as kubelets do."""
+"""Seconds after which an unchanged status is written again, as in a kubelet."""
 SETTLE = 5.0
-"""Seconds after a write within which the cache may not show it yet."""
+"""Seconds for which the cache may lack the last write."""
 LOOK_GONE = 60.0
-"""Seconds between two looks whether a silent pool's node can go."""
+"""Seconds between two checks whether the node of a silent pool can be deleted."""
 PERIODS = 2.5
-"""Announcements of a slow site that may be missing before it counts as silent."""
+"""Periods of a site without an announcement after which it is silent."""
 REWORD = 15.0
-"""Seconds at least between two reports that differ in their words alone."""
+"""Seconds between two reports that differ only in messages, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make the node."""
+    """Create the node."""
 
     name: str
     body: Body
@@ -57,7 +57,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Bring labels, taints and the record of what is the site's into step (merge patch)."""
+    """Update labels, taints and the annotation that records those of the site (merge patch)."""
 
     node: Node
     patch: Body
@@ -65,7 +65,7 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Write the status (strategic patch); ``news`` is an Event: reason, message, whether it is a warning."""
+    """Write the status (strategic patch). ``news``: the Event, as reason, message and whether it is a warning."""
 
     node: Node
     patch: Body
@@ -75,21 +75,21 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Vanish:
-    """Look whether the silent pool's node may go: long enough, and without any pod."""
+    """Delete the node of a silent pool if it has been silent for long enough and no pod is bound to the node."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Collide:
-    """Tell that a pool has the name of a node that is not podbridge's."""
+    """Report that the pool has the name of a node that is not podbridge's."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Know nothing of a pool any more: it is silent, and has no node."""
+    """Remove a silent pool that has no node."""
 
     name: str
 
@@ -153,26 +153,26 @@ def _one(view: NodesView, state: State) -> Action | None:
         if patch is not None:
             return Describe(node, patch)
     if not is_heard(view, state) and not is_silent(view, state) and not state.folder_problem:
-        return None  # this process has just begun to listen: what the node says stands
+        return None  # this process has just started: the last report stands
     report = _report(view, node, _status(view, state, valid))
     return report or _vanish(view, node, state)
 
 
 def is_silent(view: NodesView, state: State) -> bool:
-    """Whether the site has said nothing for too long."""
+    """Whether no message of the site has arrived for too long."""
     if state.announce is None or state.heard is None:
         return view.now - view.since > view.settings.silent_after
-    # what is remembered from before this process was not missed by it
+    # an announcement from before the start of this process makes no site silent at once
     return view.now - max(state.heard, view.since) > patience(view.settings, state.announce)
 
 
 def patience(settings: Settings, announce: Announcement) -> float:
-    """Return the seconds after an announcement at which its submitter counts as silent."""
+    """Return the seconds without an announcement after which the submitter is silent."""
     return max(settings.silent_after, PERIODS * min(announce.period, 120))
 
 
 def is_heard(view: NodesView, state: State) -> bool:
-    """Whether this process itself has heard the site, and not too long ago."""
+    """Whether this process itself has received an announcement, and the site is not silent."""
     return state.heard is not None and state.heard >= view.since and not is_silent(view, state)
 
 
@@ -181,9 +181,9 @@ def _status(view: NodesView, state: State, valid: ValidAnnouncement | None) -> B
     return node_manifest.status(state, valid, view.settings, silent=silent, link_problem=view.link_problem)
 
 
-# --- what is different ------------------------------------------------------------------------------------------------
+# --- differences ------------------------------------------------------------------------------------------------------
 def _describe(node: Node, state: State, valid: ValidAnnouncement) -> Body | None:
-    """Build the patch of metadata and taints, if one is needed: what others put on the node stays."""
+    """Return the patch of metadata and taints, if one is needed. Labels and taints of others stay."""
     metadata, pool = node["metadata"], state.name
     told = metadata.get("annotations") or {}
     before = told.get(names.SITE_ANNOUNCED, "")
@@ -206,7 +206,7 @@ def _describe(node: Node, state: State, valid: ValidAnnouncement) -> Body | None
     spec = {} if _as_set(new) == _as_set(taints) else {"spec": {"taints": new}}
     if not patch and not spec:
         return None
-    # the node controller writes taints too: the version makes this one fail rather than undo that
+    # the node controller writes taints too: with the version, a concurrent patch fails instead of undoing that
     identity = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
     return {"metadata": {**identity, **patch}, **spec}
 
@@ -244,13 +244,13 @@ def _report(view: NodesView, node: Node, status: Body) -> Report | None:
     for kind in ("capacity", "allocatable"):
         if kind in body:
             body[kind] = {"$patch": "replace", **body[kind]}
-    # a write that an earlier leader sent off before it was stopped may arrive after ours: the version makes it fail
+    # a late write of a former leader must not overwrite this one: with the version, it fails
     identity = {key: node["metadata"][key] for key in ("uid", "resourceVersion")}
     return Report(node, {"metadata": identity, "status": body}, status, _news(cached, status))
 
 
 def _silently(status: Body) -> Body:
-    """Give a status without its words."""
+    """Return a status without the messages of its conditions."""
     return {**status, "conditions": [(c["type"], c["status"], c["reason"]) for c in status["conditions"]]}
 
 
@@ -263,7 +263,7 @@ def _news(cached: Mapping[str, Mapping[str, Any]], status: Body) -> tuple[str, s
 
 
 def _differs(node: Node, status: Body) -> bool:
-    """Whether the node's status was changed by somebody else."""
+    """Whether another client has changed the node's status."""
     found = node.get("status") or {}
     cached = {c.get("type"): (c.get("status"), c.get("reason")) for c in found.get("conditions") or ()}
     if any(cached.get(c["type"]) != (c["status"], c["reason"]) for c in status["conditions"]):
@@ -297,13 +297,13 @@ def _vanish(view: NodesView, node: Node, state: State) -> Action | None:
 
 
 def _forget(view: NodesView, state: State) -> Action | None:
-    """Forget a pool whose node is gone: deleted by podbridge, or by an administrator who gives the site up."""
+    """Return the removal of a silent pool without a node, which podbridge or an administrator has deleted."""
     heard = max(state.heard or view.since, view.since)
     return Forget(state.name) if state.bound == 0 and view.now - heard > view.settings.remove_after else None
 
 
 def may_vanish(node: Node, remove_after: float, time: float) -> bool:
-    """Whether the node (as the API server has it now) has been without its site for ``remove_after`` seconds."""
+    """Whether the site of this node (fresh from the API server) has been silent for ``remove_after`` seconds."""
     for condition in (node.get("status") or {}).get("conditions") or ():
         if condition.get("type") == node_manifest.CONNECTED and condition.get("status") == "False":
             return bool(time - parse_rfc3339(condition["lastTransitionTime"]) >= remove_after)

@@ -1,4 +1,4 @@
-"""What a pool's node should be: labels, taints, status. Pure."""
+"""The manifest of a virtual node: labels, taints and status. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,22 @@ MESSAGE = 1024
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A pool as the hub knows it. ``heard`` is monotonic, ``heard_at`` the same moment in words.
+    """The state of a pool in the hub.
 
-    ``bound`` counts the pods bound to its node; ``None`` while that is not known. ``remembered`` counts the jobs that a
-    store says are there. ``folder``: id of the site's folder that the jobs are in, ``folder_problem`` what is wrong
-    with it. ``config_problem``: why the announced BuildConfig can't be used.
+    Parameters
+    ----------
+    announce
+        The last announcement; ``None`` before the first.
+    heard, heard_at
+        The monotonic time of the last announcement, and the same time as text.
+    bound
+        Number of pods bound to the node; ``None`` if it is not known.
+    remembered
+        Number of known jobs, including those restored from a store.
+    folder, folder_problem
+        Id of the site's folder of jobs, and the problem with it.
+    config_problem
+        Why the announced BuildConfig is invalid.
     """
 
     name: str
@@ -42,7 +53,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the configuration says; ``address`` and ``port`` lead to the kubelet API."""
+    """Values of the configuration. ``address`` and ``port`` are those of the kubelet API."""
 
     silent_after: float
     remove_after: float
@@ -52,7 +63,7 @@ class Settings:
 
 
 def labels(pool: str, valid: ValidAnnouncement) -> dict[str, str]:
-    """Give all labels: the site's, and over them podbridge's."""
+    """Return all labels. Labels of podbridge replace those of the site."""
     return {
         **valid.labels,
         "kubernetes.io/hostname": pool,
@@ -66,7 +77,7 @@ def labels(pool: str, valid: ValidAnnouncement) -> dict[str, str]:
 
 
 def taints(pool: str, valid: ValidAnnouncement) -> list[Body]:
-    """Give all taints: podbridge's two, and the site's."""
+    """Return all taints: the two of podbridge, and those of the site."""
     return [
         {"key": names.VIRTUAL_TAINT, "value": "true", "effect": "NoSchedule"},
         {"key": names.POOL_TAINT, "value": pool, "effect": "NoSchedule"},
@@ -75,7 +86,7 @@ def taints(pool: str, valid: ValidAnnouncement) -> list[Body]:
 
 
 def record(valid: ValidAnnouncement) -> str:
-    """Say which labels and taints are the site's, for the node's annotation."""
+    """Return the labels and taints of the site in the form of the node's annotation."""
     return json.dumps(announcement_validation.as_json(valid), sort_keys=True, separators=(",", ":"))
 
 
@@ -85,23 +96,23 @@ def _conditions(state: State, valid: ValidAnnouncement | None, silent: bool, lin
     if silent:
         heard = f"last heard {state.heard_at}" if state.heard_at else "not heard since podbridge started"
         link = f"; {link_problem}" if link_problem else ""
-        last = f"; last words: {words}" if words else ""
+        last = f"; last announcement: {words}" if words else ""
         jobs = f"; jobs remembered there: {state.remembered}" if state.remembered else ""
         ready = ("False", "SiteSilent", f"{heard}{link}{jobs}{last}")
         connected = ("False", "NatsDisconnected" if link else "SiteSilent", f"{heard}{link}")
     elif announce is not None and announce.leaving:
-        ready = connected = ("False", "SiteLeft", f"the submitter said that it stops; {words}")
+        ready = connected = ("False", "SiteLeft", f"the submitter has stopped; {words}")
     else:
         connected = ("True", "SiteHeard", "the site's submitter announces itself")
         problem = announce.problem if announce is not None else ""
         if not problem and state.config_problem:
-            problem = f"the site's BuildConfig can't be used: {state.config_problem}"
+            problem = f"the site's BuildConfig is invalid: {state.config_problem}"
         ready = ("False", "SiteProblem", problem) if problem else ("True", "SiteReady", words)
     if state.folder_problem:
         ready = ("False", "SiteProblem", state.folder_problem)
     problems = "; ".join(valid.problems) if valid is not None else ""
     accepted = ("False", "ValuesLeftOut", problems) if problems else ("True", "AllAccepted", "")
-    fine = ("False", "NotKnownHere", "the site's batch system looks after its machines")
+    fine = ("False", "NotKnownHere", "the site's batch system monitors its machines")
     rows = {"Ready": ready, CONNECTED: connected}
     if valid is not None:
         rows[ACCEPTED] = accepted
@@ -124,10 +135,10 @@ def _words(announce: Announcement | None) -> str:
 def status(
     state: State, valid: ValidAnnouncement | None, settings: Settings, *, silent: bool, link_problem: str
 ) -> Body:
-    """Give the status without times. What is unknown of a silent site is not in it."""
+    """Return the status without times. Values that no announcement has given are absent."""
     result: Body = {
         "conditions": _conditions(state, valid, silent, link_problem),
-        # no Hostname: the API server would prefer it, and look the pool's name up in DNS
+        # without Hostname: the API server would prefer it, and resolve the pool's name with DNS
         "addresses": [{"type": "InternalIP", "address": settings.address}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": settings.port}},
     }
@@ -155,7 +166,7 @@ def node_annotations(state: State, valid: ValidAnnouncement) -> dict[str, str]:
 
 
 def node(state: State, valid: ValidAnnouncement, wanted: Body, time: float) -> Body:
-    """Give the whole Node, to be created."""
+    """Return the complete Node for its creation."""
     now, pool = rfc3339(time), state.name
     stamped = [{**c, "lastHeartbeatTime": now, "lastTransitionTime": now} for c in wanted["conditions"]]
     return {

@@ -1,4 +1,4 @@
-"""Carries out what was decided for virtual nodes, and keeps their leases."""
+"""Carries out the actions for virtual nodes, and renews their leases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ LEASE_SECONDS = 40
 
 
 class NodeWriter:
-    """Writes Nodes and their Leases; ``check_leadership`` raises without leadership. ``forget`` drops a pool."""
+    """Writes Nodes and their Leases.
+
+    ``check_leadership`` raises LostLeadershipError if this process is not the leader. ``forget`` removes a pool.
+    """
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class NodeWriter:
         self._written.pop(name, None)
 
     def act(self, action: node_decide.Action) -> None:
-        """Carry one action out."""
+        """Carry out one action."""
         name = f"node-{type(action).__name__.lower()}"
         try:
             self._do(action)
@@ -85,10 +88,10 @@ class NodeWriter:
         try:
             node = self._kube.create(NODES.path(), action.body)
         except KubeConflictError:
-            return  # it is there: the cache will show whose it is
+            return  # a node of this name exists: the cache will show whether it is podbridge's
         self._written[action.name] = (action.status, self._clock.monotonic())
-        self._events.event(node, "PoolRegistered", f"pool {action.name} has a node", action="Registering")
-        log.info("node made", extra=kv(node=action.name))
+        self._events.event(node, "PoolRegistered", f"the node of pool {action.name} was created", action="Registering")
+        log.info("node created", extra=kv(node=action.name))
 
     def _report(self, action: node_decide.Report) -> None:
         name = action.node["metadata"]["name"]
@@ -96,8 +99,8 @@ class NodeWriter:
         try:
             answer = self._kube.patch(path, action.patch, kind="strategic")
         except KubeInvalidError as error:
-            # the conditions matter most: they keep pods away from a silent site, and tell why
-            log.warning("the API server refuses what a site says of itself", extra=kv(node=name, error=error))
+            # the conditions are essential: they keep pods away from a silent site
+            log.warning("the API server refuses the status of a virtual node", extra=kv(node=name, error=error))
             less = {"conditions": action.patch["status"]["conditions"]}
             answer = self._kube.patch(path, {**action.patch, "status": less}, kind="strategic")
         self._cache.apply(answer)
@@ -105,10 +108,10 @@ class NodeWriter:
         if action.news is not None:
             reason, message, warning = action.news
             self._events.event(action.node, reason, message, warning=warning, action="Reporting")
-            log.info("node's state changed", extra=kv(node=name, reason=reason, message=message))
+            log.info("the state of a node has changed", extra=kv(node=name, reason=reason, message=message))
 
     def _vanish(self, node: node_decide.Node) -> None:
-        """Delete the node of a pool that has been gone for long enough, unless a pod is bound to it."""
+        """Delete the node of a pool that has been silent for long enough, unless a pod is bound to it."""
         name = node["metadata"]["name"]
         try:
             fresh = self._kube.get(NODES.path(name=name))
@@ -117,18 +120,18 @@ class NodeWriter:
             bound = self._kube.get(PODS.path(), {"fieldSelector": f"spec.nodeName={name}", "limit": 1})
             if bound.get("items"):
                 return
-            # a pod that is bound between the two is seen by the resourceVersion only if the node changed too; it then
-            # waits on a node that is gone, and Kubernetes' own garbage collection deletes it, unstarted
+            # a pod may be bound between the two requests, which does not change the node's resourceVersion; Kubernetes'
+            # garbage collection then deletes this pod, which has not started
             metadata = fresh["metadata"]
             conditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
             self._kube.delete(NODES.path(name=name), {"preconditions": conditions})
         except (KubeNotFoundError, KubeConflictError):
             return
         self.drop(name)
-        log.warning("node of a pool that is gone deleted", extra=kv(node=name))
+        log.warning("the node of a silent pool was deleted", extra=kv(node=name))
 
     def renew(self, node: node_decide.Node) -> None:
-        """Renew the node's lease; make it where there is none."""
+        """Renew the node's lease; create it if it does not exist."""
         name = node["metadata"]["name"]
         spec: dict[str, Any] = {
             "holderIdentity": name,

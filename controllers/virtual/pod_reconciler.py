@@ -1,7 +1,7 @@
-"""The lives of pods on virtual nodes: a queue of those to look at, and the workers that do.
+"""The reconciler of pods on virtual nodes: a work queue of pods, and its workers.
 
-A pod is looked at when it or its job has changed. A worker takes both sides' views of this one pod, decides, and writes
-to the API server, or hands the call to its pool's own workers. So a site that hangs holds up nobody else's pods.
+A pod is queued when it or its job has changed. A worker decides for one pod and writes to the API server. Requests to a
+site run on the workers of its pool, so that a site that does not answer delays only its own pods.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from controllers.virtual.decide import Entry
 log = logging.getLogger(__name__)
 
 GATHER = 0.05
-"""Seconds for which a site's events about one pod are gathered: containers of a pod change together."""
+"""Seconds for which events of one pod are collected: containers of a pod change together."""
 TOKENS_WITHIN = 300.0
-"""Seconds within which a new leader renews tokens whose age it does not know."""
+"""Seconds within which a new leader refreshes tokens, because it does not know their age."""
 _URGENCY: dict[type[decide.Action], int] = {
     decide.Cancel: 1,
     decide.Look: 2,
@@ -42,17 +42,25 @@ _URGENCY: dict[type[decide.Action], int] = {
     decide.Submit: 5,
     decide.Orphan: 8,
 }
-"""What goes to the pool's own workers; smaller first. All else is written at once."""
+"""Priority of the actions that run on the pool's workers; smaller first. Other actions run at once."""
 
 
 @dataclass(slots=True)
 class Record:
-    """What is kept for each pool: its pods, the threads that ask its site, what is remembered of each pod.
+    """The state of a pool: its pods, the workers for its site, and the entry of each pod.
 
-    ``threads`` owns the cache's thread and the workers'. ``usable``: its virtual node is there, and podbridge's.
-    ``calls``: UIDs for which the site is being asked. ``doubted``: UIDs of which the site has said twice that it holds
-    nothing.
-    ``brake``: which pods may fail for a lost job, as last judged.
+    Parameters
+    ----------
+    threads
+        Owns the threads of the cache and of the workers.
+    usable
+        The virtual node exists and is podbridge's, and the folder of the pool is chosen.
+    calls
+        UIDs with a request to the site in progress.
+    doubted
+        UIDs of which the site has said twice that it does not know the job.
+    brake
+        The last state of the brake on mass ending.
     """
 
     name: str
@@ -67,16 +75,16 @@ class Record:
     brake: Brake = field(default_factory=Brake)
 
     def missing(self) -> tuple[int, dict[str, decide.Pod]]:
-        """Count the pods that the site has taken, and return those whose jobs are missing, by UID.
+        """Return the number of pods with a job at the site, and those of them whose jobs are missing, by UID.
 
-        These are the jobs that the site's batch system no longer knows, and those that the site's view lacks; of the
-        latter none counts before the site itself has said twice of at least one that it holds nothing.
+        A job is missing if the site's batch system no longer lists it, or if the view lacks it. The latter counts only
+        after the site has said twice of at least one such job that it does not know it.
         """
         if self.pool is None or self.pool.complete_at() is None:
             return 0, {}
         vanished = self.pool.missing()
         if not (self.doubted or vanished or self.brake.engaged):
-            return 0, {}  # at every look: no walk over all jobs
+            return 0, {}  # runs often: must not walk over all jobs
         jobs = self.pool.jobs()
         taken = {pods.uid(pod): pod for pod in self.cache.items() if _is_taken(pod)}
         absent = taken.keys() - jobs.keys()
@@ -99,7 +107,7 @@ class Record:
         self.doubted.clear()
 
     def uids(self) -> list[str]:
-        """Name all pods that are bound here, and all jobs."""
+        """Return the UIDs of all pods bound to the node, and of all jobs."""
         jobs = self.pool.jobs().keys() if self.pool is not None else ()
         return list({*map(pods.uid, self.cache.items()), *jobs})
 
@@ -109,7 +117,10 @@ def _is_taken(pod: decide.Pod) -> bool:
 
 
 class PodReconciler:
-    """Looks after pods one by one; ``leading_since`` returns when leadership began, ``None`` without it."""
+    """Reconciles pods one by one.
+
+    ``leading_since`` returns the monotonic time since which this process is the leader, ``None`` if it is not.
+    """
 
     def __init__(
         self,
@@ -136,30 +147,30 @@ class PodReconciler:
 
     @property
     def backlog(self) -> bool:
-        """Whether pods wait for a worker."""
+        """Whether pods are queued."""
         return len(self._queue) > 0
 
     def include(self, record: Record) -> None:
-        """Look after the pods of one more pool."""
+        """Add the pods of a pool."""
         self._records[record.name] = record
 
     def drop(self, name: str) -> None:
-        """Look after a pool's pods no longer: it is gone, and none is left."""
+        """Remove a pool that has no pods."""
         self._records.pop(name, None)
         for key in [key for key in tuple(self._told) if key[0] == name]:
             self._told.pop(key, None)
 
     def add(self, pool: str, uid: str) -> None:
-        """Have a pod looked at."""
+        """Queue a pod."""
         self._queue.add((pool, uid))
 
     def heard(self, pool: str, uid: str) -> None:
-        """Take a site's news about a job."""
+        """Queue a pod whose job has changed, after a short delay."""
         self._told.setdefault((pool, uid), self._clock.monotonic())
         self._queue.add_after((pool, uid), GATHER)
 
     def needs(self, record: Record, uid: str, job: JobStatus | None) -> bool:
-        """Whether there is something to do for a pod, told or not."""
+        """Whether the decision for a pod is to act."""
         pod, entry = record.cache.by_uid(uid), record.entries.get(uid) or Entry()
         if uid in record.calls or entry.is_settled(pod, job):
             return False
@@ -176,14 +187,14 @@ class PodReconciler:
                     self._check_leadership()
                     self._one(*key)
             except LostLeadershipError as error:
-                log.warning("not sent: this process leads no more", extra=kv(key=key, error=error))
+                log.warning("not sent: this process is not the leader any more", extra=kv(key=key, error=error))
             finally:
                 self._queue.done(key)
 
     def _one(self, name: str, uid: str) -> None:
         record = self._records.get(name)
         if record is None or not record.usable or not record.cache.synced or uid in record.calls:
-            return  # each of these ends with the key in the queue again
+            return  # the pod is queued again when this changes
         told = self._told.pop((name, uid), None)
         pod = record.cache.by_uid(uid)
         job = record.pool.job(uid) if record.pool is not None else None
@@ -234,7 +245,7 @@ class PodReconciler:
         return entry
 
     def _hand_over(self, uid: str, record: Record, action: decide.Action, entry: Entry) -> None:
-        """Have the pool's own workers ask the site; the pod is looked at again afterwards."""
+        """Run a request to the site on the pool's workers, and queue the pod again afterwards."""
         with self._lock:
             record.calls.add(uid)
 
@@ -261,7 +272,7 @@ class PodReconciler:
             POOL_ACTIONS.labels(kind, "error").inc()
             if entry.failures in (1, 2) or entry.failures % 10 == 0:
                 extra = kv(pool=record.name, uid=uid, action=kind, failures=entry.failures, error=error)
-                log.warning("not done; it is tried again", extra=extra)
+                log.warning("action failed; it will be repeated", extra=extra)
             self._queue.add_after((record.name, uid), max(GATHER, entry.not_before - self._clock.monotonic()))
         else:
             POOL_ACTIONS.labels(kind, "ok").inc()

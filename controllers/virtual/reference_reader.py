@@ -1,7 +1,7 @@
-"""What a pod refers to, read from the API server: ConfigMaps, Secrets, service account tokens.
+"""Reads the objects that a pod references: ConfigMaps, Secrets and service account tokens.
 
-Read one by one, when they are needed, and remembered for a few seconds: a thousand pods of a Job ask once. podbridge
-neither lists nor watches anybody's Secrets.
+Each object is read when it is needed, and cached for a few seconds, so that a thousand pods of a Job need one request.
+podbridge neither lists nor watches Secrets.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from bridge.script.references import Needed, Objects, TokenRequest
 Pod = Mapping[str, Any]
 
 FRESH = 10.0
-"""Seconds for which an object that was found is not read again."""
+"""Seconds for which an existing object is cached."""
 MISSING = 2.0
-"""The same for one that was not there."""
+"""Seconds for which the absence of an object is cached."""
 REFRESH_AT = 0.8
-"""Share of a token's life after which it is renewed, as kubelets do."""
+"""Share of a token's lifetime after which it is refreshed, as in a kubelet."""
 SHORTEST = 600
-"""Seconds: the API server gives out no shorter tokens."""
+"""Shortest lifetime of a token that the API server issues, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens by volume and path, and the seconds until they should be renewed (``None``: there are none)."""
+    """Tokens by volume and path, and the seconds until they are due for a refresh (``None`` without tokens)."""
 
     texts: dict[tuple[str, str], str]
     refresh_in: float | None
 
 
 class ReferenceReader:
-    """Reads what pods refer to; safe for many threads."""
+    """Reads the objects that pods reference. Thread-safe."""
 
     def __init__(self, kube: KubeClient, clock: Clock) -> None:
         self._kube = kube
@@ -50,10 +50,10 @@ class ReferenceReader:
         self._lock = threading.Lock()
 
     def read(self, pod: Pod, pool: str) -> tuple[Objects, float | None]:
-        """Give all that the pod refers to, and the seconds until its tokens should be renewed.
+        """Return the referenced objects, and the seconds until the pod's tokens are due for a refresh.
 
-        Raises :class:`MissingReferenceError` that names everything that is missing and not optional, or says that the
-        namespace keeps its Secrets and tokens from the pool.
+        Raises :class:`MissingReferenceError` with the names of all missing objects that are not optional, or if the
+        namespace does not allow its Secrets and tokens on the pool.
         """
         namespace, needed = pod["metadata"]["namespace"], references.needed(pod)
         what = consent.confidential(needed)
@@ -68,7 +68,7 @@ class ReferenceReader:
         return Objects(configmaps, secrets, tokens.texts), tokens.refresh_in
 
     def tokens(self, pod: Pod, needed: Needed | None = None) -> Tokens:
-        """Ask for the pod's service account tokens, bound to the pod: they die with it."""
+        """Request the pod's service account tokens. They are bound to the pod, and become invalid with its deletion."""
         texts: dict[tuple[str, str], str] = {}
         lives: list[float] = []
         for request in (needed or references.needed(pod)).tokens:
@@ -109,7 +109,7 @@ class ReferenceReader:
         return found, missing
 
     def _annotations(self, namespace: str) -> Mapping[str, str]:
-        """Read a namespace's annotations."""
+        """Return a namespace's annotations."""
         found = self._one(NAMESPACES, "", namespace)
         annotations: Mapping[str, str] = ((found or {}).get("metadata") or {}).get("annotations") or {}
         return annotations
@@ -136,8 +136,8 @@ class ReferenceReader:
 
 
 def _unbound(what: str, namespace: str) -> MissingReferenceError:
-    """Name the RoleBinding whose absence the API server's "forbidden" means."""
+    """Return the error for a refusal of the API server: a RoleBinding is missing."""
     return MissingReferenceError(
         f"podbridge may not {what} in namespace {namespace}: RoleBinding {names.POOLS_ROLE} is missing there",
-        hint=f"an administrator opens the namespace with: podbridge rbac pools {namespace} | kubectl apply -f -",
+        hint=f"an administrator allows this with: podbridge rbac pools {namespace} | kubectl apply -f -",
     )

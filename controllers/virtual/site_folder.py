@@ -1,8 +1,8 @@
-"""Which of a site's folders a pool's jobs are in: pure.
+"""The choice of the site's folder that holds a pool's jobs. Pure.
 
-The virtual node remembers the folder's id, so that a hub that was restarted does not believe a submitter with another
-folder, which knows nothing of the pool's jobs. A folder takes another's place by itself only where no pod is bound to
-the pool; else an administrator removes the node's annotation.
+The virtual node records the folder's id, so that a restarted hub ignores a submitter with another folder, which does
+not know the pool's jobs. Another folder replaces it automatically only if no pod is bound to the pool. Otherwise an
+administrator must remove the node's annotation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bridge.poolapi.announcement import Announcement
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The id of the folder to believe (empty: whichever is heard first), and what is wrong."""
+    """The id of the chosen folder (empty: that of the first announcement), and the problem, if any."""
 
     folder: str
     problem: str = ""
@@ -27,8 +27,9 @@ def choose(
 ) -> Choice:
     """Choose a folder.
 
-    ``recorded``: the folder in the node's annotation; ``current``: the one believed now. ``heard``: what submitters
-    announced, by folder, as far as they are not silent. ``bound`` and ``remembered``: pods and jobs of the pool.
+    ``recorded``: the folder in the node's annotation. ``current``: the chosen one until now. ``heard``: the last
+    announcement of each folder, without those of silent submitters. ``bound`` and ``remembered``: numbers of pods and
+    jobs of the pool.
     """
     folder = recorded or current
     if heard and folder not in heard and (not recorded or (bound == 0 and not remembered)):

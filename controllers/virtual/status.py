@@ -1,7 +1,11 @@
-"""A pod's status as a kubelet would report it, from what the site says of its job. Pure.
+"""The status of a pod from the state of its job, in the form of a kubelet. Pure.
 
-Rules taken from the kubelet: exactly the pod's containers, in the order of its spec; a pod that has ended stays as it
-is; a container that has ended for good never runs again; whatever had begun and has no end known ended with code 137.
+It follows the rules of the kubelet:
+
+- The status has exactly the pod's containers, in the order of its spec.
+- The status of a finished pod does not change.
+- A container with a final end does not run again.
+- A container that has started and whose end is unknown has ended with exit code 137.
 """
 
 from __future__ import annotations
@@ -21,15 +25,15 @@ UNKNOWN_END = "ContainerStatusUnknown"
 KILLED = 137
 MESSAGE = 1024
 DISRUPTIONS = frozenset({"Preempted", "NodeFailure", "NodeFail", "BootFailure", "Evicted", "JobLost", "Requeued"})
-"""Reasons of a pod's end that say nothing about the pod itself: Jobs may leave them out of their back-off limit."""
+"""Reasons that are no fault of the pod: Jobs may exclude them from their back-off limit."""
 _PLAIN = frozenset({"", "Completed", "Error", "Succeeded", "Failed"})
-"""Reasons of a job that say no more than its containers' exit codes do."""
+"""Reasons of a job that add nothing to the exit codes of its containers."""
 
 
 def pod_status(pod: Pod, job: JobStatus, host_ip: str, now: float) -> Status:
-    """Give the status of a pod whose job is in that state; ``now`` is seconds since 1970.
+    """Return the status of a pod for a state of its job. ``now``: seconds since 1970.
 
-    What nobody but a kubelet knows is in it, and nothing else: ``qosClass`` and conditions of others are left out.
+    It has the fields that a kubelet owns. ``qosClass`` and conditions of other components are absent.
     """
     before = pod.get("status") or {}
     if pods.is_finished(pod) or job.phase == "unknown":
@@ -61,7 +65,7 @@ def _containers(pod: Pod, job: JobStatus) -> tuple[list[Status], list[Status]]:
     has_init = bool(spec.get("initContainers"))
     waiting = _waiting(job, "PodInitializing" if has_init else "ContainerCreating")
     prefix = f"podbridge://{spec.get('nodeName', '')}/{pod['metadata']['uid']}"
-    # the pod says which container is which, not the site; names are unique over both kinds
+    # the pod determines the kind of a container, not the site; names are unique over both kinds
     known = {state.name: state for state in (*job.init_containers, *job.containers)}
     result = []
     for kind, told in (("initContainers", "initContainerStatuses"), ("containers", "containerStatuses")):
@@ -139,7 +143,7 @@ def _terminated(ended: Termination, identity: str) -> Status:
 
 
 def _never_again(spec: Mapping[str, Any], container: Mapping[str, Any], entry: Status, earlier: Any) -> Status:
-    """Keep an end that is final: the API server refuses a pod whose container comes back from it."""
+    """Return the earlier status if its end is final: the API server refuses a container that runs again after it."""
     over = ((earlier or {}).get("state") or {}).get("terminated")
     if over is None or "terminated" in entry["state"]:
         return entry
@@ -150,9 +154,9 @@ def _never_again(spec: Mapping[str, Any], container: Mapping[str, Any], entry: S
 
 
 def _finish(job: JobStatus, init: list[Status], main: list[Status]) -> None:
-    """End what has no end although the job is over, as a kubelet does for what it can't find any more."""
+    """Terminate the containers without an end although the job has ended, as a kubelet does."""
     reason = job.reason if job.reason not in _PLAIN else UNKNOWN_END
-    text = job.message or "the job ended, and how the container ended is not known"
+    text = job.message or "the job has ended; the exit code of the container is not known"
 
     def end(entry: Status) -> None:
         running = entry["state"].get("running") or {}
@@ -198,7 +202,7 @@ def _phase(
 
 
 def _initialized(spec: Mapping[str, Any], init: list[Status], main: list[Status]) -> bool:
-    """Whether every init container has done its work: ended well, or, a sidecar, started."""
+    """Whether every init container has succeeded, or, if it is a sidecar, started."""
     if any(map(_began, main)):
         return True
     return all(_init_done(c, entry) for c, entry in zip(spec.get("initContainers") or (), init, strict=False))
@@ -280,7 +284,7 @@ def _time(seconds: float | None) -> str | None:
 
 
 def _address(text: str) -> str:
-    """Give an address that others can use: a site's word is not taken for it."""
+    """Return the address if others can reach it, otherwise an empty string. The text comes from the site."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

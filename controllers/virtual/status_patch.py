@@ -1,4 +1,4 @@
-"""From one status of a pod to another: a strategic merge patch that names what differs. Pure."""
+"""The difference of two statuses of a pod as a strategic merge patch. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LISTS = ("hostIPs", "podIPs")
 
 
 def patch(before: Mapping[str, Any], after: Status) -> Status:
-    """Build what a strategic merge patch must say under ``status`` to come from one to the other; empty: nothing."""
+    """Return the ``status`` of a strategic merge patch from one status to the other; empty if they are equal."""
     result: Status = {}
     for key in _WHOLE:
         if not _same(before.get(key), after.get(key)):
@@ -33,13 +33,13 @@ def _changed_conditions(before: Iterable[Mapping[str, Any]], after: Iterable[Sta
         old = known.get(entry["type"], {})
         fields = ("status", "reason", "message", "lastTransitionTime")
         if any((old.get(key) or None) != (entry.get(key) or None) for key in fields):
-            # the merge keeps what a patch does not name
+            # a merge keeps fields that the patch does not have
             changed.append({**entry, **{key: None for key in fields if old.get(key) and not entry.get(key)}})
     return changed
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Compare as the API server stores: what is empty may as well be missing."""
+    """Whether two values are equal in the API server, which stores no empty values."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return all(_same(one.get(key), other.get(key)) for key in one.keys() | other.keys())
     if isinstance(one, list) and isinstance(other, list):

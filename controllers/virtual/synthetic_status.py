@@ -1,4 +1,4 @@
-"""Statuses that the hub itself gives a pod, without a word of its site. Pure."""
+"""Statuses of pods that the hub itself determines, without a report of the site. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from controllers.virtual.status import KILLED, Pod, Status, pod_status
 
 
 def failed(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> Status:
-    """Give the status of a pod that the hub itself ends: its job is lost, or never was."""
+    """Return the status of a pod that the hub fails: its job is lost, or was never submitted."""
     metadata = pod["metadata"]
     job = JobStatus(
         job=metadata["uid"],
@@ -30,7 +30,7 @@ def failed(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> Sta
 
 
 def waiting(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> Status:
-    """Give the status of a pod that can't go to the site yet: its containers wait, and say for what."""
+    """Return the status of a pod that cannot be submitted yet: its containers wait for ``reason``."""
     metadata = pod["metadata"]
     states = {
         kind: [
@@ -52,7 +52,7 @@ def waiting(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> St
 
 
 def _known(pod: Pod, kind: str, told: str) -> list[ContainerState]:
-    """Read back what the pod's status says of its containers."""
+    """Return the states of the containers in the pod's status."""
     result = []
     for entry in (pod.get("status") or {}).get(told) or ():
         state = entry.get("state") or {}

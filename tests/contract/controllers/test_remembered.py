@@ -164,7 +164,7 @@ def test_the_node_of_a_silent_site_keeps_its_capacity_and_stays_while_a_job_is_r
     assert ready["reason"] == "SiteSilent"
     assert "last heard 20" in ready["message"]
     assert "jobs remembered there: 1" in ready["message"]
-    assert "last words: Slurm 26.05" in ready["message"]
+    assert "last announcement: Slurm 26.05" in ready["message"]
     assert place.node()["status"]["capacity"]["cpu"] == "64"
     place.kill(pod)
     time.sleep(8)  # removeAfter is 3

@@ -219,7 +219,7 @@ def test_a_silent_site_is_not_ready_and_loses_nothing(place):
     place.alive = False
     eventually(lambda: place.condition()["status"] == "False", "NotReady", 20)
     assert place.condition()["reason"] == "SiteSilent"
-    assert "last words: Slurm 26.05" in place.condition()["message"]
+    assert "last announcement: Slurm 26.05" in place.condition()["message"]
     eventually(
         lambda: any(t["key"] == "node.kubernetes.io/not-ready" for t in place.node()["spec"]["taints"]), "taint", 20
     )
