@@ -1,8 +1,9 @@
-"""What pools have said and this process has not read yet: a queue for each pool, read in turn.
+"""Received messages that are not yet handled: one queue for each pool, read in turn.
 
-A pool that sends much fills its own queue alone. What does not fit is dropped and counted, and the pool is asked for a
-snapshot. A pool that sends more than :data:`MOST_RATE` messages a second is reported as flooding, so that it can be
-left alone for a while: what it sends would arrive before the messages of all others on the one connection.
+A pool that sends many messages fills only its own queue. Messages that do not fit are dropped and counted, and the pool
+receives a request for a snapshot. A pool that sends more than :data:`MOST_RATE` messages a second is reported as
+flooding, so that the caller can unsubscribe from it for a while. Otherwise its messages would delay those of all other
+pools on the same connection.
 """
 
 from __future__ import annotations
@@ -15,21 +16,22 @@ from collections.abc import Callable
 from bridge.metrics import POOL_MESSAGES_DROPPED
 
 MOST_MESSAGES = 20_000
-"""Messages of one pool that wait: the events of 10,000 jobs that start at once."""
+"""Messages in one queue, at most: the events of 10,000 jobs that start at once."""
 MOST_BYTES = 32 * 2**20
-"""Bytes of one pool's messages that wait."""
+"""Bytes in one queue, at most."""
 MOST_QUEUES = 2_000
-"""Queues at once; more than that, and the empty ones go."""
+"""Queues, at most; beyond it the empty ones are deleted."""
 MOST_RATE = 3_000
-"""Messages of one pool in a second; a site of 10,000 jobs that all start at once sends 750 a second."""
+"""Messages of one pool in a second, at most. A site where 10,000 jobs start at once sends 750 a second."""
 MOST_BYTE_RATE = 8 * 2**20
+"""Bytes of one pool in a second, at most."""
 
 Message = tuple[str, bytes]
 """Subject and data."""
 
 
 class _Queue:
-    """The messages of one pool, and what has come of it in this second."""
+    """The messages of one pool, and the number and bytes of those that have arrived in this second."""
 
     __slots__ = ("began", "bytes", "came", "came_bytes", "lost", "messages")
 
@@ -43,9 +45,9 @@ class _Queue:
 
 
 class Inbox:
-    """Messages by pool. ``put`` is called on the link's loop and takes microseconds; ``get`` by one reader.
+    """The queues of all pools. ``put`` runs on the link's loop and takes microseconds; one thread calls ``get``.
 
-    ``on_flood`` is called on the loop, at most once a second, with the name of a pool that sends too much.
+    ``on_flood`` is called on the loop, at most once a second for each pool, with the name of a flooding pool.
     """
 
     def __init__(self, on_flood: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -56,7 +58,7 @@ class Inbox:
         self._turns: deque[str] = deque()
 
     def put(self, pool: str, message: Message) -> None:
-        """Take a message of a pool, or drop it."""
+        """Add a message of a pool, or drop it."""
         size = len(message[1])
         now = self._monotonic()
         with self._news:
@@ -82,9 +84,9 @@ class Inbox:
             self._on_flood(pool)
 
     def get(self, timeout: float) -> tuple[str, Message, bool] | None:
-        """Return the next message in turn with its pool, and whether others of this pool were dropped since.
+        """Return the next pool in turn, its next message, and whether messages of it were dropped since the last one.
 
-        ``None`` after ``timeout`` seconds without any.
+        Return ``None`` if no message arrives for ``timeout`` seconds.
         """
         with self._news:
             if not self._turns and not self._news.wait_for(lambda: self._turns, timeout):
@@ -99,7 +101,7 @@ class Inbox:
             return pool, message, lost
 
     def clear(self, pool: str) -> None:
-        """Drop what waits of one pool."""
+        """Drop all messages of one pool."""
         with self._news:
             queue = self._queues.get(pool)
             if queue is not None and queue.messages:
@@ -109,7 +111,7 @@ class Inbox:
                 self._turns.remove(pool)
 
     def forget(self, pool: str) -> None:
-        """Drop the queue of a pool that is gone."""
+        """Delete the queue of a removed pool, and drop its messages."""
         self.clear(pool)
         with self._news:
             if pool not in self._turns:

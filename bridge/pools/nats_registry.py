@@ -121,11 +121,11 @@ class NatsPools:
 
     # --- subscriptions ------------------------------------------------------------------------------------------------
     def _on_flood(self, name: str) -> None:
-        """Leave a pool alone for a while; called on the link's loop."""
+        """Mute a pool for a while. Called on the link's loop."""
         if name not in self._muted:
             self._muted[name] = self._clock.monotonic() + MUTE
             POOL_FLOODS.labels(name).inc()
-            log.error("a pool sends too much: not listened to for a while", extra=kv(pool=name, seconds=MUTE))
+            log.error("a pool floods the hub: its messages are ignored for a while", extra=kv(pool=name, seconds=MUTE))
             self._woken.set()
 
     def _listen(self) -> None:
