@@ -123,7 +123,7 @@ class Remote:
             reachable = (lambda: self._link.connected) if kind == "nats" else (lambda: True)
             self._persistence = PoolPersistence(store, self._pools, clock, self._leads, kind, reachable)
             if kind == "nats":
-                self._link.watch(self._persistence.doubt)
+                self._link.watch(self._persistence.compare_soon)
         self.loop = VirtualNodes(
             config,
             kube,

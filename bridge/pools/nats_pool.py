@@ -78,7 +78,7 @@ class NatsPool:
         self._failures = 0
         self._asked_at = self._snapshot_at = self._described_at = -math.inf
 
-    # --- the port -----------------------------------------------------------------------------------------------------
+    # --- interface of a pool ------------------------------------------------------------------------------------------
     @property
     def folder(self) -> str:
         """Id of the site's folder that holds the pool's jobs; empty before the first announcement."""
@@ -246,7 +246,7 @@ class NatsPool:
             self._tell(event.status.job)
 
     # --- requests to the site, on a worker ----------------------------------------------------------------------------
-    def want(self) -> None:
+    def request_snapshot(self) -> None:
         """Request a snapshot soon."""
         with self._lock:
             self._wanted, self._failures = True, 0
@@ -315,7 +315,7 @@ class NatsPool:
             self._tell(job)
         self._tell("")
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internal -----------------------------------------------------------------------------------------------------
     def _check(self, folder: str | None) -> None:
         """Refuse an answer if its request was sent before the folder changed."""
         if folder != self._folder:

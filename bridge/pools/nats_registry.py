@@ -94,7 +94,7 @@ class NatsPools:
         """
         self._subscribers.append(changed)
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internal -----------------------------------------------------------------------------------------------------
     def _run(self, stopping: threading.Event) -> None:
         while not stopping.is_set():
             self._woken.wait(_TICK)
@@ -114,7 +114,7 @@ class NatsPools:
             try:
                 self._handle(name, subject, data)
                 if lost and (pool := self._pools.get(name)) is not None:
-                    pool.want()
+                    pool.request_snapshot()
             except Exception:  # a message from outside must not end this process
                 log.exception("a message of a pool could not be handled", extra=kv(subject=subject))
             found = self._inbox.get(0.0)
@@ -152,7 +152,7 @@ class NatsPools:
             self._inbox.clear(name)
         for name in over:  # its events were dropped while it was muted
             if (pool := self._pools.get(name)) is not None:
-                pool.want()
+                pool.request_snapshot()
                 self._woken.set()
 
     def tick(self) -> None:
@@ -167,7 +167,7 @@ class NatsPools:
     def _on_link(self, connected: bool) -> None:
         if connected:  # messages were lost while there was no connection
             for pool in self.pools().values():
-                pool.want()
+                pool.request_snapshot()
             self._woken.set()
 
     def _on_message(self, subject: str, data: bytes, _respond: Respond | None) -> None:

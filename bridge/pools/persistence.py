@@ -91,9 +91,9 @@ class PoolPersistence:
         if not self._synchronizer.loaded.wait(wait):
             log.warning("the store has not answered in time: its records are restored later", extra=kv(seconds=wait))
 
-    def doubt(self, *_: object) -> None:
+    def compare_soon(self, *_: object) -> None:
         """Compare all records soon. Called when the connection to the store was lost or is restored."""
-        self._synchronizer.doubt()
+        self._synchronizer.compare_soon()
 
     def remembered(self, pool: str) -> int:
         """Return the number of known jobs at a pool, including restored ones."""
@@ -153,7 +153,7 @@ class PoolPersistence:
         POOL_REMEMBERED.remove_by_labels({"pool": name})
 
     # --- called by the synchronizer, on its thread --------------------------------------------------------------------
-    def everything(self) -> Collection[Key]:
+    def all_keys(self) -> Collection[Key]:
         """Return the keys of all records."""
         with self._lock:
             pools = [(POOLS, name) for name in self._kept]

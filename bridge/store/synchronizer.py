@@ -43,7 +43,7 @@ class Source(Protocol):
     def merge(self, stored: Mapping[str, Mapping[str, bytes]], changed: Collection[Key]) -> None:
         """Restore stored values that are not older than those of this process. ``changed``: keys to be written."""
 
-    def everything(self) -> Collection[Key]:
+    def all_keys(self) -> Collection[Key]:
         """Return the keys of all values."""
 
     def value(self, kind: str, key: str) -> bytes | None:
@@ -98,7 +98,7 @@ class StoreSynchronizer:
             self._changed[kind, key] = None
         self._woken.set()
 
-    def doubt(self) -> None:
+    def compare_soon(self) -> None:
         """Compare all values soon. To be called if the store may have lost data."""
         self._doubted.set()
         self._woken.set()
@@ -108,7 +108,7 @@ class StoreSynchronizer:
         """The number of keys to be written."""
         return len(self._changed)
 
-    def turn(self) -> None:
+    def step(self) -> None:
         """Do the work that is due. After a failure of the store, the next attempt follows a back-off."""
         leads, now = self._leads(), self._clock.monotonic()
         if not leads:
@@ -133,16 +133,16 @@ class StoreSynchronizer:
         else:
             self._succeeded()
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internal -----------------------------------------------------------------------------------------------------
     def _run(self, supervisor: Supervisor) -> None:
         while not supervisor.stopping.is_set():
-            self.turn()
+            self.step()
             pause = _TICK if self.loaded.is_set() else GATHER
             self._woken.wait(min(_TICK, max(pause, self._not_before - self._clock.monotonic())))
             self._woken.clear()
             supervisor.wait(GATHER)
         if self._in_step:
-            self.turn()  # writes the last changes
+            self.step()  # writes the last changes
         self._store.close()
 
     def _compare(self, leads: bool) -> None:
@@ -155,7 +155,7 @@ class StoreSynchronizer:
             self.loaded.set()
         if leads:
             held = {(kind, key): value for kind, values in stored.items() for key, value in values.items()}
-            wanted = {key: self._source.value(*key) for key in self._source.everything()}
+            wanted = {key: self._source.value(*key) for key in self._source.all_keys()}
             for key in held.keys() | wanted.keys():
                 if held.get(key) != wanted.get(key):
                     self.mark(*key)

@@ -164,7 +164,7 @@ class Link:
         with self._lock:
             return sum(subscription.dropped for subscription in self._subscriptions)
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internal -----------------------------------------------------------------------------------------------------
     def _current(self) -> Session:
         session = self._session
         if session is None:

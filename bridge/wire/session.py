@@ -278,7 +278,7 @@ class Session:
         if answer is not None:
             answer.put(SiteDownError("no submitter of the site is connected") if nobody else data)
 
-    # --- for any thread -----------------------------------------------------------------------------------------------
+    # --- thread-safe --------------------------------------------------------------------------------------------------
     @property
     def connected(self) -> bool:
         """Whether the connection has no known failure."""

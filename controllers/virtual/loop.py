@@ -28,7 +28,7 @@ from controllers.virtual import node_decide, site_folder
 from controllers.virtual.act import Actor
 from controllers.virtual.node_manifest import Settings, State
 from controllers.virtual.node_writer import NodeWriter
-from controllers.virtual.pod_reconciler import PodReconciler, Record
+from controllers.virtual.pod_reconciler import PodReconciler, PoolState
 from controllers.virtual.prune import prune
 from controllers.virtual.reference_reader import ReferenceReader
 
@@ -112,7 +112,7 @@ class VirtualNodes(Loop):
         )
         lease, fenced = config.leader_election, kube.fenced(self.check_leadership)
         self._brakes = Brakes(config.brake, lease.namespace, fenced, events, clock, self.workers)
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, PoolState] = {}
         self._turns: dict[str, _Turn] = {}
         self._since = clock.monotonic()
         self._supervisor: Supervisor | None = None
@@ -176,7 +176,7 @@ class VirtualNodes(Loop):
 
     def _heard(self, pool: str, uid: str) -> None:
         if uid:
-            self._reconciler.heard(pool, uid)
+            self._reconciler.add_soon(pool, uid)
         else:
             self.wake()
 
@@ -196,7 +196,7 @@ class VirtualNodes(Loop):
             ours = node is not None and node_decide.is_ours(node, name)
             record.usable = ours and self._choose_folder(record, node or {})
 
-    def _choose_folder(self, record: Record, node: Mapping[str, Any]) -> bool:
+    def _choose_folder(self, record: PoolState, node: Mapping[str, Any]) -> bool:
         """Choose the folder of the pool's site; return whether it is the one in the node's annotation."""
         pool, turn = record.pool, self._turns[record.name]
         if pool is None:
@@ -221,7 +221,7 @@ class VirtualNodes(Loop):
             pool.choose(choice.folder)
         return bool(choice.folder == recorded)
 
-    def _remove(self, record: Record) -> None:
+    def _remove(self, record: PoolState) -> None:
         """End the threads of a pool without a node, unless pods are bound to it."""
         record.pool, record.usable = None, False
         if not record.cache.synced or len(record.cache):
@@ -229,7 +229,7 @@ class VirtualNodes(Loop):
         name = record.name
         record.threads.stop()
         del self._records[name], self._turns[name]
-        self._reconciler.drop(name)
+        self._reconciler.remove_pool(name)
         self._node_writer.drop(name)
         for metric in (POOL_UP, POOL_JOBS, POOL_REMEMBERED):
             metric.remove_by_labels({"pool": name})
@@ -237,15 +237,15 @@ class VirtualNodes(Loop):
             metric.remove_by_labels({"brake": f"pool.{name}"})
         log.info("a pool was removed: it has neither a node nor a pod", extra=kv(pool=name))
 
-    def _add(self, name: str) -> Record:
+    def _add(self, name: str) -> PoolState:
         """Start a cache of the pods bound to a new pool, and threads for the requests to its site."""
         assert self._supervisor is not None  # noqa: S101
         threads, selector = self._supervisor.group(), f"spec.nodeName={name}"
         cache = Cache(self._kube, PODS, name=f"pods-{name}", prune=prune, field_selector=selector, clock=self.clock)
         cache.subscribe(lambda _, old, new: self._reconciler.add(name, pods.uid(new if new is not None else old or {})))
-        record = Record(name, cache, Workers(f"pool-{name}", self._pool_threads), threads)
+        record = PoolState(name, cache, Workers(f"pool-{name}", self._pool_threads), threads)
         self._records[name], self._turns[name] = record, _Turn()
-        self._reconciler.include(record)
+        self._reconciler.add_pool(record)
         record.workers.start(threads)
 
         def watch() -> None:
@@ -255,7 +255,7 @@ class VirtualNodes(Loop):
         threads.spawn(f"cache-pods-{name}", watch)
         return record
 
-    def _state(self, record: Record) -> State:
+    def _state(self, record: PoolState) -> State:
         announced = record.pool.announced() if record.pool is not None else None
         bound = len(record.cache) if record.cache.synced else None
         remembered, turn = self._remembered(record.name), self._turns[record.name]
@@ -272,7 +272,7 @@ class VirtualNodes(Loop):
             record.name, announce, heard, turn.heard[1], bound, remembered, folder, turn.folder_problem, problem
         )
 
-    def _update(self, record: Record, state: State, view: node_decide.NodesView) -> None:
+    def _update(self, record: PoolState, state: State, view: node_decide.NodesView) -> None:
         announce, turn, pool = state.announce, self._turns[record.name], record.pool
         wrong = (announce is not None and announce.problem) or state.folder_problem or state.config_problem
         up = announce is not None and not wrong and node_decide.is_heard(view, state)
@@ -298,7 +298,7 @@ class VirtualNodes(Loop):
         record.brake = self._brakes.judge(f"pool.{record.name}", *record.missing(), settle=MISSING_SETTLE)
         self._sweep(record, turn)
 
-    def _sweep(self, record: Record, turn: _Turn) -> None:
+    def _sweep(self, record: PoolState, turn: _Turn) -> None:
         """Check a part of the pods, so that each is checked once a minute, even without an event."""
         portion = max(20, int(2 * len(record.cache) * IDLE / SWEEP))
         batch = list(itertools.islice(turn.sweep, portion))

@@ -46,7 +46,7 @@ _URGENCY: dict[type[decide.Action], int] = {
 
 
 @dataclass(slots=True)
-class Record:
+class PoolState:
     """The state of a pool: its pods, the workers for its site, and the entry of each pod.
 
     Parameters
@@ -136,7 +136,7 @@ class PodReconciler:
         self._leading_since = leading_since
         self._check_leadership = check_leadership
         self._queue: WorkQueue[tuple[str, str]] = WorkQueue("virtual-pods", clock=clock)
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, PoolState] = {}
         self._told: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
@@ -150,11 +150,11 @@ class PodReconciler:
         """Whether pods are queued."""
         return len(self._queue) > 0
 
-    def include(self, record: Record) -> None:
+    def add_pool(self, record: PoolState) -> None:
         """Add the pods of a pool."""
         self._records[record.name] = record
 
-    def drop(self, name: str) -> None:
+    def remove_pool(self, name: str) -> None:
         """Remove a pool that has no pods."""
         self._records.pop(name, None)
         for key in [key for key in tuple(self._told) if key[0] == name]:
@@ -164,12 +164,12 @@ class PodReconciler:
         """Queue a pod."""
         self._queue.add((pool, uid))
 
-    def heard(self, pool: str, uid: str) -> None:
+    def add_soon(self, pool: str, uid: str) -> None:
         """Queue a pod whose job has changed, after a short delay."""
         self._told.setdefault((pool, uid), self._clock.monotonic())
         self._queue.add_after((pool, uid), GATHER)
 
-    def needs(self, record: Record, uid: str, job: JobStatus | None) -> bool:
+    def needs(self, record: PoolState, uid: str, job: JobStatus | None) -> bool:
         """Whether the decision for a pod is to act."""
         pod, entry = record.cache.by_uid(uid), record.entries.get(uid) or Entry()
         if uid in record.calls or entry.is_settled(pod, job):
@@ -223,7 +223,7 @@ class PodReconciler:
             if told is not None and isinstance(action, decide.Write) and not entry.failures:
                 POOL_EVENT_SECONDS.observe(self._clock.monotonic() - told)
 
-    def _view(self, record: Record, pod: decide.Pod | None, job: JobStatus | None, entry: Entry) -> decide.PodView:
+    def _view(self, record: PoolState, pod: decide.Pod | None, job: JobStatus | None, entry: Entry) -> decide.PodView:
         pool = record.pool
         view = decide.PoolView(
             name=record.name,
@@ -244,7 +244,7 @@ class PodReconciler:
             entry.refresh_at = self._clock.monotonic() + TOKENS_WITHIN * random.random()  # noqa: S311
         return entry
 
-    def _hand_over(self, uid: str, record: Record, action: decide.Action, entry: Entry) -> None:
+    def _hand_over(self, uid: str, record: PoolState, action: decide.Action, entry: Entry) -> None:
         """Run a request to the site on the pool's workers, and queue the pod again afterwards."""
         with self._lock:
             record.calls.add(uid)
@@ -262,7 +262,7 @@ class PodReconciler:
                 record.calls.discard(uid)
             self._queue.add_after((record.name, uid), GATHER)
 
-    def _act(self, uid: str, record: Record, action: decide.Action, entry: Entry) -> None:
+    def _act(self, uid: str, record: PoolState, action: decide.Action, entry: Entry) -> None:
         kind = type(action).__name__.lower()
         try:
             self._actor.act(action, record.pool, entry, record.cache)

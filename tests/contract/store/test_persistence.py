@@ -47,7 +47,7 @@ class Hub:
         self.store = store or place.store(self.link)
         self.persistence = PoolPersistence(self.store, self.pools, SystemClock(), leads, place.kind, reachable)
         if place.kind == "nats":
-            self.link.watch(self.persistence.doubt)
+            self.link.watch(self.persistence.compare_soon)
         self.link.start(self.supervisor)
         begun = time.monotonic()
         self.persistence.start(self.supervisor)

@@ -5,7 +5,7 @@ from typing import Any
 
 from bridge import names
 from controllers.virtual.decide import Entry
-from controllers.virtual.pod_reconciler import Record
+from controllers.virtual.pod_reconciler import PoolState
 from tests.fakes.pool import FakePool
 
 
@@ -25,10 +25,10 @@ class Pool(FakePool):
         return frozenset(uid for uid, job in super().jobs().items() if job.missing)
 
 
-def record(pool: FakePool, *pods: dict[str, Any]) -> Record:
+def record(pool: FakePool, *pods: dict[str, Any]) -> PoolState:
     cache: Any = SimpleNamespace(items=lambda: list(pods))
     nothing: Any = None
-    return Record("site", cache, nothing, nothing, pool=pool)
+    return PoolState("site", cache, nothing, nothing, pool=pool)
 
 
 def pool_with(*jobs: str, missing: tuple[str, ...] = ()) -> Pool:
@@ -40,7 +40,7 @@ def pool_with(*jobs: str, missing: tuple[str, ...] = ()) -> Pool:
     return pool
 
 
-def doubt(record: Record, uid: str, nothing: int) -> None:
+def doubt(record: PoolState, uid: str, nothing: int) -> None:
     entry = record.entries[uid] = Entry(nothing=nothing)
     record.note(uid, entry)
 

@@ -285,7 +285,7 @@ def test_a_submit_is_in_the_view_at_once_and_a_confirmed_end_leaves_it() -> None
 def test_a_site_that_is_down_is_asked_less_and_less_until_it_speaks() -> None:
     hub = started()
     hub.link.subscriptions = [each for each in hub.link.subscriptions if len(each.subjects) == 3]
-    hub.pool.want()
+    hub.pool.request_snapshot()
     tries, attempts = 0, hub.pool._client.snapshot
 
     def snapshot(*args: Any) -> Any:

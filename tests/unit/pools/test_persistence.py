@@ -88,7 +88,7 @@ class Hub:
 
     def turn(self, seconds: float = 0.0) -> None:
         self.clock.advance(seconds)
-        self.persistence._synchronizer.turn()
+        self.persistence._synchronizer.step()
 
     def stored(self, kind: str) -> dict[str, Any]:
         return {key: json.loads(value) for key, value in self.store.content.get(kind, {}).items()}

@@ -30,7 +30,7 @@ class FakeSource:
                 if (kind, key) not in changed and value != b"garbage":
                     self.known.setdefault((kind, key), value)
 
-    def everything(self) -> Collection[Key]:
+    def all_keys(self) -> Collection[Key]:
         return list(self.known)
 
     def value(self, kind: str, key: str) -> bytes | None:
@@ -54,7 +54,7 @@ class Kept:
 
     def turn(self, seconds: float = 0.0) -> None:
         self.clock.advance(seconds)
-        self.synchronizer.turn()
+        self.synchronizer.step()
 
 
 def test_what_the_store_has_is_taken_once() -> None:
@@ -138,7 +138,7 @@ def test_everything_is_compared_now_and_then_and_in_doubt() -> None:
     kept.turn(1)
     assert kept.store.content["pools"] == {"a": b"1"}
     kept.store.content["pools"] = {}
-    kept.synchronizer.doubt()
+    kept.synchronizer.compare_soon()
     kept.turn()
     assert kept.store.content["pools"] == {"a": b"1"}
 
