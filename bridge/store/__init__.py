@@ -1,1 +1,1 @@
-"""What is kept outside of this process, in redis or in NATS: a memory, never the truth."""
+"""The optional store of pools, in redis or in NATS. No decision depends on it."""
