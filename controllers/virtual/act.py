@@ -32,12 +32,11 @@ from bridge.script import build, references
 from bridge.workload import pods
 from controllers.brakes import mark_patch
 from controllers.virtual import decide, status_patch, synthetic_status
-from controllers.virtual.decide import Entry
+from controllers.virtual.pod_state import Cancellation, Entry, Pod
 from controllers.virtual.reference_reader import ReferenceReader
 
 log = logging.getLogger(__name__)
 
-Pod = decide.Pod
 
 RETRY = Backoff(first=1.0, limit=30.0)
 LATE = 5.0
@@ -100,7 +99,7 @@ class Actor:
             case decide.Submit() if pool is not None:
                 self._submit(action.pod, pool, entry, cache)
             case decide.Look() if pool is not None:
-                self._answered(entry, pool.status(pods.uid(action.pod)))
+                entry.answered(pool.status(pods.uid(action.pod)), self._clock.monotonic())
             case decide.Cancel() if pool is not None:
                 self._cancel(action, pool, entry)
             case decide.Orphan() if pool is not None:
@@ -144,37 +143,27 @@ class Actor:
         try:
             answer = pool.submit(pods.uid(pod), submission)
         except SiteUnknownOutcomeError:
-            entry.sent_until, entry.nothing = self._clock.monotonic() + self._submit_timeout + LATE, 0
+            entry.sent(self._clock.monotonic() + self._submit_timeout + LATE)
             raise
         except SiteError as error:
             if error.retryable:
                 raise
             self._fail(pod, cache, "BridgeRejected", error.reason, _words(error))
             return
-        self._answered(entry, answer)
+        entry.answered(answer, self._clock.monotonic())
         if seen is not pod:
             entry.note = "; without its service account token: the site does not say how to reach the API server"
         entry.refresh_at = None if refresh_in is None else self._clock.monotonic() + refresh_in
         log.info("pod submitted", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
 
-    def _answered(self, entry: Entry, answer: JobStatus | None) -> None:
-        now = self._clock.monotonic()
-        if answer is None:
-            entry.nothing += 1
-            entry.nothing_at = now
-            entry.answer = None
-        else:
-            entry.nothing = 0
-            entry.answer, entry.answered_at = answer, now
-
     def _cancel(self, action: decide.Cancel, pool: Pool, entry: Entry) -> None:
         pod = action.pod
         self._check_leadership()
-        self._answered(entry, pool.cancel(pods.uid(pod), action.grace))
-        entry.cancelled = pod["metadata"].get("deletionTimestamp") or "over"
-        entry.cancelled_at = self._clock.monotonic()
-        if entry.answer is not None:
-            self._tell(entry, pod, "BridgeCancelled", f"pool {pool.name} cancels job {entry.answer.job_id}")
+        job, now = pool.cancel(pods.uid(pod), action.grace), self._clock.monotonic()
+        entry.answered(job, now)
+        entry.cancellation = Cancellation(pod["metadata"].get("deletionTimestamp") or "", now)
+        if job is not None:
+            self._tell(entry, pod, "BridgeCancelled", f"pool {pool.name} cancels job {job.job_id}")
 
     def _orphan(self, job: JobStatus, pool: Pool, entry: Entry) -> None:
         """Cancel or delete a job without a pod, if the API server itself, not only the cache, has no such pod."""
@@ -193,7 +182,7 @@ class Actor:
                 log.info("job deleted", extra=kv(pod=f"{job.namespace}/{job.name}", pool=pool.name, job=job.job_id))
             return
         pool.cancel(job.job, decide.ORPHAN_GRACE)
-        entry.cancelled, entry.cancelled_at = "orphan", now
+        entry.cancellation = Cancellation("", now)
         log.warning("job without a pod cancelled", extra=kv(pool=pool.name, job=job.job_id, uid=job.job))
 
     def _refresh(self, pod: Pod, pool: Pool, entry: Entry) -> None:

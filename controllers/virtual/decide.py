@@ -7,18 +7,15 @@ ends no pod.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from bridge import names
 from bridge.poolapi.jobs import JobStatus
 from bridge.workload import pods
 from controllers.virtual import status as statuses
 from controllers.virtual import status_patch, synthetic_status
+from controllers.virtual.pod_state import Absent, Entry, Known, Pod
 from controllers.virtual.status import Status
-
-Pod = Mapping[str, Any]
 
 CANCEL_AGAIN = 10.0
 """Seconds after which a cancellation request is repeated if the job has not ended."""
@@ -34,66 +31,6 @@ LOST = "JobLost"
 LOST_TEXT = "the site {pool} does not know job {job} any more"
 MISSING_TEXT = "the batch system of {pool} does not know job {job} any more, and its script has recorded no end"
 _CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
-
-
-@dataclass(slots=True)
-class Entry:
-    """The state of one pod in this process, in addition to the pod and the view of jobs. All times are monotonic.
-
-    Parameters
-    ----------
-    not_before, failures
-        The back-off: no request to the site before this time; number of consecutive failures.
-    answer, answered_at
-        The site's last answer about the job, used while the view lacks the job.
-    sent_until
-        Time until which a submit request with an unknown outcome may still be carried out.
-    nothing, nothing_at
-        Number of consecutive answers that the site does not know the job, and the time of the last one.
-    cancelled, cancelled_at
-        The deletion (its timestamp) for which the site has received a cancellation request, and its time.
-    written_at
-        Time of the last write of the status.
-    refresh_at
-        Time at which the service account tokens are due for a refresh.
-    settled
-        The pod's resourceVersion and the job's state for which the last decision was to do nothing.
-    told
-        The Events that were written once and are not repeated.
-    note
-        Addition to the message of the Event BridgeSubmitted.
-    deleted, deleted_at
-        The pod's deletionTimestamp, and the time at which this process first saw it.
-    """
-
-    not_before: float = 0.0
-    failures: int = 0
-    answer: JobStatus | None = None
-    answered_at: float = 0.0
-    sent_until: float | None = None
-    nothing: int = 0
-    nothing_at: float = 0.0
-    cancelled: str = ""
-    cancelled_at: float = 0.0
-    written_at: float = 0.0
-    refresh_at: float | None = None
-    settled: tuple[str, JobStatus] | None = None
-    told: frozenset[str] = frozenset()
-    note: str = ""
-    deleted: str = ""
-    deleted_at: float = 0.0
-
-    def see(self, pod: Pod | None, now: float) -> None:
-        """Record the time at which a deletion is first seen. The API server's clock may differ from this one."""
-        text = pod["metadata"].get("deletionTimestamp") if pod is not None else None
-        if text and text != self.deleted:
-            self.deleted, self.deleted_at = text, now
-
-    def is_settled(self, pod: Pod | None, job: JobStatus | None) -> bool:
-        """Whether the last decision for this pod and this job was to do nothing."""
-        if self.settled is None or pod is None:
-            return False
-        return self.settled[1] is job and self.settled[0] == pod["metadata"]["resourceVersion"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +177,8 @@ def _decide(view: PodView) -> Action | None:
 
 def _answer(view: PodView) -> JobStatus | None:
     """Return the last answer of the site, unless a later snapshot lacks the job."""
-    entry, complete = view.entry, view.pool.complete_at
-    return entry.answer if complete is None or complete < entry.answered_at else None
+    answer, complete = view.entry.answer, view.pool.complete_at
+    return answer.job if isinstance(answer, Known) and (complete is None or complete < answer.at) else None
 
 
 def remote_job(pod: Pod) -> str:
@@ -253,9 +190,7 @@ def remote_job(pod: Pod) -> str:
 def _without_pod(view: PodView) -> Action | None:
     if view.job is None or not view.pool.synced:
         return None
-    if view.entry.cancelled and view.job.phase != "ended":
-        return Wait(CANCEL_AGAIN) if _just_cancelled(view) else Orphan(view.job)
-    return Orphan(view.job)
+    return Wait(CANCEL_AGAIN) if view.job.phase != "ended" and _just_cancelled(view) else Orphan(view.job)
 
 
 def _finished(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
@@ -276,10 +211,10 @@ def _deleted(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
     if _holds_nothing(view, pod, job):
         status = synthetic_status.failed(pod, "Deleted", "", view.pool.address, view.time)
         return Remove(pod, status, status_patch.patch(pod.get("status") or {}, status))
-    told = view.entry.cancelled == metadata["deletionTimestamp"]
-    if told and _just_cancelled(view):
+    request = view.entry.cancellation
+    if request is not None and request.deletion == metadata["deletionTimestamp"] and _just_cancelled(view):
         write = _write(view, pod, job) if job is not None else None
-        return write or Wait(view.entry.cancelled_at + CANCEL_AGAIN - view.now)
+        return write or Wait(request.at + CANCEL_AGAIN - view.now)
     return Cancel(pod, _grace(view, pod))
 
 
@@ -288,7 +223,7 @@ def _holds_nothing(view: PodView, pod: Pod, job: JobStatus | None) -> bool:
     entry, pool = view.entry, view.pool
     if job is not None or (entry.sent_until is not None and view.now <= entry.sent_until):
         return False
-    if entry.nothing:
+    if entry.absences:
         return True
     # a snapshot requested after this process became the leader has all jobs that former leaders have submitted
     never_sent = entry.sent_until is None and not remote_job(pod)
@@ -296,17 +231,20 @@ def _holds_nothing(view: PodView, pod: Pod, job: JobStatus | None) -> bool:
 
 
 def _just_cancelled(view: PodView) -> bool:
-    return bool(view.entry.cancelled) and view.now - view.entry.cancelled_at < CANCEL_AGAIN
+    request = view.entry.cancellation
+    return request is not None and view.now - request.at < CANCEL_AGAIN
 
 
 def _grace(view: PodView, pod: Pod) -> float:
     """Return the rest of the pod's grace period in seconds, from the time at which this process saw the deletion."""
-    metadata, entry = pod["metadata"], view.entry
+    metadata, deletion = pod["metadata"], view.entry.deletion
     text = metadata.get("deletionTimestamp")
     if not text:
         return float(pod["spec"].get("terminationGracePeriodSeconds") or 0)
     allowed = float(metadata.get("deletionGracePeriodSeconds") or 0)
-    return max(0.0, allowed - (view.now - entry.deleted_at)) if entry.deleted == text else allowed
+    if deletion is None or deletion.timestamp != text:
+        return allowed
+    return max(0.0, allowed - (view.now - deletion.seen_at))
 
 
 def _is_marked(pod: Pod) -> bool:
@@ -349,14 +287,14 @@ def _write(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
 
 def _missing(view: PodView, pod: Pod) -> Action | None:
     """Decide for a pod whose job the view lacks. It is lost if the site has said twice that it does not know it."""
-    entry = view.entry
+    answer = view.entry.answer
     if view.pool.complete_at is None:
         return None
-    if entry.nothing >= 2 and not view.may_fail:
+    if view.entry.absences >= 2 and not view.may_fail:
         return Mark(pod, missing=True) if view.held and not _is_marked(pod) else Wait(BRAKED_AGAIN)
-    if entry.nothing >= 2:
+    if view.entry.absences >= 2:
         return Fail(pod, LOST, LOST_TEXT.format(pool=view.pool.name, job=remote_job(pod).partition("/")[2]))
-    if entry.nothing and view.now - entry.nothing_at < LOOK_AGAIN:
+    if isinstance(answer, Absent) and view.now - answer.at < LOOK_AGAIN:
         return Wait(LOOK_AGAIN)
     return Look(pod)
 
@@ -366,7 +304,7 @@ def _new(view: PodView, pod: Pod) -> Action | None:
     if pool.complete_at is None or not pool.buildable or not pool.synced:
         return None
     if entry.sent_until is not None:
-        if not entry.nothing:
+        if not entry.absences:
             return Look(pod)
         if view.now <= entry.sent_until:
             return Wait(entry.sent_until - view.now)

@@ -27,7 +27,7 @@ from bridge.workers import Workers
 from bridge.workload import pods
 from controllers.virtual import decide
 from controllers.virtual.act import Actor
-from controllers.virtual.decide import Entry
+from controllers.virtual.pod_state import Entry, Pod
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class PoolState:
     doubted: set[str] = field(default_factory=set)
     brake: Brake = field(default_factory=Brake)
 
-    def missing(self) -> tuple[int, dict[str, decide.Pod]]:
+    def missing(self) -> tuple[int, dict[str, Pod]]:
         """Return the number of pods with a job at the site, and those of them whose jobs are missing, by UID.
 
         A job is missing if the site's batch system no longer lists it, or if the view lacks it. The latter counts only
@@ -88,13 +88,13 @@ class PoolState:
         jobs = self.pool.jobs()
         taken = {pods.uid(pod): pod for pod in self.cache.items() if _is_taken(pod)}
         absent = taken.keys() - jobs.keys()
-        if not any(entry.nothing >= 2 for entry in map(self.entries.get, absent & self.doubted) if entry):
+        if not any(entry.absences >= 2 for entry in map(self.entries.get, absent & self.doubted) if entry):
             absent = set()
         return len(taken), {uid: pod for uid, pod in taken.items() if uid in absent or uid in vanished}
 
     def note(self, uid: str, entry: Entry) -> None:
         """Update ``doubted`` after a change of the entry."""
-        (self.doubted.add if entry.nothing >= 2 else self.doubted.discard)(uid)
+        (self.doubted.add if entry.absences >= 2 else self.doubted.discard)(uid)
 
     def forget(self, uid: str) -> None:
         """Discard what is remembered of a pod."""
@@ -112,7 +112,7 @@ class PoolState:
         return list({*map(pods.uid, self.cache.items()), *jobs})
 
 
-def _is_taken(pod: decide.Pod) -> bool:
+def _is_taken(pod: Pod) -> bool:
     return bool(decide.remote_job(pod)) and not pods.is_finished(pod) and not pods.is_deleted(pod)
 
 
@@ -208,7 +208,7 @@ class PodReconciler:
         if entry.is_settled(pod, job):
             return
         if job is not None:
-            entry.nothing, entry.sent_until, entry.answer = 0, None, None
+            entry.listed()
             record.note(uid, entry)
         action = decide.decide(self._view(record, pod, job, entry))
         if action is None:
@@ -223,7 +223,7 @@ class PodReconciler:
             if told is not None and isinstance(action, decide.Write) and not entry.failures:
                 POOL_EVENT_SECONDS.observe(self._clock.monotonic() - told)
 
-    def _view(self, record: PoolState, pod: decide.Pod | None, job: JobStatus | None, entry: Entry) -> decide.PodView:
+    def _view(self, record: PoolState, pod: Pod | None, job: JobStatus | None, entry: Entry) -> decide.PodView:
         pool = record.pool
         view = decide.PoolView(
             name=record.name,
@@ -238,7 +238,7 @@ class PodReconciler:
         held = brake.engaged and uid in brake.missing and not may_fail
         return decide.PodView(pod, job, entry, view, self._clock.monotonic(), self._clock.time(), may_fail, held)
 
-    def _new_entry(self, pod: decide.Pod | None) -> Entry:
+    def _new_entry(self, pod: Pod | None) -> Entry:
         entry = Entry()
         if pod is not None and decide.remote_job(pod) and references.needed(pod).tokens:
             entry.refresh_at = self._clock.monotonic() + TOKENS_WITHIN * random.random()  # noqa: S311

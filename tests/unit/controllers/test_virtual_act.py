@@ -19,7 +19,7 @@ from bridge.poolapi.jobs import JobStatus
 from bridge.script.buildconfig import BuildConfig
 from controllers.virtual import decide
 from controllers.virtual.act import Actor
-from controllers.virtual.decide import Entry
+from controllers.virtual.pod_state import Cancellation, Entry
 from controllers.virtual.reference_reader import ReferenceReader
 from tests.fakes.pool import FakePool
 
@@ -104,7 +104,7 @@ RUNNING = JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase="runni
 def test_a_submit_asks_for_what_the_pod_asks_for(world):
     world.act(decide.Submit(pod(main={"resources": {"limits": {"cpu": "2"}}})))
     assert world.pool.submits["u1"].cpus == 2
-    assert world.entry.answer.phase == "queued"
+    assert world.entry.answer.job.phase == "queued"
     assert world.kube.writes == [], "the pod is written by the decision that follows"
 
 
@@ -169,8 +169,8 @@ def test_a_cancel_is_remembered_by_the_deletion_that_it_is_for(world):
     the_pod = pod()
     the_pod["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:30Z"
     world.act(decide.Cancel(the_pod, 30))
-    assert world.entry.cancelled == "2027-01-15T08:00:30Z"
-    assert world.entry.nothing == 1, "the site holds nothing of it"
+    assert world.entry.cancellation == Cancellation("2027-01-15T08:00:30Z", world.clock.now)
+    assert world.entry.absences == 1, "the site holds nothing of it"
 
 
 @pytest.mark.parametrize("uid", ["u1", "other", None])

@@ -8,7 +8,8 @@ from bridge import names
 from bridge.clock import rfc3339
 from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from controllers.virtual import decide
-from controllers.virtual.decide import Cancel, Entry, Fail, Look, Orphan, PoolView, Refresh, Remove, Submit, Wait, Write
+from controllers.virtual.decide import Cancel, Fail, Look, Orphan, PoolView, Refresh, Remove, Submit, Wait, Write
+from controllers.virtual.pod_state import Absent, Cancellation, Entry, Known
 
 NOW, TIME = 1000.0, 1_800_000_000.0
 
@@ -80,7 +81,7 @@ def test_what_is_over_is_not_submitted(the_pod):
 def test_an_unknown_outcome_is_looked_up_before_anything_else():
     the_pod, entry = pod(taken=False), Entry(sent_until=NOW + 20)
     assert look(the_pod, entry=entry) == Look(the_pod)
-    entry.nothing = 1  # but the request may still be on its way
+    entry.answer = Absent(1, 0.0)  # but the request may still be on its way
     assert look(the_pod, entry=entry) == Wait(20)
     assert look(the_pod, entry=entry, now=NOW + 21) == Submit(the_pod)
 
@@ -126,11 +127,11 @@ def test_a_job_is_lost_only_when_the_site_has_said_so_twice():
     the_pod, entry = pod(), Entry()
     assert look(the_pod, entry=entry, the_pool=pool(complete=None)) is None
     assert look(the_pod, entry=entry) == Look(the_pod)
-    entry.nothing, entry.nothing_at = 1, NOW - 1
+    entry.answer = Absent(1, NOW - 1)
     assert isinstance(look(the_pod, entry=entry), Wait)
-    entry.nothing_at = NOW - 6
+    entry.answer = Absent(1, NOW - 6)
     assert look(the_pod, entry=entry) == Look(the_pod)
-    entry.nothing = 2
+    entry.answer = Absent(2, NOW - 6)
     action = look(the_pod, entry=entry)
     assert isinstance(action, Fail)
     assert action.reason == "JobLost"
@@ -138,7 +139,7 @@ def test_a_job_is_lost_only_when_the_site_has_said_so_twice():
 
 def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
     def braked(the_pod, the_job=None, *, held):
-        entry = Entry(nothing=2, nothing_at=NOW - 6)
+        entry = Entry(answer=Absent(2, NOW - 6))
         view = decide.PodView(the_pod, the_job, entry, pool(), NOW, TIME, may_fail=False, held=held)
         return decide.decide(view)
 
@@ -148,7 +149,7 @@ def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
     marked = pod(status={"phase": "Running", "conditions": [{"type": names.JOB_MISSING, "status": "True"}]})
     assert braked(marked, held=True) == Wait(1.0)
     assert look(marked, job()) == decide.Mark(marked, missing=False)
-    assert look(pod(deleted=30), entry=Entry(nothing=2)).__class__ is Remove
+    assert look(pod(deleted=30), entry=Entry(answer=Absent(2, 0.0))).__class__ is Remove
 
 
 def test_a_job_that_the_batch_system_lost_fails_its_pod_when_the_brake_lets_it():
@@ -176,7 +177,7 @@ def test_a_job_that_the_batch_system_lost_fails_its_pod_when_the_brake_lets_it()
 
 def test_a_direct_answer_stands_until_a_snapshot_from_after_it():
     the_pod = written(pod(taken=False), job("queued"))
-    entry = Entry(answer=job("queued"), answered_at=950)
+    entry = Entry(answer=Known(job("queued"), 950))
     assert look(the_pod, entry=entry, the_pool=pool(complete=940)) is None
     assert look(the_pod, entry=entry, the_pool=pool(complete=960)) == Look(the_pod)
 
@@ -204,18 +205,18 @@ def test_the_site_is_told_again_until_it_confirms():
     the_pod = written(pod(), job())
     the_pod["metadata"] |= pod(deleted=30)["metadata"]
     stamp = the_pod["metadata"]["deletionTimestamp"]
-    told = Entry(cancelled=stamp, cancelled_at=NOW - 4)
+    told = Entry(cancellation=Cancellation(stamp, NOW - 4))
     assert look(the_pod, job(), told) == Wait(6)
     assert isinstance(look(the_pod, job(), told, now=NOW + 7), Cancel)
     # somebody has shortened the grace period
-    told.cancelled = "2026-01-01T00:00:00Z"
+    told.cancellation = Cancellation("2026-01-01T00:00:00Z", NOW - 4)
     assert isinstance(look(the_pod, job(), told), Cancel)
 
 
 def test_what_ends_meanwhile_is_shown():
     the_pod = written(pod(taken=False), job())
     the_pod["metadata"] |= pod(deleted=30)["metadata"]
-    told = Entry(cancelled=the_pod["metadata"]["deletionTimestamp"], cancelled_at=NOW)
+    told = Entry(cancellation=Cancellation(the_pod["metadata"]["deletionTimestamp"], NOW))
     stopping = job(containers=[ContainerState(name="main", state="terminated", ended=Termination(exit_code=143))])
     assert isinstance(look(the_pod, stopping, told), Write)
 
@@ -230,7 +231,7 @@ def test_a_deleted_pod_goes_when_its_job_has_ended():
 def test_a_deleted_pod_goes_when_the_site_holds_nothing():
     the_pod = pod(deleted=30)
     assert isinstance(look(the_pod), Cancel)  # the view may be wrong: the site is asked
-    action = look(the_pod, entry=Entry(nothing=1))
+    action = look(the_pod, entry=Entry(answer=Absent(1, 0.0)))
     assert isinstance(action, Remove)
     assert action.status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
 
@@ -249,8 +250,8 @@ def test_a_pod_that_was_never_submitted_goes_at_once():
     assert isinstance(look(the_pod, the_pool=pool(complete=400)), Cancel)
     assert isinstance(look(the_pod, the_pool=pool(complete=None)), Cancel)
     # or this one, and nobody knows whether it arrived
-    assert isinstance(look(the_pod, entry=Entry(sent_until=NOW + 5, nothing=1)), Cancel)
-    assert isinstance(look(the_pod, entry=Entry(sent_until=NOW - 5, nothing=1)), Remove)
+    assert isinstance(look(the_pod, entry=Entry(sent_until=NOW + 5, answer=Absent(1, 0.0))), Cancel)
+    assert isinstance(look(the_pod, entry=Entry(sent_until=NOW - 5, answer=Absent(1, 0.0))), Remove)
 
 
 def test_a_pod_that_was_removed_and_is_held_by_a_finalizer_is_left_alone():
@@ -266,7 +267,7 @@ def test_a_finished_pod_that_was_being_deleted_is_removed():
 def test_a_pod_that_somebody_else_ended_ends_its_job(phase):
     the_pod = pod(phase="Failed")
     assert look(the_pod, job(phase)) == Cancel(the_pod, 20)
-    assert isinstance(look(the_pod, job(phase), Entry(cancelled="over", cancelled_at=NOW - 1)), Wait)
+    assert isinstance(look(the_pod, job(phase), Entry(cancellation=Cancellation("", NOW - 1))), Wait)
 
 
 def test_a_finished_pod_keeps_its_folder_at_the_site_for_its_logs():
@@ -284,9 +285,9 @@ def test_no_job_is_an_orphan_before_all_pods_are_known():
 
 
 def test_an_orphan_is_told_again_until_it_has_ended():
-    assert isinstance(look(None, job(), Entry(cancelled="orphan", cancelled_at=NOW - 1)), Wait)
-    assert isinstance(look(None, job(), Entry(cancelled="orphan", cancelled_at=NOW - 11)), Orphan)
-    assert isinstance(look(None, job("ended"), Entry(cancelled="orphan", cancelled_at=NOW - 1)), Orphan)
+    assert isinstance(look(None, job(), Entry(cancellation=Cancellation("", NOW - 1))), Wait)
+    assert isinstance(look(None, job(), Entry(cancellation=Cancellation("", NOW - 11))), Orphan)
+    assert isinstance(look(None, job("ended"), Entry(cancellation=Cancellation("", NOW - 1))), Orphan)
 
 
 def test_a_job_id_that_comes_late_is_written():

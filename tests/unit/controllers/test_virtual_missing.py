@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from bridge import names
-from controllers.virtual.decide import Entry
 from controllers.virtual.pod_reconciler import PoolState
+from controllers.virtual.pod_state import Absent, Entry
 from tests.fakes.pool import FakePool
 
 
@@ -40,8 +40,8 @@ def pool_with(*jobs: str, missing: tuple[str, ...] = ()) -> Pool:
     return pool
 
 
-def doubt(record: PoolState, uid: str, nothing: int) -> None:
-    entry = record.entries[uid] = Entry(nothing=nothing)
+def doubt(record: PoolState, uid: str, absences: int) -> None:
+    entry = record.entries[uid] = Entry(answer=Absent(absences, 0.0) if absences else None)
     record.note(uid, entry)
 
 

@@ -1,0 +1,123 @@
+"""The state of one pod in this process, in addition to the pod itself and the view of jobs. No I/O.
+
+The state is lost with the process, or with the leadership. Its successor finds everything that matters at the site and
+on the API server again. All times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.poolapi.jobs import JobStatus
+
+Pod = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The site has answered at ``at`` with the state of the job."""
+
+    job: JobStatus
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The site has answered ``count`` times in a row that it does not know the job, the last time at ``at``."""
+
+    count: int
+    at: float
+
+
+Answer = Known | Absent | None
+"""The last answer of the site about the job. ``None``: no answer since the view has listed the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """The site has accepted a cancellation request at ``at``.
+
+    ``deletion``: the deletionTimestamp of the pod at that time; empty if the pod was not deleted, or did not exist.
+    """
+
+    deletion: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """The pod has this deletionTimestamp, which this process first saw at ``seen_at``.
+
+    The grace period counts from ``seen_at``, because the clock of the API server may differ from this one.
+    """
+
+    timestamp: str
+    seen_at: float
+
+
+@dataclass(slots=True)
+class Entry:
+    """The state of one pod.
+
+    Parameters
+    ----------
+    not_before, failures
+        The back-off: no request to the site before this time; number of consecutive failures.
+    sent_until
+        Time until which a submit request with an unknown outcome may still be carried out; ``None``: there is none.
+    written_at
+        Time of the last write of the status.
+    refresh_at
+        Time at which the service account tokens are due for a refresh; ``None``: there are none.
+    settled
+        The pod's resourceVersion and the job's state for which the last decision was to do nothing.
+    told
+        The Events that were written once and are not repeated.
+    note
+        Addition to the message of the Event BridgeSubmitted.
+    """
+
+    not_before: float = 0.0
+    failures: int = 0
+    sent_until: float | None = None
+    answer: Answer = None
+    cancellation: Cancellation | None = None
+    deletion: Deletion | None = None
+    written_at: float = 0.0
+    refresh_at: float | None = None
+    settled: tuple[str, JobStatus] | None = None
+    told: frozenset[str] = frozenset()
+    note: str = ""
+
+    @property
+    def absences(self) -> int:
+        """Number of consecutive answers that the site does not know the job."""
+        return self.answer.count if isinstance(self.answer, Absent) else 0
+
+    def see(self, pod: Pod | None, now: float) -> None:
+        """Record the time at which a deletion is first seen."""
+        timestamp = pod["metadata"].get("deletionTimestamp") if pod is not None else None
+        if timestamp and (self.deletion is None or self.deletion.timestamp != timestamp):
+            self.deletion = Deletion(timestamp, now)
+
+    def sent(self, until: float) -> None:
+        """Record a submit request with an unknown outcome. Earlier answers that the site has no job do not count."""
+        self.sent_until = until
+        if isinstance(self.answer, Absent):
+            self.answer = None
+
+    def answered(self, job: JobStatus | None, now: float) -> None:
+        """Record an answer of the site; ``None``: it does not know the job."""
+        self.answer = Known(job, now) if job is not None else Absent(self.absences + 1, now)
+
+    def listed(self) -> None:
+        """Record that the view lists the job, which makes answers obsolete."""
+        self.sent_until = self.answer = None
+
+    def is_settled(self, pod: Pod | None, job: JobStatus | None) -> bool:
+        """Whether the last decision for this pod and this job was to do nothing."""
+        if self.settled is None or pod is None:
+            return False
+        return self.settled[1] is job and self.settled[0] == pod["metadata"]["resourceVersion"]
