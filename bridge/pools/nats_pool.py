@@ -74,7 +74,7 @@ class NatsPool:
         self._configs: dict[str, BuildConfig | None] = {}
         self._problems: dict[str, str] = {}
         self._subscribers: list[Changed] = []
-        self._wanted = True
+        self._snapshot_wanted = True
         self._failures = 0
         self._asked_at = self._snapshot_at = self._described_at = -math.inf
 
@@ -99,8 +99,8 @@ class NatsPool:
                     "the folder of the pool has changed", extra=kv(pool=self.name, before=self._folder, now=folder)
                 )
             self._folder, self._announced = folder, self._folders.get(folder)
-            self._view, self._wanted, self._failures = JobView(), True, 0
-        self._tell("")
+            self._view, self._snapshot_wanted, self._failures = JobView(), True, 0
+        self._notify("")
 
     @property
     def config_problem(self) -> str:
@@ -132,7 +132,7 @@ class NatsPool:
             self._check(folder)
             changed = self._view.submitted(status, self._clock.monotonic())
         if changed:
-            self._tell(job)
+            self._notify(job)
         return status
 
     def cancel(self, job: str, grace: float, *, forget: bool = False) -> JobStatus | None:
@@ -140,7 +140,7 @@ class NatsPool:
         folder = self._folder
         status = self._client.cancel(job, Cancel(grace=grace, forget=forget)).status
         if status is None:
-            self._gone(job, self._clock.monotonic(), folder)
+            self._apply_absence(job, self._clock.monotonic(), folder)
         return status
 
     def status(self, job: str) -> JobStatus | None:
@@ -148,7 +148,7 @@ class NatsPool:
         asked, folder = self._clock.monotonic(), self._folder
         status = self._client.status(job).status
         if status is None:
-            self._gone(job, asked, folder)
+            self._apply_absence(job, asked, folder)
         return status
 
     def job(self, job: str) -> JobStatus | None:
@@ -188,13 +188,13 @@ class NatsPool:
         with self._lock:
             if self._folder is None:
                 self._folder = announce.folder
-            self._note(announce, now := self._clock.monotonic())
+            self._record(announce, now := self._clock.monotonic())
             if announce.folder != self._folder:
                 return
             self._announced = (announce, now)
             if self._view.announced(announce.submitter, announce.sequences.get(self._owner, 0)):
-                self._wanted, self._failures = True, 0
-        self._tell("")
+                self._snapshot_wanted, self._failures = True, 0
+        self._notify("")
 
     def on_buildconfig(self, message: BuildConfigMessage) -> None:
         """Apply a BuildConfig. An invalid one is recorded as such, so that it is not requested again."""
@@ -211,7 +211,7 @@ class NatsPool:
             self._configs = dict([*previous, (message.digest, config)])
             self._problems = {digest: text for digest, text in self._problems.items() if digest in self._configs}
             self._problems[message.digest] = problem
-        self._tell("")
+        self._notify("")
 
     def recall(self, announce: Announce, heard: float, buildconfig: BuildConfigMessage | None) -> None:
         """Apply stored values, received at the monotonic time ``heard``, unless this process received newer ones."""
@@ -219,7 +219,7 @@ class NatsPool:
             if self._folder is None:
                 self._folder = announce.folder
             if announce.folder not in self._folders:
-                self._note(announce, heard)
+                self._record(announce, heard)
             if self._announced is None:
                 self._announced = self._folders.get(self._folder)
             announced = self._announced
@@ -227,9 +227,9 @@ class NatsPool:
         if buildconfig is not None and announced and not known and buildconfig.digest == announced[0].digest:
             self.on_buildconfig(buildconfig)
         else:
-            self._tell("")
+            self._notify("")
 
-    def _note(self, announce: Announce, heard: float) -> None:
+    def _record(self, announce: Announce, heard: float) -> None:
         self._folders.pop(announce.folder, None)
         self._folders[announce.folder] = announce, heard
         while len(self._folders) > _MOST_FOLDERS:
@@ -241,15 +241,15 @@ class NatsPool:
             if event.folder != self._folder:
                 return
             changed, missed = self._view.event(event, self._clock.monotonic())
-            self._wanted |= missed
+            self._snapshot_wanted |= missed
         if changed:
-            self._tell(event.status.job)
+            self._notify(event.status.job)
 
     # --- requests to the site, on a worker ----------------------------------------------------------------------------
     def request_snapshot(self) -> None:
         """Request a snapshot soon."""
         with self._lock:
-            self._wanted, self._failures = True, 0
+            self._snapshot_wanted, self._failures = True, 0
 
     def due(self, now: float) -> bool:
         """Whether a snapshot or a BuildConfig is due."""
@@ -279,7 +279,7 @@ class NatsPool:
     def _lacks_snapshot(self, now: float) -> bool:
         if self._announced is None:
             return False  # the folder of the jobs is not known
-        return self._wanted or now - self._snapshot_at >= PERIOD
+        return self._snapshot_wanted or now - self._snapshot_at >= PERIOD
 
     def _lacks_config(self, now: float) -> bool:
         announced = self._announced
@@ -289,7 +289,7 @@ class NatsPool:
 
     def _snapshot(self) -> None:
         with self._lock:
-            self._wanted, folder = False, self._folder
+            self._snapshot_wanted, folder = False, self._folder
         began = self._snapshot_at = self._clock.monotonic()
         parts: list[Part] = []
         try:
@@ -306,14 +306,14 @@ class NatsPool:
                 after = page.last
         except SiteError:
             with self._lock:
-                self._wanted = True
+                self._snapshot_wanted = True
             raise
         with self._lock:
             self._check(folder)
             changed = self._view.snapshot(parts, began)
         for job in changed:
-            self._tell(job)
-        self._tell("")
+            self._notify(job)
+        self._notify("")
 
     # --- internal -----------------------------------------------------------------------------------------------------
     def _check(self, folder: str | None) -> None:
@@ -323,14 +323,14 @@ class NatsPool:
                 f"pool {self.name}: its folder has changed from {folder} to {self._folder} since the request"
             )
 
-    def _gone(self, job: str, asked: float, folder: str | None) -> None:
+    def _apply_absence(self, job: str, asked: float, folder: str | None) -> None:
         with self._lock:
             self._check(folder)
             known = self._view.gone(job, asked, self._clock.monotonic())
         if known:
-            self._tell(job)
+            self._notify(job)
 
-    def _tell(self, job: str) -> None:
+    def _notify(self, job: str) -> None:
         for subscriber in self._subscribers:
             try:
                 subscriber(job)

@@ -59,7 +59,7 @@ class NatsPools:
         # keeps the order of a pool's messages: an announcement must not overtake an event
         self._inbox = Inbox(self._on_flood)
         self._muted: dict[str, float] = {}
-        self._listened: tuple[str, ...] = ()
+        self._subscribed: tuple[str, ...] = ()
         self._subscription: Subscription | None = None
         self._listen()
         link.watch(self._on_link)
@@ -79,7 +79,7 @@ class NatsPools:
         with self._lock:
             self._pools = {key: pool for key, pool in self._pools.items() if key != name}
         self._inbox.forget(name)
-        self._tell(name, "")
+        self._notify(name, "")
 
     def recall(self, announce: Announce, heard: float, buildconfig: BuildConfigMessage | None) -> None:
         """Add a pool from stored values; raise GarbledError if there are too many pools."""
@@ -139,13 +139,13 @@ class NatsPools:
         over = [name for name, until in list(self._muted.items()) if until <= now]
         for name in over:
             del self._muted[name]
-        heard = tuple(sorted(self._pools.keys() - self._muted.keys())) if self._muted else (ANY,)
-        if heard == self._listened:
+        wanted = tuple(sorted(self._pools.keys() - self._muted.keys())) if self._muted else (ANY,)
+        if wanted == self._subscribed:
             return
-        about = [Subjects(self._prefix, name, self._owner) for name in heard]
+        about = [Subjects(self._prefix, name, self._owner) for name in wanted]
         subjects = tuple(subject for each in about for subject in (each.announce, each.buildconfig, each.event))
         before, self._subscription = self._subscription, self._link.subscribe(subjects, self._on_message, threads=0)
-        self._listened = heard
+        self._subscribed = wanted
         if before is not None:
             before.drain()
         for name in self._muted:
@@ -192,7 +192,7 @@ class NatsPools:
         check_pool(name, announce.pool)
         pool = self._pools.get(name) or self._add(name)
         pool.on_announce(announce)
-        self._hurry(pool)
+        self._wake_if_due(pool)
 
     def _on_buildconfig(self, name: str, data: bytes) -> None:
         message = parse(BuildConfigMessage, data)
@@ -206,9 +206,9 @@ class NatsPools:
             raise GarbledError(f"an event of a job of owner {event.status.owner or 'unknown'}")
         if (pool := self._pools.get(name)) is not None:  # otherwise a snapshot follows its announcement
             pool.on_event(event)
-            self._hurry(pool)
+            self._wake_if_due(pool)
 
-    def _hurry(self, pool: NatsPool) -> None:
+    def _wake_if_due(self, pool: NatsPool) -> None:
         if pool.due(self._clock.monotonic()):
             self._woken.set()
 
@@ -219,11 +219,11 @@ class NatsPools:
             if len(self._pools) >= MOST_POOLS:
                 raise GarbledError(f"more than {MOST_POOLS} pools")
             pool = NatsPool(self._link, self._prefix, name, self._owner, self._clock, self._submit_timeout)
-            pool.subscribe(lambda job: self._tell(name, job))
+            pool.subscribe(lambda job: self._notify(name, job))
             self._pools = {**self._pools, name: pool}
         log.info("a pool was added", extra=kv(pool=name))
         return pool
 
-    def _tell(self, name: str, job: str) -> None:
+    def _notify(self, name: str, job: str) -> None:
         for subscriber in self._subscribers:
             subscriber(name, job)

@@ -106,14 +106,14 @@ class PoolPersistence:
             if pool is None:
                 self._drop(name)
             elif not uid:
-                self._look(pool)
+                self._mark_pool(pool)
             elif pool.complete_at() is not None:
-                self._look_at_job(name, uid, pool.job(uid))
+                self._mark_job(name, uid, pool.job(uid))
 
-    def _look(self, pool: NatsPool) -> None:
+    def _mark_pool(self, pool: NatsPool) -> None:
         kept = self._kept.setdefault(pool.name, _Kept())
         if (announced := pool.announced()) is not None:
-            now, words = self._clock.monotonic(), (*_words(announced[0]), pool.buildconfig() is None)
+            now, words = self._clock.monotonic(), (*_lasting_values(announced[0]), pool.buildconfig() is None)
             again = announced[1] != kept.heard and now - kept.marked_at >= AGAIN
             if words != kept.words or again:
                 kept.words, kept.heard, kept.marked_at = words, announced[1], now
@@ -122,11 +122,11 @@ class PoolPersistence:
             kept.complete_at = complete_at
             jobs = pool.jobs()
             for uid in {*jobs, *self._jobs.get(pool.name, ())}:
-                self._look_at_job(pool.name, uid, jobs.get(uid))
+                self._mark_job(pool.name, uid, jobs.get(uid))
         if complete_at is not None:
             POOL_REMEMBERED.labels(pool.name).set(0)
 
-    def _look_at_job(self, name: str, uid: str, status: JobStatus | None) -> None:
+    def _mark_job(self, name: str, uid: str, status: JobStatus | None) -> None:
         jobs = self._jobs.setdefault(name, {})
         known = jobs.get(uid)
         if status is None:
@@ -208,7 +208,7 @@ class PoolPersistence:
             pool = self._pools.pools().get(name)
             if pool is None or pool.announced() is None:
                 without = record.buildconfig is None
-                self._kept[name] = _Kept((*_words(record.announce), without), heard, now)
+                self._kept[name] = _Kept((*_lasting_values(record.announce), without), heard, now)
         self._pools.recall(record.announce, heard, record.buildconfig)
 
     def _recall_job(self, record: JobRecord) -> None:
@@ -240,6 +240,6 @@ class PoolPersistence:
         return JobRecord(pool=name, job=uid, namespace=job.namespace, name=job.name, job_id=job.job_id, time=job.time)
 
 
-def _words(announce: Announce) -> tuple[object, ...]:
+def _lasting_values(announce: Announce) -> tuple[object, ...]:
     """Return the values of an announcement whose change is written at once: all except those that change often."""
     return tuple(value for name, value in announce if name not in ("sequences", "time", "free", "jobs", "submitter"))

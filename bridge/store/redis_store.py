@@ -74,19 +74,19 @@ class RedisStore:
 
     def load(self, kind: str) -> dict[str, bytes]:
         """Return all values of a kind by key."""
-        with self._door() as client:
+        with self._connection() as client:
             found = client.hscan_iter(self._hash(kind), count=_PAGE)
             return {key.decode("utf-8", "replace"): value for key, value in found}
 
     def put(self, kind: str, values: Mapping[str, bytes]) -> None:
         """Store these values with one command."""
-        with self._door() as client:
+        with self._connection() as client:
             fields: dict[Any, Any] = dict(values)
             client.hset(self._hash(kind), mapping=fields)
 
     def delete(self, kind: str, keys: Collection[str]) -> None:
         """Delete these keys with one command."""
-        with self._door() as client:
+        with self._connection() as client:
             client.hdel(self._hash(kind), *keys)
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class RedisStore:
         return f"{self._access.prefix}:{self._owner}:{kind}"
 
     @contextlib.contextmanager
-    def _door(self) -> Iterator[redis.Redis]:
+    def _connection(self) -> Iterator[redis.Redis]:
         """Yield the connection. Any error closes it and becomes a StoreError."""
         try:
             if self._client is None:
@@ -117,16 +117,16 @@ class RedisStore:
                 if file
                 else "The server requires a password: set pools.store.redis.passwordFile."
             )
-            raise StoreError(f"{self} refuses the login of {self._who()}: {error}", hint=hint) from error
+            raise StoreError(f"{self} refuses the login of {self._user_name()}: {error}", hint=hint) from error
         except redis.exceptions.NoPermissionError as error:
             self.close()
             hint = f"The user needs +hscan +hset +hdel on the keys {self._access.prefix}:*"
-            raise StoreError(f"{self} refuses the command to {self._who()}: {error}", hint=hint) from error
+            raise StoreError(f"{self} refuses the command to {self._user_name()}: {error}", hint=hint) from error
         except Exception as error:  # redis-py raises errors of any kind if the server breaks the protocol
             self.close()
             raise StoreError(f"{self}: {error or type(error).__name__}") from error
 
-    def _who(self) -> str:
+    def _user_name(self) -> str:
         return f"user {self._access.user}" if self._access.user else "the default user"
 
     def _connect(self) -> redis.Redis:

@@ -27,7 +27,7 @@ GATHER = 0.1
 BATCH = 500
 _TICK = 1.0
 _BACKOFF = Backoff(first=0.3, limit=10.0)
-_MOST_WORDS = 10
+_MOST_LOGGED = 10
 
 Key = tuple[str, str]
 """Kind and key."""
@@ -80,10 +80,10 @@ class StoreSynchronizer:
         self._changed: dict[Key, None] = {}
         self._woken = threading.Event()
         self._in_step = False
-        self._doubted = threading.Event()
+        self._compare_requested = threading.Event()
         self._compared_at = self._not_before = 0.0
         self._failures = 0
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._up = STORE_UP.labels(name)
         STORE_WAITING.labels(name).set_function(lambda: len(self._changed))
         self.loaded = threading.Event()
@@ -100,7 +100,7 @@ class StoreSynchronizer:
 
     def compare_soon(self) -> None:
         """Compare all values soon. To be called if the store may have lost data."""
-        self._doubted.set()
+        self._compare_requested.set()
         self._woken.set()
 
     @property
@@ -115,8 +115,8 @@ class StoreSynchronizer:
             self._in_step = False
             with self._lock:
                 self._changed.clear()  # a new leader compares everything
-        if self._doubted.is_set():
-            self._doubted.clear()
+        if self._compare_requested.is_set():
+            self._compare_requested.clear()
             self._in_step, self._not_before = False, 0.0
         if not self._reachable():
             self._up.set(0)
@@ -187,13 +187,13 @@ class StoreSynchronizer:
         self._not_before = self._clock.monotonic() + _BACKOFF.delay(self._failures)
         self._up.set(0)
         words = f"{error}{f' ({error.hint})' if error.hint else ''}"
-        if words not in self._told and len(self._told) < _MOST_WORDS:
-            self._told.add(words)
+        if words not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add(words)
             log.warning("the store does not answer; the requests are repeated until it does", extra=kv(error=words))
 
     def _succeeded(self) -> None:
         if self._failures:
             log.info("the store answers again", extra=kv(store=self._store, attempts=self._failures))
         self._failures, self._not_before = 0, 0.0
-        self._told.clear()
+        self._logged.clear()
         self._up.set(1)

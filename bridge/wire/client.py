@@ -80,33 +80,33 @@ class PoolClient:
     def submit(self, job: str, submit: Submit, timeout: float = SUBMIT_TIMEOUT) -> Submitted:
         """Submit a job; return the existing one if the site has it already."""
         subject = self._subjects.submit(submit.namespace, submit.name, job)
-        answer = self._told(Submitted, self._ask(subject, job, submit, timeout))
+        answer = self._parsed(Submitted, self._request(subject, job, submit, timeout))
         self._check(answer.status)
         return answer
 
     def cancel(self, job: str, cancel: Cancel, timeout: float = CANCEL_TIMEOUT) -> Status:
         """Cancel a job."""
-        return self._status(self._ask(self._subjects.cancel(job), job, cancel, timeout))
+        return self._status(self._request(self._subjects.cancel(job), job, cancel, timeout))
 
     def status(self, job: str, timeout: float = TIMEOUT) -> Status:
         """Request the state of one job."""
-        return self._status(self._ask(self._subjects.status(job), job, None, timeout))
+        return self._status(self._request(self._subjects.status(job), job, None, timeout))
 
     def describe(self, timeout: float = TIMEOUT) -> Description:
         """Request the announcement and the BuildConfig."""
-        return self._told(Description, self._ask(self._subjects.describe, "", None, timeout))
+        return self._parsed(Description, self._request(self._subjects.describe, "", None, timeout))
 
     def files(self, job: str, files: Files, timeout: float = TIMEOUT) -> None:
         """Replace files in volumes of a job."""
-        self._ask(self._subjects.files(job), job, files, timeout)
+        self._request(self._subjects.files(job), job, files, timeout)
 
     def snapshot(self, after: str = "", limit: int = PAGE, timeout: float = SNAPSHOT_TIMEOUT) -> Page:
         """Request a page of all jobs. A job with an invalid state does not make the page invalid."""
-        body = self._ask(self._subjects.snapshot, "", Snapshot(after=after, limit=limit), timeout)
+        body = self._request(self._subjects.snapshot, "", Snapshot(after=after, limit=limit), timeout)
         try:
             page = parse_body(SnapshotPage, body)
         except GarbledError:
-            found = _piecemeal(body)
+            found = _parse_job_by_job(body)
         else:
             last = page.jobs[-1].job if page.jobs else ""
             found = Page(page.submitter, page.sequence, page.jobs, page.more, last)
@@ -118,13 +118,13 @@ class PoolClient:
         stream = secrets.token_hex(16)
         reader = LogReader(self._link, self._subjects, stream)
         try:
-            self._ask(self._subjects.logs(job), job, Logs.of(options, stream), timeout)
+            self._request(self._subjects.logs(job), job, Logs.of(options, stream), timeout)
         except BaseException:
             reader.close()
             raise
         return reader
 
-    def _ask(self, subject: str, job: str, body: Message | None, timeout: float) -> dict[str, object]:
+    def _request(self, subject: str, job: str, body: Message | None, timeout: float) -> dict[str, object]:
         folder = self._folder()
         request = Request(
             pool=self._pool,
@@ -153,7 +153,7 @@ class PoolClient:
         return reply.body
 
     def _status(self, body: object) -> Status:
-        answer = self._told(Status, body)
+        answer = self._parsed(Status, body)
         if answer.status is not None:
             self._check(answer.status)
         return answer
@@ -165,14 +165,14 @@ class PoolClient:
                 f"job {status.job} at pool {self._pool} belongs to another cluster", reason="NotOwner"
             )
 
-    def _told(self, kind: type[M], body: object) -> M:
+    def _parsed(self, kind: type[M], body: object) -> M:
         try:
             return parse_body(kind, body)
         except GarbledError as error:
             raise SiteUnknownOutcomeError(f"the answer of pool {self._pool} is invalid: {error}") from error
 
 
-def _piecemeal(body: dict[str, object]) -> Page:
+def _parse_job_by_job(body: dict[str, object]) -> Page:
     """Parse a page job by job; raise SiteError if a UID is invalid, because the page then shows no job as gone."""
     raw = body.get("jobs")
     try:

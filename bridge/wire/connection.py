@@ -91,7 +91,7 @@ class Link:
             waiting = list(self._subscriptions)
         self._error = "not connected yet"
         supervisor.spawn("nats", lambda: self._run(supervisor))
-        supervisor.spawn("nats-changes", lambda: self._tell(supervisor.stopping))
+        supervisor.spawn("nats-changes", lambda: self._notify(supervisor.stopping))
         for subscription in waiting:
             self._spawn(supervisor, subscription)
 
@@ -188,7 +188,7 @@ class Link:
             name = f"nats-{subscription.routes[0].subject}-{number}"
             supervisor.spawn(name, lambda: subscription.work(supervisor.stopping))
 
-    def _tell(self, stopping: threading.Event) -> None:
+    def _notify(self, stopping: threading.Event) -> None:
         while not stopping.is_set():
             try:
                 connected = self._changes.get(timeout=1.0)

@@ -29,7 +29,7 @@ class LogReader:
         self._link, self._silence = link, silence
         self._ack = subjects.ack(stream)
         self._chunks: queue.SimpleQueue[tuple[LogChunk, bytes] | SiteError | None] = queue.SimpleQueue()
-        self._read = self._told = 0
+        self._read = self._acknowledged = 0
         self._over, self._flooded = True, False
         receive = weakref.WeakMethod(self._on_chunk)  # a strong reference would keep an abandoned reader open
 
@@ -68,8 +68,8 @@ class LogReader:
                 if head.error:
                     raise SiteRefusedError(head.error, reason="LogEnded", retryable=True)
                 break
-            if self._read - self._told >= _ACK_EVERY or self._chunks.empty():
-                self._tell(LogAck(number=self._read))
+            if self._read - self._acknowledged >= _ACK_EVERY or self._chunks.empty():
+                self._acknowledge(LogAck(number=self._read))
             if data:
                 return data
         raise StopIteration
@@ -89,15 +89,15 @@ class LogReader:
         """End the log. A waiting iteration ends too. Thread-safe and idempotent."""
         if not self._over:
             self._finish()
-            self._tell(LogAck(number=self._read, stop=True))
+            self._acknowledge(LogAck(number=self._read, stop=True))
             self._chunks.put(None)
 
     def _finish(self) -> None:
         self._over = True
         self._subscription.close()
 
-    def _tell(self, ack: LogAck) -> None:
-        self._told = self._read
+    def _acknowledge(self, ack: LogAck) -> None:
+        self._acknowledged = self._read
         with contextlib.suppress(SiteError):  # without acknowledgements, the site ends the log after a while
             self._link.publish(self._ack, pack(ack))
 
@@ -111,7 +111,7 @@ class LogReader:
             self._chunks.put(error)
             return
         if head.number == 0:
-            self._tell(LogAck(number=self._read))  # even if the consumer of the iterator is slow
+            self._acknowledge(LogAck(number=self._read))  # even if the consumer of the iterator is slow
             self._chunks.put(None)
         elif self._chunks.qsize() > 4 * WINDOW:
             self._chunks.put(SiteRefusedError("the site sends chunks without acknowledgement", reason="BadSite"))

@@ -52,7 +52,7 @@ class Stream:
         self._changed = threading.Condition()
         self._number = self._acked = 0
         self._closed = False
-        self._began = self._heard = self._sent = self._kept = clock.monotonic()
+        self._began_at = self._heard_at = self._sent_at = self._kept_alive_at = clock.monotonic()
 
     def write(self, data: bytes) -> None:
         """Send a piece; wait while the window is full. Raise :class:`StreamClosed` if the reader has ended the log.
@@ -71,7 +71,7 @@ class Stream:
         if self.answer(error) and error is not None:
             return
         with contextlib.suppress(StreamClosed, SiteError):
-            self._next(b"", end=True, error="" if error is None else _words(error))
+            self._next(b"", end=True, error="" if error is None else _message(error))
 
     def answer(self, error: BaseException | None) -> bool:
         """Answer the request unless it was answered before; return whether this call answered it."""
@@ -81,10 +81,10 @@ class Stream:
             answered(error)
         return answered is not None
 
-    def heard(self, ack: LogAck) -> None:
+    def acknowledged(self, ack: LogAck) -> None:
         """Apply an acknowledgement."""
         with self._changed:
-            self._heard = self._clock.monotonic()
+            self._heard_at = self._clock.monotonic()
             self._acked = max(self._acked, min(ack.number, self._number))
             self._closed |= ack.stop
             self._changed.notify_all()
@@ -98,14 +98,18 @@ class Stream:
     def tick(self) -> None:
         """Answer, send keep-alives and end the log when they are due. Called periodically."""
         now = self._clock.monotonic()
-        if now - self._began >= ANSWER_AFTER:
+        if now - self._began_at >= ANSWER_AFTER:
             self.answer(None)
-        if now - self._heard > GIVE_UP:
+        if now - self._heard_at > GIVE_UP:
             if not self._closed:
                 log.info("the reader of a log does not answer", extra=kv(subject=self._subject))
             self.close()
-        elif now - min(self._sent, self._heard) >= KEEP_ALIVE and now - self._kept >= KEEP_ALIVE and not self._closed:
-            self._kept = now
+        elif (
+            now - min(self._sent_at, self._heard_at) >= KEEP_ALIVE
+            and now - self._kept_alive_at >= KEEP_ALIVE
+            and not self._closed
+        ):
+            self._kept_alive_at = now
             with contextlib.suppress(SiteError):
                 self._link.publish(self._subject, pack_chunk(LogChunk(number=0), b""))
 
@@ -120,7 +124,7 @@ class Stream:
         while True:
             try:
                 self._link.publish(self._subject, chunk)
-                self._sent = self._clock.monotonic()
+                self._sent_at = self._clock.monotonic()
                 return
             except SiteDownError:  # the chunk was not sent: repeat it on the next connection
                 with self._changed:
@@ -137,7 +141,7 @@ class Streams:
         self._lock = threading.Lock()
         self._streams: dict[tuple[str, str], Stream] = {}
         link.subscribe(subjects.acks, self._on_ack, threads=0)
-        link.every(_PERIOD, self._look)
+        link.every(_PERIOD, self._tick)
 
     def start(
         self, owner: str, name: str, read: Callable[[Write], None], answer: Callable[[BaseException | None], None]
@@ -179,16 +183,16 @@ class Streams:
         stream = self._streams.get((owner_of(self._subjects.prefix, subject), last_token(subject)))
         if stream is not None:
             with contextlib.suppress(SiteError):
-                stream.heard(parse(LogAck, data))
+                stream.acknowledged(parse(LogAck, data))
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         with self._lock:
             streams = list(self._streams.values())
         for stream in streams:
             stream.tick()
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, SiteError):
         return str(error)
     log.error("a log could not be read", exc_info=error)

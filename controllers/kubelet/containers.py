@@ -53,8 +53,8 @@ def state_of(pod: Object, status: JobStatus | None, container: str) -> State:
         if reported.name == container:
             waiting = reported.state == "waiting"
             reason = reported.reason if waiting else ""
-            return State(reported.state, reason or _told(pod, container).reason, reported.last is not None)
-    return _told(pod, container)
+            return State(reported.state, reason or _from_pod_status(pod, container).reason, reported.last is not None)
+    return _from_pod_status(pod, container)
 
 
 def reported_states(status: JobStatus | None) -> Iterator[ContainerState]:
@@ -64,7 +64,7 @@ def reported_states(status: JobStatus | None) -> Iterator[ContainerState]:
         yield from status.init_containers
 
 
-def _told(pod: Object, container: str) -> State:
+def _from_pod_status(pod: Object, container: str) -> State:
     told = pod.get("status") or {}
     for _, kind in _LISTS:
         for each in told.get(kind) or ():

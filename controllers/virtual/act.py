@@ -77,11 +77,11 @@ class Actor:
         except LostLeadershipError:
             raise
         except BridgeError as error:
-            self._later(entry, error)
+            self._back_off(entry, error)
             pod = getattr(action, "pod", None)
             if isinstance(error, SiteError) and pod is not None:
-                text = f"waiting for the site: {_words(error)}"
-                self._tell(entry, pod, "BridgeWaiting", text, about=error.reason, warning=True)
+                text = f"waiting for the site: {_text_of(error)}"
+                self._event_once(entry, pod, "BridgeWaiting", text, about=error.reason, warning=True)
             raise
         entry.failures = 0
 
@@ -117,13 +117,13 @@ class Actor:
             objects, refresh_in = self._reader.read(seen, pool.name)
             job = build.build(seen, config, objects, pool.name)
         except MissingReferenceError as error:
-            self._later(entry, error)
-            self._tell(entry, pod, "BridgeWaiting", _words(error), warning=True)
-            status = synthetic_status.waiting(pod, error.reason, _words(error), self._address, self._clock.time())
+            self._back_off(entry, error)
+            self._event_once(entry, pod, "BridgeWaiting", _text_of(error), warning=True)
+            status = synthetic_status.waiting(pod, error.reason, _text_of(error), self._address, self._clock.time())
             self._patch(pod, cache, status_patch.patch(pod.get("status") or {}, status))
             return
         except ScriptError as error:
-            self._fail(pod, cache, "BridgeRejected", error.reason, _words(error))
+            self._fail(pod, cache, "BridgeRejected", error.reason, _text_of(error))
             return
         metadata = pod["metadata"]
         submission = JobSubmission(
@@ -148,7 +148,7 @@ class Actor:
         except SiteError as error:
             if error.retryable:
                 raise
-            self._fail(pod, cache, "BridgeRejected", error.reason, _words(error))
+            self._fail(pod, cache, "BridgeRejected", error.reason, _text_of(error))
             return
         entry.answered(answer, self._clock.monotonic())
         if seen is not pod:
@@ -163,7 +163,7 @@ class Actor:
         entry.answered(job, now)
         entry.cancellation = Cancellation(pod["metadata"].get("deletionTimestamp") or "", now)
         if job is not None:
-            self._tell(entry, pod, "BridgeCancelled", f"pool {pool.name} cancels job {job.job_id}")
+            self._event_once(entry, pod, "BridgeCancelled", f"pool {pool.name} cancels job {job.job_id}")
 
     def _orphan(self, job: JobStatus, pool: Pool, entry: Entry) -> None:
         """Cancel or delete a job without a pod, if the API server itself, not only the cache, has no such pod."""
@@ -211,7 +211,7 @@ class Actor:
             where = action.job_id.replace("/", " has it as job ", 1)
             self._events.event(pod, "BridgeSubmitted", f"pool {where}{entry.note}")
         if job.phase == "queued" and why:
-            self._tell(entry, pod, "BridgeQueued", why, about=job.reason)
+            self._event_once(entry, pod, "BridgeQueued", why, about=job.reason)
         phase = action.status.get("phase")
         if phase == "Running" and (pod.get("status") or {}).get("phase") != "Running":
             self._events.event(pod, "BridgeStarted", f"runs on {job.host or 'the site'}")
@@ -252,12 +252,12 @@ class Actor:
         self._events.event(pod, event, f"{reason}: {message}", warning=True)
         log.info("pod failed", extra=kv(pod=pods.key(pod), reason=reason, message=message[:200]))
 
-    def _later(self, entry: Entry, error: BridgeError) -> None:
+    def _back_off(self, entry: Entry, error: BridgeError) -> None:
         entry.failures += 1
         delay = REFUSED_AGAIN if isinstance(error, KubeInvalidError) else RETRY.delay(entry.failures)
         entry.not_before = self._clock.monotonic() + delay
 
-    def _tell(
+    def _event_once(
         self, entry: Entry, pod: Pod, reason: str, message: str, *, about: str = "", warning: bool = False
     ) -> None:
         """Write an Event once. Events are equal if reason and ``about`` are; without ``about``, reason and message."""
@@ -267,7 +267,7 @@ class Actor:
             self._events.event(pod, reason, message, warning=warning)
 
 
-def _words(error: BridgeError) -> str:
+def _text_of(error: BridgeError) -> str:
     return f"{error}{f' ({error.hint})' if error.hint else ''}"
 
 

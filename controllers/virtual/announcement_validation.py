@@ -49,30 +49,30 @@ class ValidAnnouncement:
 def check(announce: Announcement) -> ValidAnnouncement:
     """Return the valid values of an announcement."""
     problems: list[str] = []
-    labels = dict(_few(announce.labels.items(), "labels", problems))
-    labels = {key: value for key, value in labels.items() if not _told(problems, "label", key, _label(key, value))}
+    labels = dict(_first(announce.labels.items(), "labels", problems))
+    labels = {key: value for key, value in labels.items() if not _reported(problems, "label", key, _label(key, value))}
     taints: dict[tuple[str, str], Taint] = {}
-    for text in _few(announce.taints, "taints", problems):
+    for text in _first(announce.taints, "taints", problems):
         taint = _taint(text)
         if isinstance(taint, str):
-            _told(problems, "taint", text, taint)
+            _reported(problems, "taint", text, taint)
         else:
             taints[taint["key"], taint["effect"]] = taint
     capacity = {"pods": DEFAULT_PODS}
-    for name, text in _few(announce.capacity.items(), "resources", problems):
-        if not _told(problems, "resource", name, _resource(name, text)):
+    for name, text in _first(announce.capacity.items(), "resources", problems):
+        if not _reported(problems, "resource", name, _resource(name, text)):
             capacity[name] = text.strip()
     return ValidAnnouncement(labels, tuple(taints.values()), capacity, tuple(problems))
 
 
-def _few(entries: Iterable[Any], what: str, problems: list[str]) -> list[Any]:
+def _first(entries: Iterable[Any], what: str, problems: list[str]) -> list[Any]:
     listed = list(entries)
     if len(listed) > MOST:
         problems.append(f"more than {MOST} {what}")
     return listed[:MOST]
 
 
-def _told(problems: list[str], what: str, which: str, why: str) -> bool:
+def _reported(problems: list[str], what: str, which: str, why: str) -> bool:
     if why:
         problems.append(f"{what} {which[:100]!r}: {why}")
     return bool(why)

@@ -53,7 +53,7 @@ class Pools(Protocol):
 
 
 @dataclass(slots=True)
-class _Turn:
+class _LoopState:
     """The loop's state of a pool.
 
     ``ready``: whether the cache, a snapshot and the BuildConfig exist. ``heard``: the monotonic time of the last
@@ -113,7 +113,7 @@ class VirtualNodes(Loop):
         lease, fenced = config.leader_election, kube.fenced(self.check_leadership)
         self._brakes = Brakes(config.brake, lease.namespace, fenced, events, clock, self.workers)
         self._records: dict[str, PoolState] = {}
-        self._turns: dict[str, _Turn] = {}
+        self._loop_states: dict[str, _LoopState] = {}
         self._since = clock.monotonic()
         self._supervisor: Supervisor | None = None
 
@@ -137,7 +137,7 @@ class VirtualNodes(Loop):
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers. The caller starts the pools."""
         self._supervisor = supervisor
-        self._pools.subscribe(self._heard)
+        self._pools.subscribe(self._on_change)
         self._reconciler.start(supervisor, self._threads)
         super().start(supervisor)
 
@@ -145,11 +145,11 @@ class VirtualNodes(Loop):
         """Discard all state of pods: it is from an earlier term as leader."""
         for record in self._records.values():
             record.forget_all()
-            self._turns[record.name].ready = (False, False, False)
+            self._loop_states[record.name].ready = (False, False, False)
 
     def reconcile(self) -> None:
         """Update nodes and leases, and check a part of the pods."""
-        self._find()
+        self._follow_pools()
         now = self.clock.monotonic()
         known = ((name, self._nodes.get("", name)) for name in self._records)
         view = node_decide.NodesView(
@@ -174,13 +174,13 @@ class VirtualNodes(Loop):
         for state in view.pools:
             self._update(self._records[state.name], state, view)
 
-    def _heard(self, pool: str, uid: str) -> None:
+    def _on_change(self, pool: str, uid: str) -> None:
         if uid:
             self._reconciler.add_soon(pool, uid)
         else:
             self.wake()
 
-    def _find(self) -> None:
+    def _follow_pools(self) -> None:
         """Keep a record of each announced pool, and of each virtual node without an announced pool."""
         pools = self._pools.pools()
         virtual = [node["metadata"]["name"] for node in self._nodes.items() if pool_selection.is_virtual(node)]
@@ -190,7 +190,7 @@ class VirtualNodes(Loop):
             record = self._records.get(name) or self._add(name)
             if record.pool is not pools.get(name):
                 record.usable = False  # until the folder of the new pool is chosen
-                self._turns[name].ready = (False, False, False)
+                self._loop_states[name].ready = (False, False, False)
             record.pool = pools.get(name)
             node = self._nodes.get("", name)
             ours = node is not None and node_decide.is_ours(node, name)
@@ -198,9 +198,9 @@ class VirtualNodes(Loop):
 
     def _choose_folder(self, record: PoolState, node: Mapping[str, Any]) -> bool:
         """Choose the folder of the pool's site; return whether it is the one in the node's annotation."""
-        pool, turn = record.pool, self._turns[record.name]
+        pool, loop_state = record.pool, self._loop_states[record.name]
         if pool is None:
-            turn.folder_problem = ""
+            loop_state.folder_problem = ""
             return True
         recorded = (node["metadata"].get("annotations") or {}).get(names.SITE_FOLDER, "")
         now = self.clock.monotonic()
@@ -216,7 +216,7 @@ class VirtualNodes(Loop):
             bound=len(record.cache) if record.cache.synced else None,
             remembered=self._remembered(record.name),
         )
-        turn.folder_problem = choice.problem
+        loop_state.folder_problem = choice.problem
         if choice.folder != pool.folder:
             pool.choose(choice.folder)
         return bool(choice.folder == recorded)
@@ -228,7 +228,7 @@ class VirtualNodes(Loop):
             return
         name = record.name
         record.threads.stop()
-        del self._records[name], self._turns[name]
+        del self._records[name], self._loop_states[name]
         self._reconciler.remove_pool(name)
         self._node_writer.drop(name)
         for metric in (POOL_UP, POOL_JOBS, POOL_REMEMBERED):
@@ -244,7 +244,7 @@ class VirtualNodes(Loop):
         cache = Cache(self._kube, PODS, name=f"pods-{name}", prune=prune, field_selector=selector, clock=self.clock)
         cache.subscribe(lambda _, old, new: self._reconciler.add(name, pods.uid(new if new is not None else old or {})))
         record = PoolState(name, cache, Workers(f"pool-{name}", self._pool_threads), threads)
-        self._records[name], self._turns[name] = record, _Turn()
+        self._records[name], self._loop_states[name] = record, _LoopState()
         self._reconciler.add_pool(record)
         record.workers.start(threads)
 
@@ -258,22 +258,30 @@ class VirtualNodes(Loop):
     def _state(self, record: PoolState) -> State:
         announced = record.pool.announced() if record.pool is not None else None
         bound = len(record.cache) if record.cache.synced else None
-        remembered, turn = self._remembered(record.name), self._turns[record.name]
+        remembered, loop_state = self._remembered(record.name), self._loop_states[record.name]
         folder = record.pool.folder if record.pool is not None else ""
         if announced is None:
             return State(
-                record.name, bound=bound, remembered=remembered, folder=folder, folder_problem=turn.folder_problem
+                record.name, bound=bound, remembered=remembered, folder=folder, folder_problem=loop_state.folder_problem
             )
         announce, heard = announced
-        if turn.heard[0] != heard:
-            turn.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
+        if loop_state.heard[0] != heard:
+            loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
         problem = record.pool.config_problem if record.pool is not None else ""
         return State(
-            record.name, announce, heard, turn.heard[1], bound, remembered, folder, turn.folder_problem, problem
+            record.name,
+            announce,
+            heard,
+            loop_state.heard[1],
+            bound,
+            remembered,
+            folder,
+            loop_state.folder_problem,
+            problem,
         )
 
     def _update(self, record: PoolState, state: State, view: node_decide.NodesView) -> None:
-        announce, turn, pool = state.announce, self._turns[record.name], record.pool
+        announce, loop_state, pool = state.announce, self._loop_states[record.name], record.pool
         wrong = (announce is not None and announce.problem) or state.folder_problem or state.config_problem
         up = announce is not None and not wrong and node_decide.is_heard(view, state)
         POOL_UP.labels(record.name).set(up)
@@ -281,29 +289,29 @@ class VirtualNodes(Loop):
             for phase in PHASES:
                 POOL_JOBS.labels(record.name, phase).set(announce.jobs.get(phase, 0))
         if not record.usable:
-            turn.ready = (False, False, False)
+            loop_state.ready = (False, False, False)
             return
-        if view.now - turn.renewed_at >= LEASE_PERIOD:
-            turn.renewed_at = view.now
+        if view.now - loop_state.renewed_at >= LEASE_PERIOD:
+            loop_state.renewed_at = view.now
             self._call(f"lease/{record.name}", lambda: self._node_writer.renew(view.nodes[record.name]))
         ready = (
             record.cache.synced,
             pool is not None and pool.complete_at() is not None,
             pool is not None and pool.buildconfig() is not None,
         )
-        if ready != turn.ready:
-            turn.ready = ready
+        if ready != loop_state.ready:
+            loop_state.ready = ready
             for uid in record.uids():
                 self._reconciler.add(record.name, uid)
         record.brake = self._brakes.judge(f"pool.{record.name}", *record.missing(), settle=MISSING_SETTLE)
-        self._sweep(record, turn)
+        self._sweep(record, loop_state)
 
-    def _sweep(self, record: PoolState, turn: _Turn) -> None:
+    def _sweep(self, record: PoolState, loop_state: _LoopState) -> None:
         """Check a part of the pods, so that each is checked once a minute, even without an event."""
         portion = max(20, int(2 * len(record.cache) * IDLE / SWEEP))
-        batch = list(itertools.islice(turn.sweep, portion))
+        batch = list(itertools.islice(loop_state.sweep, portion))
         if not batch:
-            turn.sweep = iter(record.uids())
+            loop_state.sweep = iter(record.uids())
         jobs = record.pool.jobs() if record.pool is not None and batch else {}
         for uid in batch:
             if self._reconciler.needs(record, uid, jobs.get(uid)):

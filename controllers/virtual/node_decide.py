@@ -229,7 +229,13 @@ def _report(view: NodesView, node: Node, status: Body) -> Report | None:
     age = view.now - at
     changed_by_others = age > SETTLE and _differs(node, status)
     if written is not None and not changed_by_others:
-        pause = HEARTBEAT if written == status else REWORD if _silently(written) == _silently(status) else 0.0
+        pause = (
+            HEARTBEAT
+            if written == status
+            else REWORD
+            if _without_messages(written) == _without_messages(status)
+            else 0.0
+        )
         if age < pause:
             return None
     now = rfc3339(view.time)
@@ -249,7 +255,7 @@ def _report(view: NodesView, node: Node, status: Body) -> Report | None:
     return Report(node, {"metadata": identity, "status": body}, status, _news(cached, status))
 
 
-def _silently(status: Body) -> Body:
+def _without_messages(status: Body) -> Body:
     """Return a status without the messages of its conditions."""
     return {**status, "conditions": [(c["type"], c["status"], c["reason"]) for c in status["conditions"]]}
 

@@ -92,7 +92,7 @@ def record(valid: ValidAnnouncement) -> str:
 
 def _conditions(state: State, valid: ValidAnnouncement | None, silent: bool, link_problem: str) -> list[Body]:
     announce = state.announce
-    words = _words(announce)
+    words = _summary(announce)
     if silent:
         heard = f"last heard {state.heard_at}" if state.heard_at else "not heard since podbridge started"
         link = f"; {link_problem}" if link_problem else ""
@@ -125,7 +125,7 @@ def _conditions(state: State, valid: ValidAnnouncement | None, silent: bool, lin
     ]
 
 
-def _words(announce: Announcement | None) -> str:
+def _summary(announce: Announcement | None) -> str:
     if announce is None:
         return ""
     about = [announce.batch, announce.runtime, announce.version and f"podbridge {announce.version}", announce.problem]

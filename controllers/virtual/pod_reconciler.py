@@ -137,7 +137,7 @@ class PodReconciler:
         self._check_leadership = check_leadership
         self._queue: WorkQueue[tuple[str, str]] = WorkQueue("virtual-pods", clock=clock)
         self._records: dict[str, PoolState] = {}
-        self._told: dict[tuple[str, str], float] = {}
+        self._changed_at: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
     def start(self, supervisor: Supervisor, workers: int) -> None:
@@ -157,8 +157,8 @@ class PodReconciler:
     def remove_pool(self, name: str) -> None:
         """Remove a pool that has no pods."""
         self._records.pop(name, None)
-        for key in [key for key in tuple(self._told) if key[0] == name]:
-            self._told.pop(key, None)
+        for key in [key for key in tuple(self._changed_at) if key[0] == name]:
+            self._changed_at.pop(key, None)
 
     def add(self, pool: str, uid: str) -> None:
         """Queue a pod."""
@@ -166,7 +166,7 @@ class PodReconciler:
 
     def add_soon(self, pool: str, uid: str) -> None:
         """Queue a pod whose job has changed, after a short delay."""
-        self._told.setdefault((pool, uid), self._clock.monotonic())
+        self._changed_at.setdefault((pool, uid), self._clock.monotonic())
         self._queue.add_after((pool, uid), GATHER)
 
     def needs(self, record: PoolState, uid: str, job: JobStatus | None) -> bool:
@@ -183,19 +183,19 @@ class PodReconciler:
             if key is None:
                 continue
             try:
-                if self._leading_since() is not None:
+                if self._led_since() is not None:
                     self._check_leadership()
-                    self._one(*key)
+                    self._reconcile(*key)
             except LostLeadershipError as error:
                 log.warning("not sent: this process is not the leader any more", extra=kv(key=key, error=error))
             finally:
                 self._queue.done(key)
 
-    def _one(self, name: str, uid: str) -> None:
+    def _reconcile(self, name: str, uid: str) -> None:
         record = self._records.get(name)
         if record is None or not record.usable or not record.cache.synced or uid in record.calls:
             return  # the pod is queued again when this changes
-        told = self._told.pop((name, uid), None)
+        changed_at = self._changed_at.pop((name, uid), None)
         pod = record.cache.by_uid(uid)
         job = record.pool.job(uid) if record.pool is not None else None
         if pod is None and job is None:
@@ -220,8 +220,8 @@ class PodReconciler:
             self._hand_over(uid, record, action, entry)
         else:
             self._act(uid, record, action, entry)
-            if told is not None and isinstance(action, decide.Write) and not entry.failures:
-                POOL_EVENT_SECONDS.observe(self._clock.monotonic() - told)
+            if changed_at is not None and isinstance(action, decide.Write) and not entry.failures:
+                POOL_EVENT_SECONDS.observe(self._clock.monotonic() - changed_at)
 
     def _view(self, record: PoolState, pod: Pod | None, job: JobStatus | None, entry: Entry) -> decide.PodView:
         pool = record.pool
