@@ -1,4 +1,4 @@
-"""A pool that sends as fast as it can, with its own credentials, beside a pool whose pods change: up to the API server.
+"""A flooding pool, with its own credentials, beside a pool whose pods change: delays up to the API server.
 
 nats-server with the configuration that ``podbridge nats config`` writes, and a real API server.
 """
@@ -63,7 +63,7 @@ print(sent, flush=True)
 
 
 class Watch:
-    """When the API server first told of each restart count of each pod."""
+    """The times at which the API server first reported each restart count of each pod."""
 
     def __init__(self, kube: KubeClient) -> None:
         self.seen: dict[tuple[str, int], float] = {}
@@ -89,7 +89,7 @@ class Watch:
 
 
 class Site(Living):
-    """A site whose jobs restart their container whenever the test says so."""
+    """A site whose jobs restart their container when the test requests it."""
 
     def restart(self, job: str, restarts: int) -> None:
         state = ContainerState(
@@ -147,7 +147,7 @@ def pod(number: int) -> dict[str, Any]:
 
 
 def figures(delays: list[float]) -> tuple[float, float, float]:
-    """Return the median, the 99th percentile and the longest."""
+    """Return the median, the 99th percentile and the maximum."""
     ordered = sorted(delays)
     return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], ordered[-1]
 

@@ -1,4 +1,4 @@
-"""What the accounts of helm/ may do, and what none of them may, as the API server itself says."""
+"""The permissions of the accounts of helm/, from the API server."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ NOBODY = {
 
 @pytest.fixture(scope="module")
 def allowed(kubernetes: Any) -> Any:
-    """Ask whether a service account of podbridge may do something."""
+    """Return whether a service account of podbridge may do something."""
     for namespace in (OPEN, CLOSED):
         kubernetes.add_namespace(namespace)
     kubernetes.open_to_pools(OPEN)

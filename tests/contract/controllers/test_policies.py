@@ -102,7 +102,7 @@ def world(kubernetes: Any) -> Iterator[SimpleNamespace]:
 
 
 def refused(call: Callable[[], Any]) -> str:
-    """Make a call; return the words of the policy that refused it, or the empty string."""
+    """Send a request; return the message of the policy that refused it, or an empty string."""
     try:
         call()
     except (KubeForbiddenError, KubeInvalidError) as error:
@@ -112,7 +112,7 @@ def refused(call: Callable[[], Any]) -> str:
 
 
 def bind(client: KubeClient, body: Json, target: str, legacy: bool = False) -> None:
-    """Bind a pod as a scheduler does, by either path."""
+    """Bind a pod as a scheduler does, by one of the two paths."""
     metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid")}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": {"kind": "Node", "name": target}}
     namespace, name = metadata["namespace"], metadata["name"]

@@ -1,4 +1,4 @@
-"""A hub restarted while a site is silent: real API server, nats-server and redis, and the hub's own wiring."""
+"""A hub restarts while a site is silent: real API server, nats-server and redis, and the hub's own wiring."""
 
 from __future__ import annotations
 

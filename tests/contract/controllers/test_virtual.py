@@ -1,4 +1,4 @@
-"""Virtual nodes and the lives of their pods: a real API server, podbridge's own permissions, and a site in memory."""
+"""Virtual nodes and their pods: a real API server, podbridge's own permissions, and a site in memory."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Place:
         return next(c for c in self.node()["status"]["conditions"] if c["type"] == kind)
 
     def pod(self, name=None, **spec):
-        """Create a pod that is bound already."""
+        """Create a bound pod."""
         container = {"name": "main", "image": "none", "command": ["true"]}
         body = {
             "metadata": {"name": name or f"p{next(NUMBERS)}", **spec.pop("metadata", {})},
@@ -156,7 +156,7 @@ class Place:
         return [e for e in items if e["regarding"].get("uid") == uid(obj) and e["reason"] == reason]
 
     def writes(self, verb, names):
-        """What podbridge has sent about these pods."""
+        """The requests of podbridge for these pods."""
         return [
             event
             for event in self.kubernetes.audit_events()

@@ -46,7 +46,7 @@ subjects: [{kind: ServiceAccount, name: podbridge, namespace: podbridge}]
 
 @dataclass
 class Site:
-    """A virtual node served by our kubelet API, as a real API server sees it."""
+    """A virtual node with podbridge's kubelet API, and a real API server."""
 
     cluster: Cluster
     client: KubeClient
@@ -56,7 +56,7 @@ class Site:
     pods: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     def pod(self, name: str = "", state: str = "running", *containers: str) -> str:
-        """Make a pod that the site runs; gives its name."""
+        """Create a pod that the site runs; return its name."""
         name = name or f"p-{uuid.uuid4().hex[:8]}"
         wanted = containers or ("main",)
         spec = {
@@ -95,7 +95,7 @@ class Site:
         return None if pod is None else Found(pod, self.pool, pod["metadata"]["uid"])
 
     def kubectl(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as the administrator; whatever comes of it is the result."""
+        """Run kubectl as the administrator; return its result, also on failure."""
         return subprocess.run(self.kubectl_command(*args), capture_output=True, text=True, timeout=60)
 
     def kubectl_command(self, *args: str) -> list[str]:
@@ -110,7 +110,7 @@ class Site:
 
 @contextmanager
 def kube_only(state: Path, **options: Any) -> Iterator[Cluster]:
-    """A control plane with nothing on it but podbridge's rights."""
+    """A control plane with podbridge's permissions."""
     with Cluster(state, slurm=None, kcm=False, kwok=False, **options) as running_cluster:
         running_cluster.add_namespace(NAMESPACE)
         running_cluster.kubectl("apply", "-f", "-", input=RBAC)
@@ -119,7 +119,7 @@ def kube_only(state: Path, **options: Any) -> Iterator[Cluster]:
 
 @contextmanager
 def serving(cluster: Cluster, **settings: Any) -> Iterator[Site]:
-    """A virtual node whose kubelet API is ours."""
+    """A virtual node with podbridge's kubelet API."""
     client = KubeClient.load(str(cluster.kubeconfig))
     pool = LogPool(NODE)
     supervisor = Supervisor()
@@ -171,7 +171,7 @@ def grant(site: Site, user: str, *subresources: str, names: tuple[str, ...] = ()
 
 
 def token(site: Site, account: str) -> str:
-    """Make a service account and a token of it."""
+    """Create a service account; return a token of it."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
     site.client.create(path, {"metadata": {"name": account}})
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}

@@ -1,4 +1,4 @@
-"""Who is let in: asked of a real API server."""
+"""Authentication and authorization by a real API server."""
 
 from __future__ import annotations
 

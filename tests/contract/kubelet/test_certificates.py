@@ -1,4 +1,4 @@
-"""An API server that checks the kubelet's certificate: it takes files signed by its authority, and nothing else."""
+"""An API server that verifies the kubelet's certificate accepts only certificates of its CA."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ PASSWORD = "hunter2-redis"
 
 
 class RedisServer:
-    """A redis that can be killed and started again; it keeps nothing unless ``durable``."""
+    """A redis that can be killed and started again; it loses its data unless ``durable``."""
 
     def __init__(self, folder: Path, *, tls: bool = False, durable: bool = False, acl: str = "") -> None:
         self.folder, self.port, self.tls = folder, free_port(), tls
@@ -79,7 +79,7 @@ class RedisServer:
 
 
 class Broker:
-    """A nats-server with a bucket for the hub, and what hub and sites need to connect."""
+    """A nats-server with a bucket for the hub, and the credentials of hub and sites."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.out = folder / "nats"
@@ -97,7 +97,7 @@ class Broker:
 
 
 class Place:
-    """A store of one kind behind a real server; the pools' own nats-server is apart from a redis."""
+    """A store of one kind on a real server; with redis, the pools use a separate nats-server."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind

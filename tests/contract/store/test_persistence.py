@@ -1,4 +1,4 @@
-"""A hub that is restarted while a site is silent: pools, redis or a NATS bucket, and nats-server are real."""
+"""A hub restarts while a site is silent: pools, redis or a NATS bucket, and nats-server are real."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONFIG = {"runtime": {"kind": "podman"}, "header": "module load podman"}
 
 
 class Hub:
-    """What of a hub has to do with pools, as a process of its own."""
+    """The part of a hub that concerns pools."""
 
     def __init__(self, place: Place, *, leads: Callable[[], bool] = lambda: True, store: Any = None) -> None:
         self.supervisor = Supervisor()
@@ -115,7 +115,7 @@ def hello(site: Site, hub: Hub, *, usable: bool = True) -> None:
 
 
 def keys(store: KeyValueStore, kind: str) -> set[str] | None:
-    """What is in the store; nothing, while keys that a load has counted are being deleted."""
+    """Return the keys in the store; ``None`` while keys that the load has counted are being deleted."""
     try:
         return set(store.load(kind))
     except StoreError:
@@ -123,7 +123,7 @@ def keys(store: KeyValueStore, kind: str) -> set[str] | None:
 
 
 def stored(hub: Hub, kind: str) -> dict[str, Any]:
-    """What is in the store, read as another process would."""
+    """Return the content of the store, read over another connection."""
     store = copy.copy(hub.store)
     if isinstance(store, RedisStore):
         store._client = None

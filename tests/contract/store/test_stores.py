@@ -1,4 +1,4 @@
-"""The port on real servers: the suite, ten thousand keys, servers that go and come back, who may do what."""
+"""Stores on real servers: the suite, ten thousand keys, restarts of the servers, and permissions."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def broker(folder: Path) -> Iterator[Broker]:
 
 
 def attempt(broker: Broker, pool: str, subjects: list[str], listen: list[str]) -> tuple[list[str], list[str]]:
-    """With a site's key: publish and listen; gives what the server refused, and what was heard."""
+    """Publish and subscribe with a site's key; return the refusals of the server and the received messages."""
 
     async def run() -> tuple[list[str], list[str]]:
         refused: list[str] = []

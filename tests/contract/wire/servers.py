@@ -55,7 +55,7 @@ def listens(port: int) -> bool:
 
 
 def certificate(folder: Path, *names: str) -> tuple[Path, Path, Path]:
-    """Make an authority and a certificate of it; gives the files of authority, certificate and key."""
+    """Create a CA and a certificate; return the files of CA, certificate and key."""
     authority = make_ca(86400, now=time.time())
     pair = issue(authority, names, 86400, now=time.time())
     files = folder / "ca.pem", folder / "cert.pem", folder / "key.pem"
@@ -103,13 +103,13 @@ class NatsServer:
         return all(listens(port) for port in (self.port, *ports))
 
     def connections(self) -> int:
-        """Count the connections that the server itself knows of."""
+        """Return the number of connections, from the server."""
         with urlopen(f"http://127.0.0.1:{self.monitoring}/connz") as answer:
             count: int = json.load(answer)["num_connections"]
             return count
 
     def routes(self) -> int:
-        """Count the connections to other servers of its cluster."""
+        """Return the number of connections to other servers of the cluster."""
         with urlopen(f"http://127.0.0.1:{self.monitoring}/routez") as answer:
             count: int = json.load(answer)["num_routes"]
             return count
@@ -127,7 +127,7 @@ class NatsServer:
 
 
 class Nginx:
-    """An nginx of its own that terminates TLS and passes WebSocket on."""
+    """An nginx that terminates TLS and forwards WebSocket connections."""
 
     def __init__(self, folder: Path, upstream: int, cert: Path, key: Path) -> None:
         self.port = free_port()
@@ -180,7 +180,7 @@ def status(job: str, phase: str = "queued", **more: Any) -> JobStatus:
 
 @dataclass
 class Site:
-    """A submitter without a batch system: it keeps what it is told."""
+    """A submitter without a batch system: it records its requests."""
 
     pool: str = "alpha"
     submitter: str = "s-1"

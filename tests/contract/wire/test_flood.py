@@ -1,4 +1,4 @@
-"""A pool that sends as fast as it can, on a real nats-server, beside one that sends what it should."""
+"""A flooding pool beside a correct one, on a real nats-server."""
 
 from __future__ import annotations
 

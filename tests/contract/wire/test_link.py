@@ -288,7 +288,7 @@ def test_a_slow_handler_loses_nothing_until_the_limit_and_counts_what_it_loses(
 
 
 def test_half_open_link_is_closed_and_another_made(server: NatsServer, world: World, monkeypatch: Any) -> None:
-    """A proxy that swallows everything, while connections stay open, with data waiting to be sent."""
+    """A proxy that drops all data while connections stay open and data waits to be sent."""
     monkeypatch.setattr(session, "PING_INTERVAL", 1)
     proxy = BlackholeProxy(server.port)
     try:
@@ -321,7 +321,7 @@ def test_settings_that_can_not_be(bad: dict[str, Any]) -> None:
 
 
 def test_speed_of_requests(server: NatsServer, world: World) -> None:
-    """Sixteen threads, 8 KiB, both ends in this process: far more than the 500 a second that are needed."""
+    """Sixteen threads, 8 KiB, both sides in this process: far more than the required 500 a second."""
     site, hub = world.link(server.url), world.link(server.url)
     site.subscribe("t.fast", lambda _subject, _data, respond: respond(b"ok"), queue="q", threads=4)
     body = b"x" * 8192

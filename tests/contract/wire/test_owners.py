@@ -1,4 +1,4 @@
-"""Two clusters on one nats-server: each hub's credentials reach the jobs of its own cluster alone."""
+"""Two clusters on one nats-server: each hub's credentials reach only the jobs of its own cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools as the hub sees them, over a real nats-server, with a site whose jobs change all the time."""
+"""The hub's view of pools, over a real nats-server, with a site whose jobs change continuously."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PHASES = ("queued", "running", "ended")
 
 
 class Living(Site):
-    """A site that tells what happens; what it can't send is lost."""
+    """A site that publishes events; those that it cannot send are lost."""
 
     def connect(self, link: Link) -> None:
         self.link, self.announcer = link, Announcer(link, PREFIX, self.pool)

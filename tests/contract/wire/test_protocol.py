@@ -1,4 +1,4 @@
-"""Hub and site over a real nats-server: every kind of request, every kind of nonsense, and logs."""
+"""Hub and site over a real nats-server: every kind of request, invalid messages, and logs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def logs(container: str = "main", **options: Any) -> LogOptions:
 
 
 class Both:
-    """Both ends of one pool."""
+    """Both sides of one pool."""
 
     def __init__(self, server: NatsServer, world: World) -> None:
         self.site = Site()

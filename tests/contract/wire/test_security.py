@@ -1,6 +1,6 @@
-"""Who may do what, on a nats-server with the configuration that `podbridge nats config` writes.
+"""Permissions on a nats-server with the configuration that `podbridge nats config` writes.
 
-The attacker is a bare nats-py client with the credentials of pool alpha: it keeps to no rules of ours.
+The attacker is a bare nats-py client with the credentials of pool alpha. It does not follow the protocol.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def test_a_slow_answer_is_still_allowed(secured: Secured) -> None:
 
 
 def attack(secured: Secured, plot: Callable[[Bare, list[str]], Awaitable[None]]) -> list[str]:
-    """Run something with alpha's credentials; gives what the server refused."""
+    """Run a function with alpha's credentials; return the refusals of the server."""
 
     async def run() -> list[str]:
         refused: list[str] = []
@@ -223,7 +223,7 @@ def test_nats_9_6_a_site_can_not_say_anything_for_anybody_else(secured: Secured)
 
 
 def test_nats_9_6_a_site_can_not_answer_for_another_nor_twice(secured: Secured) -> None:
-    """It knows the inbox of the hub from a request of its own, and guesses the next."""
+    """The attacker knows the hub's inbox from one request, and guesses the next subject."""
     secured.alpha.close()
     eventually(lambda: not secured.alpha.connected)
     answers: list[bytes] = []
@@ -255,7 +255,7 @@ def test_nats_9_6_a_site_can_not_answer_for_another_nor_twice(secured: Secured) 
 
 
 def test_a_site_can_not_use_its_right_to_answer_for_other_subjects(secured: Secured) -> None:
-    """A request whose reply subject is another pool's can only come from the hub itself; a site can't make one."""
+    """Only the hub itself can send a request with a reply subject of another pool; a site cannot."""
 
     async def plot(client: Bare, refused: list[str]) -> None:
         await client.publish(f"{PREFIX}.alpha.status.c1.uid-1", b"", reply=BETA.event)

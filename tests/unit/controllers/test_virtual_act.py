@@ -1,4 +1,4 @@
-"""What is done about a decision: in which order, and what is remembered when it fails."""
+"""The actions for pods: the order of requests, and the state after failures."""
 
 import base64
 
@@ -25,7 +25,7 @@ from tests.fakes.pool import FakePool
 
 
 class Kube:
-    """An API server that holds objects by path, and remembers what was written."""
+    """An API server that holds objects by path, and records writes."""
 
     def __init__(self):
         self.objects = {"/api/v1/namespaces/ns": {"metadata": {"annotations": {names.POOL_SECRETS: "site"}}}}

@@ -1,4 +1,4 @@
-"""What a site says of itself is never taken on trust, and a bad value never spoils the rest."""
+"""Announcements are validated, and an invalid value does not affect the others."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Which folder of a site is believed, and what the node says when there are several."""
+"""The choice of a site's folder, and the node's condition if there are several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool's node: made, kept in step, NotReady when the site is silent, and never somebody else's."""
+"""A pool's node: its creation and updates, NotReady if the site is silent, and no change of other nodes."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""All of a pod until the site has it, then no more than its status needs."""
+"""A pod is complete until its job is submitted; afterwards it has only the fields for its status."""
 
 import json
 

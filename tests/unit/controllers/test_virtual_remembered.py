@@ -1,4 +1,4 @@
-"""A pool that a store remembers: its node waits for the site's own word, and stays while jobs are remembered there."""
+"""A pool restored from a store: its node waits for an announcement, and stays while jobs are known there."""
 
 from bridge.clock import rfc3339
 from controllers.virtual import node_decide, node_manifest
@@ -55,7 +55,7 @@ def test_a_remembered_pool_without_a_node_gets_none():
 
 
 def silent(jobs):
-    """A node that says that its site is silent, and was told so long ago."""
+    """A node whose site has been silent for a long time."""
     node = made()
     gone = remembered(jobs=jobs)
     (report,) = decide(view(gone, node=node, since=NOW - HOUR))

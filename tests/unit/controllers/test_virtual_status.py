@@ -1,4 +1,4 @@
-"""What a kubelet would report, from what a site says; numbers are sections of the notes on the interLink plugin API."""
+"""Statuses of pods from states of jobs; numbers are sections of the notes on the interLink plugin API."""
 
 import pytest
 from hypothesis import given
@@ -251,7 +251,7 @@ def test_a_pod_that_waits_says_for_what():
 
 # --- the patch --------------------------------------------------------------------------------------------------------
 def applied(before, change):
-    """A strategic merge patch, as far as pods' statuses need it."""
+    """Apply a strategic merge patch to a pod's status."""
     after = dict(before)
     for key, value in change.items():
         if key == "conditions":

@@ -1,4 +1,4 @@
-"""A pool whose submitters have different folders: one folder is believed, the others are asked for nothing."""
+"""A pool whose submitters have different folders: the hub uses one folder and sends no requests to the others."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_request_that_another_folder_refuses_is_sent_again() -> None:
 
 
 def test_nobody_says_nothing_for_another_folder() -> None:
-    """A submitter of a version that does not look at the request's folder answers from its own."""
+    """A submitter of a version that ignores the request's folder answers from its own."""
     sites = Sites("f1")
     sites.announce("f1")
     sites.pool.submit("uid-1", SUBMIT)

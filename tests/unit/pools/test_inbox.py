@@ -1,4 +1,4 @@
-"""A queue for each pool: whoever is loud drops its own messages, and is named."""
+"""The inbox: a flooding pool loses only its own messages, and is reported."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ STEP = st.one_of(
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEP, max_size=80))
 def test_whatever_was_lost_the_view_is_right_after_a_snapshot(steps: list[tuple[str, int]]) -> None:
-    """Pages are taken while jobs change and events are under way; at the end nothing is under way any more."""
+    """Pages arrive while jobs change and events are in transit; at the end no event is in transit."""
     view, site, sequence, now = JobView(), dict[str, JobStatus](), 0, 0.0
     under_way: list[Event] = []
     pages: list[Part] = []

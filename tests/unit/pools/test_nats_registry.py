@@ -1,4 +1,4 @@
-"""Pools over a link without a network."""
+"""The registry of pools, over a link without a network."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def event(sequence: int, status: JobStatus, pool: str = "alpha") -> bytes:
 
 
 class Hub:
-    """A hub whose workers run when told to."""
+    """A hub whose workers run when the test calls them."""
 
     def __init__(self) -> None:
         self.link, self.clock = FakeLink(), FakeClock()
@@ -72,7 +72,7 @@ class Hub:
         return self.pools.pools()["alpha"]
 
     def work(self) -> None:
-        """Do what the workers would."""
+        """Run the work of the workers."""
         for pool in self.pools.pools().values():
             if pool.due(self.clock.monotonic()):
                 pool.ask()

@@ -1,4 +1,4 @@
-"""What is remembered of pools, on a link and a store without a network."""
+"""The persistence of pools, over a link and a store without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the configuration says about the store, and what comes of it."""
+"""The configuration of the store, and the store that it creates."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The bucket over a link without a network: every answer that may come."""
+"""The bucket over a link without a network, with every kind of answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a redis URL may say, and what a server that speaks nonsense brings about."""
+"""Valid and invalid redis URLs, and the errors of a server that breaks the protocol."""
 
 from __future__ import annotations
 

@@ -12,4 +12,4 @@ def store() -> FakeStore:
 
 
 class TestFake(StoreSuite):
-    """The fake does what the real ones do."""
+    """The fake passes the tests of the real stores."""

@@ -1,4 +1,4 @@
-"""A store kept in step: in turns that the test takes, on a clock that it moves."""
+"""The synchronizer, step by step, on a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`podbridge nats config --jetstream`: the hub's user has its bucket, nobody else has anything of JetStream's."""
+"""`podbridge nats config --jetstream`: the hub's user has its bucket; no other user has access to JetStream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hub's end, whatever a site answers."""
+"""The hub's side of the protocol, with arbitrary answers of a site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site's end on a link without a network: whatever comes in, an answer goes out."""
+"""The site's side of the protocol, over a link without a network: every request gets an answer."""
 
 from __future__ import annotations
 
