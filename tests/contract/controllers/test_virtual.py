@@ -469,7 +469,7 @@ def test_service_account_tokens_are_bound_to_the_pod_and_refreshed(place):
     place.phase(pod, "Running")
     record = place.hub.loop._records[place.pool.name]
     record.entries[uid(pod)].refresh_at = time.monotonic()
-    place.hub.loop._lives.add(place.pool.name, uid(pod))
+    place.hub.loop._reconciler.add(place.pool.name, uid(pod))
     eventually(lambda: uid(pod) in place.pool.refreshed, "refreshed")
     assert [file.path.rpartition("/")[2] for file in place.pool.refreshed[uid(pod)]] == ["token"]
 

@@ -139,7 +139,7 @@ def test_an_api_server_that_is_down_lets_nobody_new_in(site: Site) -> None:
     try:
         status, text = get(site, "/healthz", bearer)
         assert status == 503
-        assert b"could not be asked" in text
+        assert b"a request to the API server failed" in text
         assert get(site, "/healthz")[0] == 401
     finally:
         site.cluster.start_daemon("kube-apiserver")
