@@ -97,7 +97,9 @@ class VirtualNodes(Loop):
         self._remembered = remembered
         self._threads, self._pool_threads = config.workers, config.pools.workers
         self._history = node_decide.History()
-        self._node_writer = NodeWriter(kube, node_cache, events, clock, self.check_leadership, settings.remove_after, forget)
+        self._node_writer = NodeWriter(
+            kube, node_cache, events, clock, self.check_leadership, settings.remove_after, forget
+        )
         actor = Actor(
             kube,
             events,

@@ -183,7 +183,7 @@ class PodReconciler:
             if key is None:
                 continue
             try:
-                if self._led_since() is not None:
+                if self._leading_since() is not None:
                     self._check_leadership()
                     self._reconcile(*key)
             except LostLeadershipError as error:
