@@ -11,11 +11,11 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-WORD_SUFFIX = ".word"
+ANSWER_SUFFIX = ".word"
 """The ConfigMap has a record of each engaged brake under its name, and the answer under the name with this suffix."""
 
 
-class Word(StrEnum):
+class BrakeAnswer(StrEnum):
     """What an administrator said about an engaged brake."""
 
     NONE = ""
@@ -69,7 +69,7 @@ def step(
     missing: Set[str],
     now: float,
     limits: Limits,
-    word: Word = Word.NONE,
+    word: BrakeAnswer = BrakeAnswer.NONE,
     told: Set[str] = frozenset(),
 ) -> Brake:
     """Return the next state.
@@ -92,8 +92,8 @@ def step(
             believed |= dict.fromkeys(settled, now)
             allowed |= settled
     if since is not None:
-        if word is Word.CONFIRM:
+        if word is BrakeAnswer.CONFIRM:
             allowed |= fresh
-        elif word is not Word.HOLD:
+        elif word is not BrakeAnswer.HOLD:
             allowed |= {key for key in fresh & told if now >= since_when[key] + limits.hold}
     return Brake(since if missing - allowed else None, since_when, frozenset(allowed), believed)

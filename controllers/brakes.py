@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridge import config, names
-from bridge.brake import WORD_SUFFIX, Brake, Limits, Word, step
+from bridge.brake import ANSWER_SUFFIX, Brake, BrakeAnswer, Limits, step
 from bridge.clock import Clock, rfc3339
 from bridge.errors import KubeNotFoundError
 from bridge.kube.client import KubeClient
@@ -103,12 +103,12 @@ class Brakes:
             self._events.event(pod, REASON, text, warning=True, action="Holding")
 
     @staticmethod
-    def _word(entry: _Entry) -> Word:
+    def _word(entry: _Entry) -> BrakeAnswer:
         """Return the administrator's answer; a confirmation counts only for the incident that it names."""
         word, _, incident = entry.word.partition(" ")
-        if word == Word.HOLD:
-            return Word.HOLD
-        return Word.CONFIRM if word == Word.CONFIRM and incident == entry.incident else Word.NONE
+        if word == BrakeAnswer.HOLD:
+            return BrakeAnswer.HOLD
+        return BrakeAnswer.CONFIRM if word == BrakeAnswer.CONFIRM and incident == entry.incident else BrakeAnswer.NONE
 
     def _synchronize(self, name: str, entry: _Entry, now: float) -> None:
         """Write the ConfigMap if the state has changed, and read it while the brake is engaged."""
@@ -120,7 +120,7 @@ class Brakes:
         engaged, record, entry.dirty, done = entry.brake.engaged, dict(entry.record), False, False
         try:
             data: dict[str, str] = self._kube.get(self._path).get("data") or {}
-            keys = (name, name + WORD_SUFFIX)
+            keys = (name, name + ANSWER_SUFFIX)
             wanted: dict[str, str | None] = {}
             if engaged:
                 entry.word = data.get(keys[1], "")

@@ -1,4 +1,4 @@
-"""``podbridge brake``: what the brake on mass ending holds, and an administrator's answer to it."""
+"""``podbridge brake``: shows the engaged brakes on mass ending and stores an administrator's answer."""
 
 from __future__ import annotations
 
@@ -9,51 +9,53 @@ import click
 
 from bridge import config as configuration
 from bridge import names
-from bridge.brake import WORD_SUFFIX, Word
-from bridge.cli.main import Where
+from bridge.brake import ANSWER_SUFFIX, BrakeAnswer
+from bridge.cli.connection import ConnectionOptions
 from bridge.errors import BridgeError, KubeNotFoundError
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import CONFIGMAPS
 
 
-def status(where: Where) -> None:
-    """Print every engaged brake: the pods that it holds, and until when."""
-    engaged, data = _read(*_client(where))
+def status(connection: ConnectionOptions) -> None:
+    """Print each engaged brake: how many jobs are missing, and when their pods will be terminated."""
+    engaged, data = _read(*_client(connection))
     if not engaged:
         click.echo("No brake is engaged.")
     for name, record in sorted(engaged.items()):
-        word = data.get(name + WORD_SUFFIX, "")
-        ends = f"their pods end after {record.get('endsAt')}"
-        if word == Word.HOLD:
+        stored = data.get(name + ANSWER_SUFFIX, "")
+        ends = f"their pods are terminated after {record.get('endsAt')}"
+        if stored == BrakeAnswer.HOLD:
             ends = "their pods are held until podbridge brake confirm"
-        elif word == f"{Word.CONFIRM} {record.get('since')}":
-            ends = "confirmed: their pods are being ended"
+        elif stored == f"{BrakeAnswer.CONFIRM} {record.get('since')}":
+            ends = "confirmed: their pods are being terminated"
         missing = f"the jobs of {record.get('missing')} of {record.get('known')} pods are missing"
         click.echo(f"{name}: engaged since {record.get('since')}; {missing}; {ends}")
 
 
-def answer(where: Where, name: str, word: Word) -> None:
-    """Write the answer for one engaged brake."""
-    kube, path = _client(where)
+def answer(connection: ConnectionOptions, name: str, given: BrakeAnswer) -> None:
+    """Store the answer to one engaged brake in the ConfigMap. Raises :class:`BridgeError` for an unknown name."""
+    kube, path = _client(connection)
     engaged, _ = _read(kube, path)
     if name not in engaged:
-        allowed = ", ".join(sorted(engaged)) or "none, no brake is engaged"
-        raise BridgeError(f"NAME: there is no engaged brake {name!r}; allowed: {allowed}")
-    text = f"{word} {engaged[name].get('since')}" if word is Word.CONFIRM else str(word)
-    kube.patch(path, {"data": {name + WORD_SUFFIX: text}}, kind="merge")
-    click.echo(f"{name}: {word}")
+        allowed = ", ".join(sorted(engaged)) or "none: no brake is engaged"
+        raise BridgeError(f"NAME: no brake {name!r} is engaged; allowed: {allowed}")
+    text = f"{given} {engaged[name].get('since')}" if given is BrakeAnswer.CONFIRM else str(given)
+    kube.patch(path, {"data": {name + ANSWER_SUFFIX: text}}, kind="merge")
+    click.echo(f"{name}: {given}")
 
 
-def _client(where: Where) -> tuple[KubeClient, str]:
-    namespace = configuration.load(where.config).leader_election.namespace
-    kube = KubeClient.load(where.kubeconfig, where.context, user_agent="podbridge-cli", pool_size=2)
+def _client(connection: ConnectionOptions) -> tuple[KubeClient, str]:
+    namespace = configuration.load(connection.config).leader_election.namespace
+    kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=2)
     return kube, CONFIGMAPS.path(namespace, names.BRAKE_CONFIG_MAP)
 
 
 def _read(kube: KubeClient, path: str) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Return the records of the engaged brakes by name, and all of the ConfigMap's data."""
+    """Return the records of the engaged brakes by name, and the data of the ConfigMap."""
     try:
         data: dict[str, str] = kube.get(path).get("data") or {}
     except KubeNotFoundError as error:
-        raise BridgeError(f"there is no ConfigMap {names.BRAKE_CONFIG_MAP}", hint="apply helm/rbac.yaml") from error
-    return {key: json.loads(text) for key, text in data.items() if not key.endswith(WORD_SUFFIX)}, data
+        raise BridgeError(
+            f"the ConfigMap {names.BRAKE_CONFIG_MAP} does not exist", hint="apply helm/rbac.yaml"
+        ) from error
+    return {key: json.loads(text) for key, text in data.items() if not key.endswith(ANSWER_SUFFIX)}, data

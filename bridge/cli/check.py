@@ -1,4 +1,4 @@
-"""``podbridge check``: connections, permissions, versions, clocks, certificates; what is wrong and how to mend it."""
+"""``podbridge check``: checks connections, permissions, versions, clocks and certificates."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import asdict
 from admission.registration import is_managed
 from bridge import names, policies
 from bridge.cli import check_pools, output
+from bridge.cli.connection import ConnectionOptions
 from bridge.cli.findings import Finding
-from bridge.cli.main import Where
-from bridge.cli.session import Session
+from bridge.cli.session import CommandSession
 from bridge.clock import parse_rfc3339
 from bridge.config import jwt_source
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
@@ -31,23 +31,23 @@ NEEDED = (
 )
 
 
-def run(where: Where, form: str) -> int:
-    """Print the report; 1 when something must be mended."""
-    findings = list(look(where))
-    columns = ["result", "what", "found", "mend"]
-    output.show([asdict(f) for f in findings], columns, form, no_headers=False, nothing="")
-    return 1 if any(finding.result == "FAIL" for finding in findings) else 0
+def run(connection: ConnectionOptions, form: str) -> int:
+    """Print the findings; return the exit status, 1 if a check has failed."""
+    found = list(findings(connection))
+    columns = ["result", "what", "found", "fix"]
+    output.show([asdict(finding) for finding in found], columns, form, no_headers=False, nothing="")
+    return 1 if any(finding.result == "FAIL" for finding in found) else 0
 
 
-def look(where: Where) -> Iterator[Finding]:
-    """Look at one thing after the other; a thing that can't be looked at is a finding too."""
+def findings(connection: ConnectionOptions) -> Iterator[Finding]:
+    """Run all checks. A check that raises :class:`BridgeError` yields a finding with result ``FAIL``."""
     try:
-        session = Session(where)
+        session = CommandSession(connection)
     except BridgeError as error:
         yield Finding("FAIL", "configuration", str(error), error.hint or "see podbridge config schema")
         return
-    yield Finding("ok", "configuration", str(where.config or "defaults"))
-    steps: list[tuple[str, Callable[[Session], Iterator[Finding]]]] = [
+    yield Finding("ok", "configuration", str(connection.config or "defaults"))
+    steps: list[tuple[str, Callable[[CommandSession], Iterator[Finding]]]] = [
         ("Kubernetes API", _kubernetes),
         ("permissions", _permissions),
         ("managed namespaces", _namespaces),
@@ -61,19 +61,19 @@ def look(where: Where) -> Iterator[Finding]:
         try:
             yield from step(session)
         except BridgeError as error:
-            yield Finding("FAIL", what, str(error), error.hint or "is it running, and is its address right?")
+            yield Finding("FAIL", what, str(error), error.hint or "check that it runs and that its address is correct")
 
 
-def _kubernetes(session: Session) -> Iterator[Finding]:
+def _kubernetes(session: CommandSession) -> Iterator[Finding]:
     before = time.time()
     version = session.kube.get("/version")
     yield Finding("ok", "Kubernetes API", f"{session.kube.server} {version.get('gitVersion')}")
     lag = time.time() - before
     if lag > 1:
-        yield Finding("warn", "Kubernetes API", f"took {lag:.1f} s to answer", "look at its load")
+        yield Finding("warn", "Kubernetes API", f"answered after {lag:.1f} s", "check the load of the API server")
 
 
-def _permissions(session: Session) -> Iterator[Finding]:
+def _permissions(session: CommandSession) -> Iterator[Finding]:
     missing = []
     for group, resource, sub, verbs in NEEDED:
         for verb in verbs:
@@ -90,17 +90,17 @@ def _permissions(session: Session) -> Iterator[Finding]:
         yield Finding(
             "warn",
             "permissions",
-            "this user may not: " + ", ".join(missing),
-            "matters only where this is podbridge's own account: see docs/install.md",
+            "this user lacks: " + ", ".join(missing),
+            "required only for podbridge's own service accounts: see docs/install.md",
         )
     else:
-        yield Finding("ok", "permissions", "all that podbridge needs")
+        yield Finding("ok", "permissions", "all permissions that podbridge needs")
 
 
-def _namespaces(session: Session) -> Iterator[Finding]:
+def _namespaces(session: CommandSession) -> Iterator[Finding]:
     yield from _pools_without_effect(session)
     if session.config.managed_namespace_selector is not None:
-        yield Finding("ok", "managed namespaces", "by selector")
+        yield Finding("ok", "managed namespaces", "selected by managedNamespaceSelector")
         return
     for name in session.config.managed_namespaces:
         try:
@@ -110,13 +110,13 @@ def _namespaces(session: Session) -> Iterator[Finding]:
             yield Finding("warn", "managed namespaces", f"{name} does not exist", f"kubectl create namespace {name}")
 
 
-def _pools_without_effect(session: Session) -> Iterator[Finding]:
-    """Find namespaces that opened pools before they ceased to be managed; later ones are refused by the webhook."""
+def _pools_without_effect(session: CommandSession) -> Iterator[Finding]:
+    """Find unmanaged namespaces with the annotation for pools. The webhook refuses new ones, but not existing ones."""
     config = session.config
     try:
         found = session.kube.get(NAMESPACES.path())["items"]
     except KubeForbiddenError:
-        return  # podbridge itself gets namespaces by name alone
+        return  # podbridge's own accounts may get a namespace, but not list them
     for namespace in found:
         name, labels = namespace["metadata"]["name"], namespace["metadata"].get("labels") or {}
         opened = names.POOLS in (namespace["metadata"].get("annotations") or {})
@@ -125,19 +125,19 @@ def _pools_without_effect(session: Session) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 "managed namespaces",
-                f"{name} has the annotation {names.POOLS}, but is not managed: its pods do not go to pools",
-                f"manage it, or kubectl annotate namespace {name} {names.POOLS}-",
+                f"{name} has the annotation {names.POOLS}, but is not managed: its pods cannot run on pools",
+                f"add it to the managed namespaces, or run: kubectl annotate namespace {name} {names.POOLS}-",
             )
 
 
-def _webhook(session: Session) -> Iterator[Finding]:
+def _webhook(session: CommandSession) -> Iterator[Finding]:
     try:
         registered = session.kube.get(MUTATING_WEBHOOKS.path(name="podbridge-mutate"))
     except KubeNotFoundError:
-        yield Finding("FAIL", "webhook", "not registered: new pods are not admitted", "run podbridge admission")
+        yield Finding("FAIL", "webhook", "not registered: new pods are not processed", "start podbridge admission")
         return
     if not registered.get("webhooks"):  # as helm/rbac.yaml creates it
-        yield Finding("FAIL", "webhook", "not registered: new pods are not admitted", "run podbridge admission")
+        yield Finding("FAIL", "webhook", "not registered: new pods are not processed", "start podbridge admission")
         return
     bundle = base64.b64decode(registered["webhooks"][0]["clientConfig"].get("caBundle") or "")
     if not bundle:
@@ -145,10 +145,12 @@ def _webhook(session: Session) -> Iterator[Finding]:
         return
     days = (expires(bundle) - time.time()) / 86400
     result = "ok" if days > 7 else "warn" if days > 0 else "FAIL"
-    yield Finding(result, "webhook", f"registered; its CA is good for {days:.0f} days", "" if days > 7 else "renew it")
+    yield Finding(
+        result, "webhook", f"registered; its CA expires in {days:.0f} days", "" if days > 7 else "renew the certificate"
+    )
 
 
-def _leases(session: Session) -> Iterator[Finding]:
+def _leases(session: CommandSession) -> Iterator[Finding]:
     for part in ("scheduler", "controllers"):
         name = f"podbridge-{part}"
         try:
@@ -156,44 +158,46 @@ def _leases(session: Session) -> Iterator[Finding]:
         except KubeNotFoundError:
             spec = {}
         if "renewTime" not in spec:
-            yield Finding("warn", part, "has never run here", f"podbridge {part}")
+            yield Finding("warn", part, "has never run in this cluster", f"start podbridge {part}")
             continue
         holder, renewed = spec.get("holderIdentity"), parse_rfc3339(spec["renewTime"])
         silent = time.time() - renewed
         if not holder:
-            yield Finding("warn", part, "nobody runs it", f"podbridge {part}")
+            yield Finding("warn", part, "no process holds its lease", f"start podbridge {part}")
         elif silent > spec.get("leaseDurationSeconds", 15):
-            yield Finding("FAIL", part, f"{holder} has been silent for {silent:.0f} s", "look at its logs")
+            yield Finding("FAIL", part, f"{holder} has not renewed its lease for {silent:.0f} s", "check its log")
         elif silent < -5:
-            yield Finding("warn", "clocks", f"{holder}'s clock is {-silent:.0f} s ahead of this one", "run NTP")
+            yield Finding(
+                "warn", "clocks", f"the clock of {holder} is {-silent:.0f} s ahead of the local clock", "run NTP"
+            )
         else:
-            yield Finding("ok", part, f"led by {holder}")
+            yield Finding("ok", part, f"leader: {holder}")
 
 
-def _token(session: Session) -> Iterator[Finding]:
+def _token(session: CommandSession) -> Iterator[Finding]:
     source = jwt_source(session.config)
     if source is None:
-        yield Finding("FAIL", "Slurm token", "there is none", "set SLURM_JWT_FILE or slurm.jwtFile (scontrol token)")
+        yield Finding(
+            "FAIL", "Slurm token", "not configured", "set SLURM_JWT_FILE or slurm.jwtFile; scontrol token creates one"
+        )
         return
     left = session.slurm.token_expires_in()
     if left is None:
-        yield Finding("ok", "Slurm token", "does not say when it ends")
+        yield Finding("ok", "Slurm token", "has no expiry time")
     elif left <= 0:
         yield Finding(
-            "FAIL", "Slurm token", f"ended {-left / 60:.0f} minutes ago", "write a new one into the same file"
+            "FAIL", "Slurm token", f"expired {-left / 60:.0f} minutes ago", "write a new token to the same file"
         )
     else:
-        yield Finding("ok" if left > 3600 else "warn", "Slurm token", f"good for {left / 3600:.1f} hours")
+        yield Finding("ok" if left > 3600 else "warn", "Slurm token", f"expires in {left / 3600:.1f} hours")
 
 
-def _slurm(session: Session) -> Iterator[Finding]:
+def _slurm(session: CommandSession) -> Iterator[Finding]:
     version = session.slurm.version
     session.slurm.ping()
     yield Finding("ok", "Slurm", f"{session.config.slurm_rest_api} Slurm {session.slurm.slurm_release}, {version.name}")
     for text in version.missing():
-        yield Finding(
-            "warn", "Slurm", f"can't {text}" if not text.startswith(("external", "admin", "jobs")) else f"no {text}"
-        )
+        yield Finding("warn", "Slurm", f"not supported: {text}")
     names = {partition.name: partition for partition in session.slurm.partitions()}
     wanted = session.config.partition
     if wanted and wanted not in names:
@@ -201,14 +205,18 @@ def _slurm(session: Session) -> Iterator[Finding]:
     elif not wanted and not version.default_partition:
         yield Finding("ok", "Slurm partition", "Slurm's default")
     elif not wanted and not any(partition.default for partition in names.values()):
-        yield Finding("FAIL", "Slurm partition", "none is the default", "set partition in the configuration")
+        yield Finding("FAIL", "Slurm partition", "no partition is the default", "set partition in the configuration")
     else:
         yield Finding("ok", "Slurm partition", wanted or next(p.name for p in names.values() if p.default))
 
 
-def _nodes(session: Session) -> Iterator[Finding]:
+def _nodes(session: CommandSession) -> Iterator[Finding]:
     nodes = session.nodes()
     shared = [node for node in nodes if slurm_name(node) in session.slurm_nodes]
     result = "ok" if shared else "FAIL"
-    mend = "" if shared else "name them alike, or label the Kubernetes node slinky.slurm.net/slurm-nodename=NAME"
-    yield Finding(result, "nodes", f"{len(shared)} of {len(nodes)} Kubernetes nodes are Slurm's too", mend)
+    fix = (
+        ""
+        if shared
+        else "use the same names, or set the label slinky.slurm.net/slurm-nodename=NAME on the Kubernetes node"
+    )
+    yield Finding(result, "nodes", f"{len(shared)} of {len(nodes)} Kubernetes nodes are Slurm nodes too", fix)

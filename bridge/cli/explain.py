@@ -1,4 +1,4 @@
-"""``podbridge explain pod``: why a pod waits or where it runs, from both sides, and what to do next."""
+"""``podbridge explain pod``: why a pod is pending or where it runs, and the next step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import yaml
 
 from bridge import clock, names
 from bridge.cli import output
-from bridge.cli.main import Where
-from bridge.cli.session import Session
+from bridge.cli.connection import ConnectionOptions
+from bridge.cli.session import CommandSession
 from bridge.errors import BridgeError, KubeError, KubeNotFoundError
 from bridge.kube.resources import PODS
 from bridge.script import consent
@@ -20,36 +20,36 @@ from bridge.workload import eligibility, pods, pool_selection, resources
 from scheduler import occupancy
 
 
-def run(where: Where, namespace: str | None, name: str, form: str) -> None:
-    """Print the story of one pod."""
-    session = Session(where)
+def run(connection: ConnectionOptions, namespace: str | None, name: str, form: str) -> None:
+    """Print the report on one pod. Raises :class:`BridgeError` if the pod does not exist."""
+    session = CommandSession(connection)
     namespace = namespace or session.namespace
     try:
         pod = session.kube.get(PODS.path(namespace, name))
     except KubeNotFoundError as error:
         raise BridgeError(
-            f"there is no pod {name} in namespace {namespace}", hint="look in other namespaces with -n"
+            f"pod {name} does not exist in namespace {namespace}", hint="select another namespace with -n"
         ) from error
-    story = tell(session, pod)
+    report = describe(session, pod)
     if form in ("json", "yaml"):
-        click.echo(yaml.safe_dump(story, sort_keys=False) if form == "yaml" else _json(story))
+        click.echo(yaml.safe_dump(report, sort_keys=False) if form == "yaml" else _json(report))
         return
-    click.echo(f"Pod {namespace}/{name}: {story['summary']}")
+    click.echo(f"Pod {namespace}/{name}: {report['summary']}")
     for title in ("kubernetes", "slurm", "pools", "nodes", "events"):
-        if story[title]:
+        if report[title]:
             click.echo(f"\n{title.capitalize()}")
-            for line in story[title]:
+            for line in report[title]:
                 click.echo(f"  {line}")
-    if story["next"]:
-        click.echo(f"\nNext: {story['next']}")
+    if report["next"]:
+        click.echo(f"\nNext: {report['next']}")
 
 
-def tell(session: Session, pod: pods.Pod) -> dict[str, Any]:
-    """Gather the story: a summary, lines for each side, and advice."""
+def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
+    """Return the report: a summary, lines for Kubernetes, Slurm, pools, nodes and events, and the next step."""
     kubernetes = _kubernetes(pod)
     if (pod["spec"].get("schedulerName") or "") != session.config.scheduler_name:
         return {
-            "summary": f"not podbridge's: its scheduler is {pod['spec'].get('schedulerName')}",
+            "summary": f"not managed by podbridge: its scheduler is {pod['spec'].get('schedulerName')}",
             "kubernetes": kubernetes,
             "slurm": [],
             "pools": [],
@@ -59,16 +59,16 @@ def tell(session: Session, pod: pods.Pod) -> dict[str, Any]:
         }
     job = session.jobs_by_uid.get(pods.uid(pod))
     if job is None and (labelled := pods.job_id(pod)) is not None:
-        kubernetes.append(f"its label names Slurm job {labelled}, which Slurm does not show any more")
-    summary, advice = _verdict(pod, job)
-    where = pool_selection.of(pod)
+        kubernetes.append(f"its label names Slurm job {labelled}, which Slurm no longer lists")
+    summary, advice = _summary(pod, job)
+    allowed = pool_selection.of(pod)
     waits = not pods.is_bound(pod)
     return {
         "summary": summary,
         "kubernetes": kubernetes,
-        "slurm": _slurm(job) if job else ["no job"] if where.local else [],
-        "pools": _pools(session, pod) if where.remote and waits else [],
-        "nodes": _nodes(session, pod) if where.local and waits else [],
+        "slurm": _slurm(job) if job else ["no job"] if allowed.local else [],
+        "pools": _pools(session, pod) if allowed.remote and waits else [],
+        "nodes": _nodes(session, pod) if allowed.local and waits else [],
         "events": [f"{e.get('reason')}: {e.get('note')}" for e in session.events(pod)[-8:]],
         "next": advice,
     }
@@ -78,13 +78,13 @@ def _kubernetes(pod: pods.Pod) -> list[str]:
     status = pod.get("status") or {}
     lines = [f"phase {status.get('phase')}, created {output.age(pod['metadata']['creationTimestamp'])} ago"]
     if pods.is_deleted(pod):
-        lines.append(f"being deleted since {pod['metadata']['deletionTimestamp']}")
+        lines.append(f"deleted at {pod['metadata']['deletionTimestamp']}, not terminated yet")
     if pods.is_bound(pod):
         lines.append(f"on node {pod['spec']['nodeName']}")
     conditions = [c for c in status.get("conditions") or () if c.get("message")]
     lines += [f"{c['type']}={c['status']}: {c['message']}" for c in conditions]
     asked = resources.pod_requests(pod["spec"])
-    lines.append("asks for " + (", ".join(f"{n} {v.normalize():f}" for n, v in sorted(asked.items())) or "nothing"))
+    lines.append("requests " + (", ".join(f"{n} {v.normalize():f}" for n, v in sorted(asked.items())) or "nothing"))
     return lines
 
 
@@ -102,7 +102,7 @@ def _slurm(job: Job) -> list[str]:
     return lines
 
 
-def _nodes(session: Session, pod: pods.Pod) -> list[str]:
+def _nodes(session: CommandSession, pod: pods.Pod) -> list[str]:
     asked = resources.node_requests(pod["spec"])
     lines = []
     for view in eligibility.views((n for n in session.nodes() if not pool_selection.is_virtual(n)), _taken(session)):
@@ -116,8 +116,8 @@ def _nodes(session: Session, pod: pods.Pod) -> list[str]:
     return lines
 
 
-def _taken(session: Session) -> dict[str, resources.Resources]:
-    """Return by node what pods of other schedulers take of it; nothing where the user may not list them."""
+def _taken(session: CommandSession) -> dict[str, resources.Resources]:
+    """Return by node the requests of other schedulers' pods; empty if the user may not list these pods."""
     there = occupancy.Occupancy(session.config.scheduler_name)
     try:
         for pod in session.other_pods():
@@ -127,7 +127,7 @@ def _taken(session: Session) -> dict[str, resources.Resources]:
     return there.lasting(0)
 
 
-def _pools(session: Session, pod: pods.Pod) -> list[str]:
+def _pools(session: CommandSession, pod: pods.Pod) -> list[str]:
     asked = resources.pod_requests(pod["spec"])
     lines = []
     what, namespace = consent.confidential_everywhere(pod), pod["metadata"]["namespace"]
@@ -140,41 +140,41 @@ def _pools(session: Session, pod: pods.Pod) -> list[str]:
         elif not why and annotations is not None and not consent.lets_secrets_go(annotations, node["metadata"]["name"]):
             why = consent.exclusion(namespace, what)
         lines.append(f"{node['metadata']['name']}: {why or 'fits'}")
-    return lines or ["there is no pool"]
+    return lines or ["no pool exists"]
 
 
-def _verdict(pod: pods.Pod, job: Job | None) -> tuple[str, str]:
+def _summary(pod: pods.Pod, job: Job | None) -> tuple[str, str]:
     waiting = pods.condition(pod, names.POD_SCHEDULED)
     if pods.is_finished(pod):
-        held = " and still held by podbridge's finalizer" if pods.is_held(pod) else ""
-        return f"over ({pod['status']['phase']}){held}", ""
+        held = ", still held by podbridge's finalizer" if pods.is_held(pod) else ""
+        return f"finished ({pod['status']['phase']}){held}", ""
     remote = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB)
     if pods.is_bound(pod) and (remote or not pool_selection.of(pod).local):
-        return f"on pool {pod['spec']['nodeName']}" + (f" as job {remote}" if remote else ": not taken yet"), ""
+        return f"on pool {pod['spec']['nodeName']}" + (f" as job {remote}" if remote else ": not submitted yet"), ""
     if pods.is_bound(pod):
         return f"runs on {pod['spec']['nodeName']}" + (
             f" with Slurm job {job.job_id}" if job else " without a Slurm job"
         ), ""
     if pods.is_gated(pod):
-        return "waits for its scheduling gates", "somebody else (for example Kueue) has to take the gates off"
+        return "has scheduling gates", "wait until their controller (for example Kueue) removes them"
     if waiting.get("reason") == "SlurmNodeStarting":
-        return f"waits: {waiting.get('message', '')}", "sinfo -R; kubectl get nodes"
+        return f"pending: {waiting.get('message', '')}", "sinfo -R; kubectl get nodes"
     if job is not None and states.is_allocated(job.states):
         if waiting.get("reason") == "NodeBusy":
-            return waiting["message"], "it is bound when the pods named there have ended"
-        return f"Slurm job {job.job_id} has its nodes: the binding is under way", ""
+            return waiting["message"], "wait until the pods named in the message have ended"
+        return f"Slurm job {job.job_id} is allocated; the binding is in progress", ""
     if job is not None and states.is_pending(job.states):
-        return f"waits in Slurm: {job.reason or 'not looked at yet'}", f"squeue -j {job.job_id} --start"
+        return f"its Slurm job is pending: {job.reason or 'no reason yet'}", f"squeue -j {job.job_id} --start"
     reason = waiting.get("reason", "")
     if reason:
         return (
-            f"waits: {reason}: {waiting.get('message', '')}",
-            "mend what the message names; podbridge tries again by itself",
+            f"pending: {reason}: {waiting.get('message', '')}",
+            "fix the cause in the message; podbridge retries automatically",
         )
-    return "waits for podbridge's scheduler", "podbridge check"
+    return "pending: podbridge's scheduler has not processed it yet", "podbridge check"
 
 
-def _json(story: dict[str, Any]) -> str:
+def _json(report: dict[str, Any]) -> str:
     import json
 
-    return json.dumps(story, indent=2)
+    return json.dumps(report, indent=2)

@@ -1,4 +1,4 @@
-"""One line of the report of ``podbridge check``."""
+"""The result of one check of ``podbridge check``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``ok``, ``warn`` or ``FAIL``, what was looked at, what was found, how to mend it."""
+    """``result`` is ``ok``, ``warn`` or ``FAIL``; ``what`` names the object; ``fix`` says how to fix the problem."""
 
     result: str
     what: str
     found: str
-    mend: str = ""
+    fix: str = ""

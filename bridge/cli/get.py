@@ -1,4 +1,4 @@
-"""``podbridge get``: pods, jobs, nodes and pools with both sides in one row."""
+"""``podbridge get``: tables of pods, jobs, nodes and pools."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from bridge import clock, names
 from bridge.cli import output
-from bridge.cli.main import Where
-from bridge.cli.session import Session
+from bridge.cli.connection import ConnectionOptions
+from bridge.cli.session import CommandSession
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, pods, pool_selection, resources
 from bridge.workload.eligibility import slurm_name
@@ -24,15 +24,15 @@ COLUMNS = {
 
 def run(
     kind: str,
-    where: Where,
+    connection: ConnectionOptions,
     namespace: str | None,
     all_namespaces: bool,
     selector: str,
     form: str,
     no_headers: bool,
 ) -> None:
-    """Print what was asked for."""
-    session = Session(where)
+    """Print the objects of ``kind`` as ``form`` (table, wide, json or yaml)."""
+    session = CommandSession(connection)
     if not all_namespaces and namespace is None:
         namespace = session.namespace
     records: dict[str, Callable[[], list[dict[str, Any]]]] = {
@@ -52,8 +52,8 @@ def run(
     )
 
 
-def pod_records(session: Session, namespace: str | None, selector: str) -> list[dict[str, Any]]:
-    """Give a record for each pod of the scheduler."""
+def pod_records(session: CommandSession, namespace: str | None, selector: str) -> list[dict[str, Any]]:
+    """Return a record for each pod of the scheduler."""
     return [_pod(pod, session.jobs_by_uid.get(pods.uid(pod))) for pod in session.pods(namespace, selector)]
 
 
@@ -75,8 +75,8 @@ def _pod(pod: pods.Pod, job: Job | None) -> dict[str, Any]:
     }
 
 
-def job_records(session: Session) -> list[dict[str, Any]]:
-    """Give a record for each placeholder job of this cluster."""
+def job_records(session: CommandSession) -> list[dict[str, Any]]:
+    """Return a record for each placeholder job of this cluster."""
     return [
         {
             "job": job.job_id,
@@ -94,8 +94,8 @@ def job_records(session: Session) -> list[dict[str, Any]]:
     ]
 
 
-def node_records(session: Session, selector: str) -> list[dict[str, Any]]:
-    """Give a record for each Kubernetes node, with Slurm's node where there is one."""
+def node_records(session: CommandSession, selector: str) -> list[dict[str, Any]]:
+    """Return a record for each Kubernetes node that is not virtual, with its Slurm node."""
     records = []
     for node in session.nodes(selector):
         if pool_selection.is_virtual(node):
@@ -112,7 +112,7 @@ def node_records(session: Session, selector: str) -> list[dict[str, Any]]:
                 "cordoned": bool(spec.get("unschedulable")),
                 "slurm_state": "+".join(sorted(other.states)) if other else "",
                 "managed": names.MANAGED_TAINT in taints,
-                "reason": other.reason if other else "Slurm does not know this node",
+                "reason": other.reason if other else "not a Slurm node",
                 "cpus": other.cpus if other else None,
                 "memory_mib": other.memory_mib if other else None,
             }
@@ -120,23 +120,25 @@ def node_records(session: Session, selector: str) -> list[dict[str, Any]]:
     return records
 
 
-def pool_records(session: Session, selector: str) -> list[dict[str, Any]]:
-    """Give a record for each pool: its virtual node, and what the scheduler's pods take of it."""
+def pool_records(session: CommandSession, selector: str) -> list[dict[str, Any]]:
+    """Return a record for each pool: its virtual node, and the resources that the scheduler's pods request there."""
     bound = [pod for pod in session.pods(None) if pods.is_bound(pod) and not pods.is_finished(pod)]
     records = []
     for node in filter(pool_selection.is_virtual, session.nodes(selector)):
         name = node["metadata"]["name"]
-        mine = [resources.pod_requests(pod["spec"]) for pod in bound if pod["spec"]["nodeName"] == name]
+        requests = [resources.pod_requests(pod["spec"]) for pod in bound if pod["spec"]["nodeName"] == name]
         ready = eligibility.readiness(node)
         offered = resources.allocatable(node)
-        used = {what: sum((asked.get(what, Decimal(0)) for asked in mine), Decimal(0)) for what in ("cpu", "memory")}
+        used = {
+            what: sum((asked.get(what, Decimal(0)) for asked in requests), Decimal(0)) for what in ("cpu", "memory")
+        }
         gib = 2**30
         records.append(
             {
                 "pool": name,
                 "ready": ready.get("status", "Unknown"),
                 "reason": ready.get("reason", ""),
-                "pods": f"{len(mine)}/{offered.get('pods', Decimal(0)).normalize():f}",
+                "pods": f"{len(requests)}/{offered.get('pods', Decimal(0)).normalize():f}",
                 "cpu": f"{used['cpu'].normalize():f}/{offered.get('cpu', Decimal(0)).normalize():f}",
                 "memory": f"{used['memory'] / gib:.1f}/{offered.get('memory', Decimal(0)) / gib:.1f}Gi",
                 "age": output.age(node["metadata"]["creationTimestamp"]),

@@ -1,4 +1,4 @@
-"""Builds the hub's parts and runs them in one process: the only place that wires them together."""
+"""The process of the hub: creates its parts, starts them and stops them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from admission.server import Admission
 from admission.sizes import NodeSizes
 from bridge import __version__, names
-from bridge.cli.remote import Remote, node_version
+from bridge.cli.hub_pools import HubPools
 from bridge.clock import SystemClock
 from bridge.config import Config, jwt_source
 from bridge.errors import BridgeError, KubeError, LostLeadershipError
 from bridge.kube.bucket import Bucket
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
+from bridge.kube.cluster import cluster_id, node_version
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
 from bridge.kube.prune import prune_node, prune_pod
-from bridge.kube.resources import NAMESPACES, NODES, PODS
+from bridge.kube.resources import NODES, PODS
 from bridge.logs import kv
-from bridge.loop import Dependencies, Loop
+from bridge.loop import Loop, Dependencies
 from bridge.metrics import BUILD_INFO
 from bridge.serving.health import Health, metrics_app
 from bridge.serving.https import Server
@@ -46,24 +47,19 @@ log = logging.getLogger(__name__)
 
 PARTS = ("admission", "scheduler", "controllers")
 SWITCH_INTERVAL = 0.001
-"""Seconds after which a computing thread gives way: answers from sockets wait that long for a decision to end."""
+"""Seconds after which a computing thread yields the interpreter lock to a thread with an answer from a socket."""
 GC_THRESHOLD = 50_000
-"""New objects between two looks for cycles: they cost as much as there are objects, and caches hold many."""
+"""New objects between two collections of cycles: a collection visits all objects, and caches hold many."""
 EVENT_RATE = 15.0
-"""Events a second: they share the API server with bindings, which matter more."""
+"""Events per second: bindings, which have priority, use the same API server."""
 LAST_WRITES = 10.0
-"""Seconds that calls under way get to end at a stop. After that the leases are left to run out by themselves."""
+"""Seconds to wait at a stop for calls in progress. If some are still in progress then, the leases are not released."""
 STALE = 60.0
-"""Seconds of silence of an API after which this process is not ready."""
-
-
-def cluster_id(kube: KubeClient) -> str:
-    """Give the UID of the namespace kube-system: what tells this cluster's jobs from another's in the same Slurm."""
-    return str(kube.get(NAMESPACES.path(name="kube-system"))["metadata"]["uid"])
+"""Seconds without an answer of an API after which this process is not ready."""
 
 
 class Hub:
-    """One process with some of the parts, sharing caches, the view of Slurm and the client connections."""
+    """One process with some of the parts, which share caches, the snapshot of Slurm and client connections."""
 
     def __init__(self, config: Config, parts: Sequence[str], kubeconfig: str | None, context: str | None) -> None:
         self.config = config
@@ -77,7 +73,7 @@ class Hub:
         self.electors: list[Elector] = []
         self.loops: list[Loop] = []
         self.events = EventRecorder(
-            self.kube.fenced(self._lead_any),
+            self.kube.fenced(self._check_any_lease),
             component=names.COMPONENT,
             clock=self.clock,
             rate=EVENT_RATE,
@@ -87,14 +83,14 @@ class Hub:
         self._servers: list[Server] = []
 
     def run(self) -> int:
-        """Run until a signal or until a thread dies; gives the exit status."""
+        """Run until a signal arrives or a thread dies; return the exit status."""
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.set_threshold(GC_THRESHOLD, 50, 50)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.supervisor.stop())
         BUILD_INFO.labels(__version__).set(1)
         log.info("starting", extra=kv(version=__version__, parts="+".join(self.parts), identity=self.identity))
-        self.health.ready("hub", lambda: "not started yet")  # before anybody can ask
+        self.health.ready("hub", lambda: "not started yet")  # before the health server starts
         self._serve()
         try:
             self._start()
@@ -125,16 +121,16 @@ class Hub:
             )
             admission = Admission(self.config, self.kube, self.supervisor, sizes)
             self.health.ready("admission", admission.ready)
-            self.supervisor.spawn("admission-start", lambda: self._patiently(admission.start))
+            self.supervisor.spawn("admission-start", lambda: self._retry_start(admission.start))
         if "scheduler" in self.parts or "controllers" in self.parts:
-            self.supervisor.spawn("hub-start", lambda: self._patiently(self._start_loops))
+            self.supervisor.spawn("hub-start", lambda: self._retry_start(self._start_loops))
         else:
             self.health.ready("hub", lambda: None)
         self.supervisor.spawn("cache-nodes", lambda: self.nodes.run(self.supervisor.stopping))
         self.supervisor.spawn("events", lambda: self.events.run(self.supervisor.stopping))
 
-    def _patiently(self, start: Callable[[], Any]) -> None:
-        """Call ``start`` until the API server answers, then stay until the process stops."""
+    def _retry_start(self, start: Callable[[], Any]) -> None:
+        """Call ``start`` until the API server answers, then wait until the process stops."""
         stopping = self.supervisor.stopping
         while not stopping.is_set():
             try:
@@ -148,63 +144,84 @@ class Hub:
         stopping.wait()
 
     def _start_loops(self) -> None:
-        config, spawn, stopping = self.config, self.supervisor.spawn, self.supervisor.stopping
-        # whatever asks the API server comes first: it is tried again
+        """Start the loops of the scheduler and of the controllers, and their caches.
+
+        Raises retryable :class:`KubeError` before anything has started: the caller tries again.
+        """
         cluster, version = cluster_id(self.kube), node_version(self.kube)
-        limits = config.kubernetes
+        limits = self.config.kubernetes
         kube = self.kube.limited(Bucket(limits.qps, limits.burst)) if limits.qps else self.kube
-        pod_cache = Cache(
+        pods = self._pod_cache()
+        electors = {part: self._elector(part) for part in self.parts if part != "admission"}
+        local: set[str] = set()
+        has_job: Callable[[str], bool] | None = None
+        if self.config.slurm_rest_api:
+            dependencies = self._slurm_dependencies(kube, pods, cluster, electors)
+            self._start_slurm_loops(dependencies, electors, local)
+            has_job = lambda uid: uid in dependencies.poller.snapshot.by_uid  # noqa: E731
+        if "scheduler" in electors:  # also without pools: it sets the condition of pods that wait for a pool
+            caches = (pods, self.nodes)
+            elector = electors["scheduler"]
+            loop = PoolScheduler(self.config, kube, caches, self.events, elector, self.clock, local, has_job)
+            self._start_loop(loop)
+        if "controllers" in electors:
+            elector = electors["controllers"]
+            if self.config.pools.enabled:
+                self._start_pools(kube, elector, version, cluster)
+            self._start_loop(GuardedNodes(kube, self.nodes, elector, self.clock))
+        for cache in (pods, self.nodes):
+            self.health.ready(f"cache-{cache.name}", lambda c=cache: _cache_problem(c))  # type: ignore[misc]
+        self.supervisor.spawn("cache-pods", lambda: pods.run(self.supervisor.stopping))
+        self.health.ready("hub", lambda: None)
+
+    def _slurm_dependencies(
+        self, kube: KubeClient, pods: Cache, cluster: str, electors: Mapping[str, Elector | None]
+    ) -> Dependencies:
+        """Create the Slurm client and its poller, which polls at the idle period while no lease is held."""
+        slurm = SlurmClient(self.config, jwt_source(self.config))
+        leads = lambda: any(elector is None or elector.held for elector in electors.values())  # noqa: E731
+        poller = Poller(slurm, cluster, self.config, clock=self.clock, leads=leads)
+        poller.subscribe(_FirstAnswerLog(slurm))
+        return Dependencies(self.config, kube, slurm, poller, pods, self.nodes, self.events, cluster, self.clock)
+
+    def _start_slurm_loops(self, dependencies: Dependencies, electors: Mapping[str, Elector | None], local: set[str]) -> None:
+        spawn, stopping = self.supervisor.spawn, self.supervisor.stopping
+        if "scheduler" in electors:
+            others = self._other_pods()
+            self._start_loop(Scheduler(dependencies, electors["scheduler"], local, others))
+            self.health.ready(f"cache-{others.name}", lambda: _cache_problem(others))
+            spawn("cache-other-pods", lambda: others.run(stopping))
+        if "controllers" in electors:
+            self._start_loop(Controllers(dependencies, electors["controllers"]))
+        self.health.ready("slurm", lambda: _slurm_problem(dependencies.poller))
+        spawn("slurm-poller", lambda: dependencies.poller.run(stopping))
+
+    def _start_pools(self, kube: KubeClient, elector: Elector | None, version: str, cluster: str) -> None:
+        pools = HubPools(
+            self.config, kube, self.nodes, self.events, elector, self.clock, self.identity, version, cluster
+        )
+        pools.start(self.supervisor, self.health)
+        self._start_loop(pools.loop)
+
+    def _start_loop(self, loop: Loop) -> None:
+        self.loops.append(loop)
+        self.health.live(loop.name, loop.stuck)
+        loop.start(self.supervisor)
+
+    def _pod_cache(self) -> Cache:
+        """Create the cache of the pods that name podbridge's scheduler."""
+        return Cache(
             self.kube,
             PODS,
             name="pods",
             prune=prune_pod,
             pick=is_open,
-            field_selector=f"spec.schedulerName={config.scheduler_name}",
+            field_selector=f"spec.schedulerName={self.config.scheduler_name}",
             clock=self.clock,
         )
-        electors = {part: self._elector(part) for part in self.parts if part != "admission"}
-        local: set[str] = set()
-        taken: Callable[[str], bool] | None = None
-        loops: list[Loop] = []
-        if config.slurm_rest_api:
-            slurm = SlurmClient(config, jwt_source(config))
-            leads = lambda: any(elector is None or elector.held for elector in electors.values())  # noqa: E731
-            poller = Poller(slurm, cluster, config, clock=self.clock, leads=leads)
-            poller.subscribe(_Greeting(slurm))
-            dependencies = Dependencies(
-                config, kube, slurm, poller, pod_cache, self.nodes, self.events, cluster, self.clock
-            )
-            if "scheduler" in electors:
-                others = self._other_pods()
-                loops.append(Scheduler(dependencies, electors["scheduler"], local, others))
-                self.health.ready(f"cache-{others.name}", lambda: _fresh(others))
-                spawn("cache-other-pods", lambda: others.run(stopping))
-            if "controllers" in electors:
-                loops.append(Controllers(dependencies, electors["controllers"]))
-            self.health.ready("slurm", lambda: _answered(poller))
-            spawn("slurm-poller", lambda: poller.run(stopping))
-            taken = lambda uid: uid in poller.snapshot.by_uid  # noqa: E731
-        if "scheduler" in electors:  # without pools too: it tells pods that wait for one
-            caches, lead = (pod_cache, self.nodes), electors["scheduler"]
-            loops.append(PoolScheduler(config, kube, caches, self.events, lead, self.clock, local, taken))
-        if config.pools.enabled and "controllers" in electors:
-            lead = electors["controllers"]
-            remote = Remote(config, kube, self.nodes, self.events, lead, self.clock, self.identity, version, cluster)
-            remote.start(self.supervisor, self.health)
-            loops.append(remote.loop)
-        if "controllers" in electors:
-            loops.append(GuardedNodes(kube, self.nodes, electors["controllers"], self.clock))
-        for loop in loops:
-            self.loops.append(loop)
-            self.health.live(loop.name, loop.stuck)
-            loop.start(self.supervisor)
-        for cache in (pod_cache, self.nodes):
-            self.health.ready(f"cache-{cache.name}", lambda c=cache: _fresh(c))  # type: ignore[misc]
-        spawn("cache-pods", lambda: pod_cache.run(stopping))
-        self.health.ready("hub", lambda: None)
 
     def _other_pods(self) -> Cache:
-        """Make the cache of what other schedulers' pods take of their nodes: DaemonSets, above all."""
+        """Create the cache of bound pods of other schedulers, for example of DaemonSets."""
         return Cache(
             self.kube,
             PODS,
@@ -232,10 +249,10 @@ class Hub:
         self.supervisor.spawn(f"elector-{name}", lambda: self._elect(elector), writes=True)
         return elector
 
-    def _lead_any(self) -> None:
-        """Let Events be written only while this process leads something: a stopped leader that goes on writes none."""
+    def _check_any_lease(self) -> None:
+        """Raise :class:`LostLeadershipError` unless this process holds a lease, so that only a leader writes Events."""
         if self.electors and not any(elector.held for elector in self.electors):
-            raise LostLeadershipError("no lease is held: Event not written")
+            raise LostLeadershipError("this process holds no lease: Event not written")
 
     def _elect(self, elector: Elector) -> None:
         elector.run(self.supervisor)
@@ -244,41 +261,43 @@ class Hub:
     def _stop(self) -> int:
         failure = self.supervisor.failure
         if failure is not None:
-            log.error("ending", extra=kv(why=failure))
-        # a request that is under way when the lease is released could be carried out after the successor's first look
+            log.error("stopping after a failure", extra=kv(why=failure))
+        # the outside system could carry out a pending request after the successor has read its state
         unsettled = self.supervisor.join(LAST_WRITES, writers=True)
         unsettled += [loop.name for loop in self.loops if loop.unsettled]
         self.events.flush(2)
         if unsettled:
-            log.warning("leader leases not released: the outcome of calls is unknown", extra=kv(of=",".join(unsettled)))
+            log.warning("leader leases not released: calls without a known outcome", extra=kv(of=",".join(unsettled)))
         for elector in self.electors if not unsettled else ():
             elector.release()
         self.kube.close()
         left = self.supervisor.join(2)
         if left:
-            log.warning("threads still busy at the end", extra=kv(threads=",".join(left)))
-        log.info("ended", extra=kv(status=1 if failure else 0))
+            log.warning("threads still running at exit", extra=kv(threads=",".join(left)))
+        log.info("stopped", extra=kv(status=1 if failure else 0))
         return 1 if failure else 0
 
 
-class _Greeting:
-    """Says once, at Slurm's first answer, what runs there and what podbridge can't do with it."""
+class _FirstAnswerLog:
+    """Logs, at Slurm's first answer, the version of Slurm and the features that it lacks."""
 
     def __init__(self, slurm: SlurmClient) -> None:
         self._slurm = slurm
-        self._said = False
+        self._logged = False
 
     def __call__(self, snapshot: Snapshot) -> None:
-        if self._said or not snapshot.sequence:
+        if self._logged or not snapshot.sequence:
             return
-        self._said = True
+        self._logged = True
         version = self._slurm.version
-        log.info("Slurm answers", extra=kv(slurm=self._slurm.slurm_release, api=version.name, jobs=len(snapshot.jobs)))
+        log.info(
+            "connected to Slurm", extra=kv(slurm=self._slurm.slurm_release, api=version.name, jobs=len(snapshot.jobs))
+        )
         for text in version.missing():
-            log.warning("not possible with this Slurm", extra=kv(api=version.name, what=text))
+            log.warning("not supported by this Slurm", extra=kv(api=version.name, what=text))
 
 
-def _fresh(cache: Cache) -> str | None:
+def _cache_problem(cache: Cache) -> str | None:
     if not cache.synced:
         return "not listed yet"
     return (
@@ -286,9 +305,9 @@ def _fresh(cache: Cache) -> str | None:
     )
 
 
-def _answered(poller: Poller) -> str | None:
+def _slurm_problem(poller: Poller) -> str | None:
     snapshot = poller.snapshot
     if not snapshot.sequence:
-        return f"Slurm's jobs are not read yet: {snapshot.error or poller.progress or 'asking'}"
+        return f"Slurm's jobs are not read yet: {snapshot.error or poller.progress or 'no answer yet'}"
     age = poller.age()
     return f"slurmctld has not answered for {age:.0f} s: {snapshot.error}" if age > STALE else None

@@ -1,49 +1,19 @@
-"""``podbridge``: the command line. Everything heavy is imported by the command that needs it."""
+"""``podbridge``: the command line. Each command imports its own large dependencies, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from bridge import __version__
+from bridge.cli.connection import ConnectionOptions, connection_options
 from bridge.cli.nats import nats
 from bridge.cli.rbac import rbac
 from bridge.cli.submitter import submitter
 from bridge.errors import BridgeError
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Which configuration and which cluster a command works on."""
-
-    config: Path | None
-    kubeconfig: str | None
-    context: str | None
-
-
-def where_options(command: F) -> F:
-    """Add ``--config``, ``--kubeconfig`` and ``--context``."""
-    for option in (
-        click.option("--context", help="Context of the kubeconfig."),
-        click.option("--kubeconfig", help="Default: $KUBECONFIG, ~/.kube/config, then the pod's service account."),
-        click.option(
-            "--config",
-            type=click.Path(path_type=Path, dir_okay=False),
-            envvar="PODBRIDGE_CONFIG",
-            show_envvar=True,
-            help="Configuration file (YAML).",
-        ),
-    ):
-        command = option(command)
-    return command
-
 
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
@@ -62,53 +32,59 @@ def cli() -> None:
 
 def _part(name: str, help_text: str, parts: tuple[str, ...]) -> None:
     @cli.command(name, help=help_text)
-    @where_options
-    def command(config: Path | None, kubeconfig: str | None, context: str | None) -> None:
-        sys.exit(_run(Where(config, kubeconfig, context), parts))
+    @connection_options
+    def command(connection: ConnectionOptions) -> None:
+        sys.exit(_run(connection, parts))
 
 
-def _run(where: Where, parts: tuple[str, ...]) -> int:
+def _run(connection: ConnectionOptions, parts: tuple[str, ...]) -> int:
     from bridge import config as configuration
     from bridge import logs
     from bridge.cli.hub import Hub
 
-    config = configuration.load(where.config)
+    config = configuration.load(connection.config)
     logs.setup(config.logging.level, config.logging.format)
-    return Hub(config, parts, where.kubeconfig, where.context).run()
+    return Hub(config, parts, connection.kubeconfig, connection.context).run()
 
 
 _part("run", "Run admission, scheduler and controllers in one process.", ("admission", "scheduler", "controllers"))
-_part("scheduler", "Run the scheduler: it asks Slurm for room and binds pods to what Slurm gives.", ("scheduler",))
-_part("controllers", "Run the controllers: they keep nodes, pods and jobs in step.", ("controllers",))
+_part(
+    "scheduler",
+    "Run the scheduler: it submits placeholder jobs to Slurm and binds pods to the allocated nodes.",
+    ("scheduler",),
+)
+_part("controllers", "Run the controllers: they synchronize nodes, pods and jobs.", ("controllers",))
 
 
-@cli.command("admission", help="Run the webhook that admits pods. With --unregister: take its registration away.")
-@where_options
+@cli.command(
+    "admission", help="Run the admission webhook. With --unregister: remove the webhook configurations and exit."
+)
+@connection_options
 @click.option("--unregister", is_flag=True, help="Remove the webhook configurations and exit.")
-def admission_command(config: Path | None, kubeconfig: str | None, context: str | None, unregister: bool) -> None:
+def admission_command(connection: ConnectionOptions, unregister: bool) -> None:
     """Run or unregister the webhook."""
-    where = Where(config, kubeconfig, context)
     if not unregister:
-        sys.exit(_run(where, ("admission",)))
-    from admission.server import unregister as take_away
+        sys.exit(_run(connection, ("admission",)))
+    from admission.server import unregister as remove_webhooks
     from bridge import config as configuration
     from bridge.kube.client import KubeClient
 
-    for name in take_away(configuration.load(config), KubeClient.load(kubeconfig, context)):
+    kube = KubeClient.load(connection.kubeconfig, connection.context)
+    for name in remove_webhooks(configuration.load(connection.config), kube):
         click.echo(f"removed {name}")
 
 
 @cli.command()
-@where_options
+@connection_options
 @output_option
-def check(config: Path | None, kubeconfig: str | None, context: str | None, output: str) -> None:
-    """Look at connections, permissions, versions, clocks and certificates: what is wrong, and how to mend it.
+def check(connection: ConnectionOptions, output: str) -> None:
+    """Check connections, permissions, versions, clocks and certificates, and print how to fix each problem.
 
-    Exit status 1 when something must be mended.
+    The exit status is 1 if a check has failed.
     """
     from bridge.cli.check import run
 
-    sys.exit(run(Where(config, kubeconfig, context), output))
+    sys.exit(run(connection, output))
 
 
 @cli.group(
@@ -116,21 +92,19 @@ def check(config: Path | None, kubeconfig: str | None, context: str | None, outp
     "  podbridge get pools"
 )
 def get() -> None:
-    """List pods, jobs, nodes or pools, both sides in one row."""
+    """List pods, jobs, nodes or pools. A row shows the state in Kubernetes and in Slurm."""
 
 
 def _getter(kind: str, help_text: str) -> None:
     @get.command(kind, help=help_text)
-    @where_options
+    @connection_options
     @namespace_option
     @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
     @click.option("-l", "--selector", default="", help="Label selector.")
     @click.option("--no-headers", is_flag=True)
     @output_option
     def command(
-        config: Path | None,
-        kubeconfig: str | None,
-        context: str | None,
+        connection: ConnectionOptions,
         namespace: str | None,
         all_namespaces: bool,
         selector: str,
@@ -139,44 +113,45 @@ def _getter(kind: str, help_text: str) -> None:
     ) -> None:
         from bridge.cli import get as getting
 
-        where = Where(config, kubeconfig, context)
-        getting.run(kind, where, None if all_namespaces else namespace, all_namespaces, selector, output, no_headers)
+        getting.run(
+            kind, connection, None if all_namespaces else namespace, all_namespaces, selector, output, no_headers
+        )
 
 
-_getter("pods", "Pods of the scheduler with their Slurm jobs.")
-_getter("jobs", "Placeholder jobs of this cluster with their pods.")
-_getter("nodes", "Nodes with their state on both sides.")
-_getter("pools", "Pools: whether they are ready, and what is taken of them.")
+_getter("pods", "List the pods of the scheduler with their Slurm jobs.")
+_getter("jobs", "List the placeholder jobs of this cluster with their pods.")
+_getter("nodes", "List the nodes with their state in Kubernetes and in Slurm.")
+_getter("pools", "List the pools: their Ready condition, and the resources in use.")
 
 
 @cli.group()
 def explain() -> None:
-    """Say why something is as it is."""
+    """Explain the state of an object."""
 
 
 @explain.command("pod", epilog="Example:\n\n  podbridge explain pod train-7 -n slurm-bridge")
 @click.argument("name")
-@where_options
+@connection_options
 @namespace_option
 @output_option
-def explain_pod(
-    name: str, config: Path | None, kubeconfig: str | None, context: str | None, namespace: str | None, output: str
-) -> None:
-    """Say why pod NAME waits, or where it runs: what Kubernetes and Slurm know of it, and what to do next."""
+def explain_pod(name: str, connection: ConnectionOptions, namespace: str | None, output: str) -> None:
+    """Print why pod NAME is pending or where it runs, its state in Kubernetes and in Slurm, and the next step."""
     from bridge.cli.explain import run
 
-    run(Where(config, kubeconfig, context), namespace, name, output)
+    run(connection, namespace, name, output)
 
 
 @cli.command(epilog="Examples:\n\n  podbridge render -f pod.yaml\n\n  podbridge render -f - --api v0.0.42 < pod.yaml")
-@click.option("-f", "--filename", required=True, type=click.File("r"), help="Manifest with pods or Jobs; - for stdin.")
+@click.option(
+    "-f", "--filename", required=True, type=click.File("r"), help="Manifest with pods or Jobs; - for standard input."
+)
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), envvar="PODBRIDGE_CONFIG", show_envvar=True)
 @click.option("--api", default=None, help="API version of slurmrestd. Default: the newest known.")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
 def render(filename: Any, config: Path | None, api: str | None, output: str) -> None:
-    """Show, offline, what the webhook would change in a manifest's pods and what Slurm would be asked.
+    """Print, without a cluster, the webhook's patch for each pod of a manifest and the job request to Slurm.
 
-    Exit status 1 when a pod would be refused.
+    The exit status is 1 if admission would refuse a pod.
     """
     from bridge.cli.render import run
 
@@ -185,13 +160,13 @@ def render(filename: Any, config: Path | None, api: str | None, output: str) -> 
 
 @cli.group("config")
 def config_group() -> None:
-    """Look at the configuration."""
+    """Check a configuration file, or print the JSON schema."""
 
 
 @config_group.command("check")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 def config_check(file: Path) -> None:
-    """Read FILE and say what is wrong with it, or show it with all defaults."""
+    """Check FILE: print its errors, or the configuration with all defaults."""
     import yaml
 
     from bridge import config as configuration
@@ -214,41 +189,41 @@ def config_schema() -> None:
     epilog="Examples:\n\n  podbridge brake status\n\n  podbridge brake hold slurm\n\n  podbridge brake confirm slurm"
 )
 def brake() -> None:
-    """Look at the brake on mass ending, and answer it.
+    """Show the brake on mass ending, and confirm or hold it.
 
-    It engages when many jobs vanish at once: of Slurm (the brake "slurm") or of a pool (pool.NAME).
+    The brake engages when many jobs disappear at once: from Slurm (brake "slurm") or from a pool (brake "pool.NAME").
     """
 
 
 @brake.command("status")
-@where_options
-def brake_status(config: Path | None, kubeconfig: str | None, context: str | None) -> None:
-    """Print every engaged brake: the pods that it holds, and until when."""
+@connection_options
+def brake_status(connection: ConnectionOptions) -> None:
+    """Print each engaged brake: how many jobs are missing, and when their pods will be terminated."""
     from bridge.cli.brake import status
 
-    status(Where(config, kubeconfig, context))
+    status(connection)
 
 
 @brake.command("confirm")
-@where_options
+@connection_options
 @click.argument("name")
-def brake_confirm(config: Path | None, kubeconfig: str | None, context: str | None, name: str) -> None:
-    """Say that the missing jobs are gone for good: their pods are ended now."""
-    from bridge.brake import Word
+def brake_confirm(connection: ConnectionOptions, name: str) -> None:
+    """Confirm that the missing jobs are lost: podbridge terminates their pods now."""
+    from bridge.brake import BrakeAnswer
     from bridge.cli.brake import answer
 
-    answer(Where(config, kubeconfig, context), name, Word.CONFIRM)
+    answer(connection, name, BrakeAnswer.CONFIRM)
 
 
 @brake.command("hold")
-@where_options
+@connection_options
 @click.argument("name")
-def brake_hold(config: Path | None, kubeconfig: str | None, context: str | None, name: str) -> None:
-    """Hold the pods until their jobs are there again, or until podbridge brake confirm."""
-    from bridge.brake import Word
+def brake_hold(connection: ConnectionOptions, name: str) -> None:
+    """Keep the pods until their jobs are listed again, or until podbridge brake confirm."""
+    from bridge.brake import BrakeAnswer
     from bridge.cli.brake import answer
 
-    answer(Where(config, kubeconfig, context), name, Word.HOLD)
+    answer(connection, name, BrakeAnswer.HOLD)
 
 
 @cli.command()
@@ -268,7 +243,7 @@ cli.add_command(submitter)
 
 
 def main() -> None:
-    """Run the command line; errors of the project end with one line on standard error and status 1."""
+    """Run the command line. A :class:`BridgeError` is printed to standard error, and the exit status is 1."""
     try:
         cli(prog_name="podbridge")
     except BridgeError as error:

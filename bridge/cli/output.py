@@ -1,4 +1,4 @@
-"""Tables, JSON and YAML, the same for every command."""
+"""The output of all commands: tables, JSON and YAML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bridge.clock import parse_rfc3339
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, no_headers: bool = False) -> str:
-    """Lay out rows in columns three spaces apart, as kubectl does; ``-`` stands for nothing."""
+    """Format rows as columns three spaces apart, as kubectl does; an empty cell is ``-``."""
     lines = [[str(cell) if cell not in ("", None) else "-" for cell in row] for row in rows]
     if not no_headers:
         lines.insert(0, list(headers))
@@ -25,7 +25,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, no_header
 def show(
     records: Sequence[dict[str, Any]], columns: Sequence[str], output: str, *, no_headers: bool, nothing: str
 ) -> None:
-    """Print records: the ``columns`` of each as a table, or everything as JSON or YAML."""
+    """Print records: their ``columns`` as a table, or all fields as JSON or YAML; ``nothing`` if there are none."""
     if output == "json":
         click.echo(json.dumps(list(records), indent=2))
     elif output == "yaml":
@@ -38,7 +38,7 @@ def show(
 
 
 def age(timestamp: str) -> str:
-    """Write the time since a Kubernetes timestamp as kubectl does: ``5s``, ``12m``, ``3h``, ``2d``."""
+    """Return the time since a Kubernetes timestamp as kubectl prints it: ``5s``, ``12m``, ``3h``, ``2d``."""
     if not timestamp:
         return ""
     seconds = max(0, int(time.time() - parse_rfc3339(timestamp)))

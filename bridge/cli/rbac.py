@@ -1,4 +1,4 @@
-"""``podbridge rbac``: the permissions that depend on what a cluster uses podbridge for."""
+"""``podbridge rbac``: prints the RBAC manifests of namespaces whose pods may run on pools."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def rbac() -> None:
     multiple=True,
     default=[names.part_account("controllers")],
     show_default=True,
-    help="Service account that runs the controllers; with podbridge run: podbridge. May be given several times.",
+    help="Service account of the controllers; with podbridge run: podbridge. Can be repeated.",
 )
 @click.option(
     "--account-namespace", default=names.SYSTEM_NAMESPACE, show_default=True, help="Namespace of that service account."
 )
 def pools(namespaces: tuple[str, ...], accounts: tuple[str, ...], account_namespace: str) -> None:
-    """Print the RoleBindings that let podbridge read what pods of these namespaces refer to.
+    """Print the RoleBindings that let podbridge read the ConfigMaps and Secrets of pods on pools.
 
-    Each gives the controllers the ClusterRole podbridge-pools (helm/rbac-pools.yaml) in one namespace: ConfigMaps,
-    Secrets and service account tokens of the pods that go to pools.
+    Each grants the controllers the ClusterRole podbridge-pools (helm/rbac-pools.yaml) in one namespace: ConfigMaps,
+    Secrets and service account tokens.
     """
     for namespace in namespaces:
         if not _NAMESPACE.fullmatch(namespace):
             raise ConfigError(
-                f"NAMESPACE: {namespace!r} is not the name of a namespace; allowed: a-z, 0-9 and -, 63 characters"
+                f"NAMESPACE: {namespace!r} is not a valid name; allowed: a-z, 0-9 and -, at most 63 characters"
             )
         if namespace in (*_CLOSED, account_namespace):
             raise ConfigError(
-                f"NAMESPACE: {namespace!r} is not allowed: its Secrets and tokens give power over the whole cluster; "
+                f"NAMESPACE: {namespace!r} is not allowed: its Secrets and tokens give access to the whole cluster; "
                 f"allowed: any but {', '.join(sorted({*_CLOSED, account_namespace}))}"
             )
     bindings = [role_binding(namespace, accounts, account_namespace) for namespace in namespaces]
@@ -53,7 +53,7 @@ def pools(namespaces: tuple[str, ...], accounts: tuple[str, ...], account_namesp
 
 
 def role_binding(namespace: str, accounts: tuple[str, ...], account_namespace: str) -> dict[str, object]:
-    """Build the RoleBinding that opens ``namespace`` to the service accounts."""
+    """Build the RoleBinding that grants the service accounts the ClusterRole in ``namespace``."""
     subjects = [{"kind": "ServiceAccount", "name": name, "namespace": account_namespace} for name in accounts]
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""``podbridge render``: what the webhook would change and what Slurm would be asked, offline."""
+"""``podbridge render``: prints the webhook's patch and the job request of a manifest's pods, without a cluster."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ OFFLINE_UID = "00000000-0000-0000-0000-000000000000"
 
 
 def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str) -> int:
-    """Print a record for each pod of the manifest; 1 when one would be refused."""
+    """Print a record for each pod of the manifest; return the exit status, 1 if admission would refuse a pod."""
     config = configuration.load(config_file)
     name = api or config.slurm_api_version or next(reversed(VERSIONS))
     if name not in VERSIONS:
-        raise ConfigError(f"--api {name}: unknown; one of {', '.join(VERSIONS)}")
+        raise ConfigError(f"--api {name}: unknown; allowed: {', '.join(VERSIONS)}")
     try:
         documents = [document for document in yaml.safe_load_all(manifest) if document]
     except yaml.YAMLError as error:
         raise ConfigError(f"{manifest.name}: not YAML: {error}") from error
     found = [pod for document in documents for pod in _pods(document, config.managed_namespaces[:1])]
     if not found:
-        raise ConfigError(f"{manifest.name}: no Pod, and no object with a pod template in it")
+        raise ConfigError(f"{manifest.name}: contains no Pod and no object with a pod template")
     records = [_record(pod, owner, config, name) for pod, owner in found]
     if form == "json":
         click.echo(json.dumps(records, indent=2))
@@ -46,7 +46,7 @@ def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str)
 
 
 def _pods(document: Any, namespaces: list[str]) -> Iterator[tuple[dict[str, Any], Mapping[str, str]]]:
-    """Find the pods of a manifest: each with the annotations of what it comes from."""
+    """Yield the pods of a manifest, each with the annotations of the object that has the pod template."""
     if not isinstance(document, dict):
         return
     if document.get("kind") == "List":
@@ -66,7 +66,7 @@ def _pods(document: Any, namespaces: list[str]) -> Iterator[tuple[dict[str, Any]
 
 
 def _complete(pod: dict[str, Any], outer: Mapping[str, Any], namespaces: list[str]) -> dict[str, Any]:
-    """Fill in what the API server would."""
+    """Add the fields that the API server would set."""
     metadata = dict(pod.get("metadata") or {})
     metadata.setdefault("name", outer.get("name") or outer.get("generateName") or "pod")
     metadata.setdefault("namespace", outer.get("namespace") or (namespaces[0] if namespaces else "default"))
@@ -78,7 +78,7 @@ def _complete(pod: dict[str, Any], outer: Mapping[str, Any], namespaces: list[st
 def _record(
     pod: dict[str, Any], inherited: Mapping[str, str], config: configuration.Config, api: str
 ) -> dict[str, Any]:
-    """Say what would be done with one pod."""
+    """Return the record of one pod: patch, permissions, warnings, job request, problems."""
     namespace = pod["metadata"]["namespace"]
     record: dict[str, Any] = {"pod": f"{namespace}/{pod['metadata']['name']}"}
     managed = config.managed_namespace_selector is not None or namespace in config.managed_namespaces
@@ -90,9 +90,9 @@ def _record(
     for operation in patch:
         _apply(pod, operation)
     if pod["spec"]["schedulerName"] != config.scheduler_name:
-        record["note"] = f"not podbridge's: namespace {namespace} is not managed"
+        record["note"] = f"not changed: namespace {namespace} is not managed"
         if managed:
-            record["note"] = f"not podbridge's: it names the scheduler {pod['spec']['schedulerName']}"
+            record["note"] = f"not changed: the pod names the scheduler {pod['spec']['schedulerName']}"
         return record
     rules = Rules(config.scheduler_name, gres=config.gres, exclusive=config.exclusive, partition=config.partition)
     verdict = create(pod, "", rules, scope=Scope(policy=policy, managed=managed))
@@ -114,7 +114,7 @@ def _record(
 
 
 def _apply(pod: dict[str, Any], operation: Mapping[str, Any]) -> None:
-    """Apply one operation of our own patch: ``add`` and ``remove`` are all that it uses."""
+    """Apply one operation (``add`` or ``remove``) of a patch of :func:`admission.mutate.mutate`."""
     *path, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
     target: Any = pod
     for part in path:

@@ -1,37 +1,39 @@
-"""What the commands for people share: both clients, the namespace, and one look at both sides."""
+"""The clients of a command and the objects that it has read from Kubernetes and Slurm."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from bridge import config as configuration
-from bridge.cli.hub import cluster_id
-from bridge.cli.main import Where
+from bridge.cli.connection import ConnectionOptions
 from bridge.config import Config, jwt_source
 from bridge.errors import KubeForbiddenError
+from bridge.kube import namespaces
 from bridge.kube.access import current_namespace
 from bridge.kube.client import KubeClient
-from bridge.kube.resources import EVENTS, NAMESPACES, NODES, PODS
+from bridge.kube.cluster import cluster_id
+from bridge.kube.resources import EVENTS, NODES, PODS
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Job, Node
 from bridge.workload.pods import Pod, uid
 from scheduler import occupancy
 
 
-class Session:
-    """One command's view; everything is asked for at most once."""
+class CommandSession:
+    """The clients and the objects of one command. Properties are read at the first access and kept."""
 
-    def __init__(self, where: Where) -> None:
-        self.config: Config = configuration.load(where.config)
-        self._where = where
-        self.kube = KubeClient.load(where.kubeconfig, where.context, user_agent="podbridge-cli", pool_size=4)
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self.config: Config = configuration.load(connection.config)
+        self._connection = connection
+        self.kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=4)
         self.slurm = SlurmClient(self.config, jwt_source(self.config), pool_size=4)
 
     @functools.cached_property
     def namespace(self) -> str:
         """The namespace of the kubeconfig's context, else ``default``."""
-        return current_namespace(self._where.kubeconfig, self._where.context)
+        return current_namespace(self._connection.kubeconfig, self._connection.context)
 
     @functools.cached_property
     def cluster(self) -> str:
@@ -40,7 +42,7 @@ class Session:
 
     @functools.cached_property
     def jobs(self) -> list[Job]:
-        """Slurm's jobs that belong to this cluster's pods, by id; none where no Slurm is colocated."""
+        """The placeholder jobs of this cluster, sorted by id; empty without a colocated Slurm."""
         if not self.config.slurm_rest_api:
             return []
         ours = [job for job in self.slurm.jobs() if job.link is not None and job.link.cluster == self.cluster]
@@ -53,13 +55,13 @@ class Session:
 
     @functools.cached_property
     def slurm_nodes(self) -> dict[str, Node]:
-        """Slurm's nodes by name."""
+        """Slurm's nodes by name; empty without a colocated Slurm."""
         if not self.config.slurm_rest_api:
             return {}
         return {node.name: node for node in self.slurm.nodes()}
 
     def pods(self, namespace: str | None, selector: str = "") -> list[dict[str, Any]]:
-        """List the scheduler's pods of a namespace, or of all (``None``)."""
+        """List the scheduler's pods in a namespace, or in all namespaces (``None``)."""
         params = {"fieldSelector": f"spec.schedulerName={self.config.scheduler_name}"}
         if selector:
             params["labelSelector"] = selector
@@ -73,20 +75,17 @@ class Session:
         return items
 
     def nodes(self, selector: str = "") -> list[dict[str, Any]]:
-        """List Kubernetes' nodes."""
-        items: list[dict[str, Any]] = self.kube.get(NODES.path(), {"labelSelector": selector} if selector else None)[
-            "items"
-        ]
+        """List the Kubernetes nodes."""
+        params = {"labelSelector": selector} if selector else None
+        items: list[dict[str, Any]] = self.kube.get(NODES.path(), params)["items"]
         return items
 
-    def annotations(self, namespace: str) -> dict[str, str] | None:
-        """Return a namespace's annotations; ``None`` if the user may not read the namespace."""
+    def annotations(self, namespace: str) -> Mapping[str, str] | None:
+        """Return the annotations of a namespace; ``None`` if the user may not read it."""
         try:
-            found = self.kube.get(NAMESPACES.path(name=namespace), metadata_only=True)
+            return namespaces.read_from(self.kube)(namespace).annotations
         except KubeForbiddenError:
             return None
-        annotations: dict[str, str] = found["metadata"].get("annotations") or {}
-        return annotations
 
     def events(self, pod: Pod) -> list[dict[str, Any]]:
         """List the Events of a pod, oldest first."""

@@ -1,4 +1,4 @@
-"""``podbridge submitter``: the site's end of a pool."""
+"""``podbridge submitter``: the process at a site."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
     epilog="Examples:\n\n  podbridge submitter config > site.toml\n\n"
     "  podbridge submitter --pool cineca --config site.toml",
 )
-@click.option("--pool", help="Name of the pool; default: the configuration's.")
+@click.option("--pool", help="Name of the pool. Default: the key pool of the configuration.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -25,20 +25,22 @@ import click
 )
 @click.pass_context
 def submitter(context: click.Context, pool: str | None, config: Path | None) -> None:
-    """Run the submitter of a pool: it takes jobs from the hub and hands them to this batch system."""
+    """Run the submitter of a pool: it receives jobs from the hub and submits them to the batch system."""
     if context.invoked_subcommand is not None:
         return
     if config is None:
-        raise click.UsageError("--config FILE is missing (podbridge submitter config prints one to begin with)")
+        raise click.UsageError(
+            "--config FILE is missing (podbridge submitter config prints a configuration with all defaults)"
+        )
     from bridge.site.service import run
 
     sys.exit(run(config, pool))
 
 
 @submitter.command("config")
-@click.option("--check", type=click.Path(path_type=Path, dir_okay=False), help="Say what is wrong with this file.")
+@click.option("--check", type=click.Path(path_type=Path, dir_okay=False), help="Check this file and print its errors.")
 def show_config(check: Path | None) -> None:
-    """Print a documented configuration with all defaults, or check one."""
+    """Print a documented configuration with all defaults, or check a file."""
     if check is None:
         from bridge.site.sample import sample
 

@@ -16,13 +16,13 @@ def podbridge(world, *args, check=True):
     return done
 
 
-def test_check_finds_nothing_to_mend(world):
+def test_check_finds_no_problem(world):
     findings = json.loads(podbridge(world, "check", "-o", "json").stdout)
     assert [f for f in findings if f["result"] == "FAIL"] == []
     assert {"Kubernetes API", "webhook", "scheduler", "controllers", "Slurm", "nodes"} <= {f["what"] for f in findings}
 
 
-def test_check_says_what_to_mend(world, tmp_path):
+def test_check_names_the_fix(world, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("slurmRestApi: http://127.0.0.1:1\npartition: nowhere\n")
     done = podbridge(world, "check", "--config", str(config), check=False)
@@ -55,4 +55,4 @@ def test_pods_jobs_and_nodes(world):
 def test_a_pod_that_is_not_there(world):
     done = podbridge(world, "explain", "pod", "nobody", "-n", "slurm-bridge", check=False)
     assert done.returncode == 1
-    assert "there is no pod nobody in namespace slurm-bridge" in done.stderr
+    assert "pod nobody does not exist in namespace slurm-bridge" in done.stderr

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.brake import Brake, Limits, Word, step
+from bridge.brake import Brake, BrakeAnswer, Limits, step
 
 LIMITS = Limits(share=0.2, least=10, hold=60)
 
@@ -56,9 +56,9 @@ def test_jobs_that_are_there_again_release_the_brake_and_their_time_begins_anew(
 
 def test_an_administrators_word():
     state = step(Brake(), 12, keys(12), 0, LIMITS)
-    held = step(state, 12, keys(12), 10_000, LIMITS, Word.HOLD, told=keys(12))
+    held = step(state, 12, keys(12), 10_000, LIMITS, BrakeAnswer.HOLD, told=keys(12))
     assert held.held == keys(12)
-    ended = step(held, 12, keys(12), 10_001, LIMITS, Word.CONFIRM)
+    ended = step(held, 12, keys(12), 10_001, LIMITS, BrakeAnswer.CONFIRM)
     assert (ended.engaged, ended.allowed) == (False, keys(12))
     assert step(ended, 12, keys(12), 10_002, LIMITS).allowed == keys(12)  # while their pods end
 
@@ -86,7 +86,7 @@ def test_never_more_than_the_share_is_believed_within_the_hold(steps):
         missing = {str(number) for number in numbers}
         since = {key: since.get(key, now) for key in missing}
         before = state
-        state = step(state, 40, missing, now, LIMITS, Word(word), told=missing)
+        state = step(state, 40, missing, now, LIMITS, BrakeAnswer(word), told=missing)
         assert state.missing == since
         assert state.allowed <= missing
         assert before.allowed & missing <= state.allowed

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.cli.remote import Remote
+from bridge.cli.hub_pools import HubPools
 from bridge.clock import SystemClock
 from bridge.config import parse
 from bridge.errors import KubeNotFoundError
@@ -51,7 +51,7 @@ class Hub:
         self.kube = KubeClient.load(str(kubernetes.podbridge_kubeconfig))
         nodes, clock = Cache(self.kube, NODES, name="nodes", prune=prune_node), SystemClock()
         self.events = EventRecorder(self.kube, rate=100)
-        self.remote = Remote(config, self.kube, nodes, self.events, None, clock, "test", "v1.0.0-podbridge", OWNER)
+        self.remote = HubPools(config, self.kube, nodes, self.events, None, clock, "test", "v1.0.0-podbridge", OWNER)
         self.remote.start(self.supervisor, Health())
         self.remote.loop.start(self.supervisor)
         self.supervisor.spawn("nodes", lambda: nodes.run(self.supervisor.stopping))

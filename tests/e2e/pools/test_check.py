@@ -34,7 +34,7 @@ def test_it_looks_at_nats_the_pools_the_store_and_the_kubelet_port(pools_world):
         (r"seedFile: .*", "seedFile: /nowhere/hub.seed", "NATS", "seedFile"),
     ],
 )
-def test_it_says_what_to_mend(pools_world, tmp_path, setting, value, what, words):
+def test_it_names_the_fix(pools_world, tmp_path, setting, value, what, words):
     text = (pools_world.cluster.state / "podbridge.yaml").read_text()
     config = tmp_path / "podbridge.yaml"
     config.write_text(re.sub(setting, value, text))
@@ -42,7 +42,7 @@ def test_it_says_what_to_mend(pools_world, tmp_path, setting, value, what, words
     failed = [finding for finding in findings if finding["result"] == "FAIL"]
     assert status == 1
     assert [finding["what"] for finding in failed] == [what]
-    assert all(words in finding["mend"] for finding in failed)
+    assert all(words in finding["fix"] for finding in failed)
 
 
 def test_a_store_and_a_kubelet_port_that_do_not_answer(pools_world, tmp_path):
@@ -56,6 +56,6 @@ def test_a_store_and_a_kubelet_port_that_do_not_answer(pools_world, tmp_path):
         _, findings = check(pools_world, "--config", str(config))
     finally:
         pools_world.cluster.start_podbridge()
-    failed = {finding["what"]: finding["mend"] for finding in findings if finding["result"] == "FAIL"}
+    failed = {finding["what"]: finding["fix"] for finding in findings if finding["result"] == "FAIL"}
     assert "pools.store" in failed["store"]
     assert "pools.nodeAddress" in failed["kubelet port"]

@@ -3,7 +3,7 @@
 import pytest
 
 from bridge import config
-from bridge.cli import remote
+from bridge.cli import hub_pools
 from bridge.errors import ConfigError
 from bridge.store.nats_store import NatsStore
 from bridge.store.redis_store import RedisStore
@@ -18,7 +18,7 @@ def parse(store):
 
 def opened(store):
     found = parse(store)
-    return remote.open_store(found, Link(remote.link_settings(found, "x", "c1")), "c1")
+    return hub_pools.open_store(found, Link(hub_pools.link_settings(found, "x", "c1")), "c1")
 
 
 def test_there_is_none_by_default():

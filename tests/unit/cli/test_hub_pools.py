@@ -1,7 +1,7 @@
 import pytest
 
 from bridge import config
-from bridge.cli import remote
+from bridge.cli import hub_pools
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,12 @@ def test_a_nodes_address(monkeypatch, given, pod_ip, server, address):
     if pod_ip:
         monkeypatch.setenv("POD_IP", pod_ip)
     found = config.Config.model_validate({"pools": {"nodeAddress": given}})
-    assert remote.node_address(found, server) == address
+    assert hub_pools.node_address(found, server) == address
 
 
 def test_the_link_is_as_configured(tmp_path):
     text = f"pools: {{nats: {{servers: ['nats://n:4222'], seedFile: {tmp_path}/seed, inboxPrefix: _INBOX.me}}}}"
-    settings = remote.link_settings(config.parse(text), "podbridge x", "c1")
+    settings = hub_pools.link_settings(config.parse(text), "podbridge x", "c1")
     assert settings.servers == ("nats://n:4222",)
     assert settings.seed_file == tmp_path / "seed"
     assert settings.inbox_prefix == "_INBOX.me.c1"

@@ -1,4 +1,4 @@
-"""The hub's side of pools: the link to NATS, the pools, their virtual nodes, and the kubelet API."""
+"""The hub's parts for pools: the NATS connection, the store, the virtual nodes and the kubelet API."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from urllib.parse import urlsplit
 from bridge import names
 from bridge.clock import Clock
 from bridge.config import Config
-from bridge.errors import KubeError
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
 from bridge.metrics import NATS_OVERRUN
-from bridge.pools.nats_registry import NatsPools
 from bridge.pools.persistence import PoolPersistence
+from bridge.pools.nats_registry import NatsPools
 from bridge.serving.health import Health
 from bridge.store.nats_store import NatsStore
 from bridge.store.port import KeyValueStore
@@ -32,7 +31,7 @@ from controllers.virtual.node_manifest import Settings as NodeSettings
 
 
 def link_settings(config: Config, name: str, cluster: str) -> LinkSettings:
-    """Say where NATS is, and who this is; raises ``ConfigError``. ``cluster``: the owner of this hub's jobs."""
+    """Return the settings of the NATS connection ``name``; ``cluster`` is the UID that owns this hub's jobs."""
     nats = config.pools.nats
     return LinkSettings(
         servers=tuple(nats.servers),
@@ -46,11 +45,11 @@ def link_settings(config: Config, name: str, cluster: str) -> LinkSettings:
 
 
 def open_store(config: Config, link: Link, cluster: str) -> KeyValueStore | None:
-    """Give the store that this cluster's pools are remembered in, if there is to be one; nothing is asked of it yet."""
+    """Return the store of this cluster's pools, ``None`` if none is configured. Sends no request."""
     store, nats = config.pools.store, config.pools.nats
     match store.kind:
         case "redis":
-            from bridge.store.redis_store import RedisAccess, RedisStore  # takes 0.1 s
+            from bridge.store.redis_store import RedisAccess, RedisStore  # the import takes 0.1 s
 
             redis = store.redis
             access = RedisAccess(redis.url or "", redis.user, redis.password_file, redis.ca_file, redis.prefix)
@@ -61,10 +60,10 @@ def open_store(config: Config, link: Link, cluster: str) -> KeyValueStore | None
 
 
 def node_address(config: Config, server: str) -> str:
-    """Give the address under which the API server reaches this process: configured, the pod's, or the host's own."""
-    given = config.pools.node_address or os.environ.get("POD_IP")
-    if given:
-        return given
+    """Return this process's IP address for the API server: ``pools.nodeAddress``, ``$POD_IP``, or the host's own."""
+    configured = config.pools.node_address or os.environ.get("POD_IP")
+    if configured:
+        return configured
     parts = urlsplit(server)
     try:
         with socket.socket(
@@ -76,10 +75,11 @@ def node_address(config: Config, server: str) -> str:
         return "127.0.0.1"
 
 
-class Remote:
-    """Everything about pools that runs in one process. ``version`` is that of the nodes (:func:`node_version`).
+class HubPools:
+    """The hub's parts for pools: the NATS connection, the virtual nodes and the kubelet API.
 
-    ``cluster`` owns the jobs that it submits.
+    ``version`` is the kubelet version of the virtual nodes (:func:`bridge.kube.cluster.node_version`). ``cluster`` is
+    the UID of the cluster, which owns the jobs that this process submits.
     """
 
     def __init__(
@@ -94,36 +94,20 @@ class Remote:
         version: str,
         cluster: str,
     ) -> None:
+        pools = config.pools
         address = node_address(config, kube.server)
         self._link = Link(link_settings(config, f"{names.COMPONENT} {identity}", cluster))
         NATS_OVERRUN.set_function(lambda: self._link.dropped)
-        self._pools = NatsPools(
-            self._link, config.pools.nats.prefix, cluster, clock, submit_timeout=config.pools.submit_timeout
-        )
-        self._kubelet = Kubelet(
-            KubeletSettings(
-                port=config.pools.kubelet_port, cert_dir=config.pools.kubelet_cert_dir, addresses=(address,)
-            ),
-            kube,
-            clock,
-            find=self._find,
-            pods=lambda: self.loop.pods(),
-            pools=self._pools.pools,
-        )
+        self._pools = NatsPools(self._link, pools.nats.prefix, cluster, clock, submit_timeout=pools.submit_timeout)
+        self._kubelet = self._make_kubelet(config, kube, clock, address)
+        self._persistence = self._make_persistence(config, clock, cluster)
         settings = NodeSettings(
-            silent_after=config.pools.silent_after,
-            remove_after=config.pools.remove_after,
+            silent_after=pools.silent_after,
+            remove_after=pools.remove_after,
             address=address,
-            port=config.pools.kubelet_port,
+            port=pools.kubelet_port,
             version=version,
         )
-        store, kind = open_store(config, self._link, cluster), config.pools.store.kind
-        self._persistence: PoolPersistence | None = None
-        if store is not None:
-            reachable = (lambda: self._link.connected) if kind == "nats" else (lambda: True)
-            self._persistence = PoolPersistence(store, self._pools, clock, self._leads, kind, reachable)
-            if kind == "nats":
-                self._link.watch(self._persistence.compare_soon)
         self.loop = VirtualNodes(
             config,
             kube,
@@ -138,8 +122,25 @@ class Remote:
             self._pools.remove,
         )
 
+    def _make_kubelet(self, config: Config, kube: KubeClient, clock: Clock, address: str) -> Kubelet:
+        settings = KubeletSettings(
+            port=config.pools.kubelet_port, cert_dir=config.pools.kubelet_cert_dir, addresses=(address,)
+        )
+        return Kubelet(settings, kube, clock, find=self._find, pods=lambda: self.loop.pods(), pools=self._pools.pools)
+
+    def _make_persistence(self, config: Config, clock: Clock, cluster: str) -> PoolPersistence | None:
+        """Create the persistence of pools in the configured store; ``None`` without a store."""
+        store, kind = open_store(config, self._link, cluster), config.pools.store.kind
+        if store is None:
+            return None
+        reachable = (lambda: self._link.connected) if kind == "nats" else (lambda: True)
+        persistence = PoolPersistence(store, self._pools, clock, self._leads, kind, reachable)
+        if kind == "nats":
+            self._link.watch(persistence.compare_soon)
+        return persistence
+
     def start(self, supervisor: Supervisor, health: Health) -> None:
-        """Start the link, the pools and the kubelet API; the loop is started by its owner, after this."""
+        """Start the NATS connection, the pools and the kubelet API. The caller starts :attr:`loop` afterwards."""
         self._link.start(supervisor)
         if self._persistence is not None:
             self._persistence.start(supervisor)
@@ -157,13 +158,3 @@ class Remote:
             return None
         pod, pool = found
         return Found(pod, pool, pod["metadata"]["uid"])
-
-
-def node_version(kube: KubeClient) -> str:
-    """Give the API server's version, with podbridge's name: nodes' versions are compared with it."""
-    try:
-        return f"{kube.get('/version').get('gitVersion', 'v0.0.0')}-{names.COMPONENT}"
-    except KubeError as error:
-        if error.retryable:
-            raise
-        return f"v0.0.0-{names.COMPONENT}"

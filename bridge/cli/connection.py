@@ -1,0 +1,43 @@
+"""The options of the commands that connect to a cluster: ``--config``, ``--kubeconfig`` and ``--context``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """The configuration file and the kubeconfig context of a command. ``None``: the default of the option."""
+
+    config: Path | None
+    kubeconfig: str | None
+    context: str | None
+
+
+def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--config``, ``--kubeconfig`` and ``--context``; pass them as the argument ``connection``."""
+
+    @functools.wraps(command)
+    def call(*, config: Path | None, kubeconfig: str | None, context: str | None, **others: Any) -> Any:
+        return command(connection=ConnectionOptions(config, kubeconfig, context), **others)
+
+    decorated: Callable[..., Any] = call
+    for option in (
+        click.option("--context", help="Context of the kubeconfig."),
+        click.option("--kubeconfig", help="Default: $KUBECONFIG, ~/.kube/config, then the pod's service account."),
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path, dir_okay=False),
+            envvar="PODBRIDGE_CONFIG",
+            show_envvar=True,
+            help="Configuration file (YAML).",
+        ),
+    ):
+        decorated = option(decorated)
+    return decorated
