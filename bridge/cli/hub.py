@@ -28,7 +28,7 @@ from bridge.kube.lease import Elector
 from bridge.kube.prune import prune_node, prune_pod
 from bridge.kube.resources import NODES, PODS
 from bridge.logs import kv
-from bridge.loop import Loop, Dependencies
+from bridge.loop import Dependencies, Loop
 from bridge.metrics import BUILD_INFO
 from bridge.serving.health import Health, metrics_app
 from bridge.serving.https import Server
@@ -184,7 +184,9 @@ class Hub:
         poller.subscribe(_FirstAnswerLog(slurm))
         return Dependencies(self.config, kube, slurm, poller, pods, self.nodes, self.events, cluster, self.clock)
 
-    def _start_slurm_loops(self, dependencies: Dependencies, electors: Mapping[str, Elector | None], local: set[str]) -> None:
+    def _start_slurm_loops(
+        self, dependencies: Dependencies, electors: Mapping[str, Elector | None], local: set[str]
+    ) -> None:
         spawn, stopping = self.supervisor.spawn, self.supervisor.stopping
         if "scheduler" in electors:
             others = self._other_pods()

@@ -15,8 +15,8 @@ from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
 from bridge.metrics import NATS_OVERRUN
-from bridge.pools.persistence import PoolPersistence
 from bridge.pools.nats_registry import NatsPools
+from bridge.pools.persistence import PoolPersistence
 from bridge.serving.health import Health
 from bridge.store.nats_store import NatsStore
 from bridge.store.port import KeyValueStore

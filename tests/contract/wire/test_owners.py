@@ -157,7 +157,7 @@ def test_the_user_that_reaches_all_jobs_is_gone_with_the_first_cluster(tmp_path:
     before = (out / "users.conf").read_text()
     told = run.invoke(command, ["config", "--out", str(out), "--hub", f"one={OWNERS['one']}"])
     assert told.exit_code == 0, told.output
-    assert "hub.seed is no user any more" in told.output
+    assert "hub.seed is no longer a user" in told.output
     after = (out / "users.conf").read_text()
     assert "# hub\n" in before
     assert "# hub\n" not in after

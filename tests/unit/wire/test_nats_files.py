@@ -167,8 +167,8 @@ def test_the_servers_of_a_cluster_stay(tmp_path: Path) -> None:
     [
         ("n1=a,n2=b", "2 servers"),
         ("n1=a,n2=b,n3=c,n4=d", "4 servers"),
-        ("n1=a,n1=b,n3=c", "stands there twice"),
-        ("n1=a,n2=a,n3=c", "stands there twice"),
+        ("n1=a,n1=b,n3=c", "is used twice"),
+        ("n1=a,n2=a,n3=c", "is used twice"),
         ("n1=a,n2,n3=c", "NAME=HOST"),
         ("n1=a,../n2=b,n3=c", "NAME=HOST"),
         ('n1=a,n2=b"x,n3=c', "NAME=HOST"),
