@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock, SystemClock
-from bridge.kube import users
+from bridge.kube import access_review
 from bridge.kube.client import KubeClient
 
 REMEMBER_YES = 10.0
@@ -26,7 +26,7 @@ def ask_api_server(client: KubeClient) -> Ask:
     """Ask with a SubjectAccessReview: ``use`` on ``slurmjobs.bridge.vk.io/<key>`` in the namespace."""
 
     def ask(user: Mapping[str, Any], key: str, namespace: str) -> bool:
-        return users.allowed(
+        return access_review.allowed(
             client,
             dict(user),
             verb=names.PERMISSION_VERB,

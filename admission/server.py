@@ -9,12 +9,17 @@ from collections.abc import Callable
 
 import flask
 
-from admission.owners import Owners, read_from
+from admission.certificate_store import (
+    CertificateRotator,
+    CertificateStore,
+    FileCertificateStore,
+    SecretCertificateStore,
+)
+from admission.owner_annotations import OwnerAnnotations, read_from
 from admission.permissions import Permissions, ask_api_server
-from admission.policy import NodesView, Policy
-from admission.registration import MUTATE, NAMED, NAMESPACES, VALIDATE, Registration
 from admission.review import Json, MalformedReviewError, Review, parse
-from admission.tls import FileStore, Keeper, SecretStore, Store
+from admission.reviewer import NodesView, Reviewer
+from admission.webhook_registration import MUTATE, NAMED, NAMESPACES, VALIDATE, WebhookRegistration
 from bridge import names
 from bridge.clock import Clock, SystemClock
 from bridge.config import Config
@@ -39,10 +44,10 @@ _SYSTEM_CLOCK = SystemClock()
 _SHAPE_ERRORS = (TypeError, AttributeError, KeyError, ValueError)
 
 
-def make_app(policy: Policy) -> flask.Flask:
+def make_app(reviewer: Reviewer) -> flask.Flask:
     """Make the application: ``/mutate`` and ``/validate``, each also with ``/named``, and ``/validate/namespaces``.
 
-    See :mod:`admission.registration`.
+    See :mod:`admission.webhook_registration`.
     """
     app = flask.Flask(__name__)
 
@@ -81,11 +86,11 @@ def make_app(policy: Policy) -> flask.Flask:
 
         return answer
 
-    for path, decide in ((MUTATE, policy.mutate), (VALIDATE, policy.validate)):
+    for path, decide in ((MUTATE, reviewer.mutate), (VALIDATE, reviewer.validate)):
         for suffix, selected in (("", True), (NAMED, False)):
             name = path.strip("/")
             app.add_url_rule(path + suffix, name + suffix, endpoint(name, decide, selected), methods=["POST"])
-    check = endpoint("namespaces", policy.validate_namespace, False, "namespaces")
+    check = endpoint("namespaces", reviewer.validate_namespace, False, "namespaces")
     app.add_url_rule(VALIDATE + NAMESPACES, "namespaces", check, methods=["POST"])
     return app
 
@@ -93,7 +98,7 @@ def make_app(policy: Policy) -> flask.Flask:
 class Admission:
     """The whole webhook: server, certificate, registration.
 
-    ``nodes`` gives what each managed node offers (:class:`admission.sizes.NodeSizes`).
+    ``nodes`` gives what each managed node offers (:class:`admission.node_sizes.NodeSizes`).
     """
 
     def __init__(
@@ -111,8 +116,8 @@ class Admission:
         self._nodes = nodes
         self._clock = clock
         self._certificates = Certificates()
-        self._registration: Registration | None = None
-        self._keeper: Keeper | None = None
+        self._registration: WebhookRegistration | None = None
+        self._rotator: CertificateRotator | None = None
         self.server: Server | None = None
 
     def start(self) -> None:
@@ -125,33 +130,35 @@ class Admission:
         # the scheduler and the controllers write to pods, with an account each or with that of `podbridge run`
         parts = (names.part_user(part, settings.service_namespace) for part in ("scheduler", "controllers", "run"))
         trusted = frozenset({whoami(self._client), *parts, *settings.trusted_users})
-        policy = Policy(
+        reviewer = Reviewer(
             config,
             Permissions(ask_api_server(self._client), self._clock),
-            Owners(read_from(self._client), self._clock),
+            OwnerAnnotations(read_from(self._client), self._clock),
             Namespaces(namespaces.read_from(self._client), self._clock),
             trusted=trusted,
             nodes=self._nodes,
         )
         if settings.register_webhooks:
-            self._registration = Registration(self._client, config, trusted, self._clock)
-        store: Store = (
-            FileStore(settings.cert_dir) if settings.cert_dir else SecretStore(self._client, config, self._clock)
+            self._registration = WebhookRegistration(self._client, config, trusted, self._clock)
+        store: CertificateStore = (
+            FileCertificateStore(settings.cert_dir)
+            if settings.cert_dir
+            else SecretCertificateStore(self._client, config, self._clock)
         )
-        keeper = Keeper(store, self._certificates, self._trust)
-        keeper.step(self._supervisor.stopping)
+        rotator = CertificateRotator(store, self._certificates, self._trust)
+        rotator.step(self._supervisor.stopping)
         if self.server is None:
-            self.server = self._serve(policy)
+            self.server = self._serve(reviewer)
         if self._registration is not None:
             self._registration.ensure(self._certificates.ca_bundle, create=True)
-        self._supervisor.spawn("admission-certificate", lambda: keeper.run(self._supervisor.stopping))
-        self._keeper = keeper
+        self._supervisor.spawn("admission-certificate", lambda: rotator.run(self._supervisor.stopping))
+        self._rotator = rotator
         log.info("admission started", extra=kv(port=self.server.port, trusted=",".join(sorted(trusted))))
 
-    def _serve(self, policy: Policy) -> Server:
+    def _serve(self, reviewer: Reviewer) -> Server:
         settings = self._config.admission
         server = Server(
-            make_app(policy),
+            make_app(reviewer),
             settings.host,
             settings.port,
             threads=settings.threads,
@@ -165,7 +172,7 @@ class Admission:
 
     def ready(self) -> str | None:
         """Say why reviews can't be answered now, or give None."""
-        if self._keeper is None or self._certificates.pair is None:
+        if self._rotator is None or self._certificates.pair is None:
             return "not started: no certificate, or not registered yet"
         if expires(self._certificates.pair.cert) <= self._clock.time():
             return "the certificate has expired"
@@ -173,9 +180,9 @@ class Admission:
 
     def rotate(self) -> None:
         """Make a new certificate now and change over to it, as at the end of its life."""
-        if self._keeper is None:
+        if self._rotator is None:
             raise BridgeError("admission is not started")
-        self._keeper.step(self._supervisor.stopping, renew=True)
+        self._rotator.step(self._supervisor.stopping, renew=True)
 
     def _trust(self, ca: bytes) -> None:
         if self._registration is None:
@@ -190,7 +197,7 @@ class Admission:
 
 def unregister(config: Config, client: KubeClient) -> list[str]:
     """Remove the webhook configurations; gives the names of those that were there. Pods are then left alone."""
-    return Registration(client, config).remove()
+    return WebhookRegistration(client, config).remove()
 
 
 def whoami(client: KubeClient) -> str:

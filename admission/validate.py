@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from admission import fields, pods, pools, unsupported
+from admission import field_policy, pods, pool_rules, unsupported
 from bridge import names
-from bridge.policies import NOTHING, NamespacePolicy
+from bridge.namespace_policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
 from bridge.workload import pool_selection, resources, shortfall
@@ -61,7 +61,7 @@ class Verdict:
     forbidden: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     permissions: list[str] = field(default_factory=list)
-    denials: list[fields.Denial] = field(default_factory=list)
+    denials: list[field_policy.Denial] = field(default_factory=list)
 
 
 def create(
@@ -92,22 +92,22 @@ def create(
     verdict.permissions += job_annotations.needed_permissions(annotations)
     verdict.invalid += unsupported.requirements(spec)
     verdict.warnings += unsupported.preferences(spec)
-    verdict.invalid += pools.invalid(pod, scope.pools)
-    verdict.forbidden += pools.forbidden(pod, scope.pools)
+    verdict.invalid += pool_rules.invalid(pod, scope.pools)
+    verdict.forbidden += pool_rules.forbidden(pod, scope.pools)
     if not scope.managed and not scope.policy.may_name_scheduler:
-        verdict.denials.append(fields.scheduler_denied(rules.scheduler))
+        verdict.denials.append(field_policy.scheduler_denied(rules.scheduler))
     where = pool_selection.of(pod)
     if not rules.slurm and not where.remote:
         verdict.warnings.append(pool_selection.NO_POOL)
     if where.local:
-        verdict.denials += fields.denied(annotations, scope.policy, rules.partition)
+        verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)
     if where.remote:
         problems = script_check.problems(pod)
         if where.local:
             verdict.warnings += [f"on a pool this pod would fail: {problem}" for problem in problems]
         else:
             verdict.invalid += problems
-            verdict.warnings += pools.secrets_refused(pod, where.named, scope.name, scope.annotations)
+            verdict.warnings += pool_rules.secrets_refused(pod, where.named, scope.name, scope.annotations)
             return verdict
     asked = resources.pod_requests(spec)
     if not wrong:
@@ -132,7 +132,7 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
     if pods.scheduler_name(new) != rules.scheduler:
         return verdict
     if pool_selection.of(old) != pool_selection.of(new):  # tolerations may be added to a pod that waits
-        verdict.forbidden += pools.forbidden(new, scope.pools)
+        verdict.forbidden += pool_rules.forbidden(new, scope.pools)
     before, after = _asked(old), _asked(new)
     changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
     if not changed:
@@ -156,7 +156,7 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
         verdict.invalid += _too_little(new, rules)
     verdict.permissions += job_annotations.needed_permissions({key: after[key] for key in changed if key in after})
     if pool_selection.of(new).local:
-        denials = fields.denied(after, scope.policy, rules.partition)
+        denials = field_policy.denied(after, scope.policy, rules.partition)
         verdict.denials += [denial for denial in denials if names.JOB_ANNOTATION_PREFIX + denial.key in changed]
     return verdict
 

@@ -14,17 +14,14 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from bridge import names, policies
+from bridge import names, namespace_policies
+from bridge.config_base import DnsName, LabelSelector, Seconds, Section, known_keys
+from bridge.config_pools import PoolsSection
 from bridge.errors import ConfigError
-from bridge.policies import NamespacePolicy
-from bridge.sections import DnsName, LabelSelector, Section
-
-Seconds = Annotated[float, Field(gt=0, le=86400)]
-_REDIS = r"rediss?://[^\s@/?#]+(/\d{0,4})?|unix:///[^\s?#]+"
-SUBJECT = r"^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$"
+from bridge.namespace_policies import NamespacePolicy
 
 
-class Admission(Section):
+class AdmissionSection(Section):
     """The webhook."""
 
     host: str = "0.0.0.0"  # noqa: S104  (the API server calls from elsewhere)
@@ -48,7 +45,7 @@ class Admission(Section):
     )
 
 
-class LeaderElection(Section):
+class LeaderElectionSection(Section):
     """The lease that lets one replica act at a time."""
 
     enabled: bool = Field(True, alias="leaderElect")
@@ -58,13 +55,13 @@ class LeaderElection(Section):
     retry_period: Seconds = 2
 
     @model_validator(mode="after")
-    def _ordered(self) -> LeaderElection:
+    def _ordered(self) -> LeaderElectionSection:
         if not self.lease_duration > self.renew_deadline > self.retry_period:
             raise ValueError("must hold: leaseDuration > renewDeadline > retryPeriod")
         return self
 
 
-class Kubernetes(Section):
+class KubernetesSection(Section):
     """How the API server is spoken to."""
 
     qps: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
@@ -73,7 +70,7 @@ class Kubernetes(Section):
     burst: Annotated[int, Field(ge=1, le=100_000)] = Field(100, description="Requests at once, where qps is set.")
 
 
-class Slurm(Section):
+class SlurmSection(Section):
     """How slurmrestd is spoken to."""
 
     user_name: str | None = Field(None, description="X-SLURM-USER-NAME; default: the name in the token.")
@@ -90,7 +87,7 @@ class Slurm(Section):
     )
 
 
-class Nodes(Section):
+class NodesSection(Section):
     """What the node controller does."""
 
     taint: bool = Field(True, description="Taint managed nodes so that only this scheduler's pods run there.")
@@ -98,106 +95,7 @@ class Nodes(Section):
     cordon: bool = Field(True, description="Drained or down in Slurm -> cordoned in Kubernetes.")
 
 
-class Nats(Section):
-    """The NATS server over which pools are reached; without ``servers`` there are no pools."""
-
-    servers: list[Annotated[str, Field(pattern=r"^(nats|tls|ws|wss)://[^\s]+$")]] = Field([])
-    seed_file: Path | None = Field(None, description="nkey seed; instead of user and password.")
-    user: str | None = None
-    password_file: Path | None = None
-    ca_file: Path | None = None
-    prefix: Annotated[str, Field(pattern=SUBJECT)] = names.SUBJECT_PREFIX
-    inbox_prefix: Annotated[str, Field(pattern=SUBJECT)] = Field(
-        "_INBOX.hub", description="Where answers come; the server must let this user listen there."
-    )
-
-
-class RedisStore(Section):
-    """A redis server; every Kubernetes cluster has a prefix, or a server, of its own."""
-
-    url: str | None = Field(
-        None, description="`redis://host:port/database`, `rediss://...` (TLS) or `unix:///socket`; no password in it."
-    )
-    user: str | None = Field(None, description="ACL user; default: redis' own default user.")
-    password_file: Path | None = Field(None, description="Read anew at each connect.")
-    ca_file: Path | None = Field(None, description="Authority of a rediss:// server; default: the system's.")
-    prefix: Annotated[str, Field(pattern=r"^[0-9A-Za-z_.:-]{1,64}$")] = Field(
-        "podbridge", description="Keys are `<prefix>:<cluster>:pools` and `<prefix>:<cluster>:jobs`."
-    )
-
-    @field_validator("url")
-    @classmethod
-    def _url(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(_REDIS, value):
-            raise ValueError(
-                "must be redis://host:port/database, rediss://host:port/database or unix:///path, without user, "
-                "password or options; those have keys of their own (user, passwordFile, caFile)"
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _fits(self) -> RedisStore:
-        if self.user is not None and self.password_file is None:
-            raise ValueError("user without passwordFile")
-        if self.ca_file is not None and not (self.url or "").startswith("rediss://"):
-            raise ValueError("caFile needs a url that begins with rediss://")
-        return self
-
-
-class NatsStore(Section):
-    """A key-value bucket of the NATS server of the pools, used over the hub's own connection."""
-
-    bucket: Annotated[str, Field(pattern=r"^[0-9A-Za-z_-]{1,64}$")] = "podbridge"
-    replicas: Annotated[int, Field(ge=1, le=5)] = Field(1, description="Of a bucket that podbridge makes.")
-
-
-class Store(Section):
-    """Where pools are remembered from one hub to the next."""
-
-    kind: Literal["none", "redis", "nats"] = Field("none", description="`redis`, `nats`, or `none`: nowhere.")
-    redis: RedisStore = RedisStore()
-    nats: NatsStore = NatsStore()
-
-    @model_validator(mode="after")
-    def _complete(self) -> Store:
-        if self.kind == "redis" and self.redis.url is None:
-            raise ValueError("kind is redis, and redis.url names no server")
-        return self
-
-
-class Pools(Section):
-    """Pools and their virtual nodes."""
-
-    nats: Nats = Nats()
-    store: Store = Store()
-    silent_after: Seconds = Field(30, description="Without word for so long, a pool's node is NotReady.")
-    remove_after: Annotated[float, Field(gt=0)] = Field(
-        86400, description="Silent for so long, a pool's node is deleted, once no pod is bound to it."
-    )
-    policy: Literal["order", "least-loaded", "weight"] = Field(
-        "order", description="Which pool a pod goes to, of those that have room for it."
-    )
-    other_pods: Literal["wait", "default-scheduler"] = Field(
-        "wait",
-        description="Where no Slurm is configured, what a pod of a managed namespace that asks for no pool does: it "
-        "waits and says so, or it stays with the default scheduler.",
-    )
-    weights: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="Pool -> weight, for policy weight.")
-    submit_timeout: Seconds = Field(60, description="Patience with a site that takes a job.")
-    workers: Annotated[int, Field(ge=1, le=64)] = Field(32, description="Calls in flight to one pool.")
-    kubelet_port: Annotated[int, Field(ge=0, le=65535)] = names.KUBELET_PORT
-    kubelet_cert_dir: Path | None = Field(None, description="Folder with tls.crt and tls.key; default: self-made.")
-    node_address: str | None = Field(
-        None, description="IP address under which the API server reaches the kubelet port; default $POD_IP."
-    )
-
-    @property
-    def enabled(self) -> bool:
-        """Whether there are pools at all."""
-        return bool(self.nats.servers)
-
-
-class Brake(Section):
+class BrakeSection(Section):
     """The brake on mass ending: many jobs that vanish at once end no pod for a while."""
 
     share: Annotated[float, Field(ge=0, le=1)] = Field(
@@ -207,7 +105,7 @@ class Brake(Section):
     hold: Seconds = Field(60, description="Time for which jobs must be missing before the brake lets their pods end.")
 
 
-class Serving(Section):
+class ServingSection(Section):
     """Health and metrics; port 0 takes a free one, null switches off."""
 
     host: str = "0.0.0.0"  # noqa: S104
@@ -215,7 +113,7 @@ class Serving(Section):
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = names.METRICS_PORT
 
 
-class Logging(Section):
+class LoggingSection(Section):
     """Logs go to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -256,15 +154,15 @@ class Config(Section):
         8, description="Calls in flight to the API server and to Slurm."
     )
 
-    kubernetes: Kubernetes = Kubernetes()
-    slurm: Slurm = Slurm()
-    nodes: Nodes = Nodes()
-    pools: Pools = Pools()
-    admission: Admission = Admission()
-    leader_election: LeaderElection = LeaderElection()
-    brake: Brake = Brake()
-    serving: Serving = Serving()
-    logging: Logging = Logging()
+    kubernetes: KubernetesSection = KubernetesSection()
+    slurm: SlurmSection = SlurmSection()
+    nodes: NodesSection = NodesSection()
+    pools: PoolsSection = PoolsSection()
+    admission: AdmissionSection = AdmissionSection()
+    leader_election: LeaderElectionSection = LeaderElectionSection()
+    brake: BrakeSection = BrakeSection()
+    serving: ServingSection = ServingSection()
+    logging: LoggingSection = LoggingSection()
 
     @field_validator("slurm_rest_api")
     @classmethod
@@ -277,14 +175,9 @@ class Config(Section):
     def _some_place(self) -> Config:
         if not self.slurm_rest_api and not self.pools.enabled:
             raise ValueError("slurmRestApi is empty and pools.nats.servers names no server: there is nowhere to run")
-        if problems := policies.problems(self.namespace_policies, self.partition):
+        if problems := namespace_policies.problems(self.namespace_policies, self.partition):
             raise ValueError("; ".join(problems))
         return self
-
-
-def known_keys(model: type[BaseModel]) -> list[str]:
-    """List the keys that a section takes, as written in the file."""
-    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def parse(text: str, source: str = "configuration") -> Config:

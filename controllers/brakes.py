@@ -56,7 +56,7 @@ class Brakes:
 
     def __init__(
         self,
-        settings: config.Brake,
+        settings: config.BrakeSection,
         namespace: str,
         kube: KubeClient,
         events: EventRecorder,

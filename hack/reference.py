@@ -14,7 +14,7 @@ from bridge import (
     names,
 )
 from bridge.config import Config
-from bridge.policies import FIELDS
+from bridge.namespace_policies import FIELDS
 from bridge.slurm import states
 from bridge.workload import pool_selection
 from bridge.workload.annotations import KEYS, Key

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
-from admission.registration import is_managed
-from bridge import names, policies
+from admission.webhook_registration import is_managed
+from bridge import names, namespace_policies
 from bridge.cli import check_pools, output
 from bridge.cli.connection import ConnectionOptions
 from bridge.cli.findings import Finding
@@ -120,7 +120,7 @@ def _pools_without_effect(session: CommandSession) -> Iterator[Finding]:
     for namespace in found:
         name, labels = namespace["metadata"]["name"], namespace["metadata"].get("labels") or {}
         opened = names.POOLS in (namespace["metadata"].get("annotations") or {})
-        named = policies.find(config.namespace_policies, name, labels).may_name_scheduler
+        named = namespace_policies.find(config.namespace_policies, name, labels).may_name_scheduler
         if opened and not named and not is_managed(config, name, labels):
             yield Finding(
                 "warn",

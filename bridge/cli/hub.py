@@ -12,20 +12,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from admission.node_sizes import NodeSizes
 from admission.server import Admission
-from admission.sizes import NodeSizes
 from bridge import __version__, names
 from bridge.cli.hub_pools import HubPools
 from bridge.clock import SystemClock
 from bridge.config import Config, jwt_source
 from bridge.errors import BridgeError, KubeError, LostLeadershipError
-from bridge.kube.bucket import Bucket
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.cluster import cluster_id, node_version
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
 from bridge.kube.prune import prune_node, prune_pod
+from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import NODES, PODS
 from bridge.logs import kv
 from bridge.loop import Dependencies, Loop
@@ -150,7 +150,7 @@ class Hub:
         """
         cluster, version = cluster_id(self.kube), node_version(self.kube)
         limits = self.config.kubernetes
-        kube = self.kube.limited(Bucket(limits.qps, limits.burst)) if limits.qps else self.kube
+        kube = self.kube.limited(TokenBucket(limits.qps, limits.burst)) if limits.qps else self.kube
         pods = self._pod_cache()
         electors = {part: self._elector(part) for part in self.parts if part != "admission"}
         local: set[str] = set()

@@ -10,11 +10,11 @@ from typing import IO, Any
 import click
 import yaml
 
-from admission import fields
+from admission import field_policy
 from admission.mutate import mutate
 from admission.validate import Rules, Scope, create
 from bridge import config as configuration
-from bridge import names, policies
+from bridge import names, namespace_policies
 from bridge.errors import BridgeError, ConfigError
 from bridge.slurm.parsers import job_body
 from bridge.slurm.versions import VERSIONS
@@ -83,8 +83,8 @@ def _record(
     record: dict[str, Any] = {"pod": f"{namespace}/{pod['metadata']['name']}"}
     managed = config.managed_namespace_selector is not None or namespace in config.managed_namespaces
     jobs = merge([inherited])
-    policy = policies.find(config.namespace_policies, namespace, {"kubernetes.io/metadata.name": namespace})
-    defaults = fields.defaults(policy)
+    policy = namespace_policies.find(config.namespace_policies, namespace, {"kubernetes.io/metadata.name": namespace})
+    defaults = field_policy.defaults(policy)
     patch = mutate(pod, scheduler=config.scheduler_name, managed=managed, inherited=jobs, defaults=defaults)
     record["patch"] = patch
     for operation in patch:

@@ -28,7 +28,7 @@ RENEW_PERIOD = 5.0
 """Seconds between two complete re-reads of the configuration after 401."""
 
 
-class Access:
+class KubeAccess:
     """A pool of connections to one API server, with credentials that follow rotation.
 
     The library re-reads an in-cluster token every minute and runs an exec plug-in again before its token expires. It

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from bridge.backoff import Backoff
 from bridge.clock import Clock, SystemClock
 from bridge.errors import KubeError, KubeGoneError
-from bridge.kube.answers import IDLE
 from bridge.kube.client import KubeClient
+from bridge.kube.object_store import Change, Object, ObjectStore, number
 from bridge.kube.resources import Resource
-from bridge.kube.store import Change, Object, Store, number
+from bridge.kube.responses import IDLE
 from bridge.logs import kv
 from bridge.metrics import CACHE_OBJECTS, WATCH_RESTARTS
 
@@ -68,7 +68,7 @@ class Cache:
         self._clock = clock
         self._backoff = backoff
         self._rand = rand
-        self._store = Store(pick)
+        self._store = ObjectStore(pick)
         self._objects = CACHE_OBJECTS.labels(name)
         self._version = ""  # where the next watch begins; empty: list first
         self._highest = ""

@@ -27,10 +27,10 @@ import urllib3
 from bridge.clock import Clock, SystemClock
 from bridge.errors import KubeError, KubeUnavailableError
 from bridge.fencing import fence
-from bridge.kube.access import Access, configuration
-from bridge.kube.answers import IDLE, decode, error_of, error_of_status, unavailable
-from bridge.kube.bucket import Bucket
+from bridge.kube.access import KubeAccess, configuration
+from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import is_collection
+from bridge.kube.responses import IDLE, decode, error_of, error_of_status, unavailable
 from bridge.metrics import KUBE_REQUESTS
 
 Object = dict[str, Any]
@@ -62,7 +62,7 @@ class KubeClient:
 
     def __init__(
         self,
-        access: Access,
+        access: KubeAccess,
         *,
         user_agent: str = "podbridge",
         connect_timeout: float = 3.0,
@@ -74,7 +74,7 @@ class KubeClient:
         self._agent = user_agent
         self._connect_timeout = connect_timeout
         self._read_timeout = read_timeout
-        self._limit: Bucket | None = None
+        self._limit: TokenBucket | None = None
         self._sleep = sleep
         self._clock = clock
         self._tries = TRIES
@@ -98,7 +98,7 @@ class KubeClient:
         No request is sent. Raises :class:`bridge.errors.ConfigError`.
         """
         clock = options.get("clock", _SYSTEM_CLOCK)
-        access = Access(lambda: configuration(kubeconfig, context), pool_size=pool_size, clock=clock)
+        access = KubeAccess(lambda: configuration(kubeconfig, context), pool_size=pool_size, clock=clock)
         return cls(access, user_agent=user_agent, **options)
 
     @property
@@ -115,7 +115,7 @@ class KubeClient:
         client._check = check
         return client
 
-    def limited(self, bucket: Bucket) -> KubeClient:
+    def limited(self, bucket: TokenBucket) -> KubeClient:
         """Give a client on the same connections that takes a token, and waits for it, before each request."""
         client = copy.copy(self)
         client._limit = bucket

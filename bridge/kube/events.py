@@ -19,10 +19,10 @@ from typing import Any
 from bridge.backoff import Backoff
 from bridge.clock import Clock, SystemClock, rfc3339
 from bridge.errors import BridgeError, KubeConflictError, KubeNotFoundError
-from bridge.kube.bucket import Bucket
 from bridge.kube.client import KubeClient, Object
-from bridge.kube.queue import WorkQueue
+from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import EVENTS
+from bridge.kube.work_queue import WorkQueue
 from bridge.logs import kv
 from bridge.metrics import EVENTS_DROPPED
 
@@ -82,7 +82,7 @@ class EventRecorder:
         self._clock = clock
         self._limit = limit
         self._busy = busy
-        self._bucket = Bucket(rate, burst, clock)
+        self._bucket = TokenBucket(rate, burst, clock)
         self._queue: WorkQueue[Key] = WorkQueue(f"{component}-events", clock=clock, backoff=_BACKOFF)
         self._series: OrderedDict[Key, _Series] = OrderedDict()
         self._lock = threading.Lock()

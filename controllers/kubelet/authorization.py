@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bridge.clock import Clock
-from bridge.kube import users
+from bridge.kube import access_review
 from bridge.kube.client import KubeClient
 from controllers.kubelet.answers import AnswerError
 from controllers.kubelet.authentication import User
@@ -35,7 +35,7 @@ def ask_api_server(client: KubeClient) -> Ask:
     """Return a function that sends a SubjectAccessReview."""
 
     def ask(user: User, verb: str, subresource: str, node: str) -> bool:
-        return users.allowed(
+        return access_review.allowed(
             client, user.info, verb=verb, group="", resource="nodes", subresource=subresource, namespace="", name=node
         )
 

@@ -16,7 +16,7 @@ from bridge.brake import Brake
 from bridge.clock import Clock
 from bridge.errors import BridgeError, LostLeadershipError
 from bridge.kube.cache import Cache
-from bridge.kube.queue import WorkQueue
+from bridge.kube.work_queue import WorkQueue
 from bridge.logs import kv
 from bridge.metrics import POOL_ACTIONS, POOL_EVENT_SECONDS
 from bridge.poolapi.jobs import JobStatus

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bridge.cli.hub import SWITCH_INTERVAL
-from bridge.config import Pools
+from bridge.config_pools import PoolsSection
 from bridge.poolapi.requests import JobSubmission
 from bridge.pools import nats_pool
 from bridge.script import build, library
@@ -31,7 +31,7 @@ OWNER = "c1"
 
 NULL = "local-site"
 SLURM = "slurm-site"
-AT_ONCE: int = Pools.model_fields["workers"].default
+AT_ONCE: int = PoolsSection.model_fields["workers"].default
 """Concurrent submissions, as many as a hub's."""
 PERIOD = 1.0
 """Seconds between two queries of the batch system."""

@@ -19,9 +19,9 @@ import pytest
 import requests
 import yaml
 
-from admission.registration import Registration
+from admission.node_sizes import NodeSizes
 from admission.server import Admission, unregister
-from admission.sizes import NodeSizes
+from admission.webhook_registration import WebhookRegistration
 from bridge import names
 from bridge.config import Config
 from bridge.errors import (
@@ -686,7 +686,7 @@ def test_a_changed_configuration_is_mended(hub: SimpleNamespace) -> None:
 def test_every_way_to_choose_namespaces_is_stored_as_written(hub: SimpleNamespace, managed: Json) -> None:
     settings = {"url": "https://127.0.0.1:1", "webhookName": "adm-shape", "timeoutSeconds": 1}
     config = Config.model_validate({**managed, "schedulerName": "nobody", "admission": settings})
-    registration = Registration(hub.admin, config, ["someone"])
+    registration = WebhookRegistration(hub.admin, config, ["someone"])
     path = VALIDATING_WEBHOOKS.path(name="adm-shape-validate")
     try:
         assert registration.ensure(hub.admission._certificates.ca_bundle, create=True) == []
@@ -794,10 +794,10 @@ def test_a_lost_secret_is_filled_again_once_an_administrator_has_created_it(hub:
     path = SECRETS.path("podbridge", "podbridge-webhook-tls")
     hub.admin.delete(path)
     with pytest.raises(CertificateError, match="may not be created"):
-        hub.admission._keeper.step(hub.supervisor.stopping)
+        hub.admission._rotator.step(hub.supervisor.stopping)
     assert mutated(hub.user)
     hub.cluster.apply_manifests()
-    hub.admission._keeper.step(hub.supervisor.stopping)
+    hub.admission._rotator.step(hub.supervisor.stopping)
     assert hub.admin.get(path)["data"]
     assert mutated(hub.user)
 
@@ -806,7 +806,7 @@ def test_unregister_removes_and_start_registers(hub: SimpleNamespace) -> None:
     assert unregister(hub.config, hub.admin) == ["podbridge-mutate", "podbridge-validate"]
     assert unregister(hub.config, hub.admin) == []
     eventually(lambda: not mutated(hub.user))
-    hub.admission._keeper.step(hub.supervisor.stopping)
+    hub.admission._rotator.step(hub.supervisor.stopping)
     with pytest.raises(KubeNotFoundError):
         configurations(hub)
     with pytest.raises(BridgeError, match="may not be created"):

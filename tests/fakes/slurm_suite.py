@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from bridge.config import Config, Slurm
+from bridge.config import Config, SlurmSection
 from bridge.errors import SlurmAuthError, SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError
 from bridge.slurm import states
 from bridge.slurm.client import SlurmClient
@@ -247,7 +247,7 @@ class SlurmSuite:
 
     def test_the_poller_follows_a_job_to_its_end(self, site: Site, client: SlurmClient) -> None:
         other = client.submit(ask(client, link=link("elsewhere"))).job_id
-        poller = Poller(client, "here", Config(slurm=Slurm(poll_busy=0.1)))
+        poller = Poller(client, "here", Config(slurm=SlurmSection(poll_busy=0.1)))
         request = ask(client)
         job_id = client.submit(request).job_id
         poller.expect(job_id, request.link)

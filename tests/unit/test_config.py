@@ -1,8 +1,8 @@
 import pytest
 
-from bridge import config, names, policies
+from bridge import config, names, namespace_policies
+from bridge.config_base import LabelSelector, LabelSelectorRequirement
 from bridge.errors import ConfigError
-from bridge.sections import LabelSelector, LabelSelectorRequirement
 
 
 def test_slurm_bridges_own_file_works_as_it_is():
@@ -119,12 +119,12 @@ namespacePolicies:
   allowed: {partition: [main, short], licenses: [matlab@srv]}
 """
     found = config.parse(text).namespace_policies
-    assert policies.find(found, "a", {}).default_of(names.ACCOUNT) == "staff"
-    guests = policies.find(found, "a", {"team": "guests"})
+    assert namespace_policies.find(found, "a", {}).default_of(names.ACCOUNT) == "staff"
+    guests = namespace_policies.find(found, "a", {"team": "guests"})
     assert guests.default_of(names.ACCOUNT) is None
     assert guests.allowed_of(names.PARTITION, "main") == ["main", "short"]
-    assert policies.NOTHING.allowed_of(names.PARTITION, "main") == ["main"]
-    assert policies.NOTHING.allowed_of(names.PARTITION, "") == []
+    assert namespace_policies.NOTHING.allowed_of(names.PARTITION, "main") == ["main"]
+    assert namespace_policies.NOTHING.allowed_of(names.PARTITION, "") == []
 
 
 @pytest.mark.parametrize(

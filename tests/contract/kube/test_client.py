@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from bridge import errors
+from bridge.kube.access_review import allowed
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import (
     JOBS,
@@ -18,7 +19,6 @@ from bridge.kube.resources import (
     Resource,
     resource_of,
 )
-from bridge.kube.users import allowed
 from bridge.workload import pods
 from cluster.polling import eventually
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bridge.config import Config, Slurm
+from bridge.config import Config, SlurmSection
 from bridge.errors import (
     SlurmAuthError,
     SlurmError,
@@ -273,7 +273,7 @@ def outcomes(calls: Calls) -> dict[str, SlurmError]:
 
 @pytest.fixture
 def patient(site: RealSite) -> Iterator[SlurmClient]:
-    client = SlurmClient(Config(slurm_rest_api=site.url, slurm=Slurm(read_timeout=120)), site.token)
+    client = SlurmClient(Config(slurm_rest_api=site.url, slurm=SlurmSection(read_timeout=120)), site.token)
     assert client.version
     yield client
     eventually(lambda: not _fails(client.ping), timeout=60)
@@ -329,7 +329,7 @@ def test_slurmctld_hanging_leaves_writes_unknown(site: RealSite, patient: SlurmC
         # a few: each takes one of slurmrestd's four threads for 10 s
         asked = {name: call for name, call in reads(patient).items() if name in ("ping", "unknown", "jobs/state")}
         told = outcomes(asked | writes(patient))
-        short = SlurmClient(Config(slurm_rest_api=site.url, slurm=Slurm(read_timeout=0.5)), site.token)
+        short = SlurmClient(Config(slurm_rest_api=site.url, slurm=SlurmSection(read_timeout=0.5)), site.token)
         short._negotiated = patient._negotiated
         late = outcomes(writes(short))
     finally:

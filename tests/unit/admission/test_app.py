@@ -8,9 +8,9 @@ from typing import Any
 import flask.testing
 import pytest
 
-from admission.owners import Owners
+from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
-from admission.policy import Policy
+from admission.reviewer import Reviewer
 from admission.server import make_app
 from bridge import names
 from bridge.config import Config
@@ -54,14 +54,14 @@ def world() -> World:
 
 def client(world: World, **settings: Any) -> flask.testing.FlaskClient:
     config = Config.model_validate(settings)
-    policy = Policy(
+    reviewer = Reviewer(
         config,
         Permissions(world.ask),
-        Owners(world.read),
+        OwnerAnnotations(world.read),
         Namespaces(world.namespace),
         trusted=frozenset({"podbridge"}),
     )
-    return make_app(policy).test_client()
+    return make_app(reviewer).test_client()
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from admission import owners, permissions
-from admission.owners import Owners
+from admission import owner_annotations, permissions
+from admission.node_sizes import NodeSizes
+from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
-from admission.sizes import NodeSizes
 from bridge import names
 from bridge.clock import FakeClock
 from bridge.errors import KubeForbiddenError, KubeNotFoundError, KubeUnavailableError
@@ -107,38 +107,38 @@ def test_the_nearest_owner_wins() -> None:
         "ownerReferences": reference("set"),
     }
     objects.metadata["set"] = {"uid": "set", "annotations": {names.ACCOUNT: "far", names.QOS: "low"}}
-    found = Owners(objects, FakeClock()).annotations(pod(*reference("job")), "ns")
+    found = OwnerAnnotations(objects, FakeClock()).annotations(pod(*reference("job")), "ns")
     assert found == {names.ACCOUNT: "near", names.QOS: "low"}
 
 
 def test_an_object_of_the_same_name_is_not_the_owner() -> None:
     objects = Objects()
     objects.metadata["job"] = {"uid": "another", "annotations": {names.ACCOUNT: "a"}}
-    assert Owners(objects, FakeClock()).annotations(pod(*reference("job")), "ns") == {}
+    assert OwnerAnnotations(objects, FakeClock()).annotations(pod(*reference("job")), "ns") == {}
 
 
 def test_owners_in_a_circle_end() -> None:
     objects = Objects()
     objects.metadata["job"] = {"uid": "job", "ownerReferences": reference("job")}
-    assert Owners(objects, FakeClock()).annotations(pod(*reference("job")), "ns") == {}
+    assert OwnerAnnotations(objects, FakeClock()).annotations(pod(*reference("job")), "ns") == {}
 
 
 def test_owners_are_remembered_for_a_moment() -> None:
     objects, clock = Objects(), FakeClock()
     objects.metadata["job"] = {"uid": "job", "annotations": {names.QOS: "low"}}
-    known = Owners(objects, clock)
+    known = OwnerAnnotations(objects, clock)
     for _ in range(100):
         known.annotations(pod(*reference("job")), "ns")
     assert objects.reads == 1
     objects.metadata["job"]["annotations"] = {names.QOS: "high"}
-    clock.advance(owners.REMEMBER)
+    clock.advance(owner_annotations.REMEMBER)
     assert known.annotations(pod(*reference("job")), "ns") == {names.QOS: "high"}
 
 
 def test_an_owner_that_does_not_control_is_not_asked() -> None:
     objects = Objects()
     ref = {**reference("job")[0], "controller": False}
-    assert Owners(objects, FakeClock()).annotations(pod(ref), "ns") == {}
+    assert OwnerAnnotations(objects, FakeClock()).annotations(pod(ref), "ns") == {}
     assert objects.reads == 0
 
 
@@ -149,8 +149,8 @@ def test_an_owner_that_can_not_be_read_says_nothing(error: Exception) -> None:
             assert path == "/apis/batch/v1/namespaces/ns/jobs/job"
             raise error
 
-    read = owners.read_from(Client())  # type: ignore[arg-type]
-    assert Owners(read, FakeClock()).annotations(pod(*reference("job")), "ns") == {}
+    read = owner_annotations.read_from(Client())  # type: ignore[arg-type]
+    assert OwnerAnnotations(read, FakeClock()).annotations(pod(*reference("job")), "ns") == {}
 
 
 def node(cpu: str, taint: str | None) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def test_a_false_claim_says_nothing_about_the_true_owner(namespace: str, changed
         found = (where, ref["apiVersion"], ref["kind"], ref["name"]) == ("ns", "batch/v1", "Job", "job")
         return {"uid": "job", "annotations": {names.ACCOUNT: "physics"}} if found else None
 
-    known = Owners(read, FakeClock())
+    known = OwnerAnnotations(read, FakeClock())
     assert known.annotations(pod({**true, **changed}), namespace) == {}
     assert known.annotations(pod(true), "ns") == {names.ACCOUNT: "physics"}
     assert known.annotations(pod({**true, **changed}), namespace) == {}

@@ -5,7 +5,7 @@ import pytest
 from bridge import names
 from bridge.brake import Brake, step
 from bridge.clock import FakeClock
-from bridge.config import Brake as Settings
+from bridge.config import BrakeSection as Settings
 from bridge.errors import KubeNotFoundError
 from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
 from bridge.workload import missing_jobs

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.kube.client import KubeClient
-from bridge.kube.store import Store
+from bridge.kube.object_store import ObjectStore
 from cluster.polling import eventually
 from tests.fakes.cache_suite import CacheSuite, Running, World, value
 from tests.fakes.kube_api import FakeApi, Handler, Request
@@ -198,7 +198,7 @@ def thing(name: str, uid: str, version: int) -> dict[str, object]:
 
 
 def test_store_ignores_old_news() -> None:
-    store = Store()
+    store = ObjectStore()
     new = thing("a", "1", 12)
     assert store.put(new) == [("add", None, new)]
     assert store.put(thing("a", "1", 11)) == []
@@ -209,7 +209,7 @@ def test_store_ignores_old_news() -> None:
 
 
 def test_store_compares_versions_as_numbers() -> None:
-    store = Store()
+    store = ObjectStore()
     store.put(thing("a", "1", 9))
     newer = thing("a", "1", 10)
     assert [change for change, _, _ in store.put(newer)] == ["update"]
@@ -217,7 +217,7 @@ def test_store_compares_versions_as_numbers() -> None:
 
 
 def test_store_applies_only_to_what_it_knows() -> None:
-    store = Store()
+    store = ObjectStore()
     assert not store.apply(thing("a", "1", 9))
     assert len(store) == 0
     store.put(thing("a", "1", 9))
@@ -232,7 +232,7 @@ def test_picked_are_always_those_that_the_question_picks(steps: list[tuple[str, 
     def one(number: int, version: int, wanted: bool) -> dict[str, Any]:
         return {"metadata": {"name": str(number), "uid": f"u{number}", "resourceVersion": str(version)}, "is": wanted}
 
-    store = Store(lambda obj: obj["is"])
+    store = ObjectStore(lambda obj: obj["is"])
     for what, number, version, wanted in steps:
         obj = one(number, version, wanted)
         if what == "p":

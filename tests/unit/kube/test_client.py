@@ -14,8 +14,8 @@ import urllib3
 from bridge import errors
 from bridge.clock import FakeClock
 from bridge.kube import access
-from bridge.kube.bucket import Bucket
 from bridge.kube.client import KubeClient
+from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import PODS, SECRETS
 from tests.fakes.kube_api import FakeApi, Handler, Request
 
@@ -56,7 +56,7 @@ def test_content_type_of_patches(api: FakeApi, client: KubeClient, kind: Any, co
 def test_a_limited_client_waits_for_its_tokens(api: FakeApi, client: KubeClient) -> None:
     waits: list[float] = []
     client._sleep = waits.append
-    limited = client.limited(Bucket(2, 1, FakeClock(0)))
+    limited = client.limited(TokenBucket(2, 1, FakeClock(0)))
     for _ in range(3):
         limited.get(PODS.path("ns"))
     client.get(PODS.path("ns"))
@@ -372,7 +372,7 @@ def test_in_cluster_token_that_is_empty_for_a_moment(tmp_path: Path, monkeypatch
 
     library = Library()
     monkeypatch.setattr("kubernetes.client.rest.RESTClientObject", lambda _: type("R", (), {"pool_manager": Pool()}))
-    found = access.Access(lambda: library, pool_size=1, clock=clock)
+    found = access.KubeAccess(lambda: library, pool_size=1, clock=clock)
     assert found.authorization() == "bearer one"
     library.token = ""
     clock.advance(access.HEADER_LIFE)

@@ -8,9 +8,9 @@ from prometheus_client import REGISTRY
 
 from bridge.clock import FakeClock
 from bridge.kube import events
-from bridge.kube.bucket import Bucket
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder, reference
+from bridge.kube.rate_limit import TokenBucket
 from cluster.polling import eventually
 from tests.fakes.kube_api import FakeApi, Handler, Request
 
@@ -225,7 +225,7 @@ def test_events_give_way_while_there_is_more_urgent_work(
 
 def test_bucket() -> None:
     clock = FakeClock(0)
-    bucket = Bucket(10, 2, clock)
+    bucket = TokenBucket(10, 2, clock)
     assert [bucket.take(), bucket.take()] == [0, 0]
     assert bucket.take() == pytest.approx(0.1)
     clock.advance(0.3)

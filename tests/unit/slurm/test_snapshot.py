@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bridge.clock import FakeClock, SystemClock
-from bridge.config import Config, Slurm
+from bridge.config import Config, SlurmSection
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.job_reader import UNEXPLAINED
 from bridge.slurm.link import encode
@@ -30,7 +30,7 @@ class Scene:
 
     def __init__(self, slurm: FakeSlurm, budget: int = 2) -> None:
         self.slurm, self.clock = slurm, FakeClock()
-        config = Config(slurm_rest_api=slurm.url, slurm=Slurm(detail_budget=budget, read_timeout=0.8))
+        config = Config(slurm_rest_api=slurm.url, slurm=SlurmSection(detail_budget=budget, read_timeout=0.8))
         self.client = SlurmClient(config, TOKEN)
         self.poller = Poller(self.client, "here", config, clock=self.clock)
 
@@ -183,7 +183,7 @@ def test_a_submitted_job_is_in_the_next_snapshot(scene: Scene) -> None:
     scene.slurm.fault = lambda method, path: (500, b"must not be asked") if "/job/" in path else None
     scene.slurm.fault = None
     assert scene.poll().by_uid == {"new": (job_id,)}
-    assert scene.poller.pause() == Slurm().poll_busy
+    assert scene.poller.pause() == SlurmSection().poll_busy
 
 
 def test_a_job_told_of_during_a_poll_is_in_what_the_poll_publishes(scene: Scene) -> None:
@@ -424,7 +424,7 @@ def test_silence_is_logged_once_and_so_is_the_return(scene: Scene, caplog: pytes
 
 
 def test_pauses(scene: Scene) -> None:
-    settings = Slurm()
+    settings = SlurmSection()
     scene.poll()
     assert scene.poller.pause() == settings.poll_idle
     job_id = scene.add("a")
@@ -595,7 +595,7 @@ class Running:
     """A poller in a thread of its own, with the machine's clock."""
 
     def __init__(self, slurm: FakeSlurm, **settings: float) -> None:
-        config = Config(slurm_rest_api=slurm.url, slurm=Slurm(**settings))  # type: ignore[arg-type]
+        config = Config(slurm_rest_api=slurm.url, slurm=SlurmSection(**settings))  # type: ignore[arg-type]
         self.poller = Poller(SlurmClient(config, TOKEN), "here", config)
         self.stop = threading.Event()
         self.new = threading.Condition()

@@ -18,14 +18,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bridge.config import Config, Slurm
+from bridge.config import Config, SlurmSection
 from bridge.errors import ConfigError, SlurmAuthError, SlurmError, SlurmUnavailableError, SlurmUnknownOutcomeError
 from bridge.slurm import transport
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import JobLink, JobRequest, PodRef
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
 
-QUICK = Slurm(connect_timeout=0.2, read_timeout=0.04)
+QUICK = SlurmSection(connect_timeout=0.2, read_timeout=0.04)
 REQUEST = JobRequest("n", JobLink("c", (PodRef("ns", "p", "u"),)), external=True)
 
 
@@ -37,7 +37,7 @@ def slurm() -> Iterator[FakeSlurm]:
 
 @pytest.fixture
 def client(slurm: FakeSlurm) -> SlurmClient:
-    made = SlurmClient(Config(slurm_rest_api=slurm.url, slurm=Slurm(read_timeout=0.3)), TOKEN)
+    made = SlurmClient(Config(slurm_rest_api=slurm.url, slurm=SlurmSection(read_timeout=0.3)), TOKEN)
     assert made.version
     return made
 
@@ -225,13 +225,13 @@ def test_https_with_ca_and_client_certificate(slurm: FakeSlurm, tmp_path: Path) 
     context.verify_mode = ssl.CERT_REQUIRED
     slurm._server.socket = context.wrap_socket(slurm._server.socket, server_side=True)
     url = slurm.url.replace("http", "https")
-    full = Slurm(ca_file=ca, cert_file=cert, key_file=key, connect_timeout=1, read_timeout=1)
+    full = SlurmSection(ca_file=ca, cert_file=cert, key_file=key, connect_timeout=1, read_timeout=1)
     SlurmClient(Config(slurm_rest_api=url, slurm=full), TOKEN).ping()
-    for lacking in (Slurm(cert_file=cert, key_file=key), Slurm(ca_file=ca)):
+    for lacking in (SlurmSection(cert_file=cert, key_file=key), SlurmSection(ca_file=ca)):
         with pytest.raises(SlurmUnavailableError):
             SlurmClient(Config(slurm_rest_api=url, slurm=lacking), TOKEN).ping()
     with pytest.raises(ConfigError, match=r"slurm.caFile: no such file"):
-        SlurmClient(Config(slurm_rest_api=url, slurm=Slurm(ca_file=tmp_path / "none")), TOKEN)
+        SlurmClient(Config(slurm_rest_api=url, slurm=SlurmSection(ca_file=tmp_path / "none")), TOKEN)
 
 
 def test_a_proxy_of_the_environment_is_used(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from bridge.clock import Clock, SystemClock
 _CLOCK = SystemClock()
 
 
-class Bucket:
+class TokenBucket:
     """``rate`` tokens a second, at most ``burst`` of them at once; for any thread."""
 
     def __init__(self, rate: float, burst: float, clock: Clock = _CLOCK) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from admission import fields, pods, validate
+from admission import field_policy, pods, validate
 from admission.mutate import mutate, update
-from admission.owners import Owners
+from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
 from admission.review import Json, Review, allow, deny
 from admission.validate import Rules, Scope, Verdict
-from bridge import names, policies
+from bridge import names, namespace_policies
 from bridge.config import Config
 from bridge.errors import BridgeError
 from bridge.kube import namespaces
@@ -29,7 +29,7 @@ NodesView = Callable[[], Sequence[Resources]]
 """What each managed node offers; empty as long as nobody knows."""
 
 
-class Policy:
+class Reviewer:
     """What admission does with pods, as configured.
 
     ``selected`` in its methods tells whether the API server found the namespace by the selector of managed namespaces.
@@ -41,7 +41,7 @@ class Policy:
         self,
         config: Config,
         permissions: Permissions,
-        owners: Owners,
+        owners: OwnerAnnotations,
         known: Namespaces,
         *,
         trusted: frozenset[str] = frozenset(),
@@ -88,7 +88,7 @@ class Policy:
             user_name=review.user_name,
             inherited=inherited,
             pools=namespace.pools,
-            defaults=fields.defaults(policies.find(self._policies, review.namespace, namespace.labels)),
+            defaults=field_policy.defaults(namespace_policies.find(self._policies, review.namespace, namespace.labels)),
             pools_only=self._pools_only,
         )
         return allow(review.uid, patch)
@@ -123,7 +123,7 @@ class Policy:
     def validate_namespace(self, review: Review, selected: bool) -> Json:
         """Answer a review of a namespace: one that is not managed must not open pools to pods that nobody looks at."""
         namespace, name = namespaces.of(review.object), str(review.object["metadata"].get("name") or "")
-        policy = policies.find(self._policies, name, namespace.labels)
+        policy = namespace_policies.find(self._policies, name, namespace.labels)
         if selected or namespace.pools is None or policy.may_name_scheduler:
             return allow(review.uid)
         managed = "managedNamespaceSelector" if self._namespaces is None else ", ".join(sorted(self._namespaces))
@@ -151,7 +151,7 @@ class Policy:
         """Gather what holds for the namespace; it is read only where its labels or its annotation matter."""
         matters = self._by_label or pools_matter
         namespace = self._namespaces_say.get(review.namespace) if matters else Namespace()
-        policy = policies.find(self._policies, review.namespace, namespace.labels)
+        policy = namespace_policies.find(self._policies, review.namespace, namespace.labels)
         return Scope(namespace.pools, policy, managed, review.namespace, namespace.annotations)
 
     def _managed(self, review: Review, selected: bool) -> bool:
@@ -169,7 +169,7 @@ def _needs(review: Review, key: str) -> str:
     )
 
 
-def _not_in_policy(review: Review, denial: fields.Denial) -> str:
+def _not_in_policy(review: Review, denial: field_policy.Denial) -> str:
     return (
         f"{denial.problem}; allowed in namespace {review.namespace!r}: {denial.allowed}; for more, an administrator "
         f"changes namespacePolicies in podbridge's configuration, or {_needs(review, denial.key)}"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.registration import (
+from admission.webhook_registration import (
     MUTATE,
     NAMESPACE_LABEL,
     VALIDATE,

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from bridge.backoff import Backoff
 from bridge.clock import FakeClock
-from bridge.kube.queue import WorkQueue
+from bridge.kube.work_queue import WorkQueue
 
 KEYS = st.sampled_from("abcd")
 DELAYS = st.integers(-1, 5)

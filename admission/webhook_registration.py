@@ -24,11 +24,11 @@ from typing import Any
 from bridge import names
 from bridge.clock import Clock, SystemClock
 from bridge.config import Config
+from bridge.config_base import LabelSelector
 from bridge.errors import BridgeError, ConfigError, KubeConflictError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resource
 from bridge.logs import kv
-from bridge.sections import LabelSelector
 from bridge.serving.certificates import authorities, bundle
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ def _webhook(config: Config, title: str, path: str, selector: list[Requirement],
     return webhook
 
 
-class Registration:
+class WebhookRegistration:
     """Keeps the two webhook configurations as they should be."""
 
     def __init__(

@@ -16,7 +16,7 @@ Change = tuple[str, Object | None, Object | None]
 Key = tuple[str, str]
 
 
-class Store:
+class ObjectStore:
     """Objects by namespace and name, and by UID; safe for many threads.
 
     Those that ``pick`` says yes to can be had without looking at the others.

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+Seconds = Annotated[float, Field(gt=0, le=86400)]
 DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 
 
@@ -41,3 +42,8 @@ class LabelSelector(Section):
         """Whether an object with these labels is selected; an empty selector selects every object."""
         equal = all(labels.get(key) == value for key, value in self.match_labels.items())
         return equal and all(expression.matches(labels) for expression in self.match_expressions)
+
+
+def known_keys(model: type[BaseModel]) -> list[str]:
+    """List the keys that a section takes, as written in the file."""
+    return [field.alias or name for name, field in model.model_fields.items()]

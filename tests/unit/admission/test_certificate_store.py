@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from admission.registration import Registration
-from admission.tls import FileStore, Keeper, SecretStore, server_names
+from admission.certificate_store import CertificateRotator, FileCertificateStore, SecretCertificateStore, server_names
+from admission.webhook_registration import WebhookRegistration
 from bridge.clock import FakeClock
 from bridge.config import Config
 from bridge.errors import CertificateError, KubeConflictError, KubeError, KubeUnavailableError
@@ -29,8 +29,8 @@ def clock() -> FakeClock:
     return FakeClock(NOW)
 
 
-def store(api: FakeApi, clock: FakeClock) -> SecretStore:
-    return SecretStore(api, CONFIG, clock)  # type: ignore[arg-type]
+def store(api: FakeApi, clock: FakeClock) -> SecretCertificateStore:
+    return SecretCertificateStore(api, CONFIG, clock)  # type: ignore[arg-type]
 
 
 def test_the_names_of_a_service_and_of_a_url() -> None:
@@ -94,17 +94,17 @@ def test_it_gives_up_when_others_keep_writing(api: FakeApi, clock: FakeClock) ->
 def test_files_are_read_and_a_missing_one_is_named(tmp_path: Path) -> None:
     pair = make_pair(["a.b"], 86400, now=NOW)
     with pytest.raises(CertificateError, match=r"tls\.crt"):
-        FileStore(tmp_path).ensure(None)
+        FileCertificateStore(tmp_path).ensure(None)
     (tmp_path / "tls.crt").write_bytes(pair.cert)
     (tmp_path / "tls.key").write_bytes(pair.key)
-    assert FileStore(tmp_path).ensure(None) == Pair(b"", pair.cert, pair.key)
+    assert FileCertificateStore(tmp_path).ensure(None) == Pair(b"", pair.cert, pair.key)
     (tmp_path / "ca.crt").write_bytes(pair.ca)
-    assert FileStore(tmp_path).ensure(None) == pair
+    assert FileCertificateStore(tmp_path).ensure(None) == pair
 
 
 # --- changing over ----------------------------------------------------------------------------------------------------
 class Scene:
-    """A keeper whose steps are written down in order."""
+    """A rotator whose steps are written down in order."""
 
     def __init__(self, pair: Pair) -> None:
         self.next = pair
@@ -112,7 +112,7 @@ class Scene:
         self.fail: KubeError | None = None
         self.certificates = Certificates()
         self.certificates.listen(lambda _: self.told.append(("serve", self.certificates.ca_bundle)))
-        self.keeper = Keeper(self, self.certificates, self.trust, settle=0)
+        self.rotator = CertificateRotator(self, self.certificates, self.trust, settle=0)
 
     def ensure(self, serving: Pair | None, *, renew: bool = False) -> Pair:
         return self.next
@@ -123,7 +123,7 @@ class Scene:
         self.told.append(("trust", ca))
 
     def step(self) -> None:
-        self.keeper.step(threading.Event())
+        self.rotator.step(threading.Event())
 
 
 def test_a_new_authority_is_trusted_before_its_certificate_is_served() -> None:
@@ -176,7 +176,7 @@ def trusted(api: FakeApi, name: str) -> int:
 
 def test_replicas_with_different_authorities_do_not_fight(api: FakeApi, clock: FakeClock) -> None:
     cas = [make_pair(["a.b"], 86400, now=NOW).ca for _ in range(2)]
-    registration = Registration(api, CONFIG, [], clock)  # type: ignore[arg-type]
+    registration = WebhookRegistration(api, CONFIG, [], clock)  # type: ignore[arg-type]
     registration.ensure(cas[0], create=True)
     registration.ensure(cas[1], create=True)
     writes = len(api.writes)
@@ -191,7 +191,7 @@ def test_replicas_with_different_authorities_do_not_fight(api: FakeApi, clock: F
 
 
 def test_a_removed_configuration_comes_back_only_when_asked(api: FakeApi, clock: FakeClock) -> None:
-    registration = Registration(api, CONFIG, [], clock)  # type: ignore[arg-type]
+    registration = WebhookRegistration(api, CONFIG, [], clock)  # type: ignore[arg-type]
     ca = make_pair(["a.b"], 86400, now=NOW).ca
     assert registration.ensure(ca, create=False) == ["podbridge-mutate", "podbridge-validate"]
     assert registration.ensure(ca, create=True) == []
@@ -201,7 +201,7 @@ def test_a_removed_configuration_comes_back_only_when_asked(api: FakeApi, clock:
 
 
 def test_a_write_in_between_is_not_lost(api: FakeApi, clock: FakeClock) -> None:
-    registration = Registration(api, CONFIG, [], clock)  # type: ignore[arg-type]
+    registration = WebhookRegistration(api, CONFIG, [], clock)  # type: ignore[arg-type]
     ca = make_pair(["a.b"], 86400, now=NOW).ca
     registration.ensure(ca, create=True)
     path = next(path for path in api.objects if path.endswith("podbridge-mutate"))

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from bridge import names
-from bridge.sections import DnsName, LabelSelector, Section
+from bridge.config_base import DnsName, LabelSelector, Section
 
 ANY = "*"
 """In a list of allowed values: every value. In a list of namespaces: every namespace."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bridge import names, policies
-from bridge.policies import FIELDS, NamespacePolicy
+from bridge import names, namespace_policies
+from bridge.namespace_policies import FIELDS, NamespacePolicy
 
 SCHEDULER = "scheduler"
 """The permission to name podbridge's scheduler in a namespace that is not managed."""
@@ -44,8 +44,8 @@ def denied(annotations: Mapping[str, str], policy: NamespacePolicy, partition: s
             beyond = policy.default_of(name) is not None
             problem = f"annotation {name}: must not be absent"
         else:
-            refused = [part for part in policies.parts(value) if part not in allowed]
-            beyond = bool(refused) and policies.ANY not in allowed
+            refused = [part for part in namespace_policies.parts(value) if part not in allowed]
+            beyond = bool(refused) and namespace_policies.ANY not in allowed
             problem = f"annotation {name}: {value!r} is not allowed"
             if beyond and [value] != refused:
                 problem += f" ({', '.join(refused)})"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from admission import pools
+from admission import pool_rules
 from bridge import names
 
 
@@ -19,26 +19,26 @@ def pod(annotation: str | None = None, *tolerated: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("body", [pod("a"), pod("b,a"), pod("local,a"), pod(None, "a", "b"), pod()])
 def test_what_the_namespace_opens_is_allowed(body: dict[str, Any]) -> None:
-    assert pools.forbidden(body, "a,b") == []
+    assert pool_rules.forbidden(body, "a,b") == []
 
 
 @pytest.mark.parametrize(
     ("body", "what"), [(pod("a,c"), "'c'"), (pod("*"), "'*'"), (pod(None, "c"), "'c'"), (pod(None, "*"), "'*'")]
 )
 def test_what_it_does_not_open_is_forbidden_and_named(body: dict[str, Any], what: str) -> None:
-    (problem,) = pools.forbidden(body, "a,b")
+    (problem,) = pool_rules.forbidden(body, "a,b")
     assert what in problem
     assert "allowed: a, b" in problem
 
 
 @pytest.mark.parametrize("namespace", [None, "*", "a,*"])
 def test_a_namespace_may_open_everything(namespace: str | None) -> None:
-    assert pools.forbidden(pod("c", "d"), namespace) == []
+    assert pool_rules.forbidden(pod("c", "d"), namespace) == []
 
 
 def test_an_annotation_that_cannot_be_read_is_named() -> None:
-    (own,) = pools.invalid(pod("A pool"), None)
+    (own,) = pool_rules.invalid(pod("A pool"), None)
     assert own.startswith(f"annotation {names.POOLS}: 'A pool' is not")
-    (theirs,) = pools.invalid(pod("a"), "a,,b")
+    (theirs,) = pool_rules.invalid(pod("a"), "a,,b")
     assert "the namespace's" in theirs
-    assert pools.forbidden(pod("A pool"), "a") == []
+    assert pool_rules.forbidden(pod("A pool"), "a") == []

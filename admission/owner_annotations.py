@@ -46,7 +46,7 @@ def read_from(client: KubeClient) -> Read:
     return read
 
 
-class Owners:
+class OwnerAnnotations:
     """Walks from a pod to its owners, from one controller to the next."""
 
     def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK) -> None:

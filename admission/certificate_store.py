@@ -54,14 +54,14 @@ def server_names(config: Config) -> list[str]:
         return [host]
 
 
-class Store(Protocol):
+class CertificateStore(Protocol):
     """Where the pair is kept."""
 
     def ensure(self, serving: Pair | None, *, renew: bool = False) -> Pair:
         """Give the pair to serve; ``serving`` is the one served now, ``renew`` asks for another in any case."""
 
 
-class SecretStore:
+class SecretCertificateStore:
     """Keeps self-made pairs in a Secret."""
 
     def __init__(self, client: KubeClient, config: Config, clock: Clock = _SYSTEM_CLOCK) -> None:
@@ -125,7 +125,7 @@ class SecretStore:
             ) from error
 
 
-class FileStore:
+class FileCertificateStore:
     """Reads a pair that others keep in files, such as cert-manager. Without ``ca.crt`` they keep caBundle too."""
 
     def __init__(self, folder: Path) -> None:
@@ -140,11 +140,16 @@ class FileStore:
             raise CertificateError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
-class Keeper:
+class CertificateRotator:
     """Has the pair of the store served, after ``trust(authorities)`` has told the API server."""
 
     def __init__(
-        self, store: Store, certificates: Certificates, trust: Callable[[bytes], object], *, settle: float = SETTLE
+        self,
+        store: CertificateStore,
+        certificates: Certificates,
+        trust: Callable[[bytes], object],
+        *,
+        settle: float = SETTLE,
     ) -> None:
         self._store = store
         self._certificates = certificates
