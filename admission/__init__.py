@@ -1,1 +1,1 @@
-"""The webhook: a review comes in, a patch or a refusal goes out."""
+"""The admission webhook: patches and validates pods, and validates namespaces."""

@@ -1,12 +1,12 @@
-"""Where the webhook's certificate comes from, and how the next one takes over.
+"""The storage of the webhook's certificate, and its rotation.
 
-Several replicas share one Secret. Whoever finds it missing, or two thirds through its life, writes the next pair; the
-API server lets one of them win (the name when it is made, the resource version when it is changed) and the others take
-the winner's. The order in which a new pair takes over makes it so that no review is refused:
+Several replicas share one Secret. A replica that finds no certificate, or one that has reached two thirds of its
+validity, writes the next pair. The API server accepts one writer (by the name of a new Secret, by the resource version
+of an existing one), and the other replicas use its pair. The rotation interrupts no review:
 
-1. The new authority joins ``caBundle``, beside the old one, which stays there until it expires.
-2. A moment passes, until every API server has seen that.
-3. The new pair is served. A replica that is late still serves the old one, and is still trusted.
+1. The new authority is added to ``caBundle``. The old one stays there until it expires.
+2. The replica waits until every API server has read the new ``caBundle``.
+3. The replica serves the new pair. Other replicas may still serve the old pair, which is still trusted.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from bridge.serving.certificates import Certificates, Pair, bundle, make_pair, n
 log = logging.getLogger(__name__)
 
 PERIOD = 10.0
-"""Seconds between two looks at the Secret or the files."""
+"""Seconds between two reads of the Secret or the files."""
 SETTLE = 5.0
-"""Seconds for a changed ``caBundle`` to reach every API server (they watch: well under a second each)."""
+"""Seconds until every API server has read a changed ``caBundle`` (by watch: less than a second each)."""
 TRIES = 5
 CERT, KEY, CA = "tls.crt", "tls.key", "ca.crt"
 _SYSTEM_CLOCK = SystemClock()
 
 
 def server_names(config: Config) -> list[str]:
-    """Give the names under which the API server reaches the webhook."""
+    """Return the host names or the IP address that the API server uses for the webhook."""
     settings = config.admission
     if settings.url is None:
         service = f"{settings.service_name}.{settings.service_namespace}"
@@ -55,14 +55,14 @@ def server_names(config: Config) -> list[str]:
 
 
 class CertificateStore(Protocol):
-    """Where the pair is kept."""
+    """The storage of the pair."""
 
     def ensure(self, serving: Pair | None, *, renew: bool = False) -> Pair:
-        """Give the pair to serve; ``serving`` is the one served now, ``renew`` asks for another in any case."""
+        """Return the pair to serve. ``serving`` is the current pair; ``renew`` requests a different one."""
 
 
 class SecretCertificateStore:
-    """Keeps self-made pairs in a Secret."""
+    """Creates pairs and stores them in a Secret."""
 
     def __init__(self, client: KubeClient, config: Config, clock: Clock = _SYSTEM_CLOCK) -> None:
         self._client = client
@@ -72,7 +72,7 @@ class SecretCertificateStore:
         self._clock = clock
 
     def ensure(self, serving: Pair | None, *, renew: bool = False) -> Pair:
-        """Read the pair; make and write the next one if it is time. Raises ``Kube*`` errors."""
+        """Read the pair; create and write the next one if it is due. Raises ``Kube*`` errors."""
         for _ in range(TRIES):
             secret = self._read()
             pair = None if secret is None else _pair(secret.get("data") or {})
@@ -85,11 +85,11 @@ class SecretCertificateStore:
             try:
                 self._write(secret, fresh)
             except KubeConflictError:
-                continue  # another replica was faster: take its pair
-            log.info("certificate made", extra=kv(secret=self._name, names=",".join(self._names)))
+                continue  # another replica has written a pair: use that
+            log.info("certificate created", extra=kv(secret=self._name, names=",".join(self._names)))
             return fresh
         raise CertificateError(
-            f"secret {self._namespace}/{self._name}: changed by somebody else {TRIES} times in a row"
+            f"secret {self._namespace}/{self._name}: {TRIES} updates in a row conflicted with another writer"
         )
 
     def _read(self) -> dict[str, Any] | None:
@@ -120,13 +120,13 @@ class SecretCertificateStore:
             self._client.create(SECRETS.path(self._namespace), body)
         except KubeForbiddenError as error:
             raise CertificateError(
-                f"secret {self._namespace}/{self._name} does not exist, and may not be created by podbridge",
-                hint="kubectl apply -f helm/rbac.yaml creates it, empty",
+                f"secret {self._namespace}/{self._name} does not exist, and podbridge is not allowed to create it",
+                hint="kubectl apply -f helm/rbac.yaml creates an empty one",
             ) from error
 
 
 class FileCertificateStore:
-    """Reads a pair that others keep in files, such as cert-manager. Without ``ca.crt`` they keep caBundle too."""
+    """Reads a pair from files, for example of cert-manager. Without ``ca.crt``, podbridge does not set caBundle."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -141,7 +141,7 @@ class FileCertificateStore:
 
 
 class CertificateRotator:
-    """Has the pair of the store served, after ``trust(authorities)`` has told the API server."""
+    """Serves the pair of the store after ``trust(authorities)`` has added its authorities to ``caBundle``."""
 
     def __init__(
         self,
@@ -158,28 +158,28 @@ class CertificateRotator:
         self._lock = threading.Lock()
 
     def step(self, stop: threading.Event, *, renew: bool = False) -> None:
-        """Look once, and change over if there is another pair. Raises :class:`BridgeError`; the old pair then stays."""
+        """Read the store once and serve a new pair. Raises :class:`BridgeError`; the old pair is then still served."""
         with self._lock:
             serving = self._certificates.pair
             pair = self._store.ensure(serving, renew=renew)
             if pair == serving:
                 self._trust(pair.ca)
                 return
-            # a pair that is no good must not come as far as caBundle
+            # raises for an unusable pair before its authorities reach caBundle
             Certificates(pair)
             self._trust(pair.ca)
             if serving is not None and stop.wait(self._settle):
                 return
             self._certificates.replace(pair)
-            log.info("certificate changed")
+            log.info("new certificate served")
 
     def run(self, stop: threading.Event) -> None:
-        """Look every few seconds until ``stop``."""
+        """Call :meth:`step` every :data:`PERIOD` seconds until ``stop`` is set."""
         while not stop.wait(PERIOD):
             try:
                 self.step(stop)
             except BridgeError as error:
-                log.warning("the certificate could not be looked after; the old one stays", extra=kv(error=error))
+                log.warning("certificate not read or renewed; the old one is still served", extra=kv(error=error))
 
 
 def _pair(data: dict[str, Any]) -> Pair | None:

@@ -1,8 +1,8 @@
-"""Which values of account, partition, QOS and others a pod may have: the namespace's policy, applied. Pure.
+"""The check of account, partition, QOS and similar annotations against the namespace's policy. Pure.
 
-podbridge submits jobs as SlurmUser. Slurm does not keep SlurmUser out of partitions (``AllowGroups``, ``RootOnly``) and
-reservations, and checks accounts and QOS against SlurmUser's own associations, not against those of the pod's author
-(shown in ``tests/contract/slurm/test_limits_of_users.py``). So podbridge checks these values itself.
+podbridge submits jobs as SlurmUser. Slurm does not apply restrictions of partitions (``AllowGroups``, ``RootOnly``) and
+reservations to SlurmUser, and checks accounts and QOS against the associations of SlurmUser instead of those of the
+pod's author (``tests/contract/slurm/test_limits_of_users.py``). So podbridge checks these values itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCHEDULER = "scheduler"
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """A value that needs a permission: the key of the permission, what was asked for, what is allowed without."""
+    """A value that needs a permission: the key of the permission, the problem, the values allowed without it."""
 
     key: str
     problem: str
@@ -27,14 +27,14 @@ class Denial:
 
 
 def defaults(policy: NamespacePolicy) -> dict[str, str]:
-    """Return the annotations that a pod gets where neither it nor its owners have them."""
+    """Return the annotations that a pod gets if neither the pod nor its owners have them."""
     return {name: value for name in FIELDS if (value := policy.default_of(name)) is not None}
 
 
 def denied(annotations: Mapping[str, str], policy: NamespacePolicy, partition: str) -> list[Denial]:
-    """List the values beyond the policy, sorted by field; ``partition`` is the configured one.
+    """List the values that the policy does not allow, sorted by field; ``partition`` is the configured one.
 
-    An absent annotation is denied too where the policy has a default: without it, Slurm would choose for SlurmUser.
+    If the policy has a default, an absent annotation is denied too, because Slurm would use the default of SlurmUser.
     """
     found = []
     for name in sorted(FIELDS):
@@ -51,11 +51,11 @@ def denied(annotations: Mapping[str, str], policy: NamespacePolicy, partition: s
                 problem += f" ({', '.join(refused)})"
         if beyond:
             key = name.removeprefix(names.JOB_ANNOTATION_PREFIX)
-            found.append(Denial(key, problem, ", ".join(allowed) or "none: leave the annotation out"))
+            found.append(Denial(key, problem, ", ".join(allowed) or "no such annotation"))
     return found
 
 
 def scheduler_denied(scheduler: str) -> Denial:
-    """Say that the namespace may not name the scheduler."""
+    """Return the denial for a pod that names the scheduler in a namespace that is not managed."""
     problem = f"spec.schedulerName: {scheduler!r} is not allowed: the namespace is not managed by podbridge"
     return Denial(SCHEDULER, problem, "another scheduler, or a managed namespace")

@@ -1,21 +1,21 @@
-"""What is changed about a pod. Pure and idempotent: applied to its own result it changes nothing.
+"""The patch for a pod. Pure and idempotent: a patched pod needs no further patch.
 
-Of a new pod all of this is changed; of a pod that has no node yet, the tolerations alone, when an update lets it go to
-pools (Kueue adds a flavor's tolerations to a gated pod). Kubernetes lets tolerations be added at any time, and of an
-existing one it lets ``tolerationSeconds`` be changed.
+A new pod gets all of these changes. A pod without a node gets only tolerations, if an update lets it run on pools
+(Kueue adds a flavor's tolerations to a gated pod). Kubernetes allows new tolerations at any time, and changes of
+``tolerationSeconds`` of existing ones.
 
-- *Scheduler*: in a managed namespace the default scheduler gives way to ours; another one is respected.
-- *Toleration*: our pods, and no others, tolerate the taint of the nodes that Slurm rules.
-- *Node*: nobody but a daemon set or a kubelet chooses one: it would go round Slurm (and round every other scheduler).
-- *Pools*: a pod whose annotation, or whose namespace, asks for pools tolerates their virtual nodes; and, as the pods of
-  a daemon set do, for ever that its node is not ready: a site that is silent for an hour loses no pod.
-- *Annotations*: what the pod's owners say about the job is copied to the pod, where the pod says nothing itself. So it
-  is checked here, with the pod's own, against the permissions of who makes the pod, and can't change after that.
-- *Defaults*: where Slurm may get the pod, the defaults of the namespace's policy are copied likewise.
+- *Scheduler*: in a managed namespace, the default scheduler is replaced by podbridge's. Other schedulers are kept.
+- *Toleration*: only podbridge's pods tolerate the taint of managed nodes.
+- *Node*: ``spec.nodeName`` is removed, unless a daemon set or a kubelet has set it: it bypasses Slurm.
+- *Pools*: a pod whose annotation or namespace requests pools tolerates their virtual nodes. Like the pods of a daemon
+  set, it also tolerates the not-ready taint indefinitely: no pod is evicted while its site is silent.
+- *Annotations*: job annotations of the pod's owners are copied to the pod unless the pod has its own. Validation checks
+  all of them against the permissions of the user who creates the pod, and they cannot change afterwards.
+- *Defaults*: if the pod may run on Slurm, the defaults of the namespace's policy are copied in the same way.
 
-Pods of daemon sets are left alone: they are the node's furniture (logs, network, monitoring), one per node from the
-moment it is there, and would each need a job of their own, on one node, for ever. One that names our scheduler itself
-is treated as any other. Mirror pods are left alone: they run already, and a changed one would be made again for ever.
+Pods of daemon sets are not changed. They run on each node as long as the node exists (logs, network, monitoring), and
+each would need a job of its own without a time limit. A daemon set's pod that names podbridge's scheduler is treated
+like any other pod. Mirror pods are not changed: they run already, and the kubelet would create a changed one again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Operation = dict[str, Any]
 
 DEFAULT_EVICTION_SECONDS = 300
 _LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_PATIENCE = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _LOST]
-_DEFAULT_EVICTIONS = [{**entry, "tolerationSeconds": DEFAULT_EVICTION_SECONDS} for entry in _PATIENCE]
+_NOT_READY_TOLERATIONS = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _LOST]
+_DEFAULT_EVICTIONS = [{**entry, "tolerationSeconds": DEFAULT_EVICTION_SECONDS} for entry in _NOT_READY_TOLERATIONS]
 _ANY_VALUE = "\0"
 
 
@@ -50,9 +50,22 @@ def mutate(
 ) -> list[Operation]:
     """Return the JSON patch for a new pod.
 
-    ``scheduler`` is our name, ``managed`` says whether the namespace is ours, ``inherited`` holds the job annotations
-    of the pod's owners, ``pools`` the namespace's annotation, ``defaults`` the annotations that its policy sets;
-    with ``pools_only``, a pod that asks for no pool stays with the default scheduler.
+    Parameters
+    ----------
+    scheduler
+        Name of podbridge's scheduler.
+    managed
+        Whether the namespace is managed.
+    user_name
+        The user who creates the pod.
+    inherited
+        Job annotations of the pod's owners.
+    pools
+        The namespace's annotation for pools.
+    defaults
+        Annotations that the namespace's policy sets.
+    pools_only
+        If true, a pod that requests no pool stays with the default scheduler.
     """
     if pods.is_mirror(pod, user_name) or not (managed or pods.scheduler_name(pod) == scheduler):
         return []
@@ -79,7 +92,7 @@ def mutate(
 
 
 def update(old: pods.Pod, new: pods.Pod, *, scheduler: str) -> list[Operation]:
-    """Return the JSON patch for a changed pod: tolerations for the pools that the change lets it go to."""
+    """Return the JSON patch for an updated pod: tolerations for the pools that the update allows."""
     if (
         pods.scheduler_name(new) != scheduler
         or new["spec"].get("nodeName")
@@ -90,17 +103,17 @@ def update(old: pods.Pod, new: pods.Pod, *, scheduler: str) -> list[Operation]:
 
 
 def _may_be_local(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
-    """Whether Slurm may get the pod, once it has the tolerations that its annotation means."""
+    """Whether the pod may run on Slurm once it has the tolerations of its annotation."""
     text = pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
     if text is None:
         return pool_selection.of(pod).local
     with suppress(ValueError):
         return names.LOCAL_POOL in pool_selection.parse(text)
-    return False  # refused right after, by the check
+    return False  # validation refuses the pod
 
 
 def _may_be_remote(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
-    """Whether a pool may get the pod; so it counts also where the annotation can't be read: the check refuses it."""
+    """Whether the pod may run on a pool. True for an invalid annotation, so that validation refuses the pod."""
     text = pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
     return pool_selection.of(pod).remote if text is None else text.strip() != names.LOCAL_POOL
 
@@ -111,32 +124,32 @@ def _tolerate(pod: pods.Pod, scheduler: str, inherited: Mapping[str, str]) -> li
     text = pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
     named: tuple[str, ...] = ()
     if text is not None:
-        with suppress(ValueError):  # refused right after, by the check
+        with suppress(ValueError):  # validation refuses the pod
             named = pool_selection.parse(text)
     wanted = pool_selection.tolerations(named)
     if not wanted and pool_selection.of(pod).remote:
-        wanted = [pool_selection.VIRTUAL_TOLERATION]  # Kueue names the pool alone
+        wanted = [pool_selection.VIRTUAL_TOLERATION]  # Kueue adds only the toleration of the pool
     if wanted:
         after = [entry for entry in after if not _is_default_eviction(entry)]
-        wanted = [*wanted, *_PATIENCE]
+        wanted = [*wanted, *_NOT_READY_TOLERATIONS]
     if not wanted or names.LOCAL_POOL in named:
         wanted.append(
             {"operator": "Equal", "key": names.MANAGED_TAINT, "value": scheduler, "effect": "NoExecute"},
         )
-    # one that holds for some seconds only does not do: the pod would be evicted after them
+    # a toleration with tolerationSeconds is not enough: the pod would be evicted after that time
     lasting = [entry for entry in after if entry.get("tolerationSeconds") is None]
     after += [entry for entry in wanted if not eligibility.tolerates(lasting, _taint(entry))]
     return [] if after == before else [{"op": "add", "path": "/spec/tolerations", "value": after}]
 
 
 def _taint(toleration: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give the taint that a toleration is for; one for any value can only be covered by its like."""
+    """Return a taint that the toleration tolerates; for the operator Exists, with a value that no other matches."""
     value = toleration.get("value", "") if toleration["operator"] == "Equal" else _ANY_VALUE
     return {"key": toleration["key"], "value": value, "effect": toleration["effect"]}
 
 
 def _is_default_eviction(entry: Mapping[str, Any]) -> bool:
-    """Whether it is what the API server gives every pod: five minutes on a node that is lost."""
+    """Whether it is a toleration that the API server adds to every pod: five minutes on a lost node."""
     return entry in _DEFAULT_EVICTIONS
 
 

@@ -1,4 +1,4 @@
-"""How big the managed nodes are: what a warning about a pod that fits nowhere is measured by."""
+"""The allocatable resources of the managed nodes, for the warning about a pod that fits on no node."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bridge.workload import pool_selection
 from bridge.workload.resources import Resources, allocatable
 
 REMEMBER = 10.0
-"""Seconds that a view is good for: nodes change rarely, and a warning may be wrong for a moment."""
+"""Seconds to cache the sizes: nodes change rarely, and only a warning depends on them."""
 _SYSTEM_CLOCK = SystemClock()
 
 
 class NodeSizes:
-    """Gives the different sizes among the managed nodes.
+    """Returns the distinct sizes of the managed nodes.
 
-    ``nodes`` gives raw nodes. Managed are those with our taint; every node, where podbridge is told not to taint.
+    ``nodes`` returns raw nodes. Nodes with podbridge's taint are managed; with ``tainted`` false, all nodes are.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class NodeSizes:
         self._until = float("-inf")
 
     def __call__(self) -> Sequence[Resources]:
-        """Give one entry for all nodes that are alike."""
+        """Return one entry for each distinct size."""
         with self._lock:
             now = self._clock.monotonic()
             if now >= self._until:

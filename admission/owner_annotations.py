@@ -1,4 +1,4 @@
-"""What the owners of a pod say about its job: the annotations of its Job, of that Job's JobSet, and so on."""
+"""The job annotations of a pod's owners: of its Job, of that Job's JobSet, and so on."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from bridge.workload.annotations import merge
 
 log = logging.getLogger(__name__)
 
-DEEPEST = 6
+MAX_DEPTH = 6
 REMEMBER = 5.0
-"""Seconds that an owner's metadata is good for: a Job's pods come in quick succession."""
+"""Seconds to cache an owner's metadata: the pods of a Job are created in quick succession."""
 MOST_REMEMBERED = 10_000
 _SYSTEM_CLOCK = SystemClock()
 
 Read = Callable[[Mapping[str, Any], str], Mapping[str, Any] | None]
-"""``read(owner reference, namespace)`` gives the owner's metadata, or None where there is none to read."""
+"""``read(owner reference, namespace)`` returns the owner's metadata, None if it does not exist or is forbidden."""
 
 
 def read_from(client: KubeClient) -> Read:
-    """Read the metadata of owners from the API server; an owner that can't be read says nothing."""
+    """Return a function that reads owners from the API server. Forbidden owners are logged and count as absent."""
 
     def read(reference: Mapping[str, Any], namespace: str) -> Mapping[str, Any] | None:
         resource = resource_of(str(reference["apiVersion"]), str(reference["kind"]))
@@ -38,7 +38,7 @@ def read_from(client: KubeClient) -> Read:
         except KubeNotFoundError:
             return None
         except KubeForbiddenError as error:
-            log.warning("owner can't be read: its annotations are not used", extra=kv(error=error))
+            log.warning("reading an owner is forbidden: its annotations are ignored", extra=kv(error=error))
             return None
         metadata: Mapping[str, Any] = found.get("metadata") or {}
         return metadata
@@ -47,7 +47,7 @@ def read_from(client: KubeClient) -> Read:
 
 
 class OwnerAnnotations:
-    """Walks from a pod to its owners, from one controller to the next."""
+    """Reads the chain of controlling owners of a pod, with a cache."""
 
     def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK) -> None:
         self._read = read
@@ -56,10 +56,10 @@ class OwnerAnnotations:
         self._known: dict[tuple[str, ...], tuple[Mapping[str, Any] | None, float]] = {}
 
     def annotations(self, pod: pods.Pod, namespace: str) -> dict[str, str]:
-        """Give the job annotations of the owners; the nearest owner wins. Raises ``Kube*`` errors."""
+        """Return the job annotations of the owners; the nearest owner wins. Raises ``Kube*`` errors."""
         layers: list[Mapping[str, str]] = []
         reference = pods.controller(pod)
-        while reference is not None and len(layers) < DEEPEST:
+        while reference is not None and len(layers) < MAX_DEPTH:
             metadata = self._metadata(reference, namespace)
             if metadata is None:
                 break
@@ -68,7 +68,7 @@ class OwnerAnnotations:
         return merge(layers)
 
     def _metadata(self, reference: Mapping[str, Any], namespace: str) -> Mapping[str, Any] | None:
-        # the reference is the pod author's claim: what is remembered for one claim must not answer another
+        # the pod's author may write any reference, so the whole reference is the key of the cache
         claim = (namespace, *(str(reference.get(part)) for part in ("apiVersion", "kind", "name", "uid")))
         now = self._clock.monotonic()
         with self._lock:
@@ -76,7 +76,7 @@ class OwnerAnnotations:
         if known is not None and now < known[1]:
             return known[0]
         metadata = self._read(reference, namespace)
-        # the name may belong to another object by now; and a pod may claim an owner that never was its own
+        # the name may belong to another object now, or the reference may be forged
         if metadata is not None and metadata.get("uid") != reference.get("uid"):
             metadata = None
         with self._lock:

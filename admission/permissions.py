@@ -1,4 +1,4 @@
-"""May this user use that key: asked of the API server, remembered for a moment."""
+"""Permissions of users for job settings: SubjectAccessReviews with a cache."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bridge.kube import access_review
 from bridge.kube.client import KubeClient
 
 REMEMBER_YES = 10.0
-"""Seconds that a yes holds; so long a permission taken away still works."""
+"""Seconds to cache a positive answer; a revoked permission still works for this time."""
 REMEMBER_NO = 1.0
-"""Seconds that a no holds: whoever was just given a permission wants to use it."""
+"""Seconds to cache a negative answer; a new permission works after this time."""
 MOST_REMEMBERED = 10_000
 _SYSTEM_CLOCK = SystemClock()
 
@@ -23,7 +23,7 @@ Ask = Callable[[Mapping[str, Any], str, str], bool]
 
 
 def ask_api_server(client: KubeClient) -> Ask:
-    """Ask with a SubjectAccessReview: ``use`` on ``slurmjobs.bridge.vk.io/<key>`` in the namespace."""
+    """Return a function that creates a SubjectAccessReview for ``use`` on ``slurmjobs.bridge.vk.io/<key>``."""
 
     def ask(user: Mapping[str, Any], key: str, namespace: str) -> bool:
         return access_review.allowed(
@@ -40,7 +40,7 @@ def ask_api_server(client: KubeClient) -> Ask:
 
 
 class Permissions:
-    """Answers from memory where it can. What can't be asked is not allowed: errors pass through to the caller."""
+    """Checks permissions with a cache. Errors of the API server are raised, not cached."""
 
     def __init__(self, ask: Ask, clock: Clock = _SYSTEM_CLOCK) -> None:
         self._ask = ask
@@ -49,7 +49,7 @@ class Permissions:
         self._known: dict[tuple[str, ...], tuple[bool, float]] = {}
 
     def missing(self, user: Mapping[str, Any], keys: Iterable[str], namespace: str) -> list[str]:
-        """List those of the keys that the user may not use in the namespace."""
+        """List the keys that the user may not use in the namespace. Raises ``Kube*`` errors."""
         return [key for key in keys if not self._allowed(user, key, namespace)]
 
     def _allowed(self, user: Mapping[str, Any], key: str, namespace: str) -> bool:

@@ -1,4 +1,4 @@
-"""What kind of pod it is: pure questions about one raw pod."""
+"""Properties of one raw pod. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 DAEMON_CONTROLLERS = frozenset(
     {"system:serviceaccount:kube-system:daemon-set-controller", "system:kube-controller-manager"}
 )
-"""Who makes the pods of daemon sets: its own service account, or the controller manager where it uses none."""
+"""Users that create the pods of daemon sets: the controller's service account, or the controller manager itself."""
 
 
 def is_mirror(pod: Pod, user_name: str) -> bool:
-    """Whether a kubelet reports a static pod of its own node, which runs already: nothing can be changed about it.
+    """Whether the kubelet of the pod's node creates it as the mirror of a static pod, which runs already.
 
-    The annotation alone proves nothing: the API server lets anybody write it on a new pod.
+    The annotation alone is no proof: any user may set it on a new pod.
     """
     node = pod["spec"].get("nodeName")
     return MIRROR_ANNOTATION in annotations_of(pod) and bool(node) and user_name == f"system:node:{node}"
 
 
 def controller(pod: Pod) -> Mapping[str, Any] | None:
-    """Give the reference to the owner that controls the object, if there is one."""
+    """Return the reference to the controlling owner; ``None`` without one."""
     for reference in pod["metadata"].get("ownerReferences") or ():
         if reference.get("controller"):
             return dict(reference)
@@ -34,28 +34,28 @@ def controller(pod: Pod) -> Mapping[str, Any] | None:
 
 
 def is_daemon(pod: Pod, user_name: str) -> bool:
-    """Whether a daemon set made the pod. The owner alone proves nothing: anybody may write it."""
+    """Whether a daemon set's controller creates the pod. The owner reference alone is no proof: any user may set it."""
     owner = controller(pod)
     return owner is not None and owner.get("kind") == "DaemonSet" and user_name in DAEMON_CONTROLLERS
 
 
 def scheduler_name(pod: Pod) -> str:
-    """Give the scheduler that the pod names; the default one when it names none."""
+    """Return the name of the pod's scheduler; the default scheduler if it names none."""
     return str(pod["spec"].get("schedulerName") or names.KUBE_DEFAULT_SCHEDULER)
 
 
 def annotations_of(pod: Pod) -> Mapping[str, str]:
-    """Give the annotations."""
+    """Return the annotations."""
     found: Mapping[str, str] = pod["metadata"].get("annotations") or {}
     return found
 
 
 def labels_of(pod: Pod) -> Mapping[str, str]:
-    """Give the labels."""
+    """Return the labels."""
     found: Mapping[str, str] = pod["metadata"].get("labels") or {}
     return found
 
 
 def job_id(pod: Pod) -> str:
-    """Give the Slurm job that holds the pod's room, or the empty string."""
+    """Return the id of the pod's Slurm job; empty without one."""
     return labels_of(pod).get(names.JOB_ID_LABEL, "")

@@ -1,4 +1,4 @@
-"""Which pools a pod asks for: whether it may, and whether its namespace lets its Secrets go there. Pure."""
+"""The check of a pod's pools against its namespace: which pools are open, and which get its Secrets. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bridge.workload import pool_selection
 
 
 def forbidden(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
-    """List what the pod asks for beyond what its namespace opens to it; a namespace that says nothing opens all."""
+    """List the requested pools that the namespace does not open; without its annotation, all pools are open."""
     if namespace_pools is None:
         return []
     try:
         opened = pool_selection.parse(namespace_pools)
     except ValueError:
-        return []  # told as invalid
+        return []  # invalid() reports it
     if names.ANY_POOL in opened:
         return []
     allowed = ", ".join(opened)
@@ -42,7 +42,7 @@ def forbidden(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
 
 
 def invalid(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
-    """List annotations that can't be read."""
+    """List the problems of the annotations of the pod and the namespace."""
     problems = []
     own = pods.annotations_of(pod).get(names.POOLS)
     for where, text in (("annotation", own), ("the namespace's annotation", namespace_pools)):
@@ -58,9 +58,9 @@ def invalid(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
 def secrets_refused(
     pod: pods.Pod, asked: Sequence[str], namespace: str, namespace_annotations: Mapping[str, str]
 ) -> list[str]:
-    """Warn of a pod whose Secrets or tokens may go to none of the pools ``asked`` for.
+    """Return a warning if the Secrets or tokens of the pod may go to none of the pools in ``asked``.
 
-    A warning, not a refusal: as for a Secret that does not exist yet, the pod waits, and goes on by itself.
+    The pod is not refused. It stays pending, as for a Secret that does not exist yet, until the annotation changes.
     """
     if not consent.refused_by_all(namespace_annotations, asked):
         return []

@@ -1,4 +1,4 @@
-"""AdmissionReview, version 1: read and answered. Pure."""
+"""AdmissionReview v1: parsing of requests, creation of responses. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from bridge.errors import BridgeError
 
 API_VERSION = "admission.k8s.io/v1"
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
-LONGEST_WARNING = 256
-"""The API server drops what is longer."""
+MAX_WARNING = 256
+"""Characters; the API server drops longer warnings."""
 
 Json = dict[str, Any]
 
 
 class MalformedReviewError(BridgeError):
-    """What came in is not a review of what is reviewed there: the message says what is missing."""
+    """The request is not a review of the expected resource; the message names the field."""
 
     reason = "MalformedReview"
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One request for review. ``object`` and ``old`` are raw objects, empty where the operation has none."""
+    """One request. ``object`` and ``old`` are raw objects, empty if the operation has none."""
 
     uid: str
     operation: str
@@ -38,12 +38,12 @@ class Review:
 
     @property
     def user_name(self) -> str:
-        """Who asks."""
+        """Name of the user who sent the request."""
         return str(self.user.get("username") or "")
 
 
 def parse(body: bytes, reviewed: str = "pods") -> Review:
-    """Read a review of a pod, or of another resource of the core group; raises :class:`MalformedReviewError`."""
+    """Parse a review of ``reviewed``, a resource of the core group; raises :class:`MalformedReviewError`."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -62,8 +62,8 @@ def parse(body: bytes, reviewed: str = "pods") -> Review:
         raise MalformedReviewError(f"request.operation: {operation!r} is not one of {', '.join(OPERATIONS)}")
     resource = _mapping(request, "resource")
     if resource.get("resource") != reviewed or resource.get("group"):
-        told = resource.get("resource")
-        raise MalformedReviewError(f"request.resource: only {reviewed} are reviewed here, not {told!r}")
+        found = resource.get("resource")
+        raise MalformedReviewError(f"request.resource: must be {reviewed}, not {found!r}")
     parts = ("metadata", "spec") if reviewed == "pods" else ("metadata",)
     review = Review(
         uid=uid,
@@ -82,7 +82,7 @@ def parse(body: bytes, reviewed: str = "pods") -> Review:
 
 
 def allow(uid: str, patch: Sequence[Json] = (), warnings: Sequence[str] = ()) -> Json:
-    """Answer yes, with a JSON patch and warnings if there are any."""
+    """Return a response that allows the request, with a JSON patch and warnings."""
     response: Json = {"uid": uid, "allowed": True}
     if patch:
         response["patchType"] = "JSONPatch"
@@ -99,7 +99,7 @@ def deny(
     retry_after: int = 0,
     warnings: Sequence[str] = (),
 ) -> Json:
-    """Answer no. ``retry_after`` (seconds) tells clients that the same request may succeed then."""
+    """Return a response that denies the request; after ``retry_after`` seconds the same request may succeed."""
     status: Json = {"status": "Failure", "message": message, "code": code, "reason": reason}
     if retry_after:
         status["details"] = {"retryAfterSeconds": retry_after}
@@ -108,7 +108,7 @@ def deny(
 
 def _answer(response: Json, warnings: Sequence[str]) -> Json:
     if warnings:
-        response["warnings"] = [w if len(w) <= LONGEST_WARNING else w[: LONGEST_WARNING - 3] + "..." for w in warnings]
+        response["warnings"] = [w if len(w) <= MAX_WARNING else w[: MAX_WARNING - 3] + "..." for w in warnings]
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
 
 

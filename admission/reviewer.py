@@ -1,4 +1,4 @@
-"""From a review to its answer: the pure decisions, and the two questions that need the API server."""
+"""The answer to a review: the pure decisions, and the reads from the API server that they need."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from bridge.workload.resources import Resources
 log = logging.getLogger(__name__)
 
 RETRY_AFTER = 2
-"""Seconds until a request that could not be judged may be tried again."""
+"""Seconds after which a client may retry a request that could not be reviewed."""
 
 NodesView = Callable[[], Sequence[Resources]]
-"""What each managed node offers; empty as long as nobody knows."""
+"""Returns the allocatable resources of the managed nodes; empty before the nodes are listed."""
 
 
 class Reviewer:
-    """What admission does with pods, as configured.
+    """Answers the reviews of pods and namespaces.
 
-    ``selected`` in its methods tells whether the API server found the namespace by the selector of managed namespaces.
-    With a list of namespaces that is checked here again; with a label selector the API server's word is taken: it
-    alone knows the labels as they are at this moment.
+    The argument ``selected`` of the methods is true if the API server's selector of managed namespaces has matched.
+    A list of namespaces is checked again here. For a label selector the API server's result counts, because only the
+    API server knows the current labels.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Reviewer:
         self._by_label = any(policy.namespace_selector is not None for policy in self._policies)
         self._permissions = permissions
         self._owners = owners
-        self._namespaces_say = known
+        self._known = known
         self._nodes = nodes
 
     def mutate(self, review: Review, selected: bool) -> Json:
-        """Answer a review of ``/mutate``."""
+        """Answer a review of ``/mutate``. An error of the API server denies the request, with status 503 or 500."""
         if review.operation not in ("CREATE", "UPDATE") or review.subresource:
             return allow(review.uid)
         managed = self._managed(review, selected)
@@ -78,9 +78,9 @@ class Reviewer:
         try:
             if self._ours(pod, managed):
                 inherited = self._owners.annotations(pod, review.namespace)
-                namespace = self._namespaces_say.get(review.namespace)
+                namespace = self._known.get(review.namespace)
         except BridgeError as error:
-            return _unjudged(review, "the pod's owners or its namespace could not be read", error)
+            return _not_reviewed(review, "the pod's owners or its namespace could not be read", error)
         patch = mutate(
             pod,
             scheduler=self._scheduler,
@@ -94,7 +94,7 @@ class Reviewer:
         return allow(review.uid, patch)
 
     def validate(self, review: Review, selected: bool) -> Json:
-        """Answer a review of ``/validate``."""
+        """Answer a review of ``/validate``. An error of the API server denies the request, with status 503 or 500."""
         pod = review.object if review.operation == "CREATE" else review.old
         managed = self._managed(review, selected)
         if not self._ours(pod, managed):
@@ -102,14 +102,14 @@ class Reviewer:
         try:
             verdict = self._verdict(review, managed)
         except BridgeError as error:
-            return _unjudged(review, "the pod's namespace could not be read", error)
+            return _not_reviewed(review, "the pod's namespace could not be read", error)
         if verdict is None:
             return allow(review.uid)
         keys = [*verdict.permissions, *(denial.key for denial in verdict.denials)]
         try:
             missing = self._permissions.missing(review.user, keys, review.namespace)
         except BridgeError as error:
-            return _unjudged(review, f"the permission for {', '.join(keys)} could not be checked", error)
+            return _not_reviewed(review, f"the permission for {', '.join(keys)} could not be checked", error)
         forbidden = verdict.forbidden + [_no_permission(review, key) for key in verdict.permissions if key in missing]
         forbidden += [_not_in_policy(review, denial) for denial in verdict.denials if denial.key in missing]
         problems = verdict.invalid + forbidden
@@ -121,7 +121,7 @@ class Reviewer:
         return deny(review.uid, message, code=422, reason="Invalid", warnings=verdict.warnings)
 
     def validate_namespace(self, review: Review, selected: bool) -> Json:
-        """Answer a review of a namespace: one that is not managed must not open pools to pods that nobody looks at."""
+        """Answer a review of a namespace: deny the annotation for pools in a namespace that is not managed."""
         namespace, name = namespaces.of(review.object), str(review.object["metadata"].get("name") or "")
         policy = namespace_policies.find(self._policies, name, namespace.labels)
         if selected or namespace.pools is None or policy.may_name_scheduler:
@@ -130,8 +130,8 @@ class Reviewer:
         return deny(
             review.uid,
             f"metadata.annotations[{names.POOLS}]: {namespace.pools!r} is not allowed: namespace {name!r} is not "
-            f"managed by podbridge, so its pods would not go to pools; allowed: in managed namespaces ({managed}), and "
-            f"where a policy in namespacePolicies has mayNameScheduler",
+            f"managed by podbridge, so its pods could not run on pools; allowed: in managed namespaces ({managed}) and "
+            f"in namespaces whose policy in namespacePolicies has mayNameScheduler",
         )
 
     def _verdict(self, review: Review, managed: bool) -> Verdict | None:
@@ -148,9 +148,9 @@ class Reviewer:
         return None
 
     def _scope(self, review: Review, managed: bool, pools_matter: bool = False) -> Scope:
-        """Gather what holds for the namespace; it is read only where its labels or its annotation matter."""
-        matters = self._by_label or pools_matter
-        namespace = self._namespaces_say.get(review.namespace) if matters else Namespace()
+        """Return the scope of the review. The namespace is read only if its labels or its annotations matter."""
+        needed = self._by_label or pools_matter
+        namespace = self._known.get(review.namespace) if needed else Namespace()
         policy = namespace_policies.find(self._policies, review.namespace, namespace.labels)
         return Scope(namespace.pools, policy, managed, review.namespace, namespace.annotations)
 
@@ -171,7 +171,7 @@ def _needs(review: Review, key: str) -> str:
 
 def _not_in_policy(review: Review, denial: field_policy.Denial) -> str:
     return (
-        f"{denial.problem}; allowed in namespace {review.namespace!r}: {denial.allowed}; for more, an administrator "
+        f"{denial.problem}; allowed in namespace {review.namespace!r}: {denial.allowed}; to use it, an administrator "
         f"changes namespacePolicies in podbridge's configuration, or {_needs(review, denial.key)}"
     )
 
@@ -179,15 +179,15 @@ def _not_in_policy(review: Review, denial: field_policy.Denial) -> str:
 def _no_permission(review: Review, key: str) -> str:
     needs = _needs(review, key)
     if key == validate.FINALIZER_PERMISSION:
-        return f"metadata.finalizers: {names.FINALIZER!r} can't be removed while a job holds the pod's room: {needs}"
+        return f"metadata.finalizers: {names.FINALIZER!r} cannot be removed while the pod has a Slurm job: {needs}"
     annotation = names.JOB_ANNOTATION_PREFIX + key
     value = pods.annotations_of(review.object).get(annotation)
     return f"annotation {annotation}: {value!r} is not allowed: {needs}"
 
 
-def _unjudged(review: Review, what: str, error: BridgeError) -> Json:
-    """Refuse what can't be judged: what is let through once can't be taken back."""
-    log.warning("review refused for now", extra=kv(namespace=review.namespace, why=what, error=error))
+def _not_reviewed(review: Review, what: str, error: BridgeError) -> Json:
+    """Deny a request that could not be reviewed: an admission cannot be revoked."""
+    log.warning("request denied: it could not be reviewed", extra=kv(namespace=review.namespace, why=what, error=error))
     return deny(
         review.uid,
         f"{what}: {error}; try again" if error.retryable else f"{what}: {error}",

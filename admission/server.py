@@ -1,4 +1,4 @@
-"""The webhook as a process part: the application, and what it needs around it."""
+"""The admission part of a process: the web application, its server, certificate and registration."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ log = logging.getLogger(__name__)
 
 SELF_SUBJECT_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", False)
 REVIEW_LIMIT = 8 * 2**20
-"""Bytes of a review; the API server's own limit for an object is 3 MiB, and a review holds two."""
+"""Bytes of a review; the API server limits an object to 3 MiB, and a review contains two."""
 _SYSTEM_CLOCK = SystemClock()
-# an answer to what only looks like a review: its shape is wrong further down
+# raised for a review with an unexpected structure of its pod
 _SHAPE_ERRORS = (TypeError, AttributeError, KeyError, ValueError)
 
 
 def make_app(reviewer: Reviewer) -> flask.Flask:
-    """Make the application: ``/mutate`` and ``/validate``, each also with ``/named``, and ``/validate/namespaces``.
+    """Create the application: ``/mutate`` and ``/validate``, both also with ``/named``, and ``/validate/namespaces``.
 
-    See :mod:`admission.webhook_registration`.
+    :mod:`admission.webhook_registration` describes the paths.
     """
     app = flask.Flask(__name__)
 
@@ -69,14 +69,14 @@ def make_app(reviewer: Reviewer) -> flask.Flask:
                 return _text(f"malformed review: {error}", 400)
             except _SHAPE_ERRORS as error:
                 counters["malformed"].inc()
-                log.exception("review can't be read")
+                log.exception("malformed review")
                 return _text(f"malformed review: {type(error).__name__}: {error}", 400)
             response = document["response"]
             result = "denied" if not response["allowed"] else "patched" if "patch" in response else "allowed"
             counters[result].inc()
             if result == "denied":
                 log.info(
-                    "pod refused",
+                    "request denied",
                     extra=kv(
                         namespace=review.namespace, user=review.user_name, message=response["status"]["message"][:500]
                     ),
@@ -96,9 +96,9 @@ def make_app(reviewer: Reviewer) -> flask.Flask:
 
 
 class Admission:
-    """The whole webhook: server, certificate, registration.
+    """The webhook: server, certificate, registration.
 
-    ``nodes`` gives what each managed node offers (:class:`admission.node_sizes.NodeSizes`).
+    ``nodes`` returns the allocatable resources of the managed nodes (:class:`admission.node_sizes.NodeSizes`).
     """
 
     def __init__(
@@ -121,13 +121,13 @@ class Admission:
         self.server: Server | None = None
 
     def start(self) -> None:
-        """Get a certificate, listen, register; raises :class:`BridgeError` when one of them can't be had.
+        """Get a certificate, listen and register; raises :class:`BridgeError`, after which it can be called again.
 
-        After an error it may be called again. The order: a registration that exists is told of the certificate before
-        it is served; one that does not is made when the server listens.
+        An existing registration gets the certificate's authority before the certificate is served. A missing
+        registration is created after the server listens.
         """
         config, settings = self._config, self._config.admission
-        # the scheduler and the controllers write to pods, with an account each or with that of `podbridge run`
+        # accounts that write to pods: of the scheduler, of the controllers, of `podbridge run`
         parts = (names.part_user(part, settings.service_namespace) for part in ("scheduler", "controllers", "run"))
         trusted = frozenset({whoami(self._client), *parts, *settings.trusted_users})
         reviewer = Reviewer(
@@ -171,15 +171,15 @@ class Admission:
         return server
 
     def ready(self) -> str | None:
-        """Say why reviews can't be answered now, or give None."""
+        """Return why reviews cannot be answered now; ``None`` if they can."""
         if self._rotator is None or self._certificates.pair is None:
-            return "not started: no certificate, or not registered yet"
+            return "not started: no certificate, or no registration yet"
         if expires(self._certificates.pair.cert) <= self._clock.time():
             return "the certificate has expired"
         return None
 
     def rotate(self) -> None:
-        """Make a new certificate now and change over to it, as at the end of its life."""
+        """Create a new certificate now and serve it, as at its regular renewal."""
         if self._rotator is None:
             raise BridgeError("admission is not started")
         self._rotator.step(self._supervisor.stopping, renew=True)
@@ -190,18 +190,18 @@ class Admission:
         missing = self._registration.ensure(ca, create=False)
         if missing and self.server is not None:
             log.warning(
-                "webhook configurations are missing: pods are neither changed nor checked; restart to register again",
+                "webhook configurations are missing: pods are not processed; restart admission to register again",
                 extra=kv(missing=",".join(missing)),
             )
 
 
 def unregister(config: Config, client: KubeClient) -> list[str]:
-    """Remove the webhook configurations; gives the names of those that were there. Pods are then left alone."""
+    """Delete the webhook configurations; return the names of those that existed."""
     return WebhookRegistration(client, config).remove()
 
 
 def whoami(client: KubeClient) -> str:
-    """Ask the API server for the own user name."""
+    """Return the user name of this process at the API server. Raises ``Kube*`` errors."""
     body = {"apiVersion": SELF_SUBJECT_REVIEWS.api_version, "kind": "SelfSubjectReview"}
     status = client.create(SELF_SUBJECT_REVIEWS.path(), body).get("status") or {}
     return str((status.get("userInfo") or {}).get("username") or "")

@@ -1,7 +1,7 @@
-"""What a pod may ask of a Kubernetes scheduler that Slurm can't give. Pure.
+"""Scheduling fields of a pod that Slurm does not support. Pure.
 
-A *requirement* that would be broken is refused, by the name of its field; a *preference* that will not be looked at is
-told in a warning. Node selectors, required node affinity, taints and cordons are honoured: Slurm is told about them.
+A *requirement* that would be violated is refused by the name of its field. A *preference* that is ignored causes a
+warning. Node selectors, required node affinity, taints and cordons are supported: podbridge passes them to Slurm.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def requirements(spec: Mapping[str, Any]) -> list[str]:
-    """List what the pod requires and would not get."""
+    """List the requirements of the pod that Slurm would violate."""
     problems: list[str] = []
     for index, constraint in enumerate(spec.get("topologySpreadConstraints") or ()):
         if (constraint.get("whenUnsatisfiable") or "DoNotSchedule") == "DoNotSchedule":
             problems.append(
                 f"spec.topologySpreadConstraints[{index}]: topologyKey {constraint.get('topologyKey')!r} with "
-                f"whenUnsatisfiable 'DoNotSchedule' is not allowed: Slurm places the pod and does not spread; allowed: "
-                f"whenUnsatisfiable 'ScheduleAnyway', or no constraint"
+                f"whenUnsatisfiable 'DoNotSchedule' is not allowed: Slurm selects the node and does not spread pods; "
+                f"allowed: whenUnsatisfiable 'ScheduleAnyway', or no constraint"
             )
     for index, claim in enumerate(spec.get("resourceClaims") or ()):
         problems.append(
@@ -38,7 +38,7 @@ def requirements(spec: Mapping[str, Any]) -> list[str]:
         for index, term in enumerate((affinity.get(kind) or {}).get(_REQUIRED) or ()):
             problems.append(
                 f"spec.affinity.{kind}.{_REQUIRED}[{index}]: topologyKey {term.get('topologyKey')!r} is not allowed: "
-                f"Slurm does not see other pods; allowed: required node affinity, nodeSelector, or a preference"
+                f"Slurm does not consider other pods; allowed: required node affinity, nodeSelector, or a preference"
             )
     for path, container in _containers(spec):
         holder = container.get("resources") or {}
@@ -52,10 +52,10 @@ def requirements(spec: Mapping[str, Any]) -> list[str]:
 
 
 def unknown_resources(asked: Iterable[str], gres: Mapping[str, str]) -> list[str]:
-    """List the extended resources that Slurm could give out twice, because nobody told it what they are."""
+    """List the extended resources without a gres: Slurm does not count them and could allocate them twice."""
     known = ", ".join(sorted(gres)) or "none"
     return [
-        f"spec.containers: resource {name!r} is not allowed: Slurm does not count it; allowed: {known} (set by gres in "
+        f"spec.containers: resource {name!r} is not allowed: Slurm does not count it; allowed: {known} (key gres of "
         f"podbridge's configuration), or a pod that takes whole nodes"
         for name in resources.extended(asked)
         if name not in gres
@@ -63,43 +63,43 @@ def unknown_resources(asked: Iterable[str], gres: Mapping[str, str]) -> list[str
 
 
 def preferences(spec: Mapping[str, Any]) -> list[str]:
-    """List what the pod would like and nobody will look at."""
+    """List the preferences of the pod that Slurm ignores."""
     warnings: list[str] = []
     for index, constraint in enumerate(spec.get("topologySpreadConstraints") or ()):
         if constraint.get("whenUnsatisfiable") == "ScheduleAnyway":
-            warnings.append(f"spec.topologySpreadConstraints[{index}] is ignored: Slurm places the pod")
+            warnings.append(f"spec.topologySpreadConstraints[{index}] is ignored: Slurm selects the node")
     affinity = spec.get("affinity") or {}
     warnings += [
-        f"spec.affinity.{kind}.{_PREFERRED} is ignored: Slurm places the pod"
+        f"spec.affinity.{kind}.{_PREFERRED} is ignored: Slurm selects the node"
         for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
         if (affinity.get(kind) or {}).get(_PREFERRED)
     ]
     for path, container in _containers(spec):
         for port in container.get("ports") or ():
-            # a host network makes every port a host port: there it says little, and MPI jobs live on it
+            # with a host network every port is a host port, and MPI jobs use the host network
             if port.get("hostPort") and not spec.get("hostNetwork"):
                 warnings.append(
-                    f"{path}: hostPort {port['hostPort']} is not known to Slurm: where another pod on the node has it, "
-                    f"the kubelet refuses this one"
+                    f"{path}: hostPort {port['hostPort']} is not known to Slurm: if another pod on the node uses it, "
+                    f"the kubelet rejects this one"
                 )
     return warnings
 
 
 def too_big(asked: Resources, nodes: Sequence[Resources]) -> list[str]:
-    """Say which requests no node could ever satisfy, even empty; nothing where no node is known."""
+    """List the requests that exceed every node's allocatable resources; empty if no node is known."""
     if not nodes or any(all(node.get(name, 0) >= value for name, value in asked.items()) for node in nodes):
         return []
     warnings = []
     for name, value in sorted(asked.items()):
-        most = max(node.get(name, Decimal(0)) for node in nodes)
-        if value > most:
+        largest = max(node.get(name, Decimal(0)) for node in nodes)
+        if value > largest:
             warnings.append(
-                f"no node could ever run this pod: it asks for {name} {_show(name, value)}, the largest node offers "
-                f"{_show(name, most)}"
+                f"no node can run this pod: it requests {name} {_show(name, value)}, the largest node has "
+                f"{_show(name, largest)}"
             )
     if not warnings:
         together = ", ".join(f"{name} {_show(name, value)}" for name, value in sorted(asked.items()))
-        warnings.append(f"no node could ever run this pod: none offers all of {together}")
+        warnings.append(f"no node can run this pod: none has all of {together}")
     return warnings
 
 

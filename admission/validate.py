@@ -1,4 +1,4 @@
-"""What is refused about a pod, and what is warned about. Pure: permissions are named here and asked for elsewhere."""
+"""Validation of pods. Pure: the result names the required permissions, and the caller checks them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from bridge.workload import pool_selection, resources, shortfall
 from bridge.workload.resources import Resources
 
 FINALIZER_PERMISSION = "finalizer"
-"""Who may take podbridge's finalizer off a pod that holds a job: the last resort of an administrator."""
+"""The permission to remove podbridge's finalizer from a pod that has a job."""
+_FINALIZER_RESERVED = f"metadata.finalizers: {names.FINALIZER!r} is not allowed: only podbridge sets it"
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the configuration says about pods.
+    """The part of the configuration that validation needs.
 
-    ``trusted`` are the users that write podbridge's own label, annotation and finalizer: podbridge itself;
-    ``partition`` is the partition of pods that name none; ``slurm`` says whether a Slurm is colocated.
+    ``trusted`` holds the users that may write podbridge's own label, annotations and finalizer. ``partition`` is the
+    partition of pods that name none. ``slurm`` is true if a Slurm is colocated.
     """
 
     scheduler: str
@@ -35,9 +36,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What holds for the pod's namespace: its annotation for pools, its policy, whether it is managed.
+    """The pod's namespace: its annotation for pools, its policy, and whether it is managed.
 
-    ``name`` and ``annotations`` are the namespace's; ``annotations`` is empty if the pod asks for no pool.
+    ``name`` and ``annotations`` belong to the namespace; ``annotations`` is empty if the pod requests no pool.
     """
 
     pools: str | None = None
@@ -52,9 +53,10 @@ NO_SCOPE = Scope()
 
 @dataclass(slots=True)
 class Verdict:
-    """The outcome: nothing in ``invalid`` and ``forbidden``, and every permission held, means yes.
+    """The result of validation.
 
-    ``denials`` are values that the namespace's policy does not allow: each needs the permission of its key.
+    The pod is allowed if ``invalid`` and ``forbidden`` are empty and the user has all ``permissions`` and the
+    permission of each of the ``denials``: values that the namespace's policy does not allow.
     """
 
     invalid: list[str] = field(default_factory=list)
@@ -71,19 +73,11 @@ def create(
     nodes: Sequence[Resources] = (),
     scope: Scope = NO_SCOPE,
 ) -> Verdict:
-    """Judge a new pod; ``nodes`` holds what each managed node offers."""
+    """Validate a new pod; ``nodes`` holds the allocatable resources of the managed nodes."""
     verdict = Verdict()
     if pods.is_mirror(pod, user_name):
         return verdict
-    if pods.MIRROR_ANNOTATION in pods.annotations_of(pod):
-        verdict.forbidden.append(
-            f"metadata.annotations[{pods.MIRROR_ANNOTATION}]: is not allowed: only the kubelet of spec.nodeName sets "
-            f"it, for a static pod; allowed: leave it out"
-        )
-    if user_name not in rules.trusted:
-        verdict.forbidden += _reserved({"metadata": {}}, pod)
-        if names.FINALIZER in _finalizers(pod):
-            verdict.forbidden.append(f"metadata.finalizers: {names.FINALIZER!r} is not allowed: only podbridge sets it")
+    verdict.forbidden += _reserved_on_create(pod, user_name, rules)
     if pods.scheduler_name(pod) != rules.scheduler:
         return verdict
     spec, annotations = pod["spec"], pods.annotations_of(pod)
@@ -96,64 +90,85 @@ def create(
     verdict.forbidden += pool_rules.forbidden(pod, scope.pools)
     if not scope.managed and not scope.policy.may_name_scheduler:
         verdict.denials.append(field_policy.scheduler_denied(rules.scheduler))
-    where = pool_selection.of(pod)
-    if not rules.slurm and not where.remote:
+    allowed = pool_selection.of(pod)
+    if not rules.slurm and not allowed.remote:
         verdict.warnings.append(pool_selection.NO_POOL)
-    if where.local:
+    if allowed.local:
         verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)
-    if where.remote:
+    if allowed.remote:
         problems = script_check.problems(pod)
-        if where.local:
-            verdict.warnings += [f"on a pool this pod would fail: {problem}" for problem in problems]
-        else:
+        if not allowed.local:
             verdict.invalid += problems
-            verdict.warnings += pool_rules.secrets_refused(pod, where.named, scope.name, scope.annotations)
+            verdict.warnings += pool_rules.secrets_refused(pod, allowed.named, scope.name, scope.annotations)
             return verdict
-    asked = resources.pod_requests(spec)
-    if not wrong:
-        settings = job_annotations.read(annotations)
-        verdict.invalid += shortfall.problems(settings, asked, rules.gres)
-        if not settings.get(names.EXCLUSIVE, rules.exclusive):
-            verdict.invalid += unsupported.unknown_resources(asked, rules.gres)
-    verdict.warnings += unsupported.too_big(asked, nodes)
+        verdict.warnings += [f"the pod would fail on a pool: {problem}" for problem in problems]
+    verdict.invalid += _slurm_problems(pod, rules, settings_valid=not wrong)
+    verdict.warnings += unsupported.too_big(resources.pod_requests(spec), nodes)
     return verdict
 
 
+def _reserved_on_create(pod: pods.Pod, user_name: str, rules: Rules) -> list[str]:
+    """List the annotations, labels and finalizers of a new pod that only podbridge or a kubelet may set."""
+    problems = []
+    if pods.MIRROR_ANNOTATION in pods.annotations_of(pod):
+        problems.append(
+            f"metadata.annotations[{pods.MIRROR_ANNOTATION}]: is not allowed: only the kubelet of spec.nodeName sets "
+            f"it, for a static pod; allowed: no such annotation"
+        )
+    if user_name not in rules.trusted:
+        problems += _reserved({"metadata": {}}, pod)
+        if names.FINALIZER in _finalizers(pod):
+            problems.append(_FINALIZER_RESERVED)
+    return problems
+
+
+def _slurm_problems(pod: pods.Pod, rules: Rules, *, settings_valid: bool) -> list[str]:
+    """List the requests that Slurm cannot satisfy; empty while the annotations are invalid."""
+    if not settings_valid:
+        return []
+    requests = resources.pod_requests(pod["spec"])
+    settings = job_annotations.read(pods.annotations_of(pod))
+    problems = shortfall.problems(settings, requests, rules.gres)
+    if not settings.get(names.EXCLUSIVE, rules.exclusive):
+        problems += unsupported.unknown_resources(requests, rules.gres)
+    return problems
+
+
 def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Scope = NO_SCOPE) -> Verdict:
-    """Judge a change: only what changes is looked at, so that an old fault never blocks another change."""
+    """Validate an update. Only changed fields are checked, so that an earlier error does not block other changes."""
     verdict = Verdict()
     if user_name not in rules.trusted:
         verdict.forbidden += _reserved(old, new)
         held, wanted = names.FINALIZER in _finalizers(old), names.FINALIZER in _finalizers(new)
         if wanted and not held:
-            verdict.forbidden.append(f"metadata.finalizers: {names.FINALIZER!r} is not allowed: only podbridge sets it")
+            verdict.forbidden.append(_FINALIZER_RESERVED)
         if held and not wanted and pods.job_id(old):
             verdict.permissions.append(FINALIZER_PERMISSION)
     if pods.scheduler_name(new) != rules.scheduler:
         return verdict
-    if pool_selection.of(old) != pool_selection.of(new):  # tolerations may be added to a pod that waits
+    if pool_selection.of(old) != pool_selection.of(new):  # Kubernetes allows new tolerations on a pod without a node
         verdict.forbidden += pool_rules.forbidden(new, scope.pools)
-    before, after = _asked(old), _asked(new)
+    before, after = _requested(old), _requested(new)
     changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
     if not changed:
         return verdict
     if names.POOLS in changed:
         verdict.invalid.append(
-            f"annotation {names.POOLS}: can't be changed from {before.get(names.POOLS)!r} to "
-            f"{after.get(names.POOLS)!r}: the pod's tolerations stay as they are; allowed: a new pod"
+            f"annotation {names.POOLS}: cannot be changed from {before.get(names.POOLS)!r} to "
+            f"{after.get(names.POOLS)!r}: the pod's tolerations would not change; allowed: a new pod"
         )
         return verdict
     if job := pods.job_id(old):
         verdict.invalid += [
-            f"annotation {key}: can't be changed from {before.get(key)!r} to {after.get(key)!r}: Slurm job {job} was "
-            f"asked for without it, and jobs are not changed; allowed: a new pod"
+            f"annotation {key}: cannot be changed from {before.get(key)!r} to {after.get(key)!r}: podbridge does "
+            f"not change Slurm job {job}; allowed: a new pod"
             for key in changed
         ]
         return verdict
     wrong = job_annotations.check(after)
     verdict.invalid += wrong
     if not wrong:
-        verdict.invalid += _too_little(new, rules)
+        verdict.invalid += _shortfall(new, rules)
     verdict.permissions += job_annotations.needed_permissions({key: after[key] for key in changed if key in after})
     if pool_selection.of(new).local:
         denials = field_policy.denied(after, scope.policy, rules.partition)
@@ -162,20 +177,20 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
 
 
 def resize(old: pods.Pod, new: pods.Pod, rules: Rules) -> Verdict:
-    """Judge an in-place change of size."""
+    """Validate an in-place resize."""
     verdict = Verdict()
     job = pods.job_id(old)
     if job and pods.scheduler_name(old) == rules.scheduler:
         verdict.invalid.append(
-            f"spec.containers[*].resources: can't be changed in place: Slurm job {job} holds the pod's size; allowed: "
-            f"a new pod"
+            f"spec.containers[*].resources: cannot be changed in place: Slurm job {job} has the pod's original "
+            f"size; allowed: a new pod"
         )
     elif pods.scheduler_name(old) == rules.scheduler and not job_annotations.check(pods.annotations_of(new)):
-        verdict.invalid += _too_little(new, rules)
+        verdict.invalid += _shortfall(new, rules)
     return verdict
 
 
-def _too_little(pod: pods.Pod, rules: Rules) -> list[str]:
+def _shortfall(pod: pods.Pod, rules: Rules) -> list[str]:
     if not pool_selection.of(pod).local:
         return []
     settings = job_annotations.read(pods.annotations_of(pod))
@@ -197,7 +212,7 @@ def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:
         else:
             now = f"be changed to {after[key]!r}" if key in after else "be removed"
             problems.append(
-                f"{where}[{key}]: {before[key]!r} can't {now}: only podbridge does; allowed: {before[key]!r}"
+                f"{where}[{key}]: {before[key]!r} cannot {now}: only podbridge does that; allowed: {before[key]!r}"
             )
     return problems
 
@@ -207,7 +222,7 @@ def _finalizers(pod: pods.Pod) -> Sequence[str]:
     return found
 
 
-def _asked(pod: pods.Pod) -> dict[str, str]:
-    """Give what the user asks for in annotations."""
+def _requested(pod: pods.Pod) -> dict[str, str]:
+    """Return the annotations for Slurm and for pools."""
     prefix = names.JOB_ANNOTATION_PREFIX
     return {k: v for k, v in pods.annotations_of(pod).items() if k.startswith(prefix) or k == names.POOLS}

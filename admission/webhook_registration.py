@@ -1,16 +1,17 @@
-"""The webhook configurations: which reviews the API server sends here. Built pure, written only when they differ.
+"""The webhook configurations: which requests the API server sends to podbridge for review.
 
-Two kinds of webhook for pods in each configuration, so that no other pod ever waits for podbridge:
+Each configuration has two kinds of webhook for pods. The API server calls neither for any other pod:
 
-- *managed*: pods in managed namespaces, found by ``namespaceSelector``.
-- *named*: pods elsewhere that name our scheduler, found by the complement of that selector and a match condition.
+- *managed*: pods in managed namespaces, selected by ``namespaceSelector``.
+- *named*: pods in other namespaces that name podbridge's scheduler, selected by the complement of that selector and a
+  match condition.
 
-Beside them stands *namespaces*, in the validating configuration alone: namespaces that are not managed and are given
-the annotation for pools, or lose the labels that made them managed while they have it.
+The validating configuration also has the webhook *namespaces*. It reviews namespaces that are not managed and get the
+annotation for pools, or that have the annotation and lose the labels that made them managed.
 
-A selector is an AND of requirements; its complement is an OR, which a selector can't say. So there is one *named*
-webhook for each requirement: the first ones hold, this one does not. They never overlap, and with the usual list of
-namespaces there is just one.
+A selector is a conjunction of requirements. Its complement is a disjunction, which a selector cannot express. So there
+is one *named* webhook for each requirement: it selects the namespaces that satisfy the previous requirements, but not
+this one. The webhooks do not overlap. A list of managed namespaces needs only one.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ log = logging.getLogger(__name__)
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 MUTATE, VALIDATE = "/mutate", "/validate"
 NAMED = "/named"
-"""Added to a path for pods outside the managed namespaces."""
+"""Suffix of the path for pods outside the managed namespaces."""
 NAMESPACES = "/namespaces"
-"""Added to the path of validation for namespaces that are not managed."""
+"""Suffix of the validation path for namespaces that are not managed."""
 TRIES = 5
 _OPPOSITE = {"In": "NotIn", "NotIn": "In", "Exists": "DoesNotExist", "DoesNotExist": "Exists"}
 _ANNOTATION = json.dumps(names.POOLS)
@@ -58,35 +59,39 @@ Requirement = dict[str, Any]
 
 
 def managed_requirements(config: Config) -> list[Requirement]:
-    """Give the requirements on a namespace's labels that make it a managed one.
+    """Return the label requirements that select the managed namespaces.
 
-    By label selector, never kube-system or podbridge's own namespace: there, a webhook that is down would keep the
-    cluster, or podbridge itself, from coming up again.
+    A label selector never selects kube-system or podbridge's own namespace: while the webhook is down, no pod could
+    start there, neither of the control plane nor of podbridge. Raises :class:`ConfigError` if the list of managed
+    namespaces contains podbridge's own.
     """
     selector = config.managed_namespace_selector
     if selector is None:
         if config.admission.url is None and config.admission.service_namespace in config.managed_namespaces:
             raise ConfigError(
-                f"managedNamespaces: {config.admission.service_namespace!r} is not allowed: podbridge runs there, and "
-                f"its own pods would wait for it; allowed: any other namespace"
+                f"managedNamespaces: {config.admission.service_namespace!r} is not allowed: podbridge runs in it, "
+                f"and its own pods could not start while the webhook is down; allowed: any other namespace"
             )
         return [{"key": NAMESPACE_LABEL, "operator": "In", "values": sorted(config.managed_namespaces)}]
-    return [*_requirements(selector), {"key": NAMESPACE_LABEL, "operator": "NotIn", "values": _spared(config)}]
+    return [
+        *_requirements(selector),
+        {"key": NAMESPACE_LABEL, "operator": "NotIn", "values": _excluded_namespaces(config)},
+    ]
 
 
 def is_managed(config: Config, name: str, labels: Mapping[str, str]) -> bool:
-    """Whether a namespace is managed, as the API server decides by :func:`managed_requirements`."""
+    """Whether a namespace is managed; the API server evaluates :func:`managed_requirements` to the same result."""
     if config.managed_namespace_selector is None:
         return name in config.managed_namespaces
-    return name not in _spared(config) and config.managed_namespace_selector.matches(labels)
+    return name not in _excluded_namespaces(config) and config.managed_namespace_selector.matches(labels)
 
 
-def _spared(config: Config) -> list[str]:
+def _excluded_namespaces(config: Config) -> list[str]:
     return sorted({"kube-system", "kube-node-lease", config.admission.service_namespace})
 
 
 def complements(requirements: list[Requirement]) -> list[list[Requirement]]:
-    """Give lists of requirements that select exactly what ``requirements`` do not, none of it twice."""
+    """Return disjoint lists of requirements that together select what ``requirements`` do not select."""
     return [
         [*requirements[:index], {**requirement, "operator": _OPPOSITE[requirement["operator"]]}]
         for index, requirement in enumerate(requirements)
@@ -94,11 +99,13 @@ def complements(requirements: list[Requirement]) -> list[list[Requirement]]:
 
 
 def webhooks(config: Config, path: str, ca: bytes, trusted: Iterable[str]) -> list[Json]:
-    """Build the ``webhooks`` of the configuration for ``path``, every default written out as the API server would."""
+    """Build the ``webhooks`` of the configuration for ``path``, with all defaults that the API server would add."""
     requirements = managed_requirements(config)
     selectors: list[tuple[str, str, list[Requirement]]]
     if not config.managed_namespaces and config.managed_namespace_selector is None:
-        selectors = [("named", path + NAMED, [])]  # the API refuses "in nothing"; its opposite is everything
+        selectors = [
+            ("named", path + NAMED, [])
+        ]  # the API refuses an empty list of values; the complement is every namespace
     else:
         selectors = [("managed", path, requirements)]
         for index, selector in enumerate(complements(requirements)):
@@ -115,41 +122,63 @@ def _numbered(title: str, index: int) -> str:
 
 def _webhook(config: Config, title: str, path: str, selector: list[Requirement], ca: bytes, trusted: list[str]) -> Json:
     mutating = path.startswith(MUTATE)
-    settings = config.admission
-    client: Json = (
-        {"url": settings.url.rstrip("/") + path}
-        if settings.url
-        else {
-            "service": {
-                "name": settings.service_name,
-                "namespace": settings.service_namespace,
-                "path": path,
-                "port": 443,
-            }
-        }
-    )
-    if ca:
-        client["caBundle"] = base64.b64encode(ca).decode()
-    conditions = []
     rules = [_rule(["CREATE", "UPDATE"], "pods")]
-    if mutating:  # of an update, nothing is changed but the tolerations of a pod that waits
-        conditions.append({"name": "is-new-or-is-given-tolerations", "expression": _GIVEN_TOLERATIONS})
     if path.endswith(NAMESPACES):
         rules = [_rule(["CREATE", "UPDATE"], "namespaces", "Cluster")]
-        conditions.append({"name": "is-given-pools", "expression": _GIVEN_POOLS})
     elif not mutating:
         rules.append(_rule(["UPDATE"], "pods/resize"))
-        if trusted:
-            # podbridge's own writes must reach pods while the webhook is down: else nothing could be released
-            users = ", ".join(json.dumps(user) for user in trusted)
-            conditions.append(
-                {
-                    "name": "not-podbridge-itself",
-                    "expression": "request.operation != 'UPDATE' || (has(request.subResource) && "
-                    "request.subResource == 'resize') || "
-                    f"!(request.userInfo.username in [{users}])",
-                }
-            )
+    webhook: Json = {
+        "name": f"{title}.{'mutate' if mutating else 'validate'}.{names.PERMISSION_GROUP}",
+        "clientConfig": _client_config(config, path, ca),
+        "rules": rules,
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {"matchExpressions": selector} if selector else {},
+        "objectSelector": {},
+        "sideEffects": "None",
+        "timeoutSeconds": config.admission.timeout_seconds,
+        "admissionReviewVersions": ["v1"],
+    }
+    if conditions := _match_conditions(config, path, trusted):
+        webhook["matchConditions"] = conditions
+    if mutating:
+        webhook["reinvocationPolicy"] = "IfNeeded"
+    return webhook
+
+
+def _client_config(config: Config, path: str, ca: bytes) -> Json:
+    """Return the address of the webhook: ``admission.url``, else the Service."""
+    settings = config.admission
+    service = {
+        "name": settings.service_name,
+        "namespace": settings.service_namespace,
+        "path": path,
+        "port": 443,
+    }
+    client: Json = {"url": settings.url.rstrip("/") + path} if settings.url else {"service": service}
+    if ca:
+        client["caBundle"] = base64.b64encode(ca).decode()
+    return client
+
+
+def _match_conditions(config: Config, path: str, trusted: list[str]) -> list[Json]:
+    """Return the CEL conditions of the webhook for ``path``; the API server calls it if all of them are true."""
+    conditions = []
+    if path.startswith(MUTATE):  # an update changes only the tolerations of a pod without a node
+        conditions.append({"name": "is-new-or-is-given-tolerations", "expression": _GIVEN_TOLERATIONS})
+    elif path.endswith(NAMESPACES):
+        conditions.append({"name": "is-given-pools", "expression": _GIVEN_POOLS})
+    elif trusted:
+        # podbridge must be able to write to pods while the webhook is down, for example to remove its finalizer
+        users = ", ".join(json.dumps(user) for user in trusted)
+        conditions.append(
+            {
+                "name": "not-podbridge-itself",
+                "expression": "request.operation != 'UPDATE' || (has(request.subResource) && "
+                "request.subResource == 'resize') || "
+                f"!(request.userInfo.username in [{users}])",
+            }
+        )
     if path.endswith(NAMED):
         ours = json.dumps(config.scheduler_name)
         conditions.append(
@@ -159,27 +188,11 @@ def _webhook(config: Config, title: str, path: str, selector: list[Requirement],
                 f"!= null && has(oldObject.spec.schedulerName) && oldObject.spec.schedulerName == {ours})",
             }
         )
-    webhook: Json = {
-        "name": f"{title}.{'mutate' if mutating else 'validate'}.{names.PERMISSION_GROUP}",
-        "clientConfig": client,
-        "rules": rules,
-        "failurePolicy": "Fail",
-        "matchPolicy": "Equivalent",
-        "namespaceSelector": {"matchExpressions": selector} if selector else {},
-        "objectSelector": {},
-        "sideEffects": "None",
-        "timeoutSeconds": settings.timeout_seconds,
-        "admissionReviewVersions": ["v1"],
-    }
-    if conditions:
-        webhook["matchConditions"] = conditions
-    if mutating:
-        webhook["reinvocationPolicy"] = "IfNeeded"
-    return webhook
+    return conditions
 
 
 class WebhookRegistration:
-    """Keeps the two webhook configurations as they should be."""
+    """Creates, updates and deletes the two webhook configurations."""
 
     def __init__(
         self, client: KubeClient, config: Config, trusted: Iterable[str] = (), clock: Clock = _SYSTEM_CLOCK
@@ -192,10 +205,11 @@ class WebhookRegistration:
         self.names = {MUTATE: f"{prefix}-mutate", VALIDATE: f"{prefix}-validate"}
 
     def ensure(self, ca: bytes, *, create: bool) -> list[str]:
-        """Bring both configurations up to date; gives the names of those that are missing.
+        """Update both configurations; return the names of missing ones.
 
-        Authorities that the API server trusts already stay until they expire: another replica may still serve a
-        certificate of theirs. Without ``create`` a missing configuration is not made: somebody removed it.
+        The CA bundle keeps earlier authorities until they expire, because another replica may still serve a
+        certificate that they signed. Without ``create``, a missing configuration is not created: an administrator has
+        removed it. Raises ``Kube*`` errors, and :class:`BridgeError` without the permission to create.
         """
         missing = []
         for path, name in self.names.items():
@@ -204,7 +218,7 @@ class WebhookRegistration:
         return missing
 
     def remove(self) -> list[str]:
-        """Delete both configurations; gives the names of those that were there."""
+        """Delete both configurations; return the names of those that existed."""
         removed = []
         for path, name in self.names.items():
             try:
@@ -225,10 +239,10 @@ class WebhookRegistration:
                 try:
                     self._client.create(resource.path(), self._configuration(path, name, ca))
                 except KubeConflictError:
-                    continue  # another replica was faster
+                    continue  # another replica has created it
                 except KubeForbiddenError as error:
                     raise BridgeError(
-                        f"webhook configuration {name} does not exist, and may not be created by podbridge",
+                        f"webhook configuration {name} does not exist, and podbridge is not allowed to create it",
                         hint="kubectl apply -f helm/rbac.yaml creates it",
                     ) from error
                 log.info("webhooks registered", extra=kv(configuration=name))
@@ -246,7 +260,7 @@ class WebhookRegistration:
                 continue
             log.info("webhooks updated", extra=kv(configuration=name))
             return True
-        raise BridgeError(f"webhook configuration {name}: changed by somebody else {TRIES} times in a row")
+        raise BridgeError(f"webhook configuration {name}: {TRIES} updates in a row conflicted with another writer")
 
     def _configuration(self, path: str, name: str, ca: bytes) -> Json:
         return {
@@ -257,7 +271,7 @@ class WebhookRegistration:
         }
 
     def _trust(self, live: Json, ca: bytes) -> bytes:
-        """Add ``ca`` to what is trusted already; the same bytes where nothing is new and nothing has expired."""
+        """Add ``ca`` to the CA bundle of ``live``; the bytes are the same if nothing is new and nothing has expired."""
         trusted = b""
         for webhook in live.get("webhooks") or ():
             try:

@@ -458,7 +458,7 @@ BAD: dict[str, tuple[Json, list[str]]] = {
     "partition of others": (annotated("partition", "main,urgent"), [JOB + "partition", "(urgent)", "allowed", "main"]),
     "account of others": (annotated("account", "chemistry"), [JOB + "account", "'chemistry'", "physics, biology"]),
     "qos of others": (annotated("qos", "high"), [JOB + "qos", "'high'", "normal", "namespacePolicies"]),
-    "licenses": (annotated("licenses", "matlab:2"), [JOB + "licenses", "'matlab:2'", "leave", "licenses in namespace"]),
+    "licenses": (annotated("licenses", "matlab:2"), [JOB + "licenses", "'matlab:2'", "no such", "licenses in namespace"]),
     "job id label": (pod(labels={names.JOB_ID_LABEL: "7"}), ["metadata.labels", names.JOB_ID_LABEL, "'7'"]),
     "job id label, empty": (pod(labels={names.JOB_ID_LABEL: ""}), ["metadata.labels", names.JOB_ID_LABEL]),
     "node annotation": (
@@ -540,7 +540,7 @@ def test_kubectl_shows_the_message_and_the_warning(hub: SimpleNamespace) -> None
     denied = kubectl(annotated("time-limit", "10"))
     assert denied.returncode != 0
     assert f"did you mean {JOB}timelimit?" in denied.stderr
-    eventually(lambda: "Warning: no node could ever run this pod" in kubectl(huge()).stderr)
+    eventually(lambda: "Warning: no node can run this pod" in kubectl(huge()).stderr)
     assert "cpu 5000" in kubectl(huge()).stderr
     assert kubectl(huge()).returncode == 0
 
@@ -793,7 +793,7 @@ def test_the_certificate_rotates_under_load(hub: SimpleNamespace, monkeypatch: p
 def test_a_lost_secret_is_filled_again_once_an_administrator_has_created_it(hub: SimpleNamespace) -> None:
     path = SECRETS.path("podbridge", "podbridge-webhook-tls")
     hub.admin.delete(path)
-    with pytest.raises(CertificateError, match="may not be created"):
+    with pytest.raises(CertificateError, match="is not allowed to create it"):
         hub.admission._rotator.step(hub.supervisor.stopping)
     assert mutated(hub.user)
     hub.cluster.apply_manifests()
@@ -809,7 +809,7 @@ def test_unregister_removes_and_start_registers(hub: SimpleNamespace) -> None:
     hub.admission._rotator.step(hub.supervisor.stopping)
     with pytest.raises(KubeNotFoundError):
         configurations(hub)
-    with pytest.raises(BridgeError, match="may not be created"):
+    with pytest.raises(BridgeError, match="is not allowed to create it"):
         hub.admission._registration.ensure(hub.admission._certificates.ca_bundle, create=True)
     hub.cluster.apply_manifests()
     hub.admission._registration.ensure(hub.admission._certificates.ca_bundle, create=True)

@@ -87,7 +87,7 @@ def test_it_gives_up_when_others_keep_writing(api: FakeApi, clock: FakeClock) ->
         raise KubeConflictError("again", status=409)
 
     api.create = conflict  # type: ignore[method-assign]
-    with pytest.raises(CertificateError, match="changed by somebody else"):
+    with pytest.raises(CertificateError, match="conflicted with another writer"):
         keeps.ensure(None)
 
 

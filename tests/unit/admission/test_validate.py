@@ -149,10 +149,10 @@ def test_no_spread_without_a_word_is_a_requirement() -> None:
     ("requests", "words"),
     [
         ({"cpu": "64", "memory": "1Gi"}, None),
-        ({"cpu": "65"}, ["cpu 65", "offers 64"]),
-        ({"memory": "3Ti"}, ["memory 3072.0Gi", "offers 512.0Gi"]),
-        ({"nvidia.com/gpu": "9"}, ["nvidia.com/gpu 9", "offers 8"]),
-        ({"cpu": "64", "nvidia.com/gpu": "1"}, ["none offers all of cpu 64, nvidia.com/gpu 1"]),
+        ({"cpu": "65"}, ["cpu 65", "has 64"]),
+        ({"memory": "3Ti"}, ["memory 3072.0Gi", "has 512.0Gi"]),
+        ({"nvidia.com/gpu": "9"}, ["nvidia.com/gpu 9", "has 8"]),
+        ({"cpu": "64", "nvidia.com/gpu": "1"}, ["none has all of cpu 64, nvidia.com/gpu 1"]),
     ],
 )
 def test_what_fits_nowhere_is_warned_about(requests: dict[str, str], words: list[str] | None) -> None:
