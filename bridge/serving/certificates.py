@@ -1,8 +1,8 @@
-"""Serving certificates: made, judged, and swapped while connections come in.
+"""Serving certificates: creation, checks, and replacement while a server runs.
 
-Each pair is signed by a certificate authority of its own, whose key is thrown away after the one signature: nobody who
-reads the pair later can sign another one. So a rotation brings a new authority, and clients must trust the new one
-before the pair is served and the old one for as long as some replica still serves the old pair: see :func:`bundle`.
+Each pair is signed by its own certificate authority, whose key is discarded after this signature, so that a reader of
+the pair cannot sign another certificate. Each rotation therefore creates a new authority. Clients must trust the new
+authority before the pair is served, and the old one as long as a replica serves the old pair: see :func:`bundle`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from bridge import metrics
 from bridge.errors import CertificateError
 
 RENEW_AT = 2 / 3
-"""Part of its life after which a certificate is renewed: a third is left for whatever goes wrong meanwhile."""
-LARGEST_BUNDLE = 6
-"""Authorities kept in a bundle at most, the newest ones."""
+"""Fraction of the validity after which a certificate is renewed; the rest is a reserve for failed renewals."""
+MAX_AUTHORITIES = 6
+"""Maximum number of authorities in a bundle; the newest are kept."""
 _SKEW = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """PEM: the authorities to trust (one or more), the certificate (chain) and its private key."""
+    """The authorities to trust, the certificate chain and its private key, all as PEM."""
 
     ca: bytes
     cert: bytes
@@ -46,23 +46,23 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate authority that can still sign."""
+    """A certificate authority with its private key."""
 
     cert: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
     @property
     def pem(self) -> bytes:
-        """Its certificate."""
+        """The certificate as PEM."""
         return self.cert.public_bytes(serialization.Encoding.PEM)
 
 
 def make_ca(validity: float, *, now: float, name: str = "podbridge") -> Authority:
-    """Make an authority that outlives a certificate of ``validity`` seconds issued now."""
+    """Create an authority that outlives a certificate issued now for ``validity`` seconds."""
     key = ec.generate_private_key(ec.SECP256R1())
     begin, end = _life(now, validity * 2)
     serial = x509.random_serial_number()
-    # the serial in the name: clients find the issuer by name, and two authorities of one name would be told apart late
+    # clients find the issuer by name, so each authority needs a unique one
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name}-ca-{serial % 2**32:08x}")])
     usage = x509.KeyUsage(
         digital_signature=True,
@@ -120,19 +120,19 @@ def issue(ca: Authority, names: Iterable[str], validity: float, *, now: float) -
 
 
 def make_pair(names: Iterable[str], validity: float, *, now: float) -> Pair:
-    """Make a pair and the authority that signs it, once."""
+    """Create an authority and a pair that it signs; the authority's key is discarded."""
     return issue(make_ca(validity, now=now), names, validity, now=now)
 
 
 def expires(pem: bytes) -> float:
-    """Give the end of the first certificate in ``pem``, in seconds since the epoch."""
+    """Return the expiry of the first certificate in ``pem``, in seconds since the epoch."""
     return _first(pem).not_valid_after_utc.timestamp()
 
 
 def needs_renewal(pair: Pair, now: float, names: Iterable[str]) -> bool:
-    """Whether the pair is no good, not signed by its authorities, lacks a name, or has lived two thirds of its life.
+    """Whether the pair is unusable, not signed by its authorities, lacks a name, or has passed :data:`RENEW_AT`.
 
-    Names of IP addresses must be in normal form.
+    IP addresses in ``names`` must be in normal form.
     """
     try:
         context(pair)
@@ -149,18 +149,18 @@ def needs_renewal(pair: Pair, now: float, names: Iterable[str]) -> bool:
 
 
 def bundle(now: float, *pems: bytes) -> bytes:
-    """Join the authorities of several PEM texts: each once, none expired, the earlier texts first, the newest few."""
+    """Join the authorities of PEM texts in order: the newest, without duplicates and without expired ones."""
     kept: dict[bytes, x509.Certificate] = {}
     for pem in pems:
         for cert in authorities(pem):
             if cert.not_valid_after_utc.timestamp() > now:
                 kept.setdefault(cert.public_bytes(serialization.Encoding.PEM), cert)
-    newest = sorted(kept, key=lambda pem: kept[pem].not_valid_before_utc, reverse=True)[:LARGEST_BUNDLE]
+    newest = sorted(kept, key=lambda pem: kept[pem].not_valid_before_utc, reverse=True)[:MAX_AUTHORITIES]
     return b"".join(pem for pem in kept if pem in newest)
 
 
 def authorities(pem: bytes) -> list[x509.Certificate]:
-    """Read every certificate in a PEM text; unreadable text holds none."""
+    """Return the certificates in a PEM text; empty for unreadable text."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
@@ -168,18 +168,18 @@ def authorities(pem: bytes) -> list[x509.Certificate]:
 
 
 class ServerContext(ssl.SSLContext):
-    """A server's TLS context that knows whose certificates it takes from clients (PEM; empty: it asks for none)."""
+    """A server's TLS context with the accepted authorities of clients (PEM; empty: none is requested)."""
 
     clients: bytes = b""
 
 
 def context(pair: Pair, clients: bytes = b"") -> ServerContext:
-    """Make the server's TLS context (1.2 or newer); raises :class:`CertificateError` when the pair is no good.
+    """Create the server's TLS context (1.2 or newer); raises :class:`CertificateError` for an unusable pair.
 
-    With ``clients`` (PEM), a client is asked for a certificate of one of these authorities. It needn't show one; if it
-    does and the certificate is no good, there is no connection.
+    With ``clients`` (PEM), the server requests a certificate of one of these authorities. The client may send none; an
+    invalid certificate fails the handshake.
 
-    The library reads files only: they live in a private folder for as long as that takes.
+    ``ssl`` reads certificates only from files. They exist in a private directory during this call.
     """
     made = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -188,8 +188,8 @@ def context(pair: Pair, clients: bytes = b"") -> ServerContext:
         try:
             made.load_verify_locations(cadata=clients.decode("ascii"))
         except (ssl.SSLError, ValueError) as error:
-            raise CertificateError(f"the authorities of clients can't be used: {error}") from error
-        # an intermediate authority may be all that is given
+            raise CertificateError(f"the client authorities cannot be used: {error}") from error
+        # accept an intermediate authority without its root
         made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         made.verify_mode = ssl.CERT_OPTIONAL
         made.clients = clients
@@ -199,17 +199,17 @@ def context(pair: Pair, clients: bytes = b"") -> ServerContext:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(content)
         try:
-            # the password: an encrypted key must fail, not ask a question on the terminal
+            # with a password, an encrypted key fails instead of prompting on the terminal
             made.load_cert_chain(cert, key, password="")
         except (ssl.SSLError, ValueError, OSError) as error:
-            raise CertificateError(f"certificate and key can't be used: {error}") from error
+            raise CertificateError(f"certificate and key cannot be used: {error}") from error
     return made
 
 
 class Certificates:
-    """The pair that is served now, whose client certificates are taken, and who wants to know of a change.
+    """The current pair, the accepted authorities of clients, and the listeners for changes.
 
-    ``gauge`` is told when the pair ends.
+    ``gauge`` is set to the expiry of the pair.
     """
 
     def __init__(self, pair: Pair | None = None, *, gauge: Gauge | None = metrics.CERTIFICATE_EXPIRY) -> None:
@@ -224,20 +224,20 @@ class Certificates:
 
     @property
     def ca_bundle(self) -> bytes:
-        """The authorities that clients have to trust, or nothing yet."""
+        """The authorities that clients must trust; empty before the first pair."""
         return self.pair.ca if self.pair else b""
 
     def replace(self, pair: Pair) -> None:
-        """Serve ``pair`` from the next connection on; a bad one raises CertificateError and changes nothing."""
+        """Serve ``pair`` on new connections; for an unusable pair raise CertificateError and change nothing."""
         self._change(pair, self.clients)
         if self._gauge is not None:
             with contextlib.suppress(CertificateError):
                 self._gauge.set(expires(pair.cert))
 
     def trust(self, clients: bytes) -> None:
-        """Ask clients for certificates of these authorities (PEM; empty: of none); bad ones raise CertificateError.
+        """Accept client certificates of these authorities (PEM; empty: none); raises CertificateError.
 
-        Idle connections are closed when their next request comes: a client asks again on a new one.
+        An idle connection is closed at its next request; the client then opens a new one.
         """
         if self.pair is None:
             raise CertificateError("no certificate is served yet")
@@ -252,7 +252,7 @@ class Certificates:
             listener(ready)
 
     def listen(self, listener: Callable[[ssl.SSLContext], None]) -> None:
-        """Have ``listener`` called with the TLS context: now, if there is one, and at each change."""
+        """Call ``listener`` with the TLS context: now, if there is one, and at each change."""
         with self._lock:
             self._listeners.append(listener)
             ready = self._context
@@ -276,7 +276,7 @@ def _signed(cert: x509.Certificate, authority: x509.Certificate) -> bool:
 
 
 def _life(now: float, validity: float) -> tuple[datetime, datetime]:
-    # begins a little in the past, for clients whose clock is behind; a short life must not be mostly past
+    # begins in the past for clients with a slow clock, but at most by a tenth of the validity
     begin = datetime.fromtimestamp(now, UTC)
     length = timedelta(seconds=validity)
     return begin - min(_SKEW, length / 10), begin + length

@@ -1,15 +1,19 @@
-"""One connection of a client: read, answered and written without ever waiting for the client.
+"""One connection of a client. No method blocks until the client sends or receives.
 
-cheroot reads from the socket in a worker thread, so a client that sends one byte every few seconds holds the thread.
-Here bytes are collected as they come, the worker gets a complete request, and its answer is collected and sent as the
-client takes it. Each stage has a deadline for the whole of it:
+cheroot reads from the socket in a worker thread, so a client that sends one byte every few seconds occupies a thread.
+Here the selector collects the bytes of a request, a worker gets the complete request, and the selector sends the
+answer. Each stage has one deadline for all of its bytes:
 
 ==============  ====================================================================
-handshake       :data:`HANDSHAKE_TIMEOUT` from the connection on
+handshake       :data:`HANDSHAKE_TIMEOUT` from the start of the connection
 request         :data:`REQUEST_TIMEOUT` from its first byte to its last; then 408
-answer          :data:`ANSWER_TIMEOUT` from the time it is ready until all of it is sent
+answer          :data:`ANSWER_TIMEOUT` from its creation until all of it is sent
+discard         :data:`DISCARD_TIMEOUT` after the answer to a request that was not read to its end
 idle            :data:`IDLE_TIMEOUT` until the first byte of the next request
 ==============  ====================================================================
+
+The stage *discard* exists because TCP answers bytes that arrive on a closed socket with a reset, and a client that gets
+a reset while it sends may never read the answer (RFC 9112, section 9.6).
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from __future__ import annotations
 import io
 import logging
 import select
+import socket
 import ssl
 import time
 from typing import Any
@@ -34,48 +39,53 @@ log = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 10.0
 ANSWER_TIMEOUT = 30.0
+DISCARD_TIMEOUT = 2.0
+DISCARD_LIMIT = 16 * 2**20
+"""Bytes to discard at most after the answer to a request that was not read to its end."""
 IDLE_TIMEOUT = 120.0
-"""Longer than the API server keeps an idle connection (90 s): if the server is the one to close, a request that is just
-on its way is lost, and Go does not send a POST twice."""
+"""Longer than the API server keeps an idle connection (90 s): if this server closed it first, a request in transit
+would be lost, and Go does not retry a POST."""
 PEER_CERTIFICATE = "podbridge.peer_certificate"
-"""Key in the WSGI environment; no header of a request can have that name."""
-LONGEST_COUNTED = 32 * 2**20
-"""Bytes: a list of very many pods is no attack, and may be longer."""
+"""Key in the WSGI environment; no header of a request can have this name."""
+MAX_COUNTED = 32 * 2**20
+"""Maximum bytes of an answer that count as held: a long list of pods is not an attack and may be longer."""
 _PIECE = 2**16
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class ClosedError(Exception):
-    """The client has closed the connection, or it is broken."""
+    """The client has closed the connection, or the connection is broken."""
 
 
 class Output:
-    """Collects an answer; cheroot writes it as to a file."""
+    """A buffer for an answer, with the file methods that cheroot calls."""
 
     def __init__(self) -> None:
         self.pending = bytearray()
         self.bytes_written = 0
 
     def write(self, data: bytes) -> int:
-        """Add to what is to be sent."""
+        """Append to the pending bytes."""
         self.pending += data
         self.bytes_written += len(data)
         return len(data)
 
 
 class Connection(cheroot.server.HTTPConnection):
-    """A connection in one of four stages: handshake, request, answer, idle.
+    """A connection in one of the stages handshake, request, answer, discard and idle.
 
-    At any time one thread has it: the selector's, or the worker that has its request.
+    One thread at a time uses it: the selector, or the worker that has its request.
     """
 
     RequestHandlerClass = Request
     handed_over = False
-    """Whether a thread of its own has it, which writes a long answer."""
+    """Whether a separate thread uses the connection to write a long answer."""
     counted = 0
     """Bytes that the server has counted as held in memory."""
+    discarding = False
+    """Whether the answer is complete, and received bytes are discarded until the client closes the connection."""
 
     def __init__(self, server: Any, sock: Any, makefile: Any = None) -> None:
         super().__init__(server, sock, lambda *_: Output())
@@ -88,39 +98,41 @@ class Connection(cheroot.server.HTTPConnection):
         self._searched = 0
         self._frame: Frame | None = None
         self._closing = False
+        self._whole = True
+        self._discarded = 0
 
     @property
     def idle(self) -> bool:
         """Whether the connection waits for the first byte of a request."""
-        return self.secured and not self._received and not self.sending
+        return self.secured and not self._received and not self.sending and not self.discarding
 
     @property
     def sending(self) -> bool:
-        """Whether a part of the answer is not sent yet."""
+        """Whether a part of the answer is still to be sent."""
         return not self.handed_over and bool(self.wfile.pending)
 
     @property
     def held(self) -> int:
-        """Bytes in memory: of the request, and of the answer, which counts up to :data:`LONGEST_COUNTED`."""
+        """Bytes in memory: the request, and at most :data:`MAX_COUNTED` of the answer."""
         answer = 0 if self.handed_over else len(self.wfile.pending)
-        return len(self._received) + min(answer, LONGEST_COUNTED)
+        return len(self._received) + min(answer, MAX_COUNTED)
 
     @property
     def complete(self) -> bool:
-        """Whether a whole request has been read."""
+        """Whether a complete request has been read."""
         return self._frame is not None and len(self._received) >= self._frame.size
 
     @property
     def unread(self) -> bool:
-        """Whether bytes have come that the selector does not know of: it looks at the socket alone."""
+        """Whether received bytes are buffered, which the selector's poll of the socket does not show."""
         return bool(self._received) or (isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0)
 
     def read(self) -> bool:
-        """Read what has come; return whether a whole request is there. Raises :class:`ClosedError`."""
+        """Read the available bytes; return whether a request is complete. Raises :class:`ClosedError`."""
         while not self._framed():
             try:
                 data = self.socket.recv(_PIECE)
-            except _LATER:
+            except _WOULD_BLOCK:
                 return False
             except (OSError, ValueError) as error:
                 raise ClosedError(str(error)) from error
@@ -136,26 +148,26 @@ class Connection(cheroot.server.HTTPConnection):
             self._frame = frame(self._received, self.server.max_request_body_size, self._searched)
             self._searched = len(self._received)
             if self._frame is not None and self._frame.expects_continue and not self.complete:
-                self._say(_CONTINUE)
+                self._send_now(_CONTINUE)
         return self.complete
 
     def communicate(self) -> bool:
-        """Take the next step in a worker: the handshake, or a request and its answer; return whether to keep it."""
+        """Continue in a worker: the handshake, or a request and its answer. Return whether to keep the connection."""
         try:
             if not self.secured:
                 if not self._shake_hands():
                     return False
-                # a read before the end of the handshake would end it, and the client's certificate would not be seen
+                # a read during the handshake would complete it without the client's certificate being stored
                 return not self.secured or not self.read() or self._answer()
             if isinstance(self.socket, ssl.SSLSocket) and not self._trusted(self.socket):
                 return False
             return self._answer()
         except ClosedError as error:
-            log.debug("client gone", extra=kv(peer=self.remote_addr, error=error))
+            log.debug("client disconnected", extra=kv(peer=self.remote_addr, error=error))
             return False
 
     def send(self) -> bool:
-        """Send what the client takes now; return whether to keep the connection. Raises :class:`ClosedError`."""
+        """Send as much as the socket accepts; return whether to keep the connection. Raises :class:`ClosedError`."""
         pending = self.wfile.pending
         while pending:
             try:
@@ -164,7 +176,7 @@ class Connection(cheroot.server.HTTPConnection):
             except ssl.SSLWantReadError:
                 self.events = select.EPOLLIN
                 return True
-            except _LATER:
+            except _WOULD_BLOCK:
                 self.events = select.EPOLLOUT
                 return True
             except (OSError, ValueError) as error:
@@ -172,40 +184,69 @@ class Connection(cheroot.server.HTTPConnection):
             del pending[:sent]
         self.events = select.EPOLLIN
         self.deadline = time.monotonic() + (REQUEST_TIMEOUT if self._received else IDLE_TIMEOUT)
-        return not self._closing
+        return not self._closing or (not self._whole and self._begin_discard())
+
+    def discard(self) -> bool:
+        """Discard some received bytes; return false at the end of the stream and beyond :data:`DISCARD_LIMIT`."""
+        try:
+            data = socket.socket.recv(self.socket, _PIECE)  # not SSLSocket.recv: nobody needs the decrypted bytes
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._discarded += len(data)
+        return bool(data) and self._discarded <= DISCARD_LIMIT
+
+    def _begin_discard(self) -> bool:
+        """Close the sending direction and enter the stage discard; return false if the connection is broken."""
+        self._received.clear()
+        self._frame, self._searched = None, 0
+        try:
+            # not SSLSocket.shutdown, which drops the TLS state
+            socket.socket.shutdown(self.socket, socket.SHUT_WR)
+        except OSError:
+            return False
+        self.discarding = True
+        self.events = select.EPOLLIN
+        self.deadline = time.monotonic() + DISCARD_TIMEOUT
+        return True
 
     def finish(self, seconds: float) -> None:
-        """Send the rest of the answer, waiting at most ``seconds`` for each piece; the server is stopping."""
+        """Send the rest of the answer while the server stops, waiting at most ``seconds`` for each piece."""
         if self.sending:
             self.socket.settimeout(seconds)
             self.send()
 
     def close(self) -> None:
-        """Close the socket and give the memory back."""
+        """Close the socket and release the counted memory."""
         self.server.release(self)
         super().close()
 
     def write_directly(self) -> None:
-        """Have the answer written to the socket at once, by a thread of its own that may wait for the client."""
+        """Write the answer to the socket directly; the calling thread may then block on the client."""
         self.wfile = MakeFile(self.socket, "wb")
 
-    def time_out(self) -> None:
-        """Say that the request took too long, if there is one."""
+    def time_out(self) -> bool:
+        """Answer 408 if a request is incomplete; return whether to keep the connection to discard the rest of it."""
         if self.secured and self._received and not self.sending:
-            self._say(_TIMED_OUT)
+            return self._send_now(_TIMED_OUT) and self._begin_discard()
+        return False
 
-    def _say(self, text: bytes) -> None:
+    def _send_now(self, text: bytes) -> bool:
         try:
             self.socket.send(text)
         except (OSError, ValueError) as error:
-            log.debug("client can't be told", extra=kv(peer=self.remote_addr, error=error))
+            log.debug("answer not sent", extra=kv(peer=self.remote_addr, error=error))
+            return False
+        return True
 
     def _answer(self) -> bool:
         request = self._frame
-        if request is None:  # bytes of a next request that is not complete yet
+        if request is None:  # the next request is incomplete
             return True
         self.rfile = io.BytesIO(bytes(self._received[: request.size]))
         self.refusal = request.refusal
+        self._whole = request.whole
         del self._received[: request.size]
         self._frame, self._searched = None, 0
         self._closing = not super().communicate()  # type: ignore[no-untyped-call]
@@ -215,7 +256,7 @@ class Connection(cheroot.server.HTTPConnection):
         return self.send()
 
     def _trusted(self, sock: ssl.SSLSocket) -> bool:
-        # who was trusted at the handshake may not be now; a client asks again on a new connection
+        # the trusted authorities may have changed since the handshake; the client opens a new connection
         return _clients(sock.context) == _clients(self.server.ssl_adapter.context)
 
     def _shake_hands(self) -> bool:

@@ -1,4 +1,4 @@
-"""Health and metrics: is this process alive, may it be given work, and what did it do."""
+"""The web applications for health (``/livez``, ``/readyz``) and metrics."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 Check = Callable[[], str | None]
-"""Gives None when all is well, else why not, in a few words."""
+"""Returns None if the check passes, else the reason in a few words."""
 
 
 class Health:
-    """Named checks of two kinds.
+    """Named checks of liveness and readiness.
 
-    *Live*: a failure means that only a restart helps. *Ready*: a failure means that this process should not be given
-    work now. A check that raises has failed.
+    If a check of liveness fails, the process needs a restart. If a check of readiness fails, the process should not get
+    requests now. A check that raises has failed.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Health:
         self._ready[name] = check
 
     def failures(self) -> dict[str, str]:
-        """Give the readiness checks that fail, with why."""
+        """Return the reasons of the readiness checks that fail, by name."""
         return {name: why for name, why in _results(self._ready).items() if why is not None}
 
     def app(self) -> flask.Flask:
-        """Make the application: ``/healthz``, ``/livez``, ``/readyz`` with ``?verbose``, and ``/readyz/<check>``."""
+        """Create the application: ``/healthz``, ``/livez`` and ``/readyz``, also with ``?verbose`` and ``/<check>``."""
         app = flask.Flask(__name__)
 
         def endpoint(title: str, checks: dict[str, Check]) -> Callable[..., flask.Response]:
@@ -61,7 +61,7 @@ class Health:
 
 
 def metrics_app(registry: CollectorRegistry = REGISTRY) -> flask.Flask:
-    """Make the application with ``/metrics``, in the format that the scraper asks for."""
+    """Create the application with ``/metrics``, in the format of the request's ``Accept`` header."""
     app = flask.Flask(__name__)
 
     @app.get("/metrics")

@@ -1,17 +1,17 @@
-"""An HTTP(S) server for a WSGI application: cheroot, with what a webhook needs changed.
+"""An HTTP(S) server for a WSGI application, based on cheroot.
 
-What is changed, and the failure that each change prevents:
+The differences to cheroot, each with the failure that it prevents:
 
-- cheroot shakes hands in the thread that accepts, and reads and writes in a worker that waits for the client: a few
-  slow clients would stop all others. Here no thread waits for a client, and each stage of a connection has a deadline:
-  see :mod:`bridge.serving.connection` and :mod:`bridge.serving.selector`.
-- A new certificate is a new TLS context, swapped in one assignment: loading it into the context in use leaves a moment
-  with the new certificate and no key. Connections that are open stay open.
-- Going down, it answers what is under way and what still arrives for a short while, with ``Connection: close``.
+- cheroot performs TLS handshakes in the accepting thread and blocks a worker on each client, so a few slow clients
+  block all others. Here no thread blocks on a client, and each stage of a connection has a deadline: see
+  :mod:`bridge.serving.connection` and :mod:`bridge.serving.selector`.
+- A new certificate is loaded into a new TLS context, which replaces the old one by one assignment. Loading it into the
+  context in use would leave a moment with the new certificate and the old key. Open connections stay open.
+- At a stop, the server finishes requests in progress and answers new ones for a short time, with
+  ``Connection: close``.
 
-Where ``certificates`` names authorities of clients, the verified certificate of a client that shows one stands in the
-WSGI environment under :data:`~bridge.serving.connection.PEER_CERTIFICATE`, in DER. Long answers: see
-:mod:`bridge.serving.streaming`.
+If ``certificates`` has authorities of clients, the verified certificate of a client is in the WSGI environment under
+:data:`~bridge.serving.connection.PEER_CERTIFICATE`, in DER. For long answers see :mod:`bridge.serving.streaming`.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from bridge.serving.streaming import Gateway, Streams
 log = logging.getLogger(__name__)
 
 BODY_LIMIT = 64 * 2**10
-"""Bytes of a request's body, unless the server is made for larger ones: health, metrics and kubelet API need none."""
+"""Default maximum of a request's body in bytes: health, metrics and the kubelet API need no body."""
 BACKLOG = 512
 FINISH_TIMEOUT = 2.0
-"""Seconds for which a server that stops waits for a client to take the next piece of an answer."""
+"""Seconds that a stopping server waits until a client accepts the next piece of an answer."""
 
 WSGI = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class Server:
-    """Serves ``app`` at ``host:port`` with ``threads`` workers; plain HTTP when ``certificates`` is None.
+    """Serves ``app`` at ``host:port`` with ``threads`` workers; plain HTTP if ``certificates`` is None.
 
-    A request's body may have ``body_limit`` bytes; a larger one is answered 413.
+    A request body larger than ``body_limit`` bytes is answered with 413.
 
-    ``start`` binds and raises :class:`BridgeError` when that fails; ``run`` serves until ``stop`` is set, then drains:
-    for ``drain`` seconds at least it goes on answering while clients move elsewhere.
+    ``start`` binds the port and raises :class:`BridgeError` if that fails. ``run`` serves until ``stop`` is set, and
+    then answers requests for at least ``drain`` more seconds, so that clients can connect to another replica.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port bound, after :meth:`start`."""
+        """The bound port, after :meth:`start`."""
         return int(self._server.bind_addr[1])
 
     def start(self) -> None:
-        """Bind, listen and start the workers: connections wait in the kernel until :meth:`run`."""
+        """Bind, listen and start the workers. The kernel queues connections until :meth:`run`."""
         failure: list[OSError] = []
 
         def prepare() -> None:
@@ -103,18 +103,18 @@ class Server:
             except OSError as error:
                 failure.append(error)
 
-        # cheroot's workers are daemons only if the thread that starts them is one; else a process that fails elsewhere
-        # could not end
+        # cheroot's workers are daemon threads only if a daemon thread starts them; others would keep a failed process
+        # running
         thread = threading.Thread(target=prepare, name=f"{self.name}-prepare", daemon=True)
         thread.start()
         thread.join()
         if failure:
-            raise BridgeError(f"the {self.name} server can't listen on {self._server.bind_addr}: {failure[0]}")
+            raise BridgeError(f"the {self.name} server cannot listen on {self._server.bind_addr}: {failure[0]}")
         if self._streams is not None:
             self._streams.start()
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until ``stop`` is set; raises when the server ends by itself."""
+        """Serve until ``stop`` is set; raises :class:`BridgeError` if the server ends by itself."""
         ended: list[BaseException | None] = []
 
         def serve() -> None:
@@ -129,14 +129,14 @@ class Server:
         thread.start()
         while not stop.wait(0.5):
             if not thread.is_alive():
-                raise BridgeError(f"the {self.name} server ended: {ended[0] if ended else 'no reason given'}")
+                raise BridgeError(f"the {self.name} server ended: {ended[0] if ended else 'unknown reason'}")
             if self._streams is not None and not self._streams.watched:
-                raise BridgeError(f"the {self.name} server no longer notices clients that hang up")
+                raise BridgeError(f"the thread of the {self.name} server that detects closed connections has ended")
         self.stop()
         thread.join(5)
 
     def stop(self) -> None:
-        """Answer what comes for a while, then close; safe to call again."""
+        """Answer requests for ``drain`` seconds, then close all connections. A second call does nothing."""
         if not self._server.ready:
             return
         self._server.draining = True
@@ -161,7 +161,7 @@ class _Server(cheroot.wsgi.Server):
         self._connections = Connections(self)
 
     def put_conn(self, conn: Any) -> None:
-        """Keep a connection for its next request, unless a thread of its own has it."""
+        """Return a connection to the selector, unless a separate thread uses it."""
         if conn.handed_over:
             return
         if not self.ready:
@@ -170,7 +170,7 @@ class _Server(cheroot.wsgi.Server):
         super().put_conn(conn)
 
     def release(self, conn: Connection) -> None:
-        """Forget the memory that a connection has held: it is closed."""
+        """Uncount the memory of a closed connection."""
         self._connections.count(conn, 0)
 
     @property
@@ -178,14 +178,14 @@ class _Server(cheroot.wsgi.Server):
         return not self.draining and bool(super().can_add_keepalive_connection)
 
     def error_log(self, msg: str = "", level: int = logging.INFO, traceback: bool = False) -> None:
-        # below warning it tells of clients that went away: noise on a healthy server
+        # messages below warning are about clients that disconnect
         log.log(level if level >= logging.WARNING else logging.DEBUG, "http server", extra=kv(text=msg.strip()))
         if traceback and level >= logging.WARNING:
             log.log(level, "http server failed", exc_info=True)
 
 
 class _Adapter(cheroot.ssl.Adapter):
-    """TLS by the context in force when the connection comes in."""
+    """Wraps each new connection with the current TLS context."""
 
     def __init__(self) -> None:
         self.context: ssl.SSLContext | None = None

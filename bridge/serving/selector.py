@@ -1,8 +1,8 @@
-"""The connections of one server that wait for their clients: one thread for all of them.
+"""The thread that handles all connections of one server which wait for their clients.
 
-It accepts, reads requests as they come, sends the rest of answers, and gives a connection to a worker when there is
-work: a step of a TLS handshake, or a complete request. It replaces cheroot's ConnectionManager, which knows of idle
-connections only, and has no deadline but for these.
+It accepts connections, reads requests, sends the rest of answers, and passes a connection to a worker for a step of the
+TLS handshake or a complete request. It replaces cheroot's ConnectionManager, which handles only idle connections and
+has deadlines only for them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from bridge.serving.connection import ClosedError, Connection
 log = logging.getLogger(__name__)
 
 LIMIT = 1000
-"""Connections that wait at once; one more closes the one that has made no progress for longest."""
+"""Maximum number of waiting connections; a further one closes the connection with the longest time without progress."""
 HELD_LIMIT = 128 * 2**20
-"""Bytes of requests and unsent answers in memory; beyond it, the slowest connection is closed."""
+"""Maximum bytes of requests and unsent answers in memory; beyond it, the slowest connection is closed."""
 _ACCEPTS = 64
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Connections:
-    """Waits for the clients of ``server``; has the methods that cheroot's server calls on its manager."""
+    """The waiting connections of ``server``, with the methods that cheroot's server calls on its ConnectionManager."""
 
     def __init__(self, server: Any, *, limit: int = LIMIT, held_limit: int = HELD_LIMIT) -> None:
         self._server = server
@@ -54,13 +54,14 @@ class Connections:
 
     @property
     def can_add_keepalive_connection(self) -> bool:
-        """Whether a connection may be kept after its answer; there is always room, see :data:`LIMIT`."""
+        """Whether a connection may be kept after its answer: always, because :data:`LIMIT` closes others."""
         return True
 
     def put(self, connection: Connection) -> None:
-        """Wait for the client of ``connection``; from any thread."""
+        """Add a connection to the waiting ones; from any thread."""
         try:
-            ready = not connection.sending and connection.secured and connection.unread and connection.read()
+            readable = connection.secured and not connection.sending and not connection.discarding
+            ready = readable and connection.unread and connection.read()
         except ClosedError:
             connection.close()
             return
@@ -69,7 +70,7 @@ class Connections:
             return
         self.count(connection, connection.held)
         number = connection.socket.fileno()
-        # a connection that a worker had at each look for deadlines would have none
+        # a connection that a worker uses at each check of deadlines would never expire
         late = connection.deadline <= time.monotonic()
         with self._lock:
             open_still = not self._epoll.closed and number >= 0 and not late
@@ -82,7 +83,7 @@ class Connections:
             connection.close()
 
     def run(self, expiration_interval: float) -> None:
-        """Serve until :meth:`stop`; look for deadlines that have passed every ``expiration_interval`` seconds."""
+        """Serve until :meth:`stop`; check the deadlines every ``expiration_interval`` seconds."""
         self._serving = True
         due = time.monotonic() + expiration_interval
         try:
@@ -99,13 +100,13 @@ class Connections:
             self._serving = False
 
     def stop(self) -> None:
-        """End :meth:`run`; returns when it has ended."""
+        """End :meth:`run` and wait until it has ended."""
         self._stopping = True
         while self._serving:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Close every connection that waits."""
+        """Close all waiting connections."""
         with self._lock:
             waiting = list(self._waiting.values())
             self._waiting.clear()
@@ -114,12 +115,16 @@ class Connections:
             connection.close()
 
     def count(self, connection: Connection, held: int) -> None:
-        """Count the bytes that ``connection`` holds in memory; from any thread."""
+        """Update the counted bytes of ``connection``; from any thread."""
         with self._lock:
             self._held += held - connection.counted
             connection.counted = held
 
     def _advance(self, connection: Connection) -> None:
+        if connection.discarding:
+            if not connection.discard():
+                self._drop(connection)
+            return
         if not connection.secured:
             self._take(connection)
             self._server.process_conn(connection)
@@ -151,7 +156,7 @@ class Connections:
                 return
             except OSError as error:
                 if error.errno in _NO_FILES and not self._evict("too many open files"):
-                    time.sleep(0.1)  # the listener stays readable: without a pause this would be a busy loop
+                    time.sleep(0.1)  # the listener stays readable: without a pause this loop would use a whole core
                 log.debug("no connection accepted", extra=kv(error=error))
                 return
             if len(self._waiting) >= self._limit:
@@ -180,14 +185,16 @@ class Connections:
                 self._time_out(connection)
 
     def _time_out(self, connection: Connection) -> None:
-        if not connection.idle:
+        if not connection.idle and not connection.discarding:
             CONNECTIONS_CLOSED.labels("deadline").inc()
-        connection.time_out()
+        if connection.time_out():
+            self.put(connection)
+            return
         with suppress(OSError):
             connection.close()
 
     def _make_room(self, connection: Connection) -> bool:
-        """Close the slowest of those that hold memory until the limit is kept; return whether ``connection`` stays."""
+        """Close the slowest connections until the memory limit holds; return whether ``connection`` is still open."""
         self.count(connection, connection.held)
         while self._held > self._held_limit:
             holders = [each for each in self._waiting.values() if each.held]
@@ -199,7 +206,7 @@ class Connections:
         return True
 
     def _evict(self, why: str) -> bool:
-        """Close the connection that has made no progress for longest, idle ones last; return whether there was one."""
+        """Close the connection with the longest time without progress, idle ones last; return whether there was one."""
         if not self._waiting:
             return False
         slowest = min(self._waiting.values(), key=lambda each: (each.idle, each.deadline))

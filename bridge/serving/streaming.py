@@ -1,11 +1,11 @@
-"""Answers that take long: requests that get a thread of their own, so that they hold no worker.
+"""Long answers: each gets a separate thread, so that it occupies no worker.
 
-A log that is followed goes on for hours. Two hundred of them would need two hundred workers, idle at all other times;
-here a worker reads the request, hands the connection over to a thread made for it, and is free again.
+A followed log takes hours, and 200 of them would occupy 200 workers. So a worker reads the request and passes the
+connection to a new thread.
 
-The answer's pieces are written as they come; an empty one brings the headers to the client. While the thread waits for
-the next piece it can't notice that the client has hung up: one more thread watches all the connections, and calls what
-the application has given to ``environ[ON_HANG_UP]``, which ends the wait.
+The thread writes each piece of the answer when the application yields it; an empty piece sends only the headers. While
+the thread waits for the next piece, it cannot detect that the client has closed the connection. One more thread watches
+all connections and calls the function that the application has passed to ``environ[ON_HANG_UP]``, which ends the wait.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ log = logging.getLogger(__name__)
 
 LIMIT = 256
 WRITE_TIMEOUT = 4 * 3600.0
-"""Seconds for which a client may stop reading (a pager that waits for its user); a kubelet's own limit."""
+"""Seconds that a client may pause reading, for example in a pager; the kubelet has the same limit."""
 ON_HANG_UP = "podbridge.on_hang_up"
-"""Key in the WSGI environment of a long answer: a function that takes what to call, once and from another thread, when
-the client has hung up or the server stops."""
+"""Key in the WSGI environment of a long answer: a function to register a callback. The callback is called once, from
+another thread, when the client closes the connection or the server stops."""
 PERIOD = 1.0
 _HANG_UP = select.POLLRDHUP | select.POLLHUP | select.POLLERR
-# a peer that vanished without a word is noticed within two minutes
+# detects a peer that disappeared without closing the connection within two minutes
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 
 
 class Streams:
-    """The long answers of one server: ``wanted(path)`` says which requests they are, ``limit`` how many at once.
+    """The long answers of one server. ``wanted(path)`` selects their requests.
 
-    Beyond the limit, requests are answered 429.
+    A request above ``limit`` concurrent answers is answered with 429.
     """
 
     def __init__(self, wanted: Callable[[str], bool], *, limit: int = LIMIT, name: str = "stream") -> None:
@@ -58,16 +58,16 @@ class Streams:
         return len(self._open)
 
     def start(self) -> None:
-        """Begin to watch for clients that hang up."""
+        """Start the thread that detects closed connections."""
         self._watcher.start()
 
     @property
     def watched(self) -> bool:
-        """Whether hang-ups are noticed, as long as they should be."""
+        """Whether the thread that detects closed connections runs, or the server has stopped it."""
         return self._ending or self._watcher.is_alive()
 
     def take(self, request: Any) -> bool:
-        """Have the request answered by a thread of its own; ``False`` when there are too many."""
+        """Answer the request in a separate thread; return ``False`` if the limit is reached."""
         connection = request.conn
         with self._lock:
             if self._ending or len(self._open) >= self.limit:
@@ -77,14 +77,14 @@ class Streams:
         thread = threading.Thread(target=self._run, args=(request, connection), name=self.name, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system gives no more threads
+        except RuntimeError:  # the system has no more threads
             connection.handed_over = False
             self._forget(connection)
             return False
         return True
 
     def on_hang_up(self, connection: Any, call: Callable[[], object]) -> None:
-        """Have ``call`` called once when the client has hung up, from another thread."""
+        """Call ``call`` once, from another thread, when the client has closed the connection."""
         sock: socket.socket = connection.socket
         with self._lock:
             self._hang_ups[sock.fileno()] = (sock, call)
@@ -94,13 +94,13 @@ class Streams:
             call()
 
     def end(self) -> None:
-        """Break every answer off, and take no more."""
+        """Abort all answers and accept no more."""
         with self._lock:
             self._ending = True
             connections, calls = list(self._open), [call for _, call in self._hang_ups.values()]
         for connection in connections:
             with suppress(OSError):
-                # not SSLSocket.shutdown, which would first make the other thread's writes plain text
+                # not SSLSocket.shutdown: it drops the TLS state, so that the other thread would write plain text
                 socket.socket.shutdown(connection.socket, socket.SHUT_RDWR)
         for call in calls:
             self._call(call)
@@ -110,7 +110,7 @@ class Streams:
             for number, _ in self._epoll.poll(PERIOD):
                 with self._lock:
                     sock, call = self._hang_ups.get(number, (None, None))
-                # the number may have gone to another connection since
+                # the file descriptor may belong to another connection now
                 if sock is not None and call is not None and hung_up(sock):
                     self._call(call)
 
@@ -118,7 +118,7 @@ class Streams:
         try:
             call()
         except Exception:
-            log.exception("the end of an answer failed", extra=kv(server=self.name))
+            log.exception("callback of a closed connection failed", extra=kv(server=self.name))
 
     def _run(self, request: Any, connection: Any) -> None:
         try:
@@ -129,9 +129,11 @@ class Streams:
                 connection.socket.setsockopt(socket.IPPROTO_TCP, option, value)
             request.respond_now()
         except OSError as error:
-            log.debug("client gone", extra=kv(server=self.name, peer=connection.remote_addr, error=error))
+            log.debug(
+                "connection closed by the client", extra=kv(server=self.name, peer=connection.remote_addr, error=error)
+            )
         except Exception:
-            log.exception("answer broken off", extra=kv(server=self.name))
+            log.exception("answer aborted", extra=kv(server=self.name))
         finally:
             self._forget(connection)
             with suppress(OSError):
@@ -146,19 +148,19 @@ class Streams:
 
 
 class _Headers(cheroot.server.HeaderReader):
-    """Leaves out ``Expect``: the connection has said "100 Continue" before it read the body."""
+    """Ignores ``Expect``: the connection has sent "100 Continue" before it read the body."""
 
     def _allow_header(self, key_name: bytes) -> bool:
         return key_name != b"Expect"
 
 
 class Request(cheroot.server.HTTPRequest):
-    """A request that may be handed over once it has been read."""
+    """A request that a separate thread may answer."""
 
     header_reader = _Headers()
 
     def read_request_line(self) -> bool:
-        """Read the first line; cheroot lets the error of a path like ``//a[`` through, which would be answered 500."""
+        """Read the first line. For a path like ``//a[``, cheroot raises ValueError and would answer 500."""
         try:
             return bool(super().read_request_line())  # type: ignore[no-untyped-call]
         except ValueError:
@@ -166,7 +168,7 @@ class Request(cheroot.server.HTTPRequest):
             return False
 
     def read_request_headers(self) -> bool:
-        """Read the headers; a request whose end is not known is refused."""
+        """Read the headers; refuse a request whose end is unknown."""
         refusal: str | None = self.conn.refusal
         if refusal is not None:
             self.simple_response(refusal, "a request body needs one valid Content-Length\n")
@@ -174,14 +176,14 @@ class Request(cheroot.server.HTTPRequest):
         return bool(super().read_request_headers())  # type: ignore[no-untyped-call]
 
     def respond(self) -> None:
-        """Answer, or have it answered."""
+        """Answer in this thread, or start a separate thread for a long answer."""
         streams: Streams | None = self.server.streams
         if streams is None or not streams.wanted(self.path.decode("latin-1")):
             self.respond_now()
             return
-        self.close_connection = True  # what would read the next request is the thread that has gone on
+        self.close_connection = True  # no worker will read another request from this connection
         if not streams.take(self):
-            self.simple_response("429 Too Many Requests", f"{streams.limit} answers of this kind are under way\n")
+            self.simple_response("429 Too Many Requests", f"{streams.limit} answers of this kind are in progress\n")
 
     def respond_now(self) -> None:
         """Answer in this thread."""
@@ -189,10 +191,10 @@ class Request(cheroot.server.HTTPRequest):
 
 
 class Gateway(cheroot.wsgi.Gateway_10):
-    """Writes a long answer as it comes."""
+    """Writes the pieces of a long answer at once."""
 
     def respond(self) -> None:
-        """Call the application and write its pieces."""
+        """Call the application and write the pieces of its answer."""
         connection = self.req.conn
         if not connection.handed_over:
             super().respond()
@@ -213,7 +215,7 @@ class Gateway(cheroot.wsgi.Gateway_10):
 
 
 def hung_up(sock: socket.socket) -> bool:
-    """Whether the other side has closed the connection, or is gone."""
+    """Whether the peer has closed the connection or disappeared."""
     poll = select.poll()
     poll.register(sock.fileno(), _HANG_UP)
     return bool(poll.poll(0))

@@ -150,20 +150,69 @@ def test_a_stage_has_one_deadline_for_all_its_bytes(
     monkeypatch.setattr(connection, f"{timeout}_TIMEOUT", 0.5)
     tls, first, text = KINDS[kind]
     server = serve(certificates=Certificates(PAIR))
-    for _ in range(3):  # TCP may drop an answer that has not been read when the next byte meets the closed connection
-        slow = Drip(server.port, tls, first, text, 1)
-        try:
-            begin = time.monotonic()
-            answer = b""
-            with suppress(OSError):
-                while data := slow.sockets[0].recv(4096):
-                    answer += data
-            assert 0.3 < time.monotonic() - begin < 3
-        finally:
-            slow.close()
-        if answer:
-            break
+    slow = Drip(server.port, tls, first, text, 1)
+    try:
+        begin = time.monotonic()
+        answer = b""
+        with suppress(OSError):
+            while data := slow.sockets[0].recv(4096):
+                answer += data
+        assert 0.3 < time.monotonic() - begin < 3
+    finally:
+        slow.close()
     assert answer.startswith(b"HTTP/1.1 408") == tls
+
+
+def connect(port: int, tls: bool) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), timeout=5)
+    return unverified().wrap_socket(sock) if tls else sock
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_a_client_that_still_sends_gets_its_408(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT", 0.2)
+    server = serve(certificates=Certificates(PAIR) if tls else None)
+    with connect(server.port, tls) as sock:
+        sock.sendall(b"POST /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\n")
+        for _ in range(20):  # a reset would fail one of these
+            sock.sendall(b"x" * 1000)
+            time.sleep(0.05)
+        assert sock.recv(4096).startswith(b"HTTP/1.1 408")
+        assert sock.recv(4096) == b""
+
+
+def test_a_body_above_the_limit_is_discarded_until_its_client_reads_the_413(serve: Callable[..., Server]) -> None:
+    server = serve(body_limit=2**16)
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    client.request("POST", "/echo", b"x" * 8 * 2**20)  # more than the kernel's buffers take
+    assert client.getresponse().status == 413
+
+
+@pytest.mark.parametrize(("seconds", "size"), [(0.3, 2**60), (60, 2**20)])
+def test_what_is_sent_after_the_answer_is_discarded_within_bounds(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, seconds: float, size: int
+) -> None:
+    monkeypatch.setattr(connection, "DISCARD_TIMEOUT", seconds)
+    monkeypatch.setattr(connection, "DISCARD_LIMIT", size)
+    server = serve(body_limit=2**16)
+    other = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    begin = time.monotonic()
+    with connect(server.port, False) as sock:
+        sock.sendall(b"POST /echo HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n")
+        sock.send(b"x" * 2**14)
+        other.request("POST", "/echo", b"{}")
+        assert other.getresponse().read() == b"{}"
+        other.close()
+        with pytest.raises(ConnectionError):
+            while time.monotonic() - begin < 10:
+                sock.send(b"x" * 2**14)
+    assert time.monotonic() - begin < 5
+    eventually_none = time.monotonic() + 2
+    while len(server._server._connections) and time.monotonic() < eventually_none:
+        time.sleep(0.01)
+    assert len(server._server._connections) == 0
 
 
 def test_an_answer_that_is_not_read_is_given_up(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
