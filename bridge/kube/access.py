@@ -1,4 +1,4 @@
-"""Where the API server is and how to prove who we are: all that the ``kubernetes`` library is used for."""
+"""The address of the API server and the credentials, which the ``kubernetes`` library reads."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ log = logging.getLogger(__name__)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 HEADER_LIFE = 10.0
-"""Seconds for which the authorization is not asked for again: the library would run a slow exec plug-in on every call
-during the last five minutes of its token, once for each thread."""
+"""Seconds to cache the authorization header: during the last five minutes of a token, the library would run an exec
+plug-in on every call, in each thread."""
 RENEW_PERIOD = 5.0
-"""Seconds between two complete re-reads of the configuration after 401."""
+"""Minimum seconds between two reads of the whole configuration after 401."""
 
 
 class KubeAccess:
-    """A pool of connections to one API server, with credentials that follow rotation.
+    """A pool of connections to one API server, with credentials that are read again after rotation.
 
-    The library re-reads an in-cluster token every minute and runs an exec plug-in again before its token expires. It
-    does neither for ``tokenFile``, for certificates on disk, nor for a plug-in that names no expiry; these are read
-    again when the server answers 401 (see :meth:`renew`).
+    The library reads an in-cluster token every minute and runs an exec plug-in again before its token expires. It does
+    not do so for ``tokenFile``, for certificates on disk and for plug-ins without an expiry; :meth:`renew` reads these
+    again after an answer 401.
     """
 
     def __init__(self, load: Callable[[], Any], *, pool_size: int, clock: Clock) -> None:
@@ -54,7 +54,7 @@ class KubeAccess:
         parts = urlsplit(self.server)
         self.pool = manager.connection_from_url(self.server)
         self.pool.ConnectionCls = guarded(self.pool.ConnectionCls)
-        # only plain http goes through a proxy with a whole URL; https is tunnelled
+        # a proxy needs the full URL for http only; https is tunnelled
         self.prefix = self.server if parts.scheme == "http" and manager.proxy is not None else parts.path
         self._configuration = configuration
         self._opened_at = self._clock.monotonic()
@@ -66,7 +66,7 @@ class KubeAccess:
         self._read_at = self._clock.monotonic()
 
     def authorization(self) -> str | None:
-        """Give the ``Authorization`` header, or nothing where certificates speak for us."""
+        """Return the ``Authorization`` header; ``None`` with client certificates."""
         if self._clock.monotonic() - self._read_at >= HEADER_LIFE:
             with self._lock:
                 if self._clock.monotonic() - self._read_at >= HEADER_LIFE:
@@ -74,7 +74,7 @@ class KubeAccess:
         return self._header
 
     def renew(self, refused: str | None) -> bool:
-        """Read all credentials again after ``refused`` was answered with 401; says whether another try makes sense."""
+        """Read all credentials again after the header ``refused`` was answered with 401; return whether to retry."""
         with self._lock:
             if self._header != refused:
                 return True
@@ -91,7 +91,7 @@ class KubeAccess:
     def _refresh(self) -> None:
         try:
             self._read()
-        except Exception as error:  # whatever the library or a plug-in raises: the old header may serve a while longer
+        except Exception as error:  # the library and plug-ins raise anything; the old header may still be valid
             self._read_at = self._clock.monotonic()
             log.warning("credentials not refreshed", extra=kv(error=str(error)))
 
@@ -99,8 +99,8 @@ class KubeAccess:
 def configuration(kubeconfig: str | None, context: str | None) -> Any:
     """Load the library's ``Configuration``.
 
-    From the given file, else ``$KUBECONFIG``, else the pod's service account, else ``~/.kube/config``. Raises
-    :class:`ConfigError` that says which source was read and what is wrong.
+    The source is the given file, else ``$KUBECONFIG``, else the pod's service account, else ``~/.kube/config``. Raises
+    :class:`ConfigError`, which names the source.
     """
     from kubernetes import config
     from kubernetes.client import Configuration
@@ -116,12 +116,12 @@ def configuration(kubeconfig: str | None, context: str | None) -> Any:
             source = source or "~/.kube/config"
             library.load_kube_config(config_file=source, context=context, client_configuration=result)
     except (library.ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"cannot reach Kubernetes as {source} says: {error}") from error
+        raise ConfigError(f"cannot load the connection to Kubernetes from {source}: {error}") from error
     return result
 
 
 def current_namespace(kubeconfig: str | None, context: str | None) -> str:
-    """Give the namespace of the kubeconfig's context; ``default`` where none says."""
+    """Return the namespace of the kubeconfig's context; ``default`` if it has none."""
     from kubernetes import config
 
     library: Any = config

@@ -1,4 +1,4 @@
-"""May this user do that: the API server's own answer."""
+"""Permission checks with SubjectAccessReviews."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def allowed(
     namespace: str,
     name: str = "",
 ) -> bool:
-    """Ask whether ``user`` (the ``userInfo`` of an admission review) may ``verb`` that resource in ``namespace``.
+    """Whether ``user`` (the ``userInfo`` of an admission review) may ``verb`` the resource in ``namespace``.
 
-    The resource needn't exist: a SubjectAccessReview is decided from roles alone. Raises ``Kube*`` errors; "no" where
-    the authorizer could not decide.
+    The resource does not have to exist: the API server decides from roles only. Without a decision of the authorizer,
+    the result is false. Raises ``Kube*`` errors.
     """
     attributes = {
         "verb": verb,
@@ -33,9 +33,9 @@ def allowed(
         "name": name,
     }
     spec: dict[str, Any] = {"resourceAttributes": {key: value for key, value in attributes.items() if value}}
-    for theirs, ours in (("username", "user"), ("uid", "uid"), ("groups", "groups"), ("extra", "extra")):
-        if user.get(theirs):
-            spec[ours] = user[theirs]
+    for source, target in (("username", "user"), ("uid", "uid"), ("groups", "groups"), ("extra", "extra")):
+        if user.get(source):
+            spec[target] = user[source]
     review = {"apiVersion": SUBJECT_ACCESS_REVIEWS.api_version, "kind": "SubjectAccessReview", "spec": spec}
     status = client.create(SUBJECT_ACCESS_REVIEWS.path(), review).get("status") or {}
     return status.get("allowed") is True and not status.get("denied")

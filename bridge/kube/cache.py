@@ -1,8 +1,7 @@
-"""One kind of object, kept up to date: a list, then a watch, for as long as the process lives.
+"""A cache of one kind of object: a list, then a watch, repeated until the process stops.
 
-The loop never trusts a connection: a watch on which neither event nor bookmark came within ``idle_timeout`` is begun
-again, and every answer but a healthy watch is followed by a back-off, since a tight loop against an API server in
-trouble keeps it there.
+A watch without an event or bookmark for ``idle_timeout`` seconds is started again, because the connection may be half
+open. After every failure the cache waits for a back-off, so that it does not overload an API server in trouble.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ log = logging.getLogger(__name__)
 Subscriber = Callable[[str, Object | None, Object | None], None]
 
 PAGE = 500
-# The server sends a bookmark about every minute, and one 2 s before the end of a watch. A watch that the server ends
-# after this share of the idle time-out therefore never looks idle, however little happens.
+# The server sends a bookmark about every minute, and one 2 s before it ends a watch. A watch that the server ends after
+# this share of the idle time-out therefore has an event before the time-out, even if no object changes.
 WATCH_SHARE = 0.75
 _BACKOFF = Backoff(first=0.5, limit=30.0, jitter=0.5)
 _CLOCK = SystemClock()
 
 
 class Cache:
-    """A view of one kind, optionally of one namespace or selection. Objects in it are read-only and shared.
+    """The objects of one kind, optionally of one namespace or selector. The objects are shared and read-only.
 
-    ``prune`` gets every object and gives what is kept of it (``metadata.managedFields`` are gone already). ``pick``
-    says which of these :meth:`picked` gives.
+    ``prune`` gets each object (already without ``metadata.managedFields``) and returns the part to keep. ``pick``
+    selects the objects that :meth:`picked` returns.
     """
 
     def __init__(
@@ -70,36 +69,36 @@ class Cache:
         self._rand = rand
         self._store = ObjectStore(pick)
         self._objects = CACHE_OBJECTS.labels(name)
-        self._version = ""  # where the next watch begins; empty: list first
+        self._version = ""  # resource version of the next watch; empty: list first
         self._highest = ""
         self._confirmed = -math.inf
         self._synced = threading.Event()
         self._subscribers: list[Subscriber] = []
-        self._delivery = threading.RLock()  # a change and its announcement are one step for whoever subscribes
+        self._delivery = threading.RLock()  # subscribers see each change and its delivery as one step
 
     @property
     def synced(self) -> bool:
-        """Whether the first list is complete and announced."""
+        """Whether the first list is complete and delivered to the subscribers."""
         return self._synced.is_set()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Wait for the first list, ``timeout`` seconds at most."""
+        """Wait at most ``timeout`` seconds for the first list; return whether it is complete."""
         return self._synced.wait(timeout)
 
     def age(self) -> float:
-        """Seconds since the API server last confirmed this view; infinite before it ever did.
+        """Return the seconds since the API server last confirmed the cache; infinite before the first list.
 
-        It does so with each event, bookmark and list, and by ending a quiet watch when its time is up: so this stays
-        below the idle time-out while all is well.
+        Each event, bookmark and list confirms it, and so does the regular end of a quiet watch. Without failures, the
+        age is below the idle time-out.
         """
         return self._clock.monotonic() - self._confirmed
 
     def get(self, namespace: str, name: str) -> Object | None:
-        """Give an object by name (``namespace`` is empty for cluster-scoped kinds)."""
+        """Return an object by name (``namespace`` is empty for cluster-scoped kinds)."""
         return self._store.get(namespace, name)
 
     def by_uid(self, uid: str) -> Object | None:
-        """Give an object by UID."""
+        """Return an object by UID."""
         return self._store.by_uid(uid)
 
     def items(self) -> list[Object]:
@@ -107,23 +106,23 @@ class Cache:
         return self._store.items()
 
     def picked(self) -> dict[str, Object]:
-        """Give the picked objects by UID, at no cost for the others."""
+        """Return the picked objects by UID, without iterating over the others."""
         return self._store.picked()
 
     def __len__(self) -> int:
         return len(self._store)
 
     def apply(self, obj: Object) -> None:
-        """Take the answer to an own write, so that the next look sees it, if it is newer than what is known.
+        """Store the answer to a write of this process, if it is newer than the cached object.
 
-        Subscribers hear of it when the watch tells, so always from the cache's thread.
+        Subscribers get the change with the event of the watch, always in the cache's thread.
         """
         self._store.apply(self._kept(obj))
 
     def subscribe(self, fn: Subscriber) -> None:
-        """Call ``fn(type, old, new)`` for each change from now on, and at once with "add" for what is there.
+        """Call ``fn(type, old, new)`` with "add" for each existing object now, and for each later change.
 
-        ``type`` is "add", "update" or "delete". ``fn`` must be quick and must not raise: it runs in the cache's thread.
+        ``type`` is "add", "update" or "delete". ``fn`` must not block or raise: it runs in the cache's thread.
         """
         with self._delivery:
             for obj in self._store.items():
@@ -131,7 +130,7 @@ class Cache:
             self._subscribers.append(fn)
 
     def run(self, stop: threading.Event) -> None:
-        """Keep the view up to date until ``stop`` is set (and the current watch has ended)."""
+        """Keep the cache up to date until ``stop`` is set and the current watch has ended."""
         failures = 0
         while not stop.is_set():
             begun = self._clock.monotonic()
@@ -155,14 +154,14 @@ class Cache:
                 return
             WATCH_RESTARTS.labels(self.name, reason).inc()
             if reason == "ended" and self._clock.monotonic() - begun >= self.idle_timeout * WATCH_SHARE / 2:
-                self._confirm()  # where nothing at all happens, the server has no bookmark to send either
+                self._confirm()  # without any change, the server sends no bookmark
             failures = 0 if self._confirmed > confirmed else failures + 1
-            # one failure is the rule when a server restarts; back-off begins with the second in a row
+            # a restart of the server causes one failure; the back-off begins with the second one in a row
             pause = self._backoff.delay(failures - 1, self._rand) if failures > 1 else 0.0
             stop.wait(max(pause, least))
 
     def drop_metrics(self) -> None:
-        """Remove what metrics say of this cache; for one whose ``run`` is to end before the process."""
+        """Remove the metrics of this cache, if its ``run`` ends before the process."""
         CACHE_OBJECTS.remove_by_labels({"kind": self.name})
         WATCH_RESTARTS.remove_by_labels({"kind": self.name})
 
@@ -186,9 +185,9 @@ class Cache:
         version: str = page["metadata"]["resourceVersion"]
         rewritten = number(version) < number(self._highest)
         if rewritten:
-            log.warning("the API server's history went back", extra=kv(cache=self.name, version=version))
+            log.warning("resource version of the API server decreased", extra=kv(cache=self.name, version=version))
         with self._delivery:
-            self._announce(self._store.replace(objects, rewritten=rewritten))
+            self._deliver(self._store.replace(objects, rewritten=rewritten))
         self._version = self._highest = version
         self._confirm()
         self._synced.set()
@@ -207,11 +206,11 @@ class Cache:
             version = obj["metadata"]["resourceVersion"]
             if event["type"] == "BOOKMARK":
                 if number(version) < number(self._version):
-                    raise KubeGoneError(f"WATCH {self._path}: a bookmark from before the list: {version}")
+                    raise KubeGoneError(f"WATCH {self._path}: bookmark {version} is older than the list")
             else:
                 obj = self._kept(obj)
                 with self._delivery:
-                    self._announce(self._store.remove(obj) if event["type"] == "DELETED" else self._store.put(obj))
+                    self._deliver(self._store.remove(obj) if event["type"] == "DELETED" else self._store.put(obj))
             if number(version) > number(self._version):
                 self._version = self._highest = version
             self._confirm()
@@ -219,7 +218,7 @@ class Cache:
                 events.close()
                 return
 
-    def _announce(self, changes: list[Change]) -> None:
+    def _deliver(self, changes: list[Change]) -> None:
         for change in changes:
             for fn in self._subscribers:
                 fn(*change)

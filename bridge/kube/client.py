@@ -1,11 +1,11 @@
-"""The transport: paths and dictionaries in, dictionaries or the project's errors out.
+"""The HTTP client of the API server. Arguments are paths and dictionaries, results are dictionaries.
 
-Typed objects cost three to ten times the processor time, and the typed bind raises after success; so the library
-supplies configuration and connections only (see :mod:`bridge.kube.access`).
+The typed objects of the ``kubernetes`` library need 3 to 10 times the CPU time, and its typed bind raises after a
+success. So the library is used only for configuration and connections (:mod:`bridge.kube.access`).
 
-A write is sent once. When its connection breaks, or no answer comes in time, the outcome is unknown
-(:class:`KubeUnavailableError`), and only the caller can know how to look. Two answers say for certain that nothing was
-done, and are followed by another try: 429 with ``Retry-After``, and 401 where the credentials have changed meanwhile.
+A write is sent once. If its connection breaks or the answer is late, the outcome is unknown
+(:class:`KubeUnavailableError`), and the caller must read the object. Two answers mean that the server did nothing, and
+the client retries: 429 with ``Retry-After``, and 401 if the credentials have changed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PATCHES = {
     "apply": "application/apply-patch+yaml",
 }
 TRIES = 3
-LONGEST_WAIT = 10.0
+MAX_WAIT = 10.0
 PIECE = 1 << 16
 _SYSTEM_CLOCK = SystemClock()
 _NO_RETRIES = urllib3.Retry(False, redirect=False)
@@ -53,11 +53,11 @@ _BROKEN = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError)
 
 
 class KubeClient:
-    """One API server; safe for many threads.
+    """The client of one API server; safe for many threads.
 
     Errors are the ``Kube*`` classes of :mod:`bridge.errors`, with the message "VERB PATH: reason: message (status)".
-    ``connect_timeout`` and ``read_timeout`` are seconds; an answer that trickles is given up after twice
-    ``read_timeout``. ``sleep`` is what waits when the server says 429.
+    ``connect_timeout`` and ``read_timeout`` are seconds. A slow answer is aborted after twice ``read_timeout``.
+    ``sleep`` waits after an answer 429.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class KubeClient:
         pool_size: int = 64,
         **options: Any,
     ) -> KubeClient:
-        """Connect as the kubeconfig says (given, ``$KUBECONFIG``, in-cluster); ``options`` are the constructor's.
+        """Create a client from the kubeconfig (given, ``$KUBECONFIG``, in-cluster); ``options`` are the constructor's.
 
         No request is sent. Raises :class:`bridge.errors.ConfigError`.
         """
@@ -107,7 +107,7 @@ class KubeClient:
         return self._access.server
 
     def fenced(self, check: Callable[[], None]) -> KubeClient:
-        """Give a client on the same connections that calls ``check`` right before each write is sent.
+        """Return a client on the same connections that calls ``check`` right before it sends a write.
 
         ``check`` raises (:class:`bridge.errors.LostLeadershipError`) to stop the write.
         """
@@ -116,20 +116,20 @@ class KubeClient:
         return client
 
     def limited(self, bucket: TokenBucket) -> KubeClient:
-        """Give a client on the same connections that takes a token, and waits for it, before each request."""
+        """Return a client on the same connections that waits for a token before each request."""
         client = copy.copy(self)
         client._limit = bucket
         return client
 
     def hurried(self, read_timeout: float) -> KubeClient:
-        """Give a client on the same connections that waits less for answers, and not at all after 429."""
+        """Return a client on the same connections with a shorter ``read_timeout`` and without retries after 429."""
         client = copy.copy(self)
         client._read_timeout = read_timeout
         client._tries = 1
         return client
 
     def get(self, path: str, params: Params | None = None, *, metadata_only: bool = False) -> Object:
-        """Read an object or a list; with ``metadata_only`` the server leaves spec and status out."""
+        """GET an object or a list; with ``metadata_only``, without spec and status."""
         accept = JSON
         if metadata_only:
             kind = "PartialObjectMetadataList" if is_collection(path) else "PartialObjectMetadata"
@@ -137,7 +137,7 @@ class KubeClient:
         return self._call("GET", path, params, accept=accept)
 
     def create(self, path: str, body: Object, params: Params | None = None) -> Object:
-        """POST to a collection or a sub-resource; gives what the server stored (a Status for a binding)."""
+        """POST to a collection or a sub-resource; return the stored object (a Status for a binding)."""
         return self._call("POST", path, params, body)
 
     def patch(
@@ -148,7 +148,7 @@ class KubeClient:
         kind: Literal["merge", "strategic", "json", "apply"] = "merge",
         params: Params | None = None,
     ) -> Object:
-        """PATCH; ``apply`` wants ``params`` with ``fieldManager``."""
+        """PATCH; ``apply`` requires ``fieldManager`` in ``params``."""
         return self._call("PATCH", path, params, body, content_type=PATCHES[kind])
 
     def replace(self, path: str, body: Object) -> Object:
@@ -156,15 +156,15 @@ class KubeClient:
         return self._call("PUT", path, None, body)
 
     def delete(self, path: str, body: Object | None = None) -> Object:
-        """DELETE; ``body`` is a DeleteOptions, for instance with ``preconditions``."""
+        """DELETE; ``body`` is a DeleteOptions object, for example with ``preconditions``."""
         return self._call("DELETE", path, None, body)
 
     def watch(self, path: str, params: Params, *, idle_timeout: float) -> Generator[Object, None, None]:
-        """Yield the events of a watch as they come, bookmarks included, until the server ends it.
+        """Yield the events of a watch, including bookmarks, until the server ends it.
 
-        Raises :class:`KubeGoneError` when the resource version is too old, the matching error for an ERROR event, and
-        :class:`KubeUnavailableError` (``kube_reason`` "IdleTimeout") when no whole event came for ``idle_timeout``
-        seconds: a server-side time limit alone would wait for ever on a half-open connection.
+        Raises :class:`KubeGoneError` if the resource version is too old, the matching error for an ERROR event, and
+        :class:`KubeUnavailableError` (``kube_reason`` "IdleTimeout") after ``idle_timeout`` seconds without a complete
+        event: a time limit of the server does not end a half-open connection.
         """
         what = f"WATCH {path}"
         response = self._open("GET", path, {**params, "watch": True}, None, JSON, JSON, idle_timeout)
@@ -181,7 +181,7 @@ class KubeClient:
                 if event["type"] == "ERROR":
                     status = event["object"]
                     raise error_of_status(what, int(status.get("code") or 500), status)
-                _ = event["object"]["metadata"]["resourceVersion"]  # whoever reads on relies on it
+                _ = event["object"]["metadata"]["resourceVersion"]  # callers rely on this field
                 yield event
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise unavailable(f"{what}: not an event: {type(error).__name__}") from error
@@ -192,9 +192,9 @@ class KubeClient:
             response.release_conn()
 
     def close(self) -> None:
-        """End all watches at once and for good; they raise or end in the threads that read them.
+        """End all watches permanently; they raise or end in the threads that read them.
 
-        Call it when the process stops: a thread that reads a quiet watch notices nothing else for a while.
+        Call this at the stop of the process: a thread that reads a quiet watch does not notice other signals.
         """
         self._closed.set()
         self._interrupt()
@@ -213,12 +213,12 @@ class KubeClient:
             try:
                 piece = response.read1(PIECE)
             except urllib3.exceptions.ReadTimeoutError as error:
-                raise unavailable(f"{what}: nothing came for {idle_timeout:g} s", reason=IDLE) from error
+                raise unavailable(f"{what}: no data for {idle_timeout:g} s", reason=IDLE) from error
             except _BROKEN as error:
-                raise unavailable(f"{what}: broken off: {_short(error)}", reason="Broken") from error
+                raise unavailable(f"{what}: connection lost: {_short(error)}", reason="Broken") from error
             if not piece:
                 if rest:
-                    raise unavailable(f"{what}: broken off within an event", reason="Broken")
+                    raise unavailable(f"{what}: connection lost within an event", reason="Broken")
                 return
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
@@ -228,7 +228,7 @@ class KubeClient:
             if lines:
                 heard = now
             elif now - heard > idle_timeout:
-                raise unavailable(f"{what}: no whole event for {idle_timeout:g} s", reason=IDLE)
+                raise unavailable(f"{what}: no complete event for {idle_timeout:g} s", reason=IDLE)
 
     def _call(
         self,
@@ -253,7 +253,7 @@ class KubeClient:
             if response.status != 429 or error.retry_after is None or tries >= self._tries:
                 raise error
             tries += 1
-            self._sleep(min(error.retry_after, LONGEST_WAIT))
+            self._sleep(min(error.retry_after, MAX_WAIT))
 
     def _open(
         self,
@@ -265,7 +265,7 @@ class KubeClient:
         accept: str,
         read_timeout: float,
     ) -> urllib3.BaseHTTPResponse:
-        """Send one request; if the answer is 401 and other credentials are at hand, once more with these."""
+        """Send one request; after 401 and a change of the credentials, send it once more."""
         url = f"{path}?{_query(params)}" if params else path
         headers = {"Accept": accept, "User-Agent": self._agent}
         if data is not None:
@@ -299,7 +299,7 @@ class KubeClient:
                 raise _no_answer(f"{method} {path}", error) from error
 
     def _body(self, what: str, response: urllib3.BaseHTTPResponse) -> bytes:
-        """Read the whole answer, piece by piece so that one that trickles is noticed."""
+        """Read the answer in pieces; raise :class:`KubeUnavailableError` after twice the read time-out."""
         give_up = self._clock.monotonic() + 2 * self._read_timeout
         pieces = []
         try:

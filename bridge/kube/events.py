@@ -1,7 +1,7 @@
-"""Events: what ``kubectl describe`` tells the user, written in the background.
+"""Events (``kubectl describe`` shows them), written in the background.
 
-The same event of the same object within ten minutes becomes a series (a count and a time), as client-go does; a bucket
-of tokens bounds what is written; nobody ever waits for an Event, and losing one is no error.
+Equal events of one object within ten minutes become a series (a count and a time), as in client-go. A token bucket
+limits the writes. No caller waits for an Event, and a lost one is not an error.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ log = logging.getLogger(__name__)
 
 SERIES_LIFE = 600.0
 SERIES_PERIOD = 10.0
-"""Seconds between two writes of one series, however often it happens."""
+"""Seconds between two writes of one series."""
 NOTE_LIMIT = 1024
 NAME_LIMIT = 200
 FIELD_LIMIT = 128
-GIVE_WAY = 0.5
-"""Seconds between two Events while there is something more urgent to do."""
+BUSY_PAUSE = 0.5
+"""Seconds between two Events while other calls wait."""
 TRIES = 8
-"""With the back-off below: a minute and a half without an API server loses nothing."""
+"""With the back-off below, no Event is lost in 90 s without an API server."""
 CLUSTER_NAMESPACE = "default"
-"""Where the Events of objects without a namespace live."""
+"""Namespace of the Events of objects without a namespace."""
 
 _CLOCK = SystemClock()
 _BACKOFF = Backoff(first=1.0, limit=30.0)
@@ -52,17 +52,17 @@ Key = tuple[str, str, str, str]
 class _Series:
     body: Object
     count: int
-    written: int  # how often it is told as having happened; 0: not created yet
+    written: int  # the count in the API server; 0: not created yet
     happened_at: float
     written_at: float
     tries: int = 0
 
 
 class EventRecorder:
-    """Takes events from everywhere, and writes them in :meth:`run`.
+    """Accepts events from any thread, and writes them in :meth:`run`.
 
-    At most ``limit`` different ones are remembered; beyond, the oldest is forgotten (counted when it was not written).
-    While ``busy`` says so, they are written two a second: they share the API server with what matters more.
+    At most ``limit`` different events are kept. Beyond that, the oldest is dropped (and counted if it was not written).
+    While ``busy`` returns true, two are written per second, because other calls to the API server have priority.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class EventRecorder:
         warning: bool = False,
         action: str = "Scheduling",
     ) -> None:
-        """Have an event written about an object, or about what an ObjectReference names. Never blocks, never raises.
+        """Queue an event about an object or an ObjectReference. Never blocks and never raises.
 
         ``reason`` is CamelCase; ``message`` is cut to 1 kB.
         """
         try:
-            self._take(reference(obj_or_ref), reason, message, "Warning" if warning else "Normal", action)
+            self._queue_event(reference(obj_or_ref), reason, message, "Warning" if warning else "Normal", action)
         except Exception:
-            log.exception("event not taken", extra=kv(reason=reason))
+            log.exception("event not queued", extra=kv(reason=reason))
 
     def run(self, stop: threading.Event) -> None:
         """Write events until ``stop`` is set."""
@@ -112,7 +112,7 @@ class EventRecorder:
             key = self._queue.get(timeout=0.5)
             if key is None:
                 continue
-            wait = max(self._bucket.take(), GIVE_WAY if self._busy() else 0.0)
+            wait = max(self._bucket.take(), BUSY_PAUSE if self._busy() else 0.0)
             if wait and stop.wait(wait):
                 self._queue.add(key)
             else:
@@ -120,9 +120,9 @@ class EventRecorder:
             self._queue.done(key)
 
     def flush(self, timeout: float) -> bool:
-        """Write what waits, once each, for ``timeout`` seconds at most; for the end, after :meth:`run`.
+        """Write each queued event once, for at most ``timeout`` seconds. Call it after :meth:`run` has ended.
 
-        Gives whether nothing is left.
+        Returns whether all events are written.
         """
         deadline = self._clock.monotonic() + timeout
         with self._lock:
@@ -134,7 +134,7 @@ class EventRecorder:
         with self._lock:
             return all(series.written >= series.count for series in self._series.values())
 
-    def _take(self, regarding: Object, reason: str, message: str, kind: str, action: str) -> None:
+    def _queue_event(self, regarding: Object, reason: str, message: str, kind: str, action: str) -> None:
         note = message.encode()[:NOTE_LIMIT].decode(errors="ignore")
         key = (regarding.get("uid") or regarding.get("name", ""), reason, note, kind)
         now = self._clock.monotonic()
@@ -153,7 +153,7 @@ class EventRecorder:
                 _, oldest = self._series.popitem(last=False)
                 if oldest.written < oldest.count:
                     EVENTS_DROPPED.inc()
-        if not series.tries:  # else it waits for another try already
+        if not series.tries:  # else it already waits for a retry
             self._queue.add_after(key, delay)
 
     def _body(self, regarding: Object, reason: str, note: str, kind: str, action: str) -> Object:
@@ -179,19 +179,17 @@ class EventRecorder:
             if series is None or series.written >= series.count:
                 return
             count = series.count
-        told = {"count": count, "lastObservedTime": rfc3339(self._clock.time(), micro=True)}
+        series_fields = {"count": count, "lastObservedTime": rfc3339(self._clock.time(), micro=True)}
         metadata = series.body["metadata"]
         try:
             if series.written:
-                self._client.patch(EVENTS.path(metadata["namespace"], metadata["name"]), {"series": told})
+                self._client.patch(EVENTS.path(metadata["namespace"], metadata["name"]), {"series": series_fields})
             else:
-                body = {**series.body, "series": told} if count > 1 else series.body
-                with suppress(
-                    KubeConflictError
-                ):  # an earlier try whose answer was lost; the name is this event's alone
+                body = {**series.body, "series": series_fields} if count > 1 else series.body
+                with suppress(KubeConflictError):  # an earlier try succeeded without an answer; the name is unique
                     self._client.create(EVENTS.path(metadata["namespace"]), body)
         except KubeNotFoundError:
-            self._forget(key, series, "the namespace, or the event, is gone")
+            self._forget(key, series, "the namespace or the event does not exist")
         except BridgeError as error:
             series.tries += 1
             if error.retryable and series.tries < TRIES:
@@ -202,7 +200,7 @@ class EventRecorder:
             self._queue.forget(key)
             with self._lock:
                 series.written, series.written_at, series.tries = count, self._clock.monotonic(), 0
-                series.body = {"metadata": metadata}  # all that is told from now on is how often
+                series.body = {"metadata": metadata}  # later writes only change the count
                 again = series.count > count
             if again:
                 self._queue.add_after(key, SERIES_PERIOD)
@@ -217,7 +215,7 @@ class EventRecorder:
 
 
 def reference(obj: Mapping[str, Any]) -> Object:
-    """Make the ObjectReference that names an object; a reference comes back as it is."""
+    """Return the ObjectReference of an object; a reference is returned unchanged."""
     metadata = obj.get("metadata")
     source = obj if metadata is None else {"apiVersion": obj.get("apiVersion"), "kind": obj.get("kind"), **metadata}
     return {field: source[field] for field in _REFERENCE if source.get(field)}

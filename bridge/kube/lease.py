@@ -1,13 +1,13 @@
-"""One replica acts at a time: a Lease, taken and renewed as client-go does, so both can compete for the same one.
+"""Leader election with a Lease, compatible with client-go.
 
-Two rules make it safe in spite of clocks that differ and processes that are stopped and continued:
+Two rules make it safe with clocks that differ and processes that are suspended and resumed:
 
-- Another's lease counts as abandoned only after *this* process has seen it unchanged for its whole duration; the times
-  written in it are for people.
-- The own lease counts from *before* the request that renewed it was sent, on the monotonic clock, and every write asks
-  :meth:`Elector.check` first. Whoever takes over has waited from a later moment, so two never hold it at once.
+- A lease of another process has expired only after *this* process has seen it unchanged for its whole duration. The
+  times in the lease are for information only.
+- The own lease is valid from the moment *before* its renewal was sent, on the monotonic clock, and each write calls
+  :meth:`Elector.check` first. A successor measures from a later moment, so two processes never hold the lease.
 
-What is left is the time between the check and the arrival of the write; there only preconditions in the writes help.
+The time between the check and the arrival of the write remains; preconditions in the writes cover it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CLOCK = SystemClock()
 
 
 class Elector:
-    """Competes for the Lease ``namespace/name`` under the name ``identity``, which no other process may use."""
+    """Competes for the Lease ``namespace/name`` with a unique ``identity``. Times are seconds."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Elector:
         clock: Clock = _CLOCK,
         rand: Callable[[], float] = random.random,
     ) -> None:
-        # a request that hangs must leave time for another within the deadline
+        # after a request that times out, a second one must be possible within the deadline
         self._client = client.hurried(renew_deadline / 2)
         self._namespace = namespace
         self._name = name
@@ -60,37 +60,37 @@ class Elector:
         self._clock = clock
         self._rand = rand
         self._held_until = -math.inf
-        self._seen: dict[str, Any] | None = None  # the newest state of the lease, as far as known
+        self._seen: dict[str, Any] | None = None  # the newest known state of the lease
         self._seen_at = -math.inf
         self._acquired = threading.Event()
-        self._handed_over = True
+        self._released = True
         self._gauge = LEADER.labels(name)
         self._gauge.set(0)
 
     @property
     def held(self) -> bool:
-        """Whether this process surely holds the lease now."""
+        """Whether this process holds the lease now."""
         return self._clock.monotonic() < self._held_until
 
     @property
     def inherited(self) -> bool:
-        """Whether another process may have written until this one took the lease: it did not give the lease up."""
-        return not self._handed_over
+        """Whether the former holder did not release the lease, and may have written until this process acquired it."""
+        return not self._released
 
     def check(self) -> None:
-        """Raise :class:`LostLeadershipError` unless the lease is held: to be called right before each write."""
+        """Raise :class:`LostLeadershipError` unless the lease is held. Call it right before each write."""
         if not self.held:
             raise LostLeadershipError(f"the lease {self._namespace}/{self._name} is not held by {self._identity}")
 
     def wait_held(self, stop: threading.Event) -> bool:
-        """Wait until the lease is held; gives ``False`` when ``stop`` was set first (noticed within half a second)."""
+        """Wait until the lease is held; return ``False`` if ``stop`` is set first (checked every half second)."""
         while not stop.is_set():
             if self._acquired.wait(0.5) and self.held:
                 return True
         return False
 
     def run(self, supervisor: Supervisor) -> None:
-        """Acquire, then renew, until the process stops; ends it when the lease is lost after having been held."""
+        """Acquire and renew the lease until the process stops. A lost lease stops the process."""
         while not self._attempt():
             if supervisor.wait(self._retry_period * (1 + JITTER * self._rand())):
                 return
@@ -105,9 +105,9 @@ class Elector:
                 return
 
     def release(self) -> None:
-        """Release the lease, so that another process takes it at once.
+        """Release the lease, so that another process acquires it at once.
 
-        For a clean stop, once no write can be under way any more: the successor relies on that (:attr:`inherited`).
+        Call this only when no write is in progress: the successor relies on it (:attr:`inherited`).
         """
         if not self.held or self._seen is None:
             return
@@ -122,23 +122,23 @@ class Elector:
             log.warning("leader lease not released", extra=kv(lease=self._name, error=str(error)))
 
     def _renew(self) -> bool:
-        """Renew until it works, or time is up; says whether the lease is still ours."""
+        """Try to renew the lease; return whether this process still holds it."""
         give_up = self._held_until - self._lease_duration + self._renew_deadline
         if self._clock.monotonic() >= self._held_until:
-            return False  # the process was stopped for long: even if nobody took over, others may be about to
-        return self._attempt() or (self._clock.monotonic() < give_up and not self._taken())
+            return False  # the process was suspended; another one may be acquiring the lease now
+        return self._attempt() or (self._clock.monotonic() < give_up and not self._held_by_other())
 
-    def _taken(self) -> bool:
+    def _held_by_other(self) -> bool:
         return self._holder() != self._identity
 
     def _attempt(self) -> bool:
-        """Try once to take or renew the lease. Trouble with the API is logged, and means no."""
+        """Try once to acquire or renew the lease; return whether it is held. API errors are logged."""
         try:
             return self._take()
         except KubeConflictError:
-            self._read()  # somebody wrote, maybe ourselves in a request whose answer was lost
+            self._read()  # another writer, or an earlier request of this process without an answer
         except KubeNotFoundError:
-            self._seen = None  # deleted: if it was ours, anybody may have a new one by now
+            self._seen = None  # deleted; another process may have created a new one
         except KubeError as error:
             log.warning("leader lease not written", extra=kv(lease=self._name, error=str(error)))
         return False
@@ -156,24 +156,24 @@ class Elector:
             self._read()
         sent_at = self._clock.monotonic()
         now = rfc3339(self._clock.time(), micro=True)
-        mine: dict[str, Any] = {"holderIdentity": self._identity, "renewTime": now}
-        mine["leaseDurationSeconds"] = math.ceil(self._lease_duration)
+        fields: dict[str, Any] = {"holderIdentity": self._identity, "renewTime": now}
+        fields["leaseDurationSeconds"] = math.ceil(self._lease_duration)
         if self._seen is None:
             body = {
                 "apiVersion": LEASES.api_version,
                 "kind": "Lease",
                 "metadata": {"namespace": self._namespace, "name": self._name},
-                "spec": {**mine, "acquireTime": now, "leaseTransitions": 0},
+                "spec": {**fields, "acquireTime": now, "leaseTransitions": 0},
             }
             answer = self._client.create(LEASES.path(self._namespace), body)
         else:
             spec = self._seen["spec"]
             if self._holder() != self._identity:
-                if self._holder() and self._clock.monotonic() < self._abandoned_at():
+                if self._holder() and self._clock.monotonic() < self._expires_at():
                     return False
-                mine |= {"acquireTime": now, "leaseTransitions": (spec.get("leaseTransitions") or 0) + 1}
-            # the resourceVersion of what was seen makes this fail if anybody wrote since
-            answer = self._client.replace(self._path(), {**self._seen, "spec": {**spec, **mine}})
+                fields |= {"acquireTime": now, "leaseTransitions": (spec.get("leaseTransitions") or 0) + 1}
+            # the resourceVersion makes this fail if the lease has changed since
+            answer = self._client.replace(self._path(), {**self._seen, "spec": {**spec, **fields}})
         self._observe(answer)
         self._held_until = sent_at + self._lease_duration
         return True
@@ -184,12 +184,12 @@ class Elector:
             self._seen_at = self._clock.monotonic()
         self._seen = lease
         if not self.held and self._holder() != self._identity:
-            self._handed_over = not self._holder()
+            self._released = not self._holder()
 
     def _holder(self) -> str:
         return (self._seen or {"spec": {}})["spec"].get("holderIdentity") or ""
 
-    def _abandoned_at(self) -> float:
+    def _expires_at(self) -> float:
         assert self._seen is not None  # noqa: S101
         return self._seen_at + (self._seen["spec"].get("leaseDurationSeconds") or self._lease_duration)
 

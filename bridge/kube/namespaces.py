@@ -1,4 +1,4 @@
-"""What a namespace says about its pods: its labels select a policy, an annotation opens pools."""
+"""Labels and annotations of namespaces, with a cache: labels select a policy, annotations open pools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bridge.kube.client import KubeClient
 from bridge.kube.resources import NAMESPACES
 
 REMEMBER = 2.0
-"""Seconds that admission remembers a namespace: pods come in quick succession."""
+"""Default seconds to cache a namespace: pods are often created in quick succession."""
 MOST_REMEMBERED = 10_000
 _SYSTEM_CLOCK = SystemClock()
 
@@ -28,7 +28,7 @@ class Namespace:
 
     @property
     def pools(self) -> str | None:
-        """The annotation ``bridge.vk.io/pools`` as it stands."""
+        """The value of the annotation ``bridge.vk.io/pools``."""
         return self.annotations.get(names.POOLS)
 
 
@@ -37,7 +37,7 @@ Read = Callable[[str], Namespace]
 
 
 def read_from(client: KubeClient) -> Read:
-    """Read namespaces from the API server; one that does not exist has no labels and no annotations."""
+    """Return a function that reads namespaces; a missing one has no labels and no annotations."""
 
     def read(name: str) -> Namespace:
         try:
@@ -50,13 +50,13 @@ def read_from(client: KubeClient) -> Read:
 
 
 def of(namespace: Mapping[str, Any]) -> Namespace:
-    """Pick the labels and annotations of a raw namespace."""
+    """Return the labels and annotations of a raw namespace."""
     metadata = namespace.get("metadata") or {}
     return Namespace(metadata.get("labels") or {}, metadata.get("annotations") or {})
 
 
 class Namespaces:
-    """Remembers namespaces for ``remember`` seconds."""
+    """Reads namespaces and caches them for ``remember`` seconds."""
 
     def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK, remember: float = REMEMBER) -> None:
         self._read = read

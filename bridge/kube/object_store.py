@@ -1,8 +1,8 @@
-"""The objects of a cache, and what changes when the API server says something: no I/O, no waiting.
+"""The objects of a cache, and the changes that lists and events cause. No I/O.
 
-Each method gives the changes to announce, oldest first: ``("add", None, new)``, ``("update", old, new)``,
-``("delete", last, None)``. Resource versions are compared as numbers, which Kubernetes guarantees for one kind in one
-cluster.
+Each method returns the changes for subscribers, oldest first: ``("add", None, new)``, ``("update", old, new)``,
+``("delete", last, None)``. Resource versions are compared as numbers; Kubernetes allows this within one kind of object
+in one cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Key = tuple[str, str]
 class ObjectStore:
     """Objects by namespace and name, and by UID; safe for many threads.
 
-    Those that ``pick`` says yes to can be had without looking at the others.
+    :meth:`picked` returns the objects that ``pick`` selects, without iterating over the others.
     """
 
     def __init__(self, pick: Callable[[Object], bool] = lambda _: False) -> None:
@@ -27,16 +27,16 @@ class ObjectStore:
         self._picked: dict[str, Object] = {}
         self._by_key: dict[Key, Object] = {}
         self._by_uid: dict[str, Object] = {}
-        # what subscribers saw last of objects that were changed by an own write since
-        self._announced: dict[str, Object] = {}
+        # by UID: the state that subscribers have, of objects that apply() has changed since
+        self._delivered: dict[str, Object] = {}
         self._lock = threading.Lock()
 
     def get(self, namespace: str, name: str) -> Object | None:
-        """Give an object by name."""
+        """Return an object by name."""
         return self._by_key.get((namespace, name))
 
     def by_uid(self, uid: str) -> Object | None:
-        """Give an object by UID."""
+        """Return an object by UID."""
         return self._by_uid.get(uid)
 
     def items(self) -> list[Object]:
@@ -45,7 +45,7 @@ class ObjectStore:
             return list(self._by_key.values())
 
     def picked(self) -> dict[str, Object]:
-        """Give the objects that were picked, by UID."""
+        """Return the picked objects by UID."""
         with self._lock:
             return self._picked.copy()
 
@@ -53,12 +53,12 @@ class ObjectStore:
         return len(self._by_key)
 
     def put(self, obj: Object) -> list[Change]:
-        """Take a new state, unless a newer one is known; another UID under the same name means delete, then add."""
+        """Store a state unless a newer one is stored. A different UID of the same name means delete, then add."""
         with self._lock:
             return self._put(obj, force=False)
 
     def remove(self, obj: Object) -> list[Change]:
-        """Take the news that ``obj`` is gone; news about a predecessor of the same name change nothing."""
+        """Remove ``obj``; nothing changes if the stored object of this name has another UID."""
         with self._lock:
             known = self._by_key.get(_key(obj))
             if known is None or _uid(known) != _uid(obj):
@@ -67,9 +67,9 @@ class ObjectStore:
             return [("delete", obj, None)]
 
     def replace(self, objects: list[Object], *, rewritten: bool = False) -> list[Change]:
-        """Take a whole list: what is missing from it is gone.
+        """Store a complete list and remove all objects that are not in it.
 
-        ``rewritten`` says that the server's history went back (etcd restored): then what it says wins, however old.
+        With ``rewritten``, resource versions have decreased (etcd was restored), so older states replace newer ones.
         """
         with self._lock:
             listed = {_uid(obj) for obj in objects}
@@ -83,15 +83,15 @@ class ObjectStore:
             return changes
 
     def apply(self, obj: Object) -> bool:
-        """Take the answer to an own write, if the object is known and this is newer; announced when the watch says it.
+        """Store the answer to a write of this process, if the object is stored and older; return whether it was.
 
-        Gives whether it was taken.
+        The change is returned by :meth:`put` when the watch delivers it.
         """
         with self._lock:
             known = self._by_uid.get(_uid(obj))
             if known is None or not older(known, obj):
                 return False
-            self._announced.setdefault(_uid(obj), known)
+            self._delivered.setdefault(_uid(obj), known)
             self._set(obj)
             return True
 
@@ -108,10 +108,10 @@ class ObjectStore:
             return [("delete", known, None), ("add", None, obj)]
         if older(known, obj) or (force and older(obj, known)):
             self._set(obj)
-            return [("update", self._announced.pop(_uid(obj), known), obj)]
+            return [("update", self._delivered.pop(_uid(obj), known), obj)]
         if older(obj, known):
             return []
-        seen = self._announced.pop(_uid(obj), None)
+        seen = self._delivered.pop(_uid(obj), None)
         return [] if seen is None else [("update", seen, known)]
 
     def _set(self, obj: Object) -> None:
@@ -126,7 +126,7 @@ class ObjectStore:
         del self._by_key[_key(obj)]
         del self._by_uid[_uid(obj)]
         self._picked.pop(_uid(obj), None)
-        self._announced.pop(_uid(obj), None)
+        self._delivered.pop(_uid(obj), None)
 
 
 def older(one: Object, other: Object) -> bool:
@@ -135,7 +135,7 @@ def older(one: Object, other: Object) -> bool:
 
 
 def number(version: str) -> int:
-    """Read a resource version; an empty one is older than all."""
+    """Convert a resource version to a number; the empty version is 0."""
     return int(version or 0)
 
 

@@ -1,4 +1,4 @@
-"""What is kept of each object: a cache of ten thousand pods holds only what somebody here reads."""
+"""The parts of pods and nodes that caches keep; without the rest, 10,000 pods need less memory."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _CONTAINER = ("name", "resources", "restartPolicy")
 
 
 def prune_pod(pod: Object) -> Object:
-    """Keep identity, placement, requests and phase; drop environment, volumes, images and the containers' states.
+    """Keep identity, placement, requests and phase; drop environment, volumes, images and container states.
 
-    Of environment and volumes of a pod without a node, what names a Secret or asks for a token is kept: it limits the
-    choice of a pool.
+    For a pod without a node, keep the parts of environment and volumes that use a Secret or a token: they limit the
+    selection of a pool.
     """
     spec = pod.get("spec") or {}
     kept = pick(spec, _POD_SPEC)
@@ -67,7 +67,7 @@ def prune_pod(pod: Object) -> Object:
 
 
 def prune_node(node: Object) -> Object:
-    """Keep names, labels, annotations, taints, room and conditions; drop images, addresses and system information."""
+    """Keep names, labels, annotations, taints, resources and conditions; drop images, addresses and system info."""
     status = node.get("status") or {}
     kept = pick(status, ("allocatable", "capacity"))
     kept["conditions"] = [pick(c, ("type", "status", "reason")) for c in status.get("conditions") or ()]
@@ -90,7 +90,7 @@ def _container(container: Object, waiting: bool) -> Object:
 
 
 def _is_confidential(volume: Object) -> bool:
-    """Whether the volume names a Secret or asks for a token, other than the token that the API server adds."""
+    """Whether the volume uses a Secret or a token, except for the token that the API server adds."""
     if str(volume.get("name", "")).startswith(names.AUTOMATIC_VOLUME_PREFIX):
         return False
     sources = (volume.get("projected") or {}).get("sources") or ()
@@ -107,5 +107,5 @@ def _metadata(obj: Object) -> Object:
 
 
 def pick(source: Object, keys: tuple[str, ...]) -> Object:
-    """Keep some keys of a mapping, those that it has."""
+    """Return the mapping with only those of ``keys`` that it has."""
     return {key: source[key] for key in keys if key in source}

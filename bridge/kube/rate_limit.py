@@ -1,4 +1,4 @@
-"""A bucket of tokens: bounds how often something is done."""
+"""A token bucket, which limits a rate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CLOCK = SystemClock()
 
 
 class TokenBucket:
-    """``rate`` tokens a second, at most ``burst`` of them at once; for any thread."""
+    """``rate`` tokens per second, at most ``burst`` at once; safe for many threads."""
 
     def __init__(self, rate: float, burst: float, clock: Clock = _CLOCK) -> None:
         self._rate, self._burst, self._clock = rate, float(burst), clock
@@ -19,7 +19,7 @@ class TokenBucket:
         self._lock = threading.Lock()
 
     def take(self) -> float:
-        """Take a token, and say how many seconds to wait before using it."""
+        """Take a token; return the seconds to wait before using it."""
         with self._lock:
             now = self._clock.monotonic()
             self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate) - 1

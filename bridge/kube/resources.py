@@ -1,4 +1,4 @@
-"""Where each kind of object lives in the API: the paths of requests."""
+"""API resources and their URL paths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object as the API server addresses it; ``group`` is empty for the core group."""
+    """A resource of the API; ``group`` is empty for the core group."""
 
     group: str
     version: str
@@ -16,12 +16,13 @@ class Resource:
     namespaced: bool
 
     def path(self, namespace: str | None = None, name: str | None = None, sub: str | None = None) -> str:
-        """Give the URL path of the collection, of the object ``name``, or of its sub-resource ``sub``.
+        """Return the URL path of the collection, of the object ``name``, or of its sub-resource ``sub``.
 
-        A namespaced kind without ``namespace`` means the collection of all namespaces.
+        For a namespaced resource without ``namespace``, this is the collection of all namespaces. Raises ValueError for
+        an incomplete address.
         """
         if namespace and not self.namespaced:
-            raise ValueError(f"{self.plural} have no namespace")
+            raise ValueError(f"{self.plural} are not namespaced")
         if (name and self.namespaced and not namespace) or (sub and not name):
             raise ValueError(f"incomplete address of one of the {self.plural}")
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
@@ -70,18 +71,18 @@ _CLUSTER_SCOPED = {"Node", "Namespace"}
 
 
 def resource_of(api_version: str, kind: str) -> Resource:
-    """Give the resource that an owner reference means.
+    """Return the resource of an owner reference.
 
-    Kinds that own pods are in a table. For others the plural is guessed as Kubernetes' ``UnsafeGuessKindToResource``
-    does (lower case, then ``-s``, ``-es`` after s, ``-ies`` for y), and they are taken for namespaced, since an owner
-    lives in the namespace of what it owns. A wrong guess shows as "not found".
+    Kinds that own pods are in a table. For other kinds, the plural is derived as in Kubernetes'
+    ``UnsafeGuessKindToResource`` (lower case, then ``-s``, ``-es`` after s, ``-ies`` for y). They are treated as
+    namespaced, because an owner is in the namespace of the owned object. A wrong plural causes "not found".
     """
     group, _, version = api_version.rpartition("/")
     return Resource(group, version, _PLURALS.get(kind) or _guess(kind.lower()), kind not in _CLUSTER_SCOPED)
 
 
 def is_collection(path: str) -> bool:
-    """Whether ``path`` is that of a list rather than of one object."""
+    """Whether ``path`` addresses a collection, not one object."""
     parts = path.strip("/").split("/")
     parts = parts[2:] if parts[0] == "api" else parts[3:]
     return len(parts) == 1 or (len(parts) == 3 and parts[0] == "namespaces")

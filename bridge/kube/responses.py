@@ -1,4 +1,4 @@
-"""What the API server's answers mean: the one table from HTTP status to the project's errors."""
+"""Responses of the API server: JSON, and the conversion of HTTP statuses to the project's errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bridge.errors import (
 
 MESSAGE_LIMIT = 300
 IDLE = "IdleTimeout"
-"""``kube_reason`` of the error that ends a watch on which nothing came."""
+"""``kube_reason`` of the error that ends a watch without events."""
 
 _BY_STATUS: dict[int, type[KubeError]] = {
     401: KubeForbiddenError,
@@ -33,15 +33,15 @@ _BY_STATUS: dict[int, type[KubeError]] = {
 
 
 def decode(content: bytes) -> Any:
-    """Read JSON; equal words of all that is read are one in memory. Raises ValueError."""
+    """Parse JSON; equal strings share one object in memory. Raises ValueError."""
     try:
         return from_json(content)
     except ValueError:
-        return json.loads(content)  # takes half of a surrogate pair, and says better what is wrong
+        return json.loads(content)  # accepts half of a surrogate pair, and has better messages
 
 
 def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> KubeError:
-    """Turn an answer that is no success into an error; ``what`` is "VERB PATH"."""
+    """Convert a response with an error status to an error; ``what`` is "VERB PATH"."""
     try:
         parsed = decode(body)
     except ValueError:
@@ -50,19 +50,19 @@ def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) ->
 
 
 def error_of_status(what: str, status: int, body: Any, wait: float | None = None) -> KubeError:
-    """Turn a ``Status`` object, from an answer or from an ERROR event of a watch, into an error.
+    """Convert a ``Status`` object, from a response or from an ERROR event of a watch, to an error.
 
-    A body that is no ``Status`` did not come from the API server, but from something in front of it: then a 404 does
-    not say that the object is gone, and its text is kept out of the message.
+    A body that is not a ``Status`` comes from a proxy, not from the API server. Then a 404 does not mean that the
+    object is gone, and the message does not contain the text.
     """
     if not isinstance(body, dict) or body.get("kind") != "Status":
         if status in (401, 403):
             return KubeForbiddenError(f"{what}: refused ({status})", status=status)
-        return unavailable(f"{what}: no answer of an API server ({status})", status=status, wait=wait)
+        return unavailable(f"{what}: not an answer of an API server ({status})", status=status, wait=wait)
     reason = str(body.get("reason") or "Failed")
     message = str(body.get("message") or "")
-    if "/secrets" in what:  # an API server may quote what it was sent
-        message = "(text kept back)"
+    if "/secrets" in what:  # the API server may quote the request
+        message = "(text omitted)"
     if len(message) > MESSAGE_LIMIT:
         message = message[: MESSAGE_LIMIT - 1] + "…"
     if wait is None:
@@ -73,14 +73,14 @@ def error_of_status(what: str, status: int, body: Any, wait: float | None = None
 
 
 def unavailable(message: str, *, status: int = 0, reason: str = "", wait: float | None = None) -> KubeUnavailableError:
-    """Make the error for "no usable answer", which is always worth another try."""
+    """Create the error for "no usable answer", which is always retryable."""
     error = KubeUnavailableError(message, status=status, kube_reason=reason, retry_after=wait)
     error.retryable = True
     return error
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Read ``Retry-After`` in seconds; Kubernetes never sends the form with a date."""
+    """Parse ``Retry-After`` in seconds; Kubernetes never sends a date."""
     try:
         return max(0.0, float(headers.get("Retry-After") or ""))
     except ValueError:

@@ -1,7 +1,7 @@
-"""A queue of keys with the semantics of client-go's work queue.
+"""A queue of keys with the semantics of client-go's workqueue.
 
-A key waits at most once; no two workers ever hold the same key; a key that is added while a worker holds it is handed
-out again after :meth:`WorkQueue.done`. So a worker always sees the newest state, and nothing that was added is lost.
+A key is queued at most once. No two workers process the same key. A key that is added while a worker processes it is
+queued again after :meth:`WorkQueue.done`. So a worker always reads the newest state, and no added key is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLOCK = SystemClock()
 
 
 class WorkQueue(Generic[K]):
-    """Keys to work on; safe for many threads. ``len`` counts the keys ready to be handed out."""
+    """A queue of keys; safe for many threads. ``len`` counts the keys that are ready."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class WorkQueue(Generic[K]):
         self._backoff = backoff
         self._rand = rand
         self._ready: deque[K] = deque()
-        self._dirty: set[K] = set()  # wants work: waiting, or to be handed out again after done()
-        self._held: set[K] = set()  # in the hands of a worker
+        self._dirty: set[K] = set()  # queued, or to be queued again after done()
+        self._held: set[K] = set()  # being processed by a worker
         self._heap: list[tuple[float, int, K]] = []
         self._due: dict[K, float] = {}  # the valid entry of each key in the heap
         self._count = itertools.count()
@@ -51,12 +51,12 @@ class WorkQueue(Generic[K]):
         self._retries = QUEUE_RETRIES.labels(name)
 
     def add(self, key: K) -> None:
-        """Have ``key`` worked on as soon as a worker is free."""
+        """Queue ``key``."""
         with self._changed:
             self._add(key)
 
     def add_after(self, key: K, delay: float) -> None:
-        """Have ``key`` worked on after ``delay`` seconds; of several delays for one key the earliest end counts."""
+        """Queue ``key`` after ``delay`` seconds; of several delays for one key, the earliest end counts."""
         with self._changed:
             if delay <= 0:
                 self._add(key)
@@ -69,21 +69,21 @@ class WorkQueue(Generic[K]):
             self._changed.notify()
 
     def retry(self, key: K) -> None:
-        """Have ``key`` worked on again after its back-off, which grows until :meth:`forget`."""
+        """Queue ``key`` again after its back-off, which grows until :meth:`forget`."""
         with self._changed:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._retries.inc()
         self.add_after(key, self._backoff.delay(failures, self._rand))
 
     def forget(self, key: K) -> None:
-        """Begin the back-off of ``key`` anew: it succeeded, or is of no interest any more."""
+        """Reset the back-off of ``key``, after a success or if the key is no longer needed."""
         with self._changed:
             self._failures.pop(key, None)
 
     def get(self, timeout: float | None = None) -> K | None:
-        """Take a key; nothing after ``timeout`` seconds, or when the queue is shut down and empty.
+        """Return a key; ``None`` after ``timeout`` seconds, or if the queue is shut down and empty.
 
-        Whoever takes a key gives it back with :meth:`done`, whatever happened.
+        The caller must call :meth:`done` for the key in any case.
         """
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         with self._changed:
@@ -96,7 +96,7 @@ class WorkQueue(Generic[K]):
                     self._held.add(key)
                     self._depth.set(len(self._ready))
                     if self._heap:
-                        self._changed.notify()  # somebody else must watch the delays while this worker works
+                        self._changed.notify()  # another worker must wait for the delayed keys
                     return key
                 if self._closed or (deadline is not None and now >= deadline):
                     return None
@@ -104,14 +104,14 @@ class WorkQueue(Generic[K]):
                 self._changed.wait(min(ends) - now if ends else None)
 
     def done(self, key: K) -> None:
-        """Give a key back; it waits again at once if it was added meanwhile."""
+        """Mark a key as processed; it is queued again if it was added meanwhile."""
         with self._changed:
             self._held.discard(key)
             if key in self._dirty:
                 self._push(key)
 
     def shut_down(self) -> None:
-        """Take no more keys; workers get those that are ready, then nothing."""
+        """Accept no more keys; workers get the keys that are ready, then ``None``."""
         with self._changed:
             self._closed = True
             self._heap.clear()
@@ -136,6 +136,6 @@ class WorkQueue(Generic[K]):
     def _wake(self, now: float) -> None:
         while self._heap and self._heap[0][0] <= now:
             when, _, key = heapq.heappop(self._heap)
-            if self._due.get(key) == when:  # else an earlier one was added after it, and counted
+            if self._due.get(key) == when:  # else a later add_after() has replaced it by an earlier time
                 del self._due[key]
                 self._add(key)

@@ -129,9 +129,7 @@ class Streams:
                 connection.socket.setsockopt(socket.IPPROTO_TCP, option, value)
             request.respond_now()
         except OSError as error:
-            log.debug(
-                "connection closed by the client", extra=kv(server=self.name, peer=connection.remote_addr, error=error)
-            )
+            log.debug("client disconnected", extra=kv(server=self.name, peer=connection.remote_addr, error=error))
         except Exception:
             log.exception("answer aborted", extra=kv(server=self.name))
         finally:
