@@ -1,4 +1,4 @@
-"""Exponential back-off with jitter, as a value: no sleeping here."""
+"""Exponential back-off with jitter. Pure: the caller waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Backoff:
     jitter: float = 0.2
 
     def delay(self, failures: int, rand: Callable[[], float] = random.random) -> float:
-        """Give the delay in seconds after the n-th failure in a row (``failures`` counts from 1)."""
+        """Return the delay in seconds after ``failures`` failures in a row (at least 1)."""
         exponent = min(max(failures - 1, 0), 64)
         base: float = min(self.limit, self.first * self.factor**exponent)
         return base * (1 - self.jitter * rand())

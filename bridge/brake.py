@@ -1,8 +1,8 @@
-"""A brake on mass ending: many jobs that vanish at once are more often a fault than the truth. Pure.
+"""The brake on mass ending: many jobs that disappear at once are more often a fault than a fact. Pure.
 
-A slurmctld that starts with an empty state, or a site whose folder of jobs was replaced by an empty one, says in good
-faith that it knows no job. One job that vanishes is believed at once; when many do, nothing is ended for a while, so
-that an administrator can put the state back, or confirm.
+A slurmctld that starts with an empty state, or a site whose job directory was replaced by an empty one, correctly
+reports that it knows no job. podbridge terminates the pod of a single missing job at once. If many jobs disappear, it
+terminates no pod for a while, so that an administrator can restore the state or confirm the loss.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 ANSWER_SUFFIX = ".word"
-"""The ConfigMap has a record of each engaged brake under its name, and the answer under the name with this suffix."""
+"""The ConfigMap has the record of an engaged brake under its name, and the answer under the name with this suffix."""
 
 
 class BrakeAnswer(StrEnum):
-    """What an administrator said about an engaged brake."""
+    """An administrator's answer to an engaged brake."""
 
     NONE = ""
     CONFIRM = "confirm"
-    """The jobs are gone for good: end their pods now."""
+    """The jobs are lost: terminate their pods now."""
     HOLD = "hold"
-    """End nothing, however long it takes."""
+    """Terminate no pod until the jobs are listed again or the answer changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The brake engages when at least ``least`` jobs, and more than ``share`` of those known, vanish within ``hold`` s.
+    """The thresholds. Times are seconds.
 
-    Afterwards each of them has to be missing for ``hold`` seconds before its pod is ended. No pod is ended before its
-    job has been missing for ``settle`` seconds: where jobs are reported one by one, the others may follow.
+    The brake engages when at least ``least`` jobs, and more than ``share`` of the known ones, disappear within
+    ``hold``. Then a job must be missing for ``hold`` before its pod is terminated. No pod is terminated before its job
+    has been missing for ``settle``: if jobs are reported one by one, others may follow.
     """
 
     share: float = 0.2
@@ -41,10 +42,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """The state, a new one for each step. Keys are UIDs of pods, times are monotonic seconds.
+    """The immutable state. Keys are UIDs of pods, times are monotonic seconds.
 
-    ``since`` is ``None`` while the brake is off. ``missing`` holds all keys whose jobs are missing, with the time since
-    when; ``allowed`` those of them that may be ended. ``believed`` holds keys that were allowed at once, with the time.
+    Attributes
+    ----------
+    since
+        When the brake engaged; ``None`` if it is not engaged.
+    missing
+        Keys whose jobs are missing, each with the time since when.
+    allowed
+        The missing keys whose pods may be terminated.
+    believed
+        Keys that were allowed while the brake was not engaged, each with the time.
     """
 
     since: float | None = None
@@ -59,7 +68,7 @@ class Brake:
 
     @property
     def held(self) -> frozenset[str]:
-        """Keys that the engaged brake does not let end."""
+        """Keys whose pods the engaged brake holds."""
         return frozenset(self.missing.keys() - self.allowed) if self.engaged else frozenset()
 
 
@@ -69,13 +78,13 @@ def step(
     missing: Set[str],
     now: float,
     limits: Limits,
-    word: BrakeAnswer = BrakeAnswer.NONE,
+    answer: BrakeAnswer = BrakeAnswer.NONE,
     told: Set[str] = frozenset(),
 ) -> Brake:
     """Return the next state.
 
-    ``known`` counts the pods whose jobs should exist, those in ``missing`` included. ``told`` holds the keys whose
-    pods say already that their job is missing: no other is ended by the passing of time alone.
+    ``known`` counts the pods whose jobs should exist, including ``missing``. ``told`` holds the keys whose pods already
+    have the condition for a missing job; the hold time allows no other pods to be terminated.
     """
     since_when = {key: before.missing.get(key, now) for key in missing}
     believed = {key: at for key, at in before.believed.items() if now < at + limits.hold}
@@ -92,8 +101,8 @@ def step(
             believed |= dict.fromkeys(settled, now)
             allowed |= settled
     if since is not None:
-        if word is BrakeAnswer.CONFIRM:
+        if answer is BrakeAnswer.CONFIRM:
             allowed |= fresh
-        elif word is not BrakeAnswer.HOLD:
+        elif answer is not BrakeAnswer.HOLD:
             allowed |= {key for key in fresh & told if now >= since_when[key] + limits.hold}
     return Brake(since if missing - allowed else None, since_when, frozenset(allowed), believed)

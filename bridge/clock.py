@@ -1,4 +1,4 @@
-"""Time and randomness as arguments, so that decisions and back-offs are tested without waiting."""
+"""Clocks as arguments, so that tests do not wait; conversion of Kubernetes times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A clock: ``monotonic`` seconds for durations, ``time`` seconds since the epoch for what others read."""
+    """A clock: ``monotonic`` seconds for durations, ``time`` seconds since the epoch for times that others read."""
 
     def monotonic(self) -> float: ...  # noqa: D102
     def time(self) -> float: ...  # noqa: D102
@@ -19,41 +19,41 @@ class SystemClock:
     """The machine's clocks."""
 
     def monotonic(self) -> float:
-        """Seconds that never jump and go on while the process is stopped."""
+        """Return seconds that never jump and continue while the process is suspended."""
         return time.monotonic()
 
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         return time.time()
 
 
 class FakeClock:
-    """A clock that moves only when told to."""
+    """A clock that only :meth:`advance` changes."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
         self.now = now
         self._lock = threading.Lock()
 
     def monotonic(self) -> float:
-        """Seconds, the same as ``time``."""
+        """Return the same seconds as ``time``."""
         return self.now
 
     def time(self) -> float:
-        """Seconds, as set."""
+        """Return the seconds that the test has set."""
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Move on by ``seconds``."""
+        """Advance the clock by ``seconds``."""
         with self._lock:
             self.now += seconds
 
 
 def rfc3339(seconds: float, *, micro: bool = False) -> str:
-    """Write seconds since the epoch as Kubernetes does (``micro`` for MicroTime fields)."""
+    """Format seconds since the epoch as a Kubernetes Time, with ``micro`` as a MicroTime."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_rfc3339(text: str) -> float:
-    """Read a Kubernetes Time or MicroTime; raises ``ValueError`` when it is none."""
+    """Parse a Kubernetes Time or MicroTime; raises ``ValueError``."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

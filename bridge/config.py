@@ -1,6 +1,6 @@
-"""The configuration file: strict YAML, one pydantic model.
+"""The configuration file of the hub: strict YAML, read into one pydantic model.
 
-slurm-bridge's own six keys (``schedulerName`` to ``partition``, first below) work as they are. Durations are seconds.
+The six keys of slurm-bridge (``schedulerName`` to ``partition``) work unchanged. Durations are seconds.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ from bridge.namespace_policies import NamespacePolicy
 class AdmissionSection(Section):
     """The webhook."""
 
-    host: str = "0.0.0.0"  # noqa: S104  (the API server calls from elsewhere)
+    host: str = "0.0.0.0"  # noqa: S104  (the API server connects from another host)
     port: Annotated[int, Field(ge=0, le=65535)] = names.WEBHOOK_PORT
-    url: str | None = Field(
-        None, description="URL under which the API server reaches the webhook, instead of a Service."
-    )
+    url: str | None = Field(None, description="URL of the webhook for the API server, instead of a Service.")
     service_name: str = "podbridge-admission"
     service_namespace: str = names.SYSTEM_NAMESPACE
-    register_webhooks: bool = Field(True, alias="register", description="Write the webhook configurations at start.")
-    cert_dir: Path | None = Field(None, description="Folder with tls.crt, tls.key and ca.crt, e.g. from cert-manager.")
-    secret_name: str = Field("podbridge-webhook-tls", description="Where the self-made certificates are kept.")
+    register_webhooks: bool = Field(
+        True, alias="register", description="Create and update the webhook configurations at start."
+    )
+    cert_dir: Path | None = Field(
+        None, description="Directory with tls.crt, tls.key and ca.crt, for example from cert-manager."
+    )
+    secret_name: str = Field("podbridge-webhook-tls", description="Secret for the certificates that podbridge creates.")
     cert_validity: Annotated[float, Field(ge=60)] = 90 * 86400
     threads: Annotated[int, Field(ge=1, le=256)] = 16
     timeout_seconds: Annotated[int, Field(ge=1, le=30)] = 5
     webhook_name: DnsName = Field("podbridge", description="Prefix of the names of the two webhook configurations.")
     trusted_users: list[str] = Field(
         [],
-        description="Users that may write podbridge's own label, annotation and finalizer, besides the accounts of "
-        "helm/rbac.yaml and helm/rbac-run.yaml, and the one that runs admission.",
+        description="Users that may set podbridge's own label, annotations and finalizer, in addition to the accounts "
+        "of helm/rbac.yaml and helm/rbac-run.yaml and the account of admission.",
     )
 
 
 class LeaderElectionSection(Section):
-    """The lease that lets one replica act at a time."""
+    """Leader election: one replica acts at a time."""
 
     enabled: bool = Field(True, alias="leaderElect")
     namespace: str = names.SYSTEM_NAMESPACE
@@ -62,51 +64,55 @@ class LeaderElectionSection(Section):
 
 
 class KubernetesSection(Section):
-    """How the API server is spoken to."""
+    """Requests to the API server."""
 
     qps: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
-        None, description="Requests a second of scheduler and controllers; null: as fast as the server takes them."
+        None, description="Maximum requests per second of scheduler and controllers; null: no limit."
     )
-    burst: Annotated[int, Field(ge=1, le=100_000)] = Field(100, description="Requests at once, where qps is set.")
+    burst: Annotated[int, Field(ge=1, le=100_000)] = Field(100, description="Requests at once, if qps is set.")
 
 
 class SlurmSection(Section):
-    """How slurmrestd is spoken to."""
+    """Requests to slurmrestd."""
 
-    user_name: str | None = Field(None, description="X-SLURM-USER-NAME; default: the name in the token.")
-    jwt_file: Path | None = Field(None, description="Default: $SLURM_JWT_FILE, then the value of $SLURM_JWT.")
+    user_name: str | None = Field(None, description="Header X-SLURM-USER-NAME; default: the user in the token.")
+    jwt_file: Path | None = Field(
+        None, description="File with the token; default: $SLURM_JWT_FILE, then the token in $SLURM_JWT."
+    )
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
     connect_timeout: Seconds = 3
     read_timeout: Seconds = 15
-    poll_busy: Seconds = Field(0.4, description="Period of the poller while something is pending.")
-    poll_idle: Seconds = Field(2, description="Period of the poller while nothing is.")
+    poll_busy: Seconds = Field(0.4, description="Poll period while a job is pending.")
+    poll_idle: Seconds = Field(2, description="Poll period while no job is pending.")
     detail_budget: Annotated[int, Field(ge=1, le=100)] = Field(
-        4, description="Pending jobs whose reason is refreshed in each poll: a fixed load, however many wait."
+        4, description="Number of pending jobs whose reason each poll reads; it limits the load on Slurm."
     )
 
 
 class NodesSection(Section):
-    """What the node controller does."""
+    """Actions of the node controller."""
 
-    taint: bool = Field(True, description="Taint managed nodes so that only this scheduler's pods run there.")
-    drain: bool = Field(True, description="Cordoned in Kubernetes -> drained in Slurm.")
-    cordon: bool = Field(True, description="Drained or down in Slurm -> cordoned in Kubernetes.")
+    taint: bool = Field(True, description="Taint managed nodes, so that only pods of this scheduler run there.")
+    drain: bool = Field(True, description="Drain nodes in Slurm that are cordoned in Kubernetes.")
+    cordon: bool = Field(True, description="Cordon nodes in Kubernetes that are drained or down in Slurm.")
 
 
 class BrakeSection(Section):
-    """The brake on mass ending: many jobs that vanish at once end no pod for a while."""
+    """The brake on mass ending: if many jobs disappear at once, no pod is terminated for a while."""
 
     share: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.2, description="Share of the known jobs that has to vanish for the brake to engage."
+        0.2, description="The brake engages if more than this share of the known jobs disappears."
     )
-    least: Annotated[int, Field(ge=1)] = Field(10, description="Number of jobs that has to vanish, at least.")
-    hold: Seconds = Field(60, description="Time for which jobs must be missing before the brake lets their pods end.")
+    least: Annotated[int, Field(ge=1)] = Field(
+        10, description="The brake engages only if at least this number of jobs disappears."
+    )
+    hold: Seconds = Field(60, description="Time that a job must be missing before its pod is terminated.")
 
 
 class ServingSection(Section):
-    """Health and metrics; port 0 takes a free one, null switches off."""
+    """Health and metrics. Port 0 selects a free port, null disables the server."""
 
     host: str = "0.0.0.0"  # noqa: S104
     health_port: Annotated[int, Field(ge=0, le=65535)] | None = names.HEALTH_PORT
@@ -114,7 +120,7 @@ class ServingSection(Section):
 
 
 class LoggingSection(Section):
-    """Logs go to standard error."""
+    """Logs, written to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "text"] = "auto"
@@ -126,32 +132,33 @@ class Config(Section):
     scheduler_name: DnsName = names.DEFAULT_SCHEDULER_NAME
     slurm_rest_api: str = Field(
         "http://slurm-restapi.slurm:6820",
-        description="URL, or unix:///path/of/socket; empty: no Slurm beside the kubelets, only pools.",
+        description="URL of slurmrestd, or unix:///path/of/socket; empty: no colocated Slurm, only pools.",
     )
     managed_namespaces: list[DnsName] = Field([names.DEFAULT_NAMESPACE])
-    managed_namespace_selector: LabelSelector | None = Field(None, description="If set, the list is ignored.")
+    managed_namespace_selector: LabelSelector | None = Field(None, description="If set, managedNamespaces is ignored.")
     namespace_policies: list[NamespacePolicy] = Field(
         [],
-        description="What pods may ask of Slurm, by namespace: the first that selects it holds. See admission.md.",
+        description="Slurm settings that pods may use, by namespace; the first matching policy applies. See admission.md.",
     )
     mcs_label: str = ""
-    partition: str = Field("", description="Slurm partition of pods that name none; empty: Slurm's default.")
+    partition: str = Field("", description="Slurm partition of pods that name none; empty: Slurm's default partition.")
 
     slurm_api_version: Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+$")] | None = None
     placeholder: Literal["auto", "external", "batch"] = "auto"
     exclusive: bool = Field(
-        False, description="Whether a pod that says nothing takes whole nodes (slurm-bridge: true)."
+        False, description="Whether pods without the annotation get whole nodes (slurm-bridge: true)."
     )
     gres: dict[str, str] = Field(
-        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Extended resource -> gres, e.g. gpu:a100."
+        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"},
+        description="The gres of each extended resource, for example gpu:a100.",
     )
     busy_node_timeout: Seconds = Field(
         120,
-        description="How long a bind waits for room on the node that Slurm gave, counted from the last grace period "
-        "there; then the job is given back, and pods that have not ended by then count as pods that never end.",
+        description="Maximum time that a bind waits for free capacity on the node that Slurm allocated, from the end of "
+        "the last grace period there. Then the job is cancelled, and pods that have not ended count as permanent.",
     )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
-        8, description="Calls in flight to the API server and to Slurm."
+        8, description="Concurrent calls to the API server and to Slurm."
     )
 
     kubernetes: KubernetesSection = KubernetesSection()
@@ -174,14 +181,14 @@ class Config(Section):
     @model_validator(mode="after")
     def _some_place(self) -> Config:
         if not self.slurm_rest_api and not self.pools.enabled:
-            raise ValueError("slurmRestApi is empty and pools.nats.servers names no server: there is nowhere to run")
+            raise ValueError("slurmRestApi is empty and pools.nats.servers has no server: set one of them")
         if problems := namespace_policies.problems(self.namespace_policies, self.partition):
             raise ValueError("; ".join(problems))
         return self
 
 
 def parse(text: str, source: str = "configuration") -> Config:
-    """Read the YAML ``text``; raises :class:`ConfigError` that names every wrong key and value."""
+    """Parse the YAML ``text``; raises :class:`ConfigError`, which names all wrong keys and values."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -190,7 +197,7 @@ def parse(text: str, source: str = "configuration") -> Config:
         data = {}
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: must be a mapping of keys, not {type(data).__name__}")
-    # helm renders an empty selector as {}: slurm-bridge's own chart does so to say "none"
+    # the chart of slurm-bridge renders an absent selector as {}
     if data.get("managedNamespaceSelector") == {}:
         data = {k: v for k, v in data.items() if k != "managedNamespaceSelector"}
     try:
@@ -201,7 +208,7 @@ def parse(text: str, source: str = "configuration") -> Config:
 
 
 def load(path: Path | None) -> Config:
-    """Read the file at ``path``, or the defaults when there is none."""
+    """Read the file at ``path``; ``None``: the defaults. Raises :class:`ConfigError`."""
     if path is None:
         return Config()
     try:
@@ -212,7 +219,7 @@ def load(path: Path | None) -> Config:
 
 
 def jwt_source(config: Config) -> Path | str | None:
-    """Say where the Slurm token comes from: a file that is read again when it changes, a value, or nowhere."""
+    """Return the source of the Slurm token: a file (read again when it changes), the token itself, or ``None``."""
     if config.slurm.jwt_file is not None:
         return config.slurm.jwt_file
     if os.environ.get("SLURM_JWT_FILE"):
@@ -230,7 +237,7 @@ def _section_at(path: tuple[Any, ...]) -> type[BaseModel]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Find the section in the type of a field: itself, optional, or in a list."""
+    """Return the section in the type of a field: the type itself, optional, or in a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
@@ -244,5 +251,5 @@ def _explain(problem: dict[str, Any]) -> str:
         near = difflib.get_close_matches(str(path[-1]), keys, n=1, cutoff=0.5)
         return f"unknown key {key}" + (f" (did you mean {near[0]}?)" if near else f" (known keys: {', '.join(keys)})")
     value = problem.get("input")
-    shown = re.sub(r"://.*@", "://***@", repr(value))  # it may be a password
+    shown = re.sub(r"://.*@", "://***@", repr(value))  # the value may contain a password
     return f"{key}: {problem['msg']} (value: {shown})" if key else problem["msg"]

@@ -1,4 +1,4 @@
-"""What the sections of the configuration file are built from."""
+"""Base classes and types of the sections of the configuration file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_
 
 
 class Section(BaseModel):
-    """A part of the configuration: camelCase keys, nothing unknown."""
+    """A section of the configuration: camelCase keys, unknown keys are errors."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
 
@@ -26,7 +26,7 @@ class LabelSelectorRequirement(Section):
     values: list[str] = []
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels of an object satisfy the expression."""
+        """Whether the labels satisfy the expression."""
         if self.operator in ("Exists", "DoesNotExist"):
             return (self.key in labels) == (self.operator == "Exists")
         return (labels.get(self.key) in self.values) == (self.operator == "In")
@@ -39,11 +39,11 @@ class LabelSelector(Section):
     match_expressions: list[LabelSelectorRequirement] = []
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is selected; an empty selector selects every object."""
+        """Whether the selector selects an object with these labels; an empty selector selects all."""
         equal = all(labels.get(key) == value for key, value in self.match_labels.items())
         return equal and all(expression.matches(labels) for expression in self.match_expressions)
 
 
 def known_keys(model: type[BaseModel]) -> list[str]:
-    """List the keys that a section takes, as written in the file."""
+    """Return the keys of a section, as written in the file."""
     return [field.alias or name for name, field in model.model_fields.items()]

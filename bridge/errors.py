@@ -1,19 +1,19 @@
-"""The project's own errors: library exceptions stop at the door of the room that speaks to the outside system."""
+"""The project's errors. A package that speaks to an outside system converts exceptions of client libraries to them."""
 
 from __future__ import annotations
 
 
 class BridgeError(Exception):
-    """Anything podbridge can say went wrong.
+    """The base class of podbridge's errors.
 
     Attributes
     ----------
     retryable
-        Whether the same call may succeed later without anybody changing anything.
+        Whether the same call may succeed later without a change by a user.
     reason
-        CamelCase, fit for an Event or a condition.
+        CamelCase reason for Events and conditions.
     hint
-        What the user can do, or empty.
+        What the user can do; may be empty.
     """
 
     retryable: bool = False
@@ -27,27 +27,27 @@ class BridgeError(Exception):
 
 
 class ConfigError(BridgeError):
-    """A configuration that can't be used; the message names the key, the value and what is allowed."""
+    """An invalid configuration; the message names the key, the value and the allowed values."""
 
     reason = "InvalidConfiguration"
 
 
 class CertificateError(BridgeError):
-    """A certificate or key that can't be used."""
+    """An unusable certificate or private key."""
 
     reason = "BadCertificate"
 
 
 class LostLeadershipError(BridgeError):
-    """A write was about to happen after the lease had run out: it was not sent."""
+    """A write was not sent, because the lease had expired."""
 
     reason = "LostLeadership"
 
 
 class KubeError(BridgeError):
-    """The Kubernetes API refused, or could not be reached.
+    """The Kubernetes API refused a request, or did not answer.
 
-    ``status`` is the HTTP status, 0 where no answer came.
+    ``status`` is the HTTP status, 0 without an answer.
     """
 
     reason = "KubernetesError"
@@ -87,26 +87,26 @@ class KubeForbiddenError(KubeError):
 
 
 class KubeInvalidError(KubeError):
-    """400 or 422: the request itself is wrong."""
+    """400 or 422: the request is invalid."""
 
     reason = "Invalid"
 
 
 class KubeUnavailableError(KubeError):
-    """No usable answer: refused, reset, timed out, 429 or 5xx. A write may or may not have happened."""
+    """No usable answer: refused, reset, timed out, 429 or 5xx. The outcome of a write is unknown."""
 
     reason = "Unavailable"
 
 
 class SlurmError(BridgeError):
-    """Slurm refused, or could not be reached.
+    """Slurm refused a request, or did not answer.
 
     Attributes
     ----------
     code
-        Slurm's own error number (``SLURM_ERRNO``), 0 where none came.
+        Slurm's error number (``SLURM_ERRNO``), 0 without one.
     status
-        HTTP status, 0 where no answer came.
+        HTTP status, 0 without an answer.
     """
 
     reason = "SlurmError"
@@ -118,65 +118,65 @@ class SlurmError(BridgeError):
 
 
 class SlurmRefusedError(SlurmError):
-    """slurmctld itself said no, with a code and a text."""
+    """slurmctld refused the request, with a code and a text."""
 
     reason = "SlurmRefused"
 
 
 class SlurmNotFoundError(SlurmRefusedError):
-    """slurmctld itself said that it knows no such job, node or partition."""
+    """slurmctld answered that it knows no such job, node or partition."""
 
     reason = "SlurmNotFound"
 
 
 class SlurmAuthError(SlurmError):
-    """The token is missing, expired, malformed or not accepted."""
+    """The token is missing, expired, malformed or refused."""
 
     reason = "SlurmAuth"
     retryable = True
 
 
 class SlurmUnavailableError(SlurmError):
-    """No answer from slurmctld, and the request was surely not carried out (connection refused)."""
+    """No answer from slurmctld, and the request was certainly not processed (connection refused)."""
 
     reason = "SlurmUnavailable"
     retryable = True
 
 
 class SlurmUnknownOutcomeError(SlurmUnavailableError):
-    """No answer, and the request may have been carried out, or may yet be: look by UID before asking again."""
+    """No answer, and Slurm may process the request: look for the job by UID before a retry."""
 
     reason = "SlurmUnknownOutcome"
 
 
 class SiteError(BridgeError):
-    """A site refused, or could not be reached."""
+    """A site refused a request, or did not answer."""
 
     reason = "SiteError"
 
 
 class SiteDownError(SiteError):
-    """Nobody at the site listens (no responders), or there is no connection: the request was surely not taken."""
+    """No subscriber at the site, or no connection: the request was certainly not processed."""
 
     reason = "SiteDown"
     retryable = True
 
 
 class SiteUnknownOutcomeError(SiteError):
-    """The site did not answer in time: the request may have been carried out. Look by UID before asking again."""
+    """The site did not answer in time and may have processed the request: look for the job by UID before a retry."""
 
     reason = "SiteUnknownOutcome"
     retryable = True
 
 
 class SiteTooLargeError(SiteError):
-    """The message is larger than the NATS server takes; it was not sent."""
+    """The message exceeds the maximum payload of the NATS server and was not sent."""
 
     reason = "MessageTooLarge"
 
 
 class SiteRefusedError(SiteError):
-    """The site itself said no; ``reason``, ``retryable`` and ``hint`` are the site's own words."""
+    """The site refused the request; ``reason``, ``retryable`` and ``hint`` come from the site."""
 
     def __init__(self, message: str, *, reason: str = "SiteRefused", retryable: bool = False, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -185,7 +185,7 @@ class SiteRefusedError(SiteError):
 
 
 class BatchError(BridgeError):
-    """A batch system refused or could not be asked (``retryable``: it may answer later)."""
+    """A batch system refused a request or did not answer (``retryable``: a retry may succeed)."""
 
     reason = "BatchSystemRefused"
 
@@ -195,19 +195,19 @@ class BatchError(BridgeError):
 
 
 class BatchUnknownOutcomeError(BatchError):
-    """The batch system did not answer a submit in time: look for the job by its name before asking again."""
+    """The batch system did not answer a submission in time: look for the job by its name before a retry."""
 
     reason = "BatchUnknownOutcome"
 
 
 class ScriptError(BridgeError):
-    """A pod that can't become a script at this site; the message names the field, the value and what is allowed."""
+    """A pod that the site cannot run; the message names the field, the value and the allowed values."""
 
     reason = "NotPossibleAtSite"
 
 
 class MissingReferenceError(BridgeError):
-    """A ConfigMap, Secret or key that the pod needs does not exist (yet)."""
+    """A ConfigMap, Secret or key that the pod needs does not exist yet."""
 
     reason = "WaitingForReference"
     retryable = True

@@ -1,9 +1,9 @@
-"""A write by a process that leads no more must not be sent, even if it was suspended in the middle of sending it.
+"""Fencing: a process that has lost its lease sends no write, even if it was suspended during the call.
 
-A check before the call is not enough: the process may be stopped between the check and the first byte, and go on long
-after its lease has run out. So the check stands in the connection itself, right before bytes leave. A process that is
-suspended between the two still sends: a thread that waits for the interpreter lock there can be milliseconds away from
-its first byte. The preconditions of the writes (UID, resource version) and the look for second jobs cover that case.
+A check before the call is not enough: the process may be suspended between the check and the first byte, and resume
+after its lease has expired. So the connection checks right before it sends bytes. A process that is suspended between
+the two still sends: a thread that waits there for the interpreter lock can be milliseconds away from its first byte.
+The preconditions of the writes (UID, resource version) and the search for second jobs cover this case.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _current: ContextVar[Check | None] = ContextVar("fence", default=None)
 
 @contextmanager
 def fence(check: Check | None) -> Iterator[None]:
-    """Have ``check`` called before any byte that this thread sends meanwhile on a guarded connection.
+    """In this context, call ``check`` before each send of this thread on a guarded connection.
 
-    ``check`` raises (:class:`bridge.errors.LostLeadershipError`) to stop it; the connection is closed then.
+    If ``check`` raises (:class:`bridge.errors.LostLeadershipError`), nothing is sent and the connection is closed.
     """
     token = _current.set(check)
     try:
@@ -32,11 +32,11 @@ def fence(check: Check | None) -> Iterator[None]:
 
 
 def guarded(connection_class: Any) -> Any:
-    """Give a subclass of an ``http.client`` (or urllib3) connection that asks the fence before it sends."""
+    """Return a subclass of an ``http.client`` or urllib3 connection class that calls the fence before it sends."""
 
     class Guarded(connection_class):  # type: ignore[misc]
         def send(self, data: Any) -> None:
-            """Connect first, which takes its time, then ask, then send."""
+            """Connect first, because that takes time, then call the fence, then send."""
             if self.sock is None and self.auto_open:
                 self.connect()
             check = _current.get()
@@ -48,5 +48,5 @@ def guarded(connection_class: Any) -> Any:
 
 
 def guard_pool(pool_class: Any) -> Any:
-    """Give a subclass of a urllib3 connection pool whose connections are guarded."""
+    """Return a subclass of a urllib3 pool class with guarded connections."""
     return type(f"Guarded{pool_class.__name__}", (pool_class,), {"ConnectionCls": guarded(pool_class.ConnectionCls)})

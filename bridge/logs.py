@@ -1,6 +1,6 @@
-"""Logs: a constant message and key-value pairs, as JSON in a cluster and as text on a terminal.
+"""Log records with a constant message and key-value pairs, formatted as JSON or as text.
 
-Use ``log.info("pod bound", extra=kv(pod=..., node=...))``; never f-strings, so that messages can be searched for.
+Use ``log.info("pod bound", extra=kv(pod=..., node=...))``; no f-strings, so that messages can be searched.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ENCODER = json.JSONEncoder(default=str)
 
 
 def kv(**pairs: object) -> dict[str, Any]:
-    """Wrap key-value pairs for ``extra=``."""
+    """Return key-value pairs for ``extra=``."""
     return {"kv": pairs}
 
 
@@ -23,7 +23,7 @@ class TextFormatter(logging.Formatter):
     """``12:00:01 INFO scheduler: pod bound pod=a/b node=n1``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write one line (more with a traceback)."""
+        """Format as one line, and a traceback."""
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
         pairs = " ".join(f"{k}={_plain(v)}" for k, v in getattr(record, "kv", {}).items())
         text = f"{moment}.{int(record.msecs):03d} {record.levelname} {record.name}: {record.getMessage()}"
@@ -35,10 +35,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line with ``ts``, ``level``, ``logger``, ``msg`` and the pairs."""
+    """One JSON object per line with ``ts``, ``level``, ``logger``, ``msg`` and the pairs."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write one line."""
+        """Format as one line."""
         entry: dict[str, Any] = {
             "ts": round(record.created, 3),
             "level": record.levelname.lower(),
@@ -57,12 +57,12 @@ def _plain(value: object) -> str:
 
 
 def setup(level: str = "info", style: str = "auto") -> None:
-    """Send all logs to standard error; ``style`` is ``json``, ``text`` or ``auto`` (text on a terminal)."""
+    """Write all logs to standard error; ``style`` is ``json``, ``text`` or ``auto`` (text on a terminal)."""
     if style == "auto":
         style = "text" if sys.stderr.isatty() else "json"
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(TextFormatter() if style == "text" else JsonFormatter())
-    # nothing of these is ever written; without them a line costs half (Python's logging HOWTO, "Optimization")
+    # no format uses these; without them a record costs half (Python's logging HOWTO, "Optimization")
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
     root = logging.getLogger()
@@ -70,4 +70,4 @@ def setup(level: str = "info", style: str = "auto") -> None:
     root.setLevel(level.upper())
     for noisy in ("urllib3", "werkzeug", "kubernetes"):
         logging.getLogger(noisy).setLevel("WARNING")
-    logging.getLogger("asyncio").setLevel("ERROR")  # it warns of each TLS link that its server closes
+    logging.getLogger("asyncio").setLevel("ERROR")  # it warns of each TLS connection that the server closes

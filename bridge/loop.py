@@ -1,4 +1,4 @@
-"""What scheduler and controllers share: both sides in view, and a loop that looks whenever something has changed."""
+"""The control loop of scheduler and controllers, and the dependencies of the loops that use Slurm."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from bridge.workers import Workers
 
 log = logging.getLogger(__name__)
 
-GATHER = 0.05
-"""Seconds for which changes are gathered before the next look."""
-IDLE = 1.0
-"""Seconds after which is looked anyway: back-offs end without any event."""
-REST = 19.0
-"""Times the processor time of a look is the pause after it (``IDLE`` at most): deciding takes a twentieth of a core."""
+BATCH_DELAY = 0.05
+"""Seconds to collect changes before the next reconciliation."""
+RESYNC_PERIOD = 1.0
+"""Seconds between two reconciliations without changes: the end of a back-off causes no event."""
+PAUSE_FACTOR = 19.0
+"""The pause after a reconciliation (at most ``RESYNC_PERIOD``), as a multiple of its CPU time: 5 % of one core."""
 STUCK = 60.0
-"""Seconds without a turn after which the loop counts as stuck."""
+"""Seconds without a reconciliation after which the loop is reported as stuck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Kubernetes and Slurm as one process sees them; ``cluster`` is the UID of the namespace kube-system."""
+    """The clients and caches of Kubernetes and Slurm; ``cluster`` is the UID of the namespace kube-system."""
 
     config: Config
     kube: KubeClient
@@ -50,10 +50,10 @@ class Dependencies:
 
 
 class Loop(ABC):
-    """Looks when one of the caches has changed, while this process leads; actions go to the workers.
+    """Reconciles after changes of the caches, while this process is the leader. Workers run the actions.
 
-    ``elector`` is ``None`` where only one replica can run. ``check_leadership`` raises
-    :class:`~bridge.errors.LostLeadershipError` once this process leads no more, and is to fence every write.
+    ``elector`` is ``None`` without leader election. ``check_leadership`` raises
+    :class:`~bridge.errors.LostLeadershipError` if this process is not the leader; all writes must be fenced with it.
     """
 
     def __init__(self, name: str, caches: Sequence[Cache], elector: Elector | None, workers: int, clock: Clock) -> None:
@@ -70,50 +70,50 @@ class Loop(ABC):
 
     @abstractmethod
     def reconcile(self) -> None:
-        """Decide once, and hand the actions to the workers. Only called when :meth:`ready`."""
+        """Decide once, and submit the actions to the workers. Called only if :meth:`ready`."""
 
     @property
     def unsettled(self) -> bool:
-        """Whether something that was asked for may still come to be, so that a successor has to wait for it."""
+        """Whether an earlier request may still take effect, so that a successor must wait for it."""
         return False
 
     @property
     def inherited(self) -> bool:
-        """Whether a former leader may have written until this process began to lead."""
+        """Whether a former leader may have written until this process became the leader."""
         return self._elector is not None and self._elector.inherited
 
     @property
     def busy(self) -> bool:
-        """Whether something waits to be done, so that Events give way."""
+        """Whether calls wait for a worker; Events are then written more slowly."""
         return self.workers.backlog
 
     def ready(self) -> bool:
-        """Whether all that a decision needs has been seen once."""
+        """Whether the first list of all caches is complete."""
         return all(cache.synced for cache in self._caches)
 
-    def on_started_leading(self) -> None:  # noqa: B027  (most have nothing to do)
-        """Do what is to be done when this process begins to lead."""
+    def on_started_leading(self) -> None:  # noqa: B027  (most loops need nothing)
+        """Run when this process becomes the leader."""
 
     def wake(self, *_: object) -> None:
-        """Have another look soon."""
+        """Reconcile soon."""
         self._changed.set()
 
     def start(self, supervisor: Supervisor) -> None:
-        """Start the loop and its workers; caches and other sources are started by their owner."""
+        """Start the loop and its workers. The caller starts the caches."""
         for cache in self._caches:
             cache.subscribe(self.wake)
         self.workers.start(supervisor)
         supervisor.spawn(self.name, lambda: self._run(supervisor))
 
     def stuck(self) -> str | None:
-        """Say why the loop makes no progress, if it makes none."""
+        """Return why the loop makes no progress; ``None`` if it does."""
         silent = self.clock.monotonic() - self._progress
-        return f"the loop of {self.name} has not come round for {silent:.0f} s" if silent > STUCK else None
+        return f"the loop {self.name} has not reconciled for {silent:.0f} s" if silent > STUCK else None
 
     def _run(self, supervisor: Supervisor) -> None:
         while not supervisor.stopping.is_set():
-            self._changed.wait(IDLE)
-            if supervisor.wait(min(IDLE, max(GATHER, REST * self._took))):
+            self._changed.wait(RESYNC_PERIOD)
+            if supervisor.wait(min(RESYNC_PERIOD, max(BATCH_DELAY, PAUSE_FACTOR * self._took))):
                 return
             self._changed.clear()
             self._progress = self.clock.monotonic()
@@ -122,7 +122,7 @@ class Loop(ABC):
                 try:
                     self.reconcile()
                 except BridgeError as error:
-                    log.warning("no decision this time", extra=kv(loop=self.name, error=error))
+                    log.warning("reconciliation failed", extra=kv(loop=self.name, error=error))
             self._took = time.thread_time() - began
 
     def _leads(self) -> bool:
@@ -136,7 +136,7 @@ class Loop(ABC):
 
 
 class SlurmLoop(Loop):
-    """A loop that sees Kubernetes and Slurm."""
+    """A loop that uses Kubernetes and Slurm."""
 
     def __init__(self, name: str, dependencies: Dependencies, elector: Elector | None) -> None:
         super().__init__(
@@ -145,18 +145,18 @@ class SlurmLoop(Loop):
         self.dependencies = dependencies
 
     def ready(self) -> bool:
-        """Full caches, and an answer of Slurm's."""
+        """Whether the caches are complete and Slurm has answered."""
         return super().ready() and self.dependencies.poller.snapshot.sequence > 0
 
     def on_started_leading(self) -> None:
-        """Ask Slurm anew: decisions need a view that is younger than the leadership."""
+        """Poll Slurm: decisions need a snapshot from after the start of the leadership."""
         self.dependencies.poller.wake()
 
     def start(self, supervisor: Supervisor) -> None:
-        """Start the loop and its workers; caches and the poller are started by their owner."""
+        """Start the loop and its workers. The caller starts the caches and the poller."""
         self.dependencies.poller.subscribe(self.wake)
         super().start(supervisor)
 
 
 def _always() -> None:
-    """Stand in for the lease where there is only one replica."""
+    """The check of leadership without leader election."""

@@ -1,7 +1,7 @@
-"""Every name that podbridge puts on a wire or on an object, one line each.
+"""The names of podbridge's annotations, labels, taints, conditions, permissions and objects.
 
-Names under ``slinky.slurm.net`` are slurm-bridge's, kept so that its users' manifests work unchanged.
-podbridge's own stand under ``bridge.vk.io``.
+Names under ``slinky.slurm.net`` are slurm-bridge's, so that the manifests of its users work unchanged. podbridge's own
+names are under ``bridge.vk.io``.
 """
 
 # --- annotations a user may set on a pod or on its controlling owner (the pod's own value wins) -----------------------
@@ -25,45 +25,45 @@ TIME_LIMIT = JOB_ANNOTATION_PREFIX + "timelimit"
 USER_ID = JOB_ANNOTATION_PREFIX + "user-id"
 WCKEY = JOB_ANNOTATION_PREFIX + "wckey"
 
-# --- what podbridge alone writes on a pod -----------------------------------------------------------------------------
+# --- labels and annotations that only podbridge sets ------------------------------------------------------------------
 JOB_ID_LABEL = "scheduler.slinky.slurm.net/slurm-jobid"
-"""Label: the Slurm job that holds the pod's room (decimal)."""
+"""Label: the id of the pod's Slurm job (decimal)."""
 NODE_ANNOTATION = "slinky.slurm.net/slurm-node"
-"""Annotation: the Kubernetes node that Slurm gave, written in the same call as the binding."""
+"""Annotation: the Kubernetes node that Slurm allocated, written in the same call as the binding."""
 SLURM_NODE_ANNOTATION = "bridge.vk.io/slurm-node"
-"""Annotation: Slurm's own name of that node, written in the same call. It outlives the node's label and Node object."""
+"""Annotation: Slurm's name of that node, written in the same call. It outlives the node's label and Node object."""
 FINALIZER = "scheduler.slinky.slurm.net/finalizer"
-"""Held from the first write of the job id until the job is released."""
+"""Finalizer from the write of the job id until the job is released."""
 SLURM_REASON = "bridge.vk.io/slurm-reason"
-"""Annotation on nodes cordoned by podbridge: the Slurm state and reason it mirrors."""
+"""Annotation on nodes that podbridge has cordoned: Slurm's state and reason."""
 
 SLURM_NAME_CONFLICT = "bridge.vk.io/slurm-name-conflict"
-"""Annotation on nodes that claim to be the same Slurm node: which others do. None of them is used meanwhile."""
+"""Annotation on nodes with the same Slurm node name: the other nodes. podbridge uses none of them."""
 REMOTE_JOB = "bridge.vk.io/job"
-"""Annotation: ``<pool>/<remote job id>``, once the site has taken the pod."""
+"""Annotation: ``<pool>/<remote job id>``, after the site has accepted the pod."""
 
 # --- pools ------------------------------------------------------------------------------------------------------------
 POOLS = "bridge.vk.io/pools"
 """Annotation on a pod or a namespace: a comma list of pools, ``*`` for any, ``local`` for the colocated Slurm."""
 POOL_SECRETS = "bridge.vk.io/pool-secrets"
-"""Annotation on a namespace: the pools (a comma list, ``*`` for any) to which its Secrets and tokens may go."""
+"""Annotation on a namespace: the pools (a comma list, ``*`` for any) that may get its Secrets and tokens."""
 LOCAL_POOL = "local"
-"""The word in that list that means the colocated Slurm."""
+"""The entry of this list for the colocated Slurm."""
 ANY_POOL = "*"
 POOL_TAINT = "pool.vk.io"
-"""Taint of a pool's virtual node (value: the pool, effect NoSchedule); a toleration says that a pod may go there."""
+"""Taint of a virtual node (value: the pool, effect NoSchedule). A pod that tolerates it may run on the pool."""
 VIRTUAL_TAINT = "virtual-node.interlink/no-schedule"
-"""Taint of every virtual node: value ``true``, effect NoSchedule."""
+"""Taint of all virtual nodes: value ``true``, effect NoSchedule."""
 VIRTUAL_TYPE_LABEL = "virtual-node.interlink/type"
 VIRTUAL_TYPE = "virtual-kubelet"
 POOL_LABEL = "bridge.vk.io/pool"
-"""Label of a virtual node: the pool that it stands for."""
+"""Label of a virtual node: its pool."""
 SITE_ANNOUNCED = "bridge.vk.io/announced"
-"""Annotation of a virtual node: which of its labels and taints are the site's own."""
+"""Annotation of a virtual node: the labels and taints that the site has announced."""
 SITE_FOLDER = "bridge.vk.io/site-folder"
-"""Annotation of a virtual node: id of the folder at the site that its jobs are in."""
+"""Annotation of a virtual node: id of the directory at the site that contains its jobs."""
 SITE_PREFIX = "slurm-job.vk.io/"
-"""Annotations of the interLink Slurm plugin, as its users know them."""
+"""Prefix of the annotations of the interLink Slurm plugin."""
 FLAGS = SITE_PREFIX + "flags"
 FLAVOR = SITE_PREFIX + "flavor"
 MPI_FLAGS = SITE_PREFIX + "mpi-flags"
@@ -77,24 +77,24 @@ FUSE_PREFIX = "fuse.vk.io/"
 CVMFS_PREFIX = "cvmfs.vk.io/"
 JOB_WORKDIR = SITE_PREFIX + "job-workdir"
 AUTOMATIC_VOLUME_PREFIX = "kube-api-access-"
-"""Begin of the name of the volume that the API server adds to a pod for the token of its service account."""
+"""Prefix of the name of the volume that the API server adds to a pod for its service account token."""
 SUBJECT_PREFIX = "bridge.v1"
-"""Default prefix of every NATS subject."""
+"""Default prefix of all NATS subjects."""
 KUBELET_PORT = 10250
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
 MANAGED_TAINT = "slinky.slurm.net/managed-node"
-"""Taint of colocated nodes; its value is the scheduler's name, its effect NoExecute."""
+"""Taint of colocated nodes (value: the scheduler's name, effect NoExecute)."""
 SLURM_NODENAME_LABEL = "slinky.slurm.net/slurm-nodename"
-"""Label on a Kubernetes node whose name in Slurm differs."""
+"""Label on a Kubernetes node: its name in Slurm, if it differs."""
 DRAIN_REASON_PREFIX = "slurm-bridge:"
-"""A Slurm drain whose reason begins so is podbridge's own, and only such a drain is undone by it."""
+"""Prefix of the reason of podbridge's drains. podbridge resumes only nodes with this prefix."""
 
 # --- conditions -------------------------------------------------------------------------------------------------------
 POD_SCHEDULED = "PodScheduled"
 DISRUPTION_TARGET = "DisruptionTarget"
 JOB_MISSING = "bridge.vk.io/JobMissing"
-"""Condition of a pod: its job is missing, as those of many others, and the brake on mass ending holds the pod."""
+"""Condition of a pod: its job and many others are missing, and the brake on mass ending holds the pod."""
 
 # --- permissions: the virtual resources of SubjectAccessReviews -------------------------------------------------------
 PERMISSION_GROUP = "bridge.vk.io"
@@ -106,26 +106,26 @@ PERMISSION_VERB = "use"
 COMPONENT = "podbridge"
 DEFAULT_SCHEDULER_NAME = "slurm-bridge-scheduler"
 KUBE_DEFAULT_SCHEDULER = "default-scheduler"
-"""What the API server writes into a pod that names no scheduler."""
+"""The scheduler that the API server sets on a pod without one."""
 DEFAULT_NAMESPACE = "slurm-bridge"
 """slurm-bridge's default managed namespace."""
 SYSTEM_NAMESPACE = "podbridge"
-"""Where podbridge keeps its Secret and its Leases."""
+"""The namespace of podbridge's Secret and Leases."""
 BRAKE_CONFIG_MAP = "podbridge-brake"
-"""ConfigMap in that namespace: engaged brakes on mass ending, and what administrators said about them."""
+"""ConfigMap in this namespace: the engaged brakes on mass ending, and the administrators' answers."""
 POOLS_ROLE = "podbridge-pools"
-"""ClusterRole, and RoleBinding in each namespace that is open to pools: what their pods refer to may be read."""
+"""ClusterRole to read the ConfigMaps and Secrets of pods on pools, and its RoleBinding in each namespace."""
 GUARDED_NODES = "podbridge-guarded-nodes"
-"""ConfigMap in podbridge's namespace: its keys are the nodes on which only podbridge's scheduler puts pods."""
+"""ConfigMap in podbridge's namespace; its keys are the nodes to which only podbridge's scheduler may bind pods."""
 WEBHOOK_PORT = 9443
 HEALTH_PORT = 8081
 METRICS_PORT = 8080
 
 
 def part_account(part: str) -> str:
-    """Return the service account of a part: ``admission``, ``scheduler``, ``controllers``, or ``run`` for all in one.
+    """Return the service account of ``admission``, ``scheduler``, ``controllers`` or ``run`` (all in one process).
 
-    They are those of helm/rbac.yaml and helm/rbac-run.yaml.
+    helm/rbac.yaml and helm/rbac-run.yaml create them.
     """
     return COMPONENT if part == "run" else f"{COMPONENT}-{part}"
 

@@ -1,7 +1,7 @@
-"""The section ``namespacePolicies`` of the configuration: what the pods of a namespace may ask of Slurm. Pure.
+"""The section ``namespacePolicies`` of the configuration: the Slurm settings that pods may use. Pure.
 
-podbridge submits as an administrator of Slurm, whom Slurm lets into partitions and reservations of others, and whose
-accounts and QOS every pod would share. So the configuration says which values a namespace may use.
+podbridge submits jobs as an administrator of Slurm, who has access to all partitions and reservations, and whose
+accounts and QOS all pods would share. So the configuration defines which values the pods of a namespace may use.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FIELDS: dict[str, str] = {
     names.RESERVATION: "reservation",
     names.WCKEY: "wckey",
 }
-"""Annotation -> its key in ``allowed`` and ``default``."""
+"""Annotation and its key in ``allowed`` and ``default``."""
 
 
 class AllowedValues(Section):
-    """Lists of values; ``*`` stands for every value."""
+    """Lists of allowed values; ``*`` allows all values."""
 
     partition: Values = None
     account: Values = None
@@ -45,7 +45,7 @@ class AllowedValues(Section):
 
 
 class DefaultValues(Section):
-    """What a pod gets that names nothing, as the annotation would say it."""
+    """Values of the annotations that a pod without them gets."""
 
     partition: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = None
     account: Default = None
@@ -59,12 +59,14 @@ class DefaultValues(Section):
 
 
 class NamespacePolicy(Section):
-    """What the pods of some namespaces may ask of Slurm without a permission."""
+    """The values that the pods of some namespaces may use without a permission."""
 
-    namespaces: list[DnsName | Literal["*"]] = Field([], description='Names, or `["*"]` for every namespace.')
-    namespace_selector: LabelSelector | None = Field(None, description="Instead of names.")
+    namespaces: list[DnsName | Literal["*"]] = Field(
+        [], description='Names of namespaces, or `["*"]` for all namespaces.'
+    )
+    namespace_selector: LabelSelector | None = Field(None, description="Label selector, instead of names.")
     may_name_scheduler: bool = Field(
-        False, description="Whether pods may name the scheduler where the namespace is not managed."
+        False, description="Whether pods may name podbridge's scheduler in namespaces that are not managed."
     )
     default: DefaultValues = DefaultValues()
     allowed: AllowedValues = AllowedValues()
@@ -76,20 +78,20 @@ class NamespacePolicy(Section):
         return self
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether the policy is for a namespace with these labels."""
+        """Whether the policy applies to a namespace with these labels."""
         if self.namespace_selector is not None:
             return self.namespace_selector.matches(labels)
         return namespace in self.namespaces or ANY in self.namespaces
 
     def default_of(self, annotation: str) -> str | None:
-        """Return what a pod without the annotation gets; ``None`` where the policy sets nothing."""
+        """Return the default of the annotation; ``None`` without one."""
         value: str | None = getattr(self.default, FIELDS[annotation])
         return value
 
     def allowed_of(self, annotation: str, partition: str) -> list[str]:
         """Return the values that the annotation may have; ``partition`` is the configured one.
 
-        The default is among them. Where the policy says nothing of partitions, the configured one is allowed.
+        The default is included. If the policy has no key for partitions, the configured partition is allowed.
         """
         field = FIELDS[annotation]
         allowed, default = getattr(self.allowed, field), getattr(self.default, field)
@@ -99,17 +101,17 @@ class NamespacePolicy(Section):
 
 
 NOTHING = NamespacePolicy(namespaces=[ANY])
-"""For namespaces that no policy selects: the configured partition, and nothing else."""
+"""The policy of namespaces that no policy selects: it allows only the configured partition."""
 
 
 def parts(value: str) -> list[str]:
-    """Split the value of an annotation into the names in it; a license's count is dropped."""
+    """Split the value of an annotation into names, without the counts of licenses."""
     words = (word.split(":")[0].strip() for word in value.replace(";", ",").replace("|", ",").split(","))
     return [word for word in words if word]
 
 
 def find(policies: Iterable[NamespacePolicy], namespace: str, labels: Mapping[str, str]) -> NamespacePolicy:
-    """Return the first policy that selects the namespace, else the one that allows nothing."""
+    """Return the first policy that selects the namespace, else :data:`NOTHING`."""
     return next((policy for policy in policies if policy.selects(namespace, labels)), NOTHING)
 
 
@@ -118,19 +120,19 @@ def _within(value: str, allowed: list[str]) -> bool:
 
 
 def problems(policies: list[NamespacePolicy], partition: str) -> list[str]:
-    """Say what is wrong with the policies as a whole; ``partition`` is the configured one."""
+    """List the problems of the policies; ``partition`` is the configured one."""
     found: list[str] = []
     for index, policy in enumerate(policies):
         where = f"namespacePolicies[{index}]"
         if any(ANY in earlier.namespaces for earlier in policies[:index]):
-            found.append(f"{where}: is never used, since an earlier policy selects every namespace; allowed: '*' last")
+            found.append(f"{where}: is never used, because an earlier policy selects all namespaces; allowed: '*' last")
         again = sorted({n for n in policy.namespaces for earlier in policies[:index] if n in earlier.namespaces})
         if again and ANY not in again:
-            found.append(f"{where}.namespaces: {', '.join(again)} has a policy already; allowed: one each")
+            found.append(f"{where}.namespaces: {', '.join(again)} already has a policy; allowed: one each")
         allowed = policy.allowed.partition
         if partition and allowed is not None and not policy.default.partition and not _within(partition, allowed):
             found.append(
-                f"{where}.allowed.partition: lacks {partition!r}, the configured partition, which pods get that name "
+                f"{where}.allowed.partition: lacks {partition!r}, the configured partition of pods that name "
                 f"none; allowed: add it, or set {where}.default.partition"
             )
     return found

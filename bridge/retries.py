@@ -1,4 +1,4 @@
-"""When a failed call may be tried again, and when its failure is worth another line in the log. No I/O."""
+"""Back-offs of failed calls, and the limit of log lines about failures. No I/O."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from bridge.clock import Clock, SystemClock
 
 RETRY = Backoff(first=0.5, limit=15)
 FORGET_AFTER = 60.0
-"""Seconds after the end of its back-off after which a failure counts no more."""
+"""Seconds after the end of a back-off until the failure no longer counts."""
 LOG_EVERY = 30.0
-"""Seconds at least between two log lines about the same kind of failure."""
+"""Minimum seconds between two log lines about the same kind of failure."""
 _PRUNE_AT = 1024
 _CLOCK = SystemClock()
 
 
 class Retries:
-    """Failures in a row by key and kind of call, each with an exponential back-off. For any thread."""
+    """Failures in a row by key and kind of call, each with an exponential back-off; safe for many threads."""
 
     def __init__(
         self, backoff: Backoff = RETRY, clock: Clock = _CLOCK, rand: Callable[[], float] = random.random
@@ -30,12 +30,12 @@ class Retries:
         self._lock = threading.Lock()
 
     def resting(self, key: str, kind: str) -> bool:
-        """Whether the last call of the kind for the key failed so recently that it must not be tried yet."""
+        """Whether the back-off after the last call of this kind for the key has not ended."""
         entry = self._failures.get((key, kind))
         return entry is not None and self._clock.monotonic() < entry[1]
 
     def failed(self, key: str, kind: str) -> None:
-        """Begin, or lengthen, a back-off."""
+        """Start or extend a back-off."""
         now = self._clock.monotonic()
         with self._lock:
             if len(self._failures) >= self._prune_at:
@@ -52,7 +52,7 @@ class Retries:
 
 
 class Reports:
-    """Lets one log line a kind of failure through in a while, and counts the others. For any thread."""
+    """Limits the log lines of each kind of failure and counts the suppressed ones; safe for many threads."""
 
     def __init__(self, every: float = LOG_EVERY, clock: Clock = _CLOCK) -> None:
         self._every, self._clock = every, clock
@@ -60,7 +60,7 @@ class Reports:
         self._lock = threading.Lock()
 
     def due(self, kind: str) -> int | None:
-        """Count a failure; return how many were left out before it, or ``None`` if this one is to be left out, too."""
+        """Count a failure; return the number of suppressed ones before it, ``None`` if it is to be suppressed."""
         now = self._clock.monotonic()
         with self._lock:
             last = self._last.get(kind)

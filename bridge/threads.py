@@ -1,4 +1,4 @@
-"""Threads with a name and an owner: one that dies takes the process with it, and says why."""
+"""Supervised threads: the process ends with an error if one of them dies."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def at_once(threads: int, call: Callable[[K], V], items: Iterable[K]) -> dict[K,
 
 
 class Supervisor:
-    """Starts the process's background threads and notices when one of them ends.
+    """Starts the background threads of the process and detects when one of them ends.
 
-    ``stopping`` is set when the process should end: by a signal, or because a thread died. Threads wait on it and never
-    sleep. ``failure`` holds the name of the thread that died and why; the process then exits with status 1, and
-    Kubernetes starts it again.
+    ``stopping`` is set when the process has to end: by a signal, or because a thread died. Threads wait on it instead
+    of sleeping. ``failure`` has the name of the thread that died and the reason. The process then exits with status 1,
+    and Kubernetes restarts it.
     """
 
     def __init__(self, parent: Supervisor | None = None) -> None:
@@ -68,9 +68,9 @@ class Supervisor:
         self._lock = threading.Lock()
 
     def group(self) -> Supervisor:
-        """Return a supervisor of threads that may end before the process does: when its ``stop`` is called.
+        """Return a supervisor of threads that may end before the process, when its ``stop`` is called.
 
-        They end with the process too, and one that dies ends the process.
+        They also end with the process. If one of them dies, the process ends.
         """
         group = Supervisor(self)
         with self._lock:
@@ -80,13 +80,13 @@ class Supervisor:
         return group
 
     def is_over(self) -> bool:
-        """Whether it was stopped, and all of its threads have ended."""
+        """Whether ``stop`` was called and all threads have ended."""
         return self.stopping.is_set() and not any(thread.is_alive() for thread in self._threads)
 
     def spawn(self, name: str, target: Callable[[], object], *, writes: bool = False) -> threading.Thread:
-        """Run ``target`` until it returns; returning before ``stopping`` is set counts as dying.
+        """Run ``target`` in a thread. If it returns before ``stopping`` is set, the process ends.
 
-        ``writes``: it sends what only the leader may send, so the lease is not released before it has ended.
+        ``writes``: the thread sends writes that only the leader may send; the lease is released after it has ended.
         """
         thread = threading.Thread(target=self._guard, args=(name, target), name=name, daemon=True)
         with self._lock:
@@ -104,10 +104,10 @@ class Supervisor:
             self.fail(f"thread {name} died: {type(error).__name__}: {error}")
         else:
             if not self.stopping.is_set():
-                self.fail(f"thread {name} returned although nobody asked it to")
+                self.fail(f"thread {name} returned before the process stopped")
 
     def fail(self, why: str) -> None:
-        """Ask the process to end with status 1."""
+        """Make the process end with status 1."""
         with self._lock:
             if self.failure is None and not self.stopping.is_set():
                 self.failure = why
@@ -116,7 +116,7 @@ class Supervisor:
         self.stop()
 
     def stop(self) -> None:
-        """Ask every thread to end."""
+        """Make all threads end."""
         self.stopping.set()
         with self._lock:
             groups = list(self._groups)
@@ -124,9 +124,9 @@ class Supervisor:
             group.stop()
 
     def join(self, timeout: float, *, writers: bool = False) -> list[str]:
-        """Wait ``timeout`` seconds in all for the threads, or ``writers`` alone; return the names of those that run.
+        """Wait at most ``timeout`` seconds for all threads, or only ``writers``; return the names of running ones.
 
-        Threads that are started meanwhile are not waited for.
+        Threads that start during the call are not included.
         """
         with self._lock:
             supervisors = [self, *self._groups]
@@ -143,5 +143,5 @@ class Supervisor:
         return [thread.name for thread in threads if thread.is_alive()]
 
     def wait(self, seconds: float) -> bool:
-        """Sleep; gives ``True`` as soon as the process should end."""
+        """Wait; return ``True`` as soon as the process has to end."""
         return self.stopping.wait(seconds)

@@ -1,4 +1,4 @@
-"""A bounded pool of threads for calls to outside systems: most urgent first, one call a key at a time."""
+"""A bounded pool of threads for calls to outside systems, with priorities and one call per key at a time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _CLOCK = SystemClock()
 
 
 class Workers:
-    """Runs calls on ``count`` threads at most; each is started when it is needed first.
+    """Runs calls on at most ``count`` threads, which are started on demand.
 
-    ``submit`` takes a call for a key unless one is queued or running for it, so that two decisions taken from the same
-    view never act twice. A :class:`BridgeError` that escapes a call is logged, and the next call of the same kind for
-    the key is refused until a back-off has passed; any other exception is a bug and ends the process. ``done`` is
-    called (in the worker's thread) after each call, to have the next decision taken.
+    ``submit`` refuses a call for a key while another one for it is queued or running, so that two decisions from the
+    same view do not act twice. A :class:`BridgeError` of a call is logged, and calls of the same kind for the key are
+    refused until a back-off has passed. Any other exception is a bug and ends the process. ``done`` is called in the
+    worker's thread after each call, to trigger the next decision.
     """
 
     def __init__(self, name: str, count: int, done: Callable[[], None] = lambda: None, clock: Clock = _CLOCK) -> None:
@@ -41,7 +41,7 @@ class Workers:
         self._started = 0
 
     def start(self, supervisor: Supervisor) -> None:
-        """Carry calls out from now on, on threads under ``supervisor``."""
+        """Start to run calls, on threads of ``supervisor``."""
         self._supervisor = supervisor
         self._grow()
 
@@ -55,9 +55,9 @@ class Workers:
         return not self._queue.empty()
 
     def submit(self, key: str, call: Callable[[], None], urgency: int = 5, kind: str = "") -> bool:
-        """Queue a call (smaller ``urgency`` first); ``False`` if one for the key is under way, or in its back-off.
+        """Queue a call (smaller ``urgency`` first); return ``False`` if the key is busy or in its back-off.
 
-        Without a ``kind`` there is no back-off: the caller has one of its own.
+        Without a ``kind`` there is no back-off: the caller has its own.
         """
         with self._lock:
             if key in self._busy or (kind and self._retries.resting(key, kind)):
@@ -68,7 +68,7 @@ class Workers:
         return True
 
     def _grow(self) -> None:
-        """Start threads until there is one for each call, or as many as are allowed."""
+        """Start threads until there is one for each call, at most ``count``."""
         if self._supervisor is None:
             return
         stopping = self._supervisor.stopping
@@ -87,7 +87,7 @@ class Workers:
                 call()
                 self._retries.succeeded(key, kind)
             except LostLeadershipError as error:
-                log.warning("not sent: this process leads no more", extra=kv(key=key, error=error))
+                log.warning("not sent: this process is not the leader", extra=kv(key=key, error=error))
             except BridgeError as error:
                 self._failed(key, kind, error)
             finally:
@@ -101,4 +101,4 @@ class Workers:
         unreported = self._reports.due(f"{kind} {error.reason}")
         if unreported is not None:
             extra = kv(pool=self.name, call=kind, key=key, error=error, unreported=unreported)
-            log.warning("call failed; it is tried again", extra=extra)
+            log.warning("call failed; it will be retried", extra=extra)

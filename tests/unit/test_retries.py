@@ -100,7 +100,7 @@ def test_an_api_that_is_away_is_asked_a_few_times_for_each_pod_and_one_line_tell
     assert len(calls) == 200
     assert max(calls.values()) <= 4  # at 0, 0.4 to 0.5, 1.2 to 1.5 s
     assert sum(calls.values()) <= 800
-    assert [record.getMessage() for record in caplog.records] == ["call failed; it is tried again"]
+    assert [record.getMessage() for record in caplog.records] == ["call failed; it will be retried"]
 
 
 def test_a_lost_lease_is_no_failure_and_a_caller_with_a_back_off_of_its_own_gets_no_second_one() -> None:
