@@ -138,7 +138,7 @@ class Config(Section):
     managed_namespace_selector: LabelSelector | None = Field(None, description="If set, managedNamespaces is ignored.")
     namespace_policies: list[NamespacePolicy] = Field(
         [],
-        description="Slurm settings that pods may use, by namespace; the first matching policy applies. See admission.md.",
+        description="Slurm settings that pods may use, by namespace; the first match applies. See admission.md.",
     )
     mcs_label: str = ""
     partition: str = Field("", description="Slurm partition of pods that name none; empty: Slurm's default partition.")
@@ -154,7 +154,7 @@ class Config(Section):
     )
     busy_node_timeout: Seconds = Field(
         120,
-        description="Maximum time that a bind waits for free capacity on the node that Slurm allocated, from the end of "
+        description="Maximum time that a bind waits for free capacity on the allocated node, counted from the end of "
         "the last grace period there. Then the job is cancelled, and pods that have not ended count as permanent.",
     )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(

@@ -1,4 +1,4 @@
-"""Writes docs/reference.md from the code: annotations, configuration, metrics, reasons. ``--check`` only compares."""
+"""Write docs/reference.md from the code: annotations, configuration, metrics, reasons. ``--check`` only compares."""
 
 from __future__ import annotations
 
@@ -25,101 +25,130 @@ REASONS = (
     (
         "Pod, `PodScheduled=False`",
         "SlurmJobsLost",
-        "Slurm lost three jobs of the pod within ten minutes, or their comments; it is submitted more slowly",
+        "Slurm lost three jobs of the pod, or their comments, within ten minutes; podbridge submits it less often",
     ),
     (
         "Pod, `PodScheduled=False`",
         "SlurmPending",
-        "the job waits in Slurm; the message has Slurm's reason and estimate",
+        "the job is pending in Slurm; the message has Slurm's reason and estimated start",
     ),
     (
         "Pod, `PodScheduled=False`",
         "SlurmNodeStarting",
-        "Slurm starts the job's node, or its kubelet is not ready yet; bound when it is, given back after 15 minutes",
+        "Slurm boots the job's node, or its kubelet is not Ready yet; the pod is bound then. After 15 "
+        "minutes its job is cancelled",
     ),
     (
         "Pod, `PodScheduled=False`",
         "SlurmRefused",
-        "Slurm said no; the message has its words; asked again with back-off",
+        "Slurm refused the job; the message has its text; podbridge retries with back-off",
     ),
-    ("Pod, `PodScheduled=False`", "SlurmUnavailable", "Slurm does not answer; goes on by itself"),
-    ("Pod, `PodScheduled=False`", "SlurmUnknownOutcome", "a request got no answer: its job is looked for first"),
+    ("Pod, `PodScheduled=False`", "SlurmUnavailable", "Slurm does not answer; podbridge retries"),
+    (
+        "Pod, `PodScheduled=False`",
+        "SlurmUnknownOutcome",
+        "a request got no answer; podbridge looks for its job before it retries",
+    ),
     (
         "Pod, `PodScheduled=False`",
         "SlurmJobsMissing",
-        "many jobs vanished from Slurm at once: none is asked for yet",
+        "many jobs disappeared from Slurm at once; podbridge submits none for now",
     ),
-    ("Pod, `PodScheduled=False`", "SlurmAuth", "Slurm does not take podbridge's token"),
+    ("Pod, `PodScheduled=False`", "SlurmAuth", "Slurm refuses podbridge's token"),
     (
         "Pod, `PodScheduled=False`",
         "Unschedulable",
-        "no node fits, or the pod can't be translated; the message says why",
+        "no node fits, or the pod cannot be converted to a job; the message has the reason",
     ),
-    ("Pod, `PodScheduled=False`", "InvalidAnnotation", "an annotation that got past admission can't be used"),
-    ("Pod, `PodScheduled=False`", "NodeRefused", "Slurm gave a node that Kubernetes refuses: given back, asked again"),
+    ("Pod, `PodScheduled=False`", "InvalidAnnotation", "an annotation that admission did not check is invalid"),
+    (
+        "Pod, `PodScheduled=False`",
+        "NodeRefused",
+        "the pod does not fit on the allocated node in Kubernetes; podbridge cancels the job and submits again",
+    ),
     (
         "Pod, `PodScheduled=False`",
         "NodeBusy",
-        "Slurm gave a node whose pods have not ended yet: the message names them; bound when there is room, given back "
-        "after `busyNodeTimeout`",
+        "pods on the allocated node have not ended yet; the message names them. The pod is bound when there is "
+        "capacity; the job is cancelled after `busyNodeTimeout`",
     ),
-    ("Pod, Event", "Scheduled", "bound to the node that Slurm gave"),
-    ("Pod, Event", "SlurmWarning", "Slurm took the job and warned"),
-    ("Pod, `DisruptionTarget`, status and Event", "JobGone", "Slurm knows the job no more"),
-    ("Pod, `DisruptionTarget`, status and Event", "Requeued", "Slurm took the node away and queued the job again"),
+    ("Pod, Event", "Scheduled", "bound to the allocated node"),
+    ("Pod, Event", "SlurmWarning", "Slurm accepted the job with a warning"),
+    ("Pod, `DisruptionTarget`, status and Event", "JobGone", "Slurm no longer knows the job"),
+    (
+        "Pod, `DisruptionTarget`, status and Event",
+        "Requeued",
+        "Slurm removed the job from the node and queued it again",
+    ),
     (
         "Pod, `bridge.vk.io/JobMissing` and Event",
         "JobsMissing",
-        "its job is missing, as those of many others: the brake on mass ending holds the pod",
+        "its job and many others are missing; the brake on mass ending holds the pod",
     ),
-    ("Pod, `bridge.vk.io/JobMissing=False`", "JobFound", "its job is there again"),
-    ("Node, Event", "SlurmNodeDrained", "cordoned because Slurm keeps the node out"),
-    ("Node, Event", "SlurmNameConflict", "other nodes claim the same Slurm node: none is used until only one does"),
-    ("Node, Event", "SlurmNameSettled", "no other node claims the same Slurm node any more"),
-    ("Node, Event", "SlurmNodeResumed", "uncordoned because Slurm gives the node again"),
-    ("Node, Event", "SlurmNodeDraining", "drained in Slurm because it is cordoned"),
-    ("Node, Event", "SlurmNodeUndrained", "resumed in Slurm because it is uncordoned"),
-    ("Pod, Event", "BridgeSubmitted", "the site has the pod, as this job"),
-    ("Pod, Event", "BridgeQueued", "why the job waits at the site"),
+    ("Pod, `bridge.vk.io/JobMissing=False`", "JobFound", "its job is listed again"),
+    ("Node, Event", "SlurmNodeDrained", "cordoned, because the node is drained or down in Slurm"),
+    ("Node, Event", "SlurmNameConflict", "other nodes have the same Slurm node name; podbridge uses none of them"),
+    ("Node, Event", "SlurmNameSettled", "no other node has the same Slurm node name any more"),
+    ("Node, Event", "SlurmNodeResumed", "uncordoned, because Slurm allocates the node again"),
+    ("Node, Event", "SlurmNodeDraining", "drained in Slurm, because it is cordoned"),
+    ("Node, Event", "SlurmNodeUndrained", "resumed in Slurm, because it is uncordoned"),
+    ("Pod, Event", "BridgeSubmitted", "the site has accepted the pod; the message names the job"),
+    ("Pod, Event", "BridgeQueued", "the job is pending at the site; the message has the reason"),
     ("Pod, Event", "BridgeStarted", "its first container runs at the site"),
-    ("Pod, Event", "BridgeWaiting", "a reference is missing, or the site does not answer; goes on by itself"),
-    ("Pod, Event", "BridgeRejected", "the pod can't run at the site; it failed, its status has the reason"),
-    ("Pod, Event", "BridgeCancelled", "the job at the site is being ended"),
-    ("Pod, Event", "BridgeFailed", "the pod failed at the site, for this reason"),
-    ("Pod, Event", "BridgeJobLost", "the site knows the job no more; the pod failed"),
-    ("Pod, status", "NotPossibleAtSite", "no script can be made of the pod there; the message names field and value"),
-    ("Pod, status", "WaitingForReference", "a ConfigMap, Secret or key is missing; goes on by itself"),
-    ("Pod, status", "JobLost", "the site said twice that it does not know the job, or its batch system lost the job"),
-    ("Pod, status", "MessageTooLarge", "script, ConfigMaps and Secrets are together larger than NATS takes"),
-    ("Virtual node, `Ready`", "SiteReady", "the site is heard, and takes pods"),
-    ("Virtual node, `Ready=False`", "SiteProblem", "the site can take nothing now; the message says why"),
-    ("Virtual node, `BuildConfigAccepted=False`", "BuildConfigUnusable", "the hub can't use the announced BuildConfig"),
+    ("Pod, Event", "BridgeWaiting", "a ConfigMap or Secret is missing, or the site does not answer; podbridge retries"),
+    ("Pod, Event", "BridgeRejected", "the site cannot run the pod; the pod has failed, its status has the reason"),
+    ("Pod, Event", "BridgeCancelled", "the job at the site is being cancelled"),
+    ("Pod, Event", "BridgeFailed", "the pod failed at the site; the message has the reason"),
+    ("Pod, Event", "BridgeJobLost", "the site no longer knows the job; the pod has failed"),
+    ("Pod, status", "NotPossibleAtSite", "the site cannot run the pod; the message names field and value"),
+    ("Pod, status", "WaitingForReference", "a ConfigMap, Secret or key is missing; podbridge retries"),
+    (
+        "Pod, status",
+        "JobLost",
+        "the site reported twice that it does not know the job, or its batch system lost the job",
+    ),
+    ("Pod, status", "MessageTooLarge", "script, ConfigMaps and Secrets together exceed the maximum payload of NATS"),
+    ("Virtual node, `Ready`", "SiteReady", "the site sends messages and accepts pods"),
+    ("Virtual node, `Ready=False`", "SiteProblem", "the site accepts no pods now; the message has the reason"),
+    (
+        "Virtual node, `BuildConfigAccepted=False`",
+        "BuildConfigUnusable",
+        "the hub cannot use the announced BuildConfig",
+    ),
     ("Site, refusal", "NotOwner", "the job belongs to another cluster"),
-    ("Site, refusal", "WrongFolder", "this submitter has another folder than the pool: nothing was done"),
-    ("Site, refusal", "SubmittedElsewhere", "the batch system has a job of the pod that is not in this folder"),
+    ("Site, refusal", "WrongFolder", "this submitter has another directory than the pool; it has done nothing"),
+    ("Site, refusal", "SubmittedElsewhere", "the batch system has a job of the pod that is not in this directory"),
     (
         "Virtual node, `Ready=False`",
         "SiteSilent",
-        "no message of the site for `silentAfter` seconds; the message has the last announcement",
+        "no message from the site for `pools.silentAfter`; the message has the last announcement",
     ),
-    ("Virtual node, `Ready=False`", "SiteLeft", "the submitter has stopped"),
-    ("Node, Event", "PoolNameTaken", "a pool has the name of a node that is not podbridge's: it gets none"),
+    ("Virtual node, `Ready=False`", "SiteLeft", "the submitter has announced its stop"),
+    (
+        "Node, Event",
+        "PoolNameTaken",
+        "a pool has the name of a node that is not podbridge's, so it gets no virtual node",
+    ),
 )
 
 POOL_ANNOTATIONS = (
-    (names.POOLS, "pod or namespace", f"which pools, in order: {pool_selection.ALLOWED}"),
-    (names.FLAGS, "pod", "words for the submit command, where `limits.allow_user_flags` is true at the site"),
+    (names.POOLS, "pod or namespace", f"the pools, in order: {pool_selection.ALLOWED}"),
+    (names.FLAGS, "pod", "options of the submit command, if `limits.allow_user_flags` is true at the site"),
     (names.FLAVOR, "pod", "one of the site's flavors"),
-    (names.PRE_EXEC, "pod", "a script that runs before the containers, where `limits.allow_pre_exec` is true"),
-    (names.MPI_FLAGS, "pod", "words for mpiexec before the command, where `limits.allow_runtime_options` is true"),
-    (names.SINGULARITY_MOUNTS, "pod", "`--bind` words for apptainer or singularity, where the same is true"),
-    (names.SINGULARITY_OPTIONS, "pod", "more of its options, likewise"),
-    (names.ENROOT_MOUNTS, "pod", "mounts for enroot, likewise"),
-    (names.ENROOT_OPTIONS, "pod", "more of its options, likewise"),
-    (names.FUSE_PREFIX + "<volume>", "pod", "a script that mounts the volume, where `limits.allow_fuse` is true"),
-    (names.CVMFS_PREFIX + "<volume>", "pod", "the volume is the site's CernVM-FS, where `volumes.cvmfs_path` is set"),
-    (names.IMAGE_ROOT, "pod", "put before image names that are no path and no URL"),
-    (names.JOB_WORKDIR, "pod", "where emptyDir volumes live, below one of `volumes.host_paths`"),
+    (names.PRE_EXEC, "pod", "a script that runs before the containers, if `limits.allow_pre_exec` is true"),
+    (names.MPI_FLAGS, "pod", "mpiexec and its options before the command, if `limits.allow_runtime_options` is true"),
+    (
+        names.SINGULARITY_MOUNTS,
+        "pod",
+        "values of `--bind` for apptainer or singularity, if `limits.allow_runtime_options` is true",
+    ),
+    (names.SINGULARITY_OPTIONS, "pod", "other options of apptainer or singularity, under the same condition"),
+    (names.ENROOT_MOUNTS, "pod", "mounts for enroot, under the same condition"),
+    (names.ENROOT_OPTIONS, "pod", "other options of enroot, under the same condition"),
+    (names.FUSE_PREFIX + "<volume>", "pod", "a script that mounts the volume, if `limits.allow_fuse` is true"),
+    (names.CVMFS_PREFIX + "<volume>", "pod", "the volume is the site's CernVM-FS, if `volumes.cvmfs_path` is set"),
+    (names.IMAGE_ROOT, "pod", "prefix of image names that are neither a path nor a URL"),
+    (names.JOB_WORKDIR, "pod", "directory of emptyDir volumes, below one of `volumes.host_paths`"),
 )
 
 
@@ -136,13 +165,13 @@ def permission(key: Key) -> str:
 
 
 def annotations() -> str:
-    """Return the rows of all annotations that a user may set."""
+    """Return the table of the annotations for Slurm."""
     rows = [[f"`{key.name}`", key.meaning, key.allowed, f"`{key.example}`", permission(key)] for key in KEYS.values()]
     return table(["annotation", "meaning", "allowed", "example", "needs a permission"], rows)
 
 
 def configuration(model: type[BaseModel] = Config, prefix: str = "") -> list[list[str]]:
-    """Return the rows of all keys of the configuration."""
+    """Return a row for each key of the configuration."""
     rows: list[list[str]] = []
     for name, field in model.model_fields.items():
         key = prefix + (field.alias or name)
@@ -157,7 +186,7 @@ def configuration(model: type[BaseModel] = Config, prefix: str = "") -> list[lis
 
 
 def metric_rows() -> list[list[str]]:
-    """Return the rows of all metrics."""
+    """Return a row for each metric."""
     rows = []
     for collector in REGISTRY.collect():
         if collector.name.startswith("podbridge_"):
@@ -176,12 +205,16 @@ def text() -> str:
     reasons = [[f"{where}", f"`{reason}`", meaning] for where, reason, meaning in (*REASONS, *map(tuple, ends))]
     own = [
         [f"`{names.JOB_ID_LABEL}`", "label on the pod", "its Slurm job"],
-        [f"`{names.NODE_ANNOTATION}`", "annotation on the pod", "the node that Slurm gave"],
+        [f"`{names.NODE_ANNOTATION}`", "annotation on the pod", "the Kubernetes node that Slurm allocated"],
         [f"`{names.SLURM_NODE_ANNOTATION}`", "annotation on the pod", "Slurm's name of that node"],
-        [f"`{names.FINALIZER}`", "finalizer of the pod", "held until the job is released"],
+        [f"`{names.FINALIZER}`", "finalizer of the pod", "set until the job is released"],
         [f"`{names.MANAGED_TAINT}`", "taint of nodes", "value: the scheduler's name; effect NoExecute"],
-        [f"`{names.SLURM_NODENAME_LABEL}`", "label on a node", "set it where Slurm's name of the node differs"],
-        [f"`{names.SLURM_REASON}`", "annotation on a node", "the Slurm state that a cordon of podbridge's mirrors"],
+        [f"`{names.SLURM_NODENAME_LABEL}`", "label on a node", "the name of the node in Slurm, if it differs"],
+        [
+            f"`{names.SLURM_REASON}`",
+            "annotation on a node",
+            "Slurm's state and reason, on a node that podbridge has cordoned",
+        ],
         [f"`{names.REMOTE_JOB}`", "annotation on the pod", "`<pool>/<job>`: the job at the site"],
         [
             f"`{names.POOL_TAINT}`",
@@ -189,28 +222,33 @@ def text() -> str:
             "value: the pool; effect NoSchedule; Kueue tolerates it for a pod",
         ],
         [f"`{names.VIRTUAL_TAINT}`", "taint of a virtual node", "value `true`; effect NoSchedule"],
-        [f"`{names.POOL_LABEL}`", "label of a virtual node", "the pool that it stands for"],
-        [f"`{names.SITE_FOLDER}`", "annotation of a virtual node", "id of the folder at the site that its jobs are in"],
+        [f"`{names.POOL_LABEL}`", "label of a virtual node", "its pool"],
+        [
+            f"`{names.SITE_FOLDER}`",
+            "annotation of a virtual node",
+            "id of the directory at the site that contains its jobs",
+        ],
     ]
     parts = [
         "# Reference",
         "<!-- written by hack/reference.py from the code; a test compares -->",
         "## Annotations of pods and their owners",
-        "A pod's own annotation wins over its Job's (JobSet's, ...). Permissions: see [admission](admission.md).",
+        "A pod's own annotation overrides that of its Job, JobSet and other owners. For permissions see "
+        "[admission](admission.md).",
         annotations(),
         "## Annotations for pools",
-        "How each is honoured: [scripts](scripts.md); what a site allows: [sites](sites.md).",
+        "[Scripts](scripts.md) describes their effect, [sites](sites.md) what a site allows.",
         table(["annotation", "where", "meaning"], [[f"`{name}`", *rest] for name, *rest in POOL_ANNOTATIONS]),
         "## Names that podbridge writes or reads",
         table(["name", "where", "what"], own),
         "## Configuration",
-        "A YAML file, given with `--config`. Durations are seconds. `podbridge config check FILE` reads one and says "
-        "what is wrong; `podbridge config schema` prints a JSON schema.",
+        "The option `--config` names a YAML file. Durations are seconds. `podbridge config check FILE` prints the "
+        "errors of a file; `podbridge config schema` prints a JSON schema.",
         table(["key", "default", "meaning"], configuration()),
         "## Reasons on pods and nodes",
         table(["where", "reason", "meaning"], reasons),
         "## Metrics",
-        "On `serving.metricsPort`, at `/metrics`.",
+        "The port is `serving.metricsPort`, the path is `/metrics`.",
         table(["metric", "type", "meaning"], metric_rows()),
     ]
     return "\n\n".join(parts) + "\n"
