@@ -9,7 +9,7 @@ from bridge import names
 Object = dict[str, Any]
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_META = (
+IDENTITY = (
     "name",
     "namespace",
     "uid",
@@ -17,10 +17,9 @@ _META = (
     "creationTimestamp",
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
-    "labels",
-    "finalizers",
-    "ownerReferences",
 )
+"""The keys of ``metadata`` that all caches keep."""
+_METADATA = (*IDENTITY, "labels", "finalizers", "ownerReferences")
 _POD_SPEC = (
     "schedulerName",
     "nodeName",
@@ -99,7 +98,7 @@ def _is_confidential(volume: Object) -> bool:
 
 def _metadata(obj: Object) -> Object:
     metadata = obj.get("metadata") or {}
-    kept = pick(metadata, _META)
+    kept = pick(metadata, _METADATA)
     annotations = metadata.get("annotations")
     if annotations:
         kept["annotations"] = {key: value for key, value in annotations.items() if key != LAST_APPLIED}

@@ -6,19 +6,10 @@ import sys
 from typing import Any
 
 from bridge import names
-from bridge.kube.prune import pick
+from bridge.kube.prune import IDENTITY, pick
 
 Object = dict[str, Any]
 
-_META = (
-    "name",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-)
 _SPEC = ("nodeName", "restartPolicy", "terminationGracePeriodSeconds", "readinessGates", "serviceAccountName")
 _WORD = 32
 """Length of strings that are interned, at most: types, reasons and images repeat, times do not."""
@@ -31,7 +22,7 @@ def prune(pod: Object) -> Object:
     job = (metadata.get("annotations") or {}).get(names.REMOTE_JOB)
     if not job and status.get("phase") not in ("Succeeded", "Failed"):
         return pod
-    kept = pick(metadata, _META)
+    kept = pick(metadata, IDENTITY)
     if job:
         kept["annotations"] = {names.REMOTE_JOB: job}
     small = pick(spec, _SPEC)
