@@ -6,8 +6,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import flask
 import pytest
@@ -35,26 +34,9 @@ def echo_app() -> flask.Flask:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Server]]:
-    running: list[tuple[threading.Event, threading.Thread]] = []
-
-    def start(app: Any = None, **options: Any) -> Server:
-        server = Server(
-            app or echo_app(), "127.0.0.1", 0, **{"threads": 2, "drain": 0.02, "body_limit": 2**20, **options}
-        )
-        server.start()
-        stop = threading.Event()
-        thread = threading.Thread(target=server.run, args=(stop,), daemon=True)
-        thread.start()
-        running.append((stop, thread))
-        return server
-
-    yield start
-    for stop, _ in running:
-        stop.set()
-    for _, thread in running:
-        thread.join(10)
-        assert not thread.is_alive()
+def serve(run_server: Callable[[Server], Server]) -> Callable[..., Server]:
+    defaults = {"threads": 2, "drain": 0.02, "body_limit": 2**20}
+    return lambda app=None, **options: run_server(Server(app or echo_app(), "127.0.0.1", 0, **{**defaults, **options}))
 
 
 def trusting(ca: bytes) -> ssl.SSLContext:

@@ -89,9 +89,7 @@ def source() -> Iterator[Source]:
 
 
 @pytest.fixture
-def serve(source: Source) -> Iterator[Callable[..., Server]]:
-    running: list[tuple[threading.Event, threading.Thread]] = []
-
+def serve(source: Source, run_server: Callable[[Server], Server]) -> Callable[..., Server]:
     def start(limit: int = 256, certificates: Certificates | None = None) -> Server:
         app = flask.Flask("streams")
 
@@ -103,22 +101,11 @@ def serve(source: Source) -> Iterator[Callable[..., Server]]:
 
         app.add_url_rule("/short", "short", lambda: threading.current_thread().name)
         streams = Streams(lambda path: path.startswith("/long/"), limit=limit, name="long")
-        server = Server(
-            app, "127.0.0.1", 0, threads=2, drain=0.02, streams=streams, certificates=certificates, name="t"
+        return run_server(
+            Server(app, "127.0.0.1", 0, threads=2, drain=0.02, streams=streams, certificates=certificates, name="t")
         )
-        server.start()
-        stop = threading.Event()
-        thread = threading.Thread(target=server.run, args=(stop,), daemon=True)
-        thread.start()
-        running.append((stop, thread))
-        return server
 
-    yield start
-    for stop, _ in running:
-        stop.set()
-    for _, thread in running:
-        thread.join(10)
-        assert not thread.is_alive()
+    return start
 
 
 def get(server: Server, path: str, tls: bool = False) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
