@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from bridge.errors import KubeForbiddenError, KubeNotFoundError
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import resource_of
 from bridge.logs import kv
+from bridge.single_flight_cache import SingleFlightCache
 from bridge.workload.annotations import merge
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 MAX_DEPTH = 6
 REMEMBER = 5.0
 """Seconds to cache an owner's metadata: the pods of a Job are created in quick succession."""
-MOST_REMEMBERED = 10_000
 _SYSTEM_CLOCK = SystemClock()
 
 Read = Callable[[Mapping[str, Any], str], Mapping[str, Any] | None]
@@ -51,9 +50,7 @@ class OwnerAnnotations:
 
     def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK) -> None:
         self._read = read
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._known: dict[tuple[str, ...], tuple[Mapping[str, Any] | None, float]] = {}
+        self._known: SingleFlightCache[Mapping[str, Any] | None] = SingleFlightCache(clock)
 
     def annotations(self, pod: pods.Pod, namespace: str) -> dict[str, str]:
         """Return the job annotations of the owners; the nearest owner wins. Raises ``Kube*`` errors."""
@@ -70,17 +67,12 @@ class OwnerAnnotations:
     def _metadata(self, reference: Mapping[str, Any], namespace: str) -> Mapping[str, Any] | None:
         # the pod's author may write any reference, so the whole reference is the key of the cache
         claim = (namespace, *(str(reference.get(part)) for part in ("apiVersion", "kind", "name", "uid")))
-        now = self._clock.monotonic()
-        with self._lock:
-            known = self._known.get(claim)
-        if known is not None and now < known[1]:
-            return known[0]
-        metadata = self._read(reference, namespace)
-        # the name may belong to another object now, or the reference may be forged
-        if metadata is not None and metadata.get("uid") != reference.get("uid"):
-            metadata = None
-        with self._lock:
-            if len(self._known) >= MOST_REMEMBERED:
-                self._known.clear()
-            self._known[claim] = (metadata, now + REMEMBER)
-        return metadata
+
+        def load() -> tuple[Mapping[str, Any] | None, float]:
+            metadata = self._read(reference, namespace)
+            # the name may belong to another object now, or the reference may be forged
+            if metadata is not None and metadata.get("uid") != reference.get("uid"):
+                metadata = None
+            return metadata, REMEMBER
+
+        return self._known.get(claim, load)

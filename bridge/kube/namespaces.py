@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +11,10 @@ from bridge.clock import Clock, SystemClock
 from bridge.errors import KubeNotFoundError
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import NAMESPACES
+from bridge.single_flight_cache import SingleFlightCache
 
 REMEMBER = 2.0
 """Default seconds to cache a namespace: pods are often created in quick succession."""
-MOST_REMEMBERED = 10_000
 _SYSTEM_CLOCK = SystemClock()
 
 
@@ -61,20 +60,8 @@ class Namespaces:
     def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK, remember: float = REMEMBER) -> None:
         self._read = read
         self._remember = remember
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[Namespace, float]] = {}
+        self._known: SingleFlightCache[Namespace] = SingleFlightCache(clock)
 
     def get(self, name: str) -> Namespace:
         """Return a namespace; raises ``Kube*`` errors."""
-        now = self._clock.monotonic()
-        with self._lock:
-            known = self._known.get(name)
-        if known is not None and now < known[1]:
-            return known[0]
-        found = self._read(name)
-        with self._lock:
-            if len(self._known) >= MOST_REMEMBERED:
-                self._known.clear()
-            self._known[name] = (found, now + self._remember)
-        return found
+        return self._known.get(name, lambda: (self._read(name), self._remember))

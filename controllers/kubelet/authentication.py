@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 from bridge.clock import Clock
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import Resource
-from controllers.kubelet.single_flight_cache import SingleFlightCache
+from bridge.single_flight_cache import SingleFlightCache
 
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", False)
 REMEMBER_KNOWN = 60.0

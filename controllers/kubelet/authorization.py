@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from bridge.clock import Clock
 from bridge.kube import access_review
 from bridge.kube.client import KubeClient
+from bridge.single_flight_cache import SingleFlightCache
 from controllers.kubelet.answers import AnswerError
 from controllers.kubelet.authentication import User
-from controllers.kubelet.single_flight_cache import SingleFlightCache
 
 REMEMBER_YES = 300.0
 """Seconds for which a permission is cached: the default of the kubelet."""

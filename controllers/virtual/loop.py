@@ -17,7 +17,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.loop import IDLE, Loop
+from bridge.loop import RESYNC_PERIOD, Loop
 from bridge.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
 from bridge.pools.port import Pool
 from bridge.threads import Supervisor
@@ -310,7 +310,7 @@ class VirtualNodes(Loop):
 
     def _sweep(self, record: PoolState, loop_state: _LoopState) -> None:
         """Check a part of the pods, so that each is checked once a minute, even without an event."""
-        portion = max(20, int(2 * len(record.cache) * IDLE / SWEEP))
+        portion = max(20, int(2 * len(record.cache) * RESYNC_PERIOD / SWEEP))
         batch = list(itertools.islice(loop_state.sweep, portion))
         if not batch:
             loop_state.sweep = iter(record.uids())

@@ -1,7 +1,4 @@
-"""A cache of answers. Concurrent requests for one key wait for the first of them, and share its answer.
-
-They also share its error, because otherwise each would wait for the same error in turn. An error is not cached.
-"""
+"""A cache with a time to live for each value, which loads a missing value only once at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from bridge.errors import BridgeError
 
 V = TypeVar("V")
 
-MOST = 10_000
+MAX_ENTRIES = 10_000
 
 
 class _Entry(Generic[V]):
@@ -22,38 +19,42 @@ class _Entry(Generic[V]):
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.value: V | None = None
+        self.value: V
         self.until = float("-inf")
         self.error: BridgeError | None = None
         self.failed = 0
-        """Number of failed requests."""
+        """Number of failed loads."""
 
 
 class SingleFlightCache(Generic[V]):
-    """Holds up to ``most`` answers; one more empties it."""
+    """Caches at most ``limit`` values; a further one clears the cache. Safe for many threads.
 
-    def __init__(self, clock: Clock, most: int = MOST) -> None:
+    Threads that request the same missing value wait for the first of them. If its load fails, all of them get its
+    error, because otherwise they would wait for one failing load after the other. Errors are not cached.
+    """
+
+    def __init__(self, clock: Clock, limit: int = MAX_ENTRIES) -> None:
         self._clock = clock
-        self._most = most
+        self._limit = limit
         self._entries: dict[Hashable, _Entry[V]] = {}
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, ask: Callable[[], tuple[V, float]]) -> V:
-        """Return the answer for ``key``. ``ask`` returns it and the seconds for which it is valid."""
+    def get(self, key: Hashable, load: Callable[[], tuple[V, float]]) -> V:
+        """Return the value of ``key``. ``load`` returns the value and its time to live in seconds."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
-                if len(self._entries) >= self._most:
+                if len(self._entries) >= self._limit:
                     self._entries.clear()
                 entry = self._entries[key] = _Entry()
             failed = entry.failed
         with entry.lock:
-            if entry.value is not None and self._clock.monotonic() < entry.until:
+            if self._clock.monotonic() < entry.until:
                 return entry.value
             if entry.error is not None and entry.failed != failed:
                 raise entry.error.with_traceback(None)
             try:
-                value, seconds = ask()
+                value, seconds = load()
             except BridgeError as error:
                 entry.error, entry.failed = error, entry.failed + 1
                 raise
