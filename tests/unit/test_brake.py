@@ -1,4 +1,4 @@
-"""The brake on mass ending: one job that vanishes is believed, many are not for a while."""
+"""The brake on mass ending: the pod of one missing job is terminated at once, many are held."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,7 +69,7 @@ def test_jobs_that_vanish_a_few_at_a_time_engage_it_as_well():
         state = step(state, 40 - gone, keys(2, gone), second, LIMITS)
         if state.engaged:
             break
-        gone += 2  # their pods have ended before the next look
+        gone += 2  # their pods have ended before the next step
     assert gone == 8
 
 
@@ -77,7 +77,7 @@ def test_jobs_that_vanish_a_few_at_a_time_engage_it_as_well():
     st.lists(st.tuples(st.floats(0, 40), st.frozensets(st.integers(0, 39)), st.sampled_from(["", "hold"])), max_size=25)
 )
 def test_never_more_than_the_share_is_believed_within_the_hold(steps):
-    """Whatever comes and goes: those let go early, within any minute, are fewer than the limit."""
+    """In any sequence, the keys allowed at once within a minute are fewer than the limit."""
     state, now = Brake(), 0.0
     early: dict[str, float] = {}
     since: dict[str, float] = {}

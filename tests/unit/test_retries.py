@@ -1,4 +1,4 @@
-"""Back-off for calls that fail, and one log line for many failures."""
+"""Back-off of failed calls, and one log line for many failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_back_off_is_for_one_key_and_one_kind_and_ends_with_a_success():
     retries.failed("a", "bind")
     clock.advance(4)
     assert not retries.resting("a", "bind")
-    clock.advance(100)  # long past: the next failure is a first one
+    clock.advance(100)  # long after the last failure: the next one counts as the first
     retries.failed("a", "bind")
     clock.advance(4)
     assert not retries.resting("a", "bind")
@@ -79,7 +79,7 @@ def test_one_report_a_kind_in_a_while_with_the_number_left_out():
 def test_an_api_that_is_away_is_asked_a_few_times_for_each_pod_and_one_line_tells(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """200 pods, decided anew all the time as the scheduler does: today's code made thousands of calls in 2 s."""
+    """200 pods with permanent failures, decided repeatedly as in the scheduler."""
     supervisor, calls, lock = Supervisor(), dict[str, int](), threading.Lock()
     workers = Workers("away", 8)
 

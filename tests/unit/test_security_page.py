@@ -1,4 +1,4 @@
-"""docs/security.md names the test that holds each line: the tests must exist."""
+"""docs/security.md names the test of each row: the tests must exist."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ PAGE = ROOT / "docs" / "security.md"
 
 
 def tables():
-    """Rows of the tables whose last column is "test"."""
+    """Return the rows of the tables whose last column is "test"."""
     rows, inside = [], False
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -23,7 +23,7 @@ def tables():
 
 
 def defined():
-    """Names of all test functions."""
+    """Return the names of all test functions."""
     found = set()
     for file in (ROOT / "tests").rglob("test_*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

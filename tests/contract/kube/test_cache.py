@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real
 
 
 class TestCacheOnKubeApiserver(CacheSuite):
-    """The suite of every API server."""
+    """The tests that the fake and the real API server share."""
 
 
 def test_quiet_watch_stays_confirmed(client: KubeClient, namespace: str) -> None:
@@ -33,7 +33,7 @@ def test_quiet_watch_stays_confirmed(client: KubeClient, namespace: str) -> None
 def started(cluster: Any) -> bool:
     try:
         cluster.start_daemon("kube-apiserver")
-    except ClusterError:  # a killed server may hold its port for a moment longer than its pid
+    except ClusterError:  # the port of a killed server may stay in use longer than its pid
         return False
     return True
 
@@ -50,5 +50,5 @@ def test_restart_of_the_api_server(client: KubeClient, namespace: str, cluster: 
         eventually(lambda: running.cache.get(namespace, "after"), timeout=10)
         assert time.monotonic() - begun < 10
         assert running.heard().count(("add", "before")) == 1
-        with pytest.raises(KubeGoneError):  # the new server knows nothing from before its start
+        with pytest.raises(KubeGoneError):  # the new server has no history
             list(client.watch(LEASES.path(namespace), {"resourceVersion": "1"}, idle_timeout=5))

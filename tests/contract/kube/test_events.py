@@ -27,7 +27,7 @@ def pod(client: KubeClient, namespace: str) -> dict[str, Any]:
 
         try:
             created.append(client.create(PODS.path(namespace), body))
-        except KubeForbiddenError:  # the namespace's service account comes a moment later
+        except KubeForbiddenError:  # the namespace's service account is created later
             return False
         return True
 

@@ -41,7 +41,7 @@ sys.exit(supervisor.failure)
 
 
 class TestLeaseOnKubeApiserver(LeaseSuite):
-    """The suite of every API server."""
+    """The tests that the fake and the real API server share."""
 
 
 def test_leader_that_is_stopped_and_continued_writes_nothing(client: KubeClient, namespace: str, cluster: Any) -> None:
@@ -77,7 +77,7 @@ def test_leader_that_is_stopped_and_continued_writes_nothing(client: KubeClient,
         )
         for event in watch:
             writers[event["object"]["spec"]["holderIdentity"]] += 1
-        # writing the same value again is no new version: the second's writes don't show, one of the first would
+        # a write of the same value creates no version: only a write of the first process would change it
         assert writers["first"] == 0
         assert first.wait(10) == 1
         assert "leader lease lost" in first.communicate()[1]

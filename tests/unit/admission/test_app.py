@@ -22,7 +22,7 @@ JOB_OWNER = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1", 
 
 
 class World:
-    """What the API server would say."""
+    """The answers of the API server."""
 
     def __init__(self) -> None:
         self.allowed = False
@@ -273,7 +273,7 @@ def test_a_policy_says_what_a_namespace_may_use(world: World) -> None:
     assert "allowed in namespace 'slurm-bridge': physics, astro" in refusal(
         app, review(pod({"annotations": {**fine, names.ACCOUNT: "bio"}}))
     )
-    # what another webhook took away, or a later change takes away, is not left to Slurm's own choice
+    # another webhook or a later update may remove the annotation; Slurm must not choose the value then
     assert "must not be absent" in refusal(app, review(pod({"annotations": {names.PARTITION: "gpu"}})))
     changed = review(pod({"annotations": {names.PARTITION: "gpu"}}), "UPDATE", oldObject=pod({"annotations": fine}))
     assert names.ACCOUNT in refusal(app, changed)

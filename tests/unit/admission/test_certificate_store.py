@@ -102,9 +102,9 @@ def test_files_are_read_and_a_missing_one_is_named(tmp_path: Path) -> None:
     assert FileCertificateStore(tmp_path).ensure(None) == pair
 
 
-# --- changing over ----------------------------------------------------------------------------------------------------
+# --- rotation ---------------------------------------------------------------------------------------------------------
 class Scene:
-    """A rotator whose steps are written down in order."""
+    """A rotator that records its steps in order."""
 
     def __init__(self, pair: Pair) -> None:
         self.next = pair
@@ -164,7 +164,7 @@ def test_a_bad_pair_comes_neither_to_the_api_server_nor_to_clients() -> None:
     assert scene.certificates.pair == first
 
 
-# --- registration, against the same fake ------------------------------------------------------------------------------
+# --- registration, with the same fake ---------------------------------------------------------------------------------
 def trusted(api: FakeApi, name: str) -> int:
     import base64
 

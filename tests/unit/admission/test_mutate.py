@@ -293,7 +293,7 @@ def test_no_other_update_changes_a_pod(new: dict[str, Any]) -> None:
 
 
 def assert_allowed(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
-    """What Kubernetes checks (ValidateTolerations of an update): each old one is there, but for its seconds."""
+    """Check as Kubernetes (ValidateTolerations of an update): all old tolerations exist, except for their seconds."""
     without = [{key: value for key, value in entry.items() if key != "tolerationSeconds"} for entry in after]
     for entry in before:
         assert {key: value for key, value in entry.items() if key != "tolerationSeconds"} in without

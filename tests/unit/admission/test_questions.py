@@ -1,4 +1,4 @@
-"""Permissions, owners, sizes: what is asked of the API server, and what is remembered."""
+"""Permissions, owners, sizes: reads from the API server, and their caches."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_sizes_are_those_of_managed_nodes_each_once() -> None:
     ],
 )
 def test_a_false_claim_says_nothing_about_the_true_owner(namespace: str, changed: dict[str, str]) -> None:
-    """Somebody claims an owner by its UID before, and after, the owner's own pods come."""
+    """A pod with a forged reference comes before and after the owner's own pods."""
     (true,) = reference("job")
 
     def read(ref: Mapping[str, Any], where: str) -> Mapping[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Starting while the API server comes and goes."""
+"""Start while the API server is unavailable at times."""
 
 from __future__ import annotations
 

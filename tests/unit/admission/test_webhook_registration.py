@@ -28,7 +28,7 @@ def config(**more: Any) -> Config:
 
 
 def matches(labels: dict[str, str], requirements: list[dict[str, Any]]) -> bool:
-    """Select as Kubernetes does."""
+    """Evaluate a selector as Kubernetes does."""
     rules = {
         "In": lambda r: labels.get(r["key"]) in r["values"],
         "NotIn": lambda r: r["key"] not in labels or labels[r["key"]] not in r["values"],

@@ -46,7 +46,7 @@ def kubeconfig(tmp_path: Path) -> str:
 def test_a_hub_is_not_ready_from_its_first_answer_on(
     monkeypatch: pytest.MonkeyPatch, kubeconfig: str, parts: tuple[str, ...]
 ) -> None:
-    """Who asks between the first answer and the start of the parts must not hear that all is well."""
+    """A readiness probe between the start of the health server and the start of the parts must fail."""
     for module, name in ((signal, "signal"), (sys, "setswitchinterval"), (gc, "set_threshold")):
         monkeypatch.setattr(module, name, lambda *_: None)
     hub = Hub(Config(), parts, kubeconfig, None)

@@ -23,7 +23,7 @@ def namespace() -> str:
 
 
 class TestCacheOnFake(CacheSuite):
-    """The suite of every API server."""
+    """The tests that the fake and the real API server share."""
 
 
 def test_half_open_watch_is_replaced(api: FakeApi, client: KubeClient, namespace: str) -> None:
@@ -33,7 +33,7 @@ def test_half_open_watch_is_replaced(api: FakeApi, client: KubeClient, namespace
         if not request.watch or next(frozen):
             return False
         handler.start_stream()
-        with api.changed:  # the connection stays open, and nothing ever comes
+        with api.changed:  # the connection stays open without data
             api.changed.wait_for(lambda: api.closing, 30)
         return True
 
@@ -74,7 +74,7 @@ def test_storm_of_errors_is_met_with_few_requests(
         eventually(lambda: len(api.requests) >= 4, timeout=5)
         begun, before = time.monotonic(), len(api.requests)
         eventually(lambda: time.monotonic() - begun > 0.3)
-        # a failing watch may bring a list each time; back-off of the tests: 0.2 s, less the jitter
+        # a failing watch may cause a list each time; back-off in these tests: 0.2 s minus the jitter
         assert len(api.requests) - before <= 10
         api.faults.clear()
         World(client, namespace).create("later")
@@ -181,7 +181,7 @@ def test_history_that_went_back(api: FakeApi, client: KubeClient, namespace: str
 
 
 def rewind(api: FakeApi) -> None:
-    """The next watch of a version yet to come gets a bookmark from where the server really is."""
+    """A watch from a future version gets a bookmark with the server's actual version."""
     events = api.events
 
     def restored(request: Request) -> Iterator[dict[str, object]]:

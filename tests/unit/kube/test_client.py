@@ -223,7 +223,7 @@ def reset(handler: Handler) -> None:
 def test_broken_connection_is_unknown_and_never_sent_again(
     api: FakeApi, client: KubeClient, sent: bytes, method: str
 ) -> None:
-    client.get(PODS.path("ns"))  # the connection is a kept one, as it would be for most writes
+    client.get(PODS.path("ns"))  # now the connection is reused, as for most writes
 
     def break_off(handler: Handler, request: Request) -> bool:
         handler.connection.sendall(sent)
@@ -297,7 +297,7 @@ def test_prefix_of_the_server_url(api: FakeApi, tmp_path: Path) -> None:
     assert api.requests[0].path == "/clusters/one" + POD
 
 
-# --- who we are -------------------------------------------------------------------------------------------------------
+# --- credentials ------------------------------------------------------------------------------------------------------
 def only_with(api: FakeApi, token: str) -> None:
     def check(handler: Handler, request: Request) -> bool:
         if request.headers.get("Authorization") == f"Bearer {token}":

@@ -110,7 +110,7 @@ def test_loop_writes_a_hot_event_rarely(api: FakeApi, client: KubeClient, clock:
     eventually(lambda: all(series.written for series in recorder._series.values()))
     for _ in range(50):
         recorder.event(POD, "BridgeQueued", "Resources")
-    recorder.event(POD, "Other", "o")  # written after it would have been, were it hot
+    recorder.event(POD, "Other", "o")  # written later than a busy series would be
     eventually(lambda: len(written(api)) == 2)
     assert [request.method for request in api.requests] == ["POST", "POST"]
     clock.advance(events.SERIES_PERIOD)
@@ -187,7 +187,7 @@ def test_oldest_are_dropped_beyond_the_limit(api: FakeApi, client: KubeClient, c
     assert dropped() - before == 2
     for number in range(5, 8):
         recorder.event(POD, "R", str(number))
-    assert dropped() - before == 2  # what is forgotten now was written
+    assert dropped() - before == 2  # the forgotten ones had been written
 
 
 @pytest.mark.parametrize("odd", [None, "text", {"metadata": None}, {"metadata": {}}, {}, 7])

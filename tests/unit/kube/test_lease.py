@@ -14,7 +14,7 @@ def namespace() -> str:
 
 
 class TestLeaseOnFake(LeaseSuite):
-    """The suite of every API server."""
+    """The tests that the fake and the real API server share."""
 
     def test_lost_when_the_api_server_is_away_for_too_long(
         self, api: FakeApi, elector: Elector, clock: FakeClock
@@ -23,7 +23,7 @@ class TestLeaseOnFake(LeaseSuite):
         steps = Steps(clock, {3: lambda: api.fail(503)})
         elector.run(steps)
         assert steps.failure is not None
-        # last renewed after 4 s, given up 10 s later, which is before anybody else may take it
+        # last renewed after 4 s and given up 10 s later, before another process may acquire it
         assert clock.now - begun == 14
         assert not elector.held
 

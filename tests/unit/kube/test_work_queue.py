@@ -17,13 +17,13 @@ DELAYS = st.integers(-1, 5)
 
 
 class Model(RuleBasedStateMachine):
-    """The queue against what it promises: nothing added is lost, nothing is handed out twice at a time."""
+    """The guarantees of the queue: no added key is lost, no key is processed twice at a time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock(0)
         self.queue: WorkQueue[str] = WorkQueue("test", clock=self.clock, backoff=Backoff(1, 8, jitter=0))
-        self.wanted: set[str] = set()  # must be handed out, now or after done
+        self.wanted: set[str] = set()  # must be returned by get, now or after done
         self.due: dict[str, float] = {}
         self.held: set[str] = set()
         self.failures: Counter[str] = Counter()

@@ -67,7 +67,7 @@ def test_a_certificate_of_the_authority_names_its_owner(
 ) -> None:
     server = serve(trusting(CA))
     connection = connect(server, client_files(tmp_path, CA), newest)
-    for _ in range(3):  # on the same connection too
+    for _ in range(3):  # also on the same connection
         assert who(connection) == "CN=alice,O=staff"
 
 

@@ -129,7 +129,7 @@ def test_silent_clients_stop_nobody(serve: Callable[..., Server]) -> None:
     begin = time.monotonic()
     silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
     assert post(secure(server, pair.ca)).status == 200
-    assert time.monotonic() - begin < 0.9  # a connection that finds the queue full comes again after a second
+    assert time.monotonic() - begin < 0.9  # TCP retries a connection after a second if the queue is full
     for each in silent:
         each.close()
 

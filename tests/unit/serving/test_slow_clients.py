@@ -1,4 +1,4 @@
-"""Clients that send and read slowly hold no thread, and not for ever a connection."""
+"""Clients that send and read slowly occupy no thread, and their connections have deadlines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bridge.serving.https import Server
 PAIR = make_pair(["127.0.0.1"], 86400.0, now=time.time())
 CLIENTS = 200
 LONG = 8 * 2**20
-"""Bytes: more than the kernel's buffers take."""
+"""Bytes: more than the kernel's buffers."""
 
 
 def app() -> flask.Flask:
@@ -101,7 +101,7 @@ KINDS = {
 
 
 def answer_time(port: int) -> float:
-    """Seconds for one request on a new connection."""
+    """Return the seconds of one request on a new connection."""
     begin = time.monotonic()
     client = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=unverified())
     client.request("POST", "/echo", b"{}")
@@ -116,11 +116,11 @@ def test_200_slow_clients_delay_nobody(serve: Callable[..., Server], kind: str) 
     server = serve(certificates=Certificates(PAIR))
     answer_time(server.port)
     threads = threading.active_count()
-    # 40 answers of this length are more than the limit on memory, and 8 MiB for each of 200 more than this machine's
+    # 40 answers of this length exceed the limit on memory, and 200 exceed the memory of a small machine
     slow = Drip(server.port, tls, first, text, 20 if kind == "answer" else CLIENTS)
     try:
         times = sorted(answer_time(server.port) for _ in range(20))
-        assert threading.active_count() <= threads + 1  # the one that drips
+        assert threading.active_count() <= threads + 1  # the thread of Drip
     finally:
         slow.close()
     assert times[-1] < 2
@@ -170,7 +170,7 @@ def test_a_client_that_still_sends_gets_its_408(
 def test_a_body_above_the_limit_is_discarded_until_its_client_reads_the_413(serve: Callable[..., Server]) -> None:
     server = serve(body_limit=2**16)
     client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
-    client.request("POST", "/echo", b"x" * 8 * 2**20)  # more than the kernel's buffers take
+    client.request("POST", "/echo", b"x" * 8 * 2**20)  # more than the kernel's buffers
     assert client.getresponse().status == 413
 
 

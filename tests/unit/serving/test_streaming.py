@@ -20,7 +20,7 @@ PAIR = make_pair(["127.0.0.1"], 86400.0, now=time.time())
 
 
 class Source:
-    """Pieces that come when the test says so."""
+    """Pieces that the test releases."""
 
     def __init__(self) -> None:
         self.news = threading.Condition(threading.RLock())
@@ -45,7 +45,7 @@ class Source:
 
 
 class Body:
-    """Reads the source from its beginning; can be closed while it waits."""
+    """Reads the source from the beginning; can be closed while it waits."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -210,7 +210,7 @@ def test_a_client_may_stop_reading_for_longer_than_a_request_may_take(
 ) -> None:
     monkeypatch.setattr("bridge.serving.connection.ANSWER_TIMEOUT", 0.3)
     _, response = get(serve(), "/long/a")
-    text = b"y" * 20_000_000  # more than the system's buffers hold
+    text = b"y" * 20_000_000  # more than the kernel's buffers
     source.write(text)
     time.sleep(1)
     source.end()
