@@ -153,22 +153,25 @@ class Hub:
         kube = self.kube.limited(TokenBucket(limits.qps, limits.burst)) if limits.qps else self.kube
         pods = self._pod_cache()
         electors = {part: self._elector(part) for part in self.parts if part != "admission"}
+        loops: list[Loop] = []
         local: set[str] = set()
         has_job: Callable[[str], bool] | None = None
         if self.config.slurm_rest_api:
             dependencies = self._slurm_dependencies(kube, pods, cluster, electors)
-            self._start_slurm_loops(dependencies, electors, local)
+            loops += self._slurm_loops(dependencies, electors, local)
             has_job = lambda uid: uid in dependencies.poller.snapshot.by_uid  # noqa: E731
         if "scheduler" in electors:  # also without pools: it sets the condition of pods that wait for a pool
-            caches = (pods, self.nodes)
-            elector = electors["scheduler"]
-            loop = PoolScheduler(self.config, kube, caches, self.events, elector, self.clock, local, has_job)
-            self._start_loop(loop)
+            caches, elector = (pods, self.nodes), electors["scheduler"]
+            loops.append(PoolScheduler(self.config, kube, caches, self.events, elector, self.clock, local, has_job))
         if "controllers" in electors:
             elector = electors["controllers"]
             if self.config.pools.enabled:
-                self._start_pools(kube, elector, version, cluster)
-            self._start_loop(GuardedNodes(kube, self.nodes, elector, self.clock))
+                loops.append(self._pool_loop(kube, elector, version, cluster))
+            loops.append(GuardedNodes(kube, self.nodes, elector, self.clock))
+        for loop in loops:
+            self.loops.append(loop)
+            self.health.live(loop.name, loop.stuck)
+            loop.start(self.supervisor)
         for cache in (pods, self.nodes):
             self.health.ready(f"cache-{cache.name}", lambda c=cache: _cache_problem(c))  # type: ignore[misc]
         self.supervisor.spawn("cache-pods", lambda: pods.run(self.supervisor.stopping))
@@ -184,31 +187,30 @@ class Hub:
         poller.subscribe(_FirstAnswerLog(slurm))
         return Dependencies(self.config, kube, slurm, poller, pods, self.nodes, self.events, cluster, self.clock)
 
-    def _start_slurm_loops(
+    def _slurm_loops(
         self, dependencies: Dependencies, electors: Mapping[str, Elector | None], local: set[str]
-    ) -> None:
+    ) -> list[Loop]:
+        """Create the loops that use Slurm, and start the poller and the cache of other schedulers' pods."""
+        loops: list[Loop] = []
         spawn, stopping = self.supervisor.spawn, self.supervisor.stopping
         if "scheduler" in electors:
             others = self._other_pods()
-            self._start_loop(Scheduler(dependencies, electors["scheduler"], local, others))
+            loops.append(Scheduler(dependencies, electors["scheduler"], local, others))
             self.health.ready(f"cache-{others.name}", lambda: _cache_problem(others))
             spawn("cache-other-pods", lambda: others.run(stopping))
         if "controllers" in electors:
-            self._start_loop(Controllers(dependencies, electors["controllers"]))
+            loops.append(Controllers(dependencies, electors["controllers"]))
         self.health.ready("slurm", lambda: _slurm_problem(dependencies.poller))
         spawn("slurm-poller", lambda: dependencies.poller.run(stopping))
+        return loops
 
-    def _start_pools(self, kube: KubeClient, elector: Elector | None, version: str, cluster: str) -> None:
+    def _pool_loop(self, kube: KubeClient, elector: Elector | None, version: str, cluster: str) -> Loop:
+        """Create the loop of the virtual nodes, and start the NATS connection and the kubelet API."""
         pools = HubPools(
             self.config, kube, self.nodes, self.events, elector, self.clock, self.identity, version, cluster
         )
         pools.start(self.supervisor, self.health)
-        self._start_loop(pools.loop)
-
-    def _start_loop(self, loop: Loop) -> None:
-        self.loops.append(loop)
-        self.health.live(loop.name, loop.stuck)
-        loop.start(self.supervisor)
+        return pools.loop
 
     def _pod_cache(self) -> Cache:
         """Create the cache of the pods that name podbridge's scheduler."""
