@@ -73,14 +73,6 @@ def test_what_can_not_be_asked_is_no_answer() -> None:
         Permissions(roles, FakeClock()).missing(ALICE, ["user-id"], "ns")
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(permissions, "MOST_REMEMBERED", 10)
-    known = Permissions(Roles(), FakeClock())
-    for number in range(50):
-        known.missing({"username": str(number)}, ["user-id"], "ns")
-    assert len(known._known) <= 10
-
-
 def reference(uid: str, kind: str = "Job") -> list[dict[str, Any]]:
     return [{"apiVersion": "batch/v1", "kind": kind, "name": uid, "uid": uid, "controller": True}]
 

@@ -48,7 +48,7 @@ def test_a_review_is_read() -> None:
         (body(uid=""), "uid"),
         (body(uid=7), "uid"),
         (body(operation="LOOK"), "LOOK"),
-        (body(resource={"group": "apps", "resource": "pods"}), "only pods"),
+        (body(resource={"group": "apps", "resource": "pods"}), "must be pods"),
         (body(resource={"resource": "secrets"}), "secrets"),
         (body(object=None), "object"),
         (body(object={"metadata": {}}), "spec"),

@@ -196,7 +196,7 @@ def test_never_raises(recorder: EventRecorder, odd: Any) -> None:
     recorder.event(POD, None, None)  # type: ignore[arg-type]
 
 
-def test_events_give_way_while_there_is_more_urgent_work(
+def test_events_are_written_slowly_while_other_calls_wait(
     api: FakeApi, client: KubeClient, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = True
@@ -217,7 +217,7 @@ def test_events_give_way_while_there_is_more_urgent_work(
     busy = False
     recorder.event(POD, "R", "later")
     eventually(lambda: len(written(api)) == 4)
-    assert waits == [events.GIVE_WAY] * 3
+    assert waits == [events.BUSY_PAUSE] * 3
     stop.set()
     recorder.event(POD, "Last", "o")
     thread.join(5)

@@ -27,7 +27,7 @@ def test_incomplete_addresses_are_refused() -> None:
     for arguments in ({"name": "a"}, {"namespace": "ns", "sub": "status"}):
         with pytest.raises(ValueError, match="incomplete"):
             PODS.path(**arguments)
-    with pytest.raises(ValueError, match="no namespace"):
+    with pytest.raises(ValueError, match="not namespaced"):
         NODES.path("ns")
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from admission.review import LONGEST_WARNING
+from admission.review import MAX_WARNING
 from bridge import names
 from bridge.kube.prune import prune_pod
 from bridge.script import consent
@@ -82,6 +82,6 @@ def test_a_waiting_pod_in_the_cache_needs_the_consent_that_the_whole_pod_needs(k
 
 def test_a_warning_fits_what_the_api_server_shows():
     text = consent.warning("slurm-bridge", ["local", "site-a", "site-b"], "Secret registry-credentials")
-    assert len(text) <= LONGEST_WARNING
+    assert len(text) <= MAX_WARNING
     assert "pool site-a, site-b" in text
     assert "any pool" in consent.warning("ns", ["*"], "Secret s")

@@ -79,7 +79,7 @@ def test_a_bundle_holds_each_authority_once_and_none_that_expired() -> None:
 def test_a_bundle_is_bounded_and_keeps_the_newest() -> None:
     pems = [make_ca(100 * DAY, now=NOW + n).pem for n in range(10)]
     kept = bundle(NOW + 20, *pems)
-    assert kept == b"".join(pems[-certificates.LARGEST_BUNDLE :])
+    assert kept == b"".join(pems[-certificates.MAX_AUTHORITIES :])
 
 
 def test_no_key_stays_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
