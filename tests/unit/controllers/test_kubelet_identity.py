@@ -13,6 +13,7 @@ from cryptography.x509.oid import NameOID
 
 from bridge.clock import FakeClock
 from bridge.errors import KubeUnavailableError
+from bridge.single_flight_cache import SingleFlightCache
 from cluster.polling import eventually
 from controllers.kubelet.answers import AnswerError
 from controllers.kubelet.authentication import (
@@ -24,7 +25,6 @@ from controllers.kubelet.authentication import (
     user_of_certificate,
 )
 from controllers.kubelet.authorization import REMEMBER_NO, REMEMBER_YES, KubeletAuthorizer, subresources
-from controllers.kubelet.single_flight_cache import SingleFlightCache
 
 
 def certificate(name: str, *groups: str, days: float = 1) -> bytes:
