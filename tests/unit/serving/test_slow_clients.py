@@ -114,7 +114,7 @@ def answer_time(port: int) -> float:
 def test_200_slow_clients_delay_nobody(serve: Callable[..., Server], kind: str) -> None:
     tls, first, text = KINDS[kind]
     server = serve(certificates=Certificates(PAIR))
-    answer_time(server.port)
+    alone = sorted(answer_time(server.port) for _ in range(20))
     threads = threading.active_count()
     # 40 answers of this length exceed the limit on memory, and 200 exceed the memory of a small machine
     slow = Drip(server.port, tls, first, text, 20 if kind == "answer" else CLIENTS)
@@ -124,7 +124,7 @@ def test_200_slow_clients_delay_nobody(serve: Callable[..., Server], kind: str) 
     finally:
         slow.close()
     assert times[-1] < 2
-    assert times[10] < 0.2
+    assert times[10] < max(0.2, 5 * alone[10])  # a client that waits for a deadline of others waits 5 s
 
 
 @pytest.mark.parametrize(("kind", "timeout"), [("handshake", "HANDSHAKE"), ("headers", "REQUEST"), ("body", "REQUEST")])

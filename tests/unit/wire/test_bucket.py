@@ -51,8 +51,8 @@ def test_it_stays_on_and_keeps_its_name(tmp_path: Path) -> None:
 
 def test_a_server_s_file_that_does_not_switch_it_on_is_pointed_out(tmp_path: Path) -> None:
     run("--pools", "alpha", "--out", str(tmp_path))
-    assert "does not switch JetStream on" in run("--out", str(tmp_path), "--jetstream")
-    assert "does not switch JetStream on" not in run("--out", str(tmp_path), "--jetstream", "--force")
+    assert "does not enable JetStream" in run("--out", str(tmp_path), "--jetstream")
+    assert "does not enable JetStream" not in run("--out", str(tmp_path), "--jetstream", "--force")
 
 
 def test_a_name_that_can_not_be_changes_nothing(tmp_path: Path) -> None:
