@@ -69,20 +69,17 @@ def mutate(
     """
     if pods.is_mirror(pod, user_name) or not (managed or pods.scheduler_name(pod) == scheduler):
         return []
-    patch: list[Operation] = []
-    spec = pod["spec"]
-    daemon = pods.is_daemon(pod, user_name)
     named = pods.scheduler_name(pod)
-    more = dict(inherited or {})
-    if pools is not None:
-        more[names.POOLS] = pools
+    more = {**(inherited or {}), **({} if pools is None else {names.POOLS: pools})}
     if pools_only and named == names.KUBE_DEFAULT_SCHEDULER and not _may_be_remote(pod, more):
         return []
-    if named == names.KUBE_DEFAULT_SCHEDULER and not daemon:
-        patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
-        named = scheduler
-    if spec.get("nodeName") and not daemon:
-        patch.append({"op": "remove", "path": "/spec/nodeName"})
+    patch: list[Operation] = []
+    if not pods.is_daemon(pod, user_name):
+        if named == names.KUBE_DEFAULT_SCHEDULER:
+            patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
+            named = scheduler
+        if pod["spec"].get("nodeName"):
+            patch.append({"op": "remove", "path": "/spec/nodeName"})
     if named == scheduler:
         if _may_be_local(pod, more):
             more = {**(defaults or {}), **more}
