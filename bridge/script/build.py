@@ -43,7 +43,7 @@ def build(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: s
         gpus=size.gpus,
         gpu_resource=size.gpu_resource,
         time_limit=size.time_limit,
-        flags=planned.extras.flags,
+        flags=planned.annotations.flags,
         flavor=size.flavor,
         grace=planned.grace,
     )

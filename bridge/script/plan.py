@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.errors import ScriptError
-from bridge.script import check, environment, extras, mounts, probes, sizing, volumes
+from bridge.script import check, environment, mounts, probes, site_annotations, sizing, volumes
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
@@ -28,7 +28,7 @@ def make(pod: Mapping[str, Any], config: BuildSettings, objects: Objects, node: 
     size = sizing.measure(pod, config)
     runtime = runtimes.of(config)
     made = volumes.make(pod, config, objects, node, size.machine)
-    asked = extras.read(pod, config)
+    asked = site_annotations.read(pod, config)
     containers = []
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(kind) or ()):
@@ -44,9 +44,9 @@ def make(pod: Mapping[str, Any], config: BuildSettings, objects: Objects, node: 
         restart_policy=str(spec.get("restartPolicy") or "Always"),
         grace=sizing.grace(spec),
         deadline=None if deadline is None else float(deadline),
-        pull_secret=extras.pull_secret(pod, objects),
+        pull_secret=site_annotations.pull_secret(pod, objects),
         size=size,
-        extras=asked,
+        annotations=asked,
         config=config,
     )
 

@@ -48,7 +48,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
+class AnnotationOptions:
     """Options from annotations. ``flags``: words for the submit command. ``options``: words for the runtime.
 
     ``mpi``: ``None``, or the words after ``mpiexec -np <tasks>`` that stand before each main container's command line.
@@ -75,5 +75,5 @@ class Plan:
     deadline: float | None
     pull_secret: bytes
     size: Size
-    extras: Extras
+    annotations: AnnotationOptions
     config: BuildSettings

@@ -87,8 +87,8 @@ def _data(plan: Plan) -> Iterator[str]:
     yield f"tail_of_script() {{\n:\n{plan.config.footer.rstrip()}\n}}"
     yield "before_all() {"
     yield ":"
-    if plan.extras.pre_exec:
-        yield from _put("pre-exec", plan.extras.pre_exec.encode(), 0o600, command="keep")
+    if plan.annotations.pre_exec:
+        yield from _put("pre-exec", plan.annotations.pre_exec.encode(), 0o600, command="keep")
         yield ". ./run/pre-exec"
     yield "}"
 
@@ -96,9 +96,9 @@ def _data(plan: Plan) -> Iterator[str]:
 def _volumes(plan: Plan) -> Iterator[str]:
     volumes = plan.volumes
     usual = "" if plan.config.volumes.scratch_in_job_folder else plan.config.volumes.scratch_area
-    area = plan.extras.workdir or usual
+    area = plan.annotations.workdir or usual
     yield f"SCRATCH_AREA={word(area)}"
-    if plan.extras.workdir:
+    if plan.annotations.workdir:
         yield array("WORKDIR_BELOW", plan.config.volumes.host_paths)
     for name, scratch in volumes.scratch.items():
         yield f"SCRATCH[{name}]={'memory' if scratch.memory else 'disk'}"

@@ -110,6 +110,6 @@ class ActionRunner:
 
     def _forget(self, uid: str) -> None:
         if (entry := self._index.entries.get(uid)) is not None:
-            self._folder.bury(uid, entry.record.meta.owner)
+            self._folder.mark_forgotten(uid, entry.record.meta.owner)
         self._folder.job(uid).remove()
         self._index.refresh(uid)

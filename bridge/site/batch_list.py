@@ -27,7 +27,7 @@ class BatchList:
         self._living: dict[str, str] = {}
         self._failed: tuple[float, BatchError] | None = None
 
-    def take(self) -> dict[str, BatchJob]:
+    def fetch(self) -> dict[str, BatchJob]:
         """Query the batch system; raises :class:`BatchError`."""
         asked_at = self._clock.monotonic()
         found = self._batch.jobs()
@@ -58,7 +58,7 @@ class BatchList:
         if self._failed is not None and self._clock.monotonic() - self._failed[0] < REST:
             raise self._failed[1]
         try:
-            self.take()
+            self.fetch()
         except BatchError as error:
             self._failed = self._clock.monotonic(), error
             raise

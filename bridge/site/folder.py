@@ -135,15 +135,15 @@ class Folder:
         return names
 
     # --- removed jobs -------------------------------------------------------------------------------------------------
-    def bury(self, uid: str, owner: str) -> None:
+    def mark_forgotten(self, uid: str, owner: str) -> None:
         """Remember for a day that an owner has read a job's end: a late submission of that owner is refused."""
         (self.gone / f"{uid}.{owner}").touch(mode=0o600)
 
-    def is_gone(self, uid: str, owner: str) -> bool:
+    def is_forgotten(self, uid: str, owner: str) -> bool:
         """Return whether that owner has read the job's end."""
         return os.path.exists(f"{self.gone}/{uid}.{owner}")
 
-    def all_gone(self) -> set[str]:
+    def all_forgotten(self) -> set[str]:
         """Return the UIDs of all jobs whose end an owner has read."""
         return {name.partition(".")[0] for name in os.listdir(self.gone)}
 

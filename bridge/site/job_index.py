@@ -32,16 +32,16 @@ class Entry:
     read_at: float = 0.0
     without_secrets: bool = False
     """Whether the secrets of the job, which has ended, were removed."""
-    heeded: Cancellation | None = None
+    timed_cancellation: Cancellation | None = None
     """The cancellation request from which ``kill_at`` was computed."""
     kill_at: float = float("inf")
     """Monotonic time at which podbridge cancels the batch job."""
 
-    def heed(self, now: float) -> None:
+    def start_grace_period(self, now: float) -> None:
         """Start the grace period of a new cancellation request; ``now`` is monotonic."""
         cancel = self.record.cancel
-        if cancel is not None and cancel != self.heeded:
-            self.heeded, self.kill_at = cancel, min(self.kill_at, now + cancel.grace + KILL_ALLOWANCE)
+        if cancel is not None and cancel != self.timed_cancellation:
+            self.timed_cancellation, self.kill_at = cancel, min(self.kill_at, now + cancel.grace + KILL_ALLOWANCE)
 
 
 class JobIndex:
@@ -77,9 +77,9 @@ class JobIndex:
                     empty.append(uid)
                     continue
                 entry = self.entries[uid] = Entry(record, job_status.status(record, now, self._lag), 0.0, read_at=now)
-                entry.heed(self._clock.monotonic())
+                entry.start_grace_period(self._clock.monotonic())
                 self._order.setdefault(record.meta.owner, []).append(uid)
-                self._sort_out(uid)
+                self._classify(uid)
         return empty
 
     def page(self, owner: str, after: str, limit: int) -> tuple[int, list[JobStatus], bool]:
@@ -103,13 +103,13 @@ class JobIndex:
         """
         with self.lock:
             record = fresh
-            if record is None or uid in self.entries or self._folder.is_gone(uid, record.meta.owner):
+            if record is None or uid in self.entries or self._folder.is_forgotten(uid, record.meta.owner):
                 record = self._folder.job(uid).read()
             known = self.entries.get(uid)
             if record is None and known and not self._is_over(uid, known):
                 record = known.record
             if record is not None:
-                return self.take(uid, record)
+                return self.store(uid, record)
             if (entry := self.entries.pop(uid, None)) is not None:
                 self._drop_from(entry.record.meta.owner, uid)
                 self.open.discard(uid)
@@ -117,7 +117,7 @@ class JobIndex:
             return None
 
     def _is_over(self, uid: str, known: Entry) -> bool:
-        return self._folder.job(uid).unfinished() or self._folder.is_gone(uid, known.record.meta.owner)
+        return self._folder.job(uid).unfinished() or self._folder.is_forgotten(uid, known.record.meta.owner)
 
     def _drop_from(self, owner: str, uid: str) -> None:
         order = self._order[owner]
@@ -125,7 +125,7 @@ class JobIndex:
         if not order:
             del self._order[owner]
 
-    def take(self, uid: str, record: JobRecord) -> Entry:
+    def store(self, uid: str, record: JobRecord) -> Entry:
         """Store the record of a job, and publish its status if it changed."""
         now = self._clock.time()
         status = job_status.status(record, now, self._lag)
@@ -143,8 +143,8 @@ class JobIndex:
                 entry.id_at = now
             entry.record, entry.status = record, status
         entry.read_at = now
-        entry.heed(self._clock.monotonic())
-        self._sort_out(uid)
+        entry.start_grace_period(self._clock.monotonic())
+        self._classify(uid)
         if changed:
             number = self.sequences[owner] = self.sequences.get(owner, 0) + 1
             self._publish(number, status)
@@ -167,9 +167,9 @@ class JobIndex:
             # the last record of the script may be unread, or can't be read now
             fresh = self.refresh(uid) if job.phase == "ended" else entry
             if fresh is not None and fresh.record.batch != job:
-                self.take(uid, replace(fresh.record, batch=job, batch_at=at))
+                self.store(uid, replace(fresh.record, batch=job, batch_at=at))
 
-    def _sort_out(self, uid: str) -> None:
+    def _classify(self, uid: str) -> None:
         entry = self.entries[uid]
         sure = confirmed(entry.record)
         ended = entry.status.phase == "ended"

@@ -183,7 +183,7 @@ class Service:
                 self._wake.set()
                 if self.announcer is not None:
                     self.announcer.reconnected()
-            if self.watcher.look_at_changes():
+            if self.watcher.read_changes():
                 self._wake.set()
             stopping.wait(LOOK_PERIOD)
 
@@ -197,7 +197,7 @@ class Service:
             now = self.clock.monotonic()
             if now >= due or (woken and self.batch.eager):
                 due = now + self.period
-                self.watcher.look_at_batch()
+                self.watcher.poll_batch_system()
                 stopping.wait(EAGER_PAUSE)
             elif woken:
                 self.watcher.actions.run_wanted()

@@ -16,7 +16,7 @@ KILLED = 137
 LATEST = 1e11
 SIGNALLED = "Terminated"
 """Reason of a script that received SIGTERM."""
-AWAIT_WHY = 30.0
+AWAIT_REASON = 30.0
 """Seconds for which the end of such a script is withheld, until the batch system reports the cause."""
 OUTSIDE = frozenset({"Terminated", "Killed", "Stopped"})
 """Reasons of a script that does not know what ended it: the batch system's reason replaces them."""
@@ -34,7 +34,7 @@ def status(record: JobRecord, now: float, lag: float) -> JobStatus:
     outcome: Outcome = ""
     reason = message = ""
     over = is_over(record, now, lag)
-    if record.final and awaits_why(record, now):
+    if record.final and awaits_reason(record, now):
         phase = "running"
     elif record.final:
         phase = "ended"
@@ -57,7 +57,7 @@ def status(record: JobRecord, now: float, lag: float) -> JobStatus:
     for name, content in record.containers:
         state = _container(name, content, messages.get(name, ""))
         if over and not record.final:
-            state = _cut_off(state, reason, _ended_at(record))
+            state = _as_killed(state, reason, _ended_at(record))
         containers.append(state)
     return JobStatus(
         job=record.uid,
@@ -92,14 +92,14 @@ def is_over(record: JobRecord, now: float, lag: float) -> bool:
     return now - record.batch_at >= lag
 
 
-def awaits_why(record: JobRecord, now: float) -> bool:
+def awaits_reason(record: JobRecord, now: float) -> bool:
     """Return whether a signal from outside ended the script, and the batch system has not reported the cause yet."""
     pod, batch = record.pod or {}, record.batch
     told = batch is not None and batch.phase == "ended"
     return (
         not told
         and pod.get("reason") == SIGNALLED
-        and now < max(_number(pod, "finishedAt") or 0, record.found_at) + AWAIT_WHY
+        and now < max(_number(pod, "finishedAt") or 0, record.found_at) + AWAIT_REASON
     )
 
 
@@ -125,7 +125,7 @@ def _ended_at(record: JobRecord) -> float | None:
     return batch.ended_at or record.batch_at or None
 
 
-def _cut_off(state: ContainerState, reason: str, at: float | None) -> ContainerState:
+def _as_killed(state: ContainerState, reason: str, at: float | None) -> ContainerState:
     """Return the state of a container whose script was killed, as a kubelet reports a container that it killed."""
     if state.state != "running":
         return state

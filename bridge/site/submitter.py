@@ -79,14 +79,14 @@ class Submitter:
             if record is not None:
                 record = adopted(where, record, owner)
             if record is None or not (record.job_id or record.started):
-                self._refuse_gone(job, owner)
+                self._refuse_forgotten(job, owner)
             if record is not None:
                 self._find_or_submit(record)
             else:
                 script = job_script.whole(body.script, self._config())
                 meta = limits.admitted(owner, body, self._config(), self._clock.time())
                 if existed:
-                    _must_be_absent(where)
+                    _raise_if_unreadable(where)
                     where.remove()
                 self._batch_list.refuse_foreign(job, self._folder)
                 where.create(script, meta)
@@ -103,7 +103,7 @@ class Submitter:
         """
         where = self._folder.job(job)
         try:
-            self._refuse_gone(job, meta.owner)  # a cancellation that found no directory a moment ago
+            self._refuse_forgotten(job, meta.owner)  # a cancellation that found no directory a moment ago
             job_id = self._batch.submit(self._request(job, meta))
             where.write_id(job_id)
         except BatchUnknownOutcomeError:
@@ -111,7 +111,7 @@ class Submitter:
             raise
         except (BatchError, SiteRefusedError):
             if (record := where.read()) is not None and record.cancel is not None:
-                self._folder.bury(job, meta.owner)
+                self._folder.mark_forgotten(job, meta.owner)
             where.remove()
             self._tell(job)
             raise
@@ -132,7 +132,7 @@ class Submitter:
         """Do the same; ``None`` only if there is no directory of the job."""
         status = self._tell(job, fresh)
         if status is None:
-            _must_be_absent(self._folder.job(job))
+            _raise_if_unreadable(self._folder.job(job))
         return status
 
     def resubmit(self, job: str) -> None:
@@ -157,8 +157,8 @@ class Submitter:
             found = self._batch.submit(self._request(record.uid, meta))
         where.write_id(found)
 
-    def _refuse_gone(self, job: str, owner: str) -> None:
-        if self._folder.is_gone(job, owner):
+    def _refuse_forgotten(self, job: str, owner: str) -> None:
+        if self._folder.is_forgotten(job, owner):
             raise SiteRefusedError("the job was cancelled, or has ended and was forgotten", reason="Forgotten")
 
     def _owned(self, where: JobFolder, owner: str) -> JobRecord | None:
@@ -197,10 +197,8 @@ class Submitter:
         where = self._folder.job(job)
         record = self._owned(where, owner)
         if record is None:
-            self._folder.bury(job, owner)
-            record = self._owned(
-                where, owner
-            )  # a concurrent submission may have created it before it could see the marker
+            self._folder.mark_forgotten(job, owner)
+            record = self._owned(where, owner)
         if record is not None:
             with contextlib.suppress(FileNotFoundError):  # the leader is removing it
                 self._request_end(where, record, body)
@@ -266,7 +264,7 @@ class Submitter:
         where = self._folder.job(job)
         record = self._owned(where, owner)
         if record is None:
-            _must_be_absent(where)
+            _raise_if_unreadable(where)
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
         if record.final or job_actions.confirmed(record):
             return  # the job no longer reads them, and its secrets were removed
@@ -281,7 +279,7 @@ class Submitter:
         where = self._folder.job(job)
         record = self._owned(where, owner)
         if record is None:
-            _must_be_absent(where)
+            _raise_if_unreadable(where)
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
 
         def over() -> bool:
@@ -294,7 +292,7 @@ class Submitter:
                 write(piece)
 
 
-def _must_be_absent(where: JobFolder) -> None:
+def _raise_if_unreadable(where: JobFolder) -> None:
     """Raise SiteRefusedError if a job's directory exists but cannot be read: the job may be running.
 
     An incomplete directory, as a crash leaves it, is no job.

@@ -109,7 +109,7 @@ class Watcher:
                 self._leadership = None
 
     def _begin(self) -> None:
-        self._look_after(self.index.load())
+        self._adopt_or_remove(self.index.load())
         self._note()
         log.info("leader", extra=kv(submitter=self.name, jobs=len(self.index.entries)))
 
@@ -120,15 +120,13 @@ class Watcher:
                 self._folder.note(SEQUENCE, {"submitter": self.name, "sequences": self.index.sequences})
                 self._noted = dict(self.index.sequences)
 
-    def _look_after(self, uids: Iterable[str]) -> None:
+    def _adopt_or_remove(self, uids: Iterable[str]) -> None:
         """Index jobs of submitters that died before they notified the leader; remove incomplete directories."""
         gone: set[str] | None = None
         for uid in uids:
-            gone = self._folder.all_gone() if gone is None else gone
-            with (
-                contextlib.suppress(BlockingIOError),
-                self._folder.locked(uid, wait=False),
-            ):  # else another process is creating it
+            gone = self._folder.all_forgotten() if gone is None else gone
+            # a lock that is held: another process creates the job
+            with contextlib.suppress(BlockingIOError), self._folder.locked(uid, wait=False):
                 job = self._folder.job(uid)
                 if job.exists() and (job.unfinished() or (uid in gone and job.read() is None)):
                     job.remove()
@@ -137,7 +135,7 @@ class Watcher:
                     self.index.refresh(uid)
 
     # --- job directories ----------------------------------------------------------------------------------------------
-    def look_at_changes(self) -> int:
+    def read_changes(self) -> int:
         """Read the directories of jobs with a notification of a change; return their number."""
         changed = self._folder.take_changed()
         now = self._clock.time()
@@ -151,22 +149,22 @@ class Watcher:
         return len(changed)
 
     # --- the batch system ---------------------------------------------------------------------------------------------
-    def look_at_batch(self) -> None:
+    def poll_batch_system(self) -> None:
         """Query the batch system's list of jobs once, record it, and run the actions that are due."""
         asked_at = self._clock.time()
         try:
-            found = self._batch_list.take()
+            found = self._batch_list.fetch()
         except BatchError as error:
-            self._complain(str(error))
+            self._set_problem(str(error))
         else:
-            self._complain("")
+            self._set_problem("")
             self._compare(found, asked_at)
             self.looked_at = asked_at
         self._reread()
         self.actions.run()
         self._drop_secrets(asked_at)
         if asked_at - self._swept_at >= SWEEP_PERIOD:
-            self._look_after(uid for uid in self._folder.uids() if uid not in self.index.entries)
+            self._adopt_or_remove(uid for uid in self._folder.uids() if uid not in self.index.entries)
             self._folder.sweep(asked_at)
             self._swept_at = asked_at
 
@@ -185,7 +183,7 @@ class Watcher:
             self._folder.job(entry.record.uid).drop_secrets()
             entry.without_secrets = True
 
-    def _complain(self, problem: str) -> None:
+    def _set_problem(self, problem: str) -> None:
         if problem != self.problem:
             if problem:
                 log.warning("the batch system does not answer", extra=kv(why=problem))
@@ -219,7 +217,7 @@ class Watcher:
             elif job_id and entry.id_at < asked_at:
                 vanished[job_id] = entry
         unknown = by_uid.keys() - self.index.entries.keys()
-        gone = self._folder.all_gone() if unknown else set()
+        gone = self._folder.all_forgotten() if unknown else set()
         surplus += [
             job.id
             for uid in unknown & gone
@@ -227,17 +225,17 @@ class Watcher:
             for job in by_uid[uid]
             if job.phase != "ended"
         ]
-        self._look_for(vanished, asked_at)
+        self._find_ends(vanished, asked_at)
         if surplus:
             log.warning("surplus batch jobs cancelled", extra=kv(ids=",".join(surplus)))
             self.actions.cancel(surplus)
 
-    def _look_for(self, vanished: dict[str, Entry], now: float) -> None:
+    def _find_ends(self, vanished: dict[str, Entry], now: float) -> None:
         """Find out how jobs ended that the batch system no longer lists."""
         asked = [
             job_id
             for job_id, entry in vanished.items()
-            if not entry.record.final or job_status.awaits_why(entry.record, now)
+            if not entry.record.final or job_status.awaits_reason(entry.record, now)
         ]
         past: dict[str, BatchJob] = {}
         lost_after = self._delays.lost_after
@@ -262,9 +260,9 @@ class Watcher:
             if fresh.record.final:
                 self.index.observe(uid, replace(gone, reason="", by_itself=True))
             elif is_missing(fresh.record) or (entry.missing_looks >= 2 and now - entry.missing_since >= lost_after):
-                self._lose(fresh, gone)
+                self._handle_lost(fresh, gone)
 
-    def _lose(self, entry: Entry, gone: BatchJob) -> None:
+    def _handle_lost(self, entry: Entry, gone: BatchJob) -> None:
         """Submit a job again that the batch system lost before it started; report a started one as missing.
 
         A missing job is ended once the hub has cancelled it: if many jobs are missing, the batch system may have lost

@@ -104,7 +104,7 @@ class ApptainerRuntime(Runtime):
         return [
             *images.options(plan),
             f"RUNTIME={word(self.executable(plan.config))}",
-            array("OPTIONS", [*words, *own.options, *plan.extras.options]),
+            array("OPTIONS", [*words, *own.options, *plan.annotations.options]),
             array("GPU_WORDS", _gpus(plan)),
             f"WRITABLE_TMPFS={'1' if own.writable_tmpfs else ''}",
             f"FAKEROOT_USER={'0' if own.fakeroot else ''}",
@@ -140,7 +140,7 @@ def _refuse_cleaning(plan: Plan) -> None:
     """Refuse options that would remove variables: the script replaces --cleanenv and --containall by their names."""
     for container in plan.containers:
         for name in images.foreign(container):
-            for option in (*plan.config.section(Apptainer).options, *plan.extras.options):
+            for option in (*plan.config.section(Apptainer).options, *plan.annotations.options):
                 if _CLEANS.fullmatch(option) and option not in ("-e", "-C"):
                     raise ScriptError(
                         f"{container.fields[name]}: the variable name {name!r} is not allowed with the option "

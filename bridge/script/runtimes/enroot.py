@@ -65,7 +65,7 @@ class EnrootRuntime(Runtime):
         return [
             *images.options(plan),
             f"RUNTIME={word(own.executable)}",
-            array("OPTIONS", [*own.options, *plan.extras.options]),
+            array("OPTIONS", [*own.options, *plan.annotations.options]),
         ]
 
     def version_command(self, config: BuildSettings) -> list[str]:

@@ -122,7 +122,7 @@ def foreign(container: Container) -> list[str]:
 def options(plan: Plan) -> list[str]:
     """Return the variables that the libraries of all these runtimes read."""
     volumes, containers = plan.config.volumes, plan.containers
-    prefix = plan.extras.image_root or plan.config.runtime.image_prefix
+    prefix = plan.annotations.image_root or plan.config.runtime.image_prefix
     return [
         array("IMAGES", [c.image for c in containers]),
         array("HAS_COMMAND", ["1" if c.command else "" for c in containers]),
@@ -135,8 +135,8 @@ def options(plan: Plan) -> list[str]:
         f"CACHE_DIR={word(volumes.apptainer_cachedir or '')}",
         f"IMAGE_ROOT={word(prefix)}",
         f"GPU_RESOURCE={word(plan.size.gpu_resource if plan.size.gpus else '')}",
-        f"MPI_ASKED={'' if plan.extras.mpi is None else '1'}",
-        array("MPI_WORDS", plan.extras.mpi or ()),
+        f"MPI_ASKED={'' if plan.annotations.mpi is None else '1'}",
+        array("MPI_WORDS", plan.annotations.mpi or ()),
     ]
 
 

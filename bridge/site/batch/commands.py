@@ -19,18 +19,18 @@ MOST_IDS = 500
 """Ids on one command line."""
 
 
-class SilentError(BatchError):
+class CommandTimeoutError(BatchError):
     """A command did not end in time and was killed: its effect may have happened."""
 
     reason = "BatchSystemSilent"
 
 
-class AbsentError(BatchError):
+class CommandNotFoundError(BatchError):
     """The command does not exist on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandResult:
     """The output of a command, and its exit status."""
 
     code: int
@@ -52,8 +52,8 @@ class Commands:
 
     def run(
         self, *words: str, input: str = "", cwd: Path | None = None, extra: Mapping[str, str] | None = None
-    ) -> Said:
-        """Run a command; raises :class:`SilentError` after the time-out, :class:`BatchError` if it can't be run."""
+    ) -> CommandResult:
+        """Run a command; raises :class:`CommandTimeoutError`, or :class:`BatchError` if it can't be run."""
         program = self._find(words[0])
         try:
             with all_given():
@@ -67,7 +67,7 @@ class Commands:
                     start_new_session=True,
                 )
         except FileNotFoundError as error:
-            raise AbsentError(f"{program} is not there", retryable=True) from error
+            raise CommandNotFoundError(f"{program} is not there", retryable=True) from error
         except OSError as error:
             raise BatchError(f"{program} can't be run: {error.strerror}", retryable=True) from error
         with process:
@@ -76,10 +76,12 @@ class Commands:
             except subprocess.TimeoutExpired as error:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                raise SilentError(f"{words[0]} did not end within {self._timeout:g} s", retryable=True) from error
-        return Said(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+                raise CommandTimeoutError(
+                    f"{words[0]} did not end within {self._timeout:g} s", retryable=True
+                ) from error
+        return CommandResult(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
-    def ask(self, *words: str, extra: Mapping[str, str] | None = None) -> Said:
+    def ask(self, *words: str, extra: Mapping[str, str] | None = None) -> CommandResult:
         """Run a query; raises :class:`BatchError`, retryable, for any exit status but 0."""
         said = self.run(*words, extra=extra)
         if said.code != 0:
@@ -91,7 +93,7 @@ class Commands:
             return str(Path(self._bin_dir) / name)
         found = shutil.which(name)
         if found is None:
-            raise AbsentError(
+            raise CommandNotFoundError(
                 f"{name} is not on PATH", retryable=True, hint="set bin_dir, or start the submitter where it is"
             )
         return found

@@ -13,7 +13,7 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Part, Seconds, Words
 from bridge.site.batch import condor_text as text
-from bridge.site.batch.commands import Commands, SilentError, command_environment, portions
+from bridge.site.batch.commands import Commands, CommandTimeoutError, command_environment, portions
 from bridge.site.batch.port import (
     Amount,
     BatchJob,
@@ -89,7 +89,7 @@ class CondorBatch(BatchSystem):
         write(folder / "job.sub", self.submit_file(request).encode())
         try:
             said = self._commands.run("condor_submit", *self._where(), "-terse", "job.sub", cwd=folder)
-        except SilentError as error:
+        except CommandTimeoutError as error:
             raise BatchUnknownOutcomeError(str(error), retryable=True) from error
         found = re.search(r"^(\d+\.\d+)(?: - \d+\.\d+)?\s*$", said.out, re.MULTILINE)
         if said.code == 0 and found:

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from bridge.errors import BatchError
 from bridge.logs import kv
-from bridge.site.batch import local_room as room
+from bridge.site.batch import local_resources as room
 from bridge.site.batch import processes
 from bridge.site.batch.local_leftovers import Leftovers
 from bridge.site.batch.local_records import Claim, Record, Records
@@ -117,7 +117,7 @@ class LocalBatch(BatchSystem):
                 self._guard(now)
             self._start_next(now)
             self._records.drop_old(now)
-            return {uid: job.told() for uid, job in self._records.jobs.items()}
+            return {uid: job.as_batch_job() for uid, job in self._records.jobs.items()}
 
     def capacity(self) -> Capacity:
         """Return the resources of the machine, and what jobs leave of them."""

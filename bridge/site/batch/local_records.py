@@ -41,7 +41,7 @@ class Record:
     ending_at: float | None = None
     """When podbridge sent SIGTERM to it."""
 
-    def told(self) -> BatchJob:
+    def as_batch_job(self) -> BatchJob:
         """Return it in the form of all batch systems."""
         waiting = self.phase == "queued"
         return BatchJob(

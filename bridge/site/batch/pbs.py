@@ -22,7 +22,7 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.poolapi.identifiers import UID_PATTERN
 from bridge.script.settings import AbsolutePath, Part, Seconds, Words
 from bridge.site.batch import port
-from bridge.site.batch.commands import Commands, Said, SilentError, command_environment, portions
+from bridge.site.batch.commands import CommandResult, Commands, CommandTimeoutError, command_environment, portions
 
 KEPT = ("PBS_CONF_FILE", "PBS_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
 DELETED, SIGNAL = 91, 256
@@ -102,7 +102,7 @@ class PbsBatch(port.BatchSystem):
         lines += [f"exec bash {folder}/job.sh </dev/null >>{folder}/script.log 2>&1", ""]
         try:
             said = self._commands.run("qsub", *self.words(request), input="\n".join(lines))
-        except SilentError as error:
+        except CommandTimeoutError as error:
             raise BatchUnknownOutcomeError(str(error), retryable=True) from error
         found = re.search(r"^(\d+(?:\.\S+)?)\s*$", said.out, re.MULTILINE)
         if said.code == 0 and found:
@@ -177,7 +177,7 @@ class PbsBatch(port.BatchSystem):
         return parse_nodes(self._commands.ask("pbsnodes", "-a", "-F", "json").out, self._config.gpus)
 
 
-def _complaints(said: Said) -> list[str]:
+def _complaints(said: CommandResult) -> list[str]:
     """Return what a command that failed complained about, but for jobs that have ended."""
     return [line for line in said.err.splitlines() if said.code and line.strip() and not _GONE.search(line)]
 

@@ -16,7 +16,14 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Part, Seconds, Words
 from bridge.site.batch import slurm_text as text
-from bridge.site.batch.commands import AbsentError, Commands, Said, SilentError, command_environment, portions
+from bridge.site.batch.commands import (
+    CommandNotFoundError,
+    CommandResult,
+    Commands,
+    CommandTimeoutError,
+    command_environment,
+    portions,
+)
 from bridge.site.batch.port import (
     NAME_PREFIX,
     Amount,
@@ -107,7 +114,7 @@ class SlurmBatch(BatchSystem):
         words = self.words(request)
         try:
             said = self._commands.run("sbatch", *words, input=script)
-        except SilentError as error:
+        except CommandTimeoutError as error:
             raise BatchUnknownOutcomeError(str(error), retryable=True) from error
         found = re.match(r"(\d+)(?:;\S*)?\s*$", (said.out.strip().splitlines() or [""])[-1])
         if said.code == 0 and found:
@@ -209,10 +216,10 @@ class SlurmBatch(BatchSystem):
         for some in portions(ids):
             try:
                 said = self._sacct(some)
-            except AbsentError:
+            except CommandNotFoundError:
                 self._no_accounting_until = now + ACCOUNTING_RETRY
                 return {}
-            except SilentError:
+            except CommandTimeoutError:
                 self._accounting_rests_until = time.monotonic() + ACCOUNTING_REST
                 raise
             if said.code != 0 and "accounting storage is disabled" in said.err + said.out:
@@ -223,7 +230,7 @@ class SlurmBatch(BatchSystem):
             found.update((job.id, job) for job in text.past_jobs(said.out))
         return found
 
-    def _sacct(self, ids: Collection[str]) -> Said:
+    def _sacct(self, ids: Collection[str]) -> CommandResult:
         options = ("--noheader", "--parsable2", "--allocations", f"--format={text.SACCT_FORMAT}")
         return self._commands.run("sacct", *options, f"--jobs={','.join(ids)}", extra=_EPOCH)
 

@@ -8,8 +8,8 @@ import pytest
 from bridge.errors import MissingReferenceError, ScriptError
 from bridge.script.build import build, token_files
 from bridge.script.buildconfig import BuildConfig
-from bridge.script.extras import pull_secret, read
 from bridge.script.references import Objects, TokenRequest, needed
+from bridge.script.site_annotations import pull_secret, read
 from tests.unit.script.pods import KINDS, OBJECTS, SITE, pod
 
 NONE = BuildConfig.model_validate({"runtime": {"kind": "none"}})

@@ -140,8 +140,8 @@ class World:
 
     def look(self, seconds=0.0):
         self.clock.advance(seconds)
-        self.watcher.look_at_changes()
-        self.watcher.look_at_batch()
+        self.watcher.read_changes()
+        self.watcher.poll_batch_system()
 
     def write(self, name, content, uid=UID):
         path = self.folder.job(uid).path / name

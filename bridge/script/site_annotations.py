@@ -11,7 +11,7 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import ScriptError
-from bridge.script.plan_types import Extras
+from bridge.script.plan_types import AnnotationOptions
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
 from bridge.script.runtimes import table as runtimes
@@ -21,10 +21,10 @@ from bridge.script.volumes import may_use
 _DOCKER_JSON, _DOCKER_CFG = ".dockerconfigjson", ".dockercfg"
 
 
-_NOTHING = Extras([], [], None, "", "", "")
+_NOTHING = AnnotationOptions([], [], None, "", "", "")
 
 
-def read(pod: Mapping[str, Any], config: BuildSettings) -> Extras:
+def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
     """Read the annotations; raises ``ScriptError`` for one that the site does not allow."""
     annotations = pod["metadata"].get("annotations") or {}
     asked = {key: str(value) for key, value in annotations.items() if key.startswith(names.SITE_PREFIX) and value}
@@ -59,7 +59,7 @@ def read(pod: Mapping[str, Any], config: BuildSettings) -> Extras:
                 f"it is with {', '.join(runtimes.MPI_KINDS[:-1])} and {runtimes.MPI_KINDS[-1]}"
             )
         mpi = [] if asked[names.MPI_FLAGS] == "true" else _words(asked, names.MPI_FLAGS)
-    return Extras(
+    return AnnotationOptions(
         flags=_words(asked, names.FLAGS),
         options=options,
         mpi=mpi,

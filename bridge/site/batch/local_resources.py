@@ -16,7 +16,7 @@ from bridge.workload import quantity
 
 
 @dataclass(slots=True)
-class Room:
+class MachineResources:
     """CPUs, bytes of memory, and indices of GPUs."""
 
     cpus: int
@@ -27,22 +27,22 @@ class Room:
         """Return whether a job fits."""
         return job.cpus <= self.cpus and job.memory <= self.memory and job.gpus <= len(self.devices)
 
-    def beside(self, jobs: Iterable[Record]) -> Room:
+    def beside(self, jobs: Iterable[Record]) -> MachineResources:
         """Return what running jobs leave free."""
         running = [job for job in jobs if job.phase == "running"]
         used = {device for job in running for device in job.devices}
-        return Room(
+        return MachineResources(
             self.cpus - sum(job.cpus for job in running),
             self.memory - sum(job.memory for job in running),
             [device for device in self.devices if device not in used],
         )
 
 
-def measure(config: Local) -> Room:
+def measure(config: Local) -> MachineResources:
     """Return the configured resources, or else those of the machine."""
     memory = config.memory and int(quantity.parse(config.memory))
     gpus = _machine_gpus() if config.gpus is None else config.gpus
-    return Room(config.cpus or cpus.count(), memory or _machine_memory(), list(range(gpus)))
+    return MachineResources(config.cpus or cpus.count(), memory or _machine_memory(), list(range(gpus)))
 
 
 def _machine_memory() -> int:
