@@ -156,7 +156,10 @@ class World:
         return sum(float(line.rpartition(" ")[2]) for line in found)
 
     def polled(self, count: int = 4) -> None:
-        """Wait until podbridge has read Slurm's jobs ``count`` more times; three answers terminate a pod."""
+        """Wait until podbridge has requested Slurm's jobs ``count`` more times; three answers terminate a pod.
+
+        The status is not counted: Slurm 22.05 answers 500 if no job has changed.
+        """
 
         def lists() -> float:
             name = "podbridge_slurm_requests_total"
