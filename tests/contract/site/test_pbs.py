@@ -17,7 +17,8 @@ import pytest
 
 from bridge.errors import SiteRefusedError
 from bridge.wire.messages import Cancel
-from tests.contract.site.conftest import Site, until
+from cluster.polling import eventually
+from tests.contract.site.conftest import Site
 from tests.contract.site.jobs import submit, uid
 from tests.fakes import pbs_commands
 
@@ -76,15 +77,15 @@ def test_a_running_job_is_cancelled_and_forgotten(site: Any) -> None:
     site.client.submit(job, submit("sleep 60"))
     job_id = site.wait(job, "running").job_id
     site.client.cancel(job, Cancel(grace=0, forget=True))
-    until(lambda: site.status(job) is None)
-    until(lambda: record(site, job_id)["job_state"] == "F")
+    eventually(lambda: site.status(job) is None)
+    eventually(lambda: record(site, job_id)["job_state"] == "F")
 
 
 def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
     (site.records / "slots").write_text("0")
     job = uid()
     site.client.submit(job, submit("true"))
-    told = until(lambda: (s := site.status(job)).reason == "WaitingForResources" and s)
+    told = eventually(lambda: (s := site.status(job)).reason == "WaitingForResources" and s)
     assert told.message == "waits in PBS: Not Running: Insufficient amount of resource: ncpus"
     site.client.cancel(job, Cancel(grace=30))
     assert site.wait(job, "ended").reason == "Deleted"
@@ -104,7 +105,7 @@ def test_a_job_deleted_by_a_person_ends_with_the_reason(site: Any, history: bool
         done = site.wait(job, "ended")
         assert (done.outcome, done.reason, done.message) == ("Failed", "Cancelled", "the PBS job was deleted")
     else:  # no record says how: the hub decides
-        until(lambda: site.status(job).missing)
+        eventually(lambda: site.status(job).missing)
         site.client.cancel(job, Cancel(grace=0, forget=True))
 
 
