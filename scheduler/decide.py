@@ -252,10 +252,11 @@ def _allocated(
         text = f"Slurm allocated node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}"
         return GiveBack(pod, job.job_id, text), state
     node = view.placements.by_slurm_name[job.nodes[0]]
-    full = full_nodes.find(pod, node, occupancy, view.snapshot)
+    occupant = occupancy.occupant(pod, node.name)
+    full = full_nodes.find(occupant, node, occupancy, view.snapshot)
     if full is not None:
         return _busy(view, pod, state, job.job_id, full)
-    occupancy.plan(pod, node.name)
+    occupancy.plan(occupant)
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure))
     return Bind(pod, job.job_id, node.name, job.start_time, job.nodes[0]), state

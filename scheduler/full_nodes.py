@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from bridge.slurm import states
 from bridge.slurm.models import Snapshot
-from bridge.workload import pods
 from bridge.workload.eligibility import NodeView
 from scheduler.occupancy import Occupant, PlannedOccupancy
 
@@ -52,13 +49,12 @@ class FullNode:
         return f"{self.lack()} beside {self.names()}. {RESERVE}"
 
 
-def find(pod: Mapping[str, Any], node: NodeView, occupancy: PlannedOccupancy, snapshot: Snapshot) -> FullNode | None:
+def find(pod: Occupant, node: NodeView, occupancy: PlannedOccupancy, snapshot: Snapshot) -> FullNode | None:
     """Return the node as full if its kubelet would reject the pod; ``None`` if the pod fits."""
-    lacking = occupancy.lacking(pod, node.name, node.offered or {})
+    lacking = occupancy.lacking(pod, node.offered or {})
     if not lacking:
         return None
-    uid = pods.uid(pod)
-    there = [o for o in occupancy.of(node.name) if o.uid != uid and any(name in o.requests for name in lacking)]
+    there = [o for o in occupancy.of(node.name) if o.uid != pod.uid and any(name in o.requests for name in lacking)]
     there.sort(key=lambda occupant: occupant.key)
     ending = tuple(occupant for occupant in there if _ends(occupant, snapshot))
     return FullNode(node.name, tuple(lacking), ending, tuple(o for o in there if o not in ending))

@@ -100,17 +100,16 @@ class Occupancy:
         with self._lock:
             return list(self._by_node.get(node, {}).values())
 
-    def lacking(self, pod: Pod, node: str, offered: Resources, planned: Resources = NOTHING) -> list[str]:
-        """Return the resources of which the node has too little left for the pod, sorted.
+    def lacking(self, occupant: Occupant, offered: Resources, planned: Resources = NOTHING) -> list[str]:
+        """Return the resources of which the node has too little left for one more occupant, sorted.
 
         ``offered`` is the node's Allocatable, ``planned`` the requests of other pods to count on the node.
         """
-        requests = resources.node_requests(pod["spec"])
         with self._lock:
-            used = self._used.get(node, {})
+            used = self._used.get(occupant.node, {})
             return sorted(
                 name
-                for name, value in requests.items()
+                for name, value in occupant.requests.items()
                 if name in offered and value + used.get(name, _ZERO) + planned.get(name, _ZERO) > offered[name]
             )
 
@@ -172,20 +171,25 @@ class PlannedOccupancy:
         self._by_node: dict[str, list[Occupant]] = {}
         self._used: dict[str, Resources] = {}
 
-    def plan(self, pod: Pod, node: str) -> None:
+    def occupant(self, pod: Pod, node: str) -> Occupant:
+        """Return the pod as an occupant of a node, without counting it."""
+        return self._occupancy.occupant(pod, node)
+
+    def plan(self, occupant: Occupant) -> None:
         """Count a pod on the node that the decision binds it to."""
-        occupant = self._occupancy.occupant(pod, node)
+        node = occupant.node
         self.planned.append(occupant)
         self._by_node.setdefault(node, []).append(occupant)
-        self._used[node] = _sum(self._used.get(node, NOTHING), occupant.requests, 1)
+        used = self._used.get(node)
+        self._used[node] = occupant.requests if used is None else _sum(used, occupant.requests, 1)
 
     def of(self, node: str) -> list[Occupant]:
         """Return the occupants of a node."""
         return self._occupancy.of(node) + self._by_node.get(node, [])
 
-    def lacking(self, pod: Pod, node: str, offered: Resources) -> list[str]:
+    def lacking(self, occupant: Occupant, offered: Resources) -> list[str]:
         """Return the resources of which the node has too little left for the pod, see :meth:`Occupancy.lacking`."""
-        return self._occupancy.lacking(pod, node, offered, self._used.get(node, NOTHING))
+        return self._occupancy.lacking(occupant, offered, self._used.get(occupant.node, NOTHING))
 
 
 def selector(scheduler_name: str) -> str:

@@ -46,7 +46,7 @@ def occupancy(*there):
 
 
 def lacking(the_occupancy, the_pod):
-    return the_occupancy.lacking(the_pod, "n1", kube_node().offered)
+    return the_occupancy.lacking(the_occupancy.occupant(the_pod, "n1"), kube_node().offered)
 
 
 def known(job_id, uid, state="RUNNING", nodes=("n1",)):
