@@ -58,7 +58,7 @@ def output(site):
 def test_jobs_run_as_the_sites_user_and_see_its_folder_where_the_submitter_does(all_sites, name):
     site = all_sites.sites[name]
     submit(site, "id -u; id -un; wc -c < /srv/home/seed; echo over")
-    uid, user, letters, _ = eventually(lambda: (text := output(site)).endswith("over\n") and text.split())
+    uid, user, letters, _ = eventually(lambda: (text := output(site)).endswith("over\n") and text.split(), timeout=90)
     assert (int(uid), user) == (site.uid, "podbridge-site")
     assert int(letters) == all_sites.nats.seed(name).stat().st_size > 0
 
@@ -93,7 +93,7 @@ def test_apptainer_runs_containers_without_roots_help(all_sites):
         f"mkdir -p ~/data; apptainer exec {flags} {binds} /srv/images/busybox sh -c '{inner}' 2>/dev/null\n"
         "echo code $?",
     )
-    text = eventually(lambda: "code" in output(site) and output(site))
+    text = eventually(lambda: "code" in output(site) and output(site), timeout=90)
     assert text.split("\n")[:5] == [str(site.uid), "/data", "wrote", "read-only", "code 7"]
 
 
@@ -111,14 +111,14 @@ def test_daemons_of_a_site_end_and_come_back_with_their_jobs(all_sites):
     def state():
         return all_sites.site_slurm("slurm-site", "squeue", "-h", "-j", job, "-o", "%T", check=False).strip()
 
-    eventually(lambda: state() == "RUNNING")
+    eventually(lambda: state() == "RUNNING", timeout=90)
     before = all_sites.pid("slurm-site-slurmctld")
     # not by SIGKILL: a slurmctld that did not write down that a job runs has its node end it
     all_sites.stop_daemon("slurm-site-slurmctld")
     assert all_sites.pid("slurm-site-slurmctld") is None
     all_sites.start_daemon("slurm-site-slurmctld")
     assert all_sites.pid("slurm-site-slurmctld") not in (None, before)
-    eventually(lambda: state() == "RUNNING")
+    eventually(lambda: state() == "RUNNING", timeout=90)
     site.run("scancel", job)
 
 
@@ -163,7 +163,7 @@ def test_nothing_is_left_of_a_site_its_jobs_and_their_containers(state_folder, v
                 inner = f"apptainer exec --containall --no-home /srv/images/busybox {inner}"
             submit(site, f"{inner} & wait")
         for uid in users:
-            eventually(lambda uid=uid: any("4711" in arguments(pid) for pid in of_user(uid)))
+            eventually(lambda uid=uid: any("4711" in arguments(pid) for pid in of_user(uid)), timeout=90)
         assert mounts() == mounted
         folders = [site.folder for site in cluster.sites.values()]
     assert [of_user(uid) for uid in users] == [[], []]
