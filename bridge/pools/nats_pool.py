@@ -20,7 +20,7 @@ from bridge.script import library
 from bridge.script.buildconfig import BuildConfig
 from bridge.wire.client import SUBMIT_TIMEOUT, PoolClient
 from bridge.wire.connection import Link
-from bridge.wire.envelope import GarbledError, explain
+from bridge.wire.envelope import GarbledError, check_pool, explain
 from bridge.wire.messages import (
     UNKNOWN_LIBRARY,
     Announce,
@@ -44,7 +44,6 @@ _CONFIG_WAIT = 0.3
 """Seconds to wait for an announced BuildConfig before it is requested: the site publishes it after the announcement."""
 _MOST_PAGES = 1000
 _MOST_FOLDERS = 16
-_NEEDLE = 100
 _LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
 """Reasons with which a submitter of another version refuses a script without its library."""
 
@@ -343,16 +342,5 @@ def without_library(script: str, digest: str) -> str | ScriptWithoutLibrary:
 
     Return ``script`` itself if this version has another library, or if the script does not contain it.
     """
-    text = library.known(digest)
-    if text is None:
-        return script
-    at = script.find(text[:_NEEDLE])  # a search for the complete library takes longer
-    if at < 0 or not script.startswith(text, at):
-        return script
-    return ScriptWithoutLibrary(before=script[:at], library=digest, after=script[at + len(text) :])
-
-
-def check_pool(subject_pool: str, pool: str) -> None:
-    """Refuse a message whose pool differs from the pool of its subject."""
-    if pool != subject_pool:
-        raise GarbledError(f"a message of pool {pool} on a subject of pool {subject_pool}")
+    parts = library.split(script, digest)
+    return ScriptWithoutLibrary(before=parts[0], library=digest, after=parts[1]) if parts else script

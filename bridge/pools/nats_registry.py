@@ -11,11 +11,11 @@ from bridge.errors import SiteError
 from bridge.logs import kv
 from bridge.metrics import POOL_FLOODS, POOL_MESSAGES_UNUSABLE
 from bridge.pools.inbox import Inbox
-from bridge.pools.nats_pool import PERIOD, NatsPool, check_pool
+from bridge.pools.nats_pool import PERIOD, NatsPool
 from bridge.threads import Supervisor
 from bridge.wire.client import SUBMIT_TIMEOUT
 from bridge.wire.connection import Link
-from bridge.wire.envelope import GarbledError, parse
+from bridge.wire.envelope import GarbledError, check_pool, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event
 from bridge.wire.session import Respond
 from bridge.wire.subjects import ANY, Subjects, kind_of, pool_of

@@ -14,6 +14,7 @@ from bridge.script.runtimes import table as runtimes
 
 _PARTS = ("base", "environment", "logs", "containers", "probes", "watching", "volumes", "fuse", "pod")
 _DIRECTIVE = "# shellcheck disable=SC20"
+_NEEDLE = 100
 _HEREDOC = re.compile(r"<<-?\s*'?[A-Z]")
 
 
@@ -36,6 +37,20 @@ def digest(runtime: str) -> str:
 def known(wanted: str) -> str | None:
     """Return the library of a digest; ``None``: no library of this version has it."""
     return _by_digest().get(wanted)
+
+
+def split(script: str, wanted: str) -> tuple[str, str] | None:
+    """Return what stands before and after the library of a digest in a script.
+
+    Return ``None`` if no library of this version has the digest, or if the script does not contain the library.
+    """
+    library = known(wanted)
+    if library is None:
+        return None
+    at = script.find(library[:_NEEDLE])  # a search for the complete library takes longer
+    if at < 0 or not script.startswith(library, at):
+        return None
+    return script[:at], script[at + len(library) :]
 
 
 @functools.cache

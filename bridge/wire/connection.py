@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from bridge.errors import ConfigError, SiteDownError
 from bridge.logs import kv
 from bridge.threads import Supervisor
-from bridge.wire.session import Handler, NatsAccess, Route, Session, shown
+from bridge.wire.session import Handler, NatsAccess, Route, Session
 from bridge.wire.subscription import Subscription
 
 log = logging.getLogger(__name__)
@@ -55,9 +56,9 @@ class Settings:
             raise ConfigError("nats.servers: empty; give at least one address")
         for server in self.servers:
             if server.partition("://")[0] not in _SCHEMES or not server.partition("://")[2]:
-                raise ConfigError(f"nats.servers: {shown(server)!r}: must begin with nats://, tls://, ws:// or wss://")
+                raise ConfigError(f"nats.servers: {_shown(server)!r}: must begin with nats://, tls://, ws:// or wss://")
             if self.ca_file is not None and server.startswith(("nats://", "ws://")):
-                raise ConfigError(f"nats.servers: {shown(server)}: a CA file requires tls:// or wss://")
+                raise ConfigError(f"nats.servers: {_shown(server)}: a CA file requires tls:// or wss://")
             if "@" in server:
                 raise ConfigError(
                     "nats.servers: an address must not contain a user or password; use seedFile or passwordFile"
@@ -222,12 +223,12 @@ class Link:
                 while not self._adopt(session):
                     await session.listen(self._routes())
                 failures = 0
-                log.info("connected to nats", extra=kv(server=shown(server)))
+                log.info("connected to nats", extra=kv(server=_shown(server)))
                 self._changes.put(True)
                 await self._watch(session, supervisor)
                 self._error = "the connection broke"
             except Exception as error:
-                self._error = f"{shown(server)}: {str(error) or type(error).__name__}"
+                self._error = f"{_shown(server)}: {str(error) or type(error).__name__}"
                 failures += 1
                 if failures & (failures - 1) == 0:
                     log.warning("no connection to nats", extra=kv(error=self._error, attempts=failures))
@@ -239,7 +240,7 @@ class Link:
                     await session.close(flush=self._ending(supervisor))
                 if was:
                     level = logging.INFO if self._ending(supervisor) else logging.WARNING
-                    log.log(level, "disconnected from nats", extra=kv(server=shown(server)))
+                    log.log(level, "disconnected from nats", extra=kv(server=_shown(server)))
                     self._changes.put(False)
             await self._pause(supervisor)
         tasks.cancel()
@@ -298,6 +299,12 @@ class Link:
             password=_read(settings.password_file),
             tls=tls,
         )
+
+
+def _shown(server: str) -> str:
+    """Return a server's address without user and password."""
+    parts = urlsplit(server)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _read(file: Path | None) -> str | None:

@@ -83,6 +83,12 @@ def parse_body(kind: type[M], body: object) -> M:
         raise GarbledError(f"{kind.__name__}: {explain(error)}") from None
 
 
+def check_pool(subject_pool: str, pool: str) -> None:
+    """Refuse a message whose pool differs from the pool of its subject."""
+    if pool != subject_pool:
+        raise GarbledError(f"a message of pool {pool} on a subject of pool {subject_pool}")
+
+
 def explain(error: ValidationError) -> str:
     """Return the invalid fields and the reasons, without the values, which may be secret."""
     found = error.errors(include_url=False, include_input=False, include_context=False)

@@ -345,9 +345,3 @@ class Session:
 
 def _ignore(_subject: str, _data: bytes, _respond: Respond | None) -> None:
     pass
-
-
-def shown(server: str) -> str:
-    """Return a server's address without user and password."""
-    parts = urlsplit(server)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
