@@ -46,7 +46,9 @@ class ColocatedStory(Story):
     # --- the scenes ---------------------------------------------------------------------------------------------------
     def eight(self) -> None:
         """A Job of eight pods runs through Slurm."""
-        self.say("A Job of 8 pods in the managed namespace: each becomes one placeholder job in Slurm.")
+        self.say(
+            "A Job creates 8 pods in the managed namespace. podbridge submits one placeholder job to Slurm for each."
+        )
         self.do("kubectl apply -f -", EIGHT)
         jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/eight"
         eventually(lambda: len([p for p in self.world.pods() if p["spec"].get("nodeName")]) == 8, "pods bound", 60)
@@ -57,11 +59,11 @@ class ColocatedStory(Story):
         self.do("kubectl get job eight -n slurm-bridge")
         self.do("squeue")
         self.do("kubectl delete job eight -n slurm-bridge")
-        self.say("Done: Slurm's queue is empty, no finalizer is left.")
+        self.say("Slurm's queue is empty, and no pod has a finalizer left.")
 
     def untouched(self) -> None:
         """Pods of other namespaces stay unchanged."""
-        self.say("A pod in the namespace default keeps the default scheduler and no Slurm job is made.")
+        self.say("A pod in the namespace default keeps the default scheduler. podbridge submits no job for it.")
         self.do("kubectl run elsewhere --image=busybox")
         self.do("kubectl get pod elsewhere -o jsonpath={.spec.schedulerName}")
         print()
@@ -79,12 +81,12 @@ class ColocatedStory(Story):
             "the reason",
         )
         eventually(
-            lambda: "looked" not in self.world.condition(waiting, "PodScheduled").get("message", ""),
+            lambda: "read yet" not in self.world.condition(waiting, "PodScheduled").get("message", ""),
             "Slurm's reason",
             40,
         )
         self.do("podbridge explain pod waiting -n slurm-bridge")
-        self.say("Room appears:")
+        self.say("A pod is deleted, so that the fifth fits:")
         self.do("kubectl delete pod big-0 -n slurm-bridge --grace-period=1")
         self.world.running(waiting)
         self.do("podbridge get pods -n slurm-bridge")
@@ -94,7 +96,7 @@ class ColocatedStory(Story):
         pod = self.world.create("cancelled", stop="2")
         self.world.running(pod)
         job = self.world.labelled(pod)
-        self.say("Somebody cancels the Slurm job of a running pod; its reason is on the pod and in an Event.")
+        self.say("The Slurm job of a running pod is cancelled. The pod and an Event report the reason.")
         self.do(f"scancel {job}")
         self.world.seen(pod, "ended", lambda p: p["status"].get("reason") == "Cancelled")
         self.do("kubectl get pod cancelled -n slurm-bridge")
@@ -106,13 +108,15 @@ class ColocatedStory(Story):
         """A deleted pod's job is released when its containers have ended."""
         waiting = self.world.create("too-big-now", cpu="100")
         job = self.world.labelled(waiting)
-        self.say("A waiting pod is deleted: its job goes at once.")
+        self.say("A waiting pod is deleted: its job is cancelled at once.")
         self.do("kubectl delete pod too-big-now -n slurm-bridge")
         eventually(lambda: job not in self.world.queue(), "its job gone")
         slow = self.world.create("slow-to-end", cpu="2", stop="4")
         job = self.world.labelled(slow)
         self.world.running(slow)
-        self.say("A running pod that takes 4 s to end is deleted: its job stays until it has ended.")
+        self.say(
+            "A running pod that takes 4 s to end is deleted: its job keeps the node until the containers have ended."
+        )
         self.do("kubectl delete pod slow-to-end -n slurm-bridge --wait=false")
         time.sleep(1.5)
         self.do(f"squeue -j {job}")
@@ -123,13 +127,16 @@ class ColocatedStory(Story):
 
     def drained(self) -> None:
         """Cordon and drain in both directions."""
-        self.say("Cordoned in Kubernetes: drained in Slurm. Uncordoned: back.")
+        self.say("A node that is cordoned in Kubernetes is drained in Slurm, and resumed when it is uncordoned.")
         self.do("kubectl cordon node-1")
         eventually(lambda: "DRAIN" in self.world.node("node-1")[0], "drained")
         self.do("sinfo -R")
         self.do("kubectl uncordon node-1")
         eventually(lambda: "DRAIN" not in self.world.node("node-1")[0], "back")
-        self.say("Drained by Slurm's administrator: cordoned in Kubernetes, and never undone from that side.")
+        self.say(
+            "A node that the administrator of Slurm drained is cordoned in Kubernetes. kubectl "
+            "uncordon does not resume it in Slurm."
+        )
         self.do("scontrol update nodename=node-2 state=drain reason=disk")
         eventually(lambda: self.world.kube_node("node-2")["spec"].get("unschedulable"), "cordoned")
         self.do("podbridge get nodes")
@@ -140,13 +147,13 @@ class ColocatedStory(Story):
 
     def play(self) -> None:
         """Play all scenes."""
-        self.scene("A Job of 8 pods runs and leaves nothing behind", self.eight)
-        self.scene("A pod in another namespace is untouched", self.untouched)
-        self.scene("A pod that doesn't fit waits with Slurm's reason and runs when room appears", self.waits)
-        self.scene("scancel ends the pod, with that reason", self.cancelled)
-        self.scene("kubectl delete releases the job at the right moment", self.deleted)
+        self.scene("A Job of 8 pods runs, and nothing is left behind", self.eight)
+        self.scene("A pod in another namespace is not changed", self.untouched)
+        self.scene("A pod that does not fit waits with Slurm's reason, and runs when resources are free", self.waits)
+        self.scene("scancel terminates the pod, with the reason Cancelled", self.cancelled)
+        self.scene("kubectl delete releases the job after the containers have ended", self.deleted)
         if self.world.cluster.options.slurm == "22.05":
-            self.say("Slurm 22.05's REST API can't drain nodes: the last scene is left out.")
+            self.say("Slurm 22.05's REST API can't drain nodes: the last scene is skipped.")
         else:
             self.scene("Cordon and drain in both directions", self.drained)
 
@@ -168,8 +175,8 @@ def main() -> int:
     versions = list(places.SUITES)
     parser.add_argument("--slurm", default=places.DEFAULT_SLURM, choices=versions)
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--pools", action="store_true", help="tell of pools: remote sites over NATS")
-    kind.add_argument("--real-node", action="store_true", help="run pods by a kubelet and containerd, not by kwok")
+    kind.add_argument("--pools", action="store_true", help="show pools: remote sites over NATS")
+    kind.add_argument("--real-node", action="store_true", help="run pods with a kubelet and containerd instead of kwok")
     parser.add_argument("--site-slurm", default="24.11", choices=versions, help="Slurm at slurm-site, with --pools")
     options = parser.parse_args()
     state = Path(tempfile.mkdtemp(prefix="podbridge-demo-"))
@@ -191,7 +198,7 @@ def main() -> int:
             try:
                 story.play()
             except AssertionError as error:
-                print(f"\nFAILED: {error}\nlast words of podbridge:", file=sys.stderr)
+                print(f"\nFAILED: {error}\nlast lines of podbridge's logs:", file=sys.stderr)
                 for name in sorted(set(cluster.processes.names()) - set(cluster.daemons)):
                     print(cluster.processes.tail(name), file=sys.stderr)
                 return 1
@@ -200,7 +207,7 @@ def main() -> int:
                 print(f"  {number}. {title}")
             more = " --pools" if options.pools else " --real-node --nodes 1" if options.real_node else ""
             again = f"./hack/up.sh{more}"
-            print(f"Everything that was started is being stopped. To play yourself: {again}")
+            print(f"The demo stops all that it started. To start a cluster for your own trials: {again}")
             return 0
     except ClusterError as error:
         print(f"FAILED: {error}", file=sys.stderr)

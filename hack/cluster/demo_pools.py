@@ -56,7 +56,10 @@ class PoolStory(Story):
 
     def nodes(self) -> None:
         """Each site is a node."""
-        self.say("Two sites dial out to nats-server over WebSocket with TLS. Each has a virtual node of its name.")
+        self.say(
+            "Two sites connect to nats-server over WebSocket with TLS. Each has a virtual node with "
+            "the name of its pool."
+        )
         for site in self.world.cluster.sites.values():
             self.say(site.describe())
         for pool in self.world.cluster.sites:
@@ -67,11 +70,14 @@ class PoolStory(Story):
 
     def spread(self) -> None:
         """A Job spread over both sites."""
-        self.say("A Job of 10 pods in the namespace remote, whose pods may use any pool; the least loaded is chosen.")
+        self.say(
+            "A Job creates 10 pods in the namespace remote, which may use any pool. podbridge chooses "
+            "the least loaded one."
+        )
         self.do("kubectl apply -f -", SPREAD)
         eventually(lambda: len(self._pods("spread", lambda p: p["spec"].get("nodeName"))) == 10, "every pod bound", 60)
         self.do("kubectl get pods -n remote -o wide")
-        self.say("The site's own Slurm has its share of them:")
+        self.say("The jobs of these pods in the Slurm of the site:")
         queue = eventually(lambda: self._queue() if "pb-" in self._queue() else "", "jobs at slurm-site", 30)
         self.show(f"squeue at slurm-site:\n{queue}")
         job = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/spread"
@@ -86,7 +92,7 @@ class PoolStory(Story):
 
     def logs(self) -> None:
         """Logs are followed."""
-        self.say("kubectl logs -f, while the pod runs as a Slurm job at a site that nobody can connect to.")
+        self.say("kubectl logs -f of a pod that runs as a Slurm job at a site without inbound connections.")
         self.do("kubectl apply -f -", SPEAKER)
         self.world.seen(self._pod("speaker"), "running", lambda p: p["status"].get("phase") == "Running", 60)
         said = self.do("kubectl logs -f speaker -n remote")
@@ -96,7 +102,7 @@ class PoolStory(Story):
 
     def codes(self) -> None:
         """Exit codes and reasons."""
-        self.say("One pod ends with exit code 7, one outlives its deadline.")
+        self.say("One pod ends with exit code 7, the other exceeds its deadline.")
         failing = self.world.run("echo no more disk >&2; exit 7", "slurm-site", "failing")
         late = self.world.run("sleep 600", LOCAL, "late", activeDeadlineSeconds=2, terminationGracePeriodSeconds=1)
         for pod in (failing, late):
@@ -123,7 +129,7 @@ class PoolStory(Story):
         eventually(lambda: world.readiness(LOCAL).get("status") not in ("True", None), "not ready", 60)
         self.do("kubectl get nodes -L bridge.vk.io/pool")
         self.say(world.readiness(LOCAL).get("message", ""))
-        self.say("Meanwhile a pod is deleted. It isn't forgotten: it stays until the site says that its job is over.")
+        self.say("Meanwhile a pod is deleted. It remains until the site confirms that its job is over.")
         self.do("kubectl delete pod doomed -n remote --wait=false")
         time.sleep(2)
         self.do("kubectl get pods long doomed -n remote")
@@ -139,16 +145,16 @@ class PoolStory(Story):
         ticks = world.logs(long).splitlines()
         if found["status"]["phase"] != "Succeeded" or ticks != [f"tick {n}" for n in range(1, 13)]:
             raise AssertionError(f"the pod was disturbed: {found['status']['phase']}, {said!r}")
-        self.say("Nothing was lost, and nothing ran twice.")
+        self.say("No pod was lost, and none ran twice.")
         world.clear()
 
     def play(self) -> None:
         """Play all scenes."""
-        self.scene("Two sites, each a node of its pool's name", self.nodes)
+        self.scene("Two sites, each with a virtual node", self.nodes)
         self.scene("A Job is spread over both sites", self.spread)
         self.scene("kubectl logs follows a pod at a site", self.logs)
         self.scene("Exit codes and their reasons", self.codes)
-        self.scene("A site is killed and comes back; nothing is lost", self.killed)
+        self.scene("A submitter is killed and started again; no pod is lost", self.killed)
 
     # --- inside -------------------------------------------------------------------------------------------------------
     def _pods(self, job: str, check: Callable[[Object], object]) -> list[Object]:

@@ -37,7 +37,10 @@ class RealStory(Story):
 
     def eight(self) -> None:
         """A Job of eight pods runs in containers."""
-        self.say("A Job of 8 pods: Slurm gives the node to as many at a time as it has CPUs, containerd runs them.")
+        self.say(
+            "A Job creates 8 pods. Slurm allocates the node to as many at a time as it has CPUs for; "
+            "containerd runs them."
+        )
         self.do("kubectl get nodes -o wide")
         self.do("kubectl apply -f -", EIGHT)
         jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/eight"
@@ -61,7 +64,9 @@ class RealStory(Story):
         eventually(lambda: self.world.condition(new, "PodScheduled").get("reason") == "NodeBusy", "the reason")
         self.do("squeue")
         self.do("kubectl get pods -n slurm-bridge")
-        self.say("Bound now, it would be rejected (OutOfcpu): the kubelet counts the old pod until it has ended.")
+        self.say(
+            "If it were bound now, the kubelet would reject it (OutOfcpu): it counts the old pod until that has ended."
+        )
         self.do("podbridge explain pod new -n slurm-bridge")
         self.world.running(new, 60)
         self.do("kubectl get pods -n slurm-bridge")
@@ -69,8 +74,8 @@ class RealStory(Story):
 
     def play(self) -> None:
         """Play all scenes."""
-        self.scene("A Job of 8 pods runs in real containers and leaves nothing behind", self.eight)
-        self.scene("A pod waits for the grace period of the one whose job was cancelled", self.waits)
+        self.scene("A Job of 8 pods runs in real containers, and nothing is left behind", self.eight)
+        self.scene("A pod waits until the pod of a cancelled job has ended", self.waits)
 
     def _whole(self, name: str) -> Object:
         """Create a pod that takes the whole node."""
