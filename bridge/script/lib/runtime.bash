@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# Defaults for runtimes: the container's processes are in the session of the runtime's process, which passes signals and
-# exit codes on.
+# Defaults for runtimes: the container's processes are in the session of the runtime's process, which forwards signals
+# and exit codes.
 
 RUNTIME_SECRETS=(run/docker)
 
@@ -20,7 +20,7 @@ runtime_oom() { cgroup_oom; }
 runtime_remove() { rm -rf -- "$1"; }
 runtime_end() { :; }
 
-# read_only_mount PLACE: with the flags that it has, as those that came from outside of a user namespace must stay.
+# read_only_mount PLACE: keeps the flags of the mount; a user namespace can't remove those that were set outside it.
 read_only_mount() {
     local flags
     flags=$(findmnt -n -o VFS-OPTIONS -- "$1" | tail -n 1)

@@ -2,7 +2,7 @@
 # shellcheck disable=SC2154,SC2034
 # Runtime "apptainer" or "singularity".
 
-# PLAIN_NAMES: whether a name without a scheme is one at a registry. FORMAT: of what a pull makes.
+# PLAIN_NAMES: whether an image name without a scheme refers to a registry. FORMAT: the format of a pulled image.
 SCHEMES='docker oras library shub https http' PLAIN_NAMES='' FORMAT=sif
 
 runtime_check() {
@@ -17,18 +17,18 @@ runtime_check() {
     tool "$RUNTIME" && plain_folder
 }
 
-# arguments_of I: WORDS up to the image, with the mounts that were made out.
+# arguments_of I: sets WORDS to the arguments up to the image, with the mounts of the container.
 arguments_of() {
     local i=$1 k covered=''
     WORDS=("${OPTIONS[@]}" "${GPU_WORDS[@]}")
     [[ $WRITABLE_TMPFS && ! ${READONLY_ROOT[i]} ]] && WORDS+=(--writable-tmpfs)
-    # its own choice is the user's home folder, which an image has not
+    # the default is the user's home directory, which does not exist in the image
     WORDS+=(--pwd "${DIRECTORY[i]:-/}")
     [[ ${DIRECTORY[i]} ]] && make_directory "$i"
     LINKS=()
     for k in "${!TO[@]}"; do
         if [[ ${TO[k]} == /dev/* && -f ${FROM[k]} ]]; then
-            # its /dev is new and takes no mounts, but links
+            # its /dev is new: it accepts links, but no mounts
             WORDS+=(--bind "${FROM[k]}:/.podbridge/$k:${ACCESS[k]}")
             LINKS+=("/.podbridge/$k" "${TO[k]}")
             continue
@@ -40,7 +40,7 @@ arguments_of() {
         mounted_by_runtime "run/fuse/${NAME[i]}.$k" "${FUSED[@]:k:3}"
     done
     for k in /tmp /var/tmp; do
-        # private to the container, and the same one for its probes
+        # private to the container, and shared with its probes
         if [[ $covered != *" $k "* ]]; then
             mkdir -p "work/${NAME[i]}$k"
             WORDS+=(--bind "$PWD/work/${NAME[i]}$k:$k:rw")
@@ -61,7 +61,7 @@ runtime_start() {
     launch "$i" start
 }
 
-# A command for a running container gets a container of its own, with the same image, volumes, /tmp and variables.
+# A command for a running container runs in a second container with the same image, volumes, /tmp and variables.
 runtime_exec() {
     image_of "$1" || return
     [[ -e run/${NAME[$1]}.sif ]] && IMAGE=$PWD/run/${NAME[$1]}.sif
@@ -71,7 +71,7 @@ runtime_exec() {
     launch "$1" exec "${@:2}"
 }
 
-# inside I start|exec [WORD...]: what job.sh does in a namespace of its own, where it holds what others may change.
+# inside I start|exec [WORD...]: called by job.sh in a separate namespace, in which it mounts files that others may change.
 inside() {
     local i=$1
     ADDRESS=$PODBRIDGE_ADDRESS
@@ -82,12 +82,12 @@ inside() {
     mounts_of "$i" || return
     hold_or_cannot "$i"
     leave_namespace
-    # nobody gets a set-user-id program's rights in such a namespace
+    # set-user-id programs give no rights in such a namespace
     [[ " ${OPTIONS[*]} " == *' --userns '* ]] || OPTIONS=(--userns "${OPTIONS[@]}")
     launch "$@"
 }
 
-# launch I start|exec [WORD...]: become the container, or a command beside it.
+# launch I start|exec [WORD...]: replace this process by the container, or by a command beside it.
 launch() {
     local i=$1 name=${NAME[$1]}
     if [[ $2 == exec ]]; then
@@ -106,7 +106,7 @@ launch() {
         COMMAND=("${IMAGE_SHELL[@]}" -c 'ln -s "$1" "$2" 2>/dev/null; shift 2; exec "$@"' sh "${LINKS[@]:0:2}"
             "${COMMAND[@]}")
     fi
-    # of each rank: a clean environment lets in what has such a name
+    # of each rank: a clean environment accepts variables with these names
     mpi "$i" 'export "APPTAINERENV_$name=${!name}" "SINGULARITYENV_$name=${!name}"'
     umask 022
     go "$name"
@@ -114,11 +114,11 @@ launch() {
         "$IMAGE" "${COMMAND[@]}"
 }
 
-# What goes into a container or works on apptainer itself where the environment is cleaned.
+# Variables that enter the container, or that apptainer itself reads, although the environment is cleaned.
 KEPT='^(PATH|HOME|LD_LIBRARY_PATH|LANG|TERM|(?i:(https?|no|all|ftp)_proxy)|(APPTAINER|SINGULARITY)(ENV)?_.*)$'
 
-# pass_foreign NAME: names that no shell assigns reach a container from apptainer's own environment alone, as they are, and
-# only where it does not clean that. So SETTER cleans it, and OPTIONS do all else that they did.
+# pass_foreign NAME: a name that no shell can assign reaches a container only through apptainer's own environment, and only
+# if apptainer does not clean it. So SETTER cleans the environment, and OPTIONS have the other effects of --cleanenv.
 pass_foreign() {
     local word options=() cleaned=''
     SETTER=()
@@ -143,7 +143,7 @@ pass_foreign() {
     fi
 }
 
-# mounted_by_runtime FILE VOLUME SUBPATH PLACE: the runtime has a script mount a FUSE file system, at a descriptor.
+# mounted_by_runtime FILE VOLUME SUBPATH PLACE: the runtime starts a script that mounts a FUSE file system by a descriptor.
 mounted_by_runtime() {
     {
         # shellcheck disable=SC2016
@@ -158,7 +158,7 @@ mounted_by_runtime() {
     fi
 }
 
-# has_shell: whether the image has one, IMAGE_SHELL, that hands on all variables; most images have to be asked, once.
+# has_shell: whether the image has a shell, IMAGE_SHELL, that passes all variables on; most images are tested once.
 has_shell() {
     local text=:
     IMAGE_SHELL=(/bin/sh)
@@ -179,7 +179,7 @@ verb() {
     fi
 }
 
-# fetch I: images of registries become files first, so that a failing pull is told from a failing program.
+# fetch I: pulls an image to a file first, so that a failed pull can be distinguished from a failed program.
 fetch() {
     case $IMAGE in
     docker://* | oras://* | library://* | shub://* | https://* | http://*) ;;
@@ -189,7 +189,7 @@ fetch() {
     IMAGE=$PWD/run/${NAME[$1]}.sif
 }
 
-# A pull unpacks images in a folder of its own, which goes also if it is killed.
+# A pull unpacks images in a separate directory, which is removed even if the pull is killed.
 pull_image() {
     local code
     if make_area "run/$2.build" "${APPTAINER_TMPDIR:-${SINGULARITY_TMPDIR:-${TMPDIR:-/tmp}}}"; then

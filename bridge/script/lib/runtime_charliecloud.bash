@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# Runtime "charliecloud". Each run gets a copy of its image as a folder, in which places for volumes can be made.
+# Runtime "charliecloud". Each run uses a copy of its image as a directory, in which mount points can be created.
 
-# PLAIN_NAMES: whether a name without a scheme is one at a registry. FORMAT: of what a pull makes.
+# PLAIN_NAMES: whether an image name without a scheme refers to a registry. FORMAT: the format of a pulled image.
 SCHEMES='docker' PLAIN_NAMES=1 FORMAT=tar.gz
 
 runtime_check() {
@@ -35,13 +35,13 @@ runtime_start() {
     exec setsid unshare -U -r -m -- "$BASH" "$PWD/job.sh" inside "$i"
 }
 
-# What ch-image keeps in its own folder changes with each pull of a name: a container takes the archive. ch-convert tells
-# what it shall write by the name.
+# The storage of ch-image changes with each pull of a name, so a container uses the archive. ch-convert derives the format
+# of its output from the file name.
 pull_image() {
     ch-image pull "$IMAGE" && ch-convert -i ch-image -o tar "$IMAGE" "$1.tar.gz" && mv -f -- "$1.tar.gz" "$1"
 }
 
-# inside I: what job.sh does in a namespace of its own, where read-only volumes are made so: ch-run has no word for it.
+# inside I: called by job.sh in a separate namespace, in which it makes volumes read-only: ch-run has no option for it.
 inside() {
     local i=$1 name=${NAME[$1]} k source user group
     ADDRESS=$PODBRIDGE_ADDRESS
@@ -50,7 +50,7 @@ inside() {
     mounts_or_cannot "$i"
     hold_or_cannot "$i"
     user=${RUN_AS[i]%%:*} group=${RUN_AS[i]#*:}
-    # ch-run wants USER, the container shall have it from its pod alone
+    # ch-run requires USER; the container gets it only from its pod
     keep_foreign_out "$name" || cannot "$name" 128 ContainerCannotRun "$PROBLEM"
     WORDS=("${UNSET[@]}" --no-passwd --write --private-tmp --uid="${user:-$OWN_UID}" --gid="${group:-$OWN_GID}")
     [[ -f run/$name.image/ch/environment ]] && WORDS+=(--set-env="run/$name.image/ch/environment")
@@ -61,7 +61,7 @@ inside() {
     fi
     for k in "${!TO[@]}"; do
         case ${TO[k]} in
-        # these are the machine's: no place can be made there
+        # directories of the host: no mount point can be created there
         /dev/* | /proc/* | /sys/*) continue ;;
         esac
         source=${FROM[k]}
@@ -90,7 +90,7 @@ inside() {
     become "run/$name.env" "${MPI[@]}" "${SETTER[@]}" ch-run "${WORDS[@]}" "run/$name.image" -- "${COMMAND[@]}"
 }
 
-# ch-run hands the whole environment on: only what the batch system and MPI need stays in it.
+# ch-run passes the complete environment on: only the variables of the batch system and of MPI remain in it.
 without_host_variables() {
     local k
     for k in $(compgen -e); do
@@ -103,19 +103,20 @@ without_host_variables() {
     export USER=podbridge
 }
 
-# keep_foreign_out NAME: SETTER, or else UNSET for ch-run, takes out variables of the machine that no shell can unset.
+# keep_foreign_out NAME: SETTER, else UNSET for ch-run, removes variables of the host that no shell can unset.
 keep_foreign_out() {
     UNSET=(--unset-env=USER)
     set_foreign "$1" '^[A-Za-z_][A-Za-z0-9_]*$' || return
     ((${#SETTER[@]})) || UNSET+=('--unset-env=*[!A-Za-z0-9_]*' '--unset-env=[0-9]*')
 }
 
-# is_in_container I: RESULT is a process that has ch-run behind it. Who joins one of the others stays outside.
+# is_in_container I: sets RESULT to a process that ch-run has started in the container. To join another one would not
+# enter the container.
 is_in_container() {
     local program folder
     family "${PID[$1]}"
     for RESULT in "${FAMILY[@]}"; do
-        # in this order: what is seen in another namespace has become ch-run before, or is behind it
+        # in this order: a process in another namespace is ch-run, or was started by it
         folder=$(readlink "/proc/$RESULT/ns/mnt")
         program=$(readlink "/proc/$RESULT/exe")
         [[ ! $program || ! $folder || $program == */ch-run || $folder == "$(<"run/${NAME[$1]}.outside")" ]] || return 0
@@ -134,7 +135,7 @@ runtime_exec() {
         --set-env="run/$name.env" "run/$name.image" -- "$@"
 }
 
-# ch-run says with its own words that there is no such program.
+# ch-run has its own message for a missing program.
 runtime_code() {
     local line
     RESULT=$2

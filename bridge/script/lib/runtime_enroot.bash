@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# Runtime "enroot". Images and root file systems live in the job's folder and go with it.
+# Runtime "enroot". Images and root file systems are in the job's directory and are removed with it.
 
-# PLAIN_NAMES: whether a name without a scheme is one at a registry. FORMAT: of what a pull makes.
+# PLAIN_NAMES: whether an image name without a scheme refers to a registry. FORMAT: the format of a pulled image.
 SCHEMES='docker' PLAIN_NAMES='' FORMAT=sqsh
 RUNTIME_SECRETS=(run/enroot-credentials run/enroot.config)
 
@@ -48,7 +48,7 @@ inside() {
     launch "$1"
 }
 
-# launch I: become the container.
+# launch I: replace this process by the container.
 launch() {
     local i=$1 name=${NAME[$1]} k words=() rc
     for k in "${OPTIONS[@]}"; do
@@ -62,10 +62,10 @@ launch() {
             words+=(--mount "${FROM[k]}:${TO[k]}:none:x-create=file,bind,${ACCESS[k]}")
         fi
     done
-    # the command script: variables first, then the folder, then what the pod or else the image says
+    # the command script: the variables, the directory, then the command of the pod, else of the image
     rc=run/$name.rc
     devices_or_cannot "$i"
-    # what enroot's hook for GPUs goes by
+    # read by enroot's hook for GPUs
     words+=(--env "NVIDIA_VISIBLE_DEVICES=$(
         IFS=,
         printf '%s' "${GIVEN[*]:-void}"
@@ -90,7 +90,7 @@ launch() {
 
 pull_image() { "$RUNTIME" import --output "$1" "$(with_registry "$IMAGE")"; }
 
-# enroot wants docker://registry#image where the registry is not Docker Hub.
+# enroot requires docker://registry#image if the registry is not Docker Hub.
 with_registry() {
     local rest=${1#*://}
     if [[ $rest != *'#'* && ${rest%%/*} == *[.:]* && $rest == */* ]]; then
@@ -104,7 +104,7 @@ runtime_exec() {
     exec "$RUNTIME" exec "${PID[$1]}" "${@:2}"
 }
 
-# The next run begins with a fresh root file system, as a new container does.
+# The next run starts with a new root file system, as a new container does.
 runtime_clean() {
     rm -f "run/${NAME[$1]}".{rc,pull}
     release_mounts "${NAME[$1]}"

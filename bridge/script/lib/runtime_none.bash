@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# Runtime "none": processes of the host. Volumes appear at their places in a mount namespace of the process's own, whose
-# root is a copy made of bind mounts, so that places can be made without touching the host.
+# Runtime "none": processes of the host. Volumes are mounted in a private mount namespace. Its root consists of bind
+# mounts, so that mount points can be created without a change of the host.
 
 declare -A MADE
 
@@ -19,7 +19,7 @@ runtime_start() {
     into "$1" start
 }
 
-# runtime_exec I WORD...: run a command beside the container, in a namespace like its own.
+# runtime_exec I WORD...: run a command beside the container, in an equal namespace.
 runtime_exec() {
     into "$1" exec "${@:2}"
 }
@@ -36,7 +36,7 @@ into() {
     exec "$@"
 }
 
-# inside I start|exec [WORD...]: what job.sh does when it is called from within the namespace.
+# inside I start|exec [WORD...]: called by job.sh within the namespace.
 inside() {
     local i=$1 how=$2 name=${NAME[$1]} k words=()
     shift 2
@@ -51,7 +51,7 @@ inside() {
     else
         exec 8>/dev/null
     fi
-    # a name of its own: probes of one container may run at the same time
+    # a unique name: probes of one container may run at the same time
     write_exports "$i" "run/$name.$BASHPID.env"
     exec 7<"run/$name.$BASHPID.env"
     rm "run/$name.$BASHPID.env"
@@ -92,7 +92,8 @@ inside() {
     fi
     user=${user:-$OWN_UID} group=${group:-$OWN_GID}
     if ((${#FOREIGN[@]})); then
-        # all that the command gets: what the pod tells Perl and Python is not for the setter, which starts with nothing
+        # all variables of the command; the setter itself starts with none, so that the pod's variables for Perl and Python do
+        # not affect it
         {
             env -0 -u NAMESPACE -u OWN_UID -u OWN_GID -u LC_ALL
             printf '%s=%s\0' ${LOCALE:+LC_ALL "$LOCALE"} "${VARIABLES[@]}"
@@ -102,7 +103,7 @@ inside() {
     set -- "$BASH" --norc --noprofile -c "$LAST_STEP" "$BASH" "${#words[@]}" "${words[@]}" "$@"
     if unshare --help 2>/dev/null | grep -q -e '--map-user[= ]'; then
         if [[ $NAMESPACE == user || $user != "$OWN_UID" || $group != "$OWN_GID" ]]; then
-            # back to one's own number, or to the one asked for, and out of reach of the mounts
+            # back to the user's own id, or to the requested one, without rights on the mounts
             set -- unshare "--map-user=$user" "--map-group=$group" -- "$@"
         fi
     elif [[ $user != "$OWN_UID" || $group != "$OWN_GID" ]]; then
@@ -117,8 +118,8 @@ inside() {
     exec "$@" 9<&-
 }
 
-# A fresh shell takes the variables from descriptor 7 and becomes the command: no name of ours is in the way. $1 counts
-# the words before the command, which set variables that bash can't; descriptor 8 takes what went wrong.
+# A new shell reads the variables from descriptor 7 and executes the command, so that no variable of the script collides.
+# $1 is the number of words before the command, which set variables that bash can't; descriptor 8 receives errors.
 # shellcheck disable=SC2016
 LAST_STEP='
 . /proc/self/fd/7
@@ -138,14 +139,14 @@ fi
 shift
 exec "$@" 7<&- 8>&-'
 
-# cannot_now NAME CODE REASON MESSAGE: as cannot, from within the namespace.
+# cannot_now NAME CODE REASON MESSAGE: like cannot, within the namespace.
 cannot_now() {
     printf '%s\n%s\n' "$3" "$4" >&8
     printf '%s\n' "$4" >&2
     exit "$2"
 }
 
-# make_root I: build the new root, mount the volumes (FROM, TO, ACCESS), and move there.
+# make_root I: build the new root, mount the volumes (FROM, TO, ACCESS), and change to it.
 make_root() {
     local i=$1 k
     NEW=$PWD/run/root
@@ -170,7 +171,7 @@ make_root() {
     cd "$NEW" && pivot_root . . && umount -l . && cd /
 }
 
-# mirror FOLDER: what the host has in a folder appears, piece by piece, in the folder of the new root.
+# mirror FOLDER: bind-mount each entry of a directory of the host in the same directory of the new root.
 mirror() {
     local entry name table=''
     shopt -s dotglob nullglob
@@ -188,13 +189,13 @@ mirror() {
         table+="$entry $(escaped "$NEW")$entry none rbind 0 0"$'\n'
     done
     shopt -u dotglob nullglob
-    # one process for all; what can't be mounted (nobody may, or it has just gone) is missing
+    # one process for all; an entry that can't be mounted (not permitted, or removed meanwhile) is missing
     printf '%s' "$table" >"$NEW/.table"
     mount -a -T "$NEW/.table" 2>/dev/null
     rm -f "$NEW/.table"
 }
 
-# As fstab wants it.
+# Escape a path as fstab(5) requires.
 escaped() {
     local text=$1
     text=${text//\\/\\134}
@@ -223,7 +224,7 @@ attach() {
     read_only_mount "$NEW$place"
 }
 
-# make_place FOLDER: a folder in which a mount point can be made without the host's file system noticing.
+# make_place FOLDER: create a directory in which a mount point can be created without a write to the host.
 make_place() {
     local folder=${1:-/} parent
     [[ ${MADE[$folder]-} ]] && return
@@ -233,7 +234,7 @@ make_place() {
             [[ ${MADE[$parent]-} == volume ]] && return
             parent=${parent%/*}
         done
-        # the host's: covered by a copy
+        # a directory of the host: covered by a copy
         mount -t tmpfs -o mode=755 podbridge "$NEW$folder" && mirror "$folder" || return 1
         COVERS+=("$folder")
     else
@@ -242,7 +243,7 @@ make_place() {
     MADE[$folder]=1
 }
 
-# Every mount below the new root, but what programs must write to, becomes read-only.
+# Make every mount below the new root read-only, except those that programs must write to.
 read_only_tree() {
     local place flags
     while read -r place flags; do

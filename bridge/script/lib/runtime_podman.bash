@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034
-# Runtime "podman", rootless. The container is made first and started then: so it is known which of both failed.
+# Runtime "podman", rootless. The container is created first and then started, to know which of the two failed.
 
-# PLAIN_NAMES: whether a name without a scheme is one at a registry.
+# PLAIN_NAMES: whether an image name without a scheme refers to a registry.
 SCHEMES='docker' PLAIN_NAMES=1
 
 runtime_check() {
@@ -13,7 +13,7 @@ runtime_check() {
 
 container_name() { RESULT=podbridge-${PWD##*/}-${NAME[$1]}; }
 
-# ask I FORMAT: what podman knows of the container.
+# ask I FORMAT: podman inspect of the container.
 ask() {
     container_name "$1"
     RESULT=$("$RUNTIME" inspect --format "$2" "$RESULT" 2>/dev/null)
@@ -72,7 +72,7 @@ runtime_start() {
     exec setsid "$RUNTIME" start --attach "$RESULT"
 }
 
-# add_devices I: DEVICE_WORDS. The container sees these devices alone, so it counts them from 0.
+# add_devices I: sets DEVICE_WORDS. The container sees only these devices, so their numbers start at 0.
 add_devices() {
     local device name number=0 nodes=() counted=''
     DEVICE_WORDS=()
@@ -94,7 +94,7 @@ add_devices() {
     done
 }
 
-# render_nodes: nodes are the device files of AMD's GPUs, in the order in which they are numbered.
+# render_nodes: sets nodes to the device files of AMD's GPUs, in the order of their numbers.
 render_nodes() {
     local folder key value number=0
     folder=${PODBRIDGE_KFD_NODES:-/sys/class/kfd/kfd/topology/nodes}
@@ -106,7 +106,7 @@ render_nodes() {
     done
 }
 
-# fetch I: IMAGE becomes something that podman has: a name, or a folder of this container's own.
+# fetch I: set IMAGE to an image that podman has: a name, or a directory of this container.
 fetch() {
     local i=$1 name=${NAME[$1]}
     IMAGE=${IMAGE#docker://}
@@ -122,8 +122,8 @@ fetch() {
     fi
 }
 
-# fetch_by_name I: podman's own storage is the cache, of one user on one machine. Podman asks for a login only when it pulls,
-# so what was pulled is noted in PULLED, with the logins.
+# fetch_by_name I: podman's own storage is the cache, of one user on one machine. Podman checks a login only when it pulls,
+# so PULLED records each pulled image with its logins.
 fetch_by_name() {
     local i=$1 name=${NAME[$1]} key
     PULLED=''
@@ -143,12 +143,12 @@ fetch_by_name() {
     fi
 }
 
-# in_storage I: whether the image is there, put there by the site's user or pulled with the same login, or with none.
+# in_storage I: whether the image is in the storage: loaded by the site's user, or pulled with the same login or none.
 in_storage() {
     local id
     id=$("$RUNTIME" image inspect --format '{{.Id}}' "$IMAGE" 2>/dev/null) && [[ $id =~ ^[0-9a-f]{64}$ ]] || return
     [[ ! -d $PULLED/$id || -e $PULLED/$id/none || -e $PULLED/$id/${LOGIN[$1]:-none} ]] || return
-    # the name may be another image's the next moment
+    # the name may refer to another image a moment later
     IMAGE=$id
 }
 
@@ -167,8 +167,8 @@ pull_by_name() {
 
 pull_image() { "$RUNTIME" pull --quiet "$IMAGE" >"$1"; }
 
-# inside CONTAINER I: what job.sh does in podman's namespaces, where the container's root can be seen; inside hold I
-# mounts there what others may change, for podman create.
+# inside CONTAINER I: called by job.sh in podman's namespaces, in which the container's root is visible; inside hold I
+# mounts there files that others may change, for podman create.
 inside() {
     local root
     host_paths
@@ -186,7 +186,7 @@ inside() {
     "$RUNTIME" unmount "$1"
 }
 
-# podman runs no command in a container that does not run yet.
+# podman runs no command in a container that has not started yet.
 is_in_container() {
     ask "$1" '{{.State.Status}}'
     case $RESULT in
@@ -210,7 +210,7 @@ runtime_signal() {
 
 kill_container() { "$RUNTIME" kill --signal KILL "$RESULT" || kill -s KILL -- "${PID[$1]}"; }
 
-# The container's first process: podman's own are not counted.
+# The container's first process, not one of podman's own.
 runtime_pid() {
     RESULT=${INNER[$1]-}
     if [[ ! $RESULT || ! -e /proc/$RESULT ]]; then
@@ -237,7 +237,7 @@ runtime_oom() {
     [[ $RESULT == true ]] || cgroup_oom
 }
 
-# unmount_held I: in podman's namespaces.
+# unmount_held I: runs in podman's namespaces.
 unmount_held() {
     local held
     for held in "run/${NAME[$1]}".held.*; do
@@ -257,5 +257,5 @@ runtime_clean() {
     remove_image "${NAME[$1]}"
 }
 
-# Files of users that only the container has.
+# Files of users that exist only in the container.
 runtime_remove() { "$RUNTIME" unshare rm -rf -- "$1"; }
