@@ -29,10 +29,10 @@ from bridge.slurm.cancelling import cancel_if_ours
 from bridge.workload import pods, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from scheduler import actions
-from scheduler.conditions import write_condition
 from scheduler.decide import lives
 from scheduler.placement import Placement, Placements
 from scheduler.pod_states import REFUSED, UNAVAILABLE, Bound, PodState, PodStates, ReportedCondition, failure_of
+from scheduler.pod_writer import PodWriter
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ class Actor:
         self._events = dependencies.events
         self._clock = dependencies.clock
         self._states = states
+        self._writer = PodWriter(self._kube, self._cache, self._events, self._clock, states)
         self._check_leadership = check_leadership
         self.placements = Placements([], {}, {})
 
@@ -100,7 +101,7 @@ class Actor:
                 case actions.Exclude():
                     self._exclude(action)
                 case actions.Tell():
-                    self._tell(action)
+                    self._writer.tell(action.pod, action.reason, action.message)
         except BridgeError:
             SCHEDULER_ACTIONS.labels(name, "error").inc()
             raise
@@ -186,7 +187,7 @@ class Actor:
 
     def _hold(self, pod: actions.Pod, job_id: int) -> None:
         try:
-            self._patch(pod, pods.hold_patch(pod, job_id, self._config.scheduler_name))
+            self._writer.patch(pod, pods.hold_patch(pod, job_id, self._config.scheduler_name))
         except KubeNotFoundError:
             self._cancel(pod, job_id)
         except KubeConflictError:
@@ -224,7 +225,7 @@ class Actor:
             self._cancel(action.pod, job_id)
         self._states.update(pods.uid(action.pod), PodState.seen)
         if pods.is_held(action.pod):
-            self._patch(action.pod, pods.unhold_patch(action.pod))
+            self._writer.patch(action.pod, pods.unhold_patch(action.pod))
         log.info("waiting pod released", extra=kv(pod=pods.key(action.pod), jobs=action.job_ids))
 
     def _cancel(self, pod: actions.Pod, job_id: int) -> None:
@@ -233,7 +234,7 @@ class Actor:
         self._poller.wake()
 
     def _give_back(self, action: actions.GiveBack) -> None:
-        self._patch(action.pod, pods.forget_job_patch(action.pod))
+        self._writer.patch(action.pod, pods.forget_job_patch(action.pod))
         self._cancel(action.pod, action.job_id)
         self._failed(pods.uid(action.pod), REFUSED, "NodeRefused", action.why)
         self._events.event(
@@ -252,25 +253,6 @@ class Actor:
             log.info("excluded nodes not changed", extra=kv(pod=pods.key(action.pod), error=error))
             return
         self._states.update(uid, lambda state: replace(state, excluded=action.nodes))
-
-    def _tell(self, action: actions.Tell) -> None:
-        uid = pods.uid(action.pod)
-        written = write_condition(
-            action.pod,
-            self._states.of(uid).condition,
-            action.reason,
-            action.message,
-            write=self._patch,
-            events=self._events,
-            clock=self._clock,
-        )
-        self._states.update(uid, lambda state: replace(state, condition=written))
-
-    def _patch(self, pod: actions.Pod, patch: dict[str, Any], sub: str | None = None) -> None:
-        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)
-        self._cache.apply(
-            self._kube.patch(path, pods.conditional(patch, self._cache.by_uid(pods.uid(pod)) or pod), kind="strategic")
-        )
 
 
 class LostJobsError(BridgeError):

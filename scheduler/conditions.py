@@ -1,14 +1,11 @@
-"""The condition PodScheduled=False of a waiting pod: when it is due, and the write."""
+"""The condition PodScheduled=False of a waiting pod: when it is due."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from bridge import clock as clocks
 from bridge import names
-from bridge.clock import Clock
-from bridge.kube.events import EventRecorder
 from bridge.workload import pods
 from scheduler.pod_states import ReportedCondition
 
@@ -29,24 +26,3 @@ def is_due(pod: Pod, reported: ReportedCondition | None, reason: str, message: s
     if (reported.reason, reported.message) == (reason, message[:1024]):
         return False
     return reported.reason != reason or now - reported.at >= MIN_INTERVAL
-
-
-def write_condition(
-    pod: Pod,
-    reported: ReportedCondition | None,
-    reason: str,
-    message: str,
-    *,
-    write: Callable[[Pod, dict[str, Any], str], None],
-    events: EventRecorder,
-    clock: Clock,
-) -> ReportedCondition:
-    """Write the condition, and an Event if the reason is new; return what was written.
-
-    ``write`` patches a subresource of the pod; its errors are not caught.
-    """
-    stamp = clocks.rfc3339(clock.time())
-    write(pod, pods.condition_patch(pod, names.POD_SCHEDULED, "False", reason, message, stamp), "status")
-    if reported is None or reported.reason != reason:
-        events.event(pod, reason, message, action="Scheduling")
-    return ReportedCondition(reason, message[:1024], clock.monotonic())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from bridge.clock import Clock
 from bridge.errors import BridgeError
@@ -16,8 +15,8 @@ from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.metrics import SCHEDULER_ACTIONS
 from bridge.workload import pods
-from scheduler.conditions import write_condition
 from scheduler.pod_states import Bound, PodStates
+from scheduler.pod_writer import PodWriter
 from scheduler.pools import decide
 from scheduler.pools.usage import Usage
 
@@ -43,9 +42,8 @@ class Actor:
         check_leadership: Callable[[], None],
     ) -> None:
         self._kube = kube.fenced(check_leadership)
-        self._cache = cache
         self._events = events
-        self._clock = clock
+        self._writer = PodWriter(self._kube, cache, events, clock, states)
         self._states = states
         self._usage = usage
         self._local = local
@@ -61,7 +59,7 @@ class Actor:
                     self._local.add(pods.uid(action.pod))
                     log.info("pod goes to the colocated Slurm", extra=kv(pod=pods.key(action.pod), why=action.why))
                 case decide.Tell():
-                    self._tell(action)
+                    self._writer.tell(action.pod, action.reason, action.message)
         except BridgeError:
             SCHEDULER_ACTIONS.labels(name, "error").inc()
             raise
@@ -79,22 +77,3 @@ class Actor:
         self._states.update(uid, lambda state: replace(state, phase=Bound()))
         self._events.event(pod, "Scheduled", f"pool {action.pool}: {action.why}", action="Binding")
         log.info("pod bound to a pool", extra=kv(pod=pods.key(pod), pool=action.pool))
-
-    def _tell(self, action: decide.Tell) -> None:
-        uid = pods.uid(action.pod)
-        written = write_condition(
-            action.pod,
-            self._states.of(uid).condition,
-            action.reason,
-            action.message,
-            write=self._patch,
-            events=self._events,
-            clock=self._clock,
-        )
-        self._states.update(uid, lambda state: replace(state, condition=written))
-
-    def _patch(self, pod: decide.Pod, patch: dict[str, Any], sub: str) -> None:
-        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)
-        self._cache.apply(
-            self._kube.patch(path, pods.conditional(patch, self._cache.by_uid(pods.uid(pod)) or pod), kind="strategic")
-        )

@@ -1,0 +1,44 @@
+"""The writes of both schedulers to a waiting pod: conditional patches and the condition PodScheduled=False."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bridge import clock as clocks
+from bridge import names
+from bridge.clock import Clock
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.resources import PODS
+from bridge.workload import pods
+from scheduler.conditions import Pod
+from scheduler.pod_states import PodStates, ReportedCondition
+
+
+class PodWriter:
+    """Patches pods if no other process has written them since; ``kube`` is fenced. Raises ``Kube*`` errors."""
+
+    def __init__(self, kube: KubeClient, cache: Cache, events: EventRecorder, clock: Clock, states: PodStates) -> None:
+        self._kube = kube
+        self._cache = cache
+        self._events = events
+        self._clock = clock
+        self._states = states
+
+    def patch(self, pod: Pod, patch: dict[str, Any], sub: str | None = None) -> None:
+        """Send a strategic patch of the pod or of its subresource ``sub``, and store the answer in the cache."""
+        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)
+        current = self._cache.by_uid(pods.uid(pod)) or pod
+        self._cache.apply(self._kube.patch(path, pods.conditional(patch, current), kind="strategic"))
+
+    def tell(self, pod: Pod, reason: str, message: str) -> None:
+        """Write the condition PodScheduled=False, and an Event if the reason is new; store it in the pod's state."""
+        uid, stamp = pods.uid(pod), clocks.rfc3339(self._clock.time())
+        reported = self._states.of(uid).condition
+        self.patch(pod, pods.condition_patch(pod, names.POD_SCHEDULED, "False", reason, message, stamp), "status")
+        if reported is None or reported.reason != reason:
+            self._events.event(pod, reason, message, action="Scheduling")
+        written = ReportedCondition(reason, message[:1024], self._clock.monotonic())
+        self._states.update(uid, lambda state: replace(state, condition=written))
