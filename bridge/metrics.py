@@ -74,6 +74,18 @@ POOL_EVENT_SECONDS = Histogram(
     "Time from the arrival of a site's event to the update of the pod's status.",
     buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 2, 5, 10),
 )
+POOL_FOLLOWED = Gauge(
+    "podbridge_pool_followed_pods", "Pods whose jobs podbridge polls, at a pool that cannot list its jobs.", ["pool"]
+)
+POOL_REQUESTS = Counter(
+    "podbridge_pool_requests_total", "Requests to pools that cannot list their jobs.", ["pool", "request", "result"]
+)
+POOL_POLL_SECONDS = Histogram(
+    "podbridge_pool_poll_seconds",
+    "Duration of a poll of all followed jobs of a pool.",
+    ["pool"],
+    buckets=(0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
+)
 POOL_REMEMBERED = Gauge(
     "podbridge_pool_remembered_jobs",
     "Jobs in the store at a site that has not listed its jobs since this process started.",

@@ -1,0 +1,337 @@
+"""The base of pools whose sites cannot list their jobs, and publish nothing: everything is requested periodically.
+
+The hub passes the pods whose jobs it wants to know of. One request has many of them, if the site answers it.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.backoff import Backoff
+from bridge.clock import Clock
+from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
+from bridge.logs import kv
+from bridge.metrics import POOL_FOLLOWED, POOL_POLL_SECONDS, POOL_REQUESTS
+from bridge.poolapi.announcement import Announcement
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import VolumeFile
+from bridge.threads import Supervisor, at_once
+
+log = logging.getLogger(__name__)
+
+Pod = Mapping[str, Any]
+"""A raw pod; at least ``metadata`` with namespace, name and UID."""
+Changed = Callable[[str], None]
+
+ABSENT_AGAIN = 60.0
+"""Seconds between two polls for a job that the site does not know: a lost request may still be carried out."""
+_BACKOFF = Backoff(first=1.0, limit=30.0, jitter=0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class PollSettings:
+    """How often and how a site is asked.
+
+    Parameters
+    ----------
+    poll_period, ping_period
+        Seconds between two polls of all jobs, and between two pings.
+    batch
+        Pods in one request for states, at most.
+    threads
+        Concurrent requests of one poll.
+    failures
+        Number of failed pings in a row after which the pool accepts no pods.
+    """
+
+    poll_period: float = 5.0
+    ping_period: float = 10.0
+    batch: int = 100
+    threads: int = 4
+    failures: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A state of a job, from the answer to a request that was sent at ``asked`` (monotonic)."""
+
+    status: JobStatus
+    asked: float
+
+
+def uid_of(pod: Pod) -> str:
+    """Return the UID of a pod, which identifies its job."""
+    return str(pod["metadata"]["uid"])
+
+
+class PolledPool(abc.ABC):
+    """The parts of :class:`bridge.pools.port.Pool` that need no transport. Thread-safe.
+
+    A subclass implements :meth:`_fetch`, :meth:`_ping` and the remaining methods of the port. After an answer about one
+    job, it calls :meth:`record` or :meth:`record_absence`.
+    """
+
+    lists = False
+
+    def __init__(self, name: str, settings: PollSettings, clock: Clock) -> None:
+        self.name = name
+        self.settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._followed: dict[str, Pod] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._absent: dict[str, float] = {}
+        self._contact: float | None = None
+        self._announced: tuple[Announcement, float] | None = None
+        self._subscribers: list[Changed] = []
+        self._problem = ""
+        self._failed_pings = self._failed_polls = 0
+
+    # --- requests of a subclass ---------------------------------------------------------------------------------------
+    @abc.abstractmethod
+    def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
+        """Request the states of up to ``settings.batch`` jobs by UID; ``None``: the site does not know the job.
+
+        A job without a usable answer is absent from the result. Raises :class:`SiteError`.
+        """
+
+    @abc.abstractmethod
+    def _ping(self) -> Announcement:
+        """Request the state of the site. Raises :class:`SiteError` if the site does not work."""
+
+    @abc.abstractmethod
+    def _unheard(self, problem: str) -> Announcement:
+        """Return what is known of a site that has not answered since this process started."""
+
+    # --- the port -----------------------------------------------------------------------------------------------------
+    @property
+    def folder(self) -> str:
+        """Return an empty text: the site has no folder of jobs that the hub chooses."""
+        return ""
+
+    def folders(self) -> Mapping[str, tuple[Announcement, float]]:
+        """Return nothing: see :attr:`folder`."""
+        return {}
+
+    def choose(self, folder: str) -> None:  # noqa: B027
+        """Do nothing: see :attr:`folder`."""
+
+    def announced(self) -> tuple[Announcement, float] | None:
+        """Return the state of the site, and the monotonic time of its last answer; ``None`` before the first ping."""
+        return self._announced
+
+    def status(self, pod: Pod) -> JobStatus | None:
+        """Request the state of one job; ``None`` if the site does not know it."""
+        job, asked = uid_of(pod), self._clock.monotonic()
+        with POOL_REQUESTS.labels(self.name, "status", "error").count_exceptions(SiteError):
+            found = self._fetch([self.whole(pod)])
+            if job not in found:
+                raise SiteError(f"pool {self.name}: the answer has no valid state of the job of pod {_name(pod)}")
+        POOL_REQUESTS.labels(self.name, "status", "ok").inc()
+        self._apply(found, asked)
+        return found[job]
+
+    def refresh(self, pod: Pod, files: Sequence[VolumeFile]) -> None:  # noqa: B027
+        """Do nothing: the site cannot replace files of a job."""
+
+    def job(self, job: str) -> JobStatus | None:
+        """Return one job of the view."""
+        seen = self._seen.get(job)
+        return None if seen is None else seen.status
+
+    def jobs(self) -> dict[str, JobStatus]:
+        """Return the last known state of the followed jobs."""
+        with self._lock:
+            return {job: seen.status for job, seen in self._seen.items()}
+
+    def missing(self) -> frozenset[str]:
+        """Return nothing: the site does not say what its batch system lists."""
+        return frozenset()
+
+    def complete_at(self) -> float | None:
+        """Return the monotonic time at which the last successful request was sent; ``None`` before the first."""
+        return self._contact
+
+    def follow(self, pod: Pod) -> None:
+        """Request the state of this pod's job periodically from now on."""
+        with self._lock:
+            self._followed[uid_of(pod)] = pod
+            POOL_FOLLOWED.labels(self.name).set(len(self._followed))
+
+    def unfollow(self, job: str) -> None:
+        """End this, and remove the job from the view."""
+        with self._lock:
+            self._followed.pop(job, None)
+            self._absent.pop(job, None)
+            removed = self._seen.pop(job, None)
+            POOL_FOLLOWED.labels(self.name).set(len(self._followed))
+        if removed is not None:
+            self._notify(job)
+
+    def subscribe(self, changed: Changed) -> None:
+        """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""
+        self._subscribers.append(changed)
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+    def whole(self, pod: Pod) -> Pod:
+        """Return the followed pod of the same UID, if ``pod`` has only its identity."""
+        return pod if "spec" in pod else self._followed.get(uid_of(pod), pod)
+
+    def record(self, status: JobStatus, asked: float) -> None:
+        """Apply a state, from an answer to a request that was sent at ``asked`` (monotonic)."""
+        with self._lock:
+            self._contact = max(asked, self._contact or asked)
+            seen = self._seen.get(status.job)
+            if seen is not None and (seen.asked > asked or (seen.status.phase == "ended" and status.phase != "ended")):
+                return  # an older answer, or a change after the end, which is final
+            self._absent.pop(status.job, None)
+            self._seen[status.job] = _Seen(status, asked)
+            changed = seen is None or seen.status != status
+        if changed:
+            self._notify(status.job)
+
+    def record_absence(self, job: str, asked: float) -> None:
+        """Apply the answer that the site does not know a job, to a request that was sent at ``asked`` (monotonic)."""
+        with self._lock:
+            self._contact = max(asked, self._contact or asked)
+            seen = self._seen.get(job)
+            if seen is not None and seen.asked > asked:
+                return
+            if job in self._followed:
+                self._absent[job] = asked
+            removed = self._seen.pop(job, None)
+        if removed is not None:
+            self._notify(job)
+
+    def _apply(self, found: Mapping[str, JobStatus | None], asked: float) -> None:
+        for job, status in found.items():
+            if status is None:
+                self.record_absence(job, asked)
+            else:
+                self.record(status, asked)
+
+    def _notify(self, job: str) -> None:
+        for subscriber in self._subscribers:
+            subscriber(job)
+
+    # --- the loops ----------------------------------------------------------------------------------------------------
+    def start(self, supervisor: Supervisor) -> None:
+        """Start to ping and to poll the site."""
+        supervisor.spawn(f"ping-{self.name}", lambda: self._run(supervisor, self.ping, self.settings.ping_period))
+        supervisor.spawn(f"poll-{self.name}", lambda: self._run(supervisor, self.poll, self.settings.poll_period))
+
+    def _run(self, supervisor: Supervisor, call: Callable[[], int], period: float) -> None:
+        """Repeat ``call``, which returns its number of failures in a row, every ``period`` seconds."""
+        while not supervisor.stopping.is_set():
+            began = self._clock.monotonic()
+            failures = call()
+            pause = _BACKOFF.delay(failures) if failures else 0.0
+            supervisor.wait(max(pause, began + period - self._clock.monotonic(), 0.05))
+
+    def ping(self) -> int:
+        """Ping the site once; return the number of failed pings in a row."""
+        asked = self._clock.monotonic()
+        try:
+            told = self._ping()
+        except SiteError as error:
+            POOL_REQUESTS.labels(self.name, "ping", "error").inc()
+            self._failed_pings += 1
+            self._log_failure("the site of a pool does not answer a ping", self._failed_pings, error)
+            self._problem = f"{error}{f' ({error.hint})' if error.hint else ''}"
+            before = self._announced
+            if before is None:
+                self._announced = self._unheard(self._problem), asked
+            elif self._failed_pings >= self.settings.failures:
+                # the time of the last answer stays: the virtual node is NotReady at once, and silent later
+                self._announced = before[0].model_copy(update={"problem": self._problem}), before[1]
+        else:
+            POOL_REQUESTS.labels(self.name, "ping", "ok").inc()
+            self._failed_pings, self._problem = 0, ""
+            with self._lock:
+                self._contact = max(asked, self._contact or asked)
+            self._announced = told, self._clock.monotonic()
+        self._notify("")
+        return self._failed_pings
+
+    def poll(self) -> int:
+        """Request the states of the followed jobs once; return the number of failed polls in a row."""
+        began = self._clock.monotonic()
+        due = self._due(began)
+        size = max(1, self.settings.batch)
+        batches = [due[index : index + size] for index in range(0, len(due), size)]
+        try:
+            failed = at_once(self.settings.threads, lambda index: self._poll_batch(batches[index]), range(len(batches)))
+        except (SiteDownError, SiteUnknownOutcomeError) as error:  # the site does not answer: do not send the others
+            return self._count_poll(error)
+        if batches:
+            POOL_POLL_SECONDS.labels(self.name).observe(self._clock.monotonic() - began)
+        return self._count_poll(next((error for error in failed.values() if error is not None), None))
+
+    def _due(self, now: float) -> list[Pod]:
+        """Return the followed pods whose jobs have not ended. A job that the site does not know is due less often."""
+        with self._lock:
+            return [
+                pod
+                for job, pod in self._followed.items()
+                if ((seen := self._seen.get(job)) is None or seen.status.phase != "ended")
+                and now - self._absent.get(job, -math.inf) >= ABSENT_AGAIN
+            ]
+
+    def _poll_batch(self, pods: Sequence[Pod]) -> SiteError | None:
+        """Request the states of some jobs; return the error if the site refuses, raise it if the site is down."""
+        asked = self._clock.monotonic()
+        try:
+            found = self._fetch(pods)
+        except SiteError as error:
+            POOL_REQUESTS.labels(self.name, "poll", "error").inc()
+            if isinstance(error, SiteDownError | SiteUnknownOutcomeError):
+                raise
+            return error
+        POOL_REQUESTS.labels(self.name, "poll", "ok").inc()
+        self._apply(found, asked)
+        return None
+
+    def _count_poll(self, error: SiteError | None) -> int:
+        self._failed_polls = 0 if error is None else self._failed_polls + 1
+        if error is not None:
+            self._log_failure("the states of a pool's jobs could not be requested", self._failed_polls, error)
+        return self._failed_polls
+
+    def _log_failure(self, text: str, failures: int, error: SiteError) -> None:
+        if failures & (failures - 1) == 0:
+            log.warning(text, extra=kv(pool=self.name, failures=failures, error=error, hint=error.hint))
+
+
+class PolledPools:
+    """Pools that the configuration defines; implements :class:`bridge.pools.registry.PoolSource`."""
+
+    def __init__(self, pools: Iterable[PolledPool]) -> None:
+        self._pools = {pool.name: pool for pool in pools}
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start all pools."""
+        for pool in self._pools.values():
+            pool.start(supervisor)
+
+    def pools(self) -> Mapping[str, PolledPool]:
+        """Return all pools by name."""
+        return dict(self._pools)
+
+    def subscribe(self, changed: Callable[[str, str], None]) -> None:
+        """Call ``changed`` after each change, with the pool's name, and the UID of a job or an empty string."""
+        for name, pool in self._pools.items():
+            pool.subscribe(functools.partial(changed, name))
+
+    def remove(self, name: str) -> None:
+        """Do nothing: the configuration defines the pools."""
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod['metadata'].get('namespace')}/{pod['metadata'].get('name')}"

@@ -1,0 +1,231 @@
+"""The base of pools that cannot list their jobs: the view, the polls and the pings."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from bridge.clock import FakeClock
+from bridge.errors import SiteDownError, SiteError, SiteRefusedError
+from bridge.poolapi.announcement import Announcement
+from bridge.poolapi.jobs import JobStatus
+from bridge.pools.polled import ABSENT_AGAIN, Pod, PolledPool, PolledPools, PollSettings
+from bridge.threads import Supervisor
+
+
+def pod(job: str) -> Pod:
+    return {"metadata": {"namespace": "jobs", "name": f"pod-{job}", "uid": job}, "spec": {}}
+
+
+def state(job: str, phase: str = "running", **fields: str) -> JobStatus:
+    return JobStatus(job=job, namespace="jobs", name=f"pod-{job}", phase=phase, **fields)
+
+
+class Site(PolledPool):
+    """A site whose answers a test sets. ``during`` runs between a request and its answer."""
+
+    def __init__(self, clock: FakeClock, **settings: float) -> None:
+        super().__init__("far", PollSettings(threads=1, **settings), clock)
+        self.jobs_there: dict[str, JobStatus | None] = {}
+        self.requests: list[list[str]] = []
+        self.error: SiteError | None = None
+        self.during = lambda: None
+        self.changes: list[str] = []
+        self.subscribe(self.changes.append)
+
+    def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
+        self.requests.append([each["metadata"]["uid"] for each in pods])
+        if self.error is not None:
+            raise self.error
+        found = {job: self.jobs_there[job] for job in self.requests[-1] if job in self.jobs_there}
+        self.during()
+        return found
+
+    def _announcement(self, problem: str) -> Announcement:
+        return Announcement(pool="far", submitter="x", time=0, period=10, version="1", problem=problem)
+
+    def _ping(self) -> Announcement:
+        if self.error is not None:
+            raise self.error
+        return self._announcement("")
+
+    def _unheard(self, problem: str) -> Announcement:
+        return self._announcement(problem)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def site(clock: FakeClock) -> Site:
+    return Site(clock, batch=2)
+
+
+def follow(site: Site, *jobs: str) -> None:
+    for job in jobs:
+        site.follow(pod(job))
+
+
+def test_a_poll_asks_for_the_followed_pods_in_batches(site):
+    follow(site, "a", "b", "c")
+    site.jobs_there = {job: state(job) for job in "abc"}
+    assert site.poll() == 0
+    assert site.requests == [["a", "b"], ["c"]]
+    assert set(site.jobs()) == {"a", "b", "c"}
+    assert site.changes == ["a", "b", "c"]
+    assert site.poll() == 0
+    assert site.changes == ["a", "b", "c"], "an unchanged state is no change"
+
+
+def test_an_ended_job_is_not_polled_and_stays_in_the_view(site):
+    follow(site, "a", "b")
+    site.jobs_there = {"a": state("a", "ended", outcome="Succeeded"), "b": state("b")}
+    site.poll()
+    site.poll()
+    assert site.requests == [["a", "b"], ["b"]]
+    assert site.jobs()["a"].phase == "ended"
+
+
+def test_a_job_that_the_site_does_not_know_leaves_the_view_and_is_polled_less_often(site, clock):
+    follow(site, "a")
+    site.jobs_there = {"a": state("a")}
+    site.poll()
+    site.jobs_there = {"a": None}
+    clock.advance(1)
+    site.poll()
+    assert site.jobs() == {}
+    assert site.changes == ["a", "a"]
+    clock.advance(ABSENT_AGAIN - 1)
+    site.poll()
+    assert len(site.requests) == 2
+    clock.advance(1)
+    site.poll()
+    assert len(site.requests) == 3
+    assert site.changes == ["a", "a"], "the job was absent before"
+
+
+def test_no_answer_about_a_job_changes_nothing(site):
+    follow(site, "a")
+    site.jobs_there = {"a": state("a")}
+    site.poll()
+    site.jobs_there = {}
+    site.poll()
+    assert set(site.jobs()) == {"a"}
+    with pytest.raises(SiteError, match="no valid state of the job of pod jobs/pod-a"):
+        site.status(pod("a"))
+    assert set(site.jobs()) == {"a"}
+
+
+def test_an_answer_to_an_earlier_request_does_not_remove_a_job_that_was_just_submitted(site, clock):
+    follow(site, "a")
+    site.jobs_there = {"a": None}
+
+    def submitted() -> None:
+        clock.advance(1)
+        site.record(state("a", "queued"), clock.monotonic())
+
+    site.during = submitted
+    site.poll()
+    assert site.jobs()["a"].phase == "queued"
+
+
+def test_an_end_is_final(site, clock):
+    site.record(state("a", "ended", outcome="Failed"), 1.0)
+    site.record(state("a", "running"), 2.0)
+    assert site.job("a").phase == "ended"
+
+
+def test_status_returns_none_only_if_the_site_says_so(site):
+    site.jobs_there = {"a": None}
+    assert site.status(pod("a")) is None
+    site.error = SiteDownError("refused")
+    with pytest.raises(SiteDownError):
+        site.status(pod("a"))
+
+
+def test_a_request_about_a_job_without_a_pod_uses_the_followed_pod(site):
+    follow(site, "a")
+    identity = {"metadata": {"namespace": "jobs", "name": "pod-a", "uid": "a"}}
+    assert "spec" in site.whole(identity)
+    assert site.whole({"metadata": {"uid": "b"}}) == {"metadata": {"uid": "b"}}
+
+
+def test_a_site_that_is_down_gets_one_request_per_poll(site):
+    follow(site, "a", "b", "c")
+    site.error = SiteDownError("refused")
+    assert [site.poll(), site.poll()] == [1, 2]
+    assert len(site.requests) == 2
+
+
+def test_a_refused_batch_does_not_stop_the_others(site):
+    follow(site, "a", "b", "c")
+    site.error = SiteRefusedError("500")
+    assert site.poll() == 1
+    assert len(site.requests) == 2
+
+
+def test_an_unfollowed_job_leaves_the_view(site):
+    follow(site, "a")
+    site.jobs_there = {"a": state("a")}
+    site.poll()
+    site.unfollow("a")
+    assert site.jobs() == {}
+    site.poll()
+    assert len(site.requests) == 1
+
+
+def test_the_contact_is_the_time_of_the_last_request_that_succeeded(site, clock):
+    assert site.complete_at() is None
+    first = clock.monotonic()
+    site.ping()
+    assert site.complete_at() == first
+    clock.advance(5)
+    site.error = SiteDownError("refused")
+    site.ping()
+    assert site.complete_at() == first
+
+
+def test_failed_pings_make_the_pool_accept_no_pods_after_the_tolerance(site, clock):
+    assert site.announced() is None
+    site.ping()
+    heard = clock.monotonic()
+    site.error = SiteDownError("connection refused", hint="start the plugin")
+    for expected in ("", "", "connection refused (start the plugin)"):
+        clock.advance(10)
+        site.ping()
+        announcement, at = site.announced()
+        assert (announcement.problem, at) == (expected, heard)
+    site.error = None
+    site.ping()
+    assert site.announced()[0].problem == ""
+    assert site.announced()[1] == clock.monotonic()
+
+
+def test_a_site_that_never_answered_is_announced_with_its_problem(site):
+    site.error = SiteDownError("connection refused")
+    assert site.ping() == 1
+    assert site.announced()[0].problem == "connection refused"
+
+
+def test_the_source_names_the_pool_of_a_change(site):
+    source, heard = PolledPools([site]), []
+    source.subscribe(lambda name, job: heard.append((name, job)))
+    site.record(state("a"), 1.0)
+    source.remove("far")
+    assert source.pools() == {"far": site}
+    assert heard == [("far", "a")]
+
+
+def test_the_loops_ping_and_poll(clock):
+    site = Site(clock, poll_period=0.01, ping_period=0.01)
+    follow(site, "a")
+    site.jobs_there = {"a": state("a")}
+    supervisor = Supervisor()
+    PolledPools([site]).start(supervisor)
+    assert not supervisor.wait(0.3)
+    supervisor.stop()
+    assert supervisor.join(2) == []
+    assert site.announced() is not None
+    assert len(site.requests) >= 2
+    assert supervisor.failure is None
