@@ -94,12 +94,12 @@ def make(
             made.kinds[name] = "files"
             made.files.extend(
                 VolumeFile(f"{name}/{path}", data, mode)
-                for path, data, mode in _files(pod, volume, where, objects, node, machine)
+                for path, data, mode in content(pod, volume, where, objects, node, machine)
             )
     return made
 
 
-def _files(
+def content(
     pod: Mapping[str, Any],
     volume: Mapping[str, Any],
     where: str,
@@ -107,6 +107,10 @@ def _files(
     node: str,
     machine: Mapping[str, Decimal],
 ) -> Iterator[tuple[str, bytes, int]]:
+    """Yield the path in the volume, the bytes and the mode of each file of a volume with files.
+
+    ``machine``: limits for a container without limits of its own.
+    """
     if (source := volume.get("configMap")) is not None:
         data = references.configmap_data(
             objects, str(source.get("name")), f"{where}.configMap", optional=bool(source.get("optional"))

@@ -1,0 +1,126 @@
+"""The Kubernetes objects in bodies of interLink, as far as a plugin reads them.
+
+A body contains raw Kubernetes objects. These models check the fields that podbridge reads, so that an error names the
+path of a field; unknown keys are ignored. A pod stays the raw object that was received, because the script builder
+and the pool read it. Go writes ``null`` for an empty list or map, so each of them may be null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StringConstraints, WrapValidator
+from pydantic.functional_validators import BeforeValidator
+
+from bridge.poolapi.identifiers import Namespace, PodName, Uid
+
+T = TypeVar("T")
+V = TypeVar("V")
+JsonObject = dict[str, Any]
+
+
+def _or_empty_list(value: Any) -> Any:
+    return [] if value is None else value
+
+
+def _or_empty_map(value: Any) -> Any:
+    return {} if value is None else value
+
+
+if TYPE_CHECKING:
+    Many = list[T]
+    Map = dict[str, V]
+else:
+
+    class Many:
+        """``Many[T]``: a list that may be null."""
+
+        def __class_getitem__(cls, item: Any) -> Any:
+            made = list[item]
+            return Annotated[made, BeforeValidator(_or_empty_list, json_schema_input_type=made | None)]
+
+    class Map:
+        """``Map[V]``: an object with values of one type that may be null."""
+
+        def __class_getitem__(cls, item: Any) -> Any:
+            made = dict[str, item]
+            return Annotated[made, BeforeValidator(_or_empty_map, json_schema_input_type=made | None)]
+
+
+Label = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+"""A DNS label, for example the name of a container or of a volume."""
+ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+
+
+class Part(BaseModel):
+    """Base of all models of this package. Unknown keys are ignored: other versions of interLink send more."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+
+class ObjectMetadata(Part):
+    """The name of a ConfigMap or Secret."""
+
+    name: ObjectName
+
+
+class ConfigMap(Part):
+    """A v1.ConfigMap. ``binaryData`` is base64."""
+
+    metadata: ObjectMetadata
+    data: Map[str] = Field({})
+    binary_data: Map[str] = Field({}, alias="binaryData")
+
+    def raw(self) -> JsonObject:
+        """Return the Kubernetes object."""
+        return {"metadata": {"name": self.metadata.name}, "data": self.data, "binaryData": self.binary_data}
+
+
+class Secret(Part):
+    """A v1.Secret. ``data`` is base64. The name and the values are never part of a log record."""
+
+    metadata: ObjectMetadata
+    data: Map[str] = Field({}, repr=False)
+    string_data: Map[str] = Field({}, alias="stringData", repr=False)
+
+    def raw(self) -> JsonObject:
+        """Return the Kubernetes object."""
+        return {"metadata": {"name": self.metadata.name}, "data": self.data, "stringData": self.string_data}
+
+
+class PodMetadata(Part):
+    """The identity of a pod."""
+
+    name: PodName
+    namespace: Namespace
+    uid: Uid
+
+
+class NamedContainer(Part):
+    """The name of a container."""
+
+    name: Label
+
+
+class _Containers(Part):
+    init_containers: Many[NamedContainer] = Field([], alias="initContainers")
+    containers: Many[NamedContainer] = Field([])
+
+
+class _Pod(Part):
+    """A v1.Pod. The checked fields are the identity and the names of the containers."""
+
+    metadata: PodMetadata
+    spec: _Containers = _Containers()
+
+
+def keep_raw(value: Any, handler: Any) -> Any:
+    """Check ``value`` and return it unchanged: a ``WrapValidator``."""
+    handler(value)
+    return value
+
+
+if TYPE_CHECKING:
+    Pod = dict[str, Any]
+else:
+    Pod = Annotated[_Pod, WrapValidator(keep_raw), PlainSerializer(lambda pod: pod)]

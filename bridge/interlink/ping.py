@@ -1,0 +1,89 @@
+"""The resources and taints of a pool in the form of interLink's ping, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+
+from bridge.interlink.messages import Accelerator, PingResources, PingResponse, PingTaint
+from bridge.workload import quantity
+
+_PLAIN = ("cpu", "memory", "pods")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def ping_response(capacity: Mapping[str, str], taints: Iterable[str] | None) -> PingResponse:
+    """Return the answer of a plugin with these resources (Kubernetes quantities) and taints (``key=value:Effect``).
+
+    ``taints`` ``None``: the taints of the virtual node do not change. An accelerator is a whole number on the wire; a
+    resource that is not is left out.
+    """
+    others = {name: _count(value) for name, value in sorted(capacity.items()) if name not in _PLAIN}
+    return PingResponse(
+        resources=PingResources(
+            cpu=capacity.get("cpu"),
+            memory=capacity.get("memory"),
+            pods=None if _count(capacity.get("pods")) is None else str(_count(capacity.get("pods"))),
+            accelerators=[
+                Accelerator(resource_type=name, available=str(count))
+                for name, count in others.items()
+                if count is not None
+            ],
+        ),
+        taints=None if taints is None else [_taint(text) for text in taints],
+    )
+
+
+def capacity(told: PingResponse) -> dict[str, str]:
+    """Return the resources of an answer as Kubernetes quantities. Invalid and negative values are left out."""
+    resources = told.resources or PingResources()
+    stated = {"cpu": resources.cpu, "memory": resources.memory, "pods": resources.pods}
+    found = {name: value for name, value in stated.items() if value and _quantity(value) is not None}
+    for entry in resources.accelerators:
+        if entry.resource_type and _count(str(entry.available)) is not None:
+            found[entry.resource_type] = str(_count(str(entry.available)))
+    return found
+
+
+def taints(told: PingResponse) -> list[str] | None:
+    """Return the taints of an answer as ``key=value:Effect``; ``None`` if it has none to set.
+
+    As in interLink's virtual kubelet, an unknown effect counts as NoSchedule, and a taint without a key is left out.
+    """
+    if told.taints is None:
+        return None
+    return [
+        f"{taint.key}={taint.value}:{taint.effect if taint.effect in _EFFECTS else _EFFECTS[0]}"
+        for taint in told.taints
+        if taint.key
+    ]
+
+
+def total(capacities: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the sum of resources, as plain numbers."""
+    sums: dict[str, Decimal] = {}
+    for each in capacities:
+        for name, value in each.items():
+            if (found := _quantity(value)) is not None:
+                sums[name] = sums.get(name, Decimal(0)) + found
+    return {name: f"{value.normalize():f}" for name, value in sums.items()}
+
+
+def _taint(text: str) -> PingTaint:
+    pair, _, effect = text.rpartition(":")
+    key, _, value = pair.partition("=")
+    return PingTaint(key=key, value=value, effect=effect)
+
+
+def _quantity(text: str) -> Decimal | None:
+    try:
+        found = quantity.parse(text)
+    except ValueError:
+        return None
+    return found if found >= 0 else None
+
+
+def _count(text: str | None) -> int | None:
+    """Return a quantity as a whole number, rounded down; ``None`` if it is not a quantity or negative."""
+    found = None if text is None else _quantity(text)
+    return None if found is None else int(found)

@@ -1,0 +1,193 @@
+"""The objects that a pod refers to, in the form of interLink and in podbridge's own.
+
+A virtual kubelet sends a pod whose variables are resolved: each has a literal value, references to other variables are
+expanded, and ``envFrom`` is empty. It sends the content of each projected volume, tokens included, as a ConfigMap with
+the name of the volume; a volume of the downward API counts as projected. The other objects are sent whole, and the
+plugin applies ``items``, ``defaultMode`` and ``optional``.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from bridge.interlink.messages import PodCreateRequests, RetrievedContainer
+from bridge.interlink.objects import ConfigMap, JsonObject, Secret
+from bridge.script import environment, volumes
+from bridge.script.quoting import ADDRESS
+from bridge.script.references import Objects, containers
+
+Pod = Mapping[str, Any]
+
+NO_ADDRESS = "127.0.0.1"
+"""The address of a pod without a tunnel, as interLink's virtual kubelet sets it."""
+_PROJECTED = "projected/"
+"""Prefix of the name of a Secret with the content of a projected volume. No Secret of a cluster has a slash."""
+
+
+# --- what a client sends ----------------------------------------------------------------------------------------------
+def sent_pod(pod: Pod, objects: Objects, node: str) -> JsonObject:
+    """Return the pod with literal variables, and with downward API volumes as projected volumes.
+
+    Raises ``ScriptError`` and ``MissingReferenceError``. ``node``: the name of the virtual node.
+    """
+    spec = dict(pod["spec"])
+    for kind in ("initContainers", "containers"):
+        if spec.get(kind):
+            spec[kind] = [
+                _literal(pod, container, f"spec.{kind}[{index}]", objects, node)
+                for index, container in enumerate(spec[kind])
+            ]
+    if spec.get("volumes"):
+        spec["volumes"] = [_as_projected(volume) for volume in spec["volumes"]]
+    return {**pod, "spec": spec}
+
+
+def sent_containers(pod: Pod, objects: Objects, node: str) -> list[RetrievedContainer]:
+    """Return the objects of each container for hop B: one entry for each volume mount, init containers first."""
+    parts = {name: _sent(pod, volume, index, objects, node) for index, (name, volume) in enumerate(_volumes(pod))}
+    found = []
+    for _, container in containers(pod["spec"]):
+        mounted = [parts[name] for mount in container.get("volumeMounts") or () if (name := mount.get("name")) in parts]
+        found.append(
+            RetrievedContainer(
+                name=str(container["name"]),
+                config_maps=[part for part, kind in mounted if kind == "configMap"],
+                projected_volume_maps=[part for part, kind in mounted if kind == "projected"],
+                secrets=[part for part, kind in mounted if kind == "secret"],
+            )
+        )
+    return found
+
+
+def sent_request(pod: Pod, objects: Objects, node: str) -> PodCreateRequests:
+    """Return the body of ``/create`` for hop A. Raises as :func:`sent_pod`."""
+    parts = [_sent(pod, volume, index, objects, node) for index, (_, volume) in enumerate(_volumes(pod))]
+    return PodCreateRequests(
+        pod=sent_pod(pod, objects, node),
+        config_maps=[ConfigMap.model_validate(found) for found in objects.configmaps.values()],
+        secrets=[Secret.model_validate(found) for found in objects.secrets.values()],
+        projected_volume_maps=[part for part, kind in parts if kind == "projected"],
+    )
+
+
+def _literal(pod: Pod, container: Mapping[str, Any], where: str, objects: Objects, node: str) -> JsonObject:
+    made = environment.make(pod, container, where, objects, node, {}).values
+    return {
+        **{key: value for key, value in container.items() if key != "envFrom"},
+        "env": [{"name": name, "value": value.replace(ADDRESS, NO_ADDRESS)} for name, value in made.items()],
+    }
+
+
+def _as_projected(volume: Mapping[str, Any]) -> Mapping[str, Any]:
+    source = volume.get("downwardAPI")
+    if source is None:
+        return volume
+    projected = {"sources": [{"downwardAPI": {"items": source.get("items") or []}}]}
+    if source.get("defaultMode") is not None:
+        projected["defaultMode"] = source["defaultMode"]
+    return {"name": volume["name"], "projected": projected}
+
+
+def _volumes(pod: Pod) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for volume in pod["spec"].get("volumes") or ():
+        yield str(volume["name"]), volume
+
+
+def _sent(pod: Pod, volume: Mapping[str, Any], index: int, objects: Objects, node: str) -> tuple[Any, str]:
+    """Return the object of a volume and the kind of its list; an empty kind if none is sent."""
+    if (source := volume.get("configMap")) is not None:
+        found = objects.configmaps.get(str(source.get("name")))
+        return (None, "") if found is None else (ConfigMap.model_validate(found), "configMap")
+    if (source := volume.get("secret")) is not None:
+        found = objects.secrets.get(str(source.get("secretName")))
+        return (None, "") if found is None else (Secret.model_validate(found), "secret")
+    if volume.get("projected") is None and volume.get("downwardAPI") is None:
+        return None, ""
+    text: dict[str, str] = {}
+    binary: dict[str, str] = {}
+    for path, data, _ in volumes.content(pod, volume, f"spec.volumes[{index}]", objects, node, {}):
+        try:
+            text[path] = data.decode()
+        except UnicodeDecodeError:
+            binary[path] = base64.b64encode(data).decode()
+    content = {"metadata": {"name": str(volume["name"])}, "data": text, "binaryData": binary}
+    return ConfigMap.model_validate(content), "projected"
+
+
+# --- what a server receives -------------------------------------------------------------------------------------------
+def received_containers(pod: Pod, told: Iterable[RetrievedContainer]) -> tuple[JsonObject, Objects]:
+    """Return the pod that a pool can run and its objects, from the containers of hop B."""
+    told = list(told)
+    return _received(
+        pod,
+        [part for each in told for part in each.config_maps],
+        [part for each in told for part in each.secrets],
+        [part for each in told for part in each.projected_volume_maps],
+    )
+
+
+def received_request(request: PodCreateRequests) -> tuple[JsonObject, Objects]:
+    """Return the pod that a pool can run and its objects, from the body of hop A."""
+    return _received(request.pod, request.config_maps, request.secrets, request.projected_volume_maps)
+
+
+def _received(
+    pod: Pod, config_maps: Iterable[ConfigMap], secrets: Iterable[Secret], projected: Iterable[ConfigMap]
+) -> tuple[JsonObject, Objects]:
+    content = {part.metadata.name: part for part in projected}
+    spec = dict(pod["spec"])
+    for kind in ("initContainers", "containers"):
+        if spec.get(kind):
+            spec[kind] = [_as_received(container) for container in spec[kind]]
+    if spec.get("volumes"):
+        spec["volumes"] = [_with_content(volume, content) for volume in spec["volumes"]]
+    objects = Objects(
+        configmaps={part.metadata.name: part.raw() for part in config_maps},
+        secrets={
+            **{part.metadata.name: part.raw() for part in secrets},
+            **{_PROJECTED + name: _as_secret(part) for name, part in content.items()},
+        },
+    )
+    return {**pod, "spec": spec}, objects
+
+
+def _as_received(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a container whose literal variables are not expanded again: the client has expanded them."""
+    if not any("$" in (entry.get("value") or "") for entry in container.get("env") or ()):
+        return container
+    env = [
+        {**entry, "value": entry["value"].replace("$", "$$")} if "$" in (entry.get("value") or "") else entry
+        for entry in container["env"]
+    ]
+    return {**container, "env": env}
+
+
+def _with_content(volume: Mapping[str, Any], content: Mapping[str, ConfigMap]) -> Mapping[str, Any]:
+    """Return a projected volume as the Secret that has its content; the file modes stay those of its sources."""
+    name = str(volume.get("name"))
+    projected = volume.get("projected")
+    if projected is None or name not in content:
+        return volume
+    modes = {
+        item.get("path"): item["mode"]
+        for part in projected.get("sources") or ()
+        for inner in part.values()
+        if isinstance(inner, dict)
+        for item in inner.get("items") or ()
+        if item.get("mode") is not None
+    }
+    paths = [*content[name].data, *content[name].binary_data]
+    source: JsonObject = {"secretName": _PROJECTED + name}
+    if paths:
+        source["items"] = [
+            {"key": path, "path": path, **({"mode": modes[path]} if path in modes else {})} for path in paths
+        ]
+    if projected.get("defaultMode") is not None:
+        source["defaultMode"] = projected["defaultMode"]
+    return {"name": name, "secret": source}
+
+
+def _as_secret(part: ConfigMap) -> JsonObject:
+    return {"metadata": {"name": part.metadata.name}, "data": part.binary_data, "stringData": part.data}

@@ -1,0 +1,128 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.errors import SiteError
+from bridge.interlink.job_status import NOT_READY, NOT_STARTED, SIDECAR, job_status
+from bridge.interlink.messages import PodStatus
+
+BODIES = Path(__file__).parents[2] / "contract" / "interlink" / "bodies"
+POD = json.loads((BODIES / "delete.json").read_text())
+STARTED, FINISHED = 1784019605.0, 1784019635.0
+
+
+def told(name):
+    return PodStatus.model_validate(json.loads((BODIES / f"status_answer_{name}.json").read_text())[0])
+
+
+def read(name):
+    return job_status(POD, told(name), "owner")
+
+
+def changed(**fields):
+    return told("running").model_copy(update=fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "outcome", "reason"),
+    [
+        ("queued", "queued", "", "Pending"),
+        ("init_running", "running", "", ""),
+        ("running", "running", "", ""),
+        ("running_no_init", "running", "", ""),
+        ("succeeded", "ended", "Succeeded", ""),
+        ("failed", "ended", "Failed", ""),
+        ("timeout", "ended", "Failed", "SlurmJobTimeout"),
+        ("init_failed", "ended", "Failed", ""),
+    ],
+)
+def test_the_state_of_a_job(name, phase, outcome, reason):
+    status = read(name)
+    assert (status.phase, status.outcome, status.reason) == (phase, outcome, reason)
+    assert (status.job, status.owner, status.namespace, status.name) == (
+        POD["metadata"]["uid"],
+        "owner",
+        "science",
+        "train",
+    )
+
+
+def test_the_containers_of_a_job():
+    status = read("failed")
+    assert [(each.name, each.ended.exit_code) for each in status.containers] == [("main", 42), ("side", 0)]
+    assert [(each.name, each.ended.exit_code) for each in status.init_containers] == [("fetch", 0)]
+    assert (status.job_id, status.started_at, status.ended_at) == ("4242", STARTED, FINISHED)
+
+
+def test_a_job_that_the_plugin_does_not_know():
+    assert read("unknown") is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        changed(uid="7b1f0c1e-0000-4a0e-9d5b-0f6a3f0a2b11"),
+        changed(name="other"),
+        changed(namespace="other"),
+        changed(containers=[]),
+        changed(containers=told("running").containers[:1]),
+    ],
+)
+def test_an_answer_that_is_not_about_this_pod_is_an_error(answer):
+    with pytest.raises(SiteError):
+        job_status(POD, answer, "owner")
+
+
+def one(state, **more):
+    return PodStatus(
+        name="train",
+        uid=POD["metadata"]["uid"],
+        namespace="science",
+        containers=[{"name": "main", "state": state, **more}, {"name": "side", "state": {"running": {}}}],
+    )
+
+
+def test_a_running_container_that_is_not_ready():
+    state = job_status(POD, one({"waiting": {"reason": NOT_READY}}), "").containers[0]
+    assert (state.state, state.ready) == ("running", False)
+
+
+def test_a_container_that_never_ran():
+    state = job_status(POD, one({"terminated": {"exitCode": 137, "reason": NOT_STARTED}}), "").containers[0]
+    assert (state.state, state.ended) == ("waiting", None)
+
+
+def test_a_sidecar_that_runs():
+    answer = told("running").model_copy(
+        update={"init_containers": [{"name": "fetch", "state": {"terminated": {"exitCode": 0, "reason": SIDECAR}}}]}
+    )
+    state = job_status(POD, answer, "").init_containers[0]
+    assert (state.state, state.started) == ("running", True)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "state", "running", "terminated", "waiting", "exitCode", "reason", "startedAt"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["name", "state", "lastState", "restartCount"]), JSON), max_size=3))
+def test_no_answer_of_a_plugin_raises_another_error(entries):
+    named = [{"name": name, **entry} for name, entry in zip(("main", "side"), entries, strict=False)]
+    answer = changed(containers=named, init_containers=entries)
+    try:
+        status = job_status(POD, answer, "owner")
+    except SiteError:
+        return
+    assert status is None or len(status.containers) == 2
