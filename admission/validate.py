@@ -15,7 +15,8 @@ from bridge.workload.resources import Resources
 
 FINALIZER_PERMISSION = "finalizer"
 """The permission to remove podbridge's finalizer from a pod that has a job."""
-_FINALIZER_RESERVED = f"metadata.finalizers: {names.FINALIZER!r} is not allowed: only podbridge sets it"
+_FINALIZERS = (names.FINALIZER, names.POOL_FINALIZER)
+_FINALIZER_RESERVED = "metadata.finalizers: {!r} is not allowed: only podbridge sets it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,7 @@ def _reserved_on_create(pod: pods.Pod, user_name: str, rules: Rules) -> list[str
         )
     if user_name not in rules.trusted:
         problems += _reserved({"metadata": {}}, pod)
-        if names.FINALIZER in _finalizers(pod):
-            problems.append(_FINALIZER_RESERVED)
+        problems += [_FINALIZER_RESERVED.format(name) for name in _FINALIZERS if name in _finalizers(pod)]
     return problems
 
 
@@ -139,10 +139,11 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
     verdict = Verdict()
     if user_name not in rules.trusted:
         verdict.forbidden += _reserved(old, new)
-        held, wanted = names.FINALIZER in _finalizers(old), names.FINALIZER in _finalizers(new)
-        if wanted and not held:
-            verdict.forbidden.append(_FINALIZER_RESERVED)
-        if held and not wanted and pods.job_id(old):
+        held, wanted = _finalizers(old), _finalizers(new)
+        added = [name for name in _FINALIZERS if name in wanted and name not in held]
+        verdict.forbidden += [_FINALIZER_RESERVED.format(name) for name in added]
+        removed = [name for name in _FINALIZERS if name in held and name not in wanted]
+        if names.POOL_FINALIZER in removed or (names.FINALIZER in removed and pods.job_id(old)):
             verdict.permissions.append(FINALIZER_PERMISSION)
     if pods.scheduler_name(new) != rules.scheduler:
         return verdict
@@ -204,6 +205,7 @@ def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:
         ("metadata.annotations", names.NODE_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.SLURM_NODE_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.REMOTE_JOB, pods.annotations_of(old), pods.annotations_of(new)),
+        ("metadata.annotations", names.JOB_INTENT, pods.annotations_of(old), pods.annotations_of(new)),
     ):
         if before.get(key) == after.get(key):
             continue

@@ -41,6 +41,10 @@ SLURM_NAME_CONFLICT = "bridge.vk.io/slurm-name-conflict"
 """Annotation on nodes with the same Slurm node name: the other nodes. podbridge uses none of them."""
 REMOTE_JOB = "bridge.vk.io/job"
 """Annotation: ``<pool>/<remote job id>``, after the site has accepted the pod."""
+JOB_INTENT = "bridge.vk.io/job-intent"
+"""Annotation: the pool to which podbridge may have submitted the pod, if that pool cannot list its jobs."""
+POOL_FINALIZER = "bridge.vk.io/job"
+"""Finalizer, set with this annotation, until the pool has confirmed that it has no job of the pod."""
 
 # --- pools ------------------------------------------------------------------------------------------------------------
 POOLS = "bridge.vk.io/pools"

@@ -217,6 +217,16 @@ def text() -> str:
         ],
         [f"`{names.REMOTE_JOB}`", "annotation on the pod", "`<pool>/<job>`: the job at the site"],
         [
+            f"`{names.JOB_INTENT}`",
+            "annotation on the pod",
+            "the pool, if it cannot list its jobs; set before the pod is submitted",
+        ],
+        [
+            f"`{names.POOL_FINALIZER}`",
+            "finalizer of the pod",
+            "set with this annotation, until the pool has confirmed that it has no job of the pod",
+        ],
+        [
             f"`{names.POOL_TAINT}`",
             "taint of a virtual node",
             "value: the pool; effect NoSchedule; Kueue tolerates it for a pod",

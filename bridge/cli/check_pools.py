@@ -25,8 +25,8 @@ ELSEWHERE = "Run podbridge check on the host of podbridge, with its configuratio
 
 def nats(session: CommandSession) -> Iterator[Finding]:
     """Connect to NATS as the hub does, and read the store."""
-    if not session.config.pools.enabled:
-        yield Finding("ok", "NATS", "not configured: there are no pools")
+    if not session.config.pools.nats.servers:
+        yield Finding("ok", "NATS", "not configured: no pools over NATS")
         return
     supervisor = Supervisor()
     link = Link(link_settings(session.config, "podbridge check", session.cluster))

@@ -1,4 +1,4 @@
-"""The hub's parts for pools: the NATS connection, the store, the virtual nodes and the kubelet API."""
+"""The hub's parts for pools: their sources, the store, the virtual nodes and the kubelet API."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from bridge.kube.lease import Elector
 from bridge.metrics import NATS_OVERRUN
 from bridge.pools.nats_registry import NatsPools
 from bridge.pools.persistence import PoolPersistence
+from bridge.pools.registry import PoolRegistry, PoolSource
 from bridge.serving.health import Health
 from bridge.store.nats_store import NatsStore
 from bridge.store.port import KeyValueStore
@@ -76,7 +77,7 @@ def node_address(config: Config, server: str) -> str:
 
 
 class HubPools:
-    """The hub's parts for pools: the NATS connection, the virtual nodes and the kubelet API.
+    """The hub's parts for pools: the NATS connection, if one is configured, the virtual nodes and the kubelet API.
 
     ``version`` is the kubelet version of the virtual nodes (:func:`bridge.kube.cluster.node_version`). ``cluster`` is
     the UID of the cluster, which owns the jobs that this process submits.
@@ -96,11 +97,17 @@ class HubPools:
     ) -> None:
         pools = config.pools
         address = node_address(config, kube.server)
-        self._link = Link(link_settings(config, f"{names.COMPONENT} {identity}", cluster))
-        NATS_OVERRUN.set_function(lambda: self._link.dropped)
-        self._pools = NatsPools(self._link, pools.nats.prefix, cluster, clock, submit_timeout=pools.submit_timeout)
+        self._link: Link | None = None
+        self._persistence: PoolPersistence | None = None
+        sources: list[PoolSource] = []
+        if pools.nats.servers:
+            link = self._link = Link(link_settings(config, f"{names.COMPONENT} {identity}", cluster))
+            NATS_OVERRUN.set_function(lambda: link.dropped)
+            nats = NatsPools(link, pools.nats.prefix, cluster, clock, submit_timeout=pools.submit_timeout)
+            self._persistence = self._make_persistence(config, link, nats, clock, cluster)
+            sources.append(nats)
+        self._pools = PoolRegistry(sources)
         self._kubelet = self._make_kubelet(config, kube, clock, address)
-        self._persistence = self._make_persistence(config, clock, cluster)
         settings = NodeSettings(
             silent_after=pools.silent_after,
             remove_after=pools.remove_after,
@@ -117,7 +124,7 @@ class HubPools:
             clock,
             self._pools,
             settings,
-            self._link.problem,
+            self._link.problem if self._link is not None else lambda: None,
             self._persistence.remembered if self._persistence is not None else lambda _: 0,
             self._pools.remove,
         )
@@ -128,20 +135,23 @@ class HubPools:
         )
         return Kubelet(settings, kube, clock, find=self._find, pods=lambda: self.loop.pods(), pools=self._pools.pools)
 
-    def _make_persistence(self, config: Config, clock: Clock, cluster: str) -> PoolPersistence | None:
+    def _make_persistence(
+        self, config: Config, link: Link, pools: NatsPools, clock: Clock, cluster: str
+    ) -> PoolPersistence | None:
         """Create the persistence of pools in the configured store; ``None`` without a store."""
-        store, kind = open_store(config, self._link, cluster), config.pools.store.kind
+        store, kind = open_store(config, link, cluster), config.pools.store.kind
         if store is None:
             return None
-        reachable = (lambda: self._link.connected) if kind == "nats" else (lambda: True)
-        persistence = PoolPersistence(store, self._pools, clock, self._leads, kind, reachable)
+        reachable = (lambda: link.connected) if kind == "nats" else (lambda: True)
+        persistence = PoolPersistence(store, pools, clock, self._leads, kind, reachable)
         if kind == "nats":
-            self._link.watch(persistence.compare_soon)
+            link.watch(persistence.compare_soon)
         return persistence
 
     def start(self, supervisor: Supervisor, health: Health) -> None:
         """Start the NATS connection, the pools and the kubelet API. The caller starts :attr:`loop` afterwards."""
-        self._link.start(supervisor)
+        if self._link is not None:
+            self._link.start(supervisor)
         if self._persistence is not None:
             self._persistence.start(supervisor)
         self._pools.start(supervisor)

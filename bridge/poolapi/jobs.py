@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -86,3 +87,8 @@ class JobStatus:
     containers: list[ContainerState] = Field(
         default_factory=list, description="May include init containers: the hub takes the kind from the pod."
     )
+
+
+def pod_of(job: JobStatus) -> Mapping[str, Any]:
+    """Return the identity of a job's pod in the form of a pod, for requests about a job whose pod is gone."""
+    return {"metadata": {"namespace": job.namespace, "name": job.name, "uid": job.job}}

@@ -11,9 +11,9 @@ from bridge.errors import SiteError
 from bridge.logs import kv
 from bridge.metrics import POOL_FLOODS, POOL_MESSAGES_UNUSABLE
 from bridge.pools.inbox import Inbox
-from bridge.pools.nats_pool import PERIOD, NatsPool
+from bridge.pools.submitter_pool import PERIOD, SubmitterPool
 from bridge.threads import Supervisor
-from bridge.wire.client import SUBMIT_TIMEOUT
+from bridge.wire.client import SUBMIT_TIMEOUT, PoolClient
 from bridge.wire.connection import Link
 from bridge.wire.envelope import GarbledError, check_pool, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event
@@ -22,7 +22,7 @@ from bridge.wire.subjects import ANY, Subjects, kind_of, pool_of
 from bridge.wire.subscription import Subscription
 from bridge.workers import Workers
 
-__all__ = ["PERIOD", "NatsPool", "NatsPools"]
+__all__ = ["PERIOD", "NatsPools", "SubmitterPool"]
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class NatsPools:
         self._link, self._prefix, self._owner, self._clock = link, prefix, owner, clock
         self._submit_timeout = submit_timeout
         self._lock = threading.Lock()
-        self._pools: dict[str, NatsPool] = {}
+        self._pools: dict[str, SubmitterPool] = {}
         self._subscribers: list[Callable[[str, str], None]] = []
         self._woken = threading.Event()
         self._workers = Workers("pools", _WORKERS)
@@ -70,7 +70,7 @@ class NatsPools:
         supervisor.spawn("pools", lambda: self._run(supervisor.stopping))
         supervisor.spawn("pools-inbox", lambda: self._read(supervisor.stopping))
 
-    def pools(self) -> dict[str, NatsPool]:
+    def pools(self) -> dict[str, SubmitterPool]:
         """Return all pools by name."""
         return dict(self._pools)
 
@@ -89,8 +89,8 @@ class NatsPools:
     def subscribe(self, changed: Callable[[str, str], None]) -> None:
         """Call ``changed`` after each change of a pool.
 
-        Its arguments are the pool's name, and the pod's UID or an empty string as in :meth:`NatsPool.subscribe`. The
-        removal of a pool is a change with an empty string.
+        Its arguments are the pool's name, and the pod's UID or an empty string as in :meth:`SubmitterPool.subscribe`.
+        The removal of a pool is a change with an empty string.
         """
         self._subscribers.append(changed)
 
@@ -208,17 +208,18 @@ class NatsPools:
             pool.on_event(event)
             self._wake_if_due(pool)
 
-    def _wake_if_due(self, pool: NatsPool) -> None:
+    def _wake_if_due(self, pool: SubmitterPool) -> None:
         if pool.due(self._clock.monotonic()):
             self._woken.set()
 
-    def _add(self, name: str) -> NatsPool:
+    def _add(self, name: str) -> SubmitterPool:
         with self._lock:
             if name in self._pools:
                 return self._pools[name]
             if len(self._pools) >= MOST_POOLS:
                 raise GarbledError(f"more than {MOST_POOLS} pools")
-            pool = NatsPool(self._link, self._prefix, name, self._owner, self._clock, self._submit_timeout)
+            connect = lambda folder: PoolClient(self._link, self._prefix, name, self._owner, self._clock, folder)  # noqa: E731
+            pool = SubmitterPool(name, self._owner, connect, self._clock, self._submit_timeout)
             pool.subscribe(lambda job: self._notify(name, job))
             self._pools = {**self._pools, name: pool}
         log.info("a pool was added", extra=kv(pool=name))

@@ -17,7 +17,7 @@ from bridge.logs import kv
 from bridge.metrics import POOL_REMEMBERED
 from bridge.poolapi.jobs import JobStatus
 from bridge.pools import records
-from bridge.pools.nats_registry import NatsPool, NatsPools
+from bridge.pools.nats_registry import NatsPools, SubmitterPool
 from bridge.pools.records import JOBS, POOLS, JobRecord, PoolRecord
 from bridge.store.port import KeyValueStore
 from bridge.store.synchronizer import Key, StoreSynchronizer
@@ -110,7 +110,7 @@ class PoolPersistence:
             elif pool.complete_at() is not None:
                 self._mark_job(name, uid, pool.job(uid))
 
-    def _mark_pool(self, pool: NatsPool) -> None:
+    def _mark_pool(self, pool: SubmitterPool) -> None:
         kept = self._kept.setdefault(pool.name, _Kept())
         if (announced := pool.announced()) is not None:
             now, words = self._clock.monotonic(), (*_lasting_values(announced[0]), pool.buildconfig() is None)

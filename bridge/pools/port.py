@@ -1,31 +1,41 @@
-"""The interface between the hub and a pool. All requests are idempotent by pod UID.
+"""The interface between the hub and a pool, for every transport. All requests are idempotent by pod UID.
 
-Methods that send a request to the site raise :class:`bridge.errors.SiteError`.
+A pod is a raw Kubernetes object. Methods that send a request to the site raise :class:`bridge.errors.SiteError`. A pool
+reports a job as unknown (``None``) only if the site itself has said so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from bridge.poolapi.announcement import Announcement
 from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
-from bridge.script.buildconfig import BuildConfig
+from bridge.poolapi.readiness import Readiness
+from bridge.poolapi.requests import LogOptions, VolumeFile
+from bridge.script.references import Objects
+
+Pod = Mapping[str, Any]
+"""A raw pod. If a job has no pod, ``metadata`` has only its namespace, name and UID."""
 
 
 class Pool(Protocol):
-    """One pool. ``name`` is also the name of its virtual node."""
+    """One pool. ``name`` is also the name of its virtual node.
+
+    ``lists``: the pool can list all its jobs, so :meth:`jobs` also has those that this process does not know of. The
+    hub writes its intent to the pod before it submits to a pool that cannot, and passes the pod to :meth:`follow`.
+    """
 
     name: str
+    lists: bool
 
-    @property
-    def config_problem(self) -> str:
-        """Why the announced BuildConfig is invalid; empty if it is valid or has not been received."""
-
+    # --- the site -----------------------------------------------------------------------------------------------------
     @property
     def folder(self) -> str:
-        """Id of the site's folder that holds the pool's jobs; empty before the first announcement."""
+        """Id of the site's folder that holds the pool's jobs.
+
+        Empty before the first announcement, and for a pool whose site has no such folder.
+        """
 
     def folders(self) -> Mapping[str, tuple[Announcement, float]]:
         """Return the last announcement for each folder id, and the monotonic time at which it arrived."""
@@ -36,21 +46,39 @@ class Pool(Protocol):
     def announced(self) -> tuple[Announcement, float] | None:
         """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""
 
-    def buildconfig(self) -> BuildConfig | None:
-        """Return the announced BuildConfig; ``None`` if it has not been received or is invalid."""
+    def ready(self) -> Readiness:
+        """Return whether the pool accepts submissions, and why not. Sends no request."""
 
-    def submit(self, job: str, submission: JobSubmission) -> JobStatus:
-        """Submit a job; return the state of the existing one if the site has it already."""
+    # --- requests to the site -----------------------------------------------------------------------------------------
+    def prepare(self, pod: Pod) -> Pod:
+        """Return the pod as this pool runs it, for example without a token for an API server that it cannot reach.
 
-    def cancel(self, job: str, grace: float, *, forget: bool = False) -> JobStatus | None:
-        """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it.
-
-        ``forget``: also delete the job's folder, once the job has ended.
+        Raises ScriptError for a pod that the pool cannot run. Sends no request.
         """
 
-    def status(self, job: str) -> JobStatus | None:
+    def submit(self, pod: Pod, objects: Objects) -> JobStatus:
+        """Submit the job of a prepared pod; return the state of the existing one if the site has it already.
+
+        ``objects``: all objects that the pod refers to. Raises ScriptError and MissingReferenceError before it sends
+        anything, and SiteUnknownOutcomeError if the site may have accepted the job.
+        """
+
+    def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
+        """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it.
+
+        ``forget``: also delete the job's files, once the job has ended.
+        """
+
+    def status(self, pod: Pod) -> JobStatus | None:
         """Request the state of one job from the site; ``None`` if the site does not know it."""
 
+    def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
+        """Iterate over the pieces of a log. To end the log at the site too, close the iterator."""
+
+    def refresh(self, pod: Pod, files: Sequence[VolumeFile]) -> None:
+        """Replace files in the volumes of a job. A pool that cannot do this ignores it."""
+
+    # --- the view of jobs ---------------------------------------------------------------------------------------------
     def job(self, job: str) -> JobStatus | None:
         """Return one job of :meth:`jobs`."""
 
@@ -63,14 +91,15 @@ class Pool(Protocol):
     def complete_at(self) -> float | None:
         """Return the monotonic time at which the last complete snapshot was requested; ``None`` before the first.
 
-        A job that is not in :meth:`jobs` was not at the site at that time.
+        A job that is not in :meth:`jobs` was not at the site at that time. For a pool that cannot list its jobs, this
+        is the time of the last successful request, and :meth:`jobs` has followed jobs alone.
         """
 
-    def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
-        """Iterate over the pieces of a log. To end the log at the site too, close the iterator."""
+    def follow(self, pod: Pod) -> None:
+        """Request the state of this pod's job periodically from now on. A pool that lists its jobs ignores it."""
 
-    def refresh(self, job: str, files: Sequence[VolumeFile]) -> None:
-        """Replace files in the volumes of a job."""
+    def unfollow(self, job: str) -> None:
+        """End this: the pod is gone, and the end of its job is confirmed."""
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""

@@ -63,6 +63,27 @@ def is_held(pod: Pod) -> bool:
     return names.FINALIZER in (pod["metadata"].get("finalizers") or ())
 
 
+def has_intent(pod: Pod) -> bool:
+    """Whether podbridge may have submitted the pod to a pool that cannot list its jobs."""
+    return names.JOB_INTENT in (pod["metadata"].get("annotations") or {})
+
+
+def intent_patch(pod: Pod, pool: str) -> dict[str, Any]:
+    """Return the strategic patch that records the intent to submit the pod to a pool that cannot list its jobs."""
+    return {
+        "metadata": {
+            "uid": uid(pod),
+            "annotations": {names.JOB_INTENT: pool},
+            "finalizers": [names.POOL_FINALIZER],
+        }
+    }
+
+
+def release_patch(pod: Pod) -> dict[str, Any]:
+    """Return the strategic patch that removes the finalizer of a pool that cannot list its jobs."""
+    return {"metadata": {"uid": uid(pod), "$deleteFromPrimitiveList/finalizers": [names.POOL_FINALIZER]}}
+
+
 def condition(pod: Pod, kind: str) -> Mapping[str, Any]:
     """Return one condition of the pod's status, empty if it has none of this type."""
     for entry in (pod.get("status") or {}).get("conditions") or ():

@@ -84,7 +84,7 @@ class Handlers:
         if pool is None:
             raise AnswerError(502, f"pool {found.node} has not been heard of since podbridge started")
         check_log(found.pod, pool.job(found.job), container, previous=options.previous)
-        body = LogBody(pool, found.job, options)
+        body = LogBody(pool, found.pod, options)
         flask.request.environ.get(ON_HANG_UP, _nobody_hangs_up)(body.close)
         return flask.Response(body, content_type="text/plain; charset=utf-8")
 
@@ -162,10 +162,10 @@ class LogBody:
     that waits cannot be closed.
     """
 
-    def __init__(self, pool: Pool, job: str, options: LogOptions) -> None:
+    def __init__(self, pool: Pool, pod: Mapping[str, Any], options: LogOptions) -> None:
         self._pool = pool.name
-        self._job = job
-        self._pieces = pool.logs(job, options)
+        self._job = pod["metadata"]["uid"]
+        self._pieces = pool.logs(pod, options)
         self._begun = self._over = False
 
     def __iter__(self) -> Iterator[bytes]:

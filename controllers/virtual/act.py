@@ -25,10 +25,11 @@ from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.resources import PODS
 from bridge.logs import kv
-from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.requests import JobSubmission, VolumeFile
+from bridge.poolapi.jobs import JobStatus, pod_of
+from bridge.poolapi.requests import VolumeFile
 from bridge.pools.port import Pool
-from bridge.script import build, references
+from bridge.script import build
+from bridge.script.references import Objects
 from bridge.workload import pods
 from controllers.brakes import mark_patch
 from controllers.virtual import decide, status_patch, synthetic_status
@@ -99,9 +100,11 @@ class Actor:
             case decide.Submit() if pool is not None:
                 self._submit(action.pod, pool, entry, cache)
             case decide.Look() if pool is not None:
-                entry.answered(pool.status(pods.uid(action.pod)), self._clock.monotonic())
+                entry.answered(pool.status(action.pod), self._clock.monotonic())
             case decide.Cancel() if pool is not None:
                 self._cancel(action, pool, entry)
+            case decide.Forget() if pool is not None:
+                self._forget(action.pod, pool, entry)
             case decide.Orphan() if pool is not None:
                 self._orphan(action.job, pool, entry)
             case decide.Refresh() if pool is not None:
@@ -109,13 +112,14 @@ class Actor:
 
     # --- at the site --------------------------------------------------------------------------------------------------
     def _submit(self, pod: Pod, pool: Pool, entry: Entry, cache: Cache) -> None:
-        config = pool.buildconfig()
-        if config is None:
+        if not pool.ready().ok:
             return
         try:
-            seen = references.at_site(pod, api_server=config.api_server.url is not None)
+            seen = pool.prepare(pod)
             objects, refresh_in = self._reader.read(seen, pool.name)
-            job = build.build(seen, config, objects, pool.name)
+            if not pool.lists and not self._record_intent(pod, pool, cache):
+                return
+            answer = self._send(seen, objects, pool, entry)
         except MissingReferenceError as error:
             self._back_off(entry, error)
             self._event_once(entry, pod, "BridgeWaiting", _text_of(error), warning=True)
@@ -125,26 +129,6 @@ class Actor:
         except ScriptError as error:
             self._fail(pod, cache, "BridgeRejected", error.reason, _text_of(error))
             return
-        metadata = pod["metadata"]
-        submission = JobSubmission(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            script=job.script,
-            cpus=job.cpus,
-            memory=job.memory,
-            gpus=job.gpus,
-            gpu_resource=job.gpu_resource,
-            time_limit=job.time_limit,
-            flags=job.flags,
-            flavor=job.flavor,
-            grace=job.grace,
-        )
-        self._check_leadership()
-        try:
-            answer = pool.submit(pods.uid(pod), submission)
-        except SiteUnknownOutcomeError:
-            entry.sent(self._clock.monotonic() + self._submit_timeout + LATE)
-            raise
         except SiteError as error:
             if error.retryable:
                 raise
@@ -156,10 +140,34 @@ class Actor:
         entry.refresh_at = None if refresh_in is None else self._clock.monotonic() + refresh_in
         log.info("pod submitted", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
 
+    def _send(self, pod: Pod, objects: Objects, pool: Pool, entry: Entry) -> JobStatus:
+        self._check_leadership()
+        try:
+            return pool.submit(pod, objects)
+        except SiteUnknownOutcomeError:
+            entry.sent(self._clock.monotonic() + self._submit_timeout + LATE)
+            raise
+
+    def _record_intent(self, pod: Pod, pool: Pool, cache: Cache) -> bool:
+        """Write to the pod that it may have been submitted; return whether the API server accepted it."""
+        if pods.has_intent(pod):
+            return True
+        try:
+            cache.apply(self._kube.patch(_path(pod), pods.intent_patch(pod, pool.name), kind="strategic"))
+        except (KubeNotFoundError, KubeConflictError, KubeInvalidError) as error:
+            log.debug("pod is gone or being deleted", extra=kv(pod=pods.key(pod), error=error))
+            return False
+        return True
+
+    def _forget(self, pod: Pod, pool: Pool, entry: Entry) -> None:
+        self._check_leadership()
+        pool.cancel(pod, 0, forget=True)
+        entry.forgotten = True
+
     def _cancel(self, action: decide.Cancel, pool: Pool, entry: Entry) -> None:
         pod = action.pod
         self._check_leadership()
-        job, now = pool.cancel(pods.uid(pod), action.grace), self._clock.monotonic()
+        job, now = pool.cancel(pod, action.grace), self._clock.monotonic()
         entry.answered(job, now)
         entry.cancellation = Cancellation(pod["metadata"].get("deletionTimestamp") or "", now)
         if job is not None:
@@ -178,26 +186,25 @@ class Actor:
         self._check_leadership()
         if job.phase == "ended":
             entry.not_before = now + FORGOTTEN
-            if pool.cancel(job.job, 0, forget=True) is None:
+            if pool.cancel(pod_of(job), 0, forget=True) is None:
                 log.info("job deleted", extra=kv(pod=f"{job.namespace}/{job.name}", pool=pool.name, job=job.job_id))
             return
-        pool.cancel(job.job, decide.ORPHAN_GRACE)
+        pool.cancel(pod_of(job), decide.ORPHAN_GRACE)
         entry.cancellation = Cancellation("", now)
         log.warning("job without a pod cancelled", extra=kv(pool=pool.name, job=job.job_id, uid=job.job))
 
     def _refresh(self, pod: Pod, pool: Pool, entry: Entry) -> None:
         entry.refresh_at = self._clock.monotonic() + REFRESH_AGAIN
-        config = pool.buildconfig()
-        if config is None:
+        if not pool.ready().ok:
             return
-        pod = references.at_site(pod, api_server=config.api_server.url is not None)
+        pod = pool.prepare(pod)
         tokens = self._reader.tokens(pod)
         files = [
             VolumeFile(path=path, data=text.encode(), mode=mode)
             for path, text, mode in build.token_files(pod, tokens.texts)
         ]
         if files:
-            pool.refresh(pods.uid(pod), files)
+            pool.refresh(pod, files)
         entry.refresh_at = None if tokens.refresh_in is None else self._clock.monotonic() + tokens.refresh_in
 
     # --- on the pod ---------------------------------------------------------------------------------------------------
@@ -236,6 +243,8 @@ class Actor:
         """Write the final status, then delete the pod: the site has confirmed its end."""
         pod = action.pod
         self._patch(pod, cache, action.patch)
+        if names.POOL_FINALIZER in (pod["metadata"].get("finalizers") or ()):
+            self._release(pod, cache)
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pods.uid(pod)}}
         try:
             answer = self._kube.delete(_path(pod), body)
@@ -245,6 +254,12 @@ class Actor:
         if "metadata" in answer and answer.get("kind") == "Pod":
             cache.apply(answer)  # a finalizer of others may keep it
         log.info("pod removed", extra=kv(pod=pods.key(pod)))
+
+    def _release(self, pod: Pod, cache: Cache) -> None:
+        try:
+            cache.apply(self._kube.patch(_path(pod), pods.release_patch(pod), kind="strategic"))
+        except (KubeNotFoundError, KubeConflictError) as error:
+            log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
 
     def _fail(self, pod: Pod, cache: Cache, event: str, reason: str, message: str) -> None:
         status = synthetic_status.failed(pod, reason, message, self._address, self._clock.time())

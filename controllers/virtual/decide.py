@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bridge import names
+from bridge.poolapi import pod_status as statuses
 from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.pod_status import Status
 from bridge.workload import pods
-from controllers.virtual import status as statuses
 from controllers.virtual import status_patch, synthetic_status
 from controllers.virtual.pod_state import Absent, Entry, Known, Pod
-from controllers.virtual.status import Status
 
 CANCEL_AGAIN = 10.0
 """Seconds after which a cancellation request is repeated if the job has not ended."""
@@ -38,15 +38,17 @@ class PoolView:
     """The state of a pool that a decision depends on.
 
     ``synced``: the cache of the pool's pods is complete. ``complete_at``: time at which the last complete snapshot was
-    requested. ``buildable``: the BuildConfig is known. ``leading_since``: time at which this process became the leader.
+    requested. ``ready``: the pool accepts submissions. ``leading_since``: time at which this process became the leader.
+    ``lists``: the pool can list all its jobs.
     """
 
     name: str
     synced: bool
     complete_at: float | None
-    buildable: bool
+    ready: bool
     leading_since: float
     address: str
+    lists: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Forget:
+    """Delete the job and its files at a pool that cannot list its jobs: nobody else would find them."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
 class Remove:
     """Write the final status of a deleted pod, and remove it: the site has confirmed its end."""
 
@@ -146,14 +155,14 @@ class Wait:
     seconds: float
 
 
-Action = Submit | Look | Write | Fail | Mark | Cancel | Remove | Orphan | Refresh | Wait
+Action = Submit | Look | Write | Fail | Mark | Cancel | Forget | Remove | Orphan | Refresh | Wait
 
 
 def decide(view: PodView) -> Action | None:
     """Return the action; ``None`` if nothing is to be done until the pod or its job changes."""
     action = _decide(view)
     if (
-        isinstance(action, Submit | Look | Fail | Cancel | Remove | Orphan | Refresh)
+        isinstance(action, Submit | Look | Fail | Cancel | Forget | Remove | Orphan | Refresh)
         and view.now < view.entry.not_before
     ):
         return Wait(view.entry.not_before - view.now)
@@ -198,13 +207,20 @@ def _finished(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
     if job is not None and job.phase in ("queued", "running"):
         return Wait(CANCEL_AGAIN) if _just_cancelled(view) else Cancel(pod, _grace(view, pod))
     known = job is not None or view.pool.complete_at is not None
-    if known and pods.is_deleted(pod) and pod["metadata"].get("deletionGracePeriodSeconds") != 0:
-        return Remove(pod, dict(pod["status"]), {})
+    ours = pod["metadata"].get("deletionGracePeriodSeconds") != 0 or pods.has_intent(pod)
+    if known and pods.is_deleted(pod) and ours:
+        return _forget(view, pod) or Remove(pod, dict(pod["status"]), {})
     return None
+
+
+def _forget(view: PodView, pod: Pod) -> Forget | None:
+    return Forget(pod) if pods.has_intent(pod) and not view.entry.forgotten else None
 
 
 def _deleted(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
     metadata = pod["metadata"]
+    if job is not None and job.phase == "ended" and (forget := _forget(view, pod)):
+        return _write(view, pod, job) or forget
     if job is not None and job.phase == "ended":
         status = statuses.pod_status(pod, job, view.pool.address, view.time)
         return Remove(pod, status, status_patch.patch(pod.get("status") or {}, status))
@@ -225,8 +241,10 @@ def _holds_nothing(view: PodView, pod: Pod, job: JobStatus | None) -> bool:
         return False
     if entry.absences:
         return True
-    # a snapshot requested after this process became the leader has all jobs that former leaders have submitted
     never_sent = entry.sent_until is None and not remote_job(pod)
+    if not pool.lists:
+        return never_sent and not pods.has_intent(pod)
+    # a snapshot requested after this process became the leader has all jobs that former leaders have submitted
     return never_sent and pool.complete_at is not None and pool.complete_at >= pool.leading_since
 
 
@@ -301,7 +319,7 @@ def _missing(view: PodView, pod: Pod) -> Action | None:
 
 def _new(view: PodView, pod: Pod) -> Action | None:
     entry, pool = view.entry, view.pool
-    if pool.complete_at is None or not pool.buildable or not pool.synced:
+    if pool.complete_at is None or not pool.ready or not pool.synced:
         return None
     if entry.sent_until is not None:
         if not entry.absences:

@@ -19,6 +19,7 @@ from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.loop import RESYNC_PERIOD, Loop
 from bridge.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
+from bridge.poolapi.readiness import READY
 from bridge.pools.port import Pool
 from bridge.threads import Supervisor
 from bridge.workers import Workers
@@ -43,7 +44,7 @@ PHASES = ("queued", "running", "ended", "unknown")
 
 
 class Pools(Protocol):
-    """The source of the pools (:class:`bridge.pools.nats_registry.NatsPools`)."""
+    """The source of the pools (:class:`bridge.pools.registry.PoolRegistry`)."""
 
     def pools(self) -> Mapping[str, Pool]:
         """Return all known pools by name."""
@@ -56,8 +57,8 @@ class Pools(Protocol):
 class _LoopState:
     """The loop's state of a pool.
 
-    ``ready``: whether the cache, a snapshot and the BuildConfig exist. ``heard``: the monotonic time of the last
-    announcement, and the same time as text.
+    ``ready``: whether the cache and a snapshot exist, and the pool accepts submissions. ``heard``: the monotonic time
+    of the last announcement, and the same time as text.
     """
 
     ready: tuple[bool, bool, bool] = (False, False, False)
@@ -110,7 +111,12 @@ class VirtualNodes(Loop):
             config.pools.submit_timeout,
         )
         self._reconciler = PodReconciler(
-            actor, clock, settings.address, lambda: self.leading_since, self.check_leadership
+            actor,
+            clock,
+            settings.address,
+            lambda: self.leading_since,
+            self.check_leadership,
+            config.pools.submit_timeout,
         )
         lease, fenced = config.leader_election, kube.fenced(self.check_leadership)
         self._brakes = Brakes(config.brake, lease.namespace, fenced, events, clock, self.workers)
@@ -269,7 +275,7 @@ class VirtualNodes(Loop):
         announce, heard = announced
         if loop_state.heard[0] != heard:
             loop_state.heard = (heard, rfc3339(self.clock.time() - (self.clock.monotonic() - heard)))
-        problem = record.pool.config_problem if record.pool is not None else ""
+        not_ready = record.pool.ready() if record.pool is not None else READY
         return State(
             record.name,
             announce,
@@ -279,12 +285,12 @@ class VirtualNodes(Loop):
             remembered,
             folder,
             loop_state.folder_problem,
-            problem,
+            not_ready,
         )
 
     def _update(self, record: PoolState, state: State, view: node_decide.NodesView) -> None:
         announce, loop_state, pool = state.announce, self._loop_states[record.name], record.pool
-        wrong = (announce is not None and announce.problem) or state.folder_problem or state.config_problem
+        wrong = (announce is not None and announce.problem) or state.folder_problem or state.readiness.problem
         up = announce is not None and not wrong and node_decide.is_heard(view, state)
         POOL_UP.labels(record.name).set(up)
         if announce is not None:
@@ -299,7 +305,7 @@ class VirtualNodes(Loop):
         ready = (
             record.cache.synced,
             pool is not None and pool.complete_at() is not None,
-            pool is not None and pool.buildconfig() is not None,
+            pool is not None and pool.ready().ok,
         )
         if ready != loop_state.ready:
             loop_state.ready = ready

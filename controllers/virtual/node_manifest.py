@@ -9,6 +9,7 @@ from typing import Any
 from bridge import names
 from bridge.clock import rfc3339
 from bridge.poolapi.announcement import Announcement
+from bridge.poolapi.readiness import READY, Readiness
 from controllers.virtual import announcement_validation
 from controllers.virtual.announcement_validation import ValidAnnouncement
 
@@ -36,8 +37,8 @@ class State:
         Number of known jobs, including those restored from a store.
     folder, folder_problem
         Id of the site's folder of jobs, and the problem with it.
-    config_problem
-        Why the announced BuildConfig is invalid.
+    readiness
+        Whether the pool accepts submissions.
     """
 
     name: str
@@ -48,7 +49,7 @@ class State:
     remembered: int = 0
     folder: str = ""
     folder_problem: str = ""
-    config_problem: str = ""
+    readiness: Readiness = READY
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,7 @@ def _conditions(state: State, valid: ValidAnnouncement | None, silent: bool, lin
     else:
         connected = ("True", "SiteHeard", "the site's submitter announces itself")
         problem = announce.problem if announce is not None else ""
-        if not problem and state.config_problem:
-            problem = f"the site's BuildConfig is invalid: {state.config_problem}"
+        problem = problem or state.readiness.problem
         ready = ("False", "SiteProblem", problem) if problem else ("True", "SiteReady", words)
     if state.folder_problem:
         ready = ("False", "SiteProblem", state.folder_problem)
@@ -116,8 +116,8 @@ def _conditions(state: State, valid: ValidAnnouncement | None, silent: bool, lin
     rows = {"Ready": ready, CONNECTED: connected}
     if valid is not None:
         rows[ACCEPTED] = accepted
-        refused = state.config_problem
-        rows[CONFIG] = ("False", "BuildConfigUnusable", refused) if refused else ("True", "BuildConfigUsable", "")
+        refused = state.readiness.problem
+        rows[CONFIG] = ("False", state.readiness.reason, refused) if refused else ("True", "BuildConfigUsable", "")
     rows |= dict.fromkeys(("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"), fine)
     return [
         {"type": kind, "status": good, "reason": reason, "message": message[:MESSAGE]}

@@ -26,7 +26,7 @@ from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import pods
 from controllers.virtual import decide
-from controllers.virtual.act import Actor
+from controllers.virtual.act import LATE, Actor
 from controllers.virtual.pod_state import Entry, Pod
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ _URGENCY: dict[type[decide.Action], int] = {
     decide.Cancel: 1,
     decide.Look: 2,
     decide.Refresh: 3,
+    decide.Forget: 4,
     decide.Submit: 5,
     decide.Orphan: 8,
 }
@@ -129,8 +130,10 @@ class PodReconciler:
         address: str,
         leading_since: Callable[[], float | None],
         check_leadership: Callable[[], None],
+        submit_timeout: float,
     ) -> None:
         self._actor = actor
+        self._submit_timeout = submit_timeout
         self._clock = clock
         self._address = address
         self._leading_since = leading_since
@@ -200,7 +203,11 @@ class PodReconciler:
         job = record.pool.job(uid) if record.pool is not None else None
         if pod is None and job is None:
             record.forget(uid)
+            if record.pool is not None:
+                record.pool.unfollow(uid)
             return
+        if pod is not None and record.pool is not None and pods.has_intent(pod):
+            record.pool.follow(pod)
         entry = record.entries.get(uid)
         if entry is None:
             entry = record.entries[uid] = self._new_entry(pod)
@@ -229,9 +236,10 @@ class PodReconciler:
             name=record.name,
             synced=record.cache.synced,
             complete_at=pool.complete_at() if pool is not None else None,
-            buildable=pool is not None and pool.buildconfig() is not None,
+            ready=pool is not None and pool.ready().ok,
             leading_since=self._leading_since() or 0.0,
             address=self._address,
+            lists=pool is None or pool.lists,
         )
         uid, brake = pods.uid(pod) if pod is not None else "", record.brake
         may_fail = uid in brake.allowed
@@ -242,6 +250,9 @@ class PodReconciler:
         entry = Entry()
         if pod is not None and decide.remote_job(pod) and references.needed(pod).tokens:
             entry.refresh_at = self._clock.monotonic() + TOKENS_WITHIN * random.random()  # noqa: S311
+        if pod is not None and pods.has_intent(pod) and not decide.remote_job(pod) and not pods.is_finished(pod):
+            # an earlier process may have sent the request a moment ago
+            entry.sent(self._clock.monotonic() + self._submit_timeout + LATE)
         return entry
 
     def _hand_over(self, uid: str, record: PoolState, action: decide.Action, entry: Entry) -> None:

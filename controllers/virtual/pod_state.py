@@ -75,6 +75,8 @@ class Entry:
         The pod's resourceVersion and the job's state for which the last decision was to do nothing.
     told
         The Events that were written once and are not repeated.
+    forgotten
+        The pool, which cannot list its jobs, has deleted the files of the job.
     note
         Addition to the message of the Event BridgeSubmitted.
     """
@@ -89,6 +91,7 @@ class Entry:
     refresh_at: float | None = None
     settled: tuple[str, JobStatus] | None = None
     told: frozenset[str] = frozenset()
+    forgotten: bool = False
     note: str = ""
 
     @property

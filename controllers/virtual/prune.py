@@ -23,8 +23,10 @@ def prune(pod: Object) -> Object:
     if not job and status.get("phase") not in ("Succeeded", "Failed"):
         return pod
     kept = pick(metadata, IDENTITY)
-    if job:
-        kept["annotations"] = {names.REMOTE_JOB: job}
+    if annotations := pick(metadata.get("annotations") or {}, (names.REMOTE_JOB, names.JOB_INTENT)):
+        kept["annotations"] = annotations
+    if names.POOL_FINALIZER in (metadata.get("finalizers") or ()):
+        kept["finalizers"] = [names.POOL_FINALIZER]
     small = pick(spec, _SPEC)
     for kind in ("initContainers", "containers"):
         if spec.get(kind):

@@ -7,7 +7,7 @@ from typing import Any
 
 from bridge.clock import parse_rfc3339
 from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
-from controllers.virtual.status import KILLED, Pod, Status, pod_status
+from bridge.poolapi.pod_status import KILLED, Pod, Status, pod_status
 
 
 def failed(pod: Pod, reason: str, message: str, host_ip: str, now: float) -> Status:

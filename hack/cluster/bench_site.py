@@ -14,7 +14,7 @@ from pathlib import Path
 from bridge.cli.hub import SWITCH_INTERVAL
 from bridge.config_pools import PoolsSection
 from bridge.poolapi.requests import JobSubmission
-from bridge.pools import nats_pool
+from bridge.pools import submission
 from bridge.script import build, library
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.runtimes import table as runtimes
@@ -160,7 +160,7 @@ def _submit(pod: bench_pods.Object, config: BuildConfig) -> Submit:
         time_limit=job.time_limit,
         grace=job.grace,
     )
-    return Submit.of(whole, nats_pool.without_library(job.script, library.digest(runtimes.of(config).library)))
+    return Submit.of(whole, submission.without_library(job.script, library.digest(runtimes.of(config).library)))
 
 
 def _listens(cluster: Cluster, subject: str) -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bridge.clock import rfc3339
 from bridge.errors import BridgeError, SiteRefusedError
 from bridge.poolapi.announcement import Announcement
 from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
-from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
-from bridge.script.buildconfig import BuildConfig
+from bridge.poolapi.readiness import READY, Readiness
+from bridge.poolapi.requests import LogOptions
 
 Line = tuple[float, bytes]
 
@@ -51,7 +51,8 @@ class LogPool:
             self.problem = problem
             self.changed.notify_all()
 
-    def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
+    def logs(self, pod: Mapping[str, Any], options: LogOptions) -> Iterator[bytes]:
+        job = pod["metadata"]["uid"]
         self.asked.append((job, options))
         if self.problem is not None:
             raise self.problem
@@ -95,29 +96,20 @@ class LogPool:
     def jobs(self) -> dict[str, JobStatus]:
         return dict(self.statuses)
 
-    def status(self, job: str) -> JobStatus | None:
-        return self.statuses.get(job)
+    def status(self, pod: Mapping[str, Any]) -> JobStatus | None:
+        return self.statuses.get(pod["metadata"]["uid"])
 
     def announced(self) -> tuple[Announcement, float] | None:
         return None
 
-    def buildconfig(self) -> BuildConfig | None:
-        return None
+    def ready(self) -> Readiness:
+        return READY
 
     def missing(self) -> frozenset[str]:
         return frozenset()
 
     def complete_at(self) -> float | None:
         return None
-
-    def submit(self, job: str, submit: JobSubmission) -> JobStatus:
-        raise NotImplementedError
-
-    def cancel(self, job: str, grace: float, *, forget: bool = False) -> JobStatus | None:
-        raise NotImplementedError
-
-    def refresh(self, job: str, files: Sequence[VolumeFile]) -> None:
-        raise NotImplementedError
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         raise NotImplementedError

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
 from bridge.poolapi.announcement import Announcement
 from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
+from bridge.poolapi.readiness import READY, Readiness
 from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
+from bridge.pools import submission
+from bridge.script import references
 from bridge.script.buildconfig import BuildConfig
+from bridge.script.references import Objects
+from bridge.threads import Supervisor
+
+Pod = Mapping[str, Any]
+
+
+def uid_of(pod: Pod) -> str:
+    return str(pod["metadata"]["uid"])
 
 
 class FakePool:
@@ -35,6 +46,8 @@ class FakePool:
         self.config_problem = ""
         self.complete: float | None = time.monotonic()
         self.config: BuildConfig | None = BuildConfig.model_validate({"runtime": {"kind": "none"}})
+        self.lists = True
+        self.followed: dict[str, Pod] = {}
         self._view: dict[str, JobStatus] = {}
         self._subscribers: list[Callable[[str], None]] = []
         self._lock = threading.RLock()
@@ -44,10 +57,20 @@ class FakePool:
     def announced(self) -> tuple[Announcement, float] | None:
         return self.heard
 
-    def buildconfig(self) -> BuildConfig | None:
-        return self.config
+    def ready(self) -> Readiness:
+        return (
+            Readiness("BuildConfigUnusable", self.config_problem)
+            if self.config_problem
+            else (READY if self.config is not None else Readiness("NoBuildConfig", "none", transient=True))
+        )
 
-    def submit(self, job: str, submit: JobSubmission) -> JobStatus:
+    def prepare(self, pod: Pod) -> Pod:
+        assert self.config is not None
+        return references.at_site(pod, api_server=self.config.api_server.url is not None)
+
+    def submit(self, pod: Pod, objects: Objects) -> JobStatus:
+        assert self.config is not None
+        job, submit = uid_of(pod), submission.make(pod, self.config, objects, self.name)
         with self._lock:
             self._ask("submit", job)
             if job not in self.site:
@@ -61,7 +84,8 @@ class FakePool:
             self._seen(job)
             return self.site[job]
 
-    def cancel(self, job: str, grace: float, *, forget: bool = False) -> JobStatus | None:
+    def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
+        job = uid_of(pod)
         with self._lock:
             self._ask("forget" if forget else "cancel", job)
             if job in self.site and self.site[job].phase != "ended" and self.obeys:
@@ -71,7 +95,8 @@ class FakePool:
             self._seen(job)
             return self.site.get(job)
 
-    def status(self, job: str) -> JobStatus | None:
+    def status(self, pod: Pod) -> JobStatus | None:
+        job = uid_of(pod)
         with self._lock:
             self._ask("status", job)
             self._seen(job)
@@ -95,10 +120,17 @@ class FakePool:
     def choose(self, folder: str) -> None:
         self.folder = folder
 
-    def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
+    def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
         raise NotImplementedError
 
-    def refresh(self, job: str, files: Sequence[VolumeFile]) -> None:
+    def follow(self, pod: Pod) -> None:
+        self.followed[uid_of(pod)] = pod
+
+    def unfollow(self, job: str) -> None:
+        self.followed.pop(job, None)
+
+    def refresh(self, pod: Pod, files: Sequence[VolumeFile]) -> None:
+        job = uid_of(pod)
         self._ask("refresh", job)
         self.refreshed[job] = files
 
@@ -176,6 +208,7 @@ class FakePools:
     """The registry of pools."""
 
     def __init__(self, *pools: FakePool) -> None:
+        self.started = 0
         self._pools: dict[str, FakePool] = {}
         self._subscribers: list[Callable[[str, str], None]] = []
         for pool in pools:
@@ -189,6 +222,13 @@ class FakePools:
     def drop(self, name: str) -> None:
         del self._pools[name]
         self._tell(name, "")
+
+    def remove(self, name: str) -> None:
+        if name in self._pools:
+            self.drop(name)
+
+    def start(self, supervisor: Supervisor) -> None:
+        self.started += 1
 
     def pools(self) -> dict[str, FakePool]:
         return dict(self._pools)

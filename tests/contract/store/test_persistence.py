@@ -15,8 +15,7 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.metrics import POOL_REMEMBERED, STORE_UP
-from bridge.poolapi.requests import JobSubmission
-from bridge.pools.nats_registry import NatsPool, NatsPools
+from bridge.pools.nats_registry import NatsPools, SubmitterPool
 from bridge.pools.persistence import PoolPersistence
 from bridge.store.port import KeyValueStore, StoreError
 from bridge.store.redis_store import RedisStore
@@ -27,12 +26,12 @@ from bridge.wire.server import Announcer, serve
 from cluster.polling import eventually
 from tests.contract.store.servers import Place
 from tests.contract.wire.servers import PREFIX, Site, World
+from tests.fakes.pods import NO_OBJECTS, pod
 
 OWNER = "c1"
 
 pytestmark = pytest.mark.real
 
-SUBMIT = JobSubmission(namespace="ns", name="pod", script="export TOKEN=hunter2")
 CONFIG = {"runtime": {"kind": "podman"}, "header": "module load podman"}
 
 
@@ -56,7 +55,7 @@ class Hub:
         self.pools.start(self.supervisor)
 
     @property
-    def alpha(self) -> NatsPool:
+    def alpha(self) -> SubmitterPool:
         return self.pools.pools()["alpha"]
 
     def in_step(self) -> bool:
@@ -137,9 +136,9 @@ def stored(hub: Hub, kind: str) -> dict[str, Any]:
 def test_a_pool_that_is_silent_now_is_known_at_once(place: Place, hubs: Hubs, site: Site) -> None:
     first = hubs.start()
     hello(site, first)
-    assert first.alpha.submit("uid-1", SUBMIT).phase == "queued"
-    assert first.alpha.submit("uid-2", SUBMIT).phase == "queued"
-    assert first.alpha.cancel("uid-2", 0, forget=True) is None
+    assert first.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS).phase == "queued"
+    assert first.alpha.submit(pod("uid-2", TOKEN="hunter2"), NO_OBJECTS).phase == "queued"
+    assert first.alpha.cancel(pod("uid-2"), 0, forget=True) is None
     eventually(lambda: stored(first, "jobs").keys() == {"alpha/uid-1"})
     heard = time.time() - (time.monotonic() - first.alpha.announced()[1])
     first.stop()
@@ -163,7 +162,7 @@ def test_when_the_site_speaks_its_words_count(place: Place, hubs: Hubs, site: Si
     first = hubs.start()
     hello(site, first)
     for number in range(3):
-        first.alpha.submit(f"uid-{number}", SUBMIT)
+        first.alpha.submit(pod(f"uid-{number}", TOKEN="hunter2"), NO_OBJECTS)
     eventually(lambda: len(stored(first, "jobs")) == 3)
     first.stop()
     del site.jobs["uid-0"]  # while no hub was there
@@ -183,7 +182,7 @@ def test_no_secret_is_kept(hubs: Hubs, site: Site) -> None:
     hub = hubs.start()
     site.config = {**CONFIG, "secret_of_another_version": "hunter2"}  # what is no BuildConfig of ours is not kept
     hello(site, hub, usable=False)
-    hub.alpha.submit("uid-1", SUBMIT)
+    hub.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS)
     eventually(lambda: stored(hub, "jobs") and stored(hub, "pools"))
     text = json.dumps([stored(hub, "jobs"), stored(hub, "pools")])
     assert "hunter2" not in text
@@ -204,15 +203,15 @@ def test_a_store_that_dies_holds_nothing_up_and_is_brought_into_step(
 ) -> None:
     hub = hubs.start()
     hello(site, hub)
-    hub.alpha.submit("uid-0", SUBMIT)
+    hub.alpha.submit(pod("uid-0", TOKEN="hunter2"), NO_OBJECTS)
     eventually(hub.in_step)
     place.kill()
     if place.kind == "redis":  # NATS is gone altogether, and so is the site
         begun = time.monotonic()
         for number in range(1, 50):
-            hub.alpha.submit(f"uid-{number}", SUBMIT)
+            hub.alpha.submit(pod(f"uid-{number}", TOKEN="hunter2"), NO_OBJECTS)
         assert time.monotonic() - begun < 3
-        hub.alpha.cancel("uid-0", 0, forget=True)
+        hub.alpha.cancel(pod("uid-0"), 0, forget=True)
         eventually(lambda: STORE_UP.labels(place.kind)._value.get() == 0)
         assert hub.persistence._synchronizer.waiting <= 51  # by key, however often it changes
         time.sleep(2)
@@ -225,8 +224,8 @@ def test_a_store_that_dies_holds_nothing_up_and_is_brought_into_step(
         eventually(lambda: site.link.connected, timeout=20)
         hello(site, hub)
         for number in range(1, 50):
-            hub.alpha.submit(f"uid-{number}", SUBMIT)
-        hub.alpha.cancel("uid-0", 0, forget=True)
+            hub.alpha.submit(pod(f"uid-{number}", TOKEN="hunter2"), NO_OBJECTS)
+        hub.alpha.cancel(pod("uid-0"), 0, forget=True)
     eventually(hub.in_step, timeout=20)
     eventually(lambda: stored(hub, "jobs").keys() == {f"alpha/uid-{number}" for number in range(1, 50)})
     assert STORE_UP.labels(place.kind)._value.get() == 1
@@ -236,14 +235,16 @@ def test_a_store_that_lost_everything_gets_it_again(place: Place, hubs: Hubs, si
     hub = hubs.start()
     hello(site, hub)
     for number in range(20):
-        hub.alpha.submit(f"uid-{number}", SUBMIT)
+        hub.alpha.submit(pod(f"uid-{number}", TOKEN="hunter2"), NO_OBJECTS)
     eventually(lambda: hub.in_step() and len(stored(hub, "jobs")) == 20)
     place.kill()
     _empty(place, folder)
     place.start()
     eventually(lambda: hub.link.connected and site.link.connected, timeout=20)
     hello(site, hub)
-    hub.alpha.submit("uid-20", SUBMIT)  # a store that came back empty is noticed when it is asked
+    hub.alpha.submit(
+        pod("uid-20", TOKEN="hunter2"), NO_OBJECTS
+    )  # a store that came back empty is noticed when it is asked
     eventually(lambda: len(stored(hub, "jobs")) == 21 and "alpha" in stored(hub, "pools"), timeout=20)
 
 
@@ -255,7 +256,7 @@ def _empty(place: Place, folder: Path) -> None:
 def test_a_store_that_is_down_at_the_start_is_merged_later(place: Place, hubs: Hubs, site: Site) -> None:
     first = hubs.start()
     hello(site, first)
-    first.alpha.submit("uid-1", SUBMIT)
+    first.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS)
     eventually(lambda: stored(first, "jobs").keys() == {"alpha/uid-1"})
     first.stop()
     site.link.close()
@@ -275,7 +276,7 @@ def test_garbage_is_left_out_and_swept(
 ) -> None:
     first = hubs.start()
     hello(site, first)
-    first.alpha.submit("uid-1", SUBMIT)
+    first.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS)
     eventually(lambda: stored(first, "jobs").keys() == {"alpha/uid-1"})
     first.stop()
     site.link.close()
@@ -315,7 +316,7 @@ def test_garbage_is_left_out_and_swept(
 def test_a_pool_that_is_removed_leaves_the_store(place: Place, hubs: Hubs, site: Site) -> None:
     hub = hubs.start()
     hello(site, hub)
-    hub.alpha.submit("uid-1", SUBMIT)
+    hub.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS)
     eventually(lambda: stored(hub, "jobs") and stored(hub, "pools"))
     hub.pools.remove("alpha")
     eventually(lambda: not stored(hub, "jobs") and not stored(hub, "pools"))
@@ -330,7 +331,7 @@ def test_only_the_leader_writes_and_the_next_one_knows_all(place: Place, hubs: H
     standby = hubs.start(leads=lambda: bool(leading))
     hello(site, leader)
     hello(site, standby)
-    leader.alpha.submit("uid-1", SUBMIT)
+    leader.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS)
     eventually(lambda: stored(leader, "jobs").keys() == {"alpha/uid-1"})
     standby.pools.remove("alpha")
     time.sleep(0.5)
@@ -353,7 +354,7 @@ def test_a_wrong_password_stops_nothing(
     wrong.write_text("wrong-password")
     hub = hubs.start(store=RedisStore(place.redis.access(password_file=wrong), OWNER))
     hello(site, hub)
-    hub.alpha.submit("uid-1", SUBMIT)
+    hub.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS)
     told = [record.kv["error"] for record in caplog.records if "does not answer" in record.message]
     assert len(told) == 1
     assert "refuses the login of the default user" in told[0]

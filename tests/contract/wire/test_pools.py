@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bridge.errors import SiteDownError
-from bridge.poolapi.requests import JobSubmission, LogOptions
-from bridge.pools.nats_registry import NatsPool, NatsPools
+from bridge.poolapi.requests import LogOptions
+from bridge.pools.nats_registry import NatsPools, SubmitterPool
 from bridge.wire.connection import Link
 from bridge.wire.messages import Event, Submit, Submitted
 from bridge.wire.server import Announcer, serve
 from cluster.polling import eventually
 from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, status
+from tests.fakes.pods import NO_OBJECTS, pod
 
 OWNER = "c1"
 
@@ -73,26 +74,27 @@ def pools(server: NatsServer, world: World, site: Living) -> NatsPools:
     return made
 
 
-def hello(site: Living, pools: NatsPools) -> NatsPool:
+def hello(site: Living, pools: NatsPools) -> SubmitterPool:
     site.say_hello()
     eventually(lambda: "alpha" in pools.pools())
     pool = pools.pools()["alpha"]
     eventually(lambda: pool.complete_at() is not None)
+    eventually(lambda: pool.ready().ok)
     return pool
 
 
 def test_the_life_of_a_job(site: Living, pools: NatsPools) -> None:
     pool = hello(site, pools)
-    assert pool.submit("uid-1", JobSubmission(namespace="ns", name="pod", script="x")).phase == "queued"
+    assert pool.submit(pod("uid-1"), NO_OBJECTS).phase == "queued"
     site.change("uid-1", "running")
     eventually(lambda: pool.jobs()["uid-1"].phase == "running")
     site.log = b"hello"
-    assert b"".join(pool.logs("uid-1", LogOptions(container="main"))) == b"hello"
+    assert b"".join(pool.logs(pod("uid-1"), LogOptions(container="main"))) == b"hello"
     site.change("uid-1", "ended")
     eventually(lambda: pool.jobs()["uid-1"].phase == "ended")
-    assert pool.cancel("uid-1", 0, forget=True) is None
+    assert pool.cancel(pod("uid-1"), 0, forget=True) is None
     assert pool.jobs() == {}
-    assert pool.status("uid-1") is None
+    assert pool.status(pod("uid-1")) is None
     eventually(lambda: pool.buildconfig() is not None)  # asked for: it was never published
     assert site.described == 1
     assert site.snapshots <= 2
@@ -164,12 +166,12 @@ def test_a_site_that_is_gone_is_told_at_once_and_its_jobs_stay_known(
     server: NatsServer, site: Living, pools: NatsPools
 ) -> None:
     pool = hello(site, pools)
-    pool.submit("uid-1", JobSubmission(namespace="ns", name="pod", script="x"))
+    pool.submit(pod("uid-1"), NO_OBJECTS)
     site.link.close()
     eventually(lambda: not site.link.connected)
     eventually(lambda: server.connections() == 1)  # the hub's: the server has seen the end of the site's
     begun = time.monotonic()
     with pytest.raises(SiteDownError):
-        pool.cancel("uid-1", 0)
+        pool.cancel(pod("uid-1"), 0)
     assert time.monotonic() - begun < 2
     assert set(pool.jobs()) == {"uid-1"}

@@ -31,7 +31,7 @@ STORY = "e2e/pools/test_story.py::"
 CONFORMANCE = "e2e/pools/test_conformance.py::test_conformance"
 LIFE = "unit/site/test_life.py::"
 VIRTUAL = "contract/controllers/test_virtual.py::"
-STATUS = "unit/controllers/test_virtual_status.py::"
+STATUS = "unit/poolapi/test_pod_status.py::"
 WIRE = "contract/wire/"
 
 SHOWN = {

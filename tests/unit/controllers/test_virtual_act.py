@@ -7,6 +7,7 @@ import pytest
 from bridge import names
 from bridge.clock import FakeClock
 from bridge.errors import (
+    KubeInvalidError,
     KubeNotFoundError,
     KubeUnavailableError,
     LostLeadershipError,
@@ -30,6 +31,7 @@ class Kube:
     def __init__(self):
         self.objects = {"/api/v1/namespaces/ns": {"metadata": {"annotations": {names.POOL_SECRETS: "site"}}}}
         self.writes = []
+        self.refusal = None
 
     def fenced(self, check):
         return self
@@ -40,6 +42,8 @@ class Kube:
         return self.objects[path]
 
     def patch(self, path, body, *, kind="merge"):
+        if self.refusal is not None:
+            raise self.refusal
         self.writes.append(("patch", path, body))
         return {"metadata": {}}
 
@@ -298,3 +302,41 @@ def test_tokens_are_renewed_at_four_fifths_of_their_life(world):
     with pytest.raises(SiteDownError):
         world.act(decide.Refresh(the_pod))
     assert world.entry.refresh_at == world.clock.now + 60
+
+
+# --- a pool that cannot list its jobs ---------------------------------------------------------------------------------
+def test_the_intent_is_on_the_pod_before_the_request_is_sent(world):
+    world.pool.lists = False
+    world.pool.problem = SiteUnknownOutcomeError("no answer")
+    with pytest.raises(SiteUnknownOutcomeError):
+        world.act(decide.Submit(pod()))
+    metadata = world.patches()[0]["metadata"]
+    assert metadata == {"uid": "u1", "annotations": {names.JOB_INTENT: "site"}, "finalizers": [names.POOL_FINALIZER]}
+    assert world.entry.sent_until == world.clock.now + 30 + 5
+
+
+def test_nothing_is_sent_if_the_intent_cannot_be_written(world):
+    world.pool.lists = False
+    world.kube.refusal = KubeInvalidError("no new finalizers can be added if the object is being deleted", status=422)
+    world.act(decide.Submit(pod()))
+    assert world.pool.asked == []
+
+
+def test_an_intent_is_written_once(world):
+    world.pool.lists = False
+    the_pod = pod()
+    the_pod["metadata"]["annotations"] = {names.JOB_INTENT: "site"}
+    world.act(decide.Submit(the_pod))
+    assert world.pool.count("submit") == 1
+    assert not any("finalizers" in body["metadata"] for body in world.patches())
+
+
+def test_a_removed_pod_loses_the_finalizer_before_it_is_deleted(world):
+    the_pod = pod()
+    the_pod["metadata"]["finalizers"] = [names.POOL_FINALIZER]
+    world.act(decide.Forget(the_pod))
+    assert world.pool.asked == [("forget", "u1")]
+    assert world.entry.forgotten
+    world.act(decide.Remove(the_pod, {}, {}))
+    assert [what for what, _, _ in world.kube.writes] == ["patch", "delete"]
+    assert world.patches()[0]["metadata"]["$deleteFromPrimitiveList/finalizers"] == [names.POOL_FINALIZER]

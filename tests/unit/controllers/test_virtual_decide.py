@@ -8,7 +8,19 @@ from bridge import names
 from bridge.clock import rfc3339
 from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from controllers.virtual import decide
-from controllers.virtual.decide import Cancel, Fail, Look, Orphan, PoolView, Refresh, Remove, Submit, Wait, Write
+from controllers.virtual.decide import (
+    Cancel,
+    Fail,
+    Forget,
+    Look,
+    Orphan,
+    PoolView,
+    Refresh,
+    Remove,
+    Submit,
+    Wait,
+    Write,
+)
 from controllers.virtual.pod_state import Absent, Cancellation, Entry, Known
 
 NOW, TIME = 1000.0, 1_800_000_000.0
@@ -34,8 +46,8 @@ def job(phase="running", **values):
     return JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase=phase, **values)
 
 
-def pool(*, complete=900.0, synced=True, buildable=True, leading_since=500.0):
-    return PoolView("site", synced, complete, buildable, leading_since, "10.0.0.1")
+def pool(*, complete=900.0, synced=True, ready=True, leading_since=500.0, lists=True):
+    return PoolView("site", synced, complete, ready, leading_since, "10.0.0.1", lists)
 
 
 def look(the_pod, the_job=None, entry=None, the_pool=None, now=NOW):
@@ -59,7 +71,7 @@ def test_a_bound_pod_is_given_to_its_site():
 
 @pytest.mark.parametrize(
     "the_pool",
-    [pool(complete=None), pool(buildable=False), pool(synced=False)],
+    [pool(complete=None), pool(ready=False), pool(synced=False)],
     ids=["no snapshot", "no config", "no list"],
 )
 def test_nothing_is_submitted_before_both_sides_are_known(the_pool):
@@ -298,3 +310,52 @@ def test_a_job_id_that_comes_late_is_written():
     assert look(the_pod, job("queued")).job_id == "site/7"
     write = look(written(the_pod, job("queued")), nameless)
     assert isinstance(write, Write) and write.job_id is None  # the annotation keeps the id
+
+
+# --- a pool that cannot list its jobs ---------------------------------------------------------------------------------
+UNLISTED = pool(lists=False)
+
+
+def intended(**options):
+    the_pod = pod(**options)
+    the_pod["metadata"]["annotations"][names.JOB_INTENT] = "site"
+    the_pod["metadata"]["finalizers"] = [names.POOL_FINALIZER]
+    return the_pod
+
+
+def test_a_deleted_pod_without_an_intent_was_never_sent_and_is_removed_without_a_question():
+    assert isinstance(look(pod(taken=False, deleted=30), the_pool=UNLISTED), Remove)
+
+
+def test_a_deleted_pod_with_an_intent_is_removed_only_after_the_site_has_said_that_it_has_no_job():
+    the_pod = intended(taken=False, deleted=30)
+    assert isinstance(look(the_pod, the_pool=UNLISTED), Cancel)
+    assert isinstance(look(the_pod, entry=Entry(answer=Absent(1, NOW)), the_pool=UNLISTED), Remove)
+    sent = Entry(answer=Absent(1, NOW), sent_until=NOW + 5)
+    assert isinstance(look(the_pod, entry=sent, the_pool=UNLISTED), Cancel), "the request may still be carried out"
+
+
+def test_a_new_pod_with_an_intent_of_an_earlier_process_is_asked_for_first():
+    the_pod = intended(taken=False)
+    sent = Entry(sent_until=NOW + 5)
+    assert look(the_pod, entry=sent, the_pool=UNLISTED) == Look(the_pod)
+    sent.answered(None, NOW)
+    assert look(the_pod, entry=sent, the_pool=UNLISTED) == Wait(5)
+    assert look(the_pod, entry=sent, the_pool=UNLISTED, now=NOW + 6) == Submit(the_pod)
+
+
+def test_the_end_of_a_deleted_pod_is_written_then_its_job_is_forgotten_then_it_is_removed():
+    the_pod = intended(deleted=30)
+    action = look(the_pod, job("ended"), the_pool=UNLISTED)
+    assert isinstance(action, Write)
+    assert action.status["phase"] == "Succeeded"
+    the_pod = {**the_pod, "status": action.status}
+    assert look(the_pod, job("ended"), the_pool=UNLISTED) == Forget(the_pod)
+    assert isinstance(look(the_pod, None, Entry(forgotten=True), UNLISTED), Remove)
+
+
+def test_a_finished_pod_that_was_deleted_by_force_is_released_after_its_job_is_forgotten():
+    the_pod = intended(phase="Failed", deleted=0, grace=0)
+    assert look(the_pod, the_pool=UNLISTED) == Forget(the_pod)
+    assert isinstance(look(the_pod, None, Entry(forgotten=True), UNLISTED), Remove)
+    assert look(intended(phase="Failed"), the_pool=UNLISTED) is None, "the logs stay as long as the pod"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge import names
+from bridge.poolapi.readiness import Readiness
 from bridge.wire.messages import Announce
 from controllers.virtual import node_decide
 from controllers.virtual.site_folder import choose
@@ -66,7 +67,10 @@ def test_the_node_remembers_the_folder_and_says_what_is_wrong() -> None:
 def test_a_buildconfig_that_can_not_be_used_is_a_condition_of_the_node() -> None:
     node = made()
     bad = state()
-    object.__setattr__(bad, "config_problem", "runtime.kind: Input should be 'apptainer'")
+    problem = Readiness(
+        "BuildConfigUnusable", "the site's BuildConfig is invalid: runtime.kind: Input should be 'apptainer'"
+    )
+    object.__setattr__(bad, "readiness", problem)
     (action,) = decide(view(bad, node=node))
     found = {c["type"]: c for c in action.status["conditions"]}
     assert (found["BuildConfigAccepted"]["status"], found["BuildConfigAccepted"]["reason"]) == (

@@ -6,6 +6,8 @@ from typing import Any
 from bridge import names
 from controllers.virtual.pod_reconciler import PoolState
 from controllers.virtual.pod_state import Absent, Entry
+from tests.fakes.pods import NO_OBJECTS
+from tests.fakes.pods import pod as job_pod
 from tests.fakes.pool import FakePool
 
 
@@ -34,8 +36,7 @@ def record(pool: FakePool, *pods: dict[str, Any]) -> PoolState:
 def pool_with(*jobs: str, missing: tuple[str, ...] = ()) -> Pool:
     pool = Pool("site")
     for uid in jobs:
-        submission: Any = SimpleNamespace(namespace="ns", name=uid)
-        pool.submit(uid, submission)
+        pool.submit(job_pod(uid), NO_OBJECTS)
         pool.set(uid, phase="running", missing=uid in missing)
     return pool
 

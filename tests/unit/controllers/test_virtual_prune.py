@@ -3,9 +3,9 @@
 import json
 
 from bridge import names
+from bridge.poolapi import pod_status as statuses
 from bridge.poolapi.jobs import ContainerState, JobStatus
 from bridge.script import references
-from controllers.virtual import status as statuses
 from controllers.virtual.prune import prune
 
 

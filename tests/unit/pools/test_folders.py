@@ -18,6 +18,7 @@ from bridge.wire.envelope import pack, parse
 from bridge.wire.messages import Announce, Event, Request
 from bridge.wire.subjects import Subjects
 from tests.fakes.nats_link import FakeLink
+from tests.fakes.pods import pod
 
 OWNER = "c1"
 SUBJECTS = Subjects("bridge.v1", "alpha", OWNER)
@@ -95,23 +96,23 @@ def test_a_request_that_another_folder_refuses_is_sent_again() -> None:
     sites = Sites("f1", "f2")
     sites.announce("f1")
     sites.turns = ["f2", "f2", "f1"]
-    sites.pool.submit("uid-1", SUBMIT)
+    sites.pool.send("uid-1", SUBMIT)
     assert (sites.jobs, sites.refusals) == ({"f1": ["uid-1"], "f2": []}, 2)
     sites.turns = ["f2"] * TRIES
     with pytest.raises(SiteRefusedError) as refused:
-        sites.pool.status("uid-1")
+        sites.pool.status(pod("uid-1"))
     assert (refused.value.reason, refused.value.retryable) == ("WrongFolder", True)
     sites.turns = ["f2", "f1"]
-    assert sites.pool.status("uid-1") is not None
+    assert sites.pool.status(pod("uid-1")) is not None
 
 
 def test_nobody_says_nothing_for_another_folder() -> None:
     """A submitter of a version that ignores the request's folder answers from its own."""
     sites = Sites("f1")
     sites.announce("f1")
-    sites.pool.submit("uid-1", SUBMIT)
+    sites.pool.send("uid-1", SUBMIT)
     sites.careless = "f2"
-    for call in (lambda: sites.pool.status("uid-1"), lambda: sites.pool.cancel("uid-1", 0)):
+    for call in (lambda: sites.pool.status(pod("uid-1")), lambda: sites.pool.cancel(pod("uid-1"), 0)):
         with pytest.raises(SiteError):
             call()
     sites.clock.advance(70)

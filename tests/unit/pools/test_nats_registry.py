@@ -19,6 +19,7 @@ from bridge.wire.envelope import pack, parse
 from bridge.wire.messages import Announce, BuildConfigMessage, Event, Problem, Reply, Request
 from bridge.wire.subjects import Subjects
 from tests.fakes.nats_link import FakeLink
+from tests.fakes.pods import pod
 
 OWNER = "c1"
 
@@ -265,7 +266,7 @@ def test_a_buildconfig_that_can_not_be_used_is_none_and_says_why() -> None:
     hub.clock.advance(5)
     hub.work()
     assert hub.pool.buildconfig() is None
-    assert "runtime.kind" in hub.pool.config_problem
+    assert "runtime.kind" in hub.pool.ready().problem
     assert hub.asked_for("describe") == 0
 
 
@@ -273,12 +274,12 @@ def test_a_submit_is_in_the_view_at_once_and_a_confirmed_end_leaves_it() -> None
     hub = started()
     hub.answers["submit"] = {"status": asdict(job("a"))}
     hub.answers["cancel"] = [{"status": asdict(job("a", "ended"))}, {"status": None}]
-    assert hub.pool.submit("a", SUBMIT) == job("a")
+    assert hub.pool.send("a", SUBMIT) == job("a")
     assert set(hub.pool.jobs()) == {"a"}
-    assert hub.pool.cancel("a", 30) == job("a", "ended")
+    assert hub.pool.cancel(pod("a"), 30) == job("a", "ended")
     assert set(hub.pool.jobs()) == {"a"}
     hub.link.publish(SUBJECTS.event, event(1, job("a", "ended")))
-    assert hub.pool.cancel("a", 0, forget=True) is None
+    assert hub.pool.cancel(pod("a"), 0, forget=True) is None
     assert hub.pool.jobs() == {}
 
 
@@ -347,7 +348,7 @@ def announced(digest: str) -> Hub:
 
 def test_a_site_that_has_the_library_is_not_sent_it() -> None:
     hub = announced(library.digest("apptainer"))
-    assert hub.pool.submit("a", WHOLE).job == "a"
+    assert hub.pool.send("a", WHOLE).job == "a"
     cut = {"before": "#!/bin/bash\nbefore\n", "library": library.digest("apptainer"), "after": "after\n"}
     assert [body["script"] for body in hub.bodies] == [cut]
 
@@ -355,14 +356,14 @@ def test_a_site_that_has_the_library_is_not_sent_it() -> None:
 @pytest.mark.parametrize("digest", ["", "0" * 64, library.digest("podman")])
 def test_a_site_that_lacks_this_library_is_sent_all(digest: str) -> None:
     hub = announced(digest)
-    hub.pool.submit("a", WHOLE)
+    hub.pool.send("a", WHOLE)
     assert [body["script"] for body in hub.bodies] == [WHOLE.script]
 
 
 def test_a_script_with_a_part_of_the_library_only_is_sent_as_it_is() -> None:
     hub = announced(library.digest("apptainer"))
     almost = SUBMIT.model_copy(update={"script": LIBRARY[:-1]})
-    hub.pool.submit("a", almost)
+    hub.pool.send("a", almost)
     assert [body["script"] for body in hub.bodies] == [almost.script]
 
 
@@ -371,7 +372,7 @@ def test_a_submitter_of_another_version_is_sent_all_at_once(reason: str) -> None
     hub = announced(library.digest("apptainer"))
     refusal = Reply(error=Problem(reason=reason, message="no"))
     hub.answers["submit"] = lambda: Reply(body=TAKEN) if len(hub.bodies) > 1 else refusal
-    assert hub.pool.submit("a", WHOLE).job == "a"
+    assert hub.pool.send("a", WHOLE).job == "a"
     assert [type(body["script"]) for body in hub.bodies] == [dict, str]
     assert hub.bodies[1]["script"] == WHOLE.script
 
@@ -380,7 +381,7 @@ def test_another_refusal_is_told_and_nothing_is_sent_again() -> None:
     hub = announced(library.digest("apptainer"))
     hub.answers["submit"] = Reply(error=Problem(reason="UnknownFlavor", message="no"))
     with pytest.raises(SiteRefusedError, match="no"):
-        hub.pool.submit("a", WHOLE)
+        hub.pool.send("a", WHOLE)
     assert len(hub.bodies) == 1
 
 

@@ -21,6 +21,7 @@ from bridge.wire.envelope import pack
 from bridge.wire.messages import Announce, BuildConfigMessage, Event
 from bridge.wire.subjects import Subjects
 from tests.fakes.nats_link import FakeLink
+from tests.fakes.pods import pod
 from tests.fakes.store import FakeStore
 
 OWNER = "c1"
@@ -164,7 +165,7 @@ def test_the_life_of_a_job() -> None:
     hub = Hub()
     hub.turn()
     hub.hello()
-    hub.pool.submit("u1", JobSubmission(namespace="ns", name="pod-u1", script="export TOKEN=hunter2"))
+    hub.pool.send("u1", JobSubmission(namespace="ns", name="pod-u1", script="export TOKEN=hunter2"))
     hub.turn()
     record = hub.stored("jobs")["alpha/u1"]
     assert record == {
@@ -185,7 +186,7 @@ def test_the_life_of_a_job() -> None:
     assert hub.stored("jobs")["alpha/u1"]["job_id"] == "77"
     assert hub.store.asked.count("put") == writes + 1
     assert hub.persistence.remembered("alpha") == 1
-    hub.pool.cancel("u1", 0, forget=True)
+    hub.pool.cancel(pod("u1"), 0, forget=True)
     hub.turn()
     assert hub.stored("jobs") == {}
     assert hub.persistence.remembered("alpha") == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bridge.clock import FakeClock
 from bridge.errors import SiteError, SiteRefusedError
 from bridge.poolapi.requests import LogOptions
-from bridge.pools.nats_registry import NatsPool
+from bridge.pools.submitter_pool import SubmitterPool
 from bridge.wire.client import PoolClient
 from bridge.wire.messages import Cancel, Files, Submit
 from bridge.wire.subjects import Subjects
@@ -70,7 +70,9 @@ def test_whatever_is_answered_only_site_errors_are_raised(data: bytes) -> None:
             call()
         except SiteError as error:
             assert str(error)
-    NatsPool(link, "bridge.v1", "alpha", OWNER, FakeClock()).ask()
+    SubmitterPool(
+        "alpha", OWNER, lambda folder: PoolClient(link, "bridge.v1", "alpha", OWNER, folder=folder), FakeClock()
+    ).ask()
 
 
 def test_a_reason_that_is_none_does_not_come_through() -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.poolapi import pod_status as statuses
 from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
-from controllers.virtual import status as statuses
 from controllers.virtual import status_patch, synthetic_status
 
 NOW = 1_800_000_000.0

@@ -1,4 +1,4 @@
-"""One pool over NATS: its last announcement and BuildConfig, and its jobs from events and snapshots."""
+"""A pool with podbridge's submitter: its last announcement and BuildConfig, and its jobs from events and snapshots."""
 
 from __future__ import annotations
 
@@ -6,32 +6,26 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic import ValidationError
 
 from bridge.backoff import Backoff
 from bridge.clock import Clock
-from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.readiness import READY, Readiness
 from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
+from bridge.pools import submission
 from bridge.pools.job_view import JobView, Part
-from bridge.script import library
+from bridge.pools.submitter_client import Client
+from bridge.script import references
 from bridge.script.buildconfig import BuildConfig
-from bridge.wire.client import SUBMIT_TIMEOUT, PoolClient
-from bridge.wire.connection import Link
-from bridge.wire.envelope import GarbledError, check_pool, explain
-from bridge.wire.messages import (
-    UNKNOWN_LIBRARY,
-    Announce,
-    BuildConfigMessage,
-    Cancel,
-    Event,
-    File,
-    Files,
-    ScriptWithoutLibrary,
-    Submit,
-)
+from bridge.script.references import Objects
+from bridge.wire.client import SUBMIT_TIMEOUT
+from bridge.wire.envelope import check_pool, explain
+from bridge.wire.messages import Announce, BuildConfigMessage, Cancel, Event, File, Files, Submit
 
 log = logging.getLogger(__name__)
 
@@ -44,26 +38,33 @@ _CONFIG_WAIT = 0.3
 """Seconds to wait for an announced BuildConfig before it is requested: the site publishes it after the announcement."""
 _MOST_PAGES = 1000
 _MOST_FOLDERS = 16
-_LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
-"""Reasons with which a submitter of another version refuses a script without its library."""
 
 Changed = Callable[[str], None]
+Pod = Mapping[str, Any]
 
 
-class NatsPool:
+class SubmitterPool:
     """One pool; implements :class:`bridge.pools.port.Pool`. Made by :class:`bridge.pools.nats_registry.NatsPools`.
 
+    ``connect`` makes the client; its argument returns the id of the folder that requests concern.
     Its jobs are in one folder of the site: that of the first announcement, or the one that :meth:`choose` has set.
     Messages of submitters with another folder are ignored, and they receive no requests.
     """
 
+    lists = True
+
     def __init__(
-        self, link: Link, prefix: str, name: str, owner: str, clock: Clock, submit_timeout: float = SUBMIT_TIMEOUT
+        self,
+        name: str,
+        owner: str,
+        connect: Callable[[Callable[[], str]], Client],
+        clock: Clock,
+        submit_timeout: float = SUBMIT_TIMEOUT,
     ) -> None:
         self.name = name
         self._owner = owner
         self._submit_timeout = submit_timeout
-        self._client = PoolClient(link, prefix, name, owner, clock, lambda: self.folder)
+        self._client = connect(lambda: self.folder)
         self._clock = clock
         self._lock = threading.Lock()
         self._view = JobView()
@@ -101,32 +102,52 @@ class NatsPool:
             self._view, self._snapshot_wanted, self._failures = JobView(), True, 0
         self._notify("")
 
-    @property
-    def config_problem(self) -> str:
-        """Why the announced BuildConfig is invalid; empty if it is valid or has not been received."""
-        announced = self._announced
-        return self._problems.get(announced[0].digest, "") if announced else ""
-
     def announced(self) -> tuple[Announce, float] | None:
         """Return the last announcement and the monotonic time at which it arrived; ``None`` before the first."""
         return self._announced
+
+    def ready(self) -> Readiness:
+        """Return whether a valid BuildConfig has been received."""
+        announced = self._announced
+        if announced is None:
+            return Readiness("NotAnnounced", "the site has not announced itself", transient=True)
+        if problem := self._problems.get(announced[0].digest):
+            return Readiness("BuildConfigUnusable", f"the site's BuildConfig is invalid: {problem}")
+        if self._configs.get(announced[0].digest) is None:
+            return Readiness("NoBuildConfig", "the site's BuildConfig has not been received", transient=True)
+        return READY
 
     def buildconfig(self) -> BuildConfig | None:
         """Return the announced BuildConfig; ``None`` if it has not been received or is invalid."""
         announced = self._announced
         return self._configs.get(announced[0].digest) if announced else None
 
-    def submit(self, job: str, submission: JobSubmission) -> JobStatus:
-        """Submit a job; return the state of the existing one if the site has it already."""
+    def prepare(self, pod: Pod) -> Pod:
+        """Return the pod as the site gets it; raises ScriptError."""
+        return references.at_site(pod, api_server=self._usable_config().api_server.url is not None)
+
+    def submit(self, pod: Pod, objects: Objects) -> JobStatus:
+        """Build the script of a prepared pod and submit it."""
+        made = submission.make(pod, self._usable_config(), objects, self.name)
+        return self.send(pod["metadata"]["uid"], made)
+
+    def _usable_config(self) -> BuildConfig:
+        config = self.buildconfig()
+        if config is None:
+            raise SiteDownError(self.ready().message)
+        return config
+
+    def send(self, job: str, made: JobSubmission) -> JobStatus:
+        """Submit a job whose script is complete."""
         announced, folder = self._announced, self._folder
-        whole = submission.script
-        script = without_library(whole, announced[0].library) if announced else whole
+        whole = made.script
+        script = submission.without_library(whole, announced[0].library) if announced else whole
         try:
-            status = self._client.submit(job, Submit.of(submission, script), self._submit_timeout).status
+            status = self._client.submit(job, Submit.of(made, script), self._submit_timeout).status
         except SiteRefusedError as error:
-            if script is whole or error.reason not in _LIBRARY_REFUSED:
+            if script is whole or error.reason not in submission.LIBRARY_REFUSED:
                 raise
-            status = self._client.submit(job, Submit.of(submission, whole), self._submit_timeout).status
+            status = self._client.submit(job, Submit.of(made, whole), self._submit_timeout).status
         with self._lock:
             self._check(folder)
             changed = self._view.submitted(status, self._clock.monotonic())
@@ -134,17 +155,17 @@ class NatsPool:
             self._notify(job)
         return status
 
-    def cancel(self, job: str, grace: float, *, forget: bool = False) -> JobStatus | None:
+    def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
         """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it."""
-        folder = self._folder
+        job, folder = pod["metadata"]["uid"], self._folder
         status = self._client.cancel(job, Cancel(grace=grace, forget=forget)).status
         if status is None:
             self._apply_absence(job, self._clock.monotonic(), folder)
         return status
 
-    def status(self, job: str) -> JobStatus | None:
+    def status(self, pod: Pod) -> JobStatus | None:
         """Request the state of one job from the site; ``None`` if the site does not know it."""
-        asked, folder = self._clock.monotonic(), self._folder
+        job, asked, folder = pod["metadata"]["uid"], self._clock.monotonic(), self._folder
         status = self._client.status(job).status
         if status is None:
             self._apply_absence(job, asked, folder)
@@ -169,13 +190,19 @@ class NatsPool:
         """Return the monotonic time at which the last complete snapshot was requested; ``None`` before the first."""
         return self._view.complete_at
 
-    def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
+    def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
         """Iterate over the pieces of a log. To end the log at the site too, close the iterator."""
-        return self._client.logs(job, options)
+        return self._client.logs(pod["metadata"]["uid"], options)
 
-    def refresh(self, job: str, files: Sequence[VolumeFile]) -> None:
+    def refresh(self, pod: Pod, files: Sequence[VolumeFile]) -> None:
         """Replace files in the volumes of a job."""
-        self._client.files(job, Files(files=[File.of(file) for file in files]))
+        self._client.files(pod["metadata"]["uid"], Files(files=[File.of(file) for file in files]))
+
+    def follow(self, pod: Pod) -> None:
+        """Do nothing: events and snapshots have all jobs."""
+
+    def unfollow(self, job: str) -> None:
+        """Do nothing."""
 
     def subscribe(self, changed: Changed) -> None:
         """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""
@@ -335,12 +362,3 @@ class NatsPool:
                 subscriber(job)
             except Exception:
                 log.exception("a subscriber of a pool failed", extra=kv(pool=self.name))
-
-
-def without_library(script: str, digest: str) -> str | ScriptWithoutLibrary:
-    """Return the script without the bash library of this digest.
-
-    Return ``script`` itself if this version has another library, or if the script does not contain it.
-    """
-    parts = library.split(script, digest)
-    return ScriptWithoutLibrary(before=parts[0], library=digest, after=parts[1]) if parts else script

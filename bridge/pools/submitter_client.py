@@ -1,0 +1,35 @@
+"""The requests to a submitter, for every transport."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from bridge.poolapi.requests import LogOptions
+from bridge.wire.client import Page
+from bridge.wire.messages import Cancel, Description, Files, Status, Submit, Submitted
+
+
+class Client(Protocol):
+    """The requests to a submitter (:class:`bridge.wire.client.PoolClient`)."""
+
+    def submit(self, job: str, submit: Submit, timeout: float = ...) -> Submitted:
+        """Submit a job."""
+
+    def cancel(self, job: str, cancel: Cancel) -> Status:
+        """Cancel a job."""
+
+    def status(self, job: str) -> Status:
+        """Request the state of one job."""
+
+    def describe(self) -> Description:
+        """Request the announcement and the BuildConfig."""
+
+    def files(self, job: str, files: Files) -> None:
+        """Replace files in volumes of a job."""
+
+    def snapshot(self, after: str = ...) -> Page:
+        """Request a page of all jobs."""
+
+    def logs(self, job: str, options: LogOptions) -> Iterator[bytes]:
+        """Request a log."""
