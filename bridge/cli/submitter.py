@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -50,3 +51,25 @@ def show_config(check: Path | None) -> None:
 
     found = load(check)
     click.echo(f"{check}: pool {found.pool}, {found.batch.kind}, BuildConfig {found.buildconfig().digest}")
+
+
+@submitter.command("convert")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--pool", default="my-pool", show_default=True, help="Name of the pool.")
+def convert_config(file: Path, pool: str) -> None:
+    """Convert the configuration of an interLink plugin, and print a documented site.toml.
+
+    FILE is the SlurmConfig.yaml of the Slurm plugin, or the build.conf of the NATS plugin. Comments at the top of the
+    output, and warnings on standard error, name what could not be converted.
+    """
+    from bridge.errors import ConfigError
+    from bridge.site.conversion_text import convert
+
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
+    found = convert(text, str(file), os.environ, os.getcwd(), pool)
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(found.text, nl=False)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge.script import plan, render
+from bridge.logs import kv
+from bridge.script import interlink_rules, plan, render
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import ROOT_CA, Objects
 from bridge.script.volumes import inside
+
+log = logging.getLogger(__name__)
 
 TOKEN_MODE = 0o644
 
@@ -36,12 +40,15 @@ def build(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: s
         objects = replace(objects, configmaps={**objects.configmaps, ROOT_CA: reached_by})
     planned = plan.make(pod, config, objects, node)
     size = planned.size
+    by_flags = interlink_rules.apply(config)
+    for problem in interlink_rules.warnings(pod, config) if by_flags else ():
+        log.warning("the pod gets less than it asks for", extra=kv(pod=pod["metadata"].get("uid"), why=problem))
     return Job(
         script=render.script(planned),
         cpus=size.cpus,
         memory=size.memory,
-        gpus=size.gpus,
-        gpu_resource=size.gpu_resource,
+        gpus=0 if by_flags else size.gpus,
+        gpu_resource="" if by_flags else size.gpu_resource,
         time_limit=size.time_limit,
         flags=planned.annotations.flags,
         flavor=size.flavor,

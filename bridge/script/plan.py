@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.errors import ScriptError
-from bridge.script import check, environment, mounts, probes, site_annotations, sizing, volumes
+from bridge.script import check, environment, interlink_rules, mounts, probes, site_annotations, sizing, volumes
 from bridge.script.plan_types import Container, Plan
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
@@ -25,7 +25,7 @@ def make(pod: Mapping[str, Any], config: BuildSettings, objects: Objects, node: 
     if problems:
         raise ScriptError("; ".join(problems))
     spec = pod["spec"]
-    size = sizing.measure(pod, config)
+    size = (interlink_rules if interlink_rules.apply(config) else sizing).measure(pod, config)
     runtime = runtimes.of(config)
     made = volumes.make(pod, config, objects, node, size.machine)
     asked = site_annotations.read(pod, config)
@@ -88,7 +88,9 @@ def _container(
         read_only_root=bool(context.get("readOnlyRootFilesystem")),
         run_as=f"{_number(context.get('runAsUser'))}:{_number(context.get('runAsGroup'))}",
         non_root=bool(context.get("runAsNonRoot")),
-        probes=probes.make(container, where, ports, sizing.grace(pod["spec"]), variables),
+        probes=probes.make(container, where, ports, sizing.grace(pod["spec"]), variables)
+        if config.limits.probes
+        else [],
         post_start=probes.action(lifecycle.get("postStart"), f"{where}.lifecycle.postStart", ports),
         pre_stop=probes.action(lifecycle.get("preStop"), f"{where}.lifecycle.preStop", ports),
     )

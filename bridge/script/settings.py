@@ -116,6 +116,9 @@ class Flavor(Part):
     max_resources: dict[str, str] = Field(
         {}, description="Resource -> quantity; a GPU must be named here to be available."
     )
+    uid: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="With interlink-slurm rules: the user of jobs whose pod has no runAsUser."
+    )
     cpu: Annotated[int, Field(ge=1)] | None = Field(None, description="CPUs of pods that request none.")
     memory: str | None = Field(None, description="Memory of pods that request none.")
     flags: Words = Field([], description="More words for the submit command.")
@@ -127,6 +130,16 @@ class Limits(Part):
     default_cpu: Annotated[int, Field(ge=1)] = 1
     default_memory: str = "1Gi"
     max_time_seconds: Annotated[int, Field(ge=1)] | None = Field(None, examples=[86400])
+    rules: Literal["podbridge", "interlink-slurm"] = Field(
+        "podbridge",
+        description="How size, flavor and flags follow from a pod; interlink-slurm: as in the interLink Slurm plugin.",
+    )
+    default_uid: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        examples=[1000],
+        description="With interlink-slurm rules: the user of jobs if neither the pod nor its flavor has one.",
+    )
+    probes: bool = Field(True, description="Run the probes of containers; false: ignore them.")
     watch_memory: bool = Field(True, description="End a container that uses more than its memory limit.")
     allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags (words for the submit command).")
     allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec (a script that runs outside).")

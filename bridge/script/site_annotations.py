@@ -11,6 +11,7 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import ScriptError
+from bridge.script import interlink_rules
 from bridge.script.plan_types import AnnotationOptions
 from bridge.script.quoting import clean
 from bridge.script.references import Objects
@@ -26,10 +27,14 @@ _NOTHING = AnnotationOptions([], [], None, "", "", "")
 
 def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
     """Read the annotations; raises ``ScriptError`` for one that the site does not allow."""
-    annotations = pod["metadata"].get("annotations") or {}
-    asked = {key: str(value) for key, value in annotations.items() if key.startswith(names.SITE_PREFIX) and value}
-    if not asked:
-        return _NOTHING
+    by_interlink = interlink_rules.apply(config)
+    if by_interlink:
+        asked = interlink_rules.normalized(pod)
+    else:
+        annotations = pod["metadata"].get("annotations") or {}
+        asked = {key: str(value) for key, value in annotations.items() if key.startswith(names.SITE_PREFIX) and value}
+        if not asked:
+            return _NOTHING
     limits, runtime = config.limits, runtimes.of(config)
     allowed = {
         names.FLAGS: (limits.allow_user_flags, "allow_user_flags"),
@@ -59,8 +64,9 @@ def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
                 f"it is with {', '.join(runtimes.MPI_KINDS[:-1])} and {runtimes.MPI_KINDS[-1]}"
             )
         mpi = [] if asked[names.MPI_FLAGS] == "true" else _words(asked, names.MPI_FLAGS)
+    flags = _words(asked, names.FLAGS)
     return AnnotationOptions(
-        flags=_words(asked, names.FLAGS),
+        flags=interlink_rules.flags(pod, config, flags) if by_interlink else flags,
         options=options,
         mpi=mpi,
         pre_exec=asked.get(names.PRE_EXEC, ""),

@@ -20,9 +20,10 @@ from bridge.logs import kv
 from bridge.script import library
 from bridge.script.runtimes import table as runtimes
 from bridge.site.batch.port import Amount, BatchSystem, Capacity
-from bridge.site.config import SiteConfig
+from bridge.site.config import Resources, SiteConfig
 from bridge.site.cpus import all_given
 from bridge.site.folder import Folder
+from bridge.site.resource_script import measured
 from bridge.site.submitter import ANNOUNCE, BUILDCONFIG
 from bridge.site.watcher import Watcher
 from bridge.threads import Supervisor
@@ -76,6 +77,7 @@ class Announcer:
         self._folder, self._batch, self._watcher = folder, batch, watcher
         self._config, self._publisher, self._clock = config, publisher, clock
         self._capacity: Capacity | None = None
+        self._printed: Resources | None = None
         self._measured_at = float("-inf")
         self._problem = ""
         self._versions: tuple[str, str] | None = None
@@ -121,9 +123,10 @@ class Announcer:
         capacity = self._capacity or Capacity(Amount(), Amount())
         counts = self._watcher.index.counts()
         living = counts.get("queued", 0) + counts.get("running", 0) + counts.get("unknown", 0)
-        total, free = _told(capacity.total, config), _told(capacity.free, config, free=True)
-        total["pods"] = str(config.resources.pods)
-        free["pods"] = str(max(0, config.resources.pods - living))
+        resources = self._printed or config.resources
+        total, free = _told(capacity.total, resources), _told(capacity.free, resources, free=True)
+        total["pods"] = str(resources.pods)
+        free["pods"] = str(max(0, resources.pods - living))
         built = config.buildconfig()
         batch, runtime = self._versions or (config.batch.kind, config.runtime.kind)
         return Announce(
@@ -156,6 +159,7 @@ class Announcer:
             if self._versions is None:
                 self._versions = self._batch.version(), runtime_version(config)
             self._capacity = self._batch.capacity()
+            self._printed = measured(config.resources) if config.resources.script else None
         except BatchError as error:
             if not self._problem:
                 log.warning("resources not measured", extra=kv(why=error))
@@ -164,9 +168,8 @@ class Announcer:
             self._problem = ""
 
 
-def _told(amount: Amount, config: SiteConfig, *, free: bool = False) -> dict[str, str]:
+def _told(amount: Amount, resources: Resources, *, free: bool = False) -> dict[str, str]:
     """Return an amount as Kubernetes quantities; configured values replace measured ones."""
-    resources = config.resources
     told = {"cpu": str(amount.cpus), "memory": f"{amount.memory // 2**20}Mi"}
     told |= {name: str(count) for name, count in amount.extended.items()}
     said = {"cpu": resources.cpu, "memory": resources.memory, **resources.extended}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -126,6 +126,11 @@ class Resources(Part):
     memory: str | None = Field(None, examples=["512Gi"], description="Kubernetes quantity.")
     pods: Annotated[int, Field(ge=0)] = Field(10_000, description="Jobs that may wait or run at the same time.")
     extended: dict[str, str] = Field({}, description='E.g. {"nvidia.com/gpu" = "4"}.')
+    script: AbsolutePath | None = Field(
+        None,
+        examples=["/opt/site/resources.sh"],
+        description="Program that prints the resources as an interLink plugin's ping does; they replace all others.",
+    )
 
 
 class Node(Part):
@@ -274,6 +279,11 @@ def parse(text: str, source: str = "site.toml", *, pool: str | None = None) -> S
         data["pool"] = pool
     if "pool" not in data:
         raise ConfigError(f"{source}: pool is not set", hint='write pool = "name" at its top, or use --pool name')
+    return validated(data, source)
+
+
+def validated(data: Mapping[str, Any], source: str) -> SiteConfig:
+    """Return the configuration with these keys; raises :class:`ConfigError`, which names every wrong one."""
     try:
         return SiteConfig.model_validate(data)
     except ValidationError as error:

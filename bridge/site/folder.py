@@ -89,7 +89,7 @@ class Folder:
                     f"folder {self.path} belongs to user {found.st_uid}, not to {os.geteuid()} who runs this",
                     hint="name a folder of your own in site.toml",
                 )
-            if stat.S_IMODE(found.st_mode) & 0o077:
+            if stat.S_IMODE(found.st_mode) & 0o066:  # jobs of other users pass through (bridge.site.batch.job_user)
                 raise ConfigError(
                     f"folder {self.path} is open to others (mode {stat.S_IMODE(found.st_mode):04o}): it holds secrets",
                     hint=f"chmod 700 {self.path}",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,6 +27,7 @@ _FLAVOR = """\
 # generic_resources = ["gpu:a100"]
 # max_time_seconds = 43200
 # max_resources = { cpu = "32", memory = "256Gi", "nvidia.com/gpu" = "4" }
+# uid = 1000
 # cpu = 8
 # memory = "32Gi"
 # flags = ["--exclusive"]
@@ -37,7 +39,15 @@ def _toml(value: Any) -> str:
         return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }" if value else "{}"
     if isinstance(value, list):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return json.dumps(str(value) if isinstance(value, Path) else value)
+    text = str(value) if isinstance(value, Path) else value
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _lines(value: Any) -> str:
+    """Return a value, with a text of several lines as lines."""
+    if isinstance(value, str) and "\n" in value and "'''" not in value and value.replace("\n", "").isprintable():
+        return f"'''\n{value}'''"
+    return _toml(value)
 
 
 def _words(field: FieldInfo) -> str:
@@ -86,6 +96,33 @@ def sample() -> str:
             )
         lines.append("")
     return "\n".join(lines) + "\n" + _FLAVOR
+
+
+def documented(values: Mapping[str, Any], notes: Sequence[str]) -> str:
+    """Return a ``site.toml`` with only these keys, each with its description; ``notes`` are comments at its top."""
+    plain = ["".join(letter if letter.isprintable() else " " for letter in note) for note in notes]
+    lines = [f"# {line}" for note in plain for line in textwrap.wrap(note, 118, subsequent_indent="  ")]
+    sections: list[str] = []
+    for name, field, _ in _fields(SiteConfig):
+        if name not in values:
+            continue
+        model = section_of(field.annotation)
+        if model is None:
+            lines += ["", *_comment(field), f"{name} = {_lines(values[name])}"]
+            continue
+        listed = values[name] if isinstance(values[name], list) else [values[name]]
+        head = f"[[{name}]]" if isinstance(values[name], list) else f"[{name}]"
+        for index, part in enumerate(listed):
+            inner = {key: (inner_field, part[key]) for key, inner_field, _ in _fields(model) if key in part}
+            sections += ["", head] if inner else []
+            for key, (inner_field, value) in inner.items():
+                sections += [*(_comment(inner_field) if not index else ()), f"{key} = {_toml(value)}"]
+    return "\n".join([*lines, *sections]) + "\n"
+
+
+def _comment(field: FieldInfo) -> list[str]:
+    text = _described(field)
+    return [f"# {line}" for line in textwrap.wrap(text, 118)] if text else []
 
 
 def reference() -> str:

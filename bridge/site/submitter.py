@@ -189,6 +189,7 @@ class Submitter:
             flavor=flavor,
             flags=meta.flags,
             most_seconds=config.most_seconds(flavor),
+            flags_win=config.limits.rules == "interlink-slurm",
         )
 
     # --- cancel and status --------------------------------------------------------------------------------------------

@@ -45,20 +45,27 @@ class CommandResult:
 
 
 class Commands:
-    """The commands of one batch system, in a directory or on PATH."""
+    """The commands of one batch system, in a directory or on PATH. ``programs``: words in place of a command's name."""
 
-    def __init__(self, bin_dir: str | None, timeout: float, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        bin_dir: str | None,
+        timeout: float,
+        environment: Mapping[str, str],
+        programs: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self._bin_dir, self._timeout, self._environment = bin_dir, timeout, dict(environment)
+        self._programs = dict(programs or {})
 
     def run(
         self, *words: str, input: str = "", cwd: Path | None = None, extra: Mapping[str, str] | None = None
     ) -> CommandResult:
         """Run a command; raises :class:`CommandTimeoutError`, or :class:`BatchError` if it can't be run."""
-        program = self._find(words[0])
+        program, *more = self._find(words[0])
         try:
             with all_given():
                 process = subprocess.Popen(
-                    [program, *words[1:]],
+                    [program, *more, *words[1:]],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -88,15 +95,18 @@ class Commands:
             raise BatchError(f"{words[0]}: {said.words}", retryable=True)
         return said
 
-    def _find(self, name: str) -> str:
+    def _find(self, name: str) -> list[str]:
+        first, *more = self._programs.get(name) or [name]
+        if "/" in first:
+            return [first, *more]
         if self._bin_dir is not None:
-            return str(Path(self._bin_dir) / name)
-        found = shutil.which(name)
+            return [str(Path(self._bin_dir) / first), *more]
+        found = shutil.which(first)
         if found is None:
             raise CommandNotFoundError(
-                f"{name} is not on PATH", retryable=True, hint="set bin_dir, or start the submitter where it is"
+                f"{first} is not on PATH", retryable=True, hint="set bin_dir, or start the submitter where it is"
             )
-        return found
+        return [found, *more]
 
 
 def portions(ids: Collection[str]) -> Iterator[list[str]]:

@@ -45,6 +45,8 @@ class JobRequest:
     flavor: Flavor | None = None
     flags: tuple[str, ...] = ()
     most_seconds: float | None = None
+    flags_win: bool = False
+    """Whether ``flags`` replace the options of the flavor and of the site, instead of being refused."""
 
     @property
     def name(self) -> str:

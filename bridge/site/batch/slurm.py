@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import shlex
 import time
@@ -24,6 +25,7 @@ from bridge.site.batch.commands import (
     command_environment,
     portions,
 )
+from bridge.site.batch.job_user import hand_over
 from bridge.site.batch.port import (
     NAME_PREFIX,
     Amount,
@@ -35,7 +37,7 @@ from bridge.site.batch.port import (
     Site,
     job_environment,
 )
-from bridge.site.batch.slurm_flags import allowed_flags, check_caps, held_options
+from bridge.site.batch.slurm_flags import allowed_flags, check_caps, held_options, merged, without_own
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,9 @@ _LATER = re.compile(
 """Errors of sbatch that a later submission may not have."""
 
 
+Program = Literal["sbatch", "squeue", "scancel", "sinfo", "sacct"]
+
+
 class Slurm(Part):
     """``[slurm]``: used with ``batch.kind = "slurm"``."""
 
@@ -68,6 +73,10 @@ class Slurm(Part):
     bin_dir: AbsolutePath | None = Field(
         None, examples=["/opt/slurm/bin"], description="Folder of sbatch, squeue, ...; default: PATH."
     )
+    programs: dict[Program, Words] = Field(
+        {}, description='Words in place of a command, e.g. { sbatch = ["/opt/bin/my-sbatch"] }; before bin_dir.'
+    )
+    bash: AbsolutePath = Field("/bin/bash", description="bash on the machines that run jobs.")
     timeout: Seconds = Field(30, description="Seconds after which a command counts as unanswered.")
     account: str | None = Field(None, examples=["project"], description="Default of jobs whose flavor names none.")
     partition: str | None = Field(None, examples=["batch"], description="Default of jobs whose flavor names none.")
@@ -96,7 +105,10 @@ class SlurmBatch(BatchSystem):
             self._partitions.append(slurm.partition)
         # sbatch passes its environment to the job (--export=ALL): no login shell, and no variable of this process
         self._commands = Commands(
-            slurm.bin_dir, slurm.timeout, command_environment(job_environment(slurm.environment), KEPT)
+            slurm.bin_dir,
+            slurm.timeout,
+            command_environment(job_environment(slurm.environment), KEPT),
+            {str(name): words for name, words in slurm.programs.items()},
         )
         self._no_accounting_until = math.inf if slurm.accounting == "never" else 0.0
         self._accounting_rests_until = 0.0
@@ -110,8 +122,11 @@ class SlurmBatch(BatchSystem):
     def submit(self, request: JobRequest) -> str:
         """Run sbatch. The script that Slurm stores starts the job's own script and contains no secret."""
         folder = shlex.quote(str(request.folder))
-        script = f"#!/bin/bash\nexec bash {folder}/job.sh >>{folder}/script.log 2>&1\n"
+        bash = self._config.bash
+        name = "bash" if bash == "/bin/bash" else shlex.quote(bash)
+        script = f"#!{bash}\nexec {name} {folder}/job.sh >>{folder}/script.log 2>&1\n"
         words = self.words(request)
+        hand_over(request.folder, words)
         try:
             said = self._commands.run("sbatch", *words, input=script)
         except CommandTimeoutError as error:
@@ -128,8 +143,9 @@ class SlurmBatch(BatchSystem):
     def words(self, request: JobRequest) -> list[str]:
         """Return the options of sbatch for a job; raises :class:`BatchError` if the user's flags are not allowed.
 
-        The last of two equal options applies. So the requests of the pod come first, then the user's flags, then the
-        options on which the submitter relies, and last the options of the site.
+        With ``flags_win``, the user's flags replace the options of the flavor, and these replace the pod's requests.
+        Otherwise the last of two equal options applies. So the requests of the pod come first, then the user's flags,
+        then the options on which the submitter relies, and last the options of the site.
         """
         flavor, slurm = request.flavor, self._config
         asked = [
@@ -153,10 +169,21 @@ class SlurmBatch(BatchSystem):
         if flavor and flavor.nodelist:
             site.append(f"--nodelist={flavor.nodelist}")
         site += [*slurm.options, *(flavor.flags if flavor else ())]
+        if request.flags_win:
+            flags, left_out = without_own(request.flags)
+            if left_out:
+                log.warning("flags that podbridge sets itself", extra=kv(job=request.uid, ignored=",".join(left_out)))
+            mine = f"--uid={os.geteuid()}"  # sbatch allows --uid to root only
+            wanted = [flag for flag in merged(asked, without_own(site)[0], flags) if flag != mine]
+            return [*wanted, *self._relied_on(request)]
         flags = allowed_flags(request.flags)
         capped = flavor.name if flavor and flavor.max_resources else ""
         check_caps(flags, held_options(site), request.most_seconds, capped)
-        relied_on = [
+        return [*asked, *flags, *self._relied_on(request), *site]
+
+    @staticmethod
+    def _relied_on(request: JobRequest) -> list[str]:
+        return [
             "--parsable",
             f"--job-name={request.name}",
             "--no-requeue",
@@ -166,7 +193,6 @@ class SlurmBatch(BatchSystem):
             "--export=ALL",
             f"--chdir={request.folder}",
         ]
-        return [*asked, *flags, *relied_on, *site]
 
     def _gres(self, request: JobRequest) -> list[str]:
         """Return the generic resources of the flavor, and the pod's GPUs, of the flavor's kind if it names one."""

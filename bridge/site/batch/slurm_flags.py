@@ -24,8 +24,20 @@ _EITHER = frozenset({"exclusive", "nice"})
 _SHORT = {
     "A": "account", "B": "extra-node-info", "b": "begin", "C": "constraint", "c": "cpus-per-task", "d": "dependency",
     "F": "", "G": "gpus", "L": "licenses", "m": "distribution", "N": "nodes", "n": "ntasks", "p": "partition",
-    "q": "qos", "S": "core-spec", "t": "time", "w": "nodelist", "x": "exclude", "O": "overcommit", "s": "oversubscribe",
+    "q": "qos", "S": "core-spec", "D": "chdir", "H": "hold", "I": "immediate", "k": "no-kill",
+    "t": "time", "w": "nodelist", "x": "exclude", "O": "overcommit", "s": "oversubscribe",
 }  # fmt: skip
+
+
+_OWN = """job-name output error input chdir export export-file requeue no-requeue parsable open-mode quiet verbose gid
+get-user-env array wait wrap test-only help usage version"""
+_RELIED_ON = frozenset(_OWN.split())
+"""Options that podbridge sets itself, or that its jobs have no use for."""
+_RELIED_ON_SHORT = {"J": "job-name", "o": "output", "e": "error", "i": "input", "D": "chdir", "Q": "quiet",
+                    "v": "verbose", "a": "array", "W": "wait"}  # fmt: skip
+_NO_VALUE = """requeue no-requeue parsable quiet verbose get-user-env wait test-only help usage version"""
+_VALUELESS = frozenset(_NO_VALUE.split())
+_SIZES_OF_MEMORY = ("mem-per-cpu", "mem-per-gpu")
 
 
 _AMOUNTS = """core-spec cores-per-socket cpus-per-gpu cpus-per-task exclusive extra-node-info gpus gpus-per-node
@@ -91,7 +103,41 @@ def allowed_flags(words: Sequence[str]) -> list[str]:
     return list(_read(list(words)))
 
 
-def _read(words: list[str]) -> Iterator[str]:
+def without_own(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words without the options that podbridge sets itself, and the names of those left out."""
+    kept: list[str] = []
+    left_out: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        option, sign, _ = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            option, sign = _RELIED_ON_SHORT.get(word[1:2], "") if word.startswith("-") else "", word[2:]
+        if option not in _RELIED_ON:
+            kept.append(word)
+            continue
+        left_out.append(option)
+        if not sign and option not in _VALUELESS and rest and not rest[0].startswith("-"):
+            rest.pop(0)
+    return kept, left_out
+
+
+def merged(*groups: Sequence[str]) -> list[str]:
+    """Return the options of all groups as ``--option=value``, each once: the last value, at the place of the first.
+
+    ``--mem`` gives way to ``--mem-per-cpu`` and ``--mem-per-gpu``, beside which sbatch refuses it. Any option is
+    allowed; raises :class:`BatchError` for a word that is none, which would become the script.
+    """
+    found: dict[str, str] = {}
+    for words in groups:
+        for flag in _read(list(words), free=True):
+            found[flag.partition("=")[0]] = flag
+    if any(f"--{option}" in found for option in _SIZES_OF_MEMORY):
+        found.pop("--mem", None)
+    return list(found.values())
+
+
+def _read(words: list[str], *, free: bool = False) -> Iterator[str]:
     while words:
         word = words.pop(0)
         if word.startswith("--"):
@@ -115,6 +161,10 @@ def _read(words: list[str]) -> Iterator[str]:
             if any(ord(letter) < 32 for letter in value):
                 raise _no(value)
             yield f"--{option}={value}"
+        elif free and re.fullmatch("[a-z][a-z0-9-]*", option):
+            if not sign and words and not words[0].startswith("-"):
+                sign, value = "=", words.pop(0)
+            yield f"--{option}{sign}{value}"
         else:
             raise _no(word)
 

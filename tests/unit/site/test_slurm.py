@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from pathlib import Path
@@ -373,3 +374,44 @@ def test_a_slurmctld_that_does_not_answer(tmp_path: Path) -> None:
         with pytest.raises(BatchError) as refused:
             ask()
         assert refused.value.retryable
+
+
+# --- interlink-slurm rules --------------------------------------------------------------------------------------------
+def test_with_the_plugins_rules_the_users_flags_replace_the_flavors_and_these_the_pods(tmp_path: Path) -> None:
+    flavor = Flavor(name="f", flags=["-p", "gpu", "--hold", "--output=x", "--comment", "a b"])
+    users = ("--job-name=mine", "-t", "5", "--partition=fast", "--mem-per-cpu=2000", "--signal=B:TERM@60", "-o", "x")
+    words = slurm(tmp_path).words(request(cpus=3, time_limit=61, flavor=flavor, flags=users, flags_win=True))
+    asked = words[: words.index("--parsable")]
+    assert asked == [
+        "--nodes=1", "--ntasks=1", "--cpus-per-task=3", "--time=5", "--partition=fast", "--hold", "--comment=a b",
+        "--mem-per-cpu=2000", "--signal=B:TERM@60",
+    ]  # fmt: skip
+    assert "--job-name=pb-a-1" in words and "--job-name=mine" not in words
+
+
+def test_a_word_that_is_no_option_never_becomes_the_script(tmp_path: Path) -> None:
+    with pytest.raises(BatchError, match="reboot"):
+        slurm(tmp_path).words(request(flags=("-t", "5", "reboot"), flags_win=True))
+
+
+def test_only_another_user_is_asked_for(tmp_path: Path) -> None:
+    mine = slurm(tmp_path).words(request(flags=(f"--uid={os.geteuid()}",), flags_win=True))
+    assert not any(word.startswith("--uid") for word in mine)
+    assert "--uid=4711" in slurm(tmp_path).words(request(flags=("--uid=4711",), flags_win=True))
+    with pytest.raises(BatchError, match="the job can't run as user 4711"):
+        slurm(tmp_path).submit(request(flags=("--uid=4711",), flags_win=True))
+    with pytest.raises(BatchError, match="--uid"):
+        slurm(tmp_path).words(request(flags=("--uid=4711",)))
+
+
+def test_commands_with_words_and_another_bash(tmp_path: Path) -> None:
+    wrapper = tmp_path / "wrapper"
+    more = f'programs = {{ sbatch = ["{wrapper}", "first"] }}\nbash = "/opt/b ash"\n'
+    batch = slurm(tmp_path, "echo 5")
+    wrapper.write_text(f'#!/bin/bash\n[[ $1 == first ]] && shift && exec {tmp_path}/sbatch "$@"\n')
+    wrapper.chmod(0o755)
+    text = f'pool = "p"\n[slurm]\nbin_dir = "{tmp_path}"\n{more}'
+    batch = make_batch_system(parse(text), FakeClock())
+    assert batch.submit(request()) == "5"
+    assert (tmp_path / "sbatch.words").read_text().splitlines()[0] == "--nodes=1"
+    assert (tmp_path / "sbatch.stdin").read_text().startswith("#!/opt/b ash\nexec '/opt/b ash' '/x y/jobs/a-1'/job.sh")

@@ -1,0 +1,193 @@
+"""The rules of the interLink Slurm plugin for sizes, flavors, flags and annotations (``limits.rules``). Pure.
+
+Source: README, ``prepare.go`` and ``slurm_script_helpers.go`` of interlink-hq/interlink-slurm-plugin. Where its README
+and its code differ, the README holds; ``docs/interlink-slurm.md`` names each case.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from bridge import names
+from bridge.errors import ScriptError
+from bridge.script.settings import BuildSettings, Flavor
+from bridge.script.sizing import SLACK, Size, grace
+from bridge.workload import quantity
+
+GPUS = ("nvidia.com/gpu", "amd.com/gpu")
+_COUNT = re.compile(r"gpu(?::[A-Za-z_][\w.-]*)?(?:[:=](\d+))?")
+_MESH = "EOFMESH"
+_BY_CPU, _BY_MEMORY = ("cpus-per-task", "c"), ("mem",)
+
+
+def apply(config: BuildSettings) -> bool:
+    """Return whether a site has these rules."""
+    return config.limits.rules == "interlink-slurm"
+
+
+def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
+    """Return the largest CPU and memory limit of any container, or the defaults of the flavor, or of the site.
+
+    ``gpus`` is what the flags ask for; GPU limits select a flavor and ask for nothing themselves.
+    """
+    spec = pod["spec"]
+    flavor, _ = choose(pod, config)
+    cpu, memory = _largest(spec, "cpu"), _largest(spec, "memory")
+    flags = [*(flavor.flags if flavor else ()), *_words(normalized(pod), names.FLAGS)]
+    amd = _gpus(spec, "amd.com/gpu") > 0
+    deadline = spec.get("activeDeadlineSeconds")
+    gpus = gpus_in(flags)
+    return Size(
+        cpus=quantity.whole(cpu) or (flavor and flavor.cpu) or config.limits.default_cpu,
+        memory=quantity.whole(memory)
+        or quantity.whole(quantity.parse((flavor and flavor.memory) or config.limits.default_memory)),
+        gpus=gpus,
+        gpu_resource=("amd.com/gpu" if amd else "nvidia.com/gpu") if gpus else "",
+        time_limit=None if deadline is None else float(deadline) + grace(spec) + SLACK,
+        flavor=flavor.name if flavor else "",
+    )
+
+
+def choose(pod: Mapping[str, Any], config: BuildSettings) -> tuple[Flavor | None, str]:
+    """Return the flavor of a pod, and a warning or an empty text.
+
+    The annotation comes first. A pod with GPU limits gets the first flavor with that number of GPUs, or the first with
+    any; all others get the default flavor. An unknown flavor is no error.
+    """
+    known = {flavor.name: flavor for flavor in config.flavors}
+    wanted = (pod["metadata"].get("annotations") or {}).get(names.FLAVOR)
+    problem = ""
+    if wanted:
+        if wanted in known:
+            return known[wanted], ""
+        problem = f"annotation {names.FLAVOR}: there is no flavor {wanted!r} (there are: {', '.join(known) or 'none'})"
+    count = sum(_gpus(pod["spec"], name) for name in GPUS)
+    if count:
+        with_gpus = [flavor for flavor in config.flavors if gpus_in(flavor.flags)]
+        exact = [flavor for flavor in with_gpus if gpus_in(flavor.flags) == count]
+        if with_gpus:
+            return (exact or with_gpus)[0], problem
+        if not gpus_in(_words(normalized(pod), names.FLAGS)):
+            problem = problem or f"{count} GPUs: no flavor and no flag asks for GPUs, so the job gets none"
+    return known.get(config.default_flavor), problem
+
+
+def gpus_in(flags: Sequence[str]) -> int:
+    """Return the number of GPUs that the last GPU option asks for: ``--gres=gpu:a100:2``, ``-G 2``; 0: none."""
+    found = 0
+    for option, value in options(flags):
+        if option == "gres" and (match := _COUNT.match(value)):
+            found = int(match[1] or 1)
+        elif option in ("gpus", "gpus-per-node", "gpus-per-task", "G"):
+            number = value.rpartition(":")[2]
+            found = int(number) if number.isdecimal() else 1
+    return found
+
+
+def options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Return options and their values; one-letter options keep their letter."""
+    for index, word in enumerate(words):
+        following = words[index + 1] if index + 1 < len(words) and not words[index + 1].startswith("-") else ""
+        if word.startswith("--"):
+            option, sign, value = word[2:].partition("=")
+            yield option, value if sign else following
+        elif word.startswith("-") and len(word) > 1:
+            yield word[1], word[2:].removeprefix("=") or following
+
+
+def flags(pod: Mapping[str, Any], config: BuildSettings, words: Sequence[str]) -> list[str]:
+    """Return the user's words without options that the pod's limits set, and with the user of the job."""
+    spec = pod["spec"]
+    held = (*(_BY_CPU if _largest(spec, "cpu") else ()), *(_BY_MEMORY if _largest(spec, "memory") else ()))
+    found = _without(words, held)
+    flavor, _ = choose(pod, config)
+    user = (spec.get("securityContext") or {}).get("runAsUser")
+    for candidate in (user, flavor.uid if flavor else None, config.limits.default_uid):
+        if candidate is not None:
+            return [*found, f"--uid={int(candidate)}"]
+    return found
+
+
+def normalized(pod: Mapping[str, Any]) -> dict[str, str]:
+    """Return the annotations with their historical names replaced, and all that runs before the job as one script.
+
+    Upstream's order: address of the pod, tunnel, then the pod's commands. Their failure does not end the job.
+    """
+    given = {key: str(value) for key, value in (pod["metadata"].get("annotations") or {}).items() if value}
+    found = {key: value for key, value in given.items() if key.startswith(names.SITE_PREFIX)}
+    if names.FLAGS not in found and names.KNOC_FLAGS in given:
+        found[names.FLAGS] = given[names.KNOC_FLAGS]
+    before = [
+        given[key] for key in (names.INTERLINK_WSTUNNEL, names.SINGULARITY_COMMANDS, names.PRE_EXEC) if key in given
+    ]
+    if any(_MESH in text for text in before):
+        raise ScriptError(
+            f"annotation {names.PRE_EXEC}: a full mesh network (heredoc {_MESH}) is not possible at this site; "
+            f"allowed: annotation interlink.eu/mesh-network: disabled"
+        )
+    if before and (address := given.get(names.INTERLINK_POD_IP)):
+        before.insert(0, f"export POD_IP={shlex.quote(address)}")
+    if before:
+        found[names.PRE_EXEC] = "\n".join([*before, ":"])
+    found.pop(names.SINGULARITY_COMMANDS, None)
+    return found
+
+
+def warnings(pod: Mapping[str, Any], config: BuildSettings) -> list[str]:
+    """Return what a pod asks for and does not get."""
+    _, problem = choose(pod, config)
+    found = [problem] if problem else []
+    given = pod["metadata"].get("annotations") or {}
+    if names.NO_CLEAN_WORKDIR in given:
+        found.append(f"annotation {names.NO_CLEAN_WORKDIR}: ignored; the folder of a job is removed with its pod")
+    return found
+
+
+def _without(words: Sequence[str], held: Collection[str]) -> list[str]:
+    """Return the words without the options ``held`` and their values."""
+    kept: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        long, sign, _ = word.removeprefix("--").partition("=")
+        if word.startswith("--") and long in held:
+            bare = not sign
+        elif word.startswith("-") and not word.startswith("--") and word[1:2] in held:
+            bare = len(word) == 2
+        else:
+            kept.append(word)
+            continue
+        if bare and rest and not rest[0].startswith("-"):
+            rest.pop(0)
+    return kept
+
+
+def _words(asked: Mapping[str, str], key: str) -> list[str]:
+    try:
+        return shlex.split(asked.get(key, ""))
+    except ValueError as error:
+        raise ScriptError(f"annotation {key}: {error}") from error
+
+
+def _largest(spec: Mapping[str, Any], resource: str) -> Decimal:
+    return max((_limit(container, resource) for container in _containers(spec, init=True)), default=Decimal(0))
+
+
+def _gpus(spec: Mapping[str, Any], resource: str) -> int:
+    return sum(quantity.whole(_limit(container, resource)) for container in _containers(spec, init=False))
+
+
+def _containers(spec: Mapping[str, Any], *, init: bool) -> list[Mapping[str, Any]]:
+    return [*((spec.get("initContainers") or ()) if init else ()), *(spec.get("containers") or ())]
+
+
+def _limit(container: Mapping[str, Any], resource: str) -> Decimal:
+    text = ((container.get("resources") or {}).get("limits") or {}).get(resource)
+    try:
+        return quantity.parse(text) if text is not None else Decimal(0)
+    except ValueError as error:
+        raise ScriptError(f"spec.containers: resources: {resource}: {error}") from error

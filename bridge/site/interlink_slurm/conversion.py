@@ -1,0 +1,279 @@
+"""From ``SlurmConfig.yaml`` to ``site.toml``: each key has its documented meaning, or a warning by name. Pure.
+
+``docs/interlink-slurm.md`` has a row for each key and variable, from :mod:`bridge.site.interlink_slurm.table`.
+"""
+
+from __future__ import annotations
+
+import os.path
+import posixpath
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.errors import ConfigError
+from bridge.site.interlink_slurm import tsocks
+from bridge.site.interlink_slurm.slurm_config import (
+    DEFAULT_OPTIONS,
+    DEFAULT_PORT,
+    FlavorPart,
+    SlurmConfig,
+    TaintPart,
+    memory,
+    read,
+)
+
+FOLDER = "podbridge"
+"""podbridge's own directory in ``DataRootFolder``. Upstream ignores directories without a ``JobID.jid``."""
+OPENED = ("allow_user_flags", "allow_pre_exec", "allow_runtime_options")
+"""Permissions of ``[limits]`` that podbridge denies by default and that upstream has no switch for."""
+UNUSED_KEYS = ("Namespace", "VKConfigPath", "SingularityPrefix", "EnrootPrefix")
+UNUSED_VARIABLES = ("SHARED_FS", "CUSTOMKUBECONF", "ENABLE_TRACING")
+UNUSED_PREFIX = "TELEMETRY_"
+PASSED = re.compile(r"(APPTAINER|SINGULARITY|ENROOT)_\w+|(https?|no|all|ftp)_proxy|(HTTPS?|NO|ALL|FTP)_PROXY")
+"""Variables of the process that jobs get, as from upstream: its sbatch passes on the whole environment."""
+_BASIC = ("PATH", "HOME", "USER", "LOGNAME", "LANG")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_PROGRAMS = {"sbatch": "SbatchPath", "squeue": "SqueuePath", "scancel": "ScancelPath", "sinfo": "SinfoPath"}
+_SWITCHES = {
+    "--containall": "containall", "-C": "containall", "--cleanenv": "cleanenv", "-e": "cleanenv",
+    "--no-home": "no_home", "--no-init": "no_init", "--no-privs": "no_privs", "--fakeroot": "fakeroot",
+    "-f": "fakeroot", "--userns": "userns", "-u": "userns", "--uts": "uts", "--unsquash": "unsquash",
+    "--writable-tmpfs": "writable_tmpfs",
+}  # fmt: skip
+"""Options of singularity that are switches of ``[apptainer]``."""
+_ALWAYS = ("--no-eval", "--no-umask")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """The data of a ``site.toml``, and what has no place there.
+
+    ``listen``: address of the server, ``127.0.0.1:PORT`` or ``unix:///PATH``. ``data_root``: upstream's directory of
+    jobs. ``warnings``: what is ignored or changed, each with the name of its key.
+    """
+
+    values: dict[str, Any]
+    listen: str
+    data_root: str
+    warnings: tuple[str, ...]
+
+
+def convert(text: str, source: str, environ: Mapping[str, str], cwd: str, pool: str = "slurm") -> Conversion:
+    """Convert a file; ``cwd``: directory from which a relative ``DataRootFolder`` counts.
+
+    Raises :class:`ConfigError`.
+    """
+    config, warnings = read(text, source, environ)
+    root = _data_root(config, source, cwd)
+    header, footer = _surroundings(config, source, warnings)
+    values: dict[str, Any] = {
+        "pool": pool,
+        "folder": posixpath.join(root, FOLDER),
+        "header": header,
+        "footer": footer,
+        "limits": {
+            "rules": "interlink-slurm",
+            "default_cpu": 1,
+            "default_memory": "1Mi",
+            "probes": config.EnableProbes,
+            **dict.fromkeys(OPENED, True),
+            **({} if config.DefaultUID is None else {"default_uid": config.DefaultUID}),
+        },
+        "volumes": {"host_paths": ["/"], "image_paths": ["/"]},
+        "batch": {"kind": "slurm"},
+        "slurm": _slurm(config, environ),
+        "logging": {"level": _level(config)},
+        "flavors": [_flavor(name, flavor) for name, flavor in config.Flavors.items()],
+        "node": {"taints": _taints(config.Taints, warnings)},
+        **_runtime(config, source),
+    }
+    if config.DefaultFlavor in config.Flavors:
+        values["default_flavor"] = config.DefaultFlavor
+    elif config.DefaultFlavor:
+        warnings.append(f"DefaultFlavor: there is no flavor {config.DefaultFlavor!r}; jobs get none by default")
+    if config.ResourceScriptPath:
+        values["resources"] = {"script": os.path.join(cwd, config.ResourceScriptPath)}
+    _warn_of_unused(config, environ, warnings)
+    return Conversion(values, _listen(config, source, warnings), root, tuple(warnings))
+
+
+def _data_root(config: SlurmConfig, source: str, cwd: str) -> str:
+    if not config.DataRootFolder:
+        raise ConfigError(f"{source}: DataRootFolder is not set", hint="name the directory of jobs, with / at its end")
+    return posixpath.normpath(posixpath.join(cwd, config.DataRootFolder))
+
+
+def _listen(config: SlurmConfig, source: str, warnings: list[str]) -> str:
+    if config.Socket.startswith("unix://"):
+        return config.Socket
+    if config.Socket:
+        warnings.append(f"Socket: {config.Socket!r} does not begin with unix://, so SidecarPort is used")
+    port = config.SidecarPort or DEFAULT_PORT
+    if not config.SidecarPort:
+        warnings.append(f"SidecarPort is not set; {DEFAULT_PORT} is used, as in the examples of the plugin")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise ConfigError(f"{source}: SidecarPort: {port!r} is not allowed; allowed: 1 to 65535")
+    return f"127.0.0.1:{int(port)}"
+
+
+def _level(config: SlurmConfig) -> str:
+    if config.VerboseLogging:
+        return "debug"
+    return "error" if config.ErrorsOnlyLogging else "info"
+
+
+def _slurm(config: SlurmConfig, environ: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    words = {name: _command(getattr(config, key), environ) for name, key in _PROGRAMS.items()}
+    beside = posixpath.dirname((words["sbatch"] or [""])[0])
+    folders = {posixpath.dirname(said[0]) for said in words.values() if said}
+    plain = all(len(said) == 1 and posixpath.basename(said[0]) == name for name, said in words.items() if said)
+    if plain and folders == {beside} and beside.startswith("/"):
+        found["bin_dir"] = beside
+    elif plain and folders <= {""}:
+        pass  # all on PATH
+    else:
+        found["programs"] = {name: said for name, said in words.items() if said}
+        if beside.startswith("/"):
+            found["bin_dir"] = beside
+    if config.BashPath.startswith("/") and config.BashPath != "/bin/bash":
+        found["bash"] = config.BashPath
+    named = set(re.findall(r"\$\{?(\w+)", config.CommandPrefix + config.TsocksPath * config.Tsocks))
+    passed = {name: value for name, value in environ.items() if PASSED.fullmatch(name) or name in named}
+    if passed.keys() - set(_BASIC):
+        basic = {name: environ[name] for name in _BASIC if name in environ}
+        found["environment"] = {"PATH": os.path.defpath, **basic, **passed}
+    return found
+
+
+def _command(text: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the words of a command; upstream runs it with ``sh -c``, which replaces variables."""
+    replaced = re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda match: environ.get(match[1] or match[2], ""), text)
+    try:
+        return shlex.split(replaced)
+    except ValueError:
+        return [replaced]
+
+
+def _runtime(config: SlurmConfig, source: str) -> dict[str, Any]:
+    prefix = config.ImagePrefix or "docker://"
+    if config.ContainerRuntime == "enroot":
+        enroot = {"executable": config.EnrootPath or "enroot", "options": config.EnrootDefaultOptions}
+        return {"runtime": {"kind": "enroot", "image_prefix": prefix}, "enroot": enroot}
+    if config.ContainerRuntime not in ("", "singularity"):
+        raise ConfigError(
+            f"{source}: ContainerRuntime: {config.ContainerRuntime!r} is not allowed; allowed: singularity, enroot"
+        )
+    path = config.SingularityPath or "singularity"
+    kind = "apptainer" if "apptainer" in posixpath.basename(path) else "singularity"
+    return {"runtime": {"kind": kind, "image_prefix": prefix}, "apptainer": {"executable": path, **_options(config)}}
+
+
+def _options(config: SlurmConfig) -> dict[str, Any]:
+    """Return switches of ``[apptainer]`` for the options that the file names; all others are off, as upstream's."""
+    words = [word for text in config.SingularityDefaultOptions or DEFAULT_OPTIONS for word in shlex.split(text)]
+    found: dict[str, Any] = dict.fromkeys(("containall", "cleanenv", "no_home", "no_privs", "writable_tmpfs"), False)
+    found |= {_SWITCHES[word]: True for word in words if word in _SWITCHES}
+    found["nvidia_support"] = "always" if "--nv" in words else "never"
+    found["options"] = [word for word in words if word not in _SWITCHES and word not in ("--nv", *_ALWAYS)]
+    return found
+
+
+def _flavor(name: str, flavor: FlavorPart) -> dict[str, Any]:
+    """Return a flavor. ``--cpus-per-task`` and ``--mem`` in its flags are defaults: a pod's limits replace them."""
+    words = [word for flag in flavor.SlurmFlags for word in shlex.split(flag)]
+    cpus, words = taken(words, "cpus-per-task", "c")
+    memory_flag, words = taken(words, "mem", "")
+    cpu = flavor.CPUDefault or (int(cpus) if cpus.isdecimal() else 0)
+    size = memory(flavor.MemoryDefault) or _mebibytes(memory_flag)
+    found: dict[str, Any] = {"name": name}
+    if flavor.Description:
+        found["description"] = flavor.Description
+    if cpu:
+        found["cpu"] = cpu
+    if size:
+        found["memory"] = quantity_of(size)
+    if flavor.UID is not None:
+        found["uid"] = flavor.UID
+    return {**found, "flags": words}
+
+
+def taken(words: list[str], long: str, short: str) -> tuple[str, list[str]]:
+    """Return the last value of an option, and the words without it."""
+    value, rest, left = "", list(words), []
+    while rest:
+        word = rest.pop(0)
+        if word.startswith(f"--{long}="):
+            value = word.partition("=")[2]
+        elif word in (f"--{long}", f"-{short}") and rest:
+            value = rest.pop(0)
+        elif short and re.fullmatch(rf"-{short}=?\d+", word):
+            value = word[2:].removeprefix("=")
+        else:
+            left.append(word)
+    return value, left
+
+
+def _mebibytes(text: str) -> int:
+    """Return the value of ``--mem`` in bytes; without a unit it counts MiB (sbatch(1))."""
+    try:
+        return memory(text + "M" if text.isdecimal() else text)
+    except ValueError:
+        return 0
+
+
+def quantity_of(size: int) -> str:
+    """Return bytes as a quantity with the largest unit that needs no fraction."""
+    for unit in ("Ti", "Gi", "Mi", "Ki"):
+        factor = 2 ** (10 * ("Ki", "Mi", "Gi", "Ti").index(unit) + 10)
+        if size % factor == 0:
+            return f"{size // factor}{unit}"
+    return str(size)
+
+
+def _taints(parts: list[TaintPart], warnings: list[str]) -> list[str]:
+    found = []
+    for part in parts:
+        effect = part.Effect if part.Effect in _EFFECTS else "NoSchedule"
+        if part.Effect not in (*_EFFECTS, ""):
+            warnings.append(f"Taints: effect {part.Effect!r} of {part.Key!r} is not allowed; NoSchedule is used")
+        text = f"{part.Key}={part.Value}:{effect}" if part.Value else f"{part.Key}:{effect}"
+        if re.fullmatch(r"[A-Za-z0-9._/-]+(=[A-Za-z0-9._-]*)?:\w+", text):
+            found.append(text)
+        else:
+            warnings.append(f"Taints: {part.Key!r}={part.Value!r} is no taint; it is ignored")
+    return found
+
+
+def _surroundings(config: SlurmConfig, source: str, warnings: list[str]) -> tuple[str, str]:
+    """Return ``header`` and ``footer``: the tunnel first, then ``CommandPrefix``, as upstream."""
+    header = footer = ""
+    if config.Tsocks:
+        header = tsocks.header(config.TsocksPath, config.TsocksLoginNode, source)
+        footer = tsocks.FOOTER
+    prefix = config.CommandPrefix.strip()
+    if prefix.endswith("&&"):
+        header += f"{prefix} : || exit 1\n"
+    elif prefix:
+        header += f"{prefix}\n"
+        if not config.CommandPrefix.endswith((";", "\n", "&", "\n ")):
+            warnings.append(
+                "CommandPrefix: runs before the job, as documented; it is no command that gets the job's script"
+            )
+    return header, footer
+
+
+def _warn_of_unused(config: SlurmConfig, environ: Mapping[str, str], warnings: list[str]) -> None:
+    warnings += [f"{key}: has no meaning, as in the plugin itself" for key in UNUSED_KEYS if getattr(config, key)]
+    if not config.ExportPodData:
+        warnings.append("ExportPodData: false has no meaning: the volumes of a pod are always mounted")
+    if not config.Tsocks:
+        warnings += [
+            f"{key}: has no meaning while Tsocks is false" for key in ("TsocksPath",) if environ.get("TSOCKSPATH")
+        ]
+    for name in sorted(environ):
+        if (name in UNUSED_VARIABLES or name.startswith(UNUSED_PREFIX)) and environ[name]:
+            warnings.append(f"environment variable {name}: has no meaning here")
