@@ -75,7 +75,13 @@ def get_all(options: argparse.Namespace) -> None:
     """Download and build everything that any cluster needs."""
     accounting = [version for version in options.slurm if version == "24.11"]
     install.ensure(
-        options.slurm, kube=True, added=debian.ADDED, machine=debian.MACHINE, accounting=accounting, real_node=True
+        options.slurm,
+        kube=True,
+        added=debian.ADDED,
+        machine=debian.MACHINE,
+        accounting=accounting,
+        real_node=True,
+        interlink=True,
     )
 
 

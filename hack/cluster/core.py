@@ -281,7 +281,9 @@ class Cluster(Parts):
         if self.options.slurm:
             needs["slurm"].append(self.options.slurm)
             needs["accounting"] = [self.options.slurm] if self._slurm.accounting else []
-        install.ensure(**needs, kube=self.options.kube, real_node=self.options.real_node)
+        install.ensure(
+            **needs, kube=self.options.kube, real_node=self.options.real_node, interlink=self.options.interlink
+        )
 
     def _answers(self, name: str) -> bool:
         """Return whether a daemon answers."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cluster import debian, places
@@ -31,6 +33,12 @@ PACKAGES = {
 """The programs of the control plane, and the Go packages that they are built from."""
 KUBELET = {"kubelet": "k8s.io/kubernetes/cmd/kubelet"}
 """The same for a real node (see :mod:`cluster.realnode`)."""
+INTERLINK_TOOLS = TOOLS / "interlink"
+INTERLINK = {
+    "interlink-api": "github.com/interlink-hq/interlink/cmd/interlink",
+    "interlink-virtual-kubelet": "github.com/interlink-hq/interlink/cmd/virtual-kubelet",
+}
+"""interLink's own API server and virtual kubelet (see :mod:`cluster.interlink`); ``hack/tools/interlink`` pins them."""
 
 
 def ensure(
@@ -40,15 +48,18 @@ def ensure(
     machine: Iterable[str] = (),
     accounting: Iterable[str] = (),
     real_node: bool = False,
+    interlink: bool = False,
 ) -> None:
     """Install everything that a cluster needs; print the steps that take long.
 
     ``slurm`` and ``accounting`` are versions of Slurm, ``added`` and ``machine`` names of the tables in
-    :mod:`cluster.debian`. ``real_node`` adds the kubelet and its container runtime.
+    :mod:`cluster.debian`. ``real_node`` adds the kubelet and its container runtime, ``interlink`` interLink's programs;
+    they are built while Debian's packages are downloaded.
     """
-    with locked():
+    with locked(), ThreadPoolExecutor(1) as background:
         if kube:
             _ensure_binaries([*PACKAGES, *(KUBELET if real_node else ())])
+        building = background.submit(_ensure_interlink) if interlink else None
         for version in slurm:
             debian.ensure_slurm(version)
         for version in accounting:
@@ -59,11 +70,13 @@ def ensure(
             debian.ensure_machine(*machine)
         if real_node:
             debian.ensure_containerd()
+        if building:
+            building.result()
 
 
-# --- control plane ----------------------------------------------------------------------------------------------------
+# --- programs written in Go -------------------------------------------------------------------------------------------
 def binaries(names: Iterable[str] = PACKAGES) -> dict[str, Path]:
-    """Return the path of each program of the control plane: in ``$KUBEBUILDER_ASSETS``, else in the cache."""
+    """Return the path of each program: in ``$KUBEBUILDER_ASSETS``, else in the cache."""
     given = os.environ.get("KUBEBUILDER_ASSETS")
     result = {name: places.cache() / "bin" / name for name in names}
     if given:
@@ -73,19 +86,39 @@ def binaries(names: Iterable[str] = PACKAGES) -> dict[str, Path]:
 
 def _ensure_binaries(names: Sequence[str]) -> None:
     folder = places.cache() / "bin"
-    stamp = folder / ".pinned"
-    pinned = hashlib.sha256((TOOLS / "go.mod").read_bytes() + (TOOLS / "go.sum").read_bytes()).hexdigest()
-    fresh = stamp.exists() and stamp.read_text().strip() == pinned
-    missing = [
-        name for name, path in binaries(names).items() if path.parent == folder and not (fresh and path.exists())
-    ]
+    stamp, pinned = folder / ".pinned", _pinned(TOOLS)
+    missing = _missing(names, stamp, pinned)
     if not missing:
         return
     folder.mkdir(parents=True, exist_ok=True)
     missing = [name for name in missing if not _from_envtest(name, folder)]
     if missing:
-        _build(missing, folder)
+        _build_kubernetes(missing, folder)
     stamp.write_text(pinned + "\n")
+
+
+def _ensure_interlink() -> None:
+    folder = places.cache() / "bin"
+    stamp, pinned = folder / ".pinned-interlink", _pinned(INTERLINK_TOOLS)
+    missing = _missing(INTERLINK, stamp, pinned)
+    if not missing:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    about = "building interLink's API server and virtual kubelet from source. About 2 minutes on 2 cores, once."
+    _build("interlink build", about, INTERLINK_TOOLS, {name: INTERLINK[name] for name in missing}, folder)
+    stamp.write_text(pinned + "\n")
+
+
+def _pinned(module: Path) -> str:
+    """Return a digest of the versions of a Go module."""
+    return hashlib.sha256((module / "go.mod").read_bytes() + (module / "go.sum").read_bytes()).hexdigest()
+
+
+def _missing(names: Iterable[str], stamp: Path, pinned: str) -> list[str]:
+    """Return the programs of the cache that do not exist, or were built from other versions."""
+    fresh = stamp.exists() and stamp.read_text().strip() == pinned
+    paths = binaries(names)
+    return [name for name, path in paths.items() if path.parent == stamp.parent and not (fresh and path.exists())]
 
 
 def _from_envtest(name: str, folder: Path) -> bool:
@@ -118,22 +151,32 @@ def _envtest_folder() -> Path | None:
     return Path(done.stdout.strip())
 
 
-def _build(names: Sequence[str], folder: Path) -> None:
-    """Build programs with the Go tool chain from the modules pinned in ``hack/tools``."""
-    if shutil.which("go") is None:
-        raise ClusterError(f"{', '.join(names)} must be built, and there is no Go tool chain on this machine")
-    say(
+def _build_kubernetes(names: Sequence[str], folder: Path) -> None:
+    about = (
         f"building {', '.join(names)} of Kubernetes {KUBERNETES} from source: there is no container engine and no "
         "release archive to take them from. About 6 minutes for all on 2 cores and 8 GB of Go caches, once."
     )
     major, minor = KUBERNETES[1:].split(".")[:2]
     stamped = {"gitVersion": KUBERNETES, "gitMajor": major, "gitMinor": minor}
     flags = " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamped.items())
-    aside = folder.with_name("bin.tmp")
+    packages = PACKAGES | KUBELET
+    _build("go build", about, TOOLS, {name: packages[name] for name in names}, folder, flags)
+
+
+def _build(what: str, about: str, module: Path, packages: Mapping[str, str], folder: Path, flags: str = "") -> None:
+    """Build programs (name -> package) with the Go tool chain from the versions pinned in ``module``."""
+    if shutil.which("go") is None:
+        raise ClusterError(f"{', '.join(packages)} must be built, and there is no Go tool chain on this machine")
+    say(about)
+    aside = folder.with_name(f"{folder.name}.tmp")
     shutil.rmtree(aside, ignore_errors=True)
-    packages = [(PACKAGES | KUBELET)[name] for name in names]
-    command = ["go", "install", "-v", f"-ldflags=-s -w {flags}", *packages]
-    run_long("go build", command, "packages compiled", cwd=TOOLS, env={"CGO_ENABLED": "0", "GOBIN": str(aside)})
-    for name in names:  # etcd's main package is called server
-        (aside / ("server" if name == "etcd" else name)).replace(folder / name)
+    command = ["go", "install", "-v", f"-ldflags=-s -w {flags}".rstrip(), *packages.values()]
+    run_long(what, command, "packages compiled", cwd=module, env={"CGO_ENABLED": "0", "GOBIN": str(aside)})
+    for name, package in packages.items():
+        (aside / _program(package)).replace(folder / name)
     shutil.rmtree(aside)
+
+
+def _program(package: str) -> str:
+    """Return the name that Go gives to a program: the last element of its package that is no version."""
+    return next(part for part in reversed(package.split("/")) if not re.fullmatch(r"v\d+", part))

@@ -43,6 +43,8 @@ class Options:
     """Number of nodes of each site with a Slurm."""
     nats_servers: int = 1
     """Number of NATS servers: three are a cluster, each on a host of its own, with a bucket for the hub."""
+    interlink: bool = False
+    """Whether interLink's programs are installed, for :mod:`cluster.interlink`."""
     podbridge: dict[str, Any] = field(default_factory=dict)
     """Settings that are merged into the configuration of each podbridge of this cluster."""
 

@@ -34,7 +34,7 @@ def go_that_builds(machine):
     tool(
         machine,
         "go",
-        f'echo "$*" >> {machine}/go.calls; mkdir -p "$GOBIN"; for word; do case $word in */*) '
+        f'echo "$PWD $*" >> {machine}/go.calls; mkdir -p "$GOBIN"; for word; do case $word in */*) '
         'name=${word##*/}; [ "$name" = v3 ] && name=server; echo built > "$GOBIN/$name";; esac; done',
     )
 
@@ -54,6 +54,18 @@ def test_what_is_nowhere_is_built_once(machine):
     (call,) = calls(machine)
     assert f"gitVersion={install.KUBERNETES}" in call
     assert not (machine / "cache" / "bin.tmp").exists()
+
+
+def test_interlinks_programs_are_built_once_from_a_module_of_their_own(machine):
+    go_that_builds(machine)
+    install.ensure(interlink=True)
+    install.ensure(interlink=True)
+    assert {path.read_text() for path in install.binaries(install.INTERLINK).values()} == {"built\n"}
+    (call,) = calls(machine)
+    assert call.split()[0] == str(install.INTERLINK_TOOLS)
+    assert call.split()[-2:] == list(install.INTERLINK.values())
+    install.ensure(kube=True, interlink=True)
+    assert [call.split()[0] for call in calls(machine)] == [str(install.INTERLINK_TOOLS), str(install.TOOLS)]
 
 
 def test_another_pin_builds_again(machine):
