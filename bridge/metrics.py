@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from prometheus_client import Counter, Gauge, Histogram
+
+from bridge.errors import BridgeError
 
 KUBE_REQUESTS = Counter("podbridge_kube_requests_total", "Requests to the Kubernetes API.", ["method", "code"])
 SLURM_REQUESTS = Counter("podbridge_slurm_requests_total", "Requests to slurmrestd.", ["endpoint", "code"])
@@ -110,3 +115,14 @@ NATS_OVERRUN = Gauge(
 STORE_UP = Gauge("podbridge_store_up", "1 while the store of pools answers.", ["kind"])
 STORE_WAITING = Gauge("podbridge_store_waiting", "Records to be written to the store of pools.", ["kind"])
 BUILD_INFO = Gauge("podbridge_build_info", "Always 1; the label has the version.", ["version"])
+
+
+@contextmanager
+def counted(actions: Counter, *labels: str) -> Iterator[None]:
+    """Count an action when it ends: with the result ``error`` after a :class:`BridgeError`, else ``ok``."""
+    try:
+        yield
+    except BridgeError:
+        actions.labels(*labels, "error").inc()
+        raise
+    actions.labels(*labels, "ok").inc()

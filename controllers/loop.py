@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from bridge.errors import BridgeError
 from bridge.kube.lease import Elector
 from bridge.loop import Dependencies, SlurmLoop
-from bridge.metrics import CONTROLLER_ACTIONS
+from bridge.metrics import CONTROLLER_ACTIONS, counted
 from bridge.workload import missing_jobs, pods, pool_selection
 from bridge.workload.eligibility import readiness, slurm_name
 from controllers.brakes import Brakes
@@ -91,12 +90,8 @@ class Controllers(SlurmLoop):
         name = type(action).__name__.lower()
 
         def run() -> None:
-            try:
+            with counted(CONTROLLER_ACTIONS, controller, name):
                 call()
-            except BridgeError:
-                CONTROLLER_ACTIONS.labels(controller, name, "error").inc()
-                raise
             self._resting[key] = self.dependencies.clock.monotonic() + SEEN_AFTER
-            CONTROLLER_ACTIONS.labels(controller, name, "ok").inc()
 
         self.workers.submit(key, run, 3 if controller == "workload" else 5, kind=name)

@@ -23,7 +23,7 @@ from bridge.fencing import fence
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.loop import Dependencies
-from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS
+from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted
 from bridge.slurm import states
 from bridge.slurm.cancelling import cancel_if_ours
 from bridge.workload import pods, translate
@@ -31,7 +31,7 @@ from bridge.workload.annotations import InvalidAnnotationsError
 from scheduler import actions
 from scheduler.decide import lives
 from scheduler.placement import Placement, Placements
-from scheduler.pod_states import REFUSED, UNAVAILABLE, Bound, PodState, PodStates, ReportedCondition, failure_of
+from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
 from scheduler.pod_writer import PodWriter
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Actor:
         Raises :class:`~bridge.errors.BridgeError` if the workers are to repeat or to report the action.
         """
         name = type(action).__name__.lower()
-        try:
+        with counted(SCHEDULER_ACTIONS, name):
             match action:
                 case actions.Submit():
                     self._submit(action)
@@ -102,10 +102,6 @@ class Actor:
                     self._exclude(action)
                 case actions.Tell():
                     self._writer.tell(action.pod, action.reason, action.message)
-        except BridgeError:
-            SCHEDULER_ACTIONS.labels(name, "error").inc()
-            raise
-        SCHEDULER_ACTIONS.labels(name, "ok").inc()
 
     def _submit(self, action: actions.Submit) -> None:
         pod = self._cache.by_uid(pods.uid(action.pod))
@@ -209,15 +205,9 @@ class Actor:
             return
         if pods.job_id(pod) != action.job_id or not pods.is_held(pod):
             self._hold(pod, action.job_id)
-        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "binding")
         given = {names.NODE_ANNOTATION: action.node, names.SLURM_NODE_ANNOTATION: action.slurm_node}
-        # also fails if the pod is gone or deleted, or was bound by a request without an answer: the cache will show it
-        self._kube.create(path, pods.binding(pod, action.node, given))
-        self._states.update(pods.uid(pod), lambda state: replace(state, phase=Bound()))
+        self._writer.bind(pod, action.node, given, f"bound to node {action.node} of Slurm job {action.job_id}")
         START_TO_BIND_SECONDS.observe(max(0.0, self._clock.time() - action.started))
-        self._events.event(
-            pod, "Scheduled", f"bound to node {action.node} of Slurm job {action.job_id}", action="Binding"
-        )
         log.info("pod bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node))
 
     def _release(self, action: actions.Release) -> None:

@@ -1,7 +1,8 @@
-"""The writes of both schedulers to a waiting pod: conditional patches and the condition PodScheduled=False."""
+"""The writes of both schedulers to a waiting pod: conditional patches, the condition PodScheduled=False, bindings."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from bridge.kube.events import EventRecorder
 from bridge.kube.resources import PODS
 from bridge.workload import pods
 from scheduler.conditions import Pod
-from scheduler.pod_states import PodStates, ReportedCondition
+from scheduler.pod_states import Bound, PodStates, ReportedCondition
 
 
 class PodWriter:
@@ -32,6 +33,16 @@ class PodWriter:
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)
         current = self._cache.by_uid(pods.uid(pod)) or pod
         self._cache.apply(self._kube.patch(path, pods.conditional(patch, current), kind="strategic"))
+
+    def bind(self, pod: Pod, node: str, annotations: Mapping[str, str], message: str) -> None:
+        """Bind the pod to a node, with annotations, and write an Event with the message.
+
+        A binding fails if the pod is gone or deleted, or was bound by a request without an answer.
+        """
+        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "binding")
+        self._kube.create(path, pods.binding(pod, node, annotations))
+        self._states.update(pods.uid(pod), lambda state: replace(state, phase=Bound()))
+        self._events.event(pod, "Scheduled", message, action="Binding")
 
     def tell(self, pod: Pod, reason: str, message: str) -> None:
         """Write the condition PodScheduled=False, and an Event if the reason is new; store it in the pod's state."""

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge.clock import Clock, rfc3339
-from bridge.errors import BridgeError, KubeConflictError, KubeInvalidError, KubeNotFoundError
+from bridge.errors import KubeConflictError, KubeInvalidError, KubeNotFoundError
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.resources import LEASES, NODES, PODS
 from bridge.logs import kv
-from bridge.metrics import POOL_ACTIONS
+from bridge.metrics import POOL_ACTIONS, counted
 from controllers.virtual import node_decide
 from controllers.virtual.node_manifest import Body
 
@@ -58,12 +58,8 @@ class NodeWriter:
     def act(self, action: node_decide.Action) -> None:
         """Carry out one action."""
         name = f"node-{type(action).__name__.lower()}"
-        try:
+        with counted(POOL_ACTIONS, name):
             self._do(action)
-        except BridgeError:
-            POOL_ACTIONS.labels(name, "error").inc()
-            raise
-        POOL_ACTIONS.labels(name, "ok").inc()
 
     def _do(self, action: node_decide.Action) -> None:
         match action:

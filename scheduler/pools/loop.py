@@ -20,6 +20,7 @@ from bridge.loop import Loop
 from bridge.threads import Supervisor
 from bridge.workload import eligibility, pods, pool_selection
 from scheduler.pod_states import PodStates
+from scheduler.pod_writer import PodWriter
 from scheduler.pools import decide
 from scheduler.pools.act import Actor
 from scheduler.pools.usage import Usage
@@ -55,7 +56,8 @@ class PoolScheduler(Loop):
         self._local = local
         self._taken = taken
         self._namespaces = Namespaces(namespaces.read_from(kube), clock, NAMESPACE_REMEMBERED)
-        self._actor = Actor(kube, self._pods, events, clock, self._states, self._usage, local, self.check_leadership)
+        writer = PodWriter(kube.fenced(self.check_leadership), self._pods, events, clock, self._states)
+        self._actor = Actor(writer, self._usage, local)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
