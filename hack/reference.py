@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -21,113 +22,123 @@ from bridge.workload.annotations import KEYS, Key
 
 TARGET = Path(__file__).parents[1] / "docs" / "reference.md"
 
+UNSCHEDULED, END = "Pod, `PodScheduled=False`", "Pod, `DisruptionTarget`, status and Event"
 REASONS = (
     (
-        "Pod, `PodScheduled=False`",
+        UNSCHEDULED,
         "SlurmJobsLost",
-        "Slurm lost three jobs of the pod, or their comments, within ten minutes; podbridge submits it less often",
+        "Slurm lost three jobs of the pod, or their comments, within ten minutes; podbridge submits the next job after "
+        "a back-off",
     ),
     (
-        "Pod, `PodScheduled=False`",
+        UNSCHEDULED,
         "SlurmPending",
-        "the job is pending in Slurm; the message has Slurm's reason and estimated start",
+        "the job is pending in Slurm; the message contains Slurm's reason and the estimated start time",
     ),
     (
-        "Pod, `PodScheduled=False`",
+        UNSCHEDULED,
         "SlurmNodeStarting",
-        "Slurm boots the job's node, or its kubelet is not Ready yet; the pod is bound then. After 15 "
-        "minutes its job is cancelled",
+        "Slurm starts the allocated node, or its kubelet is not Ready yet; podbridge binds the pod when the kubelet is "
+        "Ready, and cancels the job after 15 minutes",
     ),
     (
-        "Pod, `PodScheduled=False`",
+        UNSCHEDULED,
         "SlurmRefused",
-        "Slurm refused the job; the message has its text; podbridge retries with back-off",
+        "Slurm rejected the job; the message contains Slurm's error; podbridge retries with back-off",
     ),
-    ("Pod, `PodScheduled=False`", "SlurmUnavailable", "Slurm does not answer; podbridge retries"),
+    (UNSCHEDULED, "SlurmUnavailable", "Slurm does not respond; podbridge retries"),
     (
-        "Pod, `PodScheduled=False`",
+        UNSCHEDULED,
         "SlurmUnknownOutcome",
-        "a request got no answer; podbridge looks for its job before it retries",
+        "Slurm did not respond to a submission; podbridge checks whether the job exists before it retries",
     ),
     (
-        "Pod, `PodScheduled=False`",
+        UNSCHEDULED,
         "SlurmJobsMissing",
-        "many jobs disappeared from Slurm at once; podbridge submits none for now",
+        "many jobs disappeared from Slurm at once; podbridge submits no jobs until the brake is released",
     ),
-    ("Pod, `PodScheduled=False`", "SlurmAuth", "Slurm refuses podbridge's token"),
+    (UNSCHEDULED, "SlurmAuth", "Slurm rejected podbridge's token"),
     (
-        "Pod, `PodScheduled=False`",
+        UNSCHEDULED,
         "Unschedulable",
-        "no node fits, or the pod cannot be converted to a job; the message has the reason",
+        "no node fits, or the pod cannot be converted to a job; the message contains the cause",
     ),
-    ("Pod, `PodScheduled=False`", "InvalidAnnotation", "an annotation that admission did not check is invalid"),
+    (UNSCHEDULED, "InvalidAnnotation", "an annotation that admission did not check is invalid"),
     (
-        "Pod, `PodScheduled=False`",
+        UNSCHEDULED,
         "NodeRefused",
-        "the pod does not fit on the allocated node in Kubernetes; podbridge cancels the job and submits again",
+        "the allocated node does not fit the pod in Kubernetes; podbridge cancels the job and submits another one",
     ),
     (
-        "Pod, `PodScheduled=False`",
+        UNSCHEDULED,
         "NodeBusy",
-        "pods on the allocated node have not ended yet; the message names them. The pod is bound when there is "
-        "capacity; the job is cancelled after `busyNodeTimeout`",
+        "the allocated node lacks resources until other pods have ended; the message lists them. podbridge binds the "
+        "pod when the resources are free, and cancels the job after `busyNodeTimeout`",
     ),
-    ("Pod, Event", "Scheduled", "bound to the allocated node"),
+    ("Pod, Event", "Scheduled", "the pod was bound to the allocated node"),
     ("Pod, Event", "SlurmWarning", "Slurm accepted the job with a warning"),
-    ("Pod, `DisruptionTarget`, status and Event", "JobGone", "Slurm no longer knows the job"),
-    (
-        "Pod, `DisruptionTarget`, status and Event",
-        "Requeued",
-        "Slurm removed the job from the node and queued it again",
-    ),
+    (END, "JobGone", "the job no longer exists in Slurm"),
+    (END, "Requeued", "Slurm removed the job from its node and requeued it"),
     (
         "Pod, `bridge.vk.io/JobMissing` and Event",
         "JobsMissing",
-        "its job and many others are missing; the brake on mass ending holds the pod",
+        "the pod's job and many others disappeared at once; the brake keeps podbridge from terminating the pod",
     ),
-    ("Pod, `bridge.vk.io/JobMissing=False`", "JobFound", "its job is listed again"),
-    ("Node, Event", "SlurmNodeDrained", "cordoned, because the node is drained or down in Slurm"),
-    ("Node, Event", "SlurmNameConflict", "other nodes have the same Slurm node name; podbridge uses none of them"),
-    ("Node, Event", "SlurmNameSettled", "no other node has the same Slurm node name any more"),
-    ("Node, Event", "SlurmNodeResumed", "uncordoned, because Slurm allocates the node again"),
-    ("Node, Event", "SlurmNodeDraining", "drained in Slurm, because it is cordoned"),
-    ("Node, Event", "SlurmNodeUndrained", "resumed in Slurm, because it is uncordoned"),
-    ("Pod, Event", "BridgeSubmitted", "the site has accepted the pod; the message names the job"),
-    ("Pod, Event", "BridgeQueued", "the job is pending at the site; the message has the reason"),
-    ("Pod, Event", "BridgeStarted", "its first container runs at the site"),
-    ("Pod, Event", "BridgeWaiting", "a ConfigMap or Secret is missing, or the site does not answer; podbridge retries"),
-    ("Pod, Event", "BridgeRejected", "the site cannot run the pod; the pod has failed, its status has the reason"),
-    ("Pod, Event", "BridgeCancelled", "the job at the site is being cancelled"),
-    ("Pod, Event", "BridgeFailed", "the pod failed at the site; the message has the reason"),
-    ("Pod, Event", "BridgeJobLost", "the site no longer knows the job; the pod has failed"),
-    ("Pod, status", "NotPossibleAtSite", "the site cannot run the pod; the message names field and value"),
-    ("Pod, status", "WaitingForReference", "a ConfigMap, Secret or key is missing; podbridge retries"),
+    ("Pod, `bridge.vk.io/JobMissing=False`", "JobFound", "the pod's job exists again"),
+    ("Node, Event", "SlurmNodeDrained", "podbridge cordoned the node, because it is drained or down in Slurm"),
+    ("Node, Event", "SlurmNameConflict", "several nodes have the same Slurm node name; podbridge uses none of them"),
+    ("Node, Event", "SlurmNameSettled", "the Slurm node name of the node is unique again"),
+    ("Node, Event", "SlurmNodeResumed", "podbridge uncordoned the node, because Slurm allocates it again"),
+    ("Node, Event", "SlurmNodeDraining", "podbridge drained the node in Slurm, because it is cordoned"),
+    ("Node, Event", "SlurmNodeUndrained", "podbridge resumed the node in Slurm, because it is uncordoned"),
+    ("Pod, Event", "BridgeSubmitted", "the site accepted the pod; the message contains the job id"),
+    ("Pod, Event", "BridgeQueued", "the job is pending at the site; the message contains the cause"),
+    ("Pod, Event", "BridgeStarted", "the first container of the pod runs at the site"),
+    (
+        "Pod, Event",
+        "BridgeWaiting",
+        "a ConfigMap or Secret does not exist, or the site does not respond; podbridge retries",
+    ),
+    ("Pod, Event", "BridgeRejected", "the site cannot run the pod; the pod has failed, its status contains the cause"),
+    ("Pod, Event", "BridgeCancelled", "podbridge cancels the job at the site"),
+    ("Pod, Event", "BridgeFailed", "the pod failed at the site; the message contains the cause"),
+    ("Pod, Event", "BridgeJobLost", "the job no longer exists at the site; the pod has failed"),
+    ("Pod, status", "NotPossibleAtSite", "the site cannot run the pod; the message contains the field and its value"),
+    ("Pod, status", "WaitingForReference", "a ConfigMap, a Secret or a key does not exist; podbridge retries"),
     (
         "Pod, status",
         "JobLost",
-        "the site reported twice that it does not know the job, or its batch system lost the job",
+        "the site reported twice that the job does not exist, or its batch system lost the job",
     ),
-    ("Pod, status", "MessageTooLarge", "script, ConfigMaps and Secrets together exceed the maximum payload of NATS"),
-    ("Virtual node, `Ready`", "SiteReady", "the site sends messages and accepts pods"),
-    ("Virtual node, `Ready=False`", "SiteProblem", "the site accepts no pods now; the message has the reason"),
     (
-        "Virtual node, `BuildConfigAccepted=False`",
-        "BuildConfigUnusable",
-        "the hub cannot use the announced BuildConfig",
+        "Pod, status",
+        "MessageTooLarge",
+        "the script, ConfigMaps and Secrets of the pod together exceed the maximum payload of the NATS server",
     ),
-    ("Site, refusal", "NotOwner", "the job belongs to another cluster"),
-    ("Site, refusal", "WrongFolder", "this submitter has another directory than the pool; it has done nothing"),
-    ("Site, refusal", "SubmittedElsewhere", "the batch system has a job of the pod that is not in this directory"),
+    ("Virtual node, `Ready`", "SiteReady", "the site sends messages and accepts pods"),
+    ("Virtual node, `Ready=False`", "SiteProblem", "the site accepts no pods; the message contains the cause"),
     (
         "Virtual node, `Ready=False`",
         "SiteSilent",
-        "no message from the site for `pools.silentAfter`; the message has the last announcement",
+        "the site has sent no message for `pools.silentAfter`; the message contains the last announcement",
     ),
-    ("Virtual node, `Ready=False`", "SiteLeft", "the submitter has announced its stop"),
+    ("Virtual node, `Ready=False`", "SiteLeft", "the last submitter of the site has announced that it stops"),
+    (
+        "Virtual node, `BuildConfigAccepted=False`",
+        "BuildConfigUnusable",
+        "the hub cannot use the BuildConfig that the site announced",
+    ),
+    ("Site, refusal", "NotOwner", "the job belongs to another cluster"),
+    ("Site, refusal", "WrongFolder", "the submitter uses another directory than the pool; it did not act"),
+    (
+        "Site, refusal",
+        "SubmittedElsewhere",
+        "the batch system has a job of the pod that is not in the submitter's directory",
+    ),
     (
         "Node, Event",
         "PoolNameTaken",
-        "a pool has the name of a node that is not podbridge's, so it gets no virtual node",
+        "a node that podbridge does not manage has the name of the pool; the pool gets no virtual node",
     ),
 )
 
@@ -152,11 +163,42 @@ POOL_ANNOTATIONS = (
 )
 
 
+OWN_NAMES = (
+    (names.JOB_ID_LABEL, "label on the pod", "its Slurm job"),
+    (names.NODE_ANNOTATION, "annotation on the pod", "the Kubernetes node that Slurm allocated"),
+    (names.SLURM_NODE_ANNOTATION, "annotation on the pod", "Slurm's name of that node"),
+    (names.FINALIZER, "finalizer of the pod", "set until the job is released"),
+    (names.MANAGED_TAINT, "taint of nodes", "value: the scheduler's name; effect NoExecute"),
+    (names.SLURM_NODENAME_LABEL, "label on a node", "the name of the node in Slurm, if it differs"),
+    (names.SLURM_REASON, "annotation on a node", "Slurm's state and reason, on a node that podbridge has cordoned"),
+    (names.REMOTE_JOB, "annotation on the pod", "`<pool>/<job>`: the job at the site"),
+    (
+        names.JOB_INTENT,
+        "annotation on the pod",
+        "the pool, if it cannot list its jobs; set before podbridge submits the pod",
+    ),
+    (
+        names.POOL_FINALIZER,
+        "finalizer of the pod",
+        "set with this annotation, until the pool has confirmed that it has no job of the pod",
+    ),
+    (names.POOL_TAINT, "taint of a virtual node", "value: the pool; effect NoSchedule; Kueue tolerates it for a pod"),
+    (names.VIRTUAL_TAINT, "taint of a virtual node", "value `true`; effect NoSchedule"),
+    (names.POOL_LABEL, "label of a virtual node", "its pool"),
+    (names.SITE_FOLDER, "annotation of a virtual node", "id of the directory at the site that contains its jobs"),
+)
+
+
 def table(headers: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table."""
     lines = ["| " + " | ".join(headers) + " |", "|" + " --- |" * len(headers)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def in_code(rows: Iterable[tuple[str, ...]]) -> list[list[str]]:
+    """Return the rows with the first column as code."""
+    return [[f"`{name}`", *rest] for name, *rest in rows]
 
 
 def permission(key: Key) -> str:
@@ -195,50 +237,18 @@ def metric_rows() -> list[list[str]]:
     return sorted(rows)
 
 
-def text() -> str:
-    """Return the whole page."""
+def reason_rows() -> list[list[str]]:
+    """Return a row for each reason; the reasons of ended jobs come from the table of Slurm's states."""
     ends = [
-        ["Pod, `DisruptionTarget`, status and Event", state.reason, f"{state.text} (`{name}`)"]
+        (END, state.reason, f"the job {state.text} (`{name}`)")
         for name, state in states.BASE_STATES.items()
         if state.reason
     ]
-    reasons = [[f"{where}", f"`{reason}`", meaning] for where, reason, meaning in (*REASONS, *map(tuple, ends))]
-    own = [
-        [f"`{names.JOB_ID_LABEL}`", "label on the pod", "its Slurm job"],
-        [f"`{names.NODE_ANNOTATION}`", "annotation on the pod", "the Kubernetes node that Slurm allocated"],
-        [f"`{names.SLURM_NODE_ANNOTATION}`", "annotation on the pod", "Slurm's name of that node"],
-        [f"`{names.FINALIZER}`", "finalizer of the pod", "set until the job is released"],
-        [f"`{names.MANAGED_TAINT}`", "taint of nodes", "value: the scheduler's name; effect NoExecute"],
-        [f"`{names.SLURM_NODENAME_LABEL}`", "label on a node", "the name of the node in Slurm, if it differs"],
-        [
-            f"`{names.SLURM_REASON}`",
-            "annotation on a node",
-            "Slurm's state and reason, on a node that podbridge has cordoned",
-        ],
-        [f"`{names.REMOTE_JOB}`", "annotation on the pod", "`<pool>/<job>`: the job at the site"],
-        [
-            f"`{names.JOB_INTENT}`",
-            "annotation on the pod",
-            "the pool, if it cannot list its jobs; set before the pod is submitted",
-        ],
-        [
-            f"`{names.POOL_FINALIZER}`",
-            "finalizer of the pod",
-            "set with this annotation, until the pool has confirmed that it has no job of the pod",
-        ],
-        [
-            f"`{names.POOL_TAINT}`",
-            "taint of a virtual node",
-            "value: the pool; effect NoSchedule; Kueue tolerates it for a pod",
-        ],
-        [f"`{names.VIRTUAL_TAINT}`", "taint of a virtual node", "value `true`; effect NoSchedule"],
-        [f"`{names.POOL_LABEL}`", "label of a virtual node", "its pool"],
-        [
-            f"`{names.SITE_FOLDER}`",
-            "annotation of a virtual node",
-            "id of the directory at the site that contains its jobs",
-        ],
-    ]
+    return [[where, f"`{reason}`", meaning] for where, reason, meaning in (*REASONS, *ends)]
+
+
+def text() -> str:
+    """Return the whole page."""
     parts = [
         "# Reference",
         "<!-- written by hack/reference.py from the code; a test compares -->",
@@ -248,15 +258,15 @@ def text() -> str:
         annotations(),
         "## Annotations for pools",
         "[Scripts](scripts.md) describes their effect, [sites](sites.md) what a site allows.",
-        table(["annotation", "where", "meaning"], [[f"`{name}`", *rest] for name, *rest in POOL_ANNOTATIONS]),
+        table(["annotation", "where", "meaning"], in_code(POOL_ANNOTATIONS)),
         "## Names that podbridge writes or reads",
-        table(["name", "where", "what"], own),
+        table(["name", "where", "what"], in_code(OWN_NAMES)),
         "## Configuration",
         "The option `--config` names a YAML file. Durations are seconds. `podbridge config check FILE` prints the "
         "errors of a file; `podbridge config schema` prints a JSON schema.",
         table(["key", "default", "meaning"], configuration()),
         "## Reasons on pods and nodes",
-        table(["where", "reason", "meaning"], reasons),
+        table(["where", "reason", "meaning"], reason_rows()),
         "## Metrics",
         "The port is `serving.metricsPort`, the path is `/metrics`.",
         table(["metric", "type", "meaning"], metric_rows()),

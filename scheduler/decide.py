@@ -227,7 +227,7 @@ def _pending(view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob)
     where = f" in partition {job.partition}" if job.partition else ""
     why = job.reason or "its reason has not been read yet"
     start = f", estimated start {clock.rfc3339(job.start_time - job.start_time % 60)}" if job.start_time else ""
-    text = f"Slurm job {job.job_id} waits{where}: {why}{start}"
+    text = f"Slurm job {job.job_id} is pending{where}: {why}{start}"
     return _tell(view, pod, state, "SlurmPending", text), state
 
 

@@ -28,7 +28,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """One row: the phase and, for an end, the reason of the pod and its text."""
+    """One row: the phase and, for an end, the fields of :class:`End`."""
 
     phase: Phase
     reason: str = ""
@@ -37,7 +37,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a job: a CamelCase reason for the pod and its Event, and a text for the user."""
+    """The end of a job: a CamelCase reason for the pod and its Event, and a predicate, to follow ``Slurm job 14``."""
 
     reason: str
     text: str
@@ -51,15 +51,15 @@ BASE_STATES: dict[str, JobState] = {
     "PENDING": JobState(Phase.PENDING),
     "RUNNING": JobState(Phase.ALLOCATED),
     "SUSPENDED": JobState(Phase.BETWEEN),
-    "COMPLETED": _end("JobCompleted", "the Slurm job completed"),
-    "CANCELLED": _end("Cancelled", "the Slurm job was cancelled"),
-    "FAILED": _end("JobFailed", "the Slurm job failed"),
-    "TIMEOUT": _end("TimeLimit", "the Slurm job reached its time limit"),
-    "NODE_FAIL": _end("NodeFail", "a node of the Slurm job failed"),
-    "PREEMPTED": _end("Preempted", "the Slurm job was preempted by another one"),
-    "BOOT_FAIL": _end("BootFail", "a node of the Slurm job did not boot"),
-    "DEADLINE": _end("Deadline", "the Slurm job could not end before its deadline"),
-    "OUT_OF_MEMORY": _end("OutOfMemory", "the Slurm job used more memory than it asked for"),
+    "COMPLETED": _end("JobCompleted", "completed"),
+    "CANCELLED": _end("Cancelled", "was cancelled"),
+    "FAILED": _end("JobFailed", "failed"),
+    "TIMEOUT": _end("TimeLimit", "was terminated because it reached its time limit"),
+    "NODE_FAIL": _end("NodeFail", "was terminated because one of its nodes failed"),
+    "PREEMPTED": _end("Preempted", "was preempted by another job"),
+    "BOOT_FAIL": _end("BootFail", "was terminated because one of its nodes did not boot"),
+    "DEADLINE": _end("Deadline", "was terminated because it could not complete before its deadline"),
+    "OUT_OF_MEMORY": _end("OutOfMemory", "was terminated because it used more memory than it requested"),
 }
 
 FLAGS: dict[str, JobState] = {
@@ -78,7 +78,7 @@ FLAGS: dict[str, JobState] = {
     "REQUEUE_FED": JobState(Phase.PENDING),
     "RESV_DEL_HOLD": JobState(Phase.PENDING),
     "SPECIAL_EXIT": JobState(Phase.PENDING),
-    "REVOKED": _end("Revoked", "the Slurm job was revoked: another cluster of the federation runs it"),
+    "REVOKED": _end("Revoked", "was revoked because another cluster of the federation runs it"),
 }
 
 LEAVING = frozenset({"COMPLETING", "STAGE_OUT", "LAUNCH_FAILED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})

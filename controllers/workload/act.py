@@ -77,7 +77,7 @@ class Actor:
     def _end(self, action: decide.End) -> None:
         """Write the reason to the pod, then delete it with its grace period, unless it has changed meanwhile."""
         pod, now = action.pod, clocks.rfc3339(self._clock.time())
-        message = f"Slurm job {action.job_id}: {action.text}"
+        message = f"Slurm job {action.job_id} {action.text}"
         patch = pods.condition_patch(pod, names.DISRUPTION_TARGET, "True", action.reason, message, now)
         patch["status"].update(reason=action.reason, message=message)
         try:

@@ -19,11 +19,11 @@ from bridge.workload import pods
 Pod = Mapping[str, Any]
 
 GONE_REASON = "JobGone"
-GONE_TEXT = "Slurm no longer knows the job"
+GONE_TEXT = "no longer exists"
 DISPLACED_ANSWERS = 3
 """Number of different snapshots that show a displaced job before its pod is terminated."""
 REQUEUED_REASON = "Requeued"
-REQUEUED_TEXT = "the job lost its node, and Slurm requeued it"
+REQUEUED_TEXT = "was removed from its node and requeued"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Terminate the pod: its job is over."""
+    """Terminate the pod: its job is over. ``text`` is a predicate, to follow ``Slurm job 14``."""
 
     pod: Pod
     job_id: int
@@ -208,7 +208,7 @@ def _decide_pod(view: WorkloadView, pod: Pod, open_uids: set[str]) -> _Step:
         if not pods.is_bound(pod):
             return None, before
         moved = _count(view, before)
-        text = f"{GONE_TEXT}: another job has its id now"
+        text = f"{GONE_TEXT}: another job has its ID now"
         return (End(pod, labelled, GONE_REASON, text) if moved.answers >= DISPLACED_ANSWERS else None), moved
     if not _lives(known):
         return (_end(pod, known) if known.is_confirmed else None), before

@@ -77,7 +77,7 @@ class ColocatedStory(Story):
             self.world.running(pod)
         waiting = self.world.create("waiting", cpu="64")
         eventually(
-            lambda: "waits in partition" in self.world.condition(waiting, "PodScheduled").get("message", ""),
+            lambda: "is pending in partition" in self.world.condition(waiting, "PodScheduled").get("message", ""),
             "the reason",
         )
         eventually(

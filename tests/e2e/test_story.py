@@ -88,7 +88,7 @@ class TestStory:
             "Slurm's reason",
             60,
         )
-        assert f"Slurm job {world.labelled(waiting)} waits in partition" in message
+        assert f"Slurm job {world.labelled(waiting)} is pending in partition" in message
         assert world.job(world.labelled(waiting))["JobState"] == "PENDING"
         world.delete(blockers[0], grace=1)
         world.running(waiting, 30)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,8 +13,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.errors import BatchError
+from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.logs import kv
 from bridge.site.cpus import all_given
+
+log = logging.getLogger(__name__)
 
 LONGEST_WORDS = 1000
 MOST_IDS = 500
@@ -94,6 +99,47 @@ class Commands:
         if said.code != 0:
             raise BatchError(f"{words[0]}: {said.words}", retryable=True)
         return said
+
+    def submit(
+        self,
+        uid: str,
+        *words: str,
+        job_id: re.Pattern[str],
+        unknown: re.Pattern[str],
+        later: re.Pattern[str],
+        input: str = "",
+        cwd: Path | None = None,
+    ) -> str:
+        """Run a command that submits the job of the pod ``uid``; return the id of the job.
+
+        Parameters
+        ----------
+        job_id
+            Finds the id in the output; group 1 is the id.
+        unknown
+            Errors of the command after which the job may exist.
+        later
+            Errors of the command that a later submission may not have.
+
+        Raises
+        ------
+        BatchUnknownOutcomeError
+            The command did not end in time, printed no id, or printed an error of ``unknown``.
+        BatchError
+            The job does not exist; retryable after an error of ``later``.
+        """
+        try:
+            said = self.run(*words, input=input, cwd=cwd)
+        except CommandTimeoutError as error:
+            raise BatchUnknownOutcomeError(str(error), retryable=True) from error
+        found = job_id.search(said.out)
+        if said.code == 0 and found:
+            if said.err.strip():
+                log.info("the submission printed a warning", extra=kv(job=uid, command=words[0], words=said.words))
+            return found[1]
+        if said.code == 0 or unknown.search(said.err):
+            raise BatchUnknownOutcomeError(f"{words[0]}: {said.words}", retryable=True)
+        raise BatchError(said.words, retryable=bool(later.search(said.err)))
 
     def _find(self, name: str) -> list[str]:
         first, *more = self._programs.get(name) or [name]

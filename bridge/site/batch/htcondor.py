@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping
 
 from pydantic import Field
 
-from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Part, Seconds, Words
 from bridge.site.batch import condor_text as text
-from bridge.site.batch.commands import Commands, CommandTimeoutError, command_environment, portions
+from bridge.site.batch.commands import Commands, command_environment, portions
 from bridge.site.batch.port import (
     Amount,
     BatchJob,
@@ -33,6 +33,8 @@ GPU_RESOURCE = "nvidia.com/gpu"
 KEPT = ("CONDOR_CONFIG", "LD_LIBRARY_PATH", "KRB5CCNAME", "BEARER_TOKEN_FILE", "_CONDOR_SEC_TOKEN_DIRECTORY")
 LEAVE = 600
 """Seconds that a completed job remains in the queue, for :meth:`CondorBatch.jobs`."""
+_JOB_ID = re.compile(r"^(\d+\.\d+)(?: - \d+\.\d+)?\s*$", re.MULTILINE)
+"""A line of condor_submit's output: the first and the last job of the submission."""
 _LATER = re.compile(
     r"failed to connect|can't (?:connect|find)|unable to (?:connect|locate)|timed? ?out|too many|authenticat|exceed"
     r"|communication error|no route|unavailable",
@@ -87,18 +89,8 @@ class CondorBatch(BatchSystem):
         folder = request.folder
         write(folder / "wrapper.sh", text.WRAPPER, mode=0o700)
         write(folder / "job.sub", self.submit_file(request).encode())
-        try:
-            said = self._commands.run("condor_submit", *self._where(), "-terse", "job.sub", cwd=folder)
-        except CommandTimeoutError as error:
-            raise BatchUnknownOutcomeError(str(error), retryable=True) from error
-        found = re.search(r"^(\d+\.\d+)(?: - \d+\.\d+)?\s*$", said.out, re.MULTILINE)
-        if said.code == 0 and found:
-            if said.err.strip():
-                log.info("output of condor_submit", extra=kv(job=request.uid, words=said.words))
-            return found[1]
-        if said.code == 0 or _UNKNOWN.search(said.err):
-            raise BatchUnknownOutcomeError(f"condor_submit: {said.words}", retryable=True)
-        raise BatchError(said.words, retryable=bool(_LATER.search(said.err)))
+        command = ("condor_submit", *self._where(), "-terse", "job.sub")
+        return self._commands.submit(request.uid, *command, cwd=folder, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER)
 
     def submit_file(self, request: JobRequest) -> str:
         """Return the submit file of a job."""
@@ -138,7 +130,7 @@ class CondorBatch(BatchSystem):
 
     def cancel(self, ids: Collection[str]) -> None:
         """Run condor_rm."""
-        self._remove(ids, "the hub cancelled it")
+        self._remove(ids, "podbridge cancelled the job")
 
     def _remove(self, ids: Collection[str], why: str) -> None:
         for some in portions(ids):

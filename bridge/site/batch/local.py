@@ -86,7 +86,7 @@ class LocalBatch(BatchSystem):
         if not self._room.fits(job):
             most = self._room
             raise BatchError(
-                f"the job asks for {job.cpus} CPUs, {job.memory} bytes of memory and {job.gpus} GPUs; this machine"
+                f"the job requests {job.cpus} CPUs, {job.memory} bytes of memory and {job.gpus} GPUs; this machine"
                 f" gives out at most {most.cpus}, {most.memory} and {len(most.devices)}"
             )
         if self.find(request.uid) is None:
@@ -197,13 +197,13 @@ class LocalBatch(BatchSystem):
         if (code is None or code < 0) and not self._leftovers.gone(uid, job.folder):
             return
         if boot != self._boot:
-            self._end(job, "NodeFailed", "the machine was started again")
+            self._end(job, "NodeFailed", "the machine restarted")
         elif job.ending_at is not None:
             self._end(job, job.reason, job.message)
         elif code is None:
             self._end(job, "", "", by_itself=True)
         elif code < 0:
-            self._end(job, "Killed", f"the job was ended by signal {-code}", number=-code)
+            self._end(job, "Killed", f"the job was terminated by signal {-code}", number=-code)
         else:
             self._end(job, "", "", by_itself=True, code=code)
 
@@ -212,7 +212,7 @@ class LocalBatch(BatchSystem):
             if now - job.ending_at >= TERM_TIME:
                 self._kill_session(claim)
         elif job.time_limit is not None and job.started_at is not None and now - job.started_at >= job.time_limit:
-            message = f"the job ran for longer than {job.time_limit:g} s"
+            message = f"the job was terminated because it reached its time limit of {job.time_limit:g} s"
             self._ask_to_end(job, "DeadlineExceeded", message, now)
 
     def _mark_cancelled(self, now: float) -> None:
@@ -249,7 +249,7 @@ class LocalBatch(BatchSystem):
         for pid, found in processes.members(processes.read_all(), sessions).items():
             job, used = sessions[pid], sum(process.rss for process in found)
             if used > job.memory * 1.1 + MEMORY_SLACK:
-                message = f"the job used {used} bytes of memory and asked for {job.memory}"
+                message = f"the job was terminated because it used {used} bytes of memory and requested {job.memory}"
                 self._records.keep(replace(job, ending_at=now, reason="OOMKilled", message=message))
                 self._kill_session(claims[pid])
 

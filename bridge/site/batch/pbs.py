@@ -18,11 +18,11 @@ from typing import Any
 
 from pydantic import Field
 
-from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.errors import BatchError
 from bridge.poolapi.identifiers import UID_PATTERN
 from bridge.script.settings import AbsolutePath, Part, Seconds, Words
 from bridge.site.batch import port
-from bridge.site.batch.commands import CommandResult, Commands, CommandTimeoutError, command_environment, portions
+from bridge.site.batch.commands import CommandResult, Commands, command_environment, portions
 
 KEPT = ("PBS_CONF_FILE", "PBS_SERVER", "LD_LIBRARY_PATH", "KRB5CCNAME")
 DELETED, SIGNAL = 91, 256
@@ -38,14 +38,15 @@ _PHASES: dict[str, tuple[port.Phase, str]] = {
 }
 """``job_state``; a letter of a newer version neither begins nor ends a job."""
 _ENDS = {
-    -29: ("DeadlineExceeded", "the PBS job reached its walltime"),
-    -28: ("DeadlineExceeded", "the PBS job reached its limit of CPU time"),
-    **dict.fromkeys((-27, -26), ("OOMKilled", "the PBS job used more memory than it requested")),
-    **dict.fromkeys((-25, -24), ("Killed", "the PBS job used more CPUs than it requested")),
+    -29: ("DeadlineExceeded", "was terminated because it reached its walltime"),
+    -28: ("DeadlineExceeded", "was terminated because it reached its limit of CPU time"),
+    **dict.fromkeys((-27, -26), ("OOMKilled", "was terminated because it used more memory than it requested")),
+    **dict.fromkeys((-25, -24), ("Killed", "was terminated because it used more CPUs than it requested")),
 }
-"""``Exit_status`` of jobs that PBS ended (JOB_EXEC_KILL_* in ``job.h``)."""
+"""``Exit_status`` of jobs that PBS ended (JOB_EXEC_KILL_* in ``job.h``): reason, and predicate of the job."""
 _BAD_STATES = re.compile(r"down|offline|unknown|stale|provisioning|maintenance|unresolvable|sleep")
 _UID, _NO_HISTORY = re.compile(UID_PATTERN), re.compile(r"job history", re.IGNORECASE)
+_JOB_ID = re.compile(r"^(\d+(?:\.\S+)?)\s*$", re.MULTILINE)
 _GONE = re.compile(r"unknown job id|job has finished|request invalid for state", re.IGNORECASE)
 _UNKNOWN = re.compile(r"end of file|timed? ?out|protocol|reset by peer|communication|batch system error", re.IGNORECASE)
 _LATER = re.compile(
@@ -68,7 +69,8 @@ class PBS(Part):
     account: str | None = Field(None, examples=["project"], description="Account of jobs whose flavor names none.")
     options: Words = Field([], description="More words for qsub, for every job.")
     gpus: dict[str, str] = Field(
-        {"nvidia.com/gpu": "ngpus", "amd.com/gpu": "ngpus"}, description="Extended resource -> resource of PBS."
+        {"nvidia.com/gpu": "ngpus", "amd.com/gpu": "ngpus"},
+        description="Resource of PBS that qsub requests for an extended resource.",
     )
     environment: port.Environment = Field({})
 
@@ -100,16 +102,10 @@ class PbsBatch(port.BatchSystem):
         # not with -v: qstat of some versions writes invalid JSON for values with quotes, commas or digits alone
         lines += [f"export {name}={shlex.quote(text)}" for name, text in self._variables.items()]
         lines += [f"exec bash {folder}/job.sh </dev/null >>{folder}/script.log 2>&1", ""]
-        try:
-            said = self._commands.run("qsub", *self.words(request), input="\n".join(lines))
-        except CommandTimeoutError as error:
-            raise BatchUnknownOutcomeError(str(error), retryable=True) from error
-        found = re.search(r"^(\d+(?:\.\S+)?)\s*$", said.out, re.MULTILINE)
-        if said.code == 0 and found:
-            return found[1]
-        if said.code == 0 or _UNKNOWN.search(said.err):
-            raise BatchUnknownOutcomeError(f"qsub: {said.words}", retryable=True)
-        raise BatchError(said.words, retryable=bool(_LATER.search(said.err)))
+        command, script = ("qsub", *self.words(request)), "\n".join(lines)
+        return self._commands.submit(
+            request.uid, *command, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
+        )
 
     def words(self, request: port.JobRequest) -> list[str]:
         """Return the options of qsub for a job; the site's own come last."""
@@ -190,17 +186,22 @@ def parse_jobs(answer: Mapping[str, Mapping[str, Any]]) -> Iterator[port.BatchJo
             continue
         phase, reason = _PHASES.get(str(found.get("job_state")), ("running", ""))
         comment = str(found.get("comment") or "")
-        code, number, by_itself, message = None, 0, False, f"waits in PBS: {comment}" if phase == "queued" else ""
+        code, number, by_itself, message = (
+            None,
+            0,
+            False,
+            f"PBS job {job_id} is queued: {comment}" if phase == "queued" else "",
+        )
         if phase == "ended":
             status = found.get("Exit_status")
             if found.get("substate") == DELETED or not isinstance(status, int):
-                reason, message = "Cancelled", "the PBS job was deleted"
+                reason, message = "Cancelled", f"PBS job {job_id} was deleted"
             elif status in _ENDS:
-                reason, message = _ENDS[status]
+                reason, message = _ENDS[status][0], f"PBS job {job_id} {_ENDS[status][1]}"
             else:
                 by_itself, code = True, status if 0 <= status < SIGNAL else None
                 number = status - SIGNAL if status > SIGNAL else 0
-                message = f"PBS: Exit_status {status}, {comment}" if code is None else ""
+                message = f"PBS job {job_id} ended with Exit_status {status}: {comment}" if code is None else ""
         started = _moment(found.get("stime"))
         ended = _moment(found.get("obittime")) or _moment(found.get("history_timestamp"))
         host = str(found.get("exec_host") or "").partition("/")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import pwd
 import re
 import shlex
 import time
@@ -13,7 +14,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from bridge.errors import BatchError, BatchUnknownOutcomeError
+from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Part, Seconds, Words
 from bridge.site.batch import slurm_text as text
@@ -49,6 +50,8 @@ ACCOUNTING_RETRY = 600.0
 ACCOUNTING_REST = 60.0
 """Seconds until sacct is run again after a time-out, which delays the list of all jobs."""
 
+_JOB_ID = re.compile(r"^(\d+)(?:;\S*)?\s*\Z", re.MULTILINE)
+"""The last line of sbatch's output: a job id, or a job id and a cluster."""
 _UNKNOWN = re.compile(
     r"socket timed out|zero bytes were transmitted|unexpected message|connection (?:reset|timed out)"
     r"|message receive failure|message send failure|slurm_receive_msg|communication shutdown failure",
@@ -83,7 +86,8 @@ class Slurm(Part):
     qos: str | None = Field(None, examples=["normal"], description="Default of jobs whose flavor names none.")
     options: Words = Field([], description="More words for sbatch, for every job.")
     gres: dict[str, str] = Field(
-        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"}, description="Extended resource -> gres, e.g. gpu:a100."
+        {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"},
+        description="Generic resource (gres) that sbatch requests for an extended resource, e.g. gpu:a100.",
     )
     environment: Environment = Field({})
     accounting: Literal["auto", "never"] = Field(
@@ -127,18 +131,9 @@ class SlurmBatch(BatchSystem):
         script = f"#!{bash}\nexec {name} {folder}/job.sh >>{folder}/script.log 2>&1\n"
         words = self.words(request)
         hand_over(request.folder, words)
-        try:
-            said = self._commands.run("sbatch", *words, input=script)
-        except CommandTimeoutError as error:
-            raise BatchUnknownOutcomeError(str(error), retryable=True) from error
-        found = re.match(r"(\d+)(?:;\S*)?\s*$", (said.out.strip().splitlines() or [""])[-1])
-        if said.code == 0 and found:
-            if said.err.strip():
-                log.info("output of sbatch", extra=kv(job=request.uid, words=said.words))
-            return found[1]
-        if said.code == 0 or _UNKNOWN.search(said.err):
-            raise BatchUnknownOutcomeError(f"sbatch: {said.words}", retryable=True)
-        raise BatchError(said.words, retryable=bool(_LATER.search(said.err)))
+        return self._commands.submit(
+            request.uid, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
+        )
 
     def words(self, request: JobRequest) -> list[str]:
         """Return the options of sbatch for a job; raises :class:`BatchError` if the user's flags are not allowed.
@@ -253,7 +248,7 @@ class SlurmBatch(BatchSystem):
                 return {}
             if said.code != 0:
                 raise BatchError(f"sacct: {said.words}", retryable=True)
-            found.update((job.id, job) for job in text.past_jobs(said.out))
+            found.update((job.id, job) for job in text.past_jobs(said.out, _user_name))
         return found
 
     def _sacct(self, ids: Collection[str]) -> CommandResult:
@@ -273,6 +268,13 @@ class SlurmBatch(BatchSystem):
         """Return the extended resource of a gres (``gpu`` or ``gpu:a100``)."""
         wanted = {kind: name for name, kind in reversed(self._config.gres.items())}
         return wanted.get(gres) or wanted.get(gres.split(":")[0])
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
 
 
 def _plus(left: Amount, right: text.NodeAmount, resource: text.Naming) -> Amount:

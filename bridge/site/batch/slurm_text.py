@@ -18,11 +18,12 @@ SINFO_FORMAT = "NodeList:|,CPUsState:|,Memory:|,AllocMem:|,Gres:|,GresUsed:|,Sta
 MIB = 2**20
 Naming = Callable[[str], str | None]
 _UID = re.compile(UID_PATTERN)
+_CANCELLED_BY = re.compile(r"CANCELLED by (\d{1,10})")
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One row: the phase of a word; for an end from outside, the pod's reason and message."""
+    """One row: the phase of a word; for an end from outside, the pod's reason, and a predicate of the job."""
 
     phase: Phase
     reason: str = ""
@@ -37,14 +38,14 @@ STATES: dict[str, State] = {
     "SUSPENDED": State("running", "Suspended"),
     "COMPLETED": State("ended", by_itself=True),
     "FAILED": State("ended", by_itself=True),
-    "CANCELLED": State("ended", "Cancelled", "the Slurm job was cancelled"),
-    "TIMEOUT": State("ended", "DeadlineExceeded", "the Slurm job reached its time limit"),
-    "NODE_FAIL": State("ended", "NodeFailed", "a node of the Slurm job failed"),
-    "PREEMPTED": State("ended", "Preempted", "the Slurm job was preempted by another one"),
-    "BOOT_FAIL": State("ended", "NodeFailed", "a node of the Slurm job did not boot"),
-    "DEADLINE": State("ended", "DeadlineExceeded", "the Slurm job could not end before its deadline"),
-    "OUT_OF_MEMORY": State("ended", "OOMKilled", "the Slurm job used more memory than it asked for"),
-    "REVOKED": State("ended", "Cancelled", "the Slurm job was revoked: another cluster runs it"),
+    "CANCELLED": State("ended", "Cancelled", "was cancelled"),
+    "TIMEOUT": State("ended", "DeadlineExceeded", "was terminated because it reached its time limit"),
+    "NODE_FAIL": State("ended", "NodeFailed", "was terminated because one of its nodes failed"),
+    "PREEMPTED": State("ended", "Preempted", "was preempted by another job"),
+    "BOOT_FAIL": State("ended", "NodeFailed", "was terminated because one of its nodes did not boot"),
+    "DEADLINE": State("ended", "DeadlineExceeded", "was terminated because it could not complete before its deadline"),
+    "OUT_OF_MEMORY": State("ended", "OOMKilled", "was terminated because it used more memory than it requested"),
+    "REVOKED": State("ended", "Cancelled", "was revoked because another cluster of the federation runs it"),
     # flags
     "CONFIGURING": State("running"),
     "COMPLETING": State("running"),
@@ -84,8 +85,8 @@ def jobs(output: str) -> Iterator[BatchJob]:
                 yield job
 
 
-def past_jobs(output: str) -> Iterator[BatchJob]:
-    """Read the output of sacct: jobs that have ended.
+def past_jobs(output: str, user_name: Callable[[int], str] = str) -> Iterator[BatchJob]:
+    """Read the output of sacct: jobs that have ended. ``user_name`` returns the name of a UID.
 
     ``CANCELLED`` without a user is left out: slurmdbd sets it for all open records when slurmctld starts without its
     state, so the job was lost and not cancelled.
@@ -94,13 +95,16 @@ def past_jobs(output: str) -> Iterator[BatchJob]:
         fields = line.strip().split("|")
         if len(fields) == 7 and fields[0].isdigit() and fields[1] != "CANCELLED":
             job_id, word, hosts, start, end, name, code = fields
-            job = _job(job_id, word, hosts, start, end, name, "", code)
+            by = _CANCELLED_BY.fullmatch(fields[1])
+            job = _job(
+                job_id, word, hosts, start, end, name, "", code, by=f" by user {user_name(int(by[1]))}" if by else ""
+            )
             if job is not None and job.phase == "ended":
                 yield job
 
 
 def _job(
-    job_id: str, word: str, hosts: str, start: str, end: str, name: str, reason: str, code: str | None
+    job_id: str, word: str, hosts: str, start: str, end: str, name: str, reason: str, code: str | None, by: str = ""
 ) -> BatchJob | None:
     uid = name.removeprefix(NAME_PREFIX)
     if uid == name or not _UID.fullmatch(uid):
@@ -110,15 +114,21 @@ def _job(
     if row.by_itself and not placed:
         return None  # a submission that Slurm refuses leaves a FAILED job
     waiting = row.phase == "queued"
-    message = row.text or (f"waits in Slurm: {reason}" if waiting and reason not in ("", "None") else "")
     exit_code, _, word = (code or "").partition(":")
     number = int(word) if word.isdigit() else 0
+    message = ""
+    if row.text:
+        message = f"Slurm job {job_id} {row.text}{by}"
+    elif waiting and reason not in ("", "None"):
+        message = f"Slurm job {job_id} is pending: {reason}"
+    elif number:
+        message = f"the script of Slurm job {job_id} was terminated by signal {number}"
     return BatchJob(
         id=job_id,
         uid=uid,
         phase=row.phase,
         reason=row.reason or (_camel(reason) if waiting else ""),
-        message=message or (f"its script was ended by signal {number}" if number else ""),
+        message=message,
         exit_code=int(exit_code) if exit_code.isdigit() and not number else None,
         signal=number,
         host=hosts if placed else "",

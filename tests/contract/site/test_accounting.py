@@ -239,13 +239,22 @@ def test_ends_that_came_while_the_submitter_was_down(scene: Scene, site: Any) ->
 ENDS = {
     "completed": {"by_itself": True, "exit_code": 0, "host": "node-0", "reason": ""},
     "failed": {"by_itself": True, "exit_code": 3, "reason": ""},
-    "crashed": {"by_itself": True, "exit_code": None, "signal": 11, "message": "its script was ended by signal 11"},
+    "crashed": {"by_itself": True, "exit_code": None, "signal": 11},
     "grew": {"by_itself": True, "exit_code": None, "signal": 9},
     "cancelled": {"by_itself": False, "reason": "Cancelled", "host": "node-0"},
     "cancelled waiting": {"by_itself": False, "reason": "Cancelled", "host": "", "started_at": None},
     "late": {"by_itself": False, "reason": "DeadlineExceeded"},
     "on a bad node": {"by_itself": False, "reason": "NodeFailed", "host": "node-1"},
     "requeued": {"by_itself": True, "exit_code": 5},
+}
+
+
+MESSAGES = {
+    "completed": "",
+    "crashed": "the script of Slurm job {job} was terminated by signal 11",
+    "cancelled": "Slurm job {job} was cancelled by user root",
+    "late": "Slurm job {job} was terminated because it reached its time limit",
+    "on a bad node": "Slurm job {job} was terminated because one of its nodes failed",
 }
 
 
@@ -263,6 +272,8 @@ def test_how_a_job_ended(scene: Scene, past: dict[str, BatchJob], name: str) -> 
     if name == "grew" and found.exit_code == 9:  # of a signal that it sent itself, Slurm makes now this, now that
         found = replace(found, exit_code=None, signal=9)
     assert {key: getattr(found, key) for key in ENDS[name]} == ENDS[name]
+    if name in MESSAGES:
+        assert found.message == MESSAGES[name].format(job=found.id)
     assert found.ended_at is not None
     assert abs(found.ended_at - time.time()) < 600
 

@@ -86,7 +86,7 @@ def test_a_waiting_job_says_why_and_is_cancelled(site: Any) -> None:
     job = uid()
     site.client.submit(job, submit("true"))
     told = eventually(lambda: (s := site.status(job)).reason == "WaitingForResources" and s)
-    assert told.message == "waits in PBS: Not Running: Insufficient amount of resource: ncpus"
+    assert told.message == f"PBS job {told.job_id} is queued: Not Running: Insufficient amount of resource: ncpus"
     site.client.cancel(job, Cancel(grace=30))
     assert site.wait(job, "ended").reason == "Deleted"
     assert record(site, told.job_id)["substate"] == pbs_commands.TERMINATED

@@ -245,7 +245,7 @@ def test_a_waiting_pod_is_told_slurms_reason_once():
     entry = known(5, "PENDING", reason="Resources", partition="main", start_time=3600 * 24.0, excluded="")
     assert look([pod(job=5)], snapshot(entry), states, now=1000) == []
     tell = one([pod(job=5)], snapshot(entry), states, now=1004)
-    assert tell.message == "Slurm job 5 waits in partition main: Resources, estimated start 1970-01-02T00:00:00Z"
+    assert tell.message == "Slurm job 5 is pending in partition main: Resources, estimated start 1970-01-02T00:00:00Z"
     told = [{"type": "PodScheduled", "status": "False", "reason": tell.reason, "message": tell.message}]
     assert look([pod(job=5, conditions=told)], snapshot(entry), states, now=1005) == []
 

@@ -94,8 +94,11 @@ def test_host_and_times_are_read() -> None:
     )  # fmt: skip
     assert read(obittime="Wed Mar 13 12:10:13 2024").ended_at == 1710331813.0
     assert read(stime="nonsense", history_timestamp=None).ended_at is None
-    assert read(job_state="Q", comment="Not Running: no").message == "waits in PBS: Not Running: no"
-    assert read(Exit_status=-3, comment="no such node").message == "PBS: Exit_status -3, no such node"
+    assert read(job_state="Q", comment="Not Running: no").message == "PBS job 12.server is queued: Not Running: no"
+    assert (
+        read(Exit_status=-3, comment="no such node").message
+        == "PBS job 12.server ended with Exit_status -3: no such node"
+    )
 
 
 @pytest.mark.parametrize("name", ["STDIN", UID, "pb-../x", None, 5])

@@ -45,7 +45,7 @@ def test_squeue_as_22_05_and_26_05_print_it() -> None:
     assert found["a-5"].started_at == 1795266742
     assert (found["a-6"].reason, found["a-6"].message) == (
         "ReqNodeNotAvail",
-        "waits in Slurm: ReqNodeNotAvail, UnavailableNodes:n[1-2]|x",
+        "Slurm job 6 is pending: ReqNodeNotAvail, UnavailableNodes:n[1-2]|x",
     )
     assert found["a-8"].by_itself
     assert found["a-8"].ended_at == 1795266743
@@ -93,6 +93,7 @@ def test_sacct() -> None:
     output = "11|OUT_OF_MEMORY|n1|10|20|pb-a|0:125\n12|RUNNING|n1|10|Unknown|pb-b|0:0\n11.batch|x|x|x|x|x|x\n"
     (found,) = text.past_jobs(output)
     assert (found.id, found.reason, found.signal, found.ended_at) == ("11", "OOMKilled", 125, 20)
+    assert found.message == "Slurm job 11 was terminated because it used more memory than it requested"
 
 
 def test_what_a_real_sacct_printed() -> None:
@@ -107,11 +108,12 @@ def test_what_a_real_sacct_printed() -> None:
 8|FAILED|None assigned|None|1795278450|pb-a-8|1:0
 9|PENDING|None assigned|Unknown|Unknown|pb-a-9|0:0
 """
-    found = {job.id: job for job in text.past_jobs(output)}
+    found = {job.id: job for job in text.past_jobs(output, {0: "root"}.__getitem__)}
     assert sorted(found) == ["2", "3", "4", "5"]
     assert (found["2"].exit_code, found["2"].signal, found["2"].message) == (3, 0, "")
     assert (found["3"].exit_code, found["3"].signal, found["3"].by_itself) == (None, 9, True)
-    assert found["3"].message == "its script was ended by signal 9"
+    assert found["3"].message == "the script of Slurm job 3 was terminated by signal 9"
+    assert found["4"].message == "Slurm job 4 was cancelled by user root"
     assert (found["5"].reason, found["5"].started_at) == ("Cancelled", None)
 
 
