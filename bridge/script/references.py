@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from bridge.errors import MissingReferenceError, ScriptError
 
 Pod = Mapping[str, Any]
 Raw = Mapping[str, Any]
+_Reference = tuple[str, Any, Any]
+"""Kind, name, and whether it is optional, as in the pod."""
 DEFAULT_TOKEN_SECONDS = 3600
 ROOT_CA = "kube-root-ca.crt"
 """ConfigMap in every namespace: the CA certificates of the API server, for clients inside the cluster."""
@@ -75,7 +77,7 @@ def at_site(pod: Pod, *, api_server: bool) -> Pod:
     """Return the pod as a site gets it: without a token for the API server, unless the site says where that is.
 
     The volume that every pod has is left out with its mounts. A volume that the user wrote is refused with
-    ``ScriptError``: the container would miss what was asked for.
+    ``ScriptError``: the container would miss a file that the user requested.
     """
     spec = pod["spec"]
     if api_server:
@@ -83,7 +85,7 @@ def at_site(pod: Pod, *, api_server: bool) -> Pod:
     for index, volume in enumerate(spec.get("volumes") or ()):
         if _is_automatic(volume):
             continue
-        for number, part in enumerate((volume.get("projected") or {}).get("sources") or ()):
+        for number, part in enumerate(_projected(volume)):
             inner = part.get("serviceAccountToken")
             if inner is not None and str(inner.get("audience") or "") in _API_AUDIENCES:
                 raise ScriptError(
@@ -116,53 +118,62 @@ def needed(pod: Pod) -> Needed:
     """Return the objects that the script needs. An image pull secret may be missing, as for a kubelet."""
     spec = pod["spec"]
     found: dict[str, dict[str, bool]] = {"configmaps": {}, "secrets": {}}
-    tokens: list[TokenRequest] = []
-
-    def note(kind: str, name: Any, optional: Any) -> None:
+    for kind, name, optional in (*_of_volumes(spec), *_of_containers(spec)):
         if name:
             found[kind][str(name)] = bool(optional) and found[kind].get(str(name), True)
-
-    for volume in spec.get("volumes") or ():
-        if (source := volume.get("configMap")) is not None:
-            note("configmaps", source.get("name"), source.get("optional"))
-        elif (source := volume.get("secret")) is not None:
-            note("secrets", source.get("secretName"), source.get("optional"))
-        elif (source := volume.get("projected")) is not None:
-            for part in source.get("sources") or ():
-                if (inner := part.get("configMap")) is not None:
-                    note("configmaps", inner.get("name"), inner.get("optional"))
-                if (inner := part.get("secret")) is not None:
-                    note("secrets", inner.get("name"), inner.get("optional"))
-                if (inner := part.get("serviceAccountToken")) is not None:
-                    tokens.append(
-                        TokenRequest(
-                            str(volume.get("name")),
-                            str(inner.get("path") or ""),
-                            str(inner.get("audience") or ""),
-                            int(inner.get("expirationSeconds") or DEFAULT_TOKEN_SECONDS),
-                        )
-                    )
-    for _, container in containers(spec):
-        for entry in container.get("env") or ():
-            source = entry.get("valueFrom") or {}
-            if inner := source.get("configMapKeyRef"):
-                note("configmaps", inner.get("name"), inner.get("optional"))
-            if inner := source.get("secretKeyRef"):
-                note("secrets", inner.get("name"), inner.get("optional"))
-        for entry in container.get("envFrom") or ():
-            if inner := entry.get("configMapRef"):
-                note("configmaps", inner.get("name"), inner.get("optional"))
-            if inner := entry.get("secretRef"):
-                note("secrets", inner.get("name"), inner.get("optional"))
-    for reference in spec.get("imagePullSecrets") or ():
-        note("secrets", reference.get("name"), True)
     return Needed(
         configmaps=frozenset(found["configmaps"]),
         secrets=frozenset(found["secrets"]),
         optional_configmaps=frozenset(name for name, optional in found["configmaps"].items() if optional),
         optional_secrets=frozenset(name for name, optional in found["secrets"].items() if optional),
-        tokens=tuple(tokens),
+        tokens=tuple(_tokens(spec)),
     )
+
+
+def _of_volumes(spec: Mapping[str, Any]) -> Iterator[_Reference]:
+    for volume in spec.get("volumes") or ():
+        if (source := volume.get("configMap")) is not None:
+            yield "configmaps", source.get("name"), source.get("optional")
+        elif (source := volume.get("secret")) is not None:
+            yield "secrets", source.get("secretName"), source.get("optional")
+        for part in _projected(volume):
+            if (source := part.get("configMap")) is not None:
+                yield "configmaps", source.get("name"), source.get("optional")
+            if (source := part.get("secret")) is not None:
+                yield "secrets", source.get("name"), source.get("optional")
+
+
+def _of_containers(spec: Mapping[str, Any]) -> Iterator[_Reference]:
+    for _, container in containers(spec):
+        for entry in container.get("env") or ():
+            source = entry.get("valueFrom") or {}
+            if inner := source.get("configMapKeyRef"):
+                yield "configmaps", inner.get("name"), inner.get("optional")
+            if inner := source.get("secretKeyRef"):
+                yield "secrets", inner.get("name"), inner.get("optional")
+        for entry in container.get("envFrom") or ():
+            if inner := entry.get("configMapRef"):
+                yield "configmaps", inner.get("name"), inner.get("optional")
+            if inner := entry.get("secretRef"):
+                yield "secrets", inner.get("name"), inner.get("optional")
+    for reference in spec.get("imagePullSecrets") or ():
+        yield "secrets", reference.get("name"), True
+
+
+def _tokens(spec: Mapping[str, Any]) -> Iterator[TokenRequest]:
+    for volume in spec.get("volumes") or ():
+        for part in _projected(volume):
+            if (source := part.get("serviceAccountToken")) is not None:
+                yield TokenRequest(
+                    str(volume.get("name")),
+                    str(source.get("path") or ""),
+                    str(source.get("audience") or ""),
+                    int(source.get("expirationSeconds") or DEFAULT_TOKEN_SECONDS),
+                )
+
+
+def _projected(volume: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    return (volume.get("projected") or {}).get("sources") or ()
 
 
 def configmap_data(

@@ -28,37 +28,13 @@ CONTAINER_REASONS = frozenset({"OOMKilled", "DeadlineExceeded"})
 
 def status(record: JobRecord, now: float, lag: float) -> JobStatus:
     """Return the status of a job; ``lag``: seconds for which a shared file system may hide what the job wrote last."""
-    messages = dict(record.messages)
     pod, batch, meta = record.pod or {}, record.batch, record.meta
-    phase: Phase = "queued"
-    outcome: Outcome = ""
-    reason = message = ""
     over = is_over(record, now, lag)
-    if record.final and awaits_reason(record, now):
-        phase = "running"
-    elif record.final:
-        phase = "ended"
-        outcome = "Succeeded" if pod.get("phase") == "Succeeded" else "Failed"
-        reason, message = _text(pod, "reason"), _text(pod, "message")
-        if outcome == "Failed" and reason in OUTSIDE and batch and batch.phase == "ended" and not batch.by_itself:
-            reason, message = _why(record)
-    elif over:
-        phase, outcome = "ended", "Failed"
-        reason, message = _why(record)
-    elif record.started:
-        phase = "running"
-    elif record.cancel is not None:
-        reason = "Cancelling"
-    elif batch is not None:
-        reason, message = ("Starting", "") if batch.phase != "queued" else (batch.reason, batch.message)
-    elif not record.job_id:
-        reason = "Submitting"
-    containers: list[ContainerState] = []
-    for name, content in record.containers:
-        state = _container(name, content, messages.get(name, ""))
-        if over and not record.final:
-            state = _as_killed(state, reason, _ended_at(record))
-        containers.append(state)
+    phase, outcome, reason, message = _progress(record, now, over)
+    messages = dict(record.messages)
+    containers = [_container(name, content, messages.get(name, "")) for name, content in record.containers]
+    if over and not record.final:
+        containers = [_as_killed(state, reason, _ended_at(record)) for state in containers]
     return JobStatus(
         job=record.uid,
         owner=meta.owner,
@@ -77,6 +53,34 @@ def status(record: JobRecord, now: float, lag: float) -> JobStatus:
         ended_at=None if phase != "ended" else _number(pod, "finishedAt") or _ended_at(record),
         containers=containers,
     )
+
+
+def _progress(record: JobRecord, now: float, over: bool) -> tuple[Phase, Outcome, str, str]:
+    """Return phase, outcome, reason and message. The script's record overrides that of the batch system."""
+    batch = record.batch
+    if record.final:
+        return ("running", "", "", "") if awaits_reason(record, now) else ("ended", *_result(record))
+    if over:
+        return ("ended", "Failed", *_why(record))
+    if record.started:
+        return "running", "", "", ""
+    if record.cancel is not None:
+        return "queued", "", "Cancelling", ""
+    if batch is not None:
+        return (
+            ("queued", "", batch.reason, batch.message) if batch.phase == "queued" else ("queued", "", "Starting", "")
+        )
+    return "queued", "", "" if record.job_id else "Submitting", ""
+
+
+def _result(record: JobRecord) -> tuple[Outcome, str, str]:
+    """Return outcome, reason and message of a script that has recorded its end."""
+    pod, batch = record.pod or {}, record.batch
+    if pod.get("phase") == "Succeeded":
+        return "Succeeded", _text(pod, "reason"), _text(pod, "message")
+    if _text(pod, "reason") in OUTSIDE and batch and batch.phase == "ended" and not batch.by_itself:
+        return ("Failed", *_why(record))
+    return "Failed", _text(pod, "reason"), _text(pod, "message")
 
 
 def is_over(record: JobRecord, now: float, lag: float) -> bool:
@@ -113,9 +117,9 @@ def _why(record: JobRecord) -> tuple[str, str]:
         return batch.reason or LOST, batch.message
     code = "" if batch.exit_code is None else f" (exit code {batch.exit_code})"
     if not record.started:
-        return NEVER_RAN, f"the batch job ended{code} and its script did not begin: {batch.message or 'see script.log'}"
+        return NEVER_RAN, f"the batch job ended{code} before its script started: {batch.message or 'see script.log'}"
     words = f": {batch.message}" if batch.message else ""
-    return LOST, f"the batch job ended{code} and its script did not write down how{words}"
+    return LOST, f"the batch job ended{code}, but its script recorded no result{words}"
 
 
 def _ended_at(record: JobRecord) -> float | None:

@@ -115,6 +115,42 @@ def everything(table: Table, world: World, count: int) -> None:
         table.add(f"{part}: CPU, peak memory", f"{cpu:.1f} s, {peak:.0f} MiB", "to reach: under 150 MiB")
 
 
+def new_slurm(table: Table, folder: Path, count: int) -> None:
+    """Measure rates, latencies and reviews with Slurm 26.05 and external placeholders."""
+    table.add("--- Slurm 26.05", "", "external placeholders")
+    with _world(folder, "26.05", count) as world:
+        throughput(table, world, count)
+        latency.measure(table, world, count)
+        bare.clean(world)
+        reviews.measure(table, world)
+
+
+def old_slurm(table: Table, folder: Path, count: int) -> None:
+    """Measure rates with Slurm 24.11 and batch placeholders."""
+    table.add("--- Slurm 24.11", "", "batch placeholders")
+    with _world(folder, "24.11", count) as world:
+        throughput(table, world, count)
+
+
+@contextmanager
+def _world(folder: Path, version: str, count: int) -> Iterator[World]:
+    print(f"== Slurm {version}, {count} pods", flush=True)
+    with Cluster(
+        folder / version, slurm=version, nodes=4, cpus=512, gpus=0, audit=True, slurm_conf=SLURM_CONF
+    ) as cluster:
+        yield World(cluster)
+
+
+def throughput(table: Table, world: World, count: int) -> None:
+    """(a) to (d), (c2) and (d2)."""
+    a = bare.submit_rate(world, min(count, 500), THREADS)
+    table.add("(a) slurmrestd and slurmctld alone", f"{a:.0f} jobs/s", f"{THREADS} connections")
+    b = bare.bind_rate(world, count, THREADS)
+    table.add("(b) API server alone", f"{b:.0f} binds/s", f"{THREADS} connections")
+    scheduler_alone(table, world, count)
+    everything(table, world, count)
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -132,27 +168,11 @@ def main() -> int:
     try:
         if options.nodes:
             drains.measure(table, state, options.nodes)
-        for version, count in () if options.nodes else (("26.05", options.pods), ("24.11", options.old_pods)):
-            if not count:
-                continue
-            print(f"== Slurm {version}, {count} pods", flush=True)
-            table.add(
-                f"--- Slurm {version}", "", "external placeholders" if version == "26.05" else "batch placeholders"
-            )
-            with Cluster(
-                state / version, slurm=version, nodes=4, cpus=512, gpus=0, audit=True, slurm_conf=SLURM_CONF
-            ) as cluster:
-                world = World(cluster)
-                a = bare.submit_rate(world, min(count, 500), THREADS)
-                table.add("(a) slurmrestd and slurmctld alone", f"{a:.0f} jobs/s", f"{THREADS} connections")
-                b = bare.bind_rate(world, count, THREADS)
-                table.add("(b) API server alone", f"{b:.0f} binds/s", f"{THREADS} connections")
-                scheduler_alone(table, world, count)
-                everything(table, world, count)
-                if version == "26.05":
-                    latency.measure(table, world, count)
-                    bare.clean(world)
-                    reviews.measure(table, world)
+        else:
+            if options.pods:
+                new_slurm(table, state, options.pods)
+            if options.old_pods:
+                old_slurm(table, state, options.old_pods)
     finally:
         shutil.rmtree(state, ignore_errors=True)
     table.show()
