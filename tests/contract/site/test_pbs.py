@@ -103,7 +103,7 @@ def test_a_job_deleted_by_a_person_ends_with_the_reason(site: Any, history: bool
     subprocess.run([site.records.parent / "bin" / "qdel", job_id], check=True)
     if history:
         done = site.wait(job, "ended")
-        assert (done.outcome, done.reason, done.message) == ("Failed", "Cancelled", "the PBS job was deleted")
+        assert (done.outcome, done.reason, done.message) == ("Failed", "Cancelled", f"PBS job {job_id} was deleted")
     else:  # no record says how: the hub decides
         eventually(lambda: site.status(job).missing)
         site.client.cancel(job, Cancel(grace=0, forget=True))
