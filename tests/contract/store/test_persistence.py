@@ -15,6 +15,7 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.metrics import POOL_REMEMBERED, STORE_UP
+from bridge.poolapi.requests import JobSubmission
 from bridge.pools.nats_registry import NatsPools, SubmitterPool
 from bridge.pools.persistence import PoolPersistence
 from bridge.store.port import KeyValueStore, StoreError
@@ -182,7 +183,7 @@ def test_no_secret_is_kept(hubs: Hubs, site: Site) -> None:
     hub = hubs.start()
     site.config = {**CONFIG, "secret_of_another_version": "hunter2"}  # what is no BuildConfig of ours is not kept
     hello(site, hub, usable=False)
-    hub.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS)
+    hub.alpha.send("uid-1", JobSubmission(namespace="ns", name="pod", script="export TOKEN=hunter2"))
     eventually(lambda: stored(hub, "jobs") and stored(hub, "pools"))
     text = json.dumps([stored(hub, "jobs"), stored(hub, "pools")])
     assert "hunter2" not in text
