@@ -6,6 +6,7 @@ Drivers import this module, so nothing in it knows a driver: :mod:`bridge.script
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
@@ -163,7 +164,13 @@ class BuildSettings(Part):
 
     def section(self, model: type[P]) -> P:
         """Return the section of a driver, whose type is ``model``."""
-        return next(value for _, value in self if type(value) is model)
+        found: P = getattr(self, _field_of(type(self), model))
+        return found
+
+
+@cache
+def _field_of(settings: type[BuildSettings], model: type[Part]) -> str:
+    return next(name for name, field in settings.model_fields.items() if field.annotation is model)
 
 
 def with_sections(name: str, base: type[P], sections: Mapping[str, type[Part]]) -> type[P]:
