@@ -193,6 +193,11 @@ class _SiteConfig(BuildConfig):
         "/var/tmp/podbridge",  # noqa: S108
         description="Directory of jobs: private (0700), with the same path on every machine that runs jobs.",
     )
+    adopt_from: AbsolutePath | None = Field(
+        None,
+        examples=["/home/me/.local/interlink/jobs"],
+        description="DataRootFolder of an interLink Slurm plugin: adopt the jobs that it left running.",
+    )
     sync: bool = Field(True, description="Write a job's directory to disk (fsync) before the job is submitted.")
     one_cpu: bool = Field(
         True, description="Run the submitter's own threads on one processor, which is faster; jobs may use all."
@@ -256,7 +261,7 @@ else:
     SiteConfig = with_sections("SiteConfig", _SiteConfig, {kind: made.settings for kind, made in SYSTEMS.items()})
 
 READ_AT_START = (
-    *("pool", "folder", "sync", "one_cpu"),
+    *("pool", "folder", "adopt_from", "sync", "one_cpu"),
     *(name for name, field in SiteConfig.model_fields.items() if getattr(field.annotation, "read_at_start", False)),
 )
 """Keys and sections whose change applies after a restart."""

@@ -60,14 +60,14 @@ def due_actions(
     unknown = not record.job_id and not record.started and not confirmed(record)
     settled = now - record.meta.attempted_at >= settle
     if cancel is None:
-        return [Submit()] if unknown and settled else []
+        return [Submit()] if unknown and settled and not record.meta.adopted else []
     if over and confirmed(record):
         return [Forget()] if cancel.forget else []
     if unknown:
         return [GiveUp()] if settled else [Stop(0)]
     if confirmed(record):  # the shared file system may not show the job's own end yet
         return []
-    due = not record.started or cancel.grace <= 0 or grace_over
+    due = not record.started or record.meta.adopted or cancel.grace <= 0 or grace_over
     todo: list[JobAction] = [] if record.final else [Stop(cancel.grace if record.started else 0)]
     if due and (record.job_id or record.started_job) and (killed_at is None or now - killed_at >= CANCEL_PERIOD):
         todo.append(Kill())

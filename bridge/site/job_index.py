@@ -145,7 +145,7 @@ class JobIndex:
         entry.read_at = now
         entry.start_grace_period(self._clock.monotonic())
         self._classify(uid)
-        if changed:
+        if changed and owner:  # no cluster hears of a job without an owner
             number = self.sequences[owner] = self.sequences.get(owner, 0) + 1
             self._publish(number, status)
         return entry

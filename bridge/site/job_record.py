@@ -12,7 +12,9 @@ from bridge.site.batch.port import BatchJob
 class Meta:
     """The request without its script. ``attempted_at``: time of the last submission.
 
-    ``owner``: the cluster that submitted it; empty in directories of versions without owners.
+    ``owner``: the cluster that submitted it; empty in directories of versions without owners, and of adopted jobs.
+    ``adopted``: another program submitted the job (:mod:`bridge.site.interlink_slurm.adoption`), so podbridge never
+    submits it, and no script of podbridge hears a request to end.
     """
 
     namespace: str
@@ -29,6 +31,7 @@ class Meta:
     attempted_at: float
     attempts: int = 1
     owner: str = ""
+    adopted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from bridge.site.config import SiteConfig, section_of
 
-_FIRST = ("pool", "folder", "sync", "one_cpu", "default_flavor", "header", "footer")
+_FIRST = ("pool", "folder", "adopt_from", "sync", "one_cpu", "default_flavor", "header", "footer")
 _FLAVOR = """\
 # Kinds of jobs, chosen by the annotation slurm-job.vk.io/flavor, or the first that covers the pod.
 # [[flavors]]
@@ -50,6 +50,10 @@ def _lines(value: Any) -> str:
     return _toml(value)
 
 
+def _line(key: str, field: FieldInfo, value: Any) -> str:
+    return f"# {key} = {_toml((field.examples or [''])[0])}" if value is None else f"{key} = {_toml(value)}"
+
+
 def _words(field: FieldInfo) -> str:
     annotation = field.annotation
     for kind in (annotation, *get_args(annotation)):
@@ -79,7 +83,7 @@ def sample() -> str:
         field, default = fields[name]
         if text := _described(field):
             lines.append(f"# {text}")
-        lines += [f"{name} = {_toml(default)}", ""]
+        lines += [_line(name, field, default), ""]
     for name, (field, default) in fields.items():
         model = section_of(field.annotation)
         if name in _FIRST or model is None or name == "flavors":
@@ -91,9 +95,7 @@ def sample() -> str:
             if text := _described(inner):
                 lines.append(f"# {text}")
             value = getattr(default, key)
-            lines.append(
-                f"# {key} = {_toml((inner.examples or [''])[0])}" if value is None else f"{key} = {_toml(value)}"
-            )
+            lines.append(_line(key, inner, value))
         lines.append("")
     return "\n".join(lines) + "\n" + _FLAVOR
 

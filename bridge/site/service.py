@@ -26,6 +26,7 @@ from bridge.site.cpus import keep_to_one
 from bridge.site.folder import Folder
 from bridge.site.images import PERIOD as IMAGES_PERIOD
 from bridge.site.images import ImageCache
+from bridge.site.interlink_slurm.adoption import Adoption
 from bridge.site.submitter import Submitter
 from bridge.site.watcher import Delays, Watcher
 from bridge.threads import Supervisor
@@ -95,6 +96,9 @@ class Service:
         self.folder.prepare()
         self.images = ImageCache(self.folder.path, lambda: self.live.config.images, self.clock)
         self.images.prepare()
+        self.adoption = Adoption(Path(config.adopt_from), self.folder) if config.adopt_from else None
+        if self.adoption is not None:
+            self.adoption.begin()  # first: the batch system reads the names of adopted jobs
         self.batch = batch or make_batch_system(config, self.clock)
         self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
         lag = self.batch.lag if config.batch.lag is None else config.batch.lag
@@ -145,6 +149,8 @@ class Service:
         self.supervisor.spawn("announce", lambda: announcer.run(self.supervisor))
         self.supervisor.spawn("configuration", self._watch_configuration)
         self.supervisor.spawn("images", self._watch_images)
+        if self.adoption is not None:
+            self.supervisor.spawn("adopted jobs", self._watch_adopted)
 
     def stop(self) -> None:
         """Announce the end if this is the last submitter, and release the leadership."""
@@ -209,6 +215,11 @@ class Service:
             if self.watcher.is_leader and now >= due:
                 due = now + IMAGES_PERIOD
                 self.images.enforce_limits()
+
+    def _watch_adopted(self) -> None:
+        while self.adoption is not None and not self.supervisor.wait(self.adoption.period):
+            if self.watcher.is_leader:
+                self.adoption.refresh()
 
     def _watch_configuration(self) -> None:
         while not self.supervisor.wait(1.0):

@@ -145,6 +145,8 @@ class Submitter:
     def _find_or_submit(self, record: JobRecord) -> None:
         if record.job_id or record.started or record.cancel is not None or job_actions.confirmed(record):
             return
+        if record.meta.adopted:
+            return
         where = self._folder.job(record.uid)
         found = self._batch.find(record.uid)
         if found is None:

@@ -269,7 +269,8 @@ class Watcher:
         its state for a while only, and the hub holds their pods.
         """
         record, where = entry.record, self._folder.job(entry.record.uid)
-        if not record.started and record.cancel is None and record.meta.attempts < ATTEMPTS:
+        again = record.meta.attempts < ATTEMPTS and not record.meta.adopted
+        if not record.started and record.cancel is None and again:
             log.warning("the batch system lost a job that had not begun", extra=kv(job=record.uid, id=gone.id))
             where.drop_id()
             entry.missing_since, entry.missing_looks = None, 0

@@ -17,6 +17,7 @@ from pydantic import Field
 from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Part, Seconds, Words
+from bridge.site.batch import adopted
 from bridge.site.batch import slurm_text as text
 from bridge.site.batch.commands import (
     CommandNotFoundError,
@@ -114,6 +115,7 @@ class SlurmBatch(BatchSystem):
             command_environment(job_environment(slurm.environment), KEPT),
             {str(name): words for name, words in slurm.programs.items()},
         )
+        self._adopted = adopted.names(site.folder)
         self._no_accounting_until = math.inf if slurm.accounting == "never" else 0.0
         self._accounting_rests_until = 0.0
 
@@ -219,7 +221,7 @@ class SlurmBatch(BatchSystem):
     # --- all jobs -----------------------------------------------------------------------------------------------------
     def jobs(self) -> dict[str, BatchJob]:
         """Run squeue, once for all jobs."""
-        return {job.id: job for job in text.jobs(self._squeue())}
+        return {job.id: job for job in text.jobs(self._squeue(), self._adopted)}
 
     def _squeue(self, *more: str) -> str:
         return self._commands.ask(
@@ -248,7 +250,7 @@ class SlurmBatch(BatchSystem):
                 return {}
             if said.code != 0:
                 raise BatchError(f"sacct: {said.words}", retryable=True)
-            found.update((job.id, job) for job in text.past_jobs(said.out, _user_name))
+            found.update((job.id, job) for job in text.past_jobs(said.out, _user_name, self._adopted))
         return found
 
     def _sacct(self, ids: Collection[str]) -> CommandResult:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from bridge.poolapi.identifiers import UID_PATTERN
@@ -74,18 +74,29 @@ def state(word: str) -> State:
     return STATES.get(word.strip().rstrip("+").split(" ")[0], _OTHER)
 
 
-def jobs(output: str) -> Iterator[BatchJob]:
+Names = Mapping[str, tuple[str, str]]
+"""Batch id -> UID and name, of adopted jobs."""
+_NONE: Names = {}
+
+
+def jobs(output: str, adopted: Names = _NONE) -> Iterator[BatchJob]:
     """Read the output of squeue; lines of other jobs, and malformed ones, are left out."""
     for line in output.splitlines():
         fields = line.strip().split("|", 6)
         if len(fields) == 7 and fields[0].isdigit():
             job_id, word, hosts, start, end, name, reason = fields
-            job = _job(job_id, word, hosts, start, end, name, reason, None)
+            job = _job(job_id, word, hosts, start, end, _own_name(job_id, name, adopted), reason, None)
             if job is not None:
                 yield job
 
 
-def past_jobs(output: str, user_name: Callable[[int], str] = str) -> Iterator[BatchJob]:
+def _own_name(job_id: str, name: str, adopted: Names) -> str:
+    """Return the name that podbridge would have given to an adopted job, and every other name unchanged."""
+    uid, known = adopted.get(job_id, ("", ""))
+    return NAME_PREFIX + uid if uid and name == known else name
+
+
+def past_jobs(output: str, user_name: Callable[[int], str] = str, adopted: Names = _NONE) -> Iterator[BatchJob]:
     """Read the output of sacct: jobs that have ended. ``user_name`` returns the name of a UID.
 
     ``CANCELLED`` without a user is left out: slurmdbd sets it for all open records when slurmctld starts without its
@@ -97,7 +108,15 @@ def past_jobs(output: str, user_name: Callable[[int], str] = str) -> Iterator[Ba
             job_id, word, hosts, start, end, name, code = fields
             by = _CANCELLED_BY.fullmatch(fields[1])
             job = _job(
-                job_id, word, hosts, start, end, name, "", code, by=f" by user {user_name(int(by[1]))}" if by else ""
+                job_id,
+                word,
+                hosts,
+                start,
+                end,
+                _own_name(job_id, name, adopted),
+                "",
+                code,
+                by=f" by user {user_name(int(by[1]))}" if by else "",
             )
             if job is not None and job.phase == "ended":
                 yield job

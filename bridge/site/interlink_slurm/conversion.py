@@ -51,13 +51,12 @@ _ALWAYS = ("--no-eval", "--no-umask")
 class Conversion:
     """The data of a ``site.toml``, and what has no place there.
 
-    ``listen``: address of the server, ``127.0.0.1:PORT`` or ``unix:///PATH``. ``data_root``: upstream's directory of
-    jobs. ``warnings``: what is ignored or changed, each with the name of its key.
+    ``listen``: address of the server, ``127.0.0.1:PORT`` or ``unix:///PATH``. ``warnings``: what is ignored or changed,
+    each with the name of its key.
     """
 
     values: dict[str, Any]
     listen: str
-    data_root: str
     warnings: tuple[str, ...]
 
 
@@ -72,6 +71,7 @@ def convert(text: str, source: str, environ: Mapping[str, str], cwd: str, pool: 
     values: dict[str, Any] = {
         "pool": pool,
         "folder": posixpath.join(root, FOLDER),
+        "adopt_from": root,
         "header": header,
         "footer": footer,
         "limits": {
@@ -97,7 +97,7 @@ def convert(text: str, source: str, environ: Mapping[str, str], cwd: str, pool: 
     if config.ResourceScriptPath:
         values["resources"] = {"script": os.path.join(cwd, config.ResourceScriptPath)}
     _warn_of_unused(config, environ, warnings)
-    return Conversion(values, _listen(config, source, warnings), root, tuple(warnings))
+    return Conversion(values, _listen(config, source, warnings), tuple(warnings))
 
 
 def _data_root(config: SlurmConfig, source: str, cwd: str) -> str:

@@ -69,7 +69,7 @@ def made(text: str = "", environ: dict[str, str] | None = None, cwd: str = "/hom
 def test_upstreams_example_is_read_as_it_is() -> None:
     found = convert(EXAMPLE, "SlurmConfig.yaml", {}, "/home/me")
     config = validated(found.values, "x")
-    assert (found.listen, found.data_root) == ("127.0.0.1:4000", "/home/me/.local/interlink/jobs")
+    assert (found.listen, config.adopt_from) == ("127.0.0.1:4000", "/home/me/.local/interlink/jobs")
     assert config.folder == "/home/me/.local/interlink/jobs/podbridge"
     assert (config.slurm.bin_dir, config.slurm.programs, config.slurm.bash) == ("/usr/bin", {}, "/bin/bash")
     assert (config.runtime.kind, config.apptainer.executable) == ("singularity", "singularity")

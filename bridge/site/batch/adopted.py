@@ -1,0 +1,43 @@
+"""``adopted.json`` in the submitter's directory: batch jobs that another program submitted, whose names differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bridge.site.files import read_json, write
+
+FILE = "adopted.json"
+LARGEST = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedJob:
+    """A batch job: its id, its name in the batch system, and the name of its directory at the other program."""
+
+    uid: str
+    id: str
+    name: str
+    folder: str
+
+
+def read(folder: Path) -> dict[str, AdoptedJob]:
+    """Return the adopted jobs by UID; none if there is no such file."""
+    content = read_json(folder / FILE, LARGEST) or {}
+    return {
+        uid: AdoptedJob(uid, str(job.get("id", "")), str(job.get("name", "")), str(job.get("folder", "")))
+        for uid, job in content.items()
+        if isinstance(job, dict)
+    }
+
+
+def put(folder: Path, jobs: Mapping[str, AdoptedJob]) -> None:
+    """Replace the file."""
+    write(folder / FILE, json.dumps({uid: asdict(job) for uid, job in jobs.items()}).encode(), sync=True)
+
+
+def names(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return batch id -> UID and name: an id that the batch system assigned again has another name."""
+    return {job.id: (job.uid, job.name) for job in read(folder).values()}

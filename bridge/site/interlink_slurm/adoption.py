@@ -1,0 +1,157 @@
+"""Adopts jobs that the interLink Slurm plugin left running: they appear as jobs of podbridge with their Slurm ids.
+
+:meth:`Adoption.begin` creates a directory of podbridge for each job of the plugin, without a script, and lists them in
+``adopted.json``, so that the driver finds them by id. :meth:`Adoption.refresh` then does what podbridge's script does
+for its own jobs: it writes the state of the containers, and links their output. The plugin's directory is removed with
+the job. Each step may be repeated after a crash: a job that is listed and has no directory was forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+
+from bridge.logs import kv
+from bridge.site.batch import adopted
+from bridge.site.batch.adopted import AdoptedJob
+from bridge.site.files import put, read_json, remove_tree
+from bridge.site.folder import LARGEST_STATE, Folder, JobFolder
+from bridge.site.interlink_slurm import jobs
+from bridge.site.interlink_slurm.jobs import OldJob, OldState
+from bridge.site.job_record import Meta
+
+log = logging.getLogger(__name__)
+
+NO_SCRIPT = "#!/bin/bash\n# The interLink Slurm plugin submitted this job; podbridge only watches it.\nexit 1\n"
+
+
+class Adoption:
+    """The plugin's jobs below ``root``, its ``DataRootFolder``."""
+
+    def __init__(self, root: Path, folder: Folder) -> None:
+        self._root, self._folder = root, folder
+        self._jobs: dict[str, OldJob] = {}
+        self._containers: dict[str, list[tuple[str, bool]]] = {}
+        self._done: set[str] = set()
+        self._copied: set[Path] = set()
+
+    def begin(self) -> int:
+        """Adopt every job that is new; return the number of adopted jobs."""
+        known = adopted.read(self._folder.path)
+        forgotten = self._folder.all_forgotten()
+        found, bad = jobs.find(self._root)
+        for name in bad:
+            log.warning("no job of the interLink Slurm plugin", extra=kv(folder=self._root / name))
+        new = 0
+        for job in found:
+            if job.uid in known:
+                self._jobs[job.uid] = job
+                continue
+            with self._folder.locked(job.uid):
+                where = self._folder.job(job.uid)
+                meta = where.meta() if where.exists() else None
+                if job.uid in forgotten or (meta is not None and not meta.adopted):
+                    continue
+                if meta is None or not (where.path / "job.id").exists():
+                    where.remove()
+                    where.create(NO_SCRIPT, _meta(job))
+                    where.write_id(job.id)
+            known[job.uid] = AdoptedJob(job.uid, job.id, job.name, job.path.name)
+            self._jobs[job.uid] = job
+            new += 1
+        if new:
+            adopted.put(self._folder.path, known)
+        if self._jobs:
+            log.info("jobs of the interLink Slurm plugin", extra=kv(jobs=len(self._jobs), new=new, folder=self._root))
+        return len(self._jobs)
+
+    @property
+    def period(self) -> float:
+        """Seconds between two calls of :meth:`refresh`: at most a hundred directories are read in a second."""
+        return max(1.0, len(self._jobs) / 100)
+
+    def refresh(self) -> None:
+        """Write the state of each job that has changed; remove the plugin's directory of each that was forgotten."""
+        gone = []
+        for uid, job in self._jobs.items():
+            where = self._folder.job(uid)
+            if not where.exists():
+                gone.append(uid)
+            elif uid not in self._done:
+                with contextlib.suppress(FileNotFoundError):  # it is being forgotten
+                    self._translate(job, where)
+        for uid in gone:
+            remove_tree(self._jobs.pop(uid).path)
+        if gone:
+            left = {uid: job for uid, job in adopted.read(self._folder.path).items() if uid not in gone}
+            adopted.put(self._folder.path, left)
+
+    def _translate(self, job: OldJob, where: JobFolder) -> None:
+        containers = self._containers.get(job.uid) or jobs.containers(job)
+        self._containers[job.uid] = containers
+        seen = jobs.look(job, containers)
+        if not seen.started:
+            return
+        for name in ("state", "logs", "started"):
+            (where.path / name).mkdir(mode=0o700, exist_ok=True)
+        changed = not (where.path / "started/job").exists()
+        if changed:
+            put(where.path / "started/job", job.id.encode() + b"\n")
+        for container in seen.containers:
+            self._link(job.path / container.log, where.path / "logs" / f"{container.name}.log", seen)
+            changed |= _replace(where.path / "state" / f"{container.name}.json", jobs.records(seen, container))
+        # last: it says that all others are complete
+        changed |= _replace(where.path / "state/pod.json", jobs.records(seen))
+        if changed:
+            self._folder.touch(job.uid)
+        if seen.ended:
+            self._done.add(job.uid)
+
+    def _link(self, source: Path, target: Path, seen: OldState) -> None:
+        """Link the output of a container; copy it at the end where no link is possible."""
+        if target.exists() or target in self._copied:
+            return
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except FileNotFoundError:
+            pass  # it has not started
+        except OSError as error:
+            if seen.ended:
+                self._copied.add(target)
+                with contextlib.suppress(OSError):
+                    shutil.copyfile(source, target, follow_symlinks=False)
+                log.warning("output copied at the end of its job only", extra=kv(file=source, why=error))
+
+
+def _replace(path: Path, content: dict[str, object]) -> bool:
+    """Replace a file if its content differs; return whether it did."""
+    known = read_json(path, LARGEST_STATE)
+    if known is not None and known.get("state") == content.get("state") == "running":
+        content = {**content, "startedAt": known.get("startedAt")}
+    if known == content:
+        return False
+    put(path, json.dumps(content).encode())
+    return True
+
+
+def _meta(job: OldJob) -> Meta:
+    """Return a request without sizes; the plugin records no name of the pod, so its UID stands for it."""
+    return Meta(
+        namespace=job.namespace,
+        name=job.uid.lower(),
+        cpus=1,
+        memory=0,
+        gpus=0,
+        gpu_resource="",
+        time_limit=None,
+        flags=(),
+        flavor="",
+        grace=30.0,
+        submitted_at=job.submitted_at,
+        attempted_at=job.submitted_at,
+        adopted=True,
+    )
