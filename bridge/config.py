@@ -181,7 +181,9 @@ class Config(Section):
     @model_validator(mode="after")
     def _some_place(self) -> Config:
         if not self.slurm_rest_api and not self.pools.enabled:
-            raise ValueError("slurmRestApi is empty and pools.nats.servers has no server: set one of them")
+            raise ValueError(
+                "slurmRestApi is empty and no pool is configured: set it, pools.nats.servers or pools.interlink"
+            )
         if problems := namespace_policies.problems(self.namespace_policies, self.partition):
             raise ValueError("; ".join(problems))
         return self

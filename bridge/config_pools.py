@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from bridge import names
 from bridge.config_base import Seconds, Section
+from bridge.config_interlink import InterlinkSection
 
 SUBJECT = r"^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$"
 _REDIS = r"rediss?://[^\s@/?#]+(/\d{0,4})?|unix:///[^\s?#]+"
@@ -87,6 +88,9 @@ class PoolsSection(Section):
     """Pools and their virtual nodes."""
 
     nats: NatsSection = NatsSection()
+    interlink: list[InterlinkSection] = Field(
+        [], description="interLink plugins and API servers as pools: see [interLink pools](interlink-pools.md)."
+    )
     store: StoreSection = StoreSection()
     silent_after: Seconds = Field(
         30, description="Time without a message of the site after which the virtual node is NotReady."
@@ -116,4 +120,15 @@ class PoolsSection(Section):
     @property
     def enabled(self) -> bool:
         """Whether pools are configured."""
-        return bool(self.nats.servers)
+        return bool(self.nats.servers or self.named)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The names of the pools that the configuration defines. The others announce themselves over NATS."""
+        return tuple(section.name for section in self.interlink)
+
+    @model_validator(mode="after")
+    def _named_once(self) -> PoolsSection:
+        if twice := sorted({name for name in self.named if self.named.count(name) > 1}):
+            raise ValueError(f"more than one pool has the name {', '.join(twice)}")
+        return self

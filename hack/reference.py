@@ -128,6 +128,14 @@ REASONS = (
         "BuildConfigUnusable",
         "the hub cannot use the BuildConfig that the site announced",
     ),
+    (
+        "Pool, refusal",
+        "LoginRequired",
+        "a proxy in front of an interLink pool redirects to a login; the message contains the settings to change",
+    ),
+    ("Pool, refusal", "CredentialsRefused", "an interLink pool rejected the token or the client certificate"),
+    ("Pool, refusal", "NoSuchRoute", "the URL of an interLink pool is neither a plugin's nor an API server's"),
+    ("Pod, status", "PluginRefused", "the interLink plugin rejected the pod; the message contains its error"),
     ("Site, refusal", "NotOwner", "the job belongs to another cluster"),
     ("Site, refusal", "WrongFolder", "the submitter uses another directory than the pool; it did not act"),
     (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -76,6 +77,15 @@ def node_address(config: Config, server: str) -> str:
         return "127.0.0.1"
 
 
+def _configured(config: Config, clock: Clock) -> Iterator[PoolSource]:
+    """Return the sources of the pools that the configuration names."""
+    if config.pools.interlink:
+        from bridge.pools.interlink import source  # the import takes 0.1 s
+
+        if (found := source.make(config, clock)) is not None:
+            yield found
+
+
 class HubPools:
     """The hub's parts for pools: the NATS connection, if one is configured, the virtual nodes and the kubelet API.
 
@@ -99,7 +109,8 @@ class HubPools:
         address = node_address(config, kube.server)
         self._link: Link | None = None
         self._persistence: PoolPersistence | None = None
-        sources: list[PoolSource] = []
+        # first those that the configuration names: a site must not take the name of one of them over NATS
+        sources: list[PoolSource] = list(_configured(config, clock))
         if pools.nats.servers:
             link = self._link = Link(link_settings(config, f"{names.COMPONENT} {identity}", cluster))
             NATS_OVERRUN.set_function(lambda: link.dropped)

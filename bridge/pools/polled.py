@@ -10,9 +10,8 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bridge.backoff import Backoff
 from bridge.clock import Clock
@@ -21,13 +20,14 @@ from bridge.logs import kv
 from bridge.metrics import POOL_FOLLOWED, POOL_POLL_SECONDS, POOL_REQUESTS
 from bridge.poolapi.announcement import Announcement
 from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.requests import VolumeFile
+from bridge.poolapi.readiness import Readiness
+from bridge.poolapi.requests import LogOptions, VolumeFile
+from bridge.pools.port import Pod
+from bridge.script.references import Objects
 from bridge.threads import Supervisor, at_once
 
 log = logging.getLogger(__name__)
 
-Pod = Mapping[str, Any]
-"""A raw pod; at least ``metadata`` with namespace, name and UID."""
 Changed = Callable[[str], None]
 
 ABSENT_AGAIN = 60.0
@@ -74,7 +74,7 @@ def uid_of(pod: Pod) -> str:
 class PolledPool(abc.ABC):
     """The parts of :class:`bridge.pools.port.Pool` that need no transport. Thread-safe.
 
-    A subclass implements :meth:`_fetch`, :meth:`_ping` and the remaining methods of the port. After an answer about one
+    A subclass implements the abstract methods. After an answer about one
     job, it calls :meth:`record` or :meth:`record_absence`.
     """
 
@@ -111,6 +111,26 @@ class PolledPool(abc.ABC):
         """Return what is known of a site that has not answered since this process started."""
 
     # --- the port -----------------------------------------------------------------------------------------------------
+    @abc.abstractmethod
+    def ready(self) -> Readiness:
+        """Return whether the pool accepts submissions. See :class:`bridge.pools.port.Pool` for all methods."""
+
+    @abc.abstractmethod
+    def prepare(self, pod: Pod) -> Pod:
+        """Return the pod as this pool runs it."""
+
+    @abc.abstractmethod
+    def submit(self, pod: Pod, objects: Objects) -> JobStatus:
+        """Submit the job of a prepared pod."""
+
+    @abc.abstractmethod
+    def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
+        """Cancel a job, with ``grace`` seconds to end; return ``None`` if the site does not know it."""
+
+    @abc.abstractmethod
+    def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
+        """Iterate over the pieces of a log."""
+
     @property
     def folder(self) -> str:
         """Return an empty text: the site has no folder of jobs that the hub chooses."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 from urllib.parse import unquote
@@ -15,6 +13,7 @@ from bridge.clock import Clock
 from bridge.config import Config
 from bridge.errors import ConfigError, SlurmUnavailableError, SlurmUnknownOutcomeError
 from bridge.fencing import guard_pool
+from bridge.http_client import UnixAdapter, innermost, was_sent
 from bridge.metrics import SLURM_REQUEST_SECONDS, SLURM_REQUESTS, SLURM_RESPONSE_BYTES
 from bridge.slurm.answers import WRITES
 from bridge.slurm.auth import TokenSource
@@ -24,13 +23,6 @@ _CHUNK = 1 << 16
 LARGEST_ANSWER = 1 << 29
 """Bytes. 20,000 jobs, more than Slurm keeps by default, are 180 MB."""
 _counter, _seconds = cache(SLURM_REQUESTS.labels), cache(SLURM_REQUEST_SECONDS.labels)
-_NOT_SENT = frozenset(
-    (
-        *("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "ConnectionRefusedError"),
-        *("FileNotFoundError", "PermissionError", "SSLCertVerificationError", "InvalidHeader", "InvalidURL"),
-    )
-)
-"""Classes of the errors that occur before a request is sent."""
 
 
 class Transport:
@@ -44,7 +36,7 @@ class Transport:
         adapter = HTTPAdapter(pool_connections=1, pool_maxsize=pool_size, max_retries=0)
         self._base = config.slurm_rest_api
         if self._base.startswith("unix://"):
-            adapter = _UnixAdapter(unquote(self._base.removeprefix("unix://")), pool_maxsize=pool_size)
+            adapter = UnixAdapter(unquote(self._base.removeprefix("unix://")), pool_maxsize=pool_size)
             self._base = "http://localhost"
         else:
             self._session.proxies.update(requests.utils.get_environ_proxies(self._base))
@@ -95,8 +87,8 @@ class Transport:
         except (requests.RequestException, OSError, ValueError) as error:
             if isinstance(error, ValueError) and not isinstance(error, requests.RequestException):
                 raise SlurmUnavailableError(f"{endpoint}: the request cannot be built: {error}") from error
-            why = f"{endpoint}: no answer from slurmrestd: {_innermost(error)}"
-            if endpoint in WRITES and _NOT_SENT.isdisjoint(_class_names(error)):
+            why = f"{endpoint}: no answer from slurmrestd: {innermost(error)}"
+            if endpoint in WRITES and was_sent(error):
                 raise SlurmUnknownOutcomeError(why) from error
             raise SlurmUnavailableError(why) from error
         finally:
@@ -134,59 +126,3 @@ class Transport:
             return bytes(response.raw.read1(_CHUNK, decode_content=True))
         except Exception as error:  # any error of urllib3 means here that the answer is incomplete
             raise requests.ConnectionError(error) from error
-
-
-class _UnixAdapter(HTTPAdapter):
-    """Connects to a unix socket; ignores the host of the URL."""
-
-    def __init__(self, path: str, pool_maxsize: int) -> None:
-        self._path = path
-        super().__init__(pool_connections=1, pool_maxsize=pool_maxsize, max_retries=0)
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Create the pool manager, with a pool of connections to the socket."""
-        super().init_poolmanager(*args, **kwargs)
-        path = self._path
-        pool: Any = self.poolmanager.pool_classes_by_scheme["http"]
-
-        class Connection(pool.ConnectionCls):  # type: ignore[misc]
-            def _new_conn(self) -> socket.socket:
-                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                try:
-                    connection.settimeout(self.timeout)
-                    connection.connect(path)
-                except OSError:
-                    connection.close()
-                    raise
-                return connection
-
-        class Pool(pool):  # type: ignore[misc]
-            ConnectionCls = Connection
-
-        self.poolmanager.pool_classes_by_scheme = {"http": Pool}
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the errors behind it: causes, contexts, and errors in the arguments of others."""
-    seen: set[int] = set()
-    waiting: list[object] = [error]
-    while waiting:
-        item = waiting.pop(0)
-        if isinstance(item, BaseException) and id(item) not in seen:
-            seen.add(id(item))
-            yield item
-            waiting += [getattr(item, "reason", None), item.__cause__, item.__context__, *item.args]
-
-
-def _class_names(error: BaseException) -> set[str]:
-    return {type(item).__name__ for item in _chain(error)}
-
-
-def _innermost(error: BaseException) -> str:
-    """Return the text of the operating system if there is one; texts of libraries contain memory addresses."""
-    for item in _chain(error):
-        if isinstance(item, OSError) and item.strerror and not isinstance(item, requests.RequestException):
-            return item.strerror
-    if isinstance(error, requests.Timeout):
-        return "timed out"
-    return str(error)[:200] or type(error).__name__

@@ -1,6 +1,6 @@
 """The base of pools that cannot list their jobs: the view, the polls and the pings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
@@ -8,7 +8,11 @@ from bridge.clock import FakeClock
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError
 from bridge.poolapi.announcement import Announcement
 from bridge.poolapi.jobs import JobStatus
-from bridge.pools.polled import ABSENT_AGAIN, Pod, PolledPool, PolledPools, PollSettings
+from bridge.poolapi.readiness import Readiness
+from bridge.poolapi.requests import LogOptions
+from bridge.pools.polled import ABSENT_AGAIN, PolledPool, PolledPools, PollSettings
+from bridge.pools.port import Pod
+from bridge.script.references import Objects
 from bridge.threads import Supervisor
 
 
@@ -39,6 +43,21 @@ class Site(PolledPool):
         found = {job: self.jobs_there[job] for job in self.requests[-1] if job in self.jobs_there}
         self.during()
         return found
+
+    def ready(self) -> Readiness:
+        raise NotImplementedError
+
+    def prepare(self, pod: Pod) -> Pod:
+        raise NotImplementedError
+
+    def submit(self, pod: Pod, objects: Objects) -> JobStatus:
+        raise NotImplementedError
+
+    def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
+        raise NotImplementedError
+
+    def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
+        raise NotImplementedError
 
     def _announcement(self, problem: str) -> Announcement:
         return Announcement(pool="far", submitter="x", time=0, period=10, version="1", problem=problem)

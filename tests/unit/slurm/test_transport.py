@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
 import socket
 import ssl
@@ -13,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from bridge.config import Config, SlurmSection
 from bridge.errors import ConfigError, SlurmAuthError, SlurmError, SlurmUnavailableError, SlurmUnknownOutcomeError
 from bridge.slurm import transport
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import JobLink, JobRequest, PodRef
+from tests.fakes.server_certificate import certificates
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
 
 QUICK = SlurmSection(connect_timeout=0.2, read_timeout=0.04)
@@ -304,33 +299,3 @@ class relayed:  # noqa: N801
                 sink.sendall(data)
         except OSError:
             return
-
-
-def certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """A CA, and a certificate for 127.0.0.1 with its key."""
-    now = datetime.datetime.now(datetime.UTC)
-    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ca")])
-
-    def build(name: x509.Name, public: ec.EllipticCurvePublicKey, is_ca: bool) -> x509.Certificate:
-        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-        return (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(ca_name)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-            .sign(ca_key, hashes.SHA256())
-        )
-
-    files = folder / "ca.pem", folder / "cert.pem", folder / "key.pem"
-    pem = serialization.Encoding.PEM
-    files[0].write_bytes(build(ca_name, ca_key.public_key(), True).public_bytes(pem))
-    leaf = build(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "leaf")]), key.public_key(), False)
-    files[1].write_bytes(leaf.public_bytes(pem))
-    files[2].write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    return files

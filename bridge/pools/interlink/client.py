@@ -1,0 +1,316 @@
+"""The client of interLink's REST API, for a plugin (hop B) and for an API server (hop A).
+
+Plugins differ. Some accept only POST where interLink sends GET, older ones a list as the body of ``/create``, and some
+answer ``/status`` only for the first pod. The client finds out by one more request, and remembers the form that the
+plugin has accepted.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from bridge.clock import Clock
+from bridge.config_interlink import InterlinkSection
+from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.interlink.job_status import job_status
+from bridge.interlink.log_options import sent_options
+from bridge.interlink.messages import (
+    CreateStruct,
+    PingResponse,
+    PodCreateRequests,
+    PodStatus,
+    RetrievedPodData,
+    as_json,
+)
+from bridge.interlink.objects import Part
+from bridge.logs import kv
+from bridge.metrics import POOL_MESSAGES_UNUSABLE
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import LogOptions
+from bridge.pools.interlink.logs import LogPieces
+from bridge.pools.interlink.transport import MIB, Answer, PluginTransport, refusal
+
+log = logging.getLogger(__name__)
+
+Pod = Mapping[str, Any]
+Message = TypeVar("Message", bound=Part)
+
+LARGEST_STATUS = 64 * MIB
+"""Bytes of an answer with the states of up to 1,000 pods."""
+_NOT_METHOD = frozenset({400, 404, 405, 411, 415, 422, 501})
+"""HTTP statuses of a server that accepts only POST."""
+_MALFORMED = frozenset({400, 415, 422})
+_WANTS_LIST = re.compile(
+    r"unmarshal object into Go value of type \[\]|(valid|expected|must be|not) an? (json )?(list|array)|list_type", re.I
+)
+"""Texts with which an older plugin refuses an object as the body of ``/create``. Go plugins do so with status 500."""
+ANSWERED = "exit status"
+"""Part of the text with which an API server passes on that its plugin has answered with an error."""
+_NO_BUILDER: Mapping[str, Any] = {
+    "SingularityHubProxy": {"server": "", "master_token": "", "cache_validity_seconds": 0},
+    "ApptainerOptions": {
+        "executable": "",
+        **dict.fromkeys(("fakeroot", "containall"), False),
+        "fuseMode": "",
+        **dict.fromkeys(("noInit", "noHome", "noPrivs", "nvidiaSupport", "cleanenv", "unsquash"), False),
+    },
+    "Volumes": {
+        **dict.fromkeys(("scratch_area", "apptainer_cachedir", "image_dir"), ""),
+        "additional_directories_in_path": None,
+        "fuse_sleep_seconds": 0,
+    },
+}
+"""``jobConfig`` of an API server without a job script builder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """The answer to a ping. ``told`` is empty if the answer has no resources and taints.
+
+    ``degraded``: the plugin answered with an error. It runs, but its ping does not work.
+    """
+
+    told: PingResponse
+    degraded: str = ""
+
+
+class PluginClient:
+    """Requests to one plugin or API server. Raises :class:`SiteError`."""
+
+    def __init__(self, section: InterlinkSection, transport: PluginTransport, clock: Clock) -> None:
+        self._section, self._transport, self._clock = section, transport, clock
+        self._lock = threading.Lock()
+        self._methods: dict[str, str] = {}
+        if section.method != "auto":
+            self._methods = dict.fromkeys(("/status", "/getLogs"), str(section.method))
+        self._create_body = "object" if section.api == "server" else section.create_body
+
+    # --- ping ---------------------------------------------------------------------------------------------------------
+    def ping(self) -> Ping:
+        """Ping the plugin, through the API server if there is one."""
+        if self._section.api == "server":
+            answer = self._transport.request("POST", "/pinglink", operation="PingInterLink")
+        else:
+            answer = self._read("/status", [], "PingInterLink")
+        if answer.ok:
+            return self._pong(answer)
+        error = refusal(answer)
+        # an API server passes on the status of the plugin, and answers 500 if there is no plugin
+        plugin_answered = ANSWERED in answer.text if self._section.api == "server" else answer.status == 500
+        if isinstance(error, SiteDownError) or (answer.status == 500 and not plugin_answered):
+            raise SiteDownError(f"{error}") from error
+        if answer.status < 500 and answer.status not in (400, 422):
+            raise error
+        return Ping(PingResponse(), f"HTTP {answer.status}")
+
+    def _pong(self, answer: Answer) -> Ping:
+        if answer.is_page:
+            answer.json()  # raises: a login page
+        try:
+            found = answer.json()
+        except SiteError:  # interLink accepts any text
+            return Ping(PingResponse())
+        if not isinstance(found, dict):
+            return Ping(PingResponse())
+        try:
+            return Ping(PingResponse.model_validate(found))
+        except ValidationError as error:
+            _unusable("ping")
+            return Ping(PingResponse(), f"invalid values: {_explain(error)}")
+
+    # --- pods ---------------------------------------------------------------------------------------------------------
+    def create(self, body: RetrievedPodData | PodCreateRequests, job: str, timeout: float) -> str:
+        """Create a pod; return the batch system's name of its job.
+
+        Raises SiteUnknownOutcomeError unless the plugin has certainly created the pod, or certainly not.
+        """
+        content = as_json(body)
+        if isinstance(body, RetrievedPodData):
+            content.setdefault("jobConfig", _NO_BUILDER)
+        form = self._create_body
+        answer = self._create([content] if form == "list" else content, timeout)
+        if form == "auto":
+            if not answer.ok and self._refuses_object(answer):
+                as_list = self._create([content], timeout)
+                form, answer = ("list", as_list) if as_list.ok else (form, answer)
+            else:
+                form = "object"
+            if answer.ok:
+                self._create_body = form
+                log.info("form of the body of /create", extra=kv(pool=self._section.name, form=form))
+        if not answer.ok:
+            raise refusal(answer, writes=True)
+        try:
+            told = answer.json()
+        except SiteRefusedError:
+            raise
+        except SiteError as error:
+            raise SiteUnknownOutcomeError(str(error)) from error
+        for entry in told if isinstance(told, list) else [told]:
+            found = _message(CreateStruct, entry)
+            if found is not None and found.pod_uid == job:
+                return found.pod_jid
+        raise SiteUnknownOutcomeError(f"{answer.where}: the answer does not name pod {job}: {answer.text[:100]!r}")
+
+    def _create(self, content: Any, timeout: float) -> Answer:
+        return self._transport.request("POST", "/create", content, operation="CreatePod", timeout=timeout, writes=True)
+
+    @staticmethod
+    def _refuses_object(answer: Answer) -> bool:
+        return answer.status in _MALFORMED or (answer.status == 500 and bool(_WANTS_LIST.search(answer.text)))
+
+    def delete(self, pod: Pod) -> None:
+        """Delete a pod: its job and its files."""
+        method = "DELETE" if self._section.api == "server" else "POST"
+        answer = self._transport.request(method, "/delete", pod, operation="DeletePod", writes=True)
+        if not answer.ok:
+            raise refusal(answer, writes=True)
+        if answer.is_page:
+            answer.json()  # raises: a login page
+
+    def statuses(self, pods: Sequence[Pod]) -> dict[str, JobStatus | None]:
+        """Return the states of jobs by UID; ``None``: the plugin does not know the job.
+
+        A job without a valid answer is absent from the result. Some plugins answer only for the first of several pods,
+        so pods that are missing in an answer are requested one by one. If the plugin refuses a request about several
+        pods, each half is requested.
+        """
+        answer = self._read("/status", [_sent(pod) for pod in pods], "GetStatus")
+        if not answer.ok:
+            error = refusal(answer)
+            if len(pods) == 1 or isinstance(error, SiteDownError) or answer.status < 400 or answer.status in (401, 403):
+                raise error
+            middle = len(pods) // 2
+            return _joined(self._half(half) for half in (pods[:middle], pods[middle:]))
+        found, valid = self._states(pods, self._told(answer))
+        lacking = [pod for pod in pods if pod["metadata"]["uid"] not in found]
+        if len(pods) == 1:
+            # an answer about another pod says nothing about this one
+            return found | {pod["metadata"]["uid"]: None for pod in lacking if valid}
+        return found | _joined(self.statuses([pod]) for pod in lacking)
+
+    def _half(self, pods: Sequence[Pod]) -> dict[str, JobStatus | None]:
+        """Return the states of half of a refused request; nothing for a single pod that the plugin refuses."""
+        try:
+            return self.statuses(pods)
+        except SiteRefusedError as error:
+            if len(pods) > 1:
+                raise
+            log.debug("state refused", extra=kv(pod=pods[0]["metadata"]["name"], error=error))
+            return {}
+
+    def _told(self, answer: Answer) -> list[Any]:
+        told = answer.json()
+        if told is None:
+            return []
+        if not isinstance(told, list):
+            raise SiteError(f"{answer.where}: the answer is {type(told).__name__}, not a list: {answer.text[:100]!r}")
+        return told
+
+    def _states(self, pods: Sequence[Pod], told: list[Any]) -> tuple[dict[str, JobStatus | None], bool]:
+        """Return the states by UID, and whether every entry of the answer is valid and about one of the pods."""
+        asked = {str(pod["metadata"]["uid"]): pod for pod in pods}
+        found: dict[str, JobStatus | None] = {}
+        valid = True
+        for entry in told:
+            uid = entry.get("UID") if isinstance(entry, dict) else None
+            pod = asked.get(uid) if isinstance(uid, str) else None
+            status = _message(PodStatus, entry) if pod is not None else None
+            try:
+                if pod is None or status is None:
+                    raise SiteError("the answer is of another pod, or it is not a PodStatus")
+                state = job_status(pod, _bounded(pod, status), "")
+            except (SiteError, ValidationError) as error:
+                _unusable("status")
+                valid = False
+                log.debug("invalid state", extra=kv(pool=self._section.name, pod=str(uid)[:100], error=error))
+                continue
+            if found.get(status.uid) is None:  # a state wins over an absence
+                found[status.uid] = state
+        return found, valid
+
+    # --- logs ---------------------------------------------------------------------------------------------------------
+    def logs(self, pod: Pod, options: LogOptions) -> LogPieces:
+        """Open a log. Raises :class:`SiteError` if the plugin refuses it."""
+        body = as_json(sent_options(pod, options, self._clock.time()))
+        timeout = None if options.follow else self._section.timeout
+        for method in self._tried("/getLogs"):
+            response = self._transport.open(method, "/getLogs", body, operation="GetLogs", timeout=timeout)
+            if response.ok and not 300 <= response.status_code < 400:
+                with self._lock:
+                    self._methods["/getLogs"] = method
+                return LogPieces(response, options.limit_bytes)
+            with response:
+                content = response.raw.read(MIB // 4, decode_content=True) or b""
+            answer = Answer(f"{method} /getLogs", response.status_code, response.headers, content)
+            if answer.status not in _NOT_METHOD:
+                break
+        raise refusal(answer)
+
+    # --- internal -----------------------------------------------------------------------------------------------------
+    def _tried(self, path: str) -> tuple[str, ...]:
+        known = self._methods.get(path)
+        return ("GET", "POST") if known is None else (known,)
+
+    def _read(self, path: str, body: Any, operation: str) -> Answer:
+        """Send a request that reads; remember the method that the plugin accepts."""
+        found: list[Answer] = []
+        for method in self._tried(path):
+            answer = self._transport.request(method, path, body, operation=operation, largest=LARGEST_STATUS)
+            found.append(answer)
+            if answer.ok:
+                with self._lock:
+                    self._methods[path] = method
+            if answer.status not in _NOT_METHOD:
+                return answer
+        return found[0]
+
+
+def _sent(pod: Pod) -> Pod:
+    """Return the pod as it is sent: an API server reads a cached state unless the pod is Pending or Running."""
+    metadata = {key: value for key, value in pod["metadata"].items() if key != "managedFields"}
+    status = pod.get("status") or {}
+    phase = status.get("phase")
+    return {
+        **pod,
+        "metadata": metadata,
+        "spec": pod.get("spec") or {"containers": []},
+        "status": {**status, "phase": phase if phase in ("Pending", "Running") else "Running"},
+    }
+
+
+def _bounded(pod: Pod, told: PodStatus) -> PodStatus:
+    """Return the answer without init containers that the pod does not have."""
+    spec = pod.get("spec") or {}
+    names = {each.get("name") for each in spec.get("initContainers") or ()}
+    return told.model_copy(update={"init_containers": [e for e in told.init_containers if e.get("name") in names]})
+
+
+def _message(model: type[Message], entry: Any) -> Message | None:
+    try:
+        return model.model_validate(entry)
+    except ValidationError:
+        return None
+
+
+def _joined(parts: Iterable[Mapping[str, JobStatus | None]]) -> dict[str, JobStatus | None]:
+    result: dict[str, JobStatus | None] = {}
+    for part in parts:
+        result.update(part)
+    return result
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(str(step) for step in first['loc'])}: {first['msg']}"[:200]
+
+
+def _unusable(kind: str) -> None:
+    POOL_MESSAGES_UNUSABLE.labels(f"interlink-{kind}").inc()

@@ -1,0 +1,486 @@
+"""The client of interLink's REST API: what it sends, and what it makes of each answer."""
+
+import json
+from pathlib import Path
+
+import pytest
+import requests
+import responses
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bridge.clock import FakeClock
+from bridge.config_interlink import InterlinkSection
+from bridge.errors import (
+    ConfigError,
+    SiteDownError,
+    SiteError,
+    SiteRefusedError,
+    SiteUnknownOutcomeError,
+)
+from bridge.interlink import references
+from bridge.interlink.messages import RetrievedPodData
+from bridge.poolapi.requests import LogOptions
+from bridge.pools.interlink.client import PluginClient
+from bridge.pools.interlink.transport import PluginTransport, ServerError
+from bridge.script.references import Objects
+from tests.fakes.pods import pod
+
+BODIES = Path(__file__).parents[3] / "contract" / "interlink" / "bodies"
+POD = json.loads((BODIES / "delete.json").read_text())
+UID = POD["metadata"]["uid"]
+URL = "http://plugin.test:4000"
+CREATED = {"PodUID": "a", "PodJID": "4242"}
+
+
+def client(**fields):
+    section = InterlinkSection.model_validate({"name": "far", "url": URL, **fields})
+    clock = FakeClock()
+    return PluginClient(section, PluginTransport(section, clock), clock)
+
+
+@pytest.fixture
+def wire():
+    with responses.RequestsMock(assert_all_requests_are_fired=False) as mock:
+        yield mock
+
+
+def body_of(call):
+    return json.loads(call.request.body)
+
+
+def data(uid="a"):
+    made = pod(uid)
+    return RetrievedPodData(
+        pod=references.sent_pod(made, Objects(), "far"), container=references.sent_containers(made, Objects(), "far")
+    )
+
+
+def told(each, state=None, **fields):
+    metadata = each["metadata"]
+    containers = [{"name": c["name"], "state": state or {}} for c in each["spec"]["containers"]]
+    return {"name": metadata["name"], "UID": metadata["uid"], "namespace": metadata["namespace"], "JID": "7",
+            "containers": containers, **fields}  # fmt: skip
+
+
+RUNNING = {"running": {"startedAt": "2026-07-14T08:00:05Z"}}
+
+
+# --- /create ----------------------------------------------------------------------------------------------------------
+def test_create_sends_the_body_of_hop_b(wire):
+    wire.post(f"{URL}/create", json=CREATED)
+    assert client().create(data(), "a", 5) == "4242"
+    sent = body_of(wire.calls[0])
+    assert sent["pod"]["metadata"]["uid"] == "a"
+    assert [each["name"] for each in sent["container"]] == ["main"]
+    assert sent["jobConfig"]["Volumes"]["fuse_sleep_seconds"] == 0
+    assert "jobScript" not in sent
+    assert wire.calls[0].request.headers["InterLink-Http-Session"].startswith("CreatePod#")
+
+
+def test_a_recorded_answer_is_read(wire):
+    recorded = json.loads((BODIES / "create_answer.json").read_text())
+    wire.post(f"{URL}/create", json=recorded)
+    assert client().create(data(), recorded["PodUID"], 5) == recorded["PodJID"]
+
+
+def test_the_answer_may_be_a_list(wire):
+    wire.post(f"{URL}/create", json=[CREATED])
+    assert client().create(data(), "a", 5) == "4242"
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        {"status": 400, "body": "Input should be a valid list"},
+        {"status": 422, "json": {"detail": [{"type": "list_type"}]}},
+        {"status": 500, "body": "json: cannot unmarshal object into Go value of type []common.RetrievedPodData"},
+    ],
+)
+def test_an_older_plugin_gets_a_list_and_the_form_is_remembered(wire, refusal):
+    def answer(request):
+        if isinstance(json.loads(request.body), list):
+            return 200, {}, json.dumps([CREATED])
+        text = json.dumps(refusal["json"]) if "json" in refusal else refusal["body"]
+        return refusal["status"], {}, text
+
+    wire.add_callback(responses.POST, f"{URL}/create", answer)
+    asked = client()
+    assert asked.create(data(), "a", 5) == "4242"
+    assert asked.create(data(), "a", 5) == "4242"
+    assert [isinstance(body_of(call), list) for call in wire.calls] == [False, True, True]
+
+
+def test_a_malformed_pod_is_refused_with_the_text_of_the_first_answer(wire):
+    wire.post(f"{URL}/create", status=400, body="no such flavor")
+    with pytest.raises(SiteRefusedError, match="HTTP 400: no such flavor") as raised:
+        client().create(data(), "a", 5)
+    assert not raised.value.retryable
+    assert len(wire.calls) == 2, "the list was tried once"
+
+
+def test_a_server_error_is_no_reason_to_send_the_pod_again(wire):
+    wire.post(f"{URL}/create", status=500, body="sbatch: error: Batch job submission failed")
+    with pytest.raises(ServerError, match="sbatch: error"):
+        client().create(data(), "a", 5)
+    assert len(wire.calls) == 1
+
+
+@pytest.mark.parametrize("form", ["object", "list"])
+def test_the_form_of_the_body_can_be_set(wire, form):
+    wire.post(f"{URL}/create", status=400)
+    with pytest.raises(SiteRefusedError):
+        client(createBody=form).create(data(), "a", 5)
+    assert [isinstance(body_of(call), list) for call in wire.calls] == [form == "list"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"body": ""},
+        {"body": "ok"},
+        {"body": '{"PodUID": "a"'},
+        {"json": {"PodUID": "other", "PodJID": "1"}},
+        {"json": []},
+        {"json": None},
+        {"json": {"PodUID": "a", "PodJID": None}},
+        {"body": "[" * 100_000},
+        {"status": 409},
+        {"status": 503, "body": "<html>"},
+        {"body": requests.ConnectionError(ConnectionResetError(104, "Connection reset by peer"))},
+        {"body": requests.ReadTimeout("read timed out")},
+    ],
+)
+def test_an_answer_that_does_not_name_the_job_leaves_the_outcome_unknown(wire, answer):
+    wire.post(f"{URL}/create", **answer)
+    with pytest.raises(SiteUnknownOutcomeError):
+        client().create(data(), "a", 5)
+
+
+def test_a_refused_connection_is_a_certain_outcome(wire):
+    class NewConnectionError(Exception):
+        pass
+
+    wire.post(f"{URL}/create", body=requests.ConnectionError(NewConnectionError("refused")))
+    with pytest.raises(SiteDownError):
+        client().create(data(), "a", 5)
+
+
+# --- who answers ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": 302, "headers": {"Location": "https://login.test/oauth2/start?rd=secret"}},
+        {"status": 307, "headers": {"Location": "/oauth2/sign_in"}},
+        {"status": 200, "body": "<!DOCTYPE html><title>Sign in</title>", "content_type": "text/html"},
+    ],
+)
+@pytest.mark.parametrize("call", ["ping", "statuses", "create"])
+def test_the_login_page_of_a_proxy_is_an_error_that_says_what_to_do(wire, answer, call):
+    for method in (responses.GET, responses.POST):
+        wire.add(method, f"{URL}/status", **answer)
+    wire.post(f"{URL}/create", **answer)
+    asked = client()
+    calls = {
+        "ping": asked.ping,
+        "statuses": lambda: asked.statuses([pod("a")]),
+        "create": lambda: asked.create(data(), "a", 5),
+    }
+    with pytest.raises(SiteRefusedError) as raised:
+        calls[call]()
+    assert raised.value.reason == "LoginRequired"
+    assert raised.value.retryable
+    assert "tokenFile" in raised.value.hint
+    assert "secret" not in str(raised.value)
+
+
+def test_a_redirect_to_https_says_so(wire):
+    wire.get(f"{URL}/status", status=301, headers={"Location": "https://plugin.test:4000/status"})
+    with pytest.raises(SiteRefusedError) as raised:
+        client().ping()
+    assert "begins with https://" in raised.value.hint
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_refused_credentials(wire, status):
+    wire.post(f"{URL}/create", status=status)
+    with pytest.raises(SiteRefusedError) as raised:
+        client().create(data(), "a", 5)
+    assert (raised.value.reason, raised.value.retryable) == ("CredentialsRefused", True)
+
+
+def test_a_wrong_address_does_not_fail_the_pod(wire):
+    wire.post(f"{URL}/create", status=404)
+    with pytest.raises(SiteRefusedError) as raised:
+        client().create(data(), "a", 5)
+    assert (raised.value.reason, raised.value.retryable) == ("NoSuchRoute", True)
+
+
+def test_the_token_is_read_for_each_request(wire, tmp_path):
+    file = tmp_path / "token"
+    wire.get(f"{URL}/status", json={})
+    asked = client(tokenFile=str(file))
+    for token in ("one\n", "Bearer two"):
+        file.write_text(token)
+        asked.ping()
+    assert [call.request.headers["Authorization"] for call in wire.calls] == ["Bearer one", "Bearer two"]
+
+
+@pytest.mark.parametrize("content", ["", "a b", "é", "a\nb: c"])
+def test_an_unusable_token_file_is_an_error_that_names_it(tmp_path, content):
+    file = tmp_path / "token"
+    file.write_text(content)
+    with pytest.raises(SiteDownError, match="tokenFile"):
+        client(tokenFile=str(file)).ping()
+    file.unlink()
+    with pytest.raises(SiteDownError, match=r"cannot read tokenFile .*No such file"):
+        client(tokenFile=str(file)).ping()
+
+
+def test_a_missing_certificate_is_an_error_of_the_configuration(tmp_path):
+    with pytest.raises(ConfigError, match="pool far: caFile: no such file"):
+        client(url="https://plugin.test", caFile=str(tmp_path / "none"))
+
+
+# --- /status ----------------------------------------------------------------------------------------------------------
+def test_states_of_many_pods_in_one_request(wire):
+    pods = [pod("a"), pod("b"), pod("c")]
+    wire.get(f"{URL}/status", json=[told(pods[0], RUNNING), told(pods[1]), told(pods[2], RUNNING)])
+    found = client().statuses(pods)
+    assert {uid: state and state.phase for uid, state in found.items()} == {"a": "running", "b": None, "c": "running"}
+    assert len(wire.calls) == 1
+    assert [each["metadata"]["uid"] for each in body_of(wire.calls[0])] == ["a", "b", "c"]
+
+
+def test_an_api_server_must_not_answer_from_its_cache(wire):
+    finished = {**pod("a"), "status": {"phase": "Succeeded"}}
+    finished["metadata"]["managedFields"] = [{"manager": "x"}]
+    wire.get(f"{URL}/status", json=[told(finished)])
+    client().statuses([finished])
+    sent = body_of(wire.calls[0])[0]
+    assert sent["status"]["phase"] == "Running"
+    assert "managedFields" not in sent["metadata"]
+
+
+@pytest.mark.parametrize("answer", ["[]", "null"])
+def test_no_entry_for_the_only_pod_says_that_the_job_is_not_known(wire, answer):
+    wire.get(f"{URL}/status", body=answer)
+    assert client().statuses([pod("a")]) == {"a": None}
+
+
+@pytest.mark.parametrize("name", ["unknown", "running", "init_failed", "queued", "succeeded"])
+def test_recorded_answers(wire, name):
+    wire.get(f"{URL}/status", body=(BODIES / f"status_answer_{name}.json").read_text())
+    found = client().statuses([POD])
+    assert list(found) == [UID]
+    assert (found[UID] is None) == (name == "unknown")
+
+
+def wrong(**fields):
+    return told(pod("a"), RUNNING) | fields
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        wrong(UID="b"),
+        wrong(name="other"),
+        wrong(namespace="other"),
+        wrong(UID=7),
+        wrong(containers=None),
+        wrong(containers=[]),
+        wrong(containers=[{"name": "stranger", "state": {}}]),
+        7,
+        None,
+        "text",
+        [],
+    ],
+)
+def test_an_invalid_answer_says_nothing_about_the_job(wire, entry):
+    wire.get(f"{URL}/status", json=[entry])
+    assert client().statuses([pod("a")]) == {}
+
+
+@pytest.mark.parametrize("answer", ["{}", "7", '"ok"', "", "[{", "[" * 100_000, '{"UID": "a"}'])
+def test_an_answer_that_is_no_list_is_an_error(wire, answer):
+    wire.get(f"{URL}/status", body=answer)
+    with pytest.raises(SiteError):
+        client().statuses([pod("a")])
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 500, 502, 503])
+def test_an_http_error_never_says_that_the_job_is_not_known(wire, status):
+    for method in (responses.GET, responses.POST):
+        wire.add(method, f"{URL}/status", status=status, body="not found")
+    with pytest.raises(SiteError):
+        client().statuses([pod("a")])
+
+
+def test_a_plugin_that_answers_for_the_first_pod_gets_one_request_for_each_pod(wire):
+    pods = [pod("a"), pod("b"), pod("c")]
+    wire.add_callback(
+        responses.GET,
+        f"{URL}/status",
+        lambda request: (200, {}, json.dumps([told(json.loads(request.body)[0], RUNNING)])),
+    )
+    asked = client()
+    assert {uid: state.phase for uid, state in asked.statuses(pods).items()} == dict.fromkeys("abc", "running")
+    assert len(wire.calls) == 3
+
+
+def test_a_pod_that_breaks_the_plugin_does_not_hide_the_others(wire):
+    pods = [pod(uid) for uid in "abcdefgh"]
+
+    def answer(request):
+        asked = json.loads(request.body)
+        if any(each["metadata"]["uid"] == "c" for each in asked):
+            return 500, {}, "IndexError"
+        return 200, {}, json.dumps([told(each, RUNNING) for each in asked])
+
+    wire.add_callback(responses.GET, f"{URL}/status", answer)
+    assert set(client().statuses(pods)) == set("abdefgh")
+    assert len(wire.calls) == 7
+
+
+def test_init_containers_that_the_pod_does_not_have_are_left_out(wire):
+    made = pod("a")
+    strangers = [{"name": f"x{number}", "state": RUNNING} for number in range(1000)]
+    wire.get(f"{URL}/status", json=[told(made, RUNNING, initContainers=strangers)])
+    assert client().statuses([made])["a"].init_containers == []
+
+
+def test_half_a_surrogate_pair_is_replaced(wire):
+    made = pod("a")
+    waiting = {"waiting": {"reason": "Pending", "message": "\ud800"}}
+    wire.get(f"{URL}/status", body=json.dumps([told(made, waiting)]))
+    assert client().statuses([made])["a"].message == "\ufffd"
+
+
+def test_a_plugin_that_accepts_only_post(wire):
+    wire.get(f"{URL}/status", status=405)
+    wire.post(f"{URL}/status", json=[told(pod("a"), RUNNING)])
+    asked = client()
+    assert asked.statuses([pod("a")])["a"].phase == "running"
+    asked.statuses([pod("a")])
+    assert [call.request.method for call in wire.calls] == ["GET", "POST", "POST"]
+
+
+def test_a_method_that_worked_once_is_kept(wire):
+    wire.get(f"{URL}/status", json=[told(pod("a"), RUNNING)])
+    asked = client()
+    asked.statuses([pod("a")])
+    wire.replace(responses.GET, f"{URL}/status", status=404)
+    with pytest.raises(SiteRefusedError):
+        asked.statuses([pod("a")])
+    assert [call.request.method for call in wire.calls] == ["GET", "GET"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                ["UID", "name", "namespace", "containers", "state", "running", "terminated", "exitCode", "startedAt"]
+            ),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(JSON, st.lists(JSON, max_size=3))
+def test_no_answer_raises_anything_but_a_site_error(entry, more):
+    made = pod("a")
+    with responses.RequestsMock() as wire:
+        wire.get(f"{URL}/status", json=[told(made) | (entry if isinstance(entry, dict) else {}), *more])
+        try:
+            found = client().statuses([made])
+        except SiteError:
+            return
+    assert set(found) <= {"a"}
+
+
+# --- ping -------------------------------------------------------------------------------------------------------------
+def test_a_ping_of_hop_b_and_its_recorded_answer(wire):
+    wire.get(f"{URL}/status", body=(BODIES / "ping_answer.json").read_text())
+    found = client().ping()
+    assert body_of(wire.calls[0]) == []
+    assert found.degraded == ""
+    assert found.told.resources is not None
+
+
+@pytest.mark.parametrize("answer", ["[]", "null", "", "pong", "7", '{"status": "ok"}'])
+def test_any_text_is_an_answer_to_a_ping(wire, answer):
+    wire.get(f"{URL}/status", body=answer)
+    assert client().ping().degraded == ""
+
+
+def test_invalid_values_in_a_ping_make_the_plugin_degraded(wire):
+    wire.get(f"{URL}/status", json={"resources": {"cpu": []}})
+    assert client().ping().degraded.startswith("invalid values: resources.cpu")
+
+
+@pytest.mark.parametrize("status", [500, 422])
+def test_a_plugin_that_fails_at_its_ping_runs(wire, status):
+    for method in (responses.GET, responses.POST):
+        wire.add(method, f"{URL}/status", status=status, body="IndexError: list index out of range")
+    assert client().ping().degraded == f"HTTP {status}"
+
+
+@pytest.mark.parametrize("status", [401, 404, 502, 503, 504])
+def test_a_gateway_without_a_plugin_is_no_answer(wire, status):
+    for method in (responses.GET, responses.POST):
+        wire.add(method, f"{URL}/status", status=status)
+    with pytest.raises(SiteError):
+        client().ping()
+
+
+@pytest.mark.parametrize(
+    ("body", "runs"), [("PingInterLink#1 call exit status: 500. Body: IndexError", True), ("503", False)]
+)
+def test_an_api_server_says_whether_its_plugin_answered(wire, body, runs):
+    wire.post(f"{URL}/pinglink", status=500, body=body)
+    asked = client(api="server")
+    if runs:
+        assert asked.ping().degraded == "HTTP 500"
+    else:
+        with pytest.raises(SiteDownError):
+            asked.ping()
+
+
+# --- logs -------------------------------------------------------------------------------------------------------------
+def test_a_log_and_its_options(wire):
+    wire.get(f"{URL}/getLogs", body=b"one\ntwo\n")
+    pieces = client().logs(pod("a"), LogOptions(container="main", tail=2))
+    assert b"".join(pieces) == b"one\ntwo\n"
+    assert body_of(wire.calls[0])["Opts"]["Tail"] == 2
+
+
+def test_a_limit_that_is_not_sent_is_applied(wire):
+    wire.get(f"{URL}/getLogs", body=b"one\ntwo\n")
+    pieces = client().logs(pod("a"), LogOptions(container="main", tail=2, limit_bytes=5))
+    assert b"".join(pieces) == b"one\nt"
+
+
+def test_a_refused_log_is_an_error_with_the_text(wire):
+    wire.get(f"{URL}/getLogs", status=500, body="no such file")
+    with pytest.raises(SiteRefusedError, match="HTTP 500: no such file"):
+        client().logs(pod("a"), LogOptions(container="main"))
+
+
+# --- /delete ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("api", "method"), [("plugin", "POST"), ("server", "DELETE")])
+def test_delete_sends_the_pod(wire, api, method):
+    wire.add(method, f"{URL}/delete", body="deleted")
+    client(api=api).delete(pod("a"))
+    assert body_of(wire.calls[0])["metadata"]["uid"] == "a"
+
+
+def test_a_failed_delete_has_an_unknown_outcome(wire):
+    wire.post(f"{URL}/delete", status=500, body="scancel: error")
+    with pytest.raises(ServerError):
+        client().delete(pod("a"))
