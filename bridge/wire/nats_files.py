@@ -38,6 +38,7 @@ from bridge.wire.nats_server_config import (
     site_permissions,
     users_text,
 )
+from bridge.wire.subjects import ANY
 
 SERVER, USERS, POOLS, HUBS = "nats-server.conf", "users.conf", "pools", "hubs"
 SEED, PASSWORD, OWNER = ".seed", ".password", ".owner"
@@ -98,36 +99,41 @@ def write(
     bucket = _bucket(folder, jetstream, bucket)
     owners = _owners(folder / HUBS, hubs or {})
     buckets = {name: f"{bucket}-{name}" if bucket and owners else bucket for name in owners or (HUB,)}
-    # raises ConfigError if a name is invalid
-    may_hub = {
-        name: hub_permissions(prefix, buckets[name], owners[name]) if owners else hub_permissions(prefix, bucket)
-        for name in buckets
-    }
-    permissions = {pool: site_permissions(prefix, pool) for pool in pools}  # raises ConfigError if a name is invalid
+    # both raise ConfigError if a name is invalid, before anything is written
+    may_hub = {name: hub_permissions(prefix, buckets[name], owners.get(name, ANY)) for name in buckets}
+    may_site = {pool: site_permissions(prefix, pool) for pool in pools}
     below = folder / POOLS
     below.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
-    permissions |= {file.stem: site_permissions(prefix, file.stem) for file in below.iterdir() if _is_secret(file)}
-    if not permissions:
+    may_site |= {file.stem: site_permissions(prefix, file.stem) for file in below.iterdir() if _is_secret(file)}
+    if not may_site:
         raise ConfigError("pools: none given, and the folder has none from an earlier run")
     new: list[Path] = []
-    found: dict[str, Hub] = {}
-    for name in sorted(may_hub):
-        base = folder / HUB
-        if owners:
-            (folder / HUBS).mkdir(mode=0o700, exist_ok=True)
-            base = folder / HUBS / name
-            _replace(base.with_name(name + OWNER), owners[name] + "\n")
-        found[name] = Hub(_secret(base, passwords, new), owners.get(name, ""), buckets[name])
-    sites = {pool: _secret(below / pool, passwords, new) for pool in sorted(permissions)}
+    found = _hubs(folder, owners, buckets, passwords, new)
+    sites = {pool: _secret(below / pool, passwords, new) for pool in sorted(may_site)}
     if bucket:
         _replace(folder / BUCKET, bucket + "\n")
-    users = [_user(f"hub-{name}" if owners else HUB, hub.secret, may_hub[name]) for name, hub in found.items()]
     # the prefixes keep the names of hubs and pools apart
-    users += [_user(f"pool-{pool}", file, permissions[pool]) for pool, file in sites.items()]
+    users = [_user(f"hub-{name}" if owners else HUB, hub.secret, may_hub[name]) for name, hub in found.items()]
+    users += [_user(f"pool-{pool}", file, may_site[pool]) for pool, file in sites.items()]
     _replace(folder / USERS, users_text(users, jetstream=bool(bucket)))
     servers = _servers(folder, listeners, cluster, new, force=force, jetstream=bool(bucket))
     return Written(servers, folder / USERS, found, sites, new)
+
+
+def _hubs(
+    folder: Path, owners: Mapping[str, str], buckets: Mapping[str, str], passwords: bool, new: list[Path]
+) -> dict[str, Hub]:
+    """Write owner and secret of each hub; without owners, the only hub has no name and no owner."""
+    if not owners:
+        return {name: Hub(_secret(folder / name, passwords, new), "", buckets[name]) for name in buckets}
+    below = folder / HUBS
+    below.mkdir(mode=0o700, exist_ok=True)
+    found: dict[str, Hub] = {}
+    for name, owner in sorted(owners.items()):
+        _replace(below / f"{name}{OWNER}", owner + "\n")
+        found[name] = Hub(_secret(below / name, passwords, new), owner, buckets[name])
+    return found
 
 
 def _servers(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import install
+from cluster.core import Cluster
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 from cluster.world import Object, World
@@ -21,6 +22,16 @@ class PoolWorld(World):
     """One running cluster with pools. Pods without a name get a number."""
 
     numbers = itertools.count(1)
+
+    @classmethod
+    def started(cls, cluster: Cluster) -> PoolWorld:
+        """Start the submitters and podbridge on a started cluster; return when every pool is ready."""
+        cluster.start_submitters()
+        cluster.start_podbridge()
+        world = cls(cluster)
+        for pool in cluster.sites:
+            world.ready(pool)
+        return world
 
     def run(self, script: str, pool: str = "*", name: str | None = None, **spec: Any) -> Object:
         """Create a pod that runs a shell script on a pool (or on one of a list)."""

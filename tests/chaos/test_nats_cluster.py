@@ -27,12 +27,7 @@ LONGEST = 40
 @pytest.fixture
 def world(state_folder):
     with Cluster(state_folder / "chaos-nats", slurm=None, pools=list(SITES), nodes=1, nats_servers=3) as cluster:
-        cluster.start_submitters()
-        cluster.start_podbridge()
-        world = PoolWorld(cluster)
-        for pool in SITES:
-            world.ready(pool)
-        yield world
+        yield PoolWorld.started(cluster)
 
 
 def create(world, first, last):

@@ -59,6 +59,17 @@ class Site:
     def _announce(self, subject, data, respond):
         self.announced.append(parse(Announce, data))
 
+    def __enter__(self):
+        try:
+            self.start()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
     def start(self, wait=True):
         log = (self.path / f"submitter-{len(self.processes)}.log").open("wb")
         process = subprocess.Popen(
@@ -162,12 +173,8 @@ def place():
 @pytest.fixture
 def site(place, nats_url):
     """A site with the batch system ``local`` and one submitter."""
-    made = Site(place, nats_url, "local", '[local]\ncpus = 4\nmemory = "4Gi"\n')
-    try:
-        made.start()
+    with Site(place, nats_url, "local", '[local]\ncpus = 4\nmemory = "4Gi"\n') as made:
         yield made
-    finally:
-        made.end()
 
 
 @pytest.fixture

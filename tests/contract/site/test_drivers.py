@@ -55,11 +55,8 @@ def site(nats_url: str) -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="site-") as folder:
         made = Site(Path(folder), nats_url, "toybatch", TEXT)
         made.environment = ENVIRONMENT
-        try:
-            made.start()
+        with made:
             yield made
-        finally:
-            made.end()
 
 
 def test_a_pod_runs_on_a_batch_system_and_a_runtime_of_another_package(site: Any) -> None:

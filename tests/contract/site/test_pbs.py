@@ -37,13 +37,9 @@ def shared(nats_url: str) -> Iterator[Any]:
             f'[pbs]\nbin_dir = "{commands}"\naccount = "project"\nenvironment = {{ A = "a, \\"b\\"" }}\n'
             '[batch]\nkind = "pbs"\nperiod = 0.5\nlost_after = 2\nsettle = 3\nlag = 1\n'
         )
-        made = Site(Path(folder), nats_url, "pbs", text)
-        made.records = commands.parent / "records"
-        try:
-            made.start()
+        with Site(Path(folder), nats_url, "pbs", text) as made:
+            made.records = commands.parent / "records"
             yield made
-        finally:
-            made.end()
 
 
 @pytest.fixture

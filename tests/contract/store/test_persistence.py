@@ -254,13 +254,18 @@ def _empty(place: Place, folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def test_a_store_that_is_down_at_the_start_is_merged_later(place: Place, hubs: Hubs, site: Site) -> None:
-    first = hubs.start()
-    hello(site, first)
-    first.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS)
-    eventually(lambda: stored(first, "jobs").keys() == {"alpha/uid-1"})
-    first.stop()
+def store_one_job(hubs: Hubs, site: Site) -> None:
+    """Start a hub, submit ``uid-1`` to the site, and stop both when the store has the job."""
+    hub = hubs.start()
+    hello(site, hub)
+    hub.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS)
+    eventually(lambda: stored(hub, "jobs").keys() == {"alpha/uid-1"})
+    hub.stop()
     site.link.close()
+
+
+def test_a_store_that_is_down_at_the_start_is_merged_later(place: Place, hubs: Hubs, site: Site) -> None:
+    store_one_job(hubs, site)
     place.kill()
     second = hubs.start()
     assert 2.5 < second.waited < 4
@@ -275,12 +280,7 @@ def test_a_store_that_is_down_at_the_start_is_merged_later(place: Place, hubs: H
 def test_garbage_is_left_out_and_swept(
     place: Place, hubs: Hubs, site: Site, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = hubs.start()
-    hello(site, first)
-    first.alpha.submit(pod("uid-1", TOKEN="hunter2"), NO_OBJECTS)
-    eventually(lambda: stored(first, "jobs").keys() == {"alpha/uid-1"})
-    first.stop()
-    site.link.close()
+    store_one_job(hubs, site)
     store = place.store(place.broker.hub(world, "vandal"))
     record = json.loads(store.load("pools")["alpha"])
     job = json.loads(store.load("jobs")["alpha/uid-1"])

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,13 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def concurrently(count: int, call: Callable[[int], object], threads: int = 16) -> None:
+    """Call with each number below ``count``; raise the first error."""
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(call, range(count)):
+            pass
 
 
 def listens(port: int) -> bool:

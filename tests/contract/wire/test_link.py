@@ -15,7 +15,7 @@ from bridge.errors import ConfigError, SiteDownError, SiteTooLargeError, SiteUnk
 from bridge.wire import session
 from bridge.wire.connection import Link, Settings
 from cluster.polling import eventually
-from tests.contract.wire.servers import NatsServer, World, free_port
+from tests.contract.wire.servers import NatsServer, World, concurrently, free_port
 from tests.fakes.blackhole_proxy import BlackholeProxy
 
 pytestmark = pytest.mark.real
@@ -327,22 +327,8 @@ def test_speed_of_requests(server: NatsServer, world: World) -> None:
     body = b"x" * 8192
     eventually(lambda: hub.connected)
     time.sleep(0.2)
-    left = iter(range(3000))
-    lock = threading.Lock()
-
-    def ask() -> None:
-        while True:
-            with lock:
-                if next(left, None) is None:
-                    return
-            hub.request("t.fast", body, 10)
-
-    threads = [threading.Thread(target=ask) for _ in range(16)]
     begun = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    concurrently(3000, lambda _: hub.request("t.fast", body, 10))
     rate = 3000 / (time.monotonic() - begun)
     print(f"{rate:.0f} requests a second")
     assert rate > 500

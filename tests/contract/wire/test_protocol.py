@@ -25,7 +25,7 @@ from bridge.wire.messages import Cancel, File, Files, Submit
 from bridge.wire.server import serve
 from bridge.wire.subjects import Subjects
 from cluster.polling import eventually
-from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, status
+from tests.contract.wire.servers import PREFIX, NatsServer, Site, World, concurrently, status
 
 OWNER = "c1"
 
@@ -412,23 +412,8 @@ def test_an_idle_followed_log_survives_a_restart_of_the_server(server: NatsServe
 
 
 def test_speed_of_submits(both: Both) -> None:
-    left = iter(range(2000))
-    lock = threading.Lock()
-
-    def ask() -> None:
-        while True:
-            with lock:
-                number = next(left, None)
-            if number is None:
-                return
-            both.client.submit(f"uid-{number}", SUBMIT)
-
-    threads = [threading.Thread(target=ask) for _ in range(16)]
     begun = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    concurrently(2000, lambda number: both.client.submit(f"uid-{number}", SUBMIT))
     rate = 2000 / (time.monotonic() - begun)
     print(f"{rate:.0f} submits a second")
     assert rate > 500

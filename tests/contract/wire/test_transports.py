@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from bridge.wire.nats_files import Written, write
 from bridge.wire.nats_server_config import Listeners
 from bridge.wire.server import serve
 from cluster.polling import eventually
-from tests.contract.wire.servers import PREFIX, NatsServer, Nginx, Site, World, certificate, free_port
+from tests.contract.wire.servers import PREFIX, NatsServer, Nginx, Site, World, certificate, concurrently, free_port
 
 OWNER = "c1"
 
@@ -129,22 +128,7 @@ def test_three_megabytes_that_do_not_compress(transport: Transport, world: World
 def test_concurrent_submits_arrive_once_each(transport: Transport, world: World) -> None:
     site, client = ends(transport, world)
     site.submits.clear()
-    left = iter(range(1000))
-    lock = threading.Lock()
-
-    def ask() -> None:
-        while True:
-            with lock:
-                number = next(left, None)
-            if number is None:
-                return
-            client.submit(f"uid-{number}", SUBMIT)
-
-    threads = [threading.Thread(target=ask) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    concurrently(1000, lambda number: client.submit(f"uid-{number}", SUBMIT))
     assert sorted(job for job, _ in site.submits) == sorted(f"uid-{number}" for number in range(1000))
 
 

@@ -12,12 +12,7 @@ SITES = ("slurm-site", "local-site", "condor-site", "apptainer-site")
 def pools_world(state_folder):
     """A cluster with a colocated Slurm and all sites, their submitters, and podbridge."""
     with Cluster(state_folder / "pools", slurm="26.05", nodes=2, pools=list(SITES), audit=True) as cluster:
-        cluster.start_submitters()
-        cluster.start_podbridge()
-        world = PoolWorld(cluster)
-        for pool in SITES:
-            world.ready(pool)
-        yield world
+        yield PoolWorld.started(cluster)
 
 
 @pytest.fixture(scope="module", params=SITES)

@@ -24,7 +24,7 @@ def request(**fields: Any) -> JobRequest:
     return JobRequest(**{"name": "n", "link": LINK, "external": False, **fields})
 
 
-FULL = {
+COMMON = {
     "partition": "p",
     "account": "a",
     "qos": "q",
@@ -33,26 +33,19 @@ FULL = {
     "reservation": "r",
     "wckey": "w",
     "mcs_label": "m",
+    "tasks": 4,
+}
+FULL = COMMON | {
     "priority": 5,
     "cpus": 2,
     "memory_mib": 100,
     "gres": ("gpu:2", "gres/nic:1"),
     "max_nodes": 3,
-    "tasks": 4,
     "time_limit": 60,
     "exclusive": True,
 }
-WORDS = {
-    "partition": "p",
-    "account": "a",
-    "qos": "q",
-    "constraints": "c",
-    "licenses": "l:1",
-    "reservation": "r",
-    "wckey": "w",
-    "mcs_label": "m",
+WORDS = COMMON | {
     "name": "n",
-    "tasks": 4,
     "cpus_per_task": 2,
     "current_working_directory": "/",
 }
