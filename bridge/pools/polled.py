@@ -49,6 +49,9 @@ class PollSettings:
         Concurrent requests of one poll.
     failures
         Number of failed pings in a row after which the pool accepts no pods.
+    late
+        Seconds after its time-out for which the site may still carry out a submission that got no answer: the API has
+        no deadlines, and a batch system can take long to accept a job.
     """
 
     poll_period: float = 5.0
@@ -56,6 +59,7 @@ class PollSettings:
     batch: int = 100
     threads: int = 4
     failures: int = 3
+    late: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class PolledPool(abc.ABC):
 
     def __init__(self, name: str, settings: PollSettings, clock: Clock) -> None:
         self.name = name
+        self.late = settings.late
         self.settings = settings
         self._clock = clock
         self._lock = threading.Lock()

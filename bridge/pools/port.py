@@ -24,10 +24,12 @@ class Pool(Protocol):
 
     ``lists``: the pool can list all its jobs, so :meth:`jobs` also has those that this process does not know of. The
     hub writes its intent to the pod before it submits to a pool that cannot, and passes the pod to :meth:`follow`.
+    ``late``: seconds after its time-out for which the site may still carry out a submission that got no answer.
     """
 
     name: str
     lists: bool
+    late: float
 
     # --- the site -----------------------------------------------------------------------------------------------------
     @property

@@ -34,6 +34,8 @@ PERIOD = 60.0
 LEAST_GAP = 1.0
 """Seconds between two requests to a pool, at least."""
 _BACKOFF = Backoff(first=1.0, limit=30.0)
+LATE = 5.0
+"""Seconds after its deadline for which a site may accept a request, because clocks differ."""
 _CONFIG_WAIT = 0.3
 """Seconds to wait for an announced BuildConfig before it is requested: the site publishes it after the announcement."""
 _MOST_PAGES = 1000
@@ -52,6 +54,7 @@ class SubmitterPool:
     """
 
     lists = True
+    late = LATE
 
     def __init__(
         self,

@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 
 
 RETRY = Backoff(first=1.0, limit=30.0)
-LATE = 5.0
-"""Seconds after its deadline for which a site may accept a request, because clocks differ."""
 REFUSED_AGAIN = 60.0
 """Seconds until a status that the API server has refused as invalid is written again."""
 FORGOTTEN = 5.0
@@ -145,7 +143,7 @@ class Actor:
         try:
             return pool.submit(pod, objects)
         except SiteUnknownOutcomeError:
-            entry.sent(self._clock.monotonic() + self._submit_timeout + LATE)
+            entry.sent(self._clock.monotonic() + self._submit_timeout + pool.late)
             raise
 
     def _record_intent(self, pod: Pod, pool: Pool, cache: Cache) -> bool:

@@ -26,13 +26,15 @@ from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import pods
 from controllers.virtual import decide
-from controllers.virtual.act import LATE, Actor
+from controllers.virtual.act import Actor
 from controllers.virtual.pod_state import Entry, Pod
 
 log = logging.getLogger(__name__)
 
 GATHER = 0.05
 """Seconds for which events of one pod are collected: containers of a pod change together."""
+LATE = 60.0
+"""Seconds after its time-out for which an unknown pool may still carry out a submission."""
 TOKENS_WITHIN = 300.0
 """Seconds within which a new leader refreshes tokens, because it does not know their age."""
 _URGENCY: dict[type[decide.Action], int] = {
@@ -210,7 +212,7 @@ class PodReconciler:
             record.pool.follow(pod)
         entry = record.entries.get(uid)
         if entry is None:
-            entry = record.entries[uid] = self._new_entry(pod)
+            entry = record.entries[uid] = self._new_entry(pod, record.pool)
         entry.see(pod, self._clock.monotonic())
         if entry.is_settled(pod, job):
             return
@@ -246,13 +248,14 @@ class PodReconciler:
         held = brake.engaged and uid in brake.missing and not may_fail
         return decide.PodView(pod, job, entry, view, self._clock.monotonic(), self._clock.time(), may_fail, held)
 
-    def _new_entry(self, pod: Pod | None) -> Entry:
+    def _new_entry(self, pod: Pod | None, pool: Pool | None) -> Entry:
         entry = Entry()
         if pod is not None and decide.remote_job(pod) and references.needed(pod).tokens:
             entry.refresh_at = self._clock.monotonic() + TOKENS_WITHIN * random.random()  # noqa: S311
         if pod is not None and pods.has_intent(pod) and not decide.remote_job(pod) and not pods.is_finished(pod):
             # an earlier process may have sent the request a moment ago
-            entry.sent(self._clock.monotonic() + self._submit_timeout + LATE)
+            late = pool.late if pool is not None else LATE
+            entry.sent(self._clock.monotonic() + self._submit_timeout + late)
         return entry
 
     def _hand_over(self, uid: str, record: PoolState, action: decide.Action, entry: Entry) -> None:

@@ -47,6 +47,7 @@ class FakePool:
         self.complete: float | None = time.monotonic()
         self.config: BuildConfig | None = BuildConfig.model_validate({"runtime": {"kind": "none"}})
         self.lists = True
+        self.late = 5.0
         self.followed: dict[str, Pod] = {}
         self._view: dict[str, JobStatus] = {}
         self._subscribers: list[Callable[[str], None]] = []
