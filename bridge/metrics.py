@@ -114,6 +114,15 @@ NATS_OVERRUN = Gauge(
 )
 STORE_UP = Gauge("podbridge_store_up", "1 while the store of pools answers.", ["kind"])
 STORE_WAITING = Gauge("podbridge_store_waiting", "Records to be written to the store of pools.", ["kind"])
+PLUGIN_REQUESTS = Counter(
+    "podbridge_plugin_requests_total", "Requests to interLink's REST API, by route and HTTP status.", ["route", "code"]
+)
+PLUGIN_SECONDS = Histogram(
+    "podbridge_plugin_request_duration_seconds",
+    "Duration of requests to interLink's REST API; of a log, until its first piece.",
+    ["route"],
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 15, 60),
+)
 BUILD_INFO = Gauge("podbridge_build_info", "Always 1; the label has the version.", ["version"])
 
 

@@ -11,6 +11,7 @@ import click
 from bridge import __version__
 from bridge.cli.connection import ConnectionOptions, connection_options
 from bridge.cli.nats import nats
+from bridge.cli.plugin import plugin
 from bridge.cli.rbac import rbac
 from bridge.cli.submitter import submitter
 from bridge.errors import BridgeError
@@ -239,6 +240,7 @@ def completion(shell: str) -> None:
 
 cli.add_command(nats)
 cli.add_command(rbac)
+cli.add_command(plugin)
 cli.add_command(submitter)
 
 

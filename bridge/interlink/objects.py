@@ -49,6 +49,7 @@ else:
 
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 """A DNS label, for example the name of a container or of a volume."""
+Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 
 
@@ -94,6 +95,7 @@ class PodMetadata(Part):
     name: PodName
     namespace: Namespace
     uid: Uid
+    deletion_grace: Seconds | None = Field(None, alias="deletionGracePeriodSeconds")
 
 
 class NamedContainer(Part):
@@ -102,16 +104,37 @@ class NamedContainer(Part):
     name: Label
 
 
-class _Containers(Part):
+class Toleration(Part):
+    """A v1.Toleration."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class _Spec(Part):
     init_containers: Many[NamedContainer] = Field([], alias="initContainers")
     containers: Many[NamedContainer] = Field([])
+    tolerations: Many[Toleration] = Field([])
+    grace: Seconds | None = Field(None, alias="terminationGracePeriodSeconds")
 
 
-class _Pod(Part):
-    """A v1.Pod. The checked fields are the identity and the names of the containers."""
+class NamedPod(Part):
+    """A v1.Pod that is named, to be cancelled for example. Its spec may be absent."""
 
     metadata: PodMetadata
-    spec: _Containers = _Containers()
+    spec: _Spec = _Spec()
+
+
+class _SpecWithContainers(_Spec):
+    containers: Annotated[list[NamedContainer], Field(min_length=1)]
+
+
+class PodWithContainers(NamedPod):
+    """A v1.Pod with at least one container."""
+
+    spec: _SpecWithContainers
 
 
 def keep_raw(value: Any, handler: Any) -> Any:
@@ -122,5 +145,7 @@ def keep_raw(value: Any, handler: Any) -> Any:
 
 if TYPE_CHECKING:
     Pod = dict[str, Any]
+    StartedPod = dict[str, Any]
 else:
-    Pod = Annotated[_Pod, WrapValidator(keep_raw), PlainSerializer(lambda pod: pod)]
+    Pod = Annotated[NamedPod, WrapValidator(keep_raw), PlainSerializer(lambda pod: pod)]
+    StartedPod = Annotated[PodWithContainers, WrapValidator(keep_raw), PlainSerializer(lambda pod: pod)]

@@ -39,7 +39,7 @@ def pod_status(pod: Pod, job: JobStatus, host_ip: str, now: float) -> Status:
     if pods.is_finished(pod) or job.phase == "unknown":
         return dict(before)
     spec = pod["spec"]
-    init, main = _containers(pod, job)
+    init, main = container_statuses(pod, job)
     phase = _phase(spec, before, job, init, main)
     status: Status = {
         "phase": phase,
@@ -60,7 +60,8 @@ def pod_status(pod: Pod, job: JobStatus, host_ip: str, now: float) -> Status:
 
 
 # --- containers -------------------------------------------------------------------------------------------------------
-def _containers(pod: Pod, job: JobStatus) -> tuple[list[Status], list[Status]]:
+def container_statuses(pod: Pod, job: JobStatus) -> tuple[list[Status], list[Status]]:
+    """Return the v1.ContainerStatus of each init container and of each container, in the order of the spec."""
     spec, before = pod["spec"], pod.get("status") or {}
     has_init = bool(spec.get("initContainers"))
     waiting = _waiting(job, "PodInitializing" if has_init else "ContainerCreating")

@@ -16,12 +16,16 @@ If ``certificates`` has authorities of clients, the verified certificate of a cl
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import cheroot.errors
@@ -50,7 +54,8 @@ WSGI = Callable[[dict[str, Any], Any], Iterable[bytes]]
 class Server:
     """Serves ``app`` at ``host:port`` with ``threads`` workers; plain HTTP if ``certificates`` is None.
 
-    A request body larger than ``body_limit`` bytes is answered with 413.
+    With ``unix``, it listens on this Unix domain socket instead, which only the user of the process can open. A request
+    body larger than ``body_limit`` bytes is answered with 413.
 
     ``start`` binds the port and raises :class:`BridgeError` if that fails. ``run`` serves until ``stop`` is set, and
     then answers requests for at least ``drain`` more seconds, so that clients can connect to another replica.
@@ -68,12 +73,14 @@ class Server:
         drain: float = 0.5,
         streams: Streams | None = None,
         body_limit: int = BODY_LIMIT,
+        unix: Path | None = None,
     ) -> None:
         self.name = name
+        self._unix = unix
         self._drain = drain
         self._streams = streams
         self._server = _Server(
-            (host, port),
+            (host, port) if unix is None else str(unix),
             app,
             numthreads=threads,
             max=threads,
@@ -90,8 +97,8 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The bound port, after :meth:`start`."""
-        return int(self._server.bind_addr[1])
+        """The bound port, after :meth:`start`; 0 for a Unix domain socket."""
+        return int(self._server.bind_addr[1]) if self._unix is None else 0
 
     def start(self) -> None:
         """Bind, listen and start the workers. The kernel queues connections until :meth:`run`."""
@@ -144,6 +151,8 @@ class Server:
         if self._streams is not None:
             self._streams.end()
         self._server.stop()
+        if self._unix is not None:
+            self._unix.unlink(missing_ok=True)
         log.info("server stopped", extra=kv(server=self.name))
 
 
@@ -152,6 +161,7 @@ class _Server(cheroot.wsgi.Server):
     max_request_header_size = HEADER_LIMIT
     draining = False
     streams: Streams | None = None
+    socket: Any
     _connections: Any
 
     def prepare(self) -> None:
@@ -159,6 +169,21 @@ class _Server(cheroot.wsgi.Server):
         super().prepare()
         self._connections.close()
         self._connections = Connections(self)
+
+    def bind_unix_socket(self, bind_addr: str) -> Any:
+        """Bind a socket with mode 0600; cheroot's own method lets every user connect.
+
+        A file that a killed process has left is replaced. A socket that another process serves is an error.
+        """
+        if Path(bind_addr).is_socket():
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(bind_addr) == 0:
+                    raise OSError(errno.EADDRINUSE, "another process listens on this socket")
+            Path(bind_addr).unlink()
+        self.socket = socket.socket(socket.AF_UNIX)
+        os.fchmod(self.socket.fileno(), 0o600)  # Linux creates the file with the mode of the unbound socket
+        self.socket.bind(bind_addr)
+        return self.socket
 
     def put_conn(self, conn: Any) -> None:
         """Return a connection to the selector, unless a separate thread uses it."""

@@ -170,11 +170,12 @@ class Connections:
             try:
                 sock, environment = self._server.ssl_adapter.wrap(sock)
             except (OSError, ValueError, cheroot.errors.FatalSSLAlert) as error:
-                log.debug("connection refused", extra=kv(peer=address[0], error=error))
+                log.debug("connection refused", extra=kv(peer=address[:1], error=error))
                 sock.close()
                 return
         connection = Connection(self._server, sock)
-        connection.remote_addr, connection.remote_port = address[:2]
+        if isinstance(address, tuple):  # a client of a Unix domain socket has none
+            connection.remote_addr, connection.remote_port = address[:2]
         connection.ssl_env = environment
         self.put(connection)
 

@@ -124,9 +124,10 @@ class Streams:
         try:
             connection.socket.settimeout(WRITE_TIMEOUT)
             connection.write_directly()
-            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEPALIVE:
-                connection.socket.setsockopt(socket.IPPROTO_TCP, option, value)
+            if connection.socket.family != socket.AF_UNIX:
+                connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option, value in _KEEPALIVE:
+                    connection.socket.setsockopt(socket.IPPROTO_TCP, option, value)
             request.respond_now()
         except OSError as error:
             log.debug("client disconnected", extra=kv(server=self.name, peer=connection.remote_addr, error=error))

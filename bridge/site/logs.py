@@ -13,11 +13,11 @@ from pathlib import Path
 
 from bridge.clock import Clock
 from bridge.errors import SiteRefusedError
+from bridge.poolapi.requests import LogOptions
 from bridge.site.files import read_json
 from bridge.site.folder import LARGEST_STATE
 from bridge.site.job_record import JobRecord
 from bridge.site.log_files import Index, LogFiles, open_log
-from bridge.wire.messages import Logs
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 PIECE = 64 * 1024
@@ -30,7 +30,7 @@ LONGEST_LINE = 256 * 1024
 
 
 def read_log(
-    job: Path, ask: Logs, record: JobRecord, over: Callable[[], bool], wait: Callable[[float], bool], clock: Clock
+    job: Path, ask: LogOptions, record: JobRecord, over: Callable[[], bool], wait: Callable[[float], bool], clock: Clock
 ) -> Generator[bytes, None, None]:
     """Return the pieces of a container's log; raises SiteRefusedError before the first one if there is no log.
 
@@ -51,7 +51,7 @@ def read_log(
     return _limited((piece for _, piece in pieces), ask.limit_bytes)
 
 
-def _explain_absence(ask: Logs, record: JobRecord, over: Callable[[], bool]) -> None:
+def _explain_absence(ask: LogOptions, record: JobRecord, over: Callable[[], bool]) -> None:
     if ask.previous:
         raise SiteRefusedError(f"previous terminated container {ask.container!r} not found", reason="NotFound")
     known = dict(record.containers)
@@ -62,7 +62,7 @@ def _explain_absence(ask: Logs, record: JobRecord, over: Callable[[], bool]) -> 
         raise SiteRefusedError(f"container {ask.container!r} is waiting to start", reason="ContainerWaiting")
 
 
-def _start(log: LogFiles, index: Index, ask: Logs) -> int:
+def _start(log: LogFiles, index: Index, ask: LogOptions) -> int:
     """Return the offset of the first byte to send."""
     first, size = log.bounds.first, log.end
     if ask.since is not None:
@@ -115,7 +115,7 @@ def _tail(log: LogFiles, size: int, lines: int) -> int:
 def _pieces(
     log: LogFiles,
     index: Index,
-    ask: Logs,
+    ask: LogOptions,
     ended: Callable[[], bool],
     over: Callable[[], bool],
     wait: Callable[[float], bool],

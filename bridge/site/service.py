@@ -85,13 +85,22 @@ class Live:
 
 
 class Service:
-    """One submitter. :meth:`start` sets ``publisher``, which sends announcements and events."""
+    """One submitter. :meth:`start` sets ``publisher``, which sends announcements and events.
 
-    def __init__(self, live: Live, clock: Clock | None = None, batch: BatchSystem | None = None) -> None:
+    ``supervisor``: that of the process, if the submitter is a part of another process.
+    """
+
+    def __init__(
+        self,
+        live: Live,
+        clock: Clock | None = None,
+        batch: BatchSystem | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         config = live.config
         self.live = live
         self.clock = clock or SystemClock()
-        self.supervisor = Supervisor()
+        self.supervisor = supervisor or Supervisor()
         self.folder = Folder(Path(config.folder), sync=config.sync, since=self.clock.time())
         self.folder.prepare()
         self.images = ImageCache(self.folder.path, lambda: self.live.config.images, self.clock)

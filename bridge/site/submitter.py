@@ -16,7 +16,7 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -24,6 +24,7 @@ from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
 from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import LogOptions
 from bridge.site import job_actions, job_script, limits
 from bridge.site import status as job_status
 from bridge.site.batch.port import BatchSystem, JobRequest
@@ -279,6 +280,15 @@ class Submitter:
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
         """Write a log in pieces: see :func:`bridge.site.logs.read_log`."""
+        with contextlib.closing(self.log(owner, job, body, self._wait)) as pieces:
+            write(b"")
+            for piece in pieces:
+                write(piece)
+
+    def log(
+        self, owner: str, job: str, options: LogOptions, wait: Callable[[float], bool]
+    ) -> Generator[bytes, None, None]:
+        """Return the pieces of a log. ``wait`` waits for some seconds and returns whether to stop."""
         where = self._folder.job(job)
         record = self._owned(where, owner)
         if record is None:
@@ -289,10 +299,7 @@ class Submitter:
             now = where.read()
             return now is None or job_status.is_over(now, self._clock.time(), self._lag)
 
-        with contextlib.closing(read_log(where.path, body, record, over, self._wait, self._clock)) as pieces:
-            write(b"")
-            for piece in pieces:
-                write(piece)
+        return read_log(where.path, options, record, over, wait, self._clock)
 
 
 def _raise_if_unreadable(where: JobFolder) -> None:

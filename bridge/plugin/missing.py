@@ -1,0 +1,58 @@
+"""Ends jobs that the batch system no longer lists, as the hub does for its own pods.
+
+Such a job began, and nothing shows that it has ended. Its script is cancelled, unless many jobs disappear at once: see
+:mod:`bridge.brake`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from bridge import brake
+from bridge.clock import Clock
+from bridge.errors import SiteError
+from bridge.logs import kv
+from bridge.plugin.directory import Directory
+from bridge.poolapi.jobs import pod_of
+from bridge.pools.port import Pool
+from bridge.threads import Supervisor
+
+log = logging.getLogger(__name__)
+
+PERIOD = 10.0
+LIMITS = brake.Limits(settle=PERIOD)
+
+
+class MissingJobs:
+    """Checks the pools of a directory every :data:`PERIOD` seconds."""
+
+    def __init__(self, directory: Directory, clock: Clock, limits: brake.Limits = LIMITS) -> None:
+        self._directory, self._clock, self._limits = directory, clock, limits
+        self._brakes: dict[str, brake.Brake] = {}
+
+    def run(self, supervisor: Supervisor) -> None:
+        """Check until the process stops."""
+        while not supervisor.wait(PERIOD):
+            self.step()
+
+    def step(self) -> None:
+        """Check once."""
+        pools: Mapping[str, Pool] = self._directory.pools()
+        for name, pool in pools.items():
+            jobs, missing = pool.jobs(), pool.missing()
+            before = self._brakes.get(name, brake.Brake())
+            known = sum(status.phase != "ended" for status in jobs.values())
+            after = brake.step(before, known, missing, self._clock.monotonic(), self._limits, told=missing)
+            if after.engaged and not before.engaged:
+                log.error(
+                    "many jobs are missing at once; none is cancelled yet", extra=kv(pool=name, jobs=len(missing))
+                )
+            self._brakes[name] = after
+            for job in sorted(after.allowed & jobs.keys()):
+                log.warning("the batch system no longer lists a job; it is cancelled", extra=kv(pool=name, job=job))
+                try:
+                    pool.cancel(pod_of(jobs[job]), 0)
+                except SiteError as error:
+                    log.warning("a missing job was not cancelled", extra=kv(pool=name, job=job, error=error))
+        self._brakes = {name: state for name, state in self._brakes.items() if name in pools}

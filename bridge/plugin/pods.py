@@ -1,0 +1,187 @@
+"""What the plugin does with pods: submit, report, cancel and read logs. Each call is idempotent by the pod's UID."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bridge.errors import BridgeError, MissingReferenceError, SiteDownError, SiteError
+from bridge.interlink.messages import LogStruct
+from bridge.interlink.pod_status import pod_status
+from bridge.logs import kv
+from bridge.plugin.answers import AnswerError
+from bridge.plugin.bodies import Creation
+from bridge.plugin.directory import Directory
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.requests import LogOptions
+from bridge.pools.port import Pool
+from bridge.threads import at_once
+
+log = logging.getLogger(__name__)
+
+Pod = Mapping[str, Any]
+
+CREATE_PATIENCE = 60.0
+"""Seconds for which a submission is repeated while the site does not answer. A virtual kubelet fails the pod at the
+first error, and an API server waits 120 s for the answer."""
+PAUSE = 0.5
+ASKERS = 8
+"""Concurrent requests to sites for the pods of one request."""
+DEFAULT_GRACE = 30
+MOST_DELETED = 10_000
+"""Deleted pods whose state is requested from the site; beyond it, the view of the pool counts until it is complete."""
+
+
+class Pods:
+    """The pods of all pools of a directory. ``wait`` waits for some seconds and returns whether the process stops."""
+
+    def __init__(self, directory: Directory, wait: Callable[[float], bool], patience: float = CREATE_PATIENCE) -> None:
+        self._directory, self._wait, self._patience = directory, wait, patience
+        self._deleted: set[str] = set()  # until their site says that the job is gone: no event reports this
+
+    # --- create -------------------------------------------------------------------------------------------------------
+    def create(self, asked: Creation) -> tuple[str, str]:
+        """Submit a pod; return its UID and the batch system's name of its job, which is never empty."""
+        end = time.monotonic() + self._patience
+        uid = str(asked.pod["metadata"]["uid"])
+        if asked.script:
+            log.warning("a job script is ignored: podbridge builds its own", extra=kv(job=uid))
+        while True:
+            try:
+                status = self._submit(asked)
+            except MissingReferenceError:  # the request has all objects that the client will send
+                raise
+            except SiteError as error:
+                if not error.retryable or time.monotonic() + PAUSE >= end or self._wait(PAUSE):
+                    raise
+                log.info("submission is repeated", extra=kv(job=uid, error=error))
+            else:
+                return uid, status.job_id or uid
+
+    def _submit(self, asked: Creation) -> JobStatus:
+        pool = self._directory.choose(asked.pod)
+        readiness = pool.ready()
+        if not readiness.ok:
+            raise SiteDownError(f"pool {pool.name}: {readiness.reason}: {readiness.message}")
+        return pool.submit(pool.prepare(asked.pod), asked.objects)
+
+    # --- status -------------------------------------------------------------------------------------------------------
+    def statuses(self, asked: Sequence[Pod]) -> list[dict[str, Any]]:
+        """Return the PodStatus of each pod in their order; a pod whose state cannot be determined now is left out.
+
+        Raises the error of a site if that concerns all pods.
+        """
+        known: dict[int, JobStatus | None] = {}
+        unsure: list[int] = []
+        for index, pod in enumerate(asked):
+            job = self._viewed(pod)
+            if job is not None:
+                known[index] = job
+            else:
+                unsure.append(index)
+        errors: list[BridgeError | AnswerError] = []
+
+        def ask(index: int) -> None:
+            try:
+                known[index] = self._asked(asked[index])
+            except (SiteError, AnswerError) as error:
+                errors.append(error)
+
+        at_once(ASKERS, ask, unsure)
+        if errors and not known:
+            raise errors[0]
+        if errors:
+            log.warning("pods without a state", extra=kv(pods=len(errors), error=errors[0]))
+        return [
+            pod_status(asked[index], _of_this_pod(asked[index], known[index]))
+            for index in range(len(asked))
+            if index in known
+        ]
+
+    def _viewed(self, pod: Pod) -> JobStatus | None:
+        """Return the state of a job from the view of its pool, without a request."""
+        if pod["metadata"]["uid"] in self._deleted:
+            return None
+        try:
+            pool = self._directory.choose(pod)
+        except (SiteError, AnswerError):
+            return None
+        return pool.job(pod["metadata"]["uid"]) if pool.lists else None
+
+    def _asked(self, pod: Pod) -> JobStatus | None:
+        status = self._directory.choose(pod).status(pod)
+        if status is None:
+            self._deleted.discard(pod["metadata"]["uid"])
+        return status
+
+    # --- delete -------------------------------------------------------------------------------------------------------
+    def delete(self, pod: Pod) -> str:
+        """Cancel the job of a pod, and have its files deleted once it has ended; return a text for people.
+
+        A pod that no site knows counts as deleted, and a submission that arrives later is refused.
+        """
+        metadata = pod["metadata"]
+        pool = self._directory.choose(pod)
+        known = pool.job(metadata["uid"]) or pool.status(pod)
+        if known is not None and _of_this_pod(pod, known) is None:
+            raise AnswerError(404, f"pod {metadata['namespace']}/{metadata['name']} has another UID")
+        if pool.cancel(pod, _grace(pod), forget=True) is not None:
+            if len(self._deleted) >= MOST_DELETED:
+                self._deleted.clear()
+            self._deleted.add(metadata["uid"])
+        return f"pod {metadata['namespace']}/{metadata['name']} is cancelled\n"
+
+    # --- logs ---------------------------------------------------------------------------------------------------------
+    def logs(self, told: LogStruct, options: LogOptions) -> tuple[str, Iterator[bytes]]:
+        """Return the name of the pool and the pieces of a log."""
+        pod = {"metadata": {"namespace": told.namespace, "name": told.pod_name, "uid": told.pod_uid}}
+        pool, status = self._find(pod)
+        names = [each.name for each in (*status.containers, *status.init_containers)]
+        if not options.container:
+            if len(names) != 1:
+                raise AnswerError(400, f"ContainerName: '' is not allowed; allowed: {', '.join(names) or 'none yet'}")
+            options = options.model_copy(update={"container": names[0]})
+        return pool.name, pool.logs(pod, options)
+
+    def _find(self, pod: Pod) -> tuple[Pool, JobStatus]:
+        """Return the pool of a pod of which only the identity is known, and the state of its job."""
+        uid = pod["metadata"]["uid"]
+        pools = list(self._directory.pools().values())
+        for pool in pools:
+            if (status := pool.job(uid)) is not None:
+                break
+        else:
+            pool, status = self._find_at_sites(pod, pools)
+        if _of_this_pod(pod, status) is None:
+            raise AnswerError(404, f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']} has no job here")
+        return pool, status
+
+    def _find_at_sites(self, pod: Pod, pools: Sequence[Pool]) -> tuple[Pool, JobStatus]:
+        failed: SiteError | None = None
+        for pool in pools:
+            try:
+                status = pool.status(pod)
+            except SiteError as error:
+                failed = error
+                continue
+            if status is not None:
+                return pool, status
+        if failed is not None:
+            raise failed
+        raise AnswerError(404, f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']} has no job here")
+
+
+def _of_this_pod(pod: Pod, status: JobStatus | None) -> JobStatus | None:
+    """Return the state of a job if it is this pod's, so that a wrong UID shows nothing of another pod."""
+    metadata = pod["metadata"]
+    same = status is not None and (status.namespace, status.name) == (metadata["namespace"], metadata["name"])
+    return status if same else None
+
+
+def _grace(pod: Pod) -> float:
+    told = pod["metadata"].get("deletionGracePeriodSeconds")
+    if told is None:
+        told = (pod.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return float(DEFAULT_GRACE if told is None else told)

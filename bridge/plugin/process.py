@@ -1,0 +1,165 @@
+"""The process ``podbridge plugin``: its servers and threads."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bridge import __version__
+from bridge.clock import Clock
+from bridge.errors import BridgeError
+from bridge.logs import kv
+from bridge.metrics import BUILD_INFO
+from bridge.plugin import listen
+from bridge.plugin.access import Access, Files
+from bridge.plugin.app import LOGS_PATH, make_app
+from bridge.plugin.bodies import LIMIT
+from bridge.plugin.directory import Directory
+from bridge.plugin.listen import Address
+from bridge.plugin.missing import MissingJobs
+from bridge.plugin.pods import Pods
+from bridge.plugin.reports import Reports
+from bridge.serving.health import Health, metrics_app
+from bridge.serving.https import BODY_LIMIT, WSGI, Server
+from bridge.serving.streaming import Streams
+from bridge.threads import Supervisor
+
+log = logging.getLogger(__name__)
+
+THREADS = 16
+"""Requests in progress, followed logs not counted: most of them wait for a site."""
+SWITCH_INTERVAL = 0.001
+"""Seconds after which a computing thread yields the interpreter to a request."""
+GC_THRESHOLD = 50_000
+"""New objects between two collections of cycles: a body of 1,000 pods has more than 100,000 objects."""
+FILES_PERIOD = 10.0
+"""Seconds between two checks of the certificate files."""
+LAST_WRITES = 5.0
+
+
+class Source(Protocol):
+    """The origin of the pools."""
+
+    clock: Clock
+    directory: Directory
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start the threads that follow the pools."""
+
+    def stop(self) -> None:
+        """End in order, after the last request was answered."""
+
+    def checks(self) -> Mapping[str, Callable[[], str | None]]:
+        """Return readiness checks by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The addresses of the servers, and the files that decide who may use the API."""
+
+    address: Address
+    files: Files = field(default_factory=Files)
+    health: Address | None = None
+    metrics: Address | None = None
+
+
+class Plugin:
+    """One process with interLink's REST API in front of the pools of a source.
+
+    Raises :class:`~bridge.errors.ConfigError` for options that are not allowed.
+    """
+
+    def __init__(self, source: Source, options: Options, supervisor: Supervisor) -> None:
+        files = options.files
+        listen.check(options.address, token=files.token is not None, client_ca=files.client_ca is not None)
+        self._access = Access(files)
+        self._source, self._supervisor = source, supervisor
+        self._missing = MissingJobs(source.directory, source.clock)
+        reports = Reports(source.directory, source.clock, supervisor.wait)
+        self._health = Health()
+        self._health.ready("pools", reports.ready)
+        for name, check in source.checks().items():
+            self._health.ready(name, check)
+        app = make_app(Pods(source.directory, supervisor.wait), reports, self._access, source.clock)
+        self._streams = Streams(lambda path: path == LOGS_PATH, name="plugin-log")
+        self._server = self._serve(options.address, app, "plugin", THREADS, api=True)
+        self._others = [
+            self._serve(address, other, name, 2)
+            for address, other, name in (
+                (options.health, self._health.app(), "health"),
+                (options.metrics, metrics_app(), "metrics"),
+            )
+            if address is not None
+        ]
+        if not options.address.is_local and files.cert is None:
+            log.warning("the API is served without TLS beyond this machine", extra=kv(host=options.address.host))
+
+    @property
+    def port(self) -> int:
+        """The bound port of the API, after :meth:`start`."""
+        return self._server.port
+
+    def start(self) -> None:
+        """Start the servers and the source; raise :class:`BridgeError` if an address cannot be used."""
+        servers = [*self._others, self._server]
+        for server in servers:
+            server.start()
+        self._source.start(self._supervisor)
+        for server in servers:
+            self._supervisor.spawn(f"{server.name}-server", lambda s=server: s.run(self._supervisor.stopping))  # type: ignore[misc]
+        self._supervisor.spawn("files", self._watch_files)
+        self._supervisor.spawn("missing-jobs", lambda: self._missing.run(self._supervisor))
+
+    def stop(self) -> None:
+        """Wait for the servers, then stop the source."""
+        left = self._supervisor.join(LAST_WRITES)
+        if left:
+            log.warning("threads still busy at the end", extra=kv(threads=",".join(left)))
+        self._source.stop()
+
+    def _serve(self, address: Address, app: WSGI, name: str, threads: int, *, api: bool = False) -> Server:
+        return Server(
+            app,
+            address.host,
+            address.port,
+            threads=threads,
+            certificates=self._access.certificates if api else None,
+            name=name,
+            streams=self._streams if api else None,
+            body_limit=LIMIT if api else BODY_LIMIT,
+            unix=address.unix,
+        )
+
+    def _watch_files(self) -> None:
+        while not self._supervisor.wait(FILES_PERIOD):
+            self._access.refresh()
+
+
+def run(source: Source, options: Options, supervisor: Supervisor) -> int:
+    """Run until a signal, or until a thread ends; return the exit status."""
+    os.umask(0o077)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    gc.set_threshold(GC_THRESHOLD, 50, 50)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: supervisor.stop())
+    BUILD_INFO.labels(__version__).set(1)
+    plugin = Plugin(source, options, supervisor)
+    try:
+        plugin.start()
+    except BridgeError as error:
+        supervisor.fail(f"{error}{f' ({error.hint})' if error.hint else ''}")
+    else:
+        where = options.address.unix or f"{options.address.host}:{plugin.port}"
+        log.info("started", extra=kv(version=__version__, listen=where))
+    supervisor.stopping.wait()
+    if supervisor.failure is not None:
+        log.error("ending", extra=kv(why=supervisor.failure))
+    plugin.stop()
+    log.info("ended", extra=kv(status=1 if supervisor.failure else 0))
+    return 1 if supervisor.failure else 0

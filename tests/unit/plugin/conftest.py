@@ -1,0 +1,73 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from bridge.clock import FakeClock
+from bridge.plugin.access import Access, Files
+from bridge.plugin.app import make_app
+from bridge.plugin.directory import ByToleration, OnePool
+from bridge.plugin.pods import Pods
+from bridge.plugin.reports import Reports
+from tests.fakes.pool import FakePool
+
+BODIES = Path(__file__).parents[2] / "contract" / "interlink" / "bodies"
+
+
+def body(name):
+    return json.loads((BODIES / f"{name}.json").read_text())
+
+
+class LoggingPool(FakePool):
+    """A pool with a log for each job of its site."""
+
+    def __init__(self, name, **announced):
+        super().__init__(name, **announced)
+        self.read = []
+
+    def logs(self, pod, options):
+        self.read.append((pod["metadata"]["uid"], options))
+        yield f"log of {pod['metadata']['uid']}\n".encode()
+
+
+class Api:
+    """The application with its pools."""
+
+    def __init__(self, *pools, patience=0.0, by_toleration=False, wait=lambda seconds: False):
+        self.pools = {pool.name: pool for pool in pools}
+        self.clock = FakeClock()
+        directory = OnePool(pools[0]) if not by_toleration else ByToleration(lambda: self.pools)
+        for pool in pools:
+            pool.heard = (pool.heard[0], self.clock.monotonic())
+        self.app = make_app(
+            Pods(directory, wait, patience),
+            Reports(directory, self.clock, wait),
+            Access(Files()),
+            self.clock,
+        )
+        self.client = self.app.test_client()
+
+    def heard(self, pool, **values):
+        pool.announce(**values)
+        pool.heard = (pool.heard[0], self.clock.monotonic())
+
+    def call(self, method, path, content=None, **more):
+        return self.client.open(path, method=method, data=None if content is None else json.dumps(content), **more)
+
+    def create(self, content):
+        return self.call("POST", "/create", content)
+
+    def status(self, *pods):
+        answer = self.call("GET", "/status", list(pods))
+        assert answer.status_code == 200, answer.text
+        return answer.json
+
+
+@pytest.fixture
+def pool():
+    return LoggingPool("pool")
+
+
+@pytest.fixture
+def api(pool):
+    return Api(pool)

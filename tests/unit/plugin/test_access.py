@@ -1,0 +1,159 @@
+import os
+
+import pytest
+
+from bridge.errors import ConfigError
+from bridge.plugin import listen
+from bridge.plugin.access import Access, Files
+from bridge.plugin.listen import Address
+from bridge.serving.certificates import make_ca, make_pair
+from bridge.serving.connection import PEER_CERTIFICATE
+
+NOW = 1_790_000_000.0
+
+
+def private(path, content):
+    path.write_bytes(content)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def token(tmp_path):
+    return private(tmp_path / "token", b"first-token\n")
+
+
+def bearer(text):
+    return {"HTTP_AUTHORIZATION": f"Bearer {text}"}
+
+
+def test_without_files_every_request_is_allowed():
+    assert Access(Files()).refusal({}) is None
+
+
+@pytest.mark.parametrize("environ", [{}, bearer("wrong"), bearer(""), {"HTTP_AUTHORIZATION": "Basic first-token"}])
+def test_a_request_without_the_token_is_refused(token, environ):
+    refusal = Access(Files(token=token)).refusal(environ)
+    assert refusal is not None
+    assert "first-token" not in refusal
+
+
+def test_a_new_token_is_valid_at_once_and_the_old_one_is_not(token):
+    access = Access(Files(token=token))
+    assert access.refusal(bearer("first-token")) is None
+    fresh = private(token.with_name("fresh"), b"second-token")
+    os.replace(fresh, token)
+    assert access.refusal(bearer("first-token")) is not None
+    assert access.refusal({"HTTP_AUTHORIZATION": "bearer second-token"}) is None
+
+
+def test_while_the_token_file_is_absent_the_last_token_is_valid(token):
+    access = Access(Files(token=token))
+    token.unlink()
+    assert access.refusal(bearer("first-token")) is None
+
+
+def test_an_emptied_token_file_allows_nothing(token):
+    access = Access(Files(token=token))
+    token.write_bytes(b"\n")
+    assert access.refusal(bearer("")) is not None
+    assert access.refusal({}) is not None
+
+
+def test_a_token_that_others_can_read_is_refused(token):
+    token.chmod(0o644)
+    with pytest.raises(ConfigError, match="open to other users"):
+        Access(Files(token=token))
+
+
+@pytest.mark.parametrize("content", [b"", b" \n"])
+def test_an_empty_token_is_refused(token, content):
+    token.write_bytes(content)
+    with pytest.raises(ConfigError, match="is empty"):
+        Access(Files(token=token))
+
+
+def tls_files(folder, **more):
+    pair = make_pair(["localhost"], 3600, now=NOW)
+    cert = private(folder / "tls.crt", pair.cert)
+    return Files(cert=cert, key=private(folder / "tls.key", pair.key), **more)
+
+
+def test_a_client_without_a_certificate_is_refused(tmp_path, token):
+    ca = private(tmp_path / "ca.crt", make_ca(3600, now=NOW).pem)
+    access = Access(tls_files(tmp_path, client_ca=ca))
+    assert access.refusal({}) is not None
+    assert access.refusal({PEER_CERTIFICATE: b"der"}) is None
+    both = Access(tls_files(tmp_path, client_ca=ca, token=token))
+    assert both.refusal({PEER_CERTIFICATE: b"der"}) is not None
+    assert both.refusal(bearer("first-token")) is not None
+    assert both.refusal({PEER_CERTIFICATE: b"der", **bearer("first-token")}) is None
+
+
+def test_a_replaced_certificate_is_served(tmp_path):
+    files = tls_files(tmp_path)
+    access = Access(files)
+    before = access.certificates.pair.cert
+    access.refresh()
+    assert access.certificates.pair.cert == before
+    tls_files(tmp_path)
+    access.refresh()
+    assert access.certificates.pair.cert != before
+
+
+def test_a_bad_certificate_changes_nothing(tmp_path):
+    files = tls_files(tmp_path)
+    access = Access(files)
+    before = access.certificates.pair
+    files.cert.write_bytes(b"no certificate")
+    access.refresh()
+    assert access.certificates.pair == before
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path):
+    files = tls_files(tmp_path)
+    for wrong in (Files(cert=files.cert), Files(key=files.key), Files(client_ca=files.cert)):
+        with pytest.raises(ConfigError):
+            Access(wrong)
+    files.cert.write_bytes(b"no certificate")
+    with pytest.raises(ConfigError, match="--tls-cert"):
+        Access(files)
+
+
+# --- the address ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "address", "local"),
+    [
+        ("127.0.0.1:4000", Address("127.0.0.1", 4000), True),
+        ("localhost:0", Address("localhost", 0), True),
+        ("[::1]:4000", Address("::1", 4000), True),
+        ("0.0.0.0:4000", Address("0.0.0.0", 4000), False),  # noqa: S104
+        ("[::]:4000", Address("::", 4000), False),
+        ("login1.example.org:4000", Address("login1.example.org", 4000), False),
+    ],
+)
+def test_addresses(text, address, local):
+    found = listen.parse(text)
+    assert (found, found.is_local) == (address, local)
+
+
+def test_a_unix_socket(tmp_path):
+    found = listen.parse(f"unix://{tmp_path}/s")
+    assert (found.unix, found.is_local) == (tmp_path / "s", True)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "4000", ":4000", "h:70000", "h:x", "unix://relative", "unix:///" + "x" * 120, "::1:4"]
+)
+def test_other_addresses_are_refused_with_what_is_allowed(text):
+    with pytest.raises(ConfigError, match="allowed: "):
+        listen.parse(text)
+
+
+def test_other_machines_need_a_token_or_a_certificate():
+    everywhere, here = listen.parse("0.0.0.0:4000"), listen.parse("127.0.0.1:4000")
+    with pytest.raises(ConfigError, match="--token-file or --client-ca"):
+        listen.check(everywhere, token=False, client_ca=False)
+    listen.check(everywhere, token=True, client_ca=False)
+    listen.check(everywhere, token=False, client_ca=True)
+    listen.check(here, token=False, client_ca=False)

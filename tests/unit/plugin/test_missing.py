@@ -1,0 +1,67 @@
+from bridge.brake import Limits
+from bridge.clock import FakeClock
+from bridge.plugin.directory import OnePool
+from bridge.plugin.missing import MissingJobs
+from bridge.script.references import Objects
+from tests.fakes.pods import pod
+from tests.fakes.pool import FakePool
+
+LIMITS = Limits(least=10, hold=60.0, settle=10.0)
+
+
+def pool_with(number):
+    pool = FakePool("pool")
+    for index in range(number):
+        pool.submit(pod(f"u{index}"), Objects())
+        pool.run(f"u{index}")
+    pool.obeys = True
+    return pool
+
+
+def test_a_missing_job_is_cancelled():
+    pool, clock = pool_with(30), FakeClock()
+    checks = MissingJobs(OnePool(pool), clock, LIMITS)
+    pool.set("u3", missing=True)
+    checks.step()
+    assert pool.count("cancel") == 0
+    clock.advance(11)
+    checks.step()
+    assert (pool.count("cancel"), pool.count("cancel", "u3")) == (1, 1)
+
+
+def test_a_job_that_appears_again_is_not_cancelled():
+    pool, clock = pool_with(30), FakeClock()
+    checks = MissingJobs(OnePool(pool), clock, LIMITS)
+    pool.set("u3", missing=True)
+    checks.step()
+    pool.set("u3", missing=False)
+    clock.advance(11)
+    checks.step()
+    assert pool.count("cancel") == 0
+
+
+def test_many_missing_jobs_are_held_first():
+    pool, clock = pool_with(30), FakeClock()
+    checks = MissingJobs(OnePool(pool), clock, LIMITS)
+    for index in range(20):
+        pool.set(f"u{index}", missing=True)
+    for _ in range(5):
+        checks.step()
+        clock.advance(10)
+    assert pool.count("cancel") == 0
+    clock.advance(20)
+    checks.step()
+    assert pool.count("cancel") == 20
+
+
+def test_a_site_that_does_not_answer_is_asked_again():
+    pool, clock = pool_with(30), FakeClock()
+    checks = MissingJobs(OnePool(pool), clock, LIMITS)
+    pool.set("u3", missing=True)
+    checks.step()
+    clock.advance(11)
+    pool.down()
+    checks.step()
+    pool.problem = None
+    checks.step()
+    assert pool.count("cancel", "u3") == 2
