@@ -122,7 +122,7 @@ class Flavor(Part):
     )
     cpu: Annotated[int, Field(ge=1)] | None = Field(None, description="CPUs of pods that request none.")
     memory: str | None = Field(None, description="Memory of pods that request none.")
-    flags: Words = Field([], description="More words for the submit command.")
+    flags: Words = Field([], description="Additional options of the submit command.")
 
 
 class Limits(Part):
@@ -142,11 +142,12 @@ class Limits(Part):
     )
     probes: bool = Field(True, description="Run the probes of containers; false: ignore them.")
     watch_memory: bool = Field(True, description="End a container that uses more than its memory limit.")
-    allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags (words for the submit command).")
+    allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags (options of the submit command).")
     allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec (a script that runs outside).")
     allow_fuse: bool = Field(False, description="Honour fuse.vk.io/<volume> (a script that mounts; may run outside).")
     allow_runtime_options: bool = Field(
-        False, description="Honour slurm-job.vk.io/{mpi-flags,singularity-*,enroot-*}: words for the container runtime."
+        False,
+        description="Honour slurm-job.vk.io/{mpi-flags,singularity-*,enroot-*}: options of the container runtime.",
     )
 
 

@@ -43,7 +43,7 @@ class Apptainer(Part):
     cleanenv: bool = True
     unsquash: bool = False
     writable_tmpfs: bool = True
-    options: Words = Field([], description="More words before the image.")
+    options: Words = Field([], description="Additional options, before the image.")
 
 
 class ApptainerRuntime(Runtime):

@@ -48,7 +48,7 @@ class HTCondor(Part):
 
     read_at_start = True
     bin_dir: AbsolutePath | None = Field(
-        None, examples=["/opt/condor/bin"], description="Folder of condor_submit, ...; default: PATH."
+        None, examples=["/opt/condor/bin"], description="Directory of condor_submit, ...; default: PATH."
     )
     timeout: Seconds = Field(60, description="Seconds after which a command counts as unanswered.")
     schedd: str | None = Field(
@@ -57,7 +57,7 @@ class HTCondor(Part):
     pool: str | None = Field(
         None, examples=["collector.example:9618"], description="Address of the collector; default: as configured here."
     )
-    submit_lines: Words = Field([], description='More lines for every submit file, e.g. +ProjectName = "x".')
+    submit_lines: Words = Field([], description='Additional lines of every submit file, e.g. +ProjectName = "x".')
     environment: Environment = Field({})
     remove_held: bool = Field(True, description="Remove held jobs; they end with the reason of the hold.")
 

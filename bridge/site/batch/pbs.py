@@ -67,7 +67,7 @@ class PBS(Part):
     timeout: Seconds = Field(30, description="Seconds after which a command counts as unanswered.")
     queue: str | None = Field(None, examples=["workq"], description="Queue of jobs whose flavor names none.")
     account: str | None = Field(None, examples=["project"], description="Account of jobs whose flavor names none.")
-    options: Words = Field([], description="More words for qsub, for every job.")
+    options: Words = Field([], description="Additional options of qsub, for every job.")
     gpus: dict[str, str] = Field(
         {"nvidia.com/gpu": "ngpus", "amd.com/gpu": "ngpus"},
         description="Resource of PBS that qsub requests for an extended resource.",

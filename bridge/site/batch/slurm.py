@@ -75,7 +75,7 @@ class Slurm(Part):
 
     read_at_start = True
     bin_dir: AbsolutePath | None = Field(
-        None, examples=["/opt/slurm/bin"], description="Folder of sbatch, squeue, ...; default: PATH."
+        None, examples=["/opt/slurm/bin"], description="Directory of sbatch, squeue, ...; default: PATH."
     )
     programs: dict[Program, Words] = Field(
         {}, description='Words in place of a command, e.g. { sbatch = ["/opt/bin/my-sbatch"] }; before bin_dir.'
@@ -85,7 +85,7 @@ class Slurm(Part):
     account: str | None = Field(None, examples=["project"], description="Default of jobs whose flavor names none.")
     partition: str | None = Field(None, examples=["batch"], description="Default of jobs whose flavor names none.")
     qos: str | None = Field(None, examples=["normal"], description="Default of jobs whose flavor names none.")
-    options: Words = Field([], description="More words for sbatch, for every job.")
+    options: Words = Field([], description="Additional options of sbatch, for every job.")
     gres: dict[str, str] = Field(
         {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"},
         description="Generic resource (gres) that sbatch requests for an extended resource, e.g. gpu:a100.",
