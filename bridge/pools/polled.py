@@ -101,7 +101,7 @@ class PolledPool(abc.ABC):
 
     # --- requests of a subclass ---------------------------------------------------------------------------------------
     @abc.abstractmethod
-    def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
+    def _fetch(self, wanted: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
         """Request the states of up to ``settings.batch`` jobs by UID; ``None``: the site does not know the job.
 
         A job without a usable answer is absent from the result. Raises :class:`SiteError`.

@@ -240,7 +240,7 @@ def _holds_nothing(view: PodView, pod: Pod, job: JobStatus | None) -> bool:
     if job is not None or (entry.sent_until is not None and view.now <= entry.sent_until):
         return False
     if entry.absences:
-        return True
+        return pool.lists or entry.is_absent
     never_sent = entry.sent_until is None and not remote_job(pod)
     if not pool.lists:
         return never_sent and not pods.has_intent(pod)
@@ -326,4 +326,6 @@ def _new(view: PodView, pod: Pod) -> Action | None:
             return Look(pod)
         if view.now <= entry.sent_until:
             return Wait(entry.sent_until - view.now)
+        if not pool.lists and not entry.is_absent:
+            return Look(pod)
     return Submit(pod)

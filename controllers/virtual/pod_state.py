@@ -99,6 +99,11 @@ class Entry:
         """Number of consecutive answers that the site does not know the job."""
         return self.answer.count if isinstance(self.answer, Absent) else 0
 
+    @property
+    def is_absent(self) -> bool:
+        """Whether the site has answered that it does not know the job, after any request can still be carried out."""
+        return isinstance(self.answer, Absent) and (self.sent_until is None or self.answer.at > self.sent_until)
+
     def see(self, pod: Pod | None, now: float) -> None:
         """Record the time at which a deletion is first seen."""
         timestamp = pod["metadata"].get("deletionTimestamp") if pod is not None else None

@@ -26,6 +26,7 @@ from bridge.pools.port import Pod
 from bridge.script import build
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects, at_site
+from bridge.workload import pods
 
 log = logging.getLogger(__name__)
 
@@ -104,10 +105,11 @@ class InterlinkPool(PolledPool):
         return at_site(pod, api_server=self._section.service_account_tokens)
 
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
-        """Create the pod's job. If an earlier request had an unknown outcome, look for the job first."""
+        """Create the pod's job. If an earlier request, of any process, may have done so, look for the job first."""
         job = uid_of(pod)
         body = self._body(pod, objects)
-        if job in self._unknown and (found := self.status(pod)) is not None:
+        may_exist = job in self._unknown or pods.has_intent(pod)
+        if may_exist and (found := self.status(pod)) is not None:
             self._unknown.pop(job, None)
             return found
         self._unknown.setdefault(job, 0)  # also while the request is in progress
@@ -183,10 +185,10 @@ class InterlinkPool(PolledPool):
         """Iterate over the pieces of a log."""
         return self._client.logs(pod, options)
 
-    def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
+    def _fetch(self, wanted: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
         return {
             job: None if status is None else self._with_known(status)
-            for job, status in self._client.statuses(pods).items()
+            for job, status in self._client.statuses(wanted).items()
         }
 
     def _with_known(self, status: JobStatus) -> JobStatus:

@@ -341,6 +341,8 @@ def test_a_new_pod_with_an_intent_of_an_earlier_process_is_asked_for_first():
     assert look(the_pod, entry=sent, the_pool=UNLISTED) == Look(the_pod)
     sent.answered(None, NOW)
     assert look(the_pod, entry=sent, the_pool=UNLISTED) == Wait(5)
+    assert look(the_pod, entry=sent, the_pool=UNLISTED, now=NOW + 6) == Look(the_pod)
+    sent.answered(None, NOW + 6)
     assert look(the_pod, entry=sent, the_pool=UNLISTED, now=NOW + 6) == Submit(the_pod)
 
 
@@ -359,3 +361,14 @@ def test_a_finished_pod_that_was_deleted_by_force_is_released_after_its_job_is_f
     assert look(the_pod, the_pool=UNLISTED) == Forget(the_pod)
     assert isinstance(look(the_pod, None, Entry(forgotten=True), UNLISTED), Remove)
     assert look(intended(phase="Failed"), the_pool=UNLISTED) is None, "the logs stay as long as the pod"
+
+
+def test_an_answer_before_the_last_request_can_be_carried_out_does_not_count_after_it():
+    """A request that arrives late starts a job that a former answer cannot show."""
+    early = Entry(sent_until=NOW - 1, answer=Absent(1, NOW - 5))
+    late = Entry(sent_until=NOW - 1, answer=Absent(2, NOW - 0.5))
+    deleted, new = intended(taken=False, deleted=10), intended(taken=False)
+    assert isinstance(look(deleted, entry=early, the_pool=UNLISTED), Cancel)
+    assert isinstance(look(deleted, entry=late, the_pool=UNLISTED), Remove)
+    assert look(new, entry=early, the_pool=UNLISTED) == Look(new)
+    assert look(new, entry=late, the_pool=UNLISTED) == Submit(new)

@@ -36,8 +36,8 @@ class Site(PolledPool):
         self.changes: list[str] = []
         self.subscribe(self.changes.append)
 
-    def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
-        self.requests.append([each["metadata"]["uid"] for each in pods])
+    def _fetch(self, wanted: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
+        self.requests.append([each["metadata"]["uid"] for each in wanted])
         if self.error is not None:
             raise self.error
         found = {job: self.jobs_there[job] for job in self.requests[-1] if job in self.jobs_there}

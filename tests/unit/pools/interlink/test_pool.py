@@ -2,6 +2,7 @@
 
 import pytest
 
+from bridge import names
 from bridge.clock import FakeClock
 from bridge.config_interlink import InterlinkSection
 from bridge.errors import MissingReferenceError, ScriptError, SiteDownError, SiteRefusedError, SiteUnknownOutcomeError
@@ -99,6 +100,14 @@ def test_after_an_unknown_outcome_the_job_is_looked_for_first(make, plugin):
         pool.submit(pod("a"), NO_OBJECTS)
     assert pool.submit(pod("a"), NO_OBJECTS).phase == "running"
     assert plugin.asked == ["create", "status"]
+
+
+def test_a_pod_that_an_earlier_process_may_have_submitted_is_looked_for_first(make, plugin):
+    intended = pod("a")
+    intended["metadata"]["annotations"] = {names.JOB_INTENT: "far"}
+    plugin.jobs["a"] = state("a")
+    assert make().submit(intended, NO_OBJECTS).phase == "running"
+    assert plugin.asked == ["status"]
 
 
 def test_a_pod_fails_after_the_configured_number_of_server_errors(make, plugin):
