@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from bridge import names
 from bridge.errors import ConfigError
 
 if TYPE_CHECKING:
     from bridge.plugin.process import Source
+    from bridge.site.live_slurm_config import Opened
+    from bridge.site.service import Live
     from bridge.threads import Supervisor
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -20,6 +23,7 @@ _EXAMPLES = """Examples:
 
 \b
   podbridge plugin --site site.toml
+  podbridge plugin --slurm-config /etc/interlink/SlurmConfig.yaml
   podbridge plugin --site site.toml --listen unix:///run/user/1000/interlink.sock
   podbridge plugin --site site.toml --listen 0.0.0.0:4000 --token-file token \\
       --tls-cert tls.crt --tls-key tls.key
@@ -36,6 +40,7 @@ _EXAMPLES = """Examples:
     epilog=_EXAMPLES,
 )
 @click.option("--site", type=_FILE, help="Configuration file (TOML) of a site, whose batch system runs the pods.")
+@click.option("--slurm-config", type=_FILE, help="SlurmConfig.yaml of the interLink Slurm plugin, instead of --site.")
 @click.option("--nats", multiple=True, metavar="URL", help="NATS server, whose pools run the pods. Can be repeated.")
 @click.option(
     "--listen",
@@ -43,7 +48,8 @@ _EXAMPLES = """Examples:
     default="127.0.0.1:4000",
     show_default=True,
     metavar="ADDRESS",
-    help="HOST:PORT, [IPv6]:PORT or unix:///PATH. Beyond loopback, it requires --token-file or --client-ca.",
+    help="HOST:PORT, [IPv6]:PORT or unix:///PATH. Beyond loopback, it requires --token-file or --client-ca. With "
+    "--slurm-config, the default is Socket, or SidecarPort on 127.0.0.1.",
 )
 @click.option("--token-file", type=_FILE, help="File with the bearer token that clients must send. Read on change.")
 @click.option("--tls-cert", type=_FILE, help="Certificate chain of this server. Read on change.")
@@ -68,6 +74,7 @@ _EXAMPLES = """Examples:
 def plugin(
     context: click.Context,
     site: Path | None,
+    slurm_config: Path | None,
     nats: tuple[str, ...],
     address: str,
     token_file: Path | None,
@@ -89,14 +96,17 @@ def plugin(
     """Serve interLink's REST API: an interLink API server or virtual kubelet runs its pods on podbridge's pools."""
     if context.invoked_subcommand is not None:
         return
-    if (site is None) == (not nats):
-        raise click.UsageError("exactly one of --site FILE and --nats URL is required")
+    if [site is not None, slurm_config is not None, bool(nats)].count(True) != 1:
+        raise click.UsageError("exactly one of --site FILE, --slurm-config FILE and --nats URL is required")
     from bridge import logs
     from bridge.plugin import listen
     from bridge.plugin.access import Files
     from bridge.plugin.process import Options, run
     from bridge.threads import Supervisor
 
+    opened = _opened(slurm_config, log_level, log_format) if slurm_config is not None else None
+    if opened is not None and context.get_parameter_source("address") is ParameterSource.DEFAULT:
+        address = opened.listen
     options = Options(
         listen.parse(address),
         Files(token_file, tls_cert, tls_key, client_ca),
@@ -104,7 +114,9 @@ def plugin(
         None if metrics is None else listen.parse(metrics),
     )
     supervisor = Supervisor()
-    if site is not None:
+    if opened is not None:
+        source = _in_process(opened.live, owner, supervisor)
+    elif site is not None:
         source = _site(site, owner, supervisor, log_level, log_format)
     else:
         logs.setup(log_level or "info", log_format or "auto")
@@ -128,12 +140,29 @@ def plugin(
 
 def _site(path: Path, owner: str | None, supervisor: Supervisor, level: str | None, style: str | None) -> Source:
     from bridge import logs
-    from bridge.plugin.in_process import OWNER, InProcessSite
-    from bridge.site.cpus import keep_to_one
-    from bridge.site.service import Live, Service
+    from bridge.site.service import Live
 
     live = Live(path, None)
     logs.setup(level or live.config.logging.level, style or live.config.logging.format)
+    return _in_process(live, owner, supervisor)
+
+
+def _opened(path: Path, level: str | None, style: str | None) -> Opened:
+    from bridge import logs
+    from bridge.site.live_slurm_config import open_config, report
+
+    opened = open_config(path)
+    config = opened.live.config
+    logs.setup(level or config.logging.level, style or config.logging.format)
+    report(opened)
+    return opened
+
+
+def _in_process(live: Live, owner: str | None, supervisor: Supervisor) -> Source:
+    from bridge.plugin.in_process import OWNER, InProcessSite
+    from bridge.site.cpus import keep_to_one
+    from bridge.site.service import Service
+
     if live.config.one_cpu:
         keep_to_one()
     return InProcessSite(Service(live, supervisor=supervisor), _checked_owner(owner or OWNER))

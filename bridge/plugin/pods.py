@@ -174,10 +174,14 @@ class Pods:
 
 
 def _of_this_pod(pod: Pod, status: JobStatus | None) -> JobStatus | None:
-    """Return the state of a job if it is this pod's, so that a wrong UID shows nothing of another pod."""
+    """Return the state of a job if it is this pod's, so that a wrong UID shows nothing of another pod.
+
+    The interLink Slurm plugin records no names of pods, so a job that a site has adopted has its UID as name.
+    """
     metadata = pod["metadata"]
-    same = status is not None and (status.namespace, status.name) == (metadata["namespace"], metadata["name"])
-    return status if same else None
+    if status is None or status.namespace != metadata["namespace"]:
+        return None
+    return status if status.name in (metadata["name"], status.job.lower()) else None
 
 
 def _grace(pod: Pod) -> float:

@@ -10,6 +10,7 @@ import socket
 import stat
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from bridge import __version__, logs
@@ -45,15 +46,19 @@ EAGER_PAUSE = 0.05
 """Seconds between two lists of the batch system's jobs, at least."""
 LEADERSHIP_PERIOD = 0.5
 """Seconds between two attempts to become the leader."""
+Loader = Callable[[Path, str | None], SiteConfig]
 
 
 class Live:
-    """The configuration, read again when its file changes. A file with an error changes nothing."""
+    """The configuration, read again when its file changes. A file with an error changes nothing.
 
-    def __init__(self, path: Path, pool: str | None) -> None:
-        self._path, self._pool = path, pool
+    ``load`` reads a file; its second argument is the name of the pool, or ``None`` for that of the file.
+    """
+
+    def __init__(self, path: Path, pool: str | None, load: Loader = configuration.load) -> None:
+        self._path, self._pool, self._load = path, pool, load
         self._stamp = self._now()
-        self.config = configuration.load(path, pool)
+        self.config = load(path, pool)
 
     def _now(self) -> tuple[int, int] | None:
         try:
@@ -69,7 +74,7 @@ class Live:
             return False
         self._stamp = stamp
         try:
-            fresh = configuration.load(self._path, self._pool)
+            fresh = self._load(self._path, self._pool)
         except ConfigError as error:
             log.warning("configuration file not used", extra=kv(why=error))
             return False

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +16,7 @@ import pytest
 
 from bridge.wire.messages import Cancel
 from cluster.polling import eventually
+from tests.contract.interlink.plugin_process import CHECKOUT, Client, free_address, make_pod
 from tests.contract.site.jobs import submit, uid
 from tests.fakes import slurm_plugin_job
 
@@ -64,12 +70,14 @@ class Left:
     def __init__(self, cluster: Any, root: Path) -> None:
         self.cluster, self.root = cluster, root
 
-    def submit(self, containers: list[tuple[str, str]], init: Any = (), flags: Any = ()) -> tuple[str, str, Path]:
+    def submit(
+        self, containers: list[tuple[str, str]], init: Any = (), flags: Any = (), namespace: str = "default"
+    ) -> tuple[str, str, Path]:
         pod = uid()
-        path = slurm_plugin_job.write(self.root, pod, containers, init, ["--mem=10", *flags])
+        path = slurm_plugin_job.write(self.root, pod, containers, init, ["--mem=10", *flags], namespace)
         said = self.cluster.run_slurm("sbatch", str(path / "job.slurm"))
         job_id = said.split()[-1]
-        slurm_plugin_job.submitted(path, pod, job_id)
+        slurm_plugin_job.submitted(path, pod, job_id, namespace)
         return pod, job_id, path
 
     def all_jobs(self) -> list[str]:
@@ -135,3 +143,119 @@ def test_jobs_of_the_plugin_are_adopted_followed_and_cancelled(left: Left, make_
         assert left.cluster.run_slurm("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%T").strip() == "CANCELLED"
     eventually(lambda: [path.name for path in left.root.iterdir()] == ["gate"], timeout=15)
     assert left.all_jobs() == before
+
+
+# --- slurm-sd: the same configuration, variables and options, in front of a real Slurm --------------------------------
+SINGULARITY = """#!/bin/bash
+# in place of singularity: runs the command outside of any container
+while (($#)) && [[ $1 != --env-file ]]; do shift; done
+shift 3
+exec "$@"
+"""
+
+
+RUN = "from bridge.cli.slurm_sd import main; main()"
+
+
+class SlurmSd:
+    """The command as a process."""
+
+    def __init__(self, cluster: Any, place: Path) -> None:
+        self.place, self.root = place, place / "plugin"
+        program = place / "singularity"
+        program.write_text(SINGULARITY)
+        program.chmod(0o755)
+        self.address = free_address()
+        self.config = place / "SlurmConfig.yaml"
+        self.config.write_text(
+            f'SidecarPort: "1"\nSbatchPath: "{cluster.state}/bin/sbatch"\nScancelPath: "{cluster.state}/bin/scancel"\n'
+            f'SqueuePath: "{cluster.state}/bin/squeue"\nSinfoPath: "{cluster.state}/bin/sinfo"\nNamespace: "vk"\n'
+            f'DataRootFolder: "plugin/"\nSingularityPath: "{program}"\nExportPodData: true\n'
+            "DefaultFlavor: main\nFlavors:\n"
+            '  main: {CPUDefault: 2, SlurmFlags: ["--partition main", "--comment=flavor"]}\n'
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+        self.client = Client(self.address)
+
+    def start(self) -> None:
+        port = self.address.rpartition(":")[2]
+        with (self.place / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", RUN, "-verbose", "-SlurmConfigpath", str(self.config)],
+                cwd=self.place,
+                env={**os.environ, "SIDECARPORT": port, "SHARED_FS": "true", "PYTHONPATH": str(CHECKOUT)},
+                stdout=log,
+                stderr=log,
+            )
+        eventually(self.answers, "an answer to a ping", 30)
+
+    def answers(self) -> bool:
+        assert self.process is not None and self.process.poll() is None, self.log()
+        with contextlib.suppress(OSError):
+            return self.client.call("GET", "/status", [])[0] == 200
+        return False
+
+    def log(self) -> str:
+        return (self.place / "log").read_text()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.send_signal(number)
+            self.process.wait(20)
+
+
+@pytest.fixture
+def slurm_sd(slurm_cluster: Any, place: Path) -> Iterator[SlurmSd]:
+    made = SlurmSd(slurm_cluster, place)
+    yield made
+    made.stop()
+
+
+def test_slurm_sd_takes_over_from_the_plugin(left: Left, slurm_sd: SlurmSd) -> None:
+    gate = left.root.parent / "gate"
+    old = make_pod("unused")
+    pod, job_id, path = left.submit(
+        [("main", f"echo hello; until [ -e {gate} ]; do sleep 0.2; done; exit 3")], namespace="default"
+    )
+    old["metadata"]["uid"] = pod
+    eventually(lambda: (path / "run-main.out").exists())
+    slurm_sd.start()
+    client = slurm_sd.client
+
+    # the log names what has no effect, the rights of pods, and how to listen elsewhere
+    said = slurm_sd.log()
+    for words in ("SHARED_FS", "Namespace", "allow_user_flags", "--token-file"):
+        assert words in said
+    ping = client.good("GET", "/status", [])
+    assert int(ping["resources"]["cpu"]) > 0
+
+    # the job of the plugin is the pod's, with its log
+    told = client.wait(old, "Running", 30)
+    assert told["JID"] == job_id
+    assert client.log(old) == "hello\n"
+
+    # a new pod: limits, the flavor's flags, and the user's on top of them
+    new = make_pod("echo $GREETING")
+    container = new["spec"]["containers"][0]
+    container |= {"image": "/bin/sh", "env": [{"name": "GREETING", "value": "hi"}]}
+    container["resources"] = {"limits": {"memory": "100Mi"}, "requests": {"cpu": "7"}}
+    new["metadata"]["annotations"] = {"slurm-job.vk.io/flags": "--comment=user --job-name=mine --mem=1"}
+    made = client.create(new)
+    shown = left.cluster.run_slurm("scontrol", "show", "job", made["PodJID"])
+    for words in ("Partition=main", "Comment=user", "MinMemoryNode=100M", "CPUs/Task=2", "JobName=pb-"):
+        assert words in shown
+    client.wait(new, "Succeeded", 30)
+
+    # a restart loses nothing and submits nothing
+    before = left.all_jobs()
+    slurm_sd.stop(signal.SIGKILL)
+    slurm_sd.start()
+    gate.touch()
+    ended = client.wait(old, "Failed", 30)
+    assert ended["containers"][0]["state"]["terminated"]["exitCode"] == 3
+    assert left.all_jobs() == before
+    for each in (old, new):
+        client.delete(each)
+    eventually(lambda: [entry.name for entry in left.root.iterdir()] == ["podbridge"], timeout=40)
+    eventually(lambda: not os.listdir(left.root / "podbridge/jobs"), timeout=20)
