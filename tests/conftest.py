@@ -138,7 +138,7 @@ def pytest_runtest_makereport(item, call):
     """When a test on a cluster fails, show what Slurm, Kubernetes and podbridge have to say."""
     report = yield
     if report.when == "call" and report.failed:
-        for name in ("world", "clean", "bare_world", "pools_world"):
+        for name in ("world", "clean", "bare_world", "pools_world", "interlink_world"):
             world = getattr(item, "funcargs", {}).get(name)
             if isinstance(world, World):
                 tools = (("squeue", "-l"), ("sinfo", "-N", "-l")) if world.cluster.options.slurm else ()

@@ -1,5 +1,6 @@
 """The demonstration in six scenes, on real systems: ``./hack/demo.sh [--slurm VERSION]``; with ``--pools`` the
-story of :mod:`cluster.demo_pools`, with ``--real-node`` that of :mod:`cluster.demo_real`.
+story of :mod:`cluster.demo_pools`, with ``--interlink`` that of :mod:`cluster.demo_interlink`, with ``--real-node``
+that of :mod:`cluster.demo_real`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster import demo_pools, demo_real, places
+from cluster import demo_interlink, demo_pools, demo_real, places
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.polling import eventually
@@ -176,8 +177,13 @@ def main() -> int:
     parser.add_argument("--slurm", default=places.DEFAULT_SLURM, choices=versions)
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--pools", action="store_true", help="show pools: remote sites over NATS")
+    kind.add_argument(
+        "--interlink", action="store_true", help="show interLink: its own programs, podbridge's plugin and hub"
+    )
     kind.add_argument("--real-node", action="store_true", help="run pods with a kubelet and containerd instead of kwok")
-    parser.add_argument("--site-slurm", default="24.11", choices=versions, help="Slurm at slurm-site, with --pools")
+    parser.add_argument(
+        "--site-slurm", default="24.11", choices=versions, help="Slurm at slurm-site, with --pools or --interlink"
+    )
     options = parser.parse_args()
     state = Path(tempfile.mkdtemp(prefix="podbridge-demo-"))
     state.chmod(0o755)
@@ -185,11 +191,16 @@ def main() -> int:
     more = f", nats-server, a site with Slurm {options.site_slurm}, a site without" if options.pools else ""
     kubelet = "kubelet, containerd" if options.real_node else "kwok"
     systems = f"kube-apiserver, kube-controller-manager, {kubelet}, Slurm {options.slurm}{more}"
+    if options.interlink:
+        upstream = "interLink's virtual kubelet and API server"
+        systems = f"kube-apiserver, kube-controller-manager, {upstream}, a site with Slurm {options.site_slurm}"
     print(f"Starting etcd, {systems} and podbridge ...", flush=True)
     try:
         begin: Callable[[], Story]
         if options.pools:
             cluster, begin = demo_pools.tell(state, options.slurm, options.site_slurm)
+        elif options.interlink:
+            cluster, begin = demo_interlink.tell(state, options.site_slurm)
         else:
             cluster, begin = (demo_real.tell if options.real_node else tell)(state, options.slurm)
         with cluster:
@@ -207,7 +218,8 @@ def main() -> int:
                 print(f"  {number}. {title}")
             more = " --pools" if options.pools else " --real-node --nodes 1" if options.real_node else ""
             again = f"./hack/up.sh{more}"
-            print(f"The demo stops all that it started. To start a cluster for your own trials: {again}")
+            trials = "" if options.interlink else f" To start a cluster for your own trials: {again}"
+            print(f"The demo stops all that it started.{trials}")
             return 0
     except ClusterError as error:
         print(f"FAILED: {error}", file=sys.stderr)

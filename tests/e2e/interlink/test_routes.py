@@ -1,0 +1,210 @@
+"""Pods on each route to podbridge's plugin, with a real Slurm behind it.
+
+All pods are created at once; each test then checks those of one route.
+"""
+
+import base64
+
+import pytest
+
+from cluster.interlink_pods import ROUTES, SITE
+from cluster.polling import eventually
+
+pytestmark = pytest.mark.real
+
+SETTINGS = {"config.yaml": "level: info\n", "other": "not mounted"}
+BLOB = bytes(range(256))
+OBJECTS = (
+    {
+        "kind": "ConfigMap",
+        "metadata": {"name": "settings"},
+        "data": SETTINGS,
+        "binaryData": {"blob": base64.b64encode(BLOB).decode()},
+    },
+    {"kind": "Secret", "metadata": {"name": "credentials"}, "stringData": {"password": "it's $ecret"}},
+)
+FILES = """cat /etc/settings/etc/config.yaml; stat -L -c %a /etc/settings/etc/config.yaml
+ls /etc/settings; cat /etc/credentials/password; echo; od -An -v -tu1 /etc/all/blob | tr -s ' \\n' '  '; echo
+cat /scratch/from-init; echo "$LEVEL $NODE"
+"""
+
+
+def sh(script, name="main", **more):
+    """Return a container that runs a script."""
+    return {"name": name, "image": "busybox", "command": ["sh", "-c", script], **more}
+
+
+def pod(*containers, **spec):
+    """Return the spec of a pod that is not restarted."""
+    return {"restartPolicy": "Never", "terminationGracePeriodSeconds": 2, "containers": list(containers), **spec}
+
+
+def files():
+    """Return the spec of a pod with each kind of volume that interLink's virtual kubelet sends."""
+    mounts = {"settings": "/etc/settings", "credentials": "/etc/credentials", "scratch": "/scratch"}
+    scratch = [{"name": "scratch", "mountPath": "/scratch"}]
+    env = [
+        {"name": "LEVEL", "value": "a b"},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ]
+    volumes = [
+        {
+            "name": "settings",
+            "configMap": {
+                "name": "settings",
+                "items": [{"key": "config.yaml", "path": "etc/config.yaml", "mode": 256}],
+            },
+        },
+        {"name": "credentials", "secret": {"secretName": "credentials"}},
+        {"name": "all", "configMap": {"name": "settings"}},
+        {"name": "scratch", "emptyDir": {}},
+    ]
+    mounted = [{"name": name, "mountPath": path} for name, path in (mounts | {"all": "/etc/all"}).items()]
+    return pod(
+        sh(FILES, env=env, volumeMounts=mounted),
+        initContainers=[sh("echo written by the init container > /scratch/from-init", "first", volumeMounts=scratch)],
+        volumes=volumes,
+    )
+
+
+SPECS = {
+    "succeeds": pod(sh("echo hello")),
+    "fails": pod(sh("echo no disk >&2; exit 7"), sh("exit 0", "other")),
+    "files": files(),
+    "init-fails": pod(sh("echo never"), initContainers=[sh("exit 0", "first"), sh("echo no; exit 3", "second")]),
+}
+
+
+@pytest.fixture(scope="module")
+def created(interlink_world):
+    """Create the pods of all routes; return them by route and name."""
+    interlink_world.add_objects(*OBJECTS)
+    made = {
+        (route, name): interlink_world.put(route, spec, f"{name}-{route}")
+        for route in ROUTES
+        for name, spec in SPECS.items()
+    }
+    yield made
+    interlink_world.clear()
+
+
+@pytest.fixture(params=ROUTES, ids=str)
+def route(request):
+    """Each route."""
+    return request.param
+
+
+def codes(found, kind="containerStatuses"):
+    """Return the exit code of each container of a pod, by name."""
+    return {status["name"]: status["state"]["terminated"]["exitCode"] for status in found["status"][kind]}
+
+
+def test_a_pod_runs_as_one_slurm_job(interlink_world, created, route):
+    one = created[route, "succeeds"]
+    found = interlink_world.ended(one)
+    assert found["status"]["phase"] == "Succeeded"
+    assert codes(found) == {"main": 0}
+    assert interlink_world.logs(one) == "hello\n"
+    jobs = interlink_world.cluster.site_slurm(SITE, "squeue", "-h", "--states=all", "-o", "%j %T").splitlines()
+    assert [job.split()[1] for job in jobs if one["metadata"]["uid"] in job] == ["COMPLETED"]
+
+
+def test_exit_codes_and_logs_of_several_containers(interlink_world, created, route):
+    one = created[route, "fails"]
+    found = interlink_world.ended(one)
+    assert found["status"]["phase"] == "Failed"
+    assert codes(found) == {"main": 7, "other": 0}
+    assert interlink_world.logs(one, "-c", "main") == "no disk\n"
+    assert interlink_world.logs(one, "-c", "other") == ""
+
+
+def test_config_maps_secrets_and_variables_arrive(interlink_world, created, route):
+    one = created[route, "files"]
+    found = interlink_world.ended(one)
+    said = interlink_world.logs(one, "-c", "main")
+    assert found["status"]["phase"] == "Succeeded", said
+    assert said.splitlines() == [
+        "level: info",
+        "400",
+        "etc",
+        "it's $ecret",
+        " " + " ".join(str(byte) for byte in BLOB) + " ",
+        "written by the init container",
+        f"a b {route}",
+    ]
+
+
+def test_a_failed_init_container_fails_the_pod(interlink_world, created, route):
+    one = created[route, "init-fails"]
+    found = interlink_world.ended(one)
+    assert found["status"]["phase"] == "Failed"
+    inits = codes(found, "initContainerStatuses")
+    assert inits["second"] == 3
+    # interLink's virtual kubelet writes the exit code of a container that it sees for the first time to the first one
+    assert route.upstream or inits["first"] == 0
+    assert interlink_world.logs(one, "-c", "second") == "no\n"
+    assert "never" not in interlink_world.logs(one, "-c", "main", check=False)
+
+
+def test_a_log_is_followed_to_its_end(interlink_world, route):
+    one = interlink_world.put_script(route, "for i in 1 2 3 4; do echo line $i; sleep 1; done")
+    interlink_world.running(one)
+    follow = interlink_world.follow(one)
+    assert follow.communicate(timeout=30)[0] == "".join(f"line {number}\n" for number in range(1, 5))
+    assert interlink_world.logs(one, "--tail=2") == "line 3\nline 4\n"
+    assert interlink_world.logs(one, "--limit-bytes=6") == "line 1"
+
+
+def test_a_deleted_pod_leaves_no_job(interlink_world, route):
+    one = interlink_world.put_script(route, "echo started; sleep 600", terminationGracePeriodSeconds=1)
+    uid = one["metadata"]["uid"]
+    eventually(lambda: any(uid in job for job in interlink_world.queue_at_site()), "its job in the queue")
+    interlink_world.delete(one)
+    interlink_world.gone(one)
+    eventually(lambda: not any(uid in job for job in interlink_world.queue_at_site()), "its job gone")
+    eventually(lambda: uid not in interlink_world.jobs_at(SITE), "its folder gone")
+
+
+def test_interlinks_node_shows_the_answer_to_its_ping(interlink_world):
+    for route in ROUTES:
+        if not route.upstream:
+            continue
+        ready = eventually(lambda node=str(route): interlink_world.readiness(node).get("status") == "True", "Ready", 45)
+        assert ready
+        node = interlink_world.kube_node(str(route))
+        condition = next(c for c in node["status"]["conditions"] if c["type"] == "InterlinkConnectivity")
+        assert '"cpu"' in condition["message"]
+
+
+def test_every_part_may_be_killed_while_a_job_runs(interlink_world):
+    world = interlink_world
+    gate, marks = "/srv/home/gate", "/srv/home/marks"
+    world.cluster.sites[SITE].run("mkdir", "-p", marks)
+    script = f"echo ran >>{marks}/$NAME; until [ -e {gate} ]; do sleep 0.1; done; echo $NAME ends; exit 5"
+    pods = {}
+    for route in ROUTES:
+        spec = pod(sh(script, env=[{"name": "NAME", "value": str(route)}]))
+        pods[route] = world.put(route, spec, f"held-{route}")
+    for one in pods.values():
+        world.running(one)
+    eventually(lambda: len(_marks(world, marks)) == len(ROUTES), "every script runs")
+    for name in world.interlink.names:
+        world.interlink.kill(name)
+        world.interlink.start(name)
+    world.kill_hub()
+    late = {route: world.put_script(route, "echo late", f"late-{route}") for route in ROUTES}
+    for one in late.values():
+        assert world.ended(one)["status"]["phase"] == "Succeeded"
+    world.cluster.sites[SITE].run("touch", gate)
+    for route, one in pods.items():
+        found = world.ended(one)
+        assert codes(found) == {"main": 5}
+        assert world.logs(one) == f"{route} ends\n"
+    assert _marks(world, marks) == {str(route): 1 for route in ROUTES}
+
+
+def _marks(world, folder):
+    """Return how often the script of each route ran."""
+    lines = world.cluster.sites[SITE].run("sh", "-c", f"cd {folder} && grep -c ran * /dev/null").splitlines()
+    counts = (line.rpartition(":") for line in lines)
+    return {name: int(count) for name, _, count in counts if name != "/dev/null"}
