@@ -100,13 +100,15 @@ class TestStory:
     def test_04_scancel_ends_the_pod_and_the_event_says_so(self, world):
         pod = world.create(stop="3")
         world.running(pod)
-        world.slurm("scancel", str(world.labelled(pod)))
+        job = world.labelled(pod)
+        world.slurm("scancel", str(job))
         world.seen(
             pod,
             "deleted with the reason on it",
             lambda p: p["status"].get("reason") == "Cancelled" and p["metadata"].get("deletionTimestamp"),
         )
-        assert world.condition(pod, "DisruptionTarget")["reason"] == "Cancelled"
+        condition = world.condition(pod, "DisruptionTarget")
+        assert (condition["reason"], condition["message"]) == ("Cancelled", f"Slurm job {job} was cancelled")
         eventually(lambda: [e for e in world.events(pod, "Cancelled") if e["type"] == "Warning"], "an Event")
         world.gone(pod)
 
