@@ -229,6 +229,8 @@ def _deleted(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
         return Remove(pod, status, status_patch.patch(pod.get("status") or {}, status))
     request = view.entry.cancellation
     if request is not None and request.deletion == metadata["deletionTimestamp"] and _just_cancelled(view):
+        if job is None and not view.pool.lists and not view.entry.absences:
+            return Look(pod)  # the site may have deleted the job when it ended
         write = _write(view, pod, job) if job is not None else None
         return write or Wait(request.at + CANCEL_AGAIN - view.now)
     return Cancel(pod, _grace(view, pod))

@@ -363,6 +363,19 @@ def test_a_finished_pod_that_was_deleted_by_force_is_released_after_its_job_is_f
     assert look(intended(phase="Failed"), the_pool=UNLISTED) is None, "the logs stay as long as the pod"
 
 
+def test_the_site_is_asked_at_once_for_a_cancelled_job_that_the_view_has_dropped():
+    """A plugin deletes a cancelled job when it has ended: the answer to the next poll no longer shows it."""
+    the_pod = intended(deleted=30)
+    cancelled = Cancellation(the_pod["metadata"]["deletionTimestamp"], NOW - 1)
+    entry = Entry(cancellation=cancelled, answer=Known(job(), NOW - 101))
+    assert isinstance(look(the_pod, job(), entry, UNLISTED), Wait | Write), "it still ends"
+    assert look(the_pod, entry=entry, the_pool=UNLISTED) == Look(the_pod)
+    entry.answered(None, NOW)
+    assert isinstance(look(the_pod, entry=entry, the_pool=UNLISTED), Remove)
+    unsure = Entry(cancellation=cancelled, answer=Absent(1, NOW), sent_until=NOW + 2)
+    assert look(the_pod, entry=unsure, the_pool=UNLISTED) == Wait(decide.CANCEL_AGAIN - 1), "asked once until then"
+
+
 def test_an_answer_before_the_last_request_can_be_carried_out_does_not_count_after_it():
     """A request that arrives late starts a job that a former answer cannot show."""
     early = Entry(sent_until=NOW - 1, answer=Absent(1, NOW - 5))
