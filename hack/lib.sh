@@ -5,7 +5,9 @@ set -euo pipefail
 
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${PODBRIDGE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/podbridge}
-python=$cache/venv/bin/python
+# one for each state of the lock file: checkouts of different versions may share the cache, also at the same time
+venv=$cache/venv-$(sha256sum "$checkout/requirements-dev.lock" | cut -c1-12)
+python=$venv/bin/python
 export PYTHONPATH="$checkout/hack:$checkout"
 export PYTHONDONTWRITEBYTECODE=1
 
@@ -13,15 +15,13 @@ say() {
     printf '%s\n' "$*" >&2
 }
 
-# Makes $cache/venv from requirements-dev.lock, once for each state of that file. The project itself is not installed
-# there: it is run from the checkout, so several checkouts may share the environment.
+# Makes $venv from requirements-dev.lock. The project itself is not installed there: it is run from the checkout, so
+# several checkouts may share the environment.
 ensure_venv() {
-    local wanted
-    wanted=$(sha256sum "$checkout/requirements-dev.lock" | cut -d' ' -f1)
     mkdir -p "$cache"
     (
         flock 9
-        if [[ $(cat "$cache/venv/.lock-sha256" 2>/dev/null) == "$wanted" && -x $python ]]; then
+        if [[ -e $venv/.complete ]]; then
             exit 0
         fi
         if ! command -v python3.11 >/dev/null; then
@@ -33,12 +33,12 @@ ensure_venv() {
             apt-get update -qq >&2
             DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3.11-venv >&2
         fi
-        say "making a Python environment in $cache/venv from requirements-dev.lock (about half a minute, once)"
-        rm -rf "$cache/venv"
-        python3.11 -m venv "$cache/venv"
+        say "making a Python environment in $venv from requirements-dev.lock (about half a minute, once)"
+        rm -rf "$venv"
+        python3.11 -m venv "$venv"
         PYTHONPATH='' "$python" -m pip install --quiet --disable-pip-version-check --require-hashes \
             -r "$checkout/requirements-dev.lock"
-        echo "$wanted" >"$cache/venv/.lock-sha256"
+        touch "$venv/.complete"
     ) 9>"$cache/.venv.lock"
 }
 

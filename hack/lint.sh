@@ -8,7 +8,7 @@ skipped=77
 linters=(ruff-check ruff-format mypy mypy-hack import-linter shellcheck)
 
 lint() {
-    local bin=$cache/venv/bin
+    local bin=$venv/bin
     case $1 in
     ruff-check) "$bin/ruff" check . ;;
     ruff-format) "$bin/ruff" format --check . ;;

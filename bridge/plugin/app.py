@@ -26,8 +26,7 @@ from bridge.plugin.access import Access
 from bridge.plugin.answers import AnswerError, answer_of
 from bridge.plugin.pods import Pods
 from bridge.plugin.reports import Reports
-from bridge.serving.log_body import LogBody
-from bridge.serving.streaming import ON_HANG_UP
+from bridge.serving.log_body import log_response
 
 log = logging.getLogger(__name__)
 
@@ -89,9 +88,7 @@ class Handlers:
         """Send the log of a container."""
         told, options = bodies.log_request(data, self._clock.time())
         pool, pieces = self._pods.logs(told, options)
-        body = LogBody(pieces, pool=pool, job=told.pod_uid)
-        flask.request.environ.get(ON_HANG_UP, _nobody_hangs_up)(body.close)
-        return flask.Response(body, content_type="text/plain; charset=utf-8")
+        return log_response(pieces, pool=pool, job=told.pod_uid)
 
     def system_info(self, _data: bytes) -> flask.Response:
         """Report the state of the batch systems."""
@@ -171,7 +168,3 @@ def _json(content: object) -> flask.Response:
 
 def _text(text: str, status: int = 200, headers: dict[str, str] | None = None) -> flask.Response:
     return flask.Response(text, status, headers, content_type="text/plain; charset=utf-8")
-
-
-def _nobody_hangs_up(call: Callable[[], object]) -> None:
-    """Replace the server's function where the server does not watch its clients."""

@@ -1,21 +1,31 @@
-"""A log as the body of a streamed response."""
+"""A log as a streamed response."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import flask
 
 from bridge.errors import BridgeError
 from bridge.logs import kv
+from bridge.serving.streaming import ON_HANG_UP
 
 log = logging.getLogger(__name__)
 
 
-class LogBody:
-    """The pieces of a log. An error before the first piece is the caller's; a later one becomes the last line.
+def log_response(pieces: Iterator[bytes], **about: object) -> flask.Response:
+    """Return the answer with these pieces of a log; it ends the log at the site when the client disconnects.
 
-    The first piece is empty, so that the server sends the headers before the first line exists. ``about``: pairs for
-    the log record of an error.
+    An error of the site becomes the last line. ``about``: pairs for the log record of such an error.
+    """
+    body = LogBody(pieces, **about)
+    flask.request.environ.get(ON_HANG_UP, _nobody_hangs_up)(body.close)
+    return flask.Response(body, content_type="text/plain; charset=utf-8")
+
+
+class LogBody:
+    """The pieces of a log. The first piece is empty: the server sends the headers before the first line exists.
 
     This is no generator: closing a generator that has not started would not end the log at the site, and a generator
     that waits cannot be closed.
@@ -50,3 +60,7 @@ class LogBody:
         close = getattr(self._pieces, "close", None)
         if close is not None:
             close()
+
+
+def _nobody_hangs_up(call: Callable[[], object]) -> None:
+    """Replace the server's function where the server does not watch its clients."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,9 @@ import flask
 from prometheus_client.exposition import choose_encoder
 
 from bridge.clock import Clock
-from bridge.errors import BridgeError
-from bridge.logs import kv
 from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.requests import LogOptions
 from bridge.pools.port import Pool
-from bridge.serving.streaming import ON_HANG_UP
+from bridge.serving.log_body import log_response
 from controllers.kubelet import stats
 from controllers.kubelet.answers import AnswerError
 from controllers.kubelet.authorization import KubeletAuthorizer
@@ -84,9 +81,7 @@ class Handlers:
         if pool is None:
             raise AnswerError(502, f"pool {found.node} has not been heard of since podbridge started")
         check_log(found.pod, pool.job(found.job), container, previous=options.previous)
-        body = LogBody(pool, found.pod, options)
-        flask.request.environ.get(ON_HANG_UP, _nobody_hangs_up)(body.close)
-        return flask.Response(body, content_type="text/plain; charset=utf-8")
+        return log_response(pool.logs(found.pod, options), pool=pool.name, job=found.job)
 
     def not_possible(self, namespace: str, name: str, **_: str) -> flask.Response:
         """Refuse ``kubectl exec``, ``attach`` and ``port-forward``, and name an alternative."""
@@ -148,50 +143,6 @@ class Handlers:
             return jobs.get(node, {}).get((pod.get("metadata") or {}).get("uid", ""))
 
         return status_of
-
-
-def _nobody_hangs_up(call: Callable[[], object]) -> None:
-    """Replace the server's function where the server does not watch its clients."""
-
-
-class LogBody:
-    """A log as the body of a response. An error of the site before the first line becomes the answer, a later one the
-    last line.
-
-    This is no generator: closing a generator that has not started would not end the log at the site, and a generator
-    that waits cannot be closed.
-    """
-
-    def __init__(self, pool: Pool, pod: Mapping[str, Any], options: LogOptions) -> None:
-        self._pool = pool.name
-        self._job = pod["metadata"]["uid"]
-        self._pieces = pool.logs(pod, options)
-        self._begun = self._over = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        if self._over:
-            raise StopIteration
-        if not self._begun:  # sends the headers before the first line exists
-            self._begun = True
-            return b""
-        try:
-            return next(self._pieces)
-        except BridgeError as error:
-            if self._over:
-                raise StopIteration from error
-            self._over = True
-            log.warning("log broken off", extra=kv(pool=self._pool, job=self._job, error=error))
-            return f"podbridge: the log breaks off here: {error}\n".encode()
-
-    def close(self) -> None:
-        """End the log at the site too. Any thread may call it."""
-        self._over = True
-        close = getattr(self._pieces, "close", None)
-        if close is not None:
-            close()
 
 
 def _json(content: dict[str, Any]) -> flask.Response:

@@ -1,0 +1,109 @@
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from bridge.clock import SystemClock
+from bridge.errors import ConfigError
+from bridge.plugin.access import Files
+from bridge.plugin.directory import OnePool
+from bridge.plugin.listen import Address
+from bridge.plugin.process import Options, Plugin
+from bridge.serving.certificates import make_ca, make_pair
+from bridge.threads import Supervisor
+from tests.fakes.client_certificate import client_files
+from tests.unit.plugin.conftest import LoggingPool
+
+LOOPBACK = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"  # noqa: S104
+
+
+class Source:
+    def __init__(self):
+        self.clock = SystemClock()
+        self.directory = OnePool(LoggingPool("pool", period=600))
+        self.stopped = False
+
+    def start(self, supervisor):
+        pass
+
+    def stop(self):
+        self.stopped = True
+
+    def checks(self):
+        return {"other": lambda: None}
+
+
+@pytest.fixture
+def start():
+    made = []
+
+    def run(options):
+        supervisor, source = Supervisor(), Source()
+        plugin = Plugin(source, options, supervisor)
+        made.append((plugin, supervisor, source))
+        plugin.start()
+        return plugin
+
+    yield run
+    for plugin, supervisor, source in made:
+        supervisor.stop()
+        plugin.stop()
+        assert source.stopped
+
+
+def call(url, context=None, **headers):
+    request = urllib.request.Request(url, data=b"", headers=headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=5, context=context) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_token_is_required(tmp_path, start):
+    token = tmp_path / "token"
+    token.write_text("secret-token\n")
+    token.chmod(0o600)
+    plugin = start(Options(Address(EVERYWHERE, 0), Files(token=token)))
+    url = f"http://{LOOPBACK}:{plugin.port}/pinglink"
+    assert call(url)[0] == 401
+    status, text = call(url, Authorization="Bearer secret-token")
+    assert (status, json.loads(text)["status"]) == (200, "ok")
+
+
+def test_a_client_certificate_is_required(tmp_path, start):
+    now = time.time()
+    authority, pair = make_ca(3600, now=now, name="clients"), make_pair([LOOPBACK], 3600, now=now)
+    for name, content in (("tls.crt", pair.cert), ("tls.key", pair.key), ("ca.crt", authority.pem)):
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o600)
+    files = Files(cert=tmp_path / "tls.crt", key=tmp_path / "tls.key", client_ca=tmp_path / "ca.crt")
+    plugin = start(Options(Address(EVERYWHERE, 0), files))
+    url = f"https://{LOOPBACK}:{plugin.port}/pinglink"
+    context = ssl.create_default_context(cadata=pair.ca.decode())
+    assert call(url, context)[0] == 401
+    context.load_cert_chain(client_files(tmp_path, authority))
+    assert call(url, context)[0] == 200
+    other = ssl.create_default_context(cadata=pair.ca.decode())
+    other.load_cert_chain(client_files(tmp_path, make_ca(3600, now=now, name="others")))
+    with pytest.raises((OSError, urllib.error.URLError)):
+        call(url, other)
+
+
+def test_other_machines_need_a_token_or_a_certificate_before_anything_starts():
+    with pytest.raises(ConfigError, match="--token-file or --client-ca"):
+        Plugin(Source(), Options(Address(EVERYWHERE, 0)), Supervisor())
+
+
+def test_health_and_metrics(start):
+    plugin = start(Options(Address(LOOPBACK, 0), health=Address(LOOPBACK, 0), metrics=Address(LOOPBACK, 0)))
+    call(f"http://{LOOPBACK}:{plugin.port}/pinglink")
+    health, metrics = (server.port for server in plugin._others)
+    with urllib.request.urlopen(f"http://{LOOPBACK}:{health}/readyz?verbose", timeout=5) as answer:
+        assert {"[+]pools ok", "[+]other ok"} <= set(answer.read().decode().splitlines())
+    with urllib.request.urlopen(f"http://{LOOPBACK}:{metrics}/metrics", timeout=5) as answer:
+        assert 'podbridge_plugin_requests_total{code="200",route="/pinglink"}' in answer.read().decode()
