@@ -83,7 +83,8 @@ def pools(session: CommandSession) -> Iterator[Finding]:
             yield Finding("ok", "pools", f"{name} is Ready")
         else:
             found = f"{name} is not Ready: {ready.get('reason', 'unknown')}: {ready.get('message', '')}"
-            yield Finding("FAIL", "pools", found, "check the submitter's log at the site, and the batch system")
+            fix = "check the log of the submitter or the plugin at the site, and the batch system"
+            yield Finding("FAIL", "pools", found, fix)
     yield _kubelet_port(nodes[0])
 
 

@@ -104,7 +104,7 @@ def _conditions(state: State, valid: ValidAnnouncement | None, silent: bool, lin
     elif announce is not None and announce.leaving:
         ready = connected = ("False", "SiteLeft", f"the submitter has stopped; {words}")
     else:
-        connected = ("True", "SiteHeard", "the site's submitter announces itself")
+        connected = ("True", "SiteHeard", "podbridge receives messages from the site")
         problem = announce.problem if announce is not None else ""
         problem = problem or state.readiness.problem
         ready = ("False", "SiteProblem", problem) if problem else ("True", "SiteReady", words)
@@ -117,7 +117,10 @@ def _conditions(state: State, valid: ValidAnnouncement | None, silent: bool, lin
     if valid is not None:
         rows[ACCEPTED] = accepted
         refused = state.readiness.problem
-        rows[CONFIG] = ("False", state.readiness.reason, refused) if refused else ("True", "BuildConfigUsable", "")
+        if refused:
+            rows[CONFIG] = ("False", state.readiness.reason, refused)
+        elif announce is not None and announce.version:  # podbridge's submitter publishes a BuildConfig
+            rows[CONFIG] = ("True", "BuildConfigUsable", "")
     rows |= dict.fromkeys(("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"), fine)
     return [
         {"type": kind, "status": good, "reason": reason, "message": message[:MESSAGE]}

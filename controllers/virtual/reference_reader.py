@@ -139,5 +139,6 @@ def _unbound(what: str, namespace: str) -> MissingReferenceError:
     """Return the error for a refusal of the API server: a RoleBinding is missing."""
     return MissingReferenceError(
         f"podbridge may not {what} in namespace {namespace}: RoleBinding {names.POOLS_ROLE} is missing there",
-        hint=f"an administrator allows this with: podbridge rbac pools {namespace} | kubectl apply -f -",
+        hint=f"an administrator allows this with: podbridge rbac pools {namespace} | kubectl apply -f - "
+        "(with podbridge run: add --account podbridge)",
     )
