@@ -21,6 +21,10 @@ from bridge.workload import quantity
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 _COUNT = re.compile(r"gpu(?::[A-Za-z_][\w.-]*)?(?:[:=](\d+))?")
 _MESH = "EOFMESH"
+_PREFIXES = (names.SITE_PREFIX, "slurm-job.knoc.io/")
+_ANNOTATIONS = frozenset(
+    value for name, value in vars(names).items() if isinstance(value, str) and not name.startswith("_")
+)
 _BY_CPU, _BY_MEMORY = ("cpus-per-task", "c"), ("mem",)
 
 
@@ -112,6 +116,12 @@ def flags(pod: Mapping[str, Any], config: BuildSettings, words: Sequence[str]) -
     return found
 
 
+def run_as(spec: Mapping[str, Any]) -> str:
+    """Return the user of the whole job, as ``<user>:``; users of single containers and all groups are ignored."""
+    user = (spec.get("securityContext") or {}).get("runAsUser")
+    return ":" if user is None else f"{int(user)}:"
+
+
 def normalized(pod: Mapping[str, Any]) -> dict[str, str]:
     """Return the annotations with their historical names replaced, and all that runs before the job as one script.
 
@@ -144,6 +154,16 @@ def warnings(pod: Mapping[str, Any], config: BuildSettings) -> list[str]:
     given = pod["metadata"].get("annotations") or {}
     if names.NO_CLEAN_WORKDIR in given:
         found.append(f"annotation {names.NO_CLEAN_WORKDIR}: ignored; the folder of a job is removed with its pod")
+    found += [
+        f"annotation {key}: unknown, ignored" for key in given if key.startswith(_PREFIXES) and key not in _ANNOTATIONS
+    ]
+    users = {
+        user
+        for container in _containers(pod["spec"], init=True)
+        if (user := (container.get("securityContext") or {}).get("runAsUser")) is not None
+    }
+    if users - {(pod["spec"].get("securityContext") or {}).get("runAsUser")}:
+        found.append("runAsUser of a container: ignored; the job runs as one user, that of the pod's securityContext")
     return found
 
 

@@ -86,7 +86,9 @@ def _container(
         memory=sizing.memory_limit(container, where) if config.limits.watch_memory else None,
         fallback_to_logs=container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         read_only_root=bool(context.get("readOnlyRootFilesystem")),
-        run_as=f"{_number(context.get('runAsUser'))}:{_number(context.get('runAsGroup'))}",
+        run_as=interlink_rules.run_as(pod["spec"])
+        if interlink_rules.apply(config)
+        else f"{_number(context.get('runAsUser'))}:{_number(context.get('runAsGroup'))}",
         non_root=bool(context.get("runAsNonRoot")),
         probes=probes.make(container, where, ports, sizing.grace(pod["spec"]), variables)
         if config.limits.probes

@@ -15,19 +15,29 @@ LARGEST = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class AdoptedJob:
-    """A batch job: its id, its name in the batch system, and the name of its directory at the other program."""
+    """A batch job: its id, its name in the batch system, and the name of its directory at the other program.
+
+    ``user``: the owner of this directory, where that is not the user of this process.
+    """
 
     uid: str
     id: str
     name: str
     folder: str
+    user: int | None = None
 
 
 def read(folder: Path) -> dict[str, AdoptedJob]:
     """Return the adopted jobs by UID; none if there is no such file."""
     content = read_json(folder / FILE, LARGEST) or {}
     return {
-        uid: AdoptedJob(uid, str(job.get("id", "")), str(job.get("name", "")), str(job.get("folder", "")))
+        uid: AdoptedJob(
+            uid,
+            str(job.get("id", "")),
+            str(job.get("name", "")),
+            str(job.get("folder", "")),
+            user if isinstance(user := job.get("user"), int) else None,
+        )
         for uid, job in content.items()
         if isinstance(job, dict)
     }

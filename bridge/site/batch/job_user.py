@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 from collections.abc import Sequence
 from pathlib import Path
 
 from bridge.errors import BatchError
+from bridge.site.batch import adopted
 
 _OPTION = "--uid="
 
 
-def hand_over(folder: Path, words: Sequence[str]) -> None:
-    """Give a job's directory to the user that the words of sbatch name; nothing happens without ``--uid``.
+def users(site: Path) -> set[int]:
+    """Return the other users whose jobs are in the directories of a site and among its adopted jobs."""
+    if os.geteuid() != 0:
+        return set()
+    found = {job.user for job in adopted.read(site).values() if job.user is not None}
+    with contextlib.suppress(FileNotFoundError):
+        found |= {entry.stat(follow_symlinks=False).st_uid for entry in os.scandir(site / "jobs")}
+    return found - {0}
+
+
+def hand_over(folder: Path, words: Sequence[str]) -> int | None:
+    """Give a job's directory to the user that the words of sbatch name, and return this user.
+
+    Return ``None`` if they name none; then nothing happens.
 
     The directories above stay the submitter's. Others may pass through them, and create notifications in ``changed/``;
     they can't list or read them. Raises :class:`BatchError` if the submitter may not change owners.
     """
-    users = [word.removeprefix(_OPTION) for word in words if word.startswith(_OPTION)]
-    if not users:
-        return
+    named = [word.removeprefix(_OPTION) for word in words if word.startswith(_OPTION)]
+    if not named:
+        return None
     try:
-        user = pwd.getpwuid(int(users[-1])) if users[-1].isdecimal() else pwd.getpwnam(users[-1])
+        user = pwd.getpwuid(int(named[-1])) if named[-1].isdecimal() else pwd.getpwnam(named[-1])
         owner, group = user.pw_uid, user.pw_gid
     except KeyError as error:
-        if not users[-1].isdecimal():
-            raise BatchError(f"user {users[-1]} of the job is unknown on this machine") from error
-        owner, group = int(users[-1]), -1
+        if not named[-1].isdecimal():
+            raise BatchError(f"user {named[-1]} of the job is unknown on this machine") from error
+        owner, group = int(named[-1]), -1
     site = folder.parent.parent
     try:
         for path, mode in ((site, 0o711), (folder.parent, 0o711), (site / "changed", 0o1733)):
@@ -35,4 +49,5 @@ def hand_over(folder: Path, words: Sequence[str]) -> None:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, owner, group, follow_symlinks=False)
     except OSError as error:
-        raise BatchError(f"the job can't run as user {users[-1]}: {error}") from error
+        raise BatchError(f"the job can't run as user {named[-1]}: {error}") from error
+    return owner

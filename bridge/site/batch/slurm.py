@@ -17,7 +17,7 @@ from pydantic import Field
 from bridge.errors import BatchError
 from bridge.logs import kv
 from bridge.script.settings import AbsolutePath, Part, Seconds, Words
-from bridge.site.batch import adopted
+from bridge.site.batch import adopted, job_user
 from bridge.site.batch import slurm_text as text
 from bridge.site.batch.commands import (
     CommandNotFoundError,
@@ -27,7 +27,6 @@ from bridge.site.batch.commands import (
     command_environment,
     portions,
 )
-from bridge.site.batch.job_user import hand_over
 from bridge.site.batch.port import (
     NAME_PREFIX,
     Amount,
@@ -116,6 +115,7 @@ class SlurmBatch(BatchSystem):
             {str(name): words for name, words in slurm.programs.items()},
         )
         self._adopted = adopted.names(site.folder)
+        self._users = job_user.users(site.folder)
         self._no_accounting_until = math.inf if slurm.accounting == "never" else 0.0
         self._accounting_rests_until = 0.0
 
@@ -132,7 +132,9 @@ class SlurmBatch(BatchSystem):
         name = "bash" if bash == "/bin/bash" else shlex.quote(bash)
         script = f"#!{bash}\nexec {name} {folder}/job.sh >>{folder}/script.log 2>&1\n"
         words = self.words(request)
-        hand_over(request.folder, words)
+        user = job_user.hand_over(request.folder, words)
+        if user is not None:
+            self._users = self._users | {user}  # a new set: another thread may read the old one
         return self._commands.submit(
             request.uid, "sbatch", *words, input=script, job_id=_JOB_ID, unknown=_UNKNOWN, later=_LATER
         )
@@ -223,9 +225,15 @@ class SlurmBatch(BatchSystem):
         """Run squeue, once for all jobs."""
         return {job.id: job for job in text.jobs(self._squeue(), self._adopted)}
 
+    def _whose(self) -> str:
+        """Return the option of squeue for this user's jobs, and for those of other users that were submitted here."""
+        if not self._users:
+            return "--me"
+        return f"--user={','.join(map(str, sorted({os.geteuid(), *self._users})))}"
+
     def _squeue(self, *more: str) -> str:
         return self._commands.ask(
-            "squeue", "--me", "--noheader", "--all", "--states=all", "--format", text.FORMAT, *more, extra=_EPOCH
+            "squeue", self._whose(), "--noheader", "--all", "--states=all", "--format", text.FORMAT, *more, extra=_EPOCH
         ).out
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:

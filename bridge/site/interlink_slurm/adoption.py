@@ -60,7 +60,7 @@ class Adoption:
                     where.remove()
                     where.create(NO_SCRIPT, _meta(job))
                     where.write_id(job.id)
-            known[job.uid] = AdoptedJob(job.uid, job.id, job.name, job.path.name)
+            known[job.uid] = AdoptedJob(job.uid, job.id, job.name, job.path.name, job.user)
             self._jobs[job.uid] = job
             new += 1
         if new:

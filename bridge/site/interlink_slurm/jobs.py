@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from bridge.errors import ConfigError
 from bridge.poolapi.identifiers import NAMESPACE_PATTERN, UID_PATTERN
 from bridge.site.files import read_some, read_word
 
@@ -38,6 +39,8 @@ class OldJob:
     id: str
     name: str
     submitted_at: float
+    user: int | None = None
+    """Owner of the directory, if not the user of this process: the plugin gives it to the user of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,18 @@ class OldState:
 
 
 def find(root: Path) -> tuple[list[OldJob], list[str]]:
-    """Return the jobs below ``DataRootFolder``, and the names of directories with a job that can't be read."""
+    """Return the jobs below ``DataRootFolder``, and the names of directories with a job that can't be read.
+
+    Raises :class:`ConfigError` if ``DataRootFolder`` exists and can't be read.
+    """
     found: list[OldJob] = []
     bad: list[str] = []
     try:
         names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False))
     except FileNotFoundError:
         return [], []
+    except OSError as error:
+        raise ConfigError(f"adopt_from: {root} can't be read: {error.strerror}") from error
     for name in names:
         try:
             at = (root / name / "JobID.jid").stat().st_mtime
@@ -101,7 +109,9 @@ def _identified(path: Path, at: float) -> OldJob | None:
     if path.name != usual:
         return None
     names = _NAME.findall((read_some(path / "job.slurm", LARGEST) or b"").decode(errors="replace"))
-    return OldJob(path, uid, namespace, job_id, names[-1].strip("\"'") if names else uid, at)
+    owner = path.stat().st_uid
+    name = names[-1].strip("\"'") if names else uid
+    return OldJob(path, uid, namespace, job_id, name, at, None if owner == os.geteuid() else owner)
 
 
 def containers(job: OldJob) -> list[tuple[str, bool]]:

@@ -8,6 +8,7 @@ import pwd
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,17 @@ def test_a_job_runs_as_the_user_that_its_pod_names(site: Any) -> None:
     assert (done.outcome, done.containers[0].ended.exit_code, site.log(job)) == ("Failed", 3, f"{nobody}\n".encode())
     for folder in (site.folder, site.folder / "jobs"):
         assert folder.stat().st_mode & 0o777 == 0o711
+    endless = uid()
+    told = site.client.submit(endless, submit("sleep 600", flags=[f"--uid={nobody}"])).status
+    site.wait(endless, "running", 30)
     site.kill(site.processes[0])
     site.start()
     assert site.status(job).outcome == "Failed"
+    time.sleep(8)  # more than lost_after and two lists of jobs
+    status = site.status(endless)
+    assert (status.phase, status.missing, status.job_id) == ("running", False, told.job_id)
+    site.client.cancel(endless, Cancel(grace=0))
+    assert site.wait(endless, "ended", 30).reason == "Deleted"
 
 
 # --- adoption: jobs that the plugin left running, under a real Slurm --------------------------------------------------

@@ -171,3 +171,20 @@ def test_any_words_are_read(words: list[str]) -> None:
     kept = interlink_rules.flags(made(container(cpu="1", memory="1Gi")), config(), words)
     assert not any(word in ("--mem", "-c") or word.startswith("--mem=") for word in kept)
     assert [word for word in words if word in kept] == kept or len(kept) < len(words)
+
+
+def test_an_unknown_annotation_is_told() -> None:
+    wanted = made(**{"slurm-job.vk.io__gid": "1001", "slurm-job.vk.io__flavor": "cpu", "other__x": "y"})
+    assert interlink_rules.warnings(wanted, config()) == ["annotation slurm-job.vk.io/gid: unknown, ignored"]
+
+
+def test_users_of_containers_are_ignored_and_told() -> None:
+    inner = {**container(), "securityContext": {"runAsUser": 1000, "runAsGroup": 5}}
+    wanted = made(inner)
+    job = build(wanted, config(), Objects(), "node")
+    assert "RUN_AS=(:)" in job.script.replace("'", "") and job.flags == []
+    assert "runAsUser of a container" in interlink_rules.warnings(wanted, config())[0]
+    wanted["spec"]["securityContext"] = {"runAsUser": 1000, "runAsGroup": 7}
+    job = build(wanted, config(), Objects(), "node")
+    assert "RUN_AS=(1000:)" in job.script.replace("'", "") and job.flags == ["--uid=1000"]
+    assert interlink_rules.warnings(wanted, config()) == []

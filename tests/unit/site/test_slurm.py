@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from bridge.clock import FakeClock
 from bridge.errors import BatchError, BatchUnknownOutcomeError
 from bridge.script.settings import Flavor
+from bridge.site.batch import job_user
 from bridge.site.batch import slurm_text as text
 from bridge.site.batch.port import JobRequest
 from bridge.site.batch.slurm import SlurmBatch
@@ -417,3 +418,14 @@ def test_commands_with_words_and_another_bash(tmp_path: Path) -> None:
     assert batch.submit(request()) == "5"
     assert (tmp_path / "sbatch.words").read_text().splitlines()[0] == "--nodes=1"
     assert (tmp_path / "sbatch.stdin").read_text().startswith("#!/opt/b ash\nexec '/opt/b ash' '/x y/jobs/a-1'/job.sh")
+
+
+def test_jobs_of_other_users_are_listed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = slurm(tmp_path)
+    batch.jobs()
+    assert (tmp_path / "squeue.words").read_text().splitlines()[0] == "--me"
+    monkeypatch.setattr(job_user, "users", lambda folder: {4711, 12})
+    batch = slurm(tmp_path)
+    batch.jobs()
+    users = ",".join(map(str, sorted({os.geteuid(), 12, 4711})))
+    assert (tmp_path / "squeue.words").read_text().splitlines()[0] == f"--user={users}"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.errors import ConfigError
 from bridge.site.batch import adopted, slurm_text
 from bridge.site.batch.port import BatchJob
 from bridge.site.folder import Folder, JobFolder
@@ -219,6 +220,15 @@ def test_directories_that_are_no_jobs(left: Left) -> None:
     found, bad = jobs.find(left.root)
     assert [job.uid for job in found] == [UID] and bad == ["odd"]
     assert jobs.find(left.root / "none") == ([], [])
+
+
+def test_a_folder_that_cannot_be_read_is_named(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no(_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", no)
+    with pytest.raises(ConfigError, match=r"adopt_from: .*jobs can't be read: Permission denied"):
+        jobs.find(left.root)
 
 
 def test_output_on_another_file_system_is_copied_at_the_end(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
