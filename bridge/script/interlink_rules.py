@@ -19,7 +19,6 @@ from bridge.script.sizing import SLACK, Size, grace
 from bridge.workload import quantity
 
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")
-_COUNT = re.compile(r"gpu(?::[A-Za-z_][\w.-]*)?(?:[:=](\d+))?")
 _MESH = "EOFMESH"
 _PREFIXES = (names.SITE_PREFIX, "slurm-job.knoc.io/")
 _ANNOTATIONS = frozenset(
@@ -59,37 +58,42 @@ def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
 def choose(pod: Mapping[str, Any], config: BuildSettings) -> tuple[Flavor | None, str]:
     """Return the flavor of a pod, and a warning or an empty text.
 
-    The annotation comes first. A pod with GPU limits gets the first flavor with that number of GPUs, or the first with
-    any; all others get the default flavor. An unknown flavor is no error.
+    The annotation comes first. A pod with GPU limits gets the first flavor that asks for this number of GPUs, or for
+    any, or whose flags mention them; all others get the default flavor. An unknown flavor is no error.
     """
     known = {flavor.name: flavor for flavor in config.flavors}
     wanted = (pod["metadata"].get("annotations") or {}).get(names.FLAVOR)
-    problem = ""
-    if wanted:
-        if wanted in known:
-            return known[wanted], ""
-        problem = f"annotation {names.FLAVOR}: there is no flavor {wanted!r} (there are: {', '.join(known) or 'none'})"
     count = sum(_gpus(pod["spec"], name) for name in GPUS)
-    if count:
+    chosen, problem = known.get(str(wanted)), ""
+    if wanted and chosen is None:
+        problem = f"annotation {names.FLAVOR}: there is no flavor {wanted!r} (there are: {', '.join(known) or 'none'})"
+    if chosen is None and count:
         with_gpus = [flavor for flavor in config.flavors if gpus_in(flavor.flags)]
         exact = [flavor for flavor in with_gpus if gpus_in(flavor.flags) == count]
-        if with_gpus:
-            return (exact or with_gpus)[0], problem
-        if not gpus_in(_words(normalized(pod), names.FLAGS)):
-            problem = problem or f"{count} GPUs: no flavor and no flag asks for GPUs, so the job gets none"
-    return known.get(config.default_flavor), problem
+        by_name = [flavor for flavor in config.flavors if any("gpu" in word for word in flavor.flags)]
+        chosen = next(iter([*exact, *with_gpus, *by_name]), None)
+    chosen = chosen or known.get(config.default_flavor)
+    asked = [*(chosen.flags if chosen else ()), *_words(normalized(pod), names.FLAGS)]
+    if count and not gpus_in(asked):
+        problem = problem or f"{count} GPUs: no flag of flavor or pod asks for them, so the containers see none"
+    return chosen, problem
 
 
 def gpus_in(flags: Sequence[str]) -> int:
     """Return the number of GPUs that the last GPU option asks for: ``--gres=gpu:a100:2``, ``-G 2``; 0: none."""
     found = 0
     for option, value in options(flags):
-        if option == "gres" and (match := _COUNT.match(value)):
-            found = int(match[1] or 1)
+        if option == "gres":
+            items = [item.partition("(")[0].replace("=", ":").split(":") for item in value.split(",")]
+            found = sum(_count(item[-1]) for item in items if item[0] in ("gpu", "gres/gpu"))
         elif option in ("gpus", "gpus-per-node", "gpus-per-task", "G"):
-            number = value.rpartition(":")[2]
-            found = int(number) if number.isdecimal() else 1
+            found = sum(_count(item.rpartition(":")[2]) for item in value.split(","))
     return found
+
+
+def _count(text: str) -> int:
+    """Return the number at the end of ``gpu:a100:2``; 1 if there is none."""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 1
 
 
 def options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -83,7 +83,7 @@ def test_without_limits_the_defaults_of_the_flavor_count() -> None:
         ([container(nvidia_gpu="1")], {}, "gpu1", 1, "nvidia.com/gpu", False),
         ([container(nvidia_gpu="1"), container(amd_gpu="1")], {}, "gpu2", 2, "amd.com/gpu", False),
         ([container(nvidia_gpu="7")], {}, "gpu2", 2, "nvidia.com/gpu", False),
-        ([container(nvidia_gpu="1")], {"slurm-job.vk.io__flavor": "cpu"}, "cpu", 0, "", False),
+        ([container(nvidia_gpu="1")], {"slurm-job.vk.io__flavor": "cpu"}, "cpu", 0, "", True),
         ([container()], {"slurm-job.vk.io__flavor": "odd"}, "cpu", 0, "", True),
         ([container(nvidia_gpu="1")], {"slurm-job.vk.io__flavor": "odd"}, "gpu1", 1, "nvidia.com/gpu", True),
         ([container()], {"slurm-job.vk.io__flags": "--gpus=a100:3"}, "cpu", 3, "nvidia.com/gpu", False),
@@ -101,7 +101,7 @@ def test_flavors(
 def test_gpus_that_nothing_asks_for_are_told() -> None:
     wanted = made(container(nvidia_gpu="1"))
     assert interlink_rules.measure(wanted, config(flavors=[])).gpus == 0
-    assert "no flavor and no flag asks for GPUs" in interlink_rules.warnings(wanted, config(flavors=[]))[0]
+    assert "1 GPUs: no flag of flavor or pod asks for them" in interlink_rules.warnings(wanted, config(flavors=[]))[0]
 
 
 def test_the_limit_of_a_pod_wins_over_its_flag() -> None:
@@ -188,3 +188,31 @@ def test_users_of_containers_are_ignored_and_told() -> None:
     job = build(wanted, config(), Objects(), "node")
     assert "RUN_AS=(1000:)" in job.script.replace("'", "") and job.flags == ["--uid=1000"]
     assert interlink_rules.warnings(wanted, config()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (["--gres=gpu:1"], 1),
+        (["--gres=gpu"], 1),
+        (["--gres=shard:2,gpu:a100:3"], 3),
+        (["--gres", "gpu:3g.20gb:2(S:0)"], 2),
+        (["--gres=gpu:a100:1,gpu:h100:2"], 3),
+        (["--gres=shard:2"], 0),
+        (["--gres=gpu:4", "--gres=none"], 0),
+        (["-G", "2"], 2),
+        (["--gpus=a100:2,h100:1"], 3),
+        (["--gpus-per-node=2"], 2),
+        (["-p", "gpu"], 0),
+    ],
+)
+def test_gpus_of_flags(words: list[str], count: int) -> None:
+    assert interlink_rules.gpus_in(words) == count
+
+
+def test_a_flavor_whose_flags_mention_gpus_is_the_last_choice() -> None:
+    flavors = [{"name": "a"}, {"name": "b", "flags": ["-p", "gpu"]}, {"name": "c", "flags": ["--gres=gpu:1"]}]
+    wanted = made(container(nvidia_gpu="2"))
+    assert interlink_rules.measure(wanted, config(flavors=flavors)).flavor == "c"
+    assert interlink_rules.measure(wanted, config(flavors=flavors[:2])).flavor == "b"
+    assert "the containers see none" in interlink_rules.warnings(wanted, config(flavors=flavors[:2]))[0]
