@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,8 +47,10 @@ def hand_over(folder: Path, words: Sequence[str]) -> int | None:
     try:
         for path, mode in ((site, 0o711), (folder.parent, 0o711), (site / "changed", 0o1733)):
             path.chmod(mode)
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, owner, group, follow_symlinks=False)
+        for path in (folder, *folder.iterdir()):
+            found = path.lstat()
+            if path == folder or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1):  # no file of another place
+                os.chown(path, owner, group, follow_symlinks=False)
     except OSError as error:
         raise BatchError(f"the job can't run as user {named[-1]}: {error}") from error
     return owner
