@@ -7,10 +7,11 @@ and the pool read it. Go writes ``null`` for an empty list or map, so each of th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Required, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StringConstraints, WrapValidator
 from pydantic.functional_validators import BeforeValidator
+from typing_extensions import TypedDict
 
 from bridge.poolapi.identifiers import Namespace, PodName, Uid
 
@@ -127,14 +128,51 @@ class NamedPod(Part):
     spec: _Spec = _Spec()
 
 
-class _SpecWithContainers(_Spec):
-    containers: Annotated[list[NamedContainer], Field(min_length=1)]
+class StartedContainer(TypedDict, total=False):
+    """A v1.Container in a request for its state."""
+
+    name: Required[Label]
+    image: str | None
+    restartPolicy: str | None
+    readinessProbe: Any
+    startupProbe: Any
 
 
-class PodWithContainers(NamedPod):
-    """A v1.Pod with at least one container."""
+class StartedToleration(TypedDict, total=False):
+    """A v1.Toleration in a request for the state of a pod."""
 
-    spec: _SpecWithContainers
+    key: str | None
+    operator: str | None
+    value: str | None
+    effect: str | None
+
+
+class StartedSpec(TypedDict, total=False):
+    """A v1.PodSpec in a request for the state of its containers."""
+
+    containers: Required[Annotated[list[StartedContainer], Field(min_length=1)]]
+    initContainers: list[StartedContainer] | None
+    tolerations: list[StartedToleration] | None
+    nodeName: str | None
+
+
+class StartedMetadata(TypedDict):
+    """The identity of a pod."""
+
+    name: PodName
+    namespace: Namespace
+    uid: Uid
+
+
+class StartedPod(TypedDict):
+    """A v1.Pod in a request for its state, without all other keys.
+
+    These are dictionaries and no models: a request may have 1,000 pods, and reading it directly into dictionaries takes
+    half of the time.
+    """
+
+    metadata: StartedMetadata
+    spec: StartedSpec
 
 
 def keep_raw(value: Any, handler: Any) -> Any:
@@ -145,7 +183,5 @@ def keep_raw(value: Any, handler: Any) -> Any:
 
 if TYPE_CHECKING:
     Pod = dict[str, Any]
-    StartedPod = dict[str, Any]
 else:
     Pod = Annotated[NamedPod, WrapValidator(keep_raw), PlainSerializer(lambda pod: pod)]
-    StartedPod = Annotated[PodWithContainers, WrapValidator(keep_raw), PlainSerializer(lambda pod: pod)]

@@ -64,6 +64,8 @@ def _line(problem: dict[str, Any]) -> str:
     path = ""
     for step in problem["loc"]:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    if problem["type"] == "json_invalid":  # its input is the whole body
+        return f"body: not JSON: {problem['ctx']['error']}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     value = problem.get("input")
     if problem["type"] == "missing" or not isinstance(value, str | int | float | bool | None):

@@ -57,7 +57,8 @@ _HOP_A: TypeAdapter[HopA] = TypeAdapter(HopA)
 _HOP_B: TypeAdapter[HopB] = TypeAdapter(HopB)
 _RUNNABLE: TypeAdapter[JsonObject] = TypeAdapter(RunnablePod)
 _POD: TypeAdapter[JsonObject] = TypeAdapter(Pod)
-_PODS: TypeAdapter[list[JsonObject]] = TypeAdapter(list[StartedPod])
+_STARTED: TypeAdapter[StartedPod] = TypeAdapter(StartedPod)
+_ALL_STARTED: TypeAdapter[list[StartedPod]] = TypeAdapter(list[StartedPod])
 _LOGS: TypeAdapter[LogStruct] = TypeAdapter(LogStruct)
 
 
@@ -71,12 +72,15 @@ def creations(data: bytes) -> Creations:
     return Creations([_creation(told, ())], several=False)
 
 
-def pods(data: bytes) -> list[JsonObject]:
-    """Read the body of ``/status``. An empty body and ``null`` are an empty list."""
-    told = _json(data) if data.strip() else []
-    if told is None or told == []:
+def pods(data: bytes) -> list[StartedPod]:
+    """Read the body of ``/status``: a list of pods, or one pod. An empty body and ``null`` are an empty list."""
+    text = data.strip()
+    if text in (b"", b"null"):
         return []
-    return _checked(_PODS, [told] if isinstance(told, dict) else told)
+    try:
+        return [_STARTED.validate_json(text)] if text.startswith(b"{") else _ALL_STARTED.validate_json(text)
+    except ValidationError as error:
+        raise invalid(error) from error
 
 
 def pod(data: bytes) -> JsonObject:

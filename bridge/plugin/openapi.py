@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
 
 from bridge import __version__
 from bridge.interlink.messages import CreateStruct, LogStruct, PingResponse, PodStatus, SystemInfo
-from bridge.interlink.objects import NamedPod, PodWithContainers
+from bridge.interlink.objects import NamedPod, StartedPod
 from bridge.interlink.pod_spec import Pod
 from bridge.plugin.app import ROUTES, SESSION, Route
 from bridge.plugin.bodies import HopA, HopB
@@ -18,8 +17,10 @@ from bridge.plugin.bodies import HopA, HopB
 Schema = dict[str, Any]
 Mode = Literal["validation", "serialization"]
 
-_REQUESTS: list[type[BaseModel]] = [HopB, HopA, Pod, NamedPod, PodWithContainers, LogStruct]
-_ANSWERS: list[type[BaseModel]] = [CreateStruct, PodStatus, PingResponse, SystemInfo]
+_BODIES: tuple[Any, ...] = (
+    *(HopB, HopA, Pod, NamedPod, StartedPod, LogStruct),
+    *(CreateStruct, PodStatus, PingResponse, SystemInfo),
+)
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
 _ERRORS = {
     "400": "The body is invalid; the text has the path of the field. Or a container waits to start.",
@@ -49,7 +50,7 @@ class _About:
     errors: tuple[str, ...] = field(default=("401", "411", "413"))
 
 
-def _ref(model: type[BaseModel]) -> Schema:
+def _ref(model: type) -> Schema:
     return {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
@@ -77,9 +78,7 @@ _ABOUT = {
     "/status": _About(
         "Report the state of pods. An empty list, or no body, is a ping.",
         {"anyOf": [{"type": "array", "items": _ref(PodStatus)}, _PING]},
-        body={
-            "anyOf": [{"type": "array", "items": _ref(PodWithContainers)}, _ref(PodWithContainers), {"type": "null"}]
-        },
+        body={"anyOf": [{"type": "array", "items": _ref(StartedPod)}, _ref(StartedPod), {"type": "null"}]},
         required=False,
         errors=("400", "401", "403", "411", "413", *_SITE_ERRORS),
     ),
@@ -100,8 +99,10 @@ _ABOUT = {
 
 def document() -> Schema:
     """Return the document, OpenAPI 3.1."""
-    modes: list[tuple[type[BaseModel], Mode]] = [(model, "validation") for model in (*_REQUESTS, *_ANSWERS)]
-    _, definitions = models_json_schema(modes, ref_template="#/components/schemas/{model}")
+    kinds: list[tuple[str, Mode, TypeAdapter[Any]]] = [
+        (kind.__name__, "validation", TypeAdapter(kind)) for kind in _BODIES
+    ]
+    _, definitions = TypeAdapter.json_schemas(kinds, ref_template="#/components/schemas/{model}")
     return {
         "openapi": "3.1.0",
         "info": {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -41,6 +43,7 @@ GC_THRESHOLD = 50_000
 FILES_PERIOD = 10.0
 """Seconds between two checks of the certificate files."""
 LAST_WRITES = 5.0
+_M_ARENA_MAX = -8
 
 
 class Source(Protocol):
@@ -146,6 +149,7 @@ def run(source: Source, options: Options, supervisor: Supervisor) -> int:
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.set_threshold(GC_THRESHOLD, 50, 50)
+    _limit_arenas()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.stop())
     BUILD_INFO.labels(__version__).set(1)
@@ -163,3 +167,13 @@ def run(source: Source, options: Options, supervisor: Supervisor) -> int:
     plugin.stop()
     log.info("ended", extra=kv(status=1 if supervisor.failure else 0))
     return 1 if supervisor.failure else 0
+
+
+def _limit_arenas() -> None:
+    """Have all threads share two heaps of glibc.
+
+    By default each worker has its own, which keeps the memory of the largest body that it has parsed: 355 MB after
+    twenty requests with 3 MB each.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)

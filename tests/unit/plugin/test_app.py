@@ -181,10 +181,11 @@ def test_a_bad_body_is_refused_with_the_path_of_the_field(api, path, content, fi
     assert (answer.status_code, answer.text.startswith(field)) == (400, True), answer.text
 
 
-@pytest.mark.parametrize("text", ["{", "", "\xff", '{"pod": NaN}', "[" * 100_000])
-def test_a_body_that_is_not_json_is_refused(api, text):
-    answer = api.client.post("/create", data=text.encode("latin-1"))
-    assert (answer.status_code, "not JSON" in answer.text) == (400, True)
+@pytest.mark.parametrize("path", ["/create", "/status"])
+@pytest.mark.parametrize("text", ["{", "\xff", "[NaN", "[" * 100_000, '[{"secret": "hunter2"'])
+def test_a_body_that_is_not_json_is_refused(api, path, text):
+    answer = api.client.post(path, data=text.encode("latin-1"))
+    assert (answer.status_code, "not JSON" in answer.text, "hunter2" in answer.text) == (400, True, False)
 
 
 def test_an_answer_repeats_no_value_that_may_be_a_secret(api):
