@@ -182,7 +182,8 @@ class Config(Section):
     def _some_place(self) -> Config:
         if not self.slurm_rest_api and not self.pools.enabled:
             raise ValueError(
-                "slurmRestApi is empty and no pool is configured: set it, pools.nats.servers or pools.interlink"
+                "slurmRestApi is empty and no pool is configured: set it, pools.nats.servers, pools.interlink or "
+                "pools.nunet"
             )
         if problems := namespace_policies.problems(self.namespace_policies, self.partition):
             raise ValueError("; ".join(problems))

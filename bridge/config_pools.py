@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from bridge import names
 from bridge.config_base import Seconds, Section
 from bridge.config_interlink import InterlinkSection
+from bridge.config_nunet import NunetSection
 
 SUBJECT = r"^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$"
 _REDIS = r"rediss?://[^\s@/?#]+(/\d{0,4})?|unix:///[^\s?#]+"
@@ -91,6 +92,7 @@ class PoolsSection(Section):
     interlink: list[InterlinkSection] = Field(
         [], description="interLink plugins and API servers as pools: see [interLink pools](interlink-pools.md)."
     )
+    nunet: list[NunetSection] = Field([], description="NuNet DMS instances as pools: see [NuNet](nunet.md).")
     store: StoreSection = StoreSection()
     silent_after: Seconds = Field(
         30, description="Time without a message of the site after which the virtual node is NotReady."
@@ -125,7 +127,8 @@ class PoolsSection(Section):
     @property
     def named(self) -> tuple[str, ...]:
         """The names of the pools that the configuration defines. The others announce themselves over NATS."""
-        return tuple(section.name for section in self.interlink)
+        interlink = [section.name for section in self.interlink]
+        return (*interlink, *(name for section in self.nunet for name in section.pool_names))
 
     @model_validator(mode="after")
     def _named_once(self) -> PoolsSection:

@@ -93,7 +93,11 @@ REASONS = (
     ("Node, Event", "SlurmNodeUndrained", "podbridge resumed the node in Slurm, because it is uncordoned"),
     ("Pod, Event", "BridgeSubmitted", "the site accepted the pod; the message contains the job id"),
     ("Pod, Event", "BridgeQueued", "the job is pending at the site; the message contains the cause"),
-    ("Pod, Event", "BridgeStarted", "the first container of the pod runs at the site"),
+    (
+        "Pod, Event",
+        "BridgeStarted",
+        "the first container of the pod runs at the site; from a NuNet DMS with the time at which it ends the job",
+    ),
     (
         "Pod, Event",
         "BridgeWaiting",
@@ -228,7 +232,7 @@ def configuration(model: type[BaseModel] = Config, prefix: str = "") -> list[lis
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             rows += configuration(field.annotation, key + ".")
             continue
-        default: Any = field.get_default(call_default_factory=True)
+        default: Any = "required" if field.is_required() else field.get_default(call_default_factory=True)
         if listed := [t for t in get_args(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]:
             rows += configuration(listed[0], key + "[].") if get_origin(field.annotation) is list else []
         rows.append([f"`{key}`", f"`{default if default is not None else 'unset'}`", field.description or ""])

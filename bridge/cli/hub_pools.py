@@ -80,9 +80,14 @@ def node_address(config: Config, server: str) -> str:
 def _configured(config: Config, clock: Clock) -> Iterator[PoolSource]:
     """Return the sources of the pools that the configuration names."""
     if config.pools.interlink:
-        from bridge.pools.interlink import source  # the import takes 0.1 s
+        from bridge.pools.interlink import source as interlink  # the import takes 0.1 s
 
-        if (found := source.make(config, clock)) is not None:
+        if (found := interlink.make(config, clock)) is not None:
+            yield found
+    if config.pools.nunet:
+        from bridge.pools.nunet import source as nunet
+
+        if (found := nunet.make(config, clock)) is not None:
             yield found
 
 

@@ -219,7 +219,8 @@ class Actor:
             self._event_once(entry, pod, "BridgeQueued", why, about=job.reason)
         phase = action.status.get("phase")
         if phase == "Running" and (pod.get("status") or {}).get("phase") != "Running":
-            self._events.event(pod, "BridgeStarted", f"runs on {job.host or 'the site'}")
+            about = f": {job.message}" if job.message else ""
+            self._events.event(pod, "BridgeStarted", f"runs on {job.host or 'the site'}{about}")
         if phase == "Failed" and action.status.get("reason"):
             text = f"{action.status['reason']}: {action.status.get('message', '')}"
             self._events.event(pod, "BridgeFailed", text, warning=True)

@@ -1,6 +1,6 @@
 """The demonstration in six scenes, on real systems: ``./hack/demo.sh [--slurm VERSION]``; with ``--pools`` the
 story of :mod:`cluster.demo_pools`, with ``--interlink`` that of :mod:`cluster.demo_interlink`, with ``--real-node``
-that of :mod:`cluster.demo_real`.
+that of :mod:`cluster.demo_real`, with ``--nunet`` that of :mod:`cluster.demo_nunet`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster import demo_interlink, demo_pools, demo_real, places
+from cluster import demo_interlink, demo_nunet, demo_pools, demo_real, places
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.polling import eventually
@@ -180,6 +180,7 @@ def main() -> int:
     kind.add_argument(
         "--interlink", action="store_true", help="show interLink: its own programs, podbridge's plugin and hub"
     )
+    kind.add_argument("--nunet", action="store_true", help="show a NuNet DMS as a pool: a fake DMS over HTTP")
     kind.add_argument("--real-node", action="store_true", help="run pods with a kubelet and containerd instead of kwok")
     parser.add_argument(
         "--site-slurm", default="24.11", choices=versions, help="Slurm at slurm-site, with --pools or --interlink"
@@ -194,6 +195,8 @@ def main() -> int:
     if options.interlink:
         upstream = "interLink's virtual kubelet and API server"
         systems = f"kube-apiserver, kube-controller-manager, {upstream}, a site with Slurm {options.site_slurm}"
+    if options.nunet:
+        systems = "kube-apiserver and kube-controller-manager, with a fake NuNet DMS"
     print(f"Starting etcd, {systems} and podbridge ...", flush=True)
     try:
         begin: Callable[[], Story]
@@ -201,6 +204,8 @@ def main() -> int:
             cluster, begin = demo_pools.tell(state, options.slurm, options.site_slurm)
         elif options.interlink:
             cluster, begin = demo_interlink.tell(state, options.site_slurm)
+        elif options.nunet:
+            cluster, begin = demo_nunet.tell(state)
         else:
             cluster, begin = (demo_real.tell if options.real_node else tell)(state, options.slurm)
         with cluster:
@@ -218,7 +223,7 @@ def main() -> int:
                 print(f"  {number}. {title}")
             more = " --pools" if options.pools else " --real-node --nodes 1" if options.real_node else ""
             again = f"./hack/up.sh{more}"
-            trials = "" if options.interlink else f" To start a cluster for your own trials: {again}"
+            trials = "" if options.interlink or options.nunet else f" To start a cluster for your own trials: {again}"
             print(f"The demo stops all that it started.{trials}")
             return 0
     except ClusterError as error:

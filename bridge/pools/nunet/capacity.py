@@ -1,0 +1,95 @@
+"""The resources of a virtual node: those of the available peers of a group. Pure.
+
+Podbridge's own rule, because the published example contradicts its input: only available peers count, and the amounts
+are sums. A pod runs on one peer, so the largest amounts of a single peer are labels of the node.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.pools.nunet.peer import Peer, Resources, mebibytes
+
+GPU_TYPE = "gpu-type"
+TYPE, VIRTUAL = "type", "virtual-kubelet"
+_LARGEST = "nunet.io/largest-peer-"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The peers of one virtual node. An empty field selects all peers.
+
+    ``gpu_types``: patterns such as ``nvidia.rtx.*``; ``none`` selects peers without a GPU.
+    """
+
+    gpu_types: tuple[str, ...] = ()
+    peers: frozenset[str] = frozenset()
+    localities: frozenset[str] = frozenset()
+    channels: frozenset[str] = frozenset()
+
+    def selects(self, peer: Peer) -> bool:
+        """Whether the peer is in the group."""
+        kinds = {str(gpu.kind) for gpu in peer.gpus} or {"none"}
+        return (
+            (not self.gpu_types or any(fnmatch.fnmatchcase(kind, text) for kind in kinds for text in self.gpu_types))
+            and (not self.peers or peer.id in self.peers)
+            and (not self.localities or bool(self.localities & peer.localities))
+            and (not self.channels or bool(self.channels & peer.channels))
+        )
+
+
+def members(peers: Iterable[Peer], groups: Sequence[Group], index: int) -> list[Peer]:
+    """Return the peers of a group: a peer is in the first group that selects it."""
+    found = []
+    for peer in peers:
+        first = next((number for number, group in enumerate(groups) if group.selects(peer)), None)
+        if first == index:
+            found.append(peer)
+    return found
+
+
+def total(amounts: Iterable[Resources]) -> Resources:
+    """Return the sum."""
+    return sum(amounts, Resources(disk=0))
+
+
+def labels(amounts: Mapping[str, Resources]) -> dict[str, str]:
+    """Return the labels of a virtual node with these peers: the largest single peer, and the type of GPU.
+
+    A label has one value: ``gpu-type`` is the type with the most GPUs.
+    """
+    found = {TYPE: VIRTUAL, f"{_LARGEST}cpu": "0", f"{_LARGEST}memory": "0Mi", f"{_LARGEST}gpus": "0"}
+    if amounts:
+        found[f"{_LARGEST}cpu"] = str(int(max(each.cpus for each in amounts.values())))
+        found[f"{_LARGEST}memory"] = mebibytes(max(each.memory for each in amounts.values()))
+        found[f"{_LARGEST}gpus"] = str(max(sum(each.gpus.values()) for each in amounts.values()))
+    counts: Counter[str] = Counter()
+    for each in amounts.values():
+        counts.update(each.gpus)
+    if counts:
+        found[GPU_TYPE] = max(sorted(counts), key=lambda kind: counts[kind])
+    return found
+
+
+def flat(amounts: Iterable[Resources]) -> dict[str, int]:
+    """Return the answer of a plugin's ``GET /resources``: the sum, with the names that NuNet published.
+
+    ``nunet.ram.gb`` is in GiB, as its name says; the published example has MB.
+    """
+    whole = total(amounts)
+    found = {f"nunet.gpu.{kind}": count for kind, count in whole.gpus.items() if count > 0}
+    return {
+        **found,
+        "nunet.cpu.cores": max(int(whole.cpus), 0),
+        "nunet.cpu.mhz": max(int(whole.mhz), 0),
+        "nunet.ram.gb": max(whole.memory // 2**30, 0),
+    }
+
+
+def label_value(text: str) -> str:
+    """Return a text in a form that a label can have."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")

@@ -1,0 +1,114 @@
+"""The choice of a peer for a job: by fit, price, place, channel and latency. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bridge.pools.nunet.peer import Peer, Resources
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a pod requires of its peer beyond resources; an empty value requires nothing.
+
+    Parameters
+    ----------
+    frequency
+        Least clock rate of a CPU in MHz.
+    max_price
+        NTX for an hour. A peer that states no price is not excluded: the DMS checks the price in the request.
+    localities, channels
+        The peer must have one of them.
+    max_latency
+        ms.
+    peers
+        Ids of the allowed peers.
+    """
+
+    frequency: int = 0
+    max_price: float | None = None
+    localities: frozenset[str] = frozenset()
+    channels: frozenset[str] = frozenset()
+    max_latency: float | None = None
+    peers: frozenset[str] = frozenset()
+
+    def refusal(self, peer: Peer) -> str:
+        """Return why a peer does not satisfy them, or an empty text."""
+        if not peer.available:
+            return "not available"
+        if self.peers and peer.id not in self.peers:
+            return "not among the allowed peers"
+        if self.localities and not self.localities & peer.localities:
+            return f"locality {_either(peer.localities)}"
+        if self.channels and not self.channels & peer.channels:
+            return f"channel {_either(peer.channels)}"
+        if self.max_latency is not None and (peer.latency is None or peer.latency > self.max_latency):
+            return f"latency {'not stated' if peer.latency is None else f'{peer.latency:g} ms'}"
+        if self.max_price is not None and peer.price is not None and peer.price > self.max_price:
+            return f"price {peer.price:g} NTX an hour"
+        if self.frequency and (not peer.cpus or peer.mhz / peer.cpus < self.frequency):
+            return f"CPUs of {peer.mhz / peer.cpus:.0f} MHz" if peer.cpus else "CPUs not stated"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen peer; ``None``: no peer takes the job now.
+
+    ``why``: why no peer takes it, with what is free. ``later``: a peer takes it when jobs of this pool have ended.
+    """
+
+    peer: Peer | None
+    why: str = ""
+    later: bool = False
+
+
+def choose(
+    peers: Iterable[Peer],
+    free: Mapping[str, Resources],
+    own: Mapping[str, Resources],
+    asked: Resources,
+    wishes: Wishes,
+) -> Choice:
+    """Return the cheapest peer that has room; of those, the nearest, then the one with the least left over.
+
+    ``free``: resources by peer id. ``own``: resources that jobs of this pool hold, by peer id.
+    """
+    fitting: list[Peer] = []
+    reasons: list[str] = []
+    later = False
+    for peer in sorted(peers, key=lambda peer: peer.id):
+        room = free.get(peer.id, Resources())
+        if refused := wishes.refusal(peer):
+            reasons.append(f"{short(peer.id)}: {refused}")
+            continue
+        if not (lacking := room.lacks(asked)):
+            fitting.append(peer)
+            continue
+        reasons.append(f"{short(peer.id)}: less than {lacking}; free: {room.words()}")
+        later = later or not (room + own.get(peer.id, Resources())).lacks(asked)
+    if fitting:
+        return Choice(min(fitting, key=lambda peer: _order(peer, free[peer.id], asked)))
+    more = f"; and {len(reasons) - _MOST_NAMED} more peers" if len(reasons) > _MOST_NAMED else ""
+    found = "; ".join(reasons[:_MOST_NAMED]) + more if reasons else "there is no peer"
+    return Choice(None, f"no peer takes the pod ({asked.words()}): {found}", later)
+
+
+def _order(peer: Peer, free: Resources, asked: Resources) -> tuple[float, float, int, float, int, str]:
+    left = free - asked
+    price = math.inf if peer.price is None else peer.price
+    latency = math.inf if peer.latency is None else peer.latency
+    return price, latency, sum(left.gpus.values()), float(left.cpus), left.memory, peer.id
+
+
+def _either(found: Iterable[str]) -> str:
+    return ", ".join(sorted(found)) or "not stated"
+
+
+def short(peer: str) -> str:
+    """Return the id of a peer, cut for messages."""
+    return f"peer {peer if len(peer) <= 20 else f'{peer[:8]}..{peer[-6:]}'}"

@@ -1,0 +1,253 @@
+"""The annotations ``nunet.bridge.vk.io/*`` of a pod: one table. Pure.
+
+Each row has the field of the request that the value becomes, and how the value is read. docs/nunet.md has the same
+table; a test compares them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.errors import ScriptError
+from bridge.workload import quantity
+
+PREFIX = "nunet.bridge.vk.io/"
+Path = tuple[str, ...]
+_CAPABILITY = "requiredCapability"
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._:/+-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One annotation. ``path``: the field of the body; empty: it affects only podbridge. ``read`` raises ValueError."""
+
+    name: str
+    path: Path
+    read: Callable[[str], Any]
+    allowed: str
+    meaning: str
+
+    @property
+    def annotation(self) -> str:
+        """The whole name."""
+        return PREFIX + self.name
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in allowed:
+            raise ValueError
+        return text
+
+    return read
+
+
+def _number(least: float, most: float) -> Callable[[str], float | int]:
+    def read(text: str) -> float | int:
+        value = float(text)
+        if not least <= value <= most:
+            raise ValueError
+        return int(value) if value.is_integer() else value
+
+    return read
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,12}", text) or not least <= int(text) <= most:
+            raise ValueError
+        return int(text)
+
+    return read
+
+
+def _list(allowed: tuple[str, ...] = ()) -> Callable[[str], list[str]]:
+    def read(text: str) -> list[str]:
+        words = [word.strip() for word in text.split(",")]
+        if not all(word in allowed if allowed else _WORD.fullmatch(word) for word in words):
+            raise ValueError
+        return words
+
+    return read
+
+
+def _word(text: str) -> str:
+    if not _WORD.fullmatch(text):
+        raise ValueError
+    return text
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(text)  # NaN and Infinity are no JSON
+
+
+def _object(text: str) -> dict[str, Any]:
+    found = json.loads(text, parse_constant=_no_constant)
+    if not isinstance(found, dict):
+        raise ValueError  # noqa: TRY004  (the caller catches one kind)
+    return found
+
+
+def _bytes(text: str) -> int:
+    amount = int(quantity.parse(text))
+    if not 0 < amount < 2**60:
+        raise ValueError
+    return amount
+
+
+STORAGE = ("ramdisk", "localVolume", "ipfs", "aws-s3", "filecoin", "google-drive")
+KEYS: dict[str, Key] = {
+    key.name: key
+    for key in (
+        Key(
+            "executor",
+            (_CAPABILITY, "executor"),
+            _one_of("docker", "vm", "wasm"),
+            "`docker`, `vm` or `wasm`",
+            "executor of the job; default `docker`. The image of the container is sent as it is",
+        ),
+        Key(
+            "type",
+            (_CAPABILITY, "type", "description"),
+            _word,
+            "a word such as `batch`",
+            "type of the job; default `batch`",
+        ),
+        Key(
+            "cpu-frequency",
+            (_CAPABILITY, "resources", "cpu", "frequency"),
+            _whole(1, 100_000),
+            "a whole number of MHz, 1 to 100000",
+            "least clock rate of a CPU; the peer must have it",
+        ),
+        Key("disk", (), _bytes, "a quantity such as `10Gi`", "disk, instead of the request `ephemeral-storage`"),
+        Key(
+            "power",
+            (_CAPABILITY, "resources", "power"),
+            _whole(1, 10**6),
+            "a whole number, 1 to 1000000",
+            "sent as it is",
+        ),
+        Key(
+            "vcpu",
+            (_CAPABILITY, "resources", "vcpu"),
+            _whole(1, 10**6),
+            "a whole number, 1 to 1000000",
+            "sent as it is",
+        ),
+        Key(
+            "libraries",
+            (_CAPABILITY, "libraries"),
+            _list(),
+            "a comma list such as `pytorch@1.0.0`",
+            "libraries that the peer must have; the DMS checks this",
+        ),
+        Key(
+            "locality",
+            (_CAPABILITY, "locality"),
+            _list(),
+            "a comma list of places",
+            "the peer must be in one of these places",
+        ),
+        Key(
+            "storage",
+            (_CAPABILITY, "storage"),
+            _list(STORAGE),
+            "a comma list of " + ", ".join(f"`{kind}`" for kind in STORAGE),
+            "kinds of storage; the DMS checks this",
+        ),
+        Key(
+            "kyc",
+            (_CAPABILITY, "kyc"),
+            _list(),
+            "a comma list such as `iamx`",
+            "proofs of identity; the DMS checks this",
+        ),
+        Key("currency", (_CAPABILITY, "price", "currency"), _word, "a word", "currency of the prices; default `ntx`"),
+        Key(
+            "max-price-per-hour",
+            (_CAPABILITY, "price", "max_per_hour"),
+            _number(0, 1e12),
+            "a number, at least 0",
+            "highest price of an hour; a peer with a higher one is not chosen",
+        ),
+        Key(
+            "max-price",
+            (_CAPABILITY, "price", "max_total"),
+            _number(0, 1e12),
+            "a number, at least 0",
+            "highest price of the job",
+        ),
+        Key(
+            "price-preference",
+            (_CAPABILITY, "price", "preference"),
+            _whole(0, 100),
+            "a whole number, 0 to 100",
+            "rank of the price for the DMS; 1 is first",
+        ),
+        Key(
+            "time-preference",
+            (_CAPABILITY, "time", "preference"),
+            _whole(0, 100),
+            "a whole number, 0 to 100",
+            "rank of the time for the DMS",
+        ),
+        Key(
+            "max-time",
+            (),
+            _whole(1, 10**9),
+            "a whole number of seconds, at least 1",
+            "time limit of the job; the shorter of this and `activeDeadlineSeconds` counts",
+        ),
+        Key("vpn-subnet", ("network", "vpn_subnet"), _word, "a word such as `10.8.0.0/24`", "subnet of a VPN"),
+        Key(
+            "max-latency",
+            ("network", "vpn_maxlatency"),
+            _number(0, 1e6),
+            "ms, a number from 0 to 1000000",
+            "highest latency of the peer",
+        ),
+        Key("ip-address", ("network", "ipaddr"), _word, "an IP address", "address of the job"),
+        Key("dns-name", ("network", "dnsname"), _word, "a DNS name", "name of the job"),
+        Key("ingress-proxy", ("network", "ingressproxyid"), _word, "an id", "proxy for connections to the job"),
+        Key("egress-proxy", ("network", "egressproxyid"), _word, "an id", "proxy for connections of the job"),
+        Key("firewall-rules", ("network", "fwrules"), _object, "a JSON object", "sent as it is"),
+        Key("channels", (), _list(), "a comma list of names", "the peer must be in one of these channels"),
+        Key("peers", (), _list(), "a comma list of peer ids", "the job may run only on these peers"),
+        Key(
+            "no-job",
+            (),
+            _word,
+            "a word such as `true`",
+            "the user states that the DMS has no job of this pod: see [below](#no-job-twice)",
+        ),
+    )
+}
+
+
+def read(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a pod's annotations by short name; raises ``ScriptError`` for an unknown or invalid one."""
+    found: dict[str, Any] = {}
+    for annotation, text in sorted((pod["metadata"].get("annotations") or {}).items()):
+        if not annotation.startswith(PREFIX):
+            continue
+        key = KEYS.get(annotation.removeprefix(PREFIX))
+        if key is None:
+            raise ScriptError(f"annotation {annotation}: unknown; allowed: {', '.join(PREFIX + name for name in KEYS)}")
+        try:
+            found[key.name] = key.read(str(text).strip())
+        except (ValueError, OverflowError, RecursionError) as error:
+            allowed = key.allowed.replace("`", "")
+            raise ScriptError(
+                f"annotation {annotation}: {str(text)[:100]!r} is not allowed; allowed: {allowed}"
+            ) from error
+    return found
+
+
+def fields(values: Mapping[str, Any]) -> dict[Path, Any]:
+    """Return the fields of the body of these values, by path."""
+    return {KEYS[name].path: value for name, value in values.items() if KEYS[name].path}

@@ -1,0 +1,264 @@
+"""The job of a pod: what the DMS gets, and the refusal of what it cannot get. Pure.
+
+Every field of the pod is sent, has no effect on a batch job, or is refused by its name.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from bridge.errors import ScriptError
+from bridge.pools.nunet import gpus, pod_annotations
+from bridge.pools.nunet.choice import Wishes
+from bridge.pools.nunet.dialect import JobRequest
+from bridge.pools.nunet.peer import MHZ, Resources
+from bridge.script import environment, site_annotations
+from bridge.script.quoting import ADDRESS
+from bridge.script.references import Objects
+from bridge.workload import quantity
+from bridge.workload.resources import pod_requests
+
+Pod = Mapping[str, Any]
+
+_SENT = {"containers", "activeDeadlineSeconds", "restartPolicy", "imagePullSecrets"}
+_NO_EFFECT = {
+    *("affinity", "nodeName", "nodeSelector", "schedulerName", "schedulingGates", "tolerations"),
+    *("topologySpreadConstraints", "preemptionPolicy", "priority", "priorityClassName", "readinessGates"),
+    *("serviceAccount", "serviceAccountName", "automountServiceAccountToken", "enableServiceLinks", "overhead"),
+    *("terminationGracePeriodSeconds", "dnsPolicy", "resources", "os"),
+}
+"""``resources`` counts in the sum of the requests. A grace period cannot be sent: a cancelled job has the DMS's own."""
+_CONTAINER_SENT = {"name", "image", "command", "args", "env", "envFrom", "resources", "ports"}
+_CONTAINER_NO_EFFECT = {"imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """Values of the configuration.
+
+    Parameters
+    ----------
+    services
+        Whether pods without an end are allowed.
+    secrets
+        Whether values of Secrets are sent.
+    gpu_count
+        Whether the body can have a number of GPUs.
+    max_time
+        Seconds; the time limit of pods without one.
+    defaults
+        Values of annotations by short name, for pods without them.
+    """
+
+    services: bool = False
+    secrets: bool = False
+    gpu_count: bool = False
+    max_time: int | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check(pod: Pod, settings: RequestSettings) -> None:
+    """Raise ``ScriptError`` if the DMS cannot run the pod. It names the field."""
+    spec = pod["spec"]
+    _refuse_unknown(spec, "spec", _SENT | _NO_EFFECT)
+    containers = spec.get("containers") or []
+    if len(containers) != 1:
+        raise ScriptError(f"spec.containers: {len(containers)} containers are not allowed; allowed: 1, a NuNet job")
+    container = containers[0]
+    _refuse_unknown(container, "spec.containers[0]", _CONTAINER_SENT | _CONTAINER_NO_EFFECT)
+    for index, port in enumerate(container.get("ports") or ()):
+        _refuse_unknown(port, f"spec.containers[0].ports[{index}]", {"containerPort", "name", "protocol"})
+    values = {**settings.defaults, **pod_annotations.read(pod)}
+    if not settings.services and spec.get("restartPolicy", "Always") == "Always" and _time_limit(spec, values) is None:
+        raise ScriptError(
+            f"spec.restartPolicy: 'Always' without a time limit is not allowed in this pool; allowed: Never, "
+            f"OnFailure, or a limit in spec.activeDeadlineSeconds or the annotation {pod_annotations.PREFIX}max-time"
+        )
+    resources(pod, settings)
+
+
+def _refuse_unknown(found: Mapping[str, Any], where: str, allowed: set[str]) -> None:
+    for name, value in found.items():
+        if name not in allowed and not _is_empty(value):
+            raise ScriptError(f"{where}.{name}: a NuNet job cannot have it; remove it from the pod")
+
+
+def _is_empty(value: object) -> bool:
+    """Return whether the value requests nothing: empty, false, or an object of such values."""
+    return not value or (isinstance(value, dict) and all(map(_is_empty, value.values())))
+
+
+def _time_limit(spec: Mapping[str, Any], values: Mapping[str, Any]) -> int | None:
+    stated = [int(limit) for limit in (spec.get("activeDeadlineSeconds"), values.get("max-time")) if limit is not None]
+    return min(stated) if stated else None
+
+
+def resources(pod: Pod, settings: RequestSettings) -> tuple[Resources, gpus.Kind | None]:
+    """Return the resources of the pod's job, and its kind of GPU; raises ``ScriptError``."""
+    where = "spec.containers[0].resources"
+    try:
+        asked = pod_requests(pod["spec"])
+    except ValueError as error:
+        raise ScriptError(f"{where}: {error}") from error
+    kinds: dict[gpus.Kind, int] = {}
+    for name, amount in asked.items():
+        try:
+            kind = gpus.kind_in(name)
+        except ValueError as error:
+            raise ScriptError(f"{where}: {error}") from error
+        if kind is not None:
+            kinds[kind] = kinds.get(kind, 0) + quantity.whole(amount)
+        elif name not in ("cpu", "memory", "ephemeral-storage", MHZ, "nunet.cpu.mhz"):
+            raise ScriptError(f"{where}: {name!r} is not allowed; allowed: cpu, memory, {MHZ}, nunet.io/gpu.<kind>")
+    if len(kinds) > 1:
+        raise ScriptError(f"{where}: {', '.join(map(str, kinds))}: one kind of GPU is allowed in a NuNet job")
+    kind, count = next(iter(kinds.items()), (None, 0))
+    if count > 1 and not settings.gpu_count:
+        raise ScriptError(
+            f"{where}: {count} GPUs are not allowed; allowed: 1: the published request has no number of GPUs "
+            f"(gpuCountField of the pool)"
+        )
+    disk = pod_annotations.read(pod).get("disk")
+    return (
+        Resources(
+            cpus=Decimal(max(1, quantity.whole(asked.get("cpu", Decimal(0))))),
+            memory=quantity.whole(asked.get("memory", Decimal(0))),
+            mhz=asked.get(MHZ, asked.get("nunet.cpu.mhz", Decimal(0))),
+            disk=disk if disk is not None else quantity.whole(asked.get("ephemeral-storage", Decimal(0))),
+            gpus={str(kind): count} if kind is not None else {},
+        ),
+        kind,
+    )
+
+
+def wishes(pod: Pod, settings: RequestSettings) -> Wishes:
+    """Return what the pod requires of its peer beyond resources."""
+    values = {**settings.defaults, **pod_annotations.read(pod)}
+    return Wishes(
+        frequency=values.get("cpu-frequency", 0),
+        max_price=values.get("max-price-per-hour"),
+        localities=frozenset(text.lower() for text in values.get("locality", ())),
+        channels=frozenset(text.lower() for text in values.get("channels", ())),
+        max_latency=values.get("max-latency"),
+        peers=frozenset(values.get("peers", ())),
+    )
+
+
+def make(pod: Pod, objects: Objects, node: str, settings: RequestSettings) -> JobRequest:
+    """Return the job of a checked pod. Raises ``ScriptError`` and ``MissingReferenceError``."""
+    spec, container = pod["spec"], pod["spec"]["containers"][0]
+    asked, kind = resources(pod, settings)
+    plain, secret = _variables(pod, container, objects, node, asked, settings)
+    values = {"currency": "ntx", **settings.defaults, **pod_annotations.read(pod)}
+    everything = {**plain, **secret}
+
+    def words(key: str) -> tuple[str, ...]:
+        found = [environment.expand(str(text), everything) for text in container.get(key) or ()]
+        open_ = [environment.expand(str(text), plain) for text in container.get(key) or ()]
+        for index, (whole, visible) in enumerate(zip(found, open_, strict=True)):
+            if whole != visible:
+                raise ScriptError(
+                    f"spec.containers[0].{key}[{index}]: the value of a Secret is not allowed here; allowed: in env"
+                )
+        return tuple(found)
+
+    return JobRequest(
+        uid=str(pod["metadata"]["uid"]),
+        image=str(container.get("image") or ""),
+        asked=asked,
+        command=words("command"),
+        args=words("args"),
+        env=plain,
+        secrets=secret,
+        registry=_registry(pod, str(container.get("image") or ""), objects, settings),
+        kind=kind,
+        ports=tuple(int(port["containerPort"]) for port in container.get("ports") or ()),
+        max_time=_time_limit(spec, values) or settings.max_time,
+        fields=pod_annotations.fields(values),
+    )
+
+
+def _variables(
+    pod: Pod,
+    container: Mapping[str, Any],
+    objects: Objects,
+    node: str,
+    asked: Resources,
+    settings: RequestSettings,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the variables without values of Secrets, and those with."""
+    machine = {"cpu": asked.cpus, "memory": Decimal(asked.memory)}
+
+    def made(found: Objects) -> dict[str, str]:
+        return environment.make(pod, container, "spec.containers[0]", found, node, machine).values
+
+    values = made(objects)
+    for name, value in values.items():
+        if ADDRESS in value:
+            raise ScriptError(f"spec.containers[0].env: {name}: the IP address is not known before the job runs")
+    # a variable contains the value of a Secret if it changes with it; it may do so through $(NAME)
+    other = made(Objects(objects.configmaps, _changed(objects.secrets), objects.tokens))
+    secret = {name: value for name, value in values.items() if other.get(name) != value}
+    if secret and not settings.secrets:
+        raise ScriptError(
+            f"spec.containers[0].env: {', '.join(sorted(secret))}: values of Secrets are not allowed in this pool "
+            f"(sendSecrets)"
+        )
+    return {name: value for name, value in values.items() if name not in secret}, secret
+
+
+def _changed(secrets: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the Secrets with other values."""
+
+    def other(found: Mapping[str, Any], decode: Callable[[str], bytes]) -> dict[str, str]:
+        return {key: base64.b64encode(decode(text) + b"'").decode() for key, text in found.items()}
+
+    return {
+        name: {
+            **found,
+            "data": {
+                **other(found.get("data") or {}, base64.b64decode),
+                **other(found.get("stringData") or {}, lambda text: text.encode("utf-8", "surrogatepass")),
+            },
+            "stringData": {},
+        }
+        for name, found in secrets.items()
+    }
+
+
+def _registry(pod: Pod, image: str, objects: Objects, settings: RequestSettings) -> dict[str, str] | None:
+    """Return the credentials for the registry of the image; ``None``: the pod has none for it."""
+    packed = site_annotations.pull_secret(pod, objects)
+    if not packed:
+        return None
+    server = registry_of(image)
+    for name, entry in json.loads(packed)["auths"].items():
+        if _host(name) != server:
+            continue
+        if not settings.secrets:
+            raise ScriptError(
+                f"spec.imagePullSecrets: credentials for {server} are not allowed in this pool (sendSecrets)"
+            )
+        try:
+            user, _, password = base64.b64decode(str(entry.get("auth") or "")).decode().partition(":")
+        except ValueError as error:
+            raise ScriptError(f"spec.imagePullSecrets: the credentials for {server} are malformed") from error
+        return {"server": server, "username": user, "password": password}
+    return None
+
+
+def registry_of(image: str) -> str:
+    """Return the host of an image's registry: Docker Hub's without one in the name."""
+    first, slash, _ = image.removeprefix("docker://").partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+
+
+def _host(entry: str) -> str:
+    host = entry.partition("://")[2] or entry
+    host = host.partition("/")[0]
+    return "docker.io" if host in ("index.docker.io", "registry-1.docker.io") else host

@@ -1,0 +1,369 @@
+"""A NuNet DMS, or a group of its peers, as a pool."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.clock import Clock
+from bridge.errors import ScriptError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.logs import kv
+from bridge.metrics import POOL_REQUESTS
+from bridge.poolapi.announcement import Announcement
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.readiness import READY, Readiness
+from bridge.poolapi.requests import LogOptions
+from bridge.pools.nunet import capacity, choice, dialect, logs, pod_annotations, pod_request, statuses
+from bridge.pools.nunet.capacity import Group
+from bridge.pools.nunet.client import DmsClient
+from bridge.pools.nunet.dialect import JobAnswer
+from bridge.pools.nunet.logs import LogAccess
+from bridge.pools.nunet.peer import Peer, Resources, Service
+from bridge.pools.nunet.pod_request import RequestSettings
+from bridge.pools.nunet.statuses import State
+from bridge.pools.polled import PolledPool, PollSettings, uid_of
+from bridge.script import references
+from bridge.script.references import Objects
+
+log = logging.getLogger(__name__)
+
+Pod = Mapping[str, Any]
+BATCH = "NuNet DMS"
+
+
+@dataclass(frozen=True, slots=True)
+class NunetSettings:
+    """Values of the configuration.
+
+    Parameters
+    ----------
+    groups, index
+        The groups of all virtual nodes of the DMS, and the number of this pool's own.
+    least_free
+        Share of the VRAM of a GPU that must be free.
+    owner
+        Part of the states of jobs: the cluster.
+    lookup
+        ``status``: the DMS answers about a job under the ``job_id`` of its request. ``services``: it does not, and only
+        the entries of the peers show a job whose id is not known.
+    """
+
+    polls: PollSettings
+    request: RequestSettings
+    logs: LogAccess
+    groups: tuple[Group, ...] = (Group(),)
+    index: int = 0
+    least_free: float = 0.9
+    words: Mapping[str, State] | None = None
+    lookup: str = "services"
+    peer_field: str = "peer_id"
+    gpu_count_field: str = ""
+    cancel_method: str = "DELETE"
+    cancel_path: str = ""
+    submit_timeout: float = 60.0
+    labels: Mapping[str, str] | None = None
+    taints: tuple[str, ...] = ()
+
+
+class UnknownJobError(SiteError):
+    """Nobody can say whether the DMS has a job of a pod."""
+
+    reason = "JobUnknown"
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Where a job runs. ``at``: monotonic time of the submission; lists of peers from before do not show the job."""
+
+    peer: str
+    asked: Resources
+    at: float
+
+
+class NunetPool(PolledPool):
+    """One virtual node of a DMS; implements :class:`bridge.pools.port.Pool`."""
+
+    def __init__(self, name: str, dms: DmsClient, settings: NunetSettings, clock: Clock) -> None:
+        super().__init__(name, settings.polls, clock)
+        self._dms = dms
+        self._own = settings
+        self._words = settings.words or {}
+        self._choosing, self._jobs_lock = threading.Lock(), threading.Lock()
+        self._ids: dict[str, str] = {}
+        self._placed: dict[str, _Placed] = {}
+        self._used_words: dict[str, str] = {}
+        self._unknown_words: set[str] = set()
+        self._peers: tuple[Peer, ...] | None = None
+        self._all_peers: tuple[Peer, ...] = ()
+        self._peers_at = 0.0
+
+    # --- the site -----------------------------------------------------------------------------------------------------
+    def ready(self) -> Readiness:
+        """Return whether a peer of the group is available."""
+        peers = self._peers
+        if peers is None:
+            return Readiness("NotAnnounced", "the DMS has not answered yet", transient=True)
+        if not any(peer.available for peer in peers):
+            return Readiness("NoPeerAvailable", f"none of the {len(peers)} peers of the pool is available")
+        return READY
+
+    def _ping(self) -> Announcement:
+        self._update_peers(self._own.polls.ping_period / 2)
+        return self._announcement("")
+
+    def _unheard(self, problem: str) -> Announcement:
+        return self._announcement(problem)
+
+    def _announcement(self, problem: str) -> Announcement:
+        free = self._free()
+        # the peers report what is free, a node has what jobs may use: the jobs of this pool are added
+        held = self._held()
+        whole = capacity.total([*free.values(), *(placed.asked for placed in held.values())])
+        return Announcement(
+            pool=self.name,
+            submitter="dms",
+            time=self._clock.time(),
+            period=self._own.polls.ping_period,
+            version="",
+            batch=f"{BATCH}, {len(free)} of {len(self._peers or ())} peers available",
+            capacity=whole.quantities(),
+            free=capacity.total(free.values()).quantities(),
+            jobs={"running": len(held)},
+            labels={**capacity.labels(free), **(self._own.labels or {})},
+            taints=list(self._own.taints),
+            problem=problem,
+        )
+
+    def resources(self) -> dict[str, int]:
+        """Return the answer of a plugin's ``GET /resources``: a flat map, see :func:`capacity.flat`."""
+        return capacity.flat(self._free().values())
+
+    def _update_peers(self, at_most: float) -> None:
+        listed = self._dms.peers(at_most)
+        mine = capacity.members(listed.peers, self._own.groups, self._own.index)
+        self._peers, self._all_peers, self._peers_at = tuple(mine), listed.peers, listed.asked
+
+    def _free(self) -> dict[str, Resources]:
+        """Return the free resources of the available peers by id, without those of jobs submitted since."""
+        peers, since = self._peers or (), self._peers_at
+        free = {peer.id: peer.resources(self._own.least_free) for peer in peers if peer.available}
+        with self._jobs_lock:
+            for placed in self._placed.values():
+                if placed.at >= since and placed.peer in free:
+                    free[placed.peer] -= placed.asked
+        return free
+
+    def _held(self) -> dict[str, _Placed]:
+        """Return the jobs that hold resources now, by UID."""
+        known = self.jobs()
+        held: dict[str, _Placed] = {}
+        with self._jobs_lock:
+            placed = dict(self._placed)
+        for uid, status in known.items():
+            if status.phase == "ended":
+                continue
+            if uid not in placed and (pod := self._followed.get(uid)) is not None and "spec" in pod:
+                try:  # this process did not submit the job
+                    asked, _ = pod_request.resources(pod, self._own.request)
+                except ScriptError:
+                    continue
+                placed[uid] = _Placed(status.host, asked, -1.0)
+            if uid in placed:
+                held[uid] = placed[uid]
+        return held
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+    def prepare(self, pod: Pod) -> Pod:
+        """Return the pod without the automatic token; raises ScriptError for one that the DMS cannot run."""
+        seen = references.at_site(pod, api_server=False)
+        pod_request.check(seen, self._own.request)
+        return seen
+
+    def submit(self, pod: Pod, objects: Objects) -> JobStatus:
+        """Submit the job of a prepared pod to the peer that suits it."""
+        uid = uid_of(pod)
+        if self._job_id(pod) is not None and (known := self.status(pod)) is not None:
+            return known
+        request = pod_request.make(pod, objects, self.name, self._own.request)
+        self._update_peers(self._own.polls.ping_period)
+        if (found := dialect.service_of(self._all_peers, uid=uid)) is not None:
+            return self._found(pod, *found)
+        peer = self._place(uid, request, pod_request.wishes(pod, self._own.request))
+        body = dialect.body(
+            request, peer.id, peer_field=self._own.peer_field, gpu_count_field=self._own.gpu_count_field
+        )
+        asked = self._clock.monotonic()
+        try:
+            job = self._dms.submit(body, self._own.submit_timeout)
+        except SiteError as error:
+            if isinstance(error, SiteUnknownOutcomeError):
+                self._used_words[uid] = _no_job(pod)  # it was said before this submission
+            else:  # otherwise the job may hold its resources
+                self._release(uid)
+            raise
+        with self._jobs_lock:
+            self._ids[uid] = job
+        answer = JobAnswer(job=job, status="queued", message=f"submitted for {choice.short(peer.id)}")
+        status = statuses.job_status(pod, answer, job, {}, peer=peer.id, now=self._clock.time())
+        self.record(status, asked)
+        log.info("job submitted to the DMS", extra=kv(pool=self.name, job=job, peer=peer.id))
+        return status
+
+    def _place(self, uid: str, request: dialect.JobRequest, wishes: choice.Wishes) -> Peer:
+        """Choose a peer and reserve its resources; raises if none fits."""
+        own: dict[str, Resources] = {}
+        for placed in self._held().values():
+            own[placed.peer] = own.get(placed.peer, Resources(disk=0)) + placed.asked
+        with self._choosing:
+            self._release(uid)
+            found = choice.choose(self._peers or (), self._free(), own, request.asked, wishes)
+            if found.peer is not None:
+                with self._jobs_lock:
+                    self._placed[uid] = _Placed(found.peer.id, request.asked, self._clock.monotonic())
+                return found.peer
+        if found.later:
+            raise SiteDownError(f"{found.why}; it fits when a job of this pool has ended")
+        raise ScriptError(found.why)
+
+    def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
+        """Cancel a job. The DMS has no grace period, and keeps no files that could be deleted."""
+        uid, asked = uid_of(pod), self._clock.monotonic()
+        known = self.job(uid)
+        if forget and (known is None or known.phase == "ended"):
+            self._forget(uid)
+            self.record_absence(uid, asked)
+            return None
+        status = self.status(pod)
+        if status is None or status.phase == "ended":
+            return status
+        if not self._own.cancel_path:
+            limit = f": {status.message}" if status.message else ""
+            raise SiteRefusedError(
+                f"job {status.job_id} cannot be cancelled: no cancelPath is configured; the pod stays until the "
+                f"job has ended{limit}",
+                reason="NoCancelPath",
+                retryable=True,
+            )
+        self._dms.cancel(self._own.cancel_method, self._own.cancel_path, status.job_id)
+        return self.status(pod)
+
+    def status(self, pod: Pod) -> JobStatus | None:
+        """Request the state of one job; ``None`` if the DMS does not know it."""
+        asked = self._clock.monotonic()
+        with POOL_REQUESTS.labels(self.name, "status", "error").count_exceptions(SiteError):
+            status = self._state(self.whole(pod))
+        POOL_REQUESTS.labels(self.name, "status", "ok").inc()
+        self._apply({uid_of(pod): status}, asked)
+        return status
+
+    def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:
+        found: dict[str, JobStatus | None] = {}
+        for pod in pods:
+            try:
+                found[uid_of(pod)] = self._state(pod)
+            except UnknownJobError as error:  # no failure of the DMS
+                log.debug("the job of a pod is not known", extra=kv(pool=self.name, error=error))
+        return found
+
+    def _state(self, pod: Pod) -> JobStatus | None:
+        """Request the state of one job. Raises SiteError also if nobody can know whether the DMS has the job."""
+        uid = uid_of(pod)
+        job = self._job_id(pod)
+        if job is not None:
+            answer = self._dms.status(job)
+            return None if answer is None else self._status(pod, answer, job)
+        if self._own.lookup == "status":
+            answer = self._dms.status(uid)
+            return None if answer is None else self._adopt(pod, answer, answer.job or uid)
+        self._update_peers(self._own.polls.ping_period / 2)
+        if (found := dialect.service_of(self._all_peers, uid=uid)) is not None:
+            return self._found(pod, *found)
+        if (word := _no_job(pod)) and word != self._used_words.get(uid):
+            return None
+        raise UnknownJobError(
+            "the pod may have been submitted, and the DMS cannot say whether it has a job of it: no peer shows one",
+            hint=f"when it certainly has none, annotate the pod with {pod_annotations.PREFIX}no-job=true",
+        )
+
+    def _found(self, pod: Pod, peer: Peer, service: Service) -> JobStatus:
+        """Return the state of a job that a peer shows."""
+        answer = self._dms.status(service.job) if service.job else None
+        answer = answer or JobAnswer(job=service.job, status=service.status or "running")
+        return self._adopt(pod, answer, service.job or uid_of(pod), peer.id)
+
+    def _adopt(self, pod: Pod, answer: JobAnswer, job: str, peer: str = "") -> JobStatus:
+        with self._jobs_lock:
+            self._ids[uid_of(pod)] = job
+        return self._status(pod, answer, job, peer)
+
+    def _status(self, pod: Pod, answer: JobAnswer, job: str, peer: str = "") -> JobStatus:
+        uid = uid_of(pod)
+        before = self.job(uid)
+        if statuses.state_of(answer.status, self._words) is None and answer.status not in self._unknown_words:
+            self._unknown_words.add(answer.status)
+            log.warning(statuses.unknown(answer.status), extra=kv(pool=self.name, job=job))
+        placed = self._placed.get(uid)
+        peer = peer or (placed.peer if placed else "")
+        status = statuses.job_status(pod, answer, job, self._words, peer=peer, before=before, now=self._clock.time())
+        if status.phase == "ended":
+            self._release(uid)
+        return status
+
+    def _job_id(self, pod: Pod) -> str | None:
+        """Return the DMS's id of the pod's job: from this process, the view, or the pod's annotation."""
+        uid = uid_of(pod)
+        if job := self._ids.get(uid):
+            return job
+        if (known := self.job(uid)) is not None and known.job_id:
+            return known.job_id
+        recorded = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB, "")
+        pool, _, job = recorded.partition("/")
+        return job if job and pool == self.name else None
+
+    def logs(self, pod: Pod, options: LogOptions) -> Iterator[bytes]:
+        """Return the log of the job, from the URL that the DMS or the peer publishes."""
+        logs.refuse_options(options)
+        url = self._log_url(pod)
+        logs.check_url(url, self._own.logs)
+
+        def ended() -> bool:
+            known = self.job(uid_of(pod))
+            return known is None or known.phase == "ended"
+
+        return logs.Log(lambda skip: logs.read(url, self._own.logs, skip), ended, options)
+
+    def _log_url(self, pod: Pod) -> str:
+        job = self._job_id(pod)
+        answer = self._dms.status(job) if job else None
+        if answer is not None and answer.log_url:
+            return answer.log_url
+        self._update_peers(self._own.polls.ping_period)
+        found = dialect.service_of(self._all_peers, job=job or "", uid=uid_of(pod))
+        if found is None or not found[1].log_url:
+            raise SiteRefusedError("the DMS shows no log of the job yet", retryable=True)
+        return found[1].log_url
+
+    def unfollow(self, job: str) -> None:
+        """End to request the state of a job, and forget its id."""
+        super().unfollow(job)
+        self._forget(job)
+
+    def _forget(self, job: str) -> None:
+        with self._jobs_lock:
+            self._ids.pop(job, None)
+            self._used_words.pop(job, None)
+        self._release(job)
+
+    def _release(self, job: str) -> None:
+        with self._jobs_lock:
+            self._placed.pop(job, None)
+
+
+def _no_job(pod: Pod) -> str:
+    """Return the word with which the user has stated that the DMS has no job of the pod; empty: not stated."""
+    return str((pod["metadata"].get("annotations") or {}).get(f"{pod_annotations.PREFIX}no-job", ""))

@@ -1,0 +1,125 @@
+"""The DMS's words for the state of a job, and the state of a pod's job from its answer. Pure.
+
+Only ``running`` is published. The other words are those of public DMS sources and of common schedulers; the
+configuration adds more (``statuses``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from bridge.clock import parse_rfc3339, rfc3339
+from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
+from bridge.pools.nunet.dialect import JobAnswer
+
+State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+STATES: tuple[State, ...] = ("queued", "running", "succeeded", "failed", "cancelled")
+_WORDS: dict[State, tuple[str, ...]] = {
+    "queued": ("queued", "pending", "submitted", "accepted", "created", "waiting", "scheduled", "new", "received"),
+    "running": ("running", "started", "starting", "in progress", "active", "executing", "deploying", "pulling"),
+    "succeeded": (
+        *("succeeded", "success", "successful", "completed", "complete", "finished", "done"),
+        "finished without errors",
+    ),
+    "failed": ("failed", "failure", "error", "errored", "finished with errors", "crashed", "timeout", "timed out"),
+    "cancelled": ("cancelled", "canceled", "killed", "stopped", "aborted", "terminated", "deleted"),
+}
+KNOWN: dict[str, State] = {word: state for state, words in _WORDS.items() for word in words}
+NOTICE = 60.0
+"""Seconds by which the end of a job may move without a new message."""
+
+
+def normal(word: str) -> str:
+    """Return a word in the form of :data:`KNOWN`: lower case, words separated by one blank."""
+    return re.sub(r"[\s_-]+", " ", word).strip().lower()
+
+
+def state_of(word: str, configured: Mapping[str, State]) -> State | None:
+    """Return the meaning of a word; ``None`` if it has none. ``configured`` replaces :data:`KNOWN`."""
+    key = normal(word)
+    return configured.get(key) or KNOWN.get(key)
+
+
+def job_status(
+    pod: Mapping[str, Any],
+    answer: JobAnswer,
+    job: str,
+    configured: Mapping[str, State],
+    *,
+    peer: str = "",
+    owner: str = "",
+    before: JobStatus | None = None,
+    now: float,
+) -> JobStatus:
+    """Return the state of a pod's job. ``before``: the last known state. ``now``: seconds since 1970.
+
+    The DMS reports no exit code in the published form: it is 0 for a job that succeeded, and 1 for one that failed.
+    A word without a meaning leaves the last known state.
+    """
+    metadata = pod["metadata"]
+    state = state_of(answer.status, configured)
+    container = _container_name(pod, before)
+    identity = {"job": metadata["uid"], "namespace": metadata["namespace"], "name": metadata["name"]}
+    common: dict[str, Any] = {
+        **identity,
+        "owner": owner,
+        "job_id": job,
+        "host": peer or (before.host if before else ""),
+    }
+    started = answer.started_at or (before.started_at if before else None)
+    if state is None:
+        return JobStatus(**common, phase="unknown", started_at=started, message=unknown(answer.status))
+    if state == "queued":
+        return JobStatus(**common, phase="queued", message=answer.message, containers=[ContainerState(name=container)])
+    if state == "running":
+        started = started or now
+        running = ContainerState(name=container, state="running", started_at=started, started=True, ready=True)
+        text = _remaining(answer.remaining, before.message if before and before.phase == "running" else "", now)
+        return JobStatus(**common, phase="running", started_at=started, message=text, containers=[running])
+    if before is not None and before.phase == "ended":
+        return before
+    code = answer.exit_code if answer.exit_code is not None else 0 if state == "succeeded" else 1
+    reason = "Cancelled" if state == "cancelled" else "" if code == 0 else "Error"
+    ended_at = started + answer.duration if started and answer.duration else now
+    ended = Termination(exit_code=code, message=answer.message, started_at=started, finished_at=ended_at)
+    return JobStatus(
+        **common,
+        phase="ended",
+        outcome="Succeeded" if state == "succeeded" and code == 0 else "Failed",
+        reason=reason,
+        message=answer.message,
+        started_at=started,
+        ended_at=ended_at,
+        containers=[ContainerState(name=container, state="terminated", ended=ended)],
+    )
+
+
+def unknown(word: str) -> str:
+    """Return a message about a word that has no meaning."""
+    return f"the DMS's status {word[:60]!r} has no meaning here: add it to statuses of the pool; allowed: {STATES}"
+
+
+def _remaining(seconds: float | None, before: str, now: float) -> str:
+    """Return when the DMS ends the job at the latest. The text changes only if this time moves by a minute."""
+    if seconds is None:
+        return before
+    end = now + seconds
+    text = f"the DMS ends it at {rfc3339(end)} at the latest"
+    if before and abs(end - _end_in(before)) <= NOTICE:
+        return before
+    return text
+
+
+def _end_in(text: str) -> float:
+    match = re.search(r"at (\S+Z) at the latest", text)
+    return parse_rfc3339(match[1]) if match else 0.0
+
+
+def _container_name(pod: Mapping[str, Any], before: JobStatus | None) -> str:
+    """Return the name of the pod's only container, also for a job whose pod is gone."""
+    named = (pod.get("spec") or {}).get("containers") or ()
+    if named:
+        return str(named[0]["name"])
+    return before.containers[0].name if before is not None and before.containers else "main"

@@ -1,0 +1,59 @@
+"""Pods on a NuNet DMS: a real API server, the hub's process, and a DMS over HTTP made after the published examples."""
+
+import pytest
+
+from cluster.dms import FAIL
+from cluster.nunet_pods import GPU, PLAIN, RTX, NunetWorld
+from cluster.polling import eventually
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def world(kubernetes):
+    with NunetWorld(kubernetes) as running:
+        yield running
+
+
+def test_the_virtual_nodes_have_the_peers_of_their_groups(world):
+    rtx, plain = world.kube_node(RTX), world.kube_node(PLAIN)
+    assert rtx["status"]["allocatable"][GPU] == "4"
+    assert rtx["status"]["allocatable"]["cpu"] == "17"
+    assert rtx["metadata"]["labels"]["gpu-type"] == "nvidia.rtx.3080.10gb"
+    assert rtx["metadata"]["labels"]["type"] == "virtual-kubelet"
+    assert rtx["metadata"]["labels"]["nunet.io/largest-peer-gpus"] == "6"
+    assert plain["status"]["allocatable"]["cpu"] == "1"
+
+
+def test_pods_run_fail_and_are_deleted_and_none_twice(world):
+    """One scenario, because its waits overlap."""
+    running = world.put(RTX, "long", 600, gpu=True)
+    good = world.put(RTX, "good", 2, gpu=True)
+    bad = world.put(RTX, "bad", 1, env={FAIL: "1"})
+    refused = world.put(RTX, "refused", volumes=[{"name": "v", "emptyDir": {}}])
+    service = world.put(RTX, "service", restartPolicy="Always")
+    eventually(lambda: all(map(world.jobs, (running, good, bad))), "three jobs at the DMS")
+    world.dms.drop = 1  # one submission gets no answer
+    lost = world.put(PLAIN, "lost", 600)
+
+    assert world.ended(good)["status"]["phase"] == "Succeeded"
+    assert "image busybox" in world.logs(good)
+    failed = world.ended(bad)
+    assert failed["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 1
+    assert "spec.volumes" in world.ended(refused)["status"]["message"]
+    assert "spec.restartPolicy" in world.ended(service)["status"]["message"]
+    for pod in (running, lost):
+        world.running(pod)
+        assert world.jobs(pod) == ["running"]
+    started = eventually(lambda: world.events(running, "BridgeStarted"), "the Event")
+    assert "QmPeer3: the DMS ends it at" in started[0]["note"]
+
+    world.kill_hub()
+    later = world.put(RTX, "later", 1)
+    assert world.ended(later)["status"]["phase"] == "Succeeded"
+    for pod in (running, lost):
+        world.delete(pod, 1)
+        world.gone(pod)
+        assert world.jobs(pod) == ["cancelled"]
+    assert all(len(world.jobs(pod)) == 1 for pod in (good, bad, later))
+    assert world.jobs(refused) == world.jobs(service) == []

@@ -1,0 +1,511 @@
+"""The pool against a DMS over real HTTP, made after the published examples."""
+
+import contextlib
+import http.server
+import threading
+import time
+
+import pytest
+
+from bridge.clock import SystemClock
+from bridge.config_nunet import NunetSection
+from bridge.errors import ConfigError, ScriptError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.poolapi.jobs import pod_of
+from bridge.poolapi.requests import LogOptions
+from bridge.pools.nunet import client, logs, source
+from bridge.pools.nunet.client import Access, DmsClient
+from bridge.pools.nunet.pool import UnknownJobError
+from bridge.script.references import Objects
+from bridge.threads import Supervisor
+from cluster import dms
+from cluster.dms import FakeDms
+
+GPU = "nunet.io/gpu.nvidia.rtx.3080.10gb"
+
+
+@pytest.fixture
+def site():
+    with FakeDms() as running:
+        yield running
+
+
+def pools(site, **more):
+    section = NunetSection.model_validate(
+        {"name": "nunet", "url": site.url, "pollPeriod": 0.2, "pingPeriod": 0.2, **more}
+    )
+    return source.pools_of(section, 5.0, SystemClock(), "pools.nunet[0]")
+
+
+def only(site, **more):
+    (pool,) = pools(site, **more)
+    pool.ping()
+    return pool
+
+
+def pod(uid="u-1", seconds="30", cpu="1", gpus=None, annotations=None, **spec):
+    limits = {"cpu": cpu, "memory": "1Gi", **({GPU: gpus} if gpus else {})}
+    env = [{"name": dms.SECONDS, "value": seconds}, *spec.pop("env", [])]
+    container = {"name": "main", "image": "busybox", "env": env, "args": ["x"], "resources": {"limits": limits}}
+    metadata = {"namespace": "remote", "name": f"p-{uid}", "uid": uid, "annotations": annotations or {}}
+    return {"metadata": metadata, "spec": {"restartPolicy": "Never", "containers": [container], **spec}}
+
+
+def submit(pool, found):
+    return pool.submit(pool.prepare(found), Objects())
+
+
+def until(check, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+# --- peers ------------------------------------------------------------------------------------------------------------
+def test_the_node_has_the_sums_and_the_largest_peer(site):
+    pool = only(site)
+    told, _ = pool.announced()
+    assert told.capacity["cpu"] == "18"
+    assert told.capacity[GPU] == "4"
+    assert "nunet.io/gpu.nvidia.tesla.p100.16gb" not in told.capacity
+    assert told.labels["nunet.io/largest-peer-cpu"] == "17"
+    assert told.labels["gpu-type"] == "nvidia.rtx.3080.10gb"
+    assert told.labels["type"] == "virtual-kubelet"
+    assert pool.ready().ok
+    assert pool.resources() | dms.PUBLISHED_RESOURCES != pool.resources()  # the published answer is not its list's
+    assert pool.resources()["nunet.gpu.nvidia.rtx.3080.10gb"] == 4
+
+
+@pytest.mark.parametrize("path", [dms.CURRENT, dms.EARLIER])
+def test_both_paths_are_tried_once_and_remembered(site, path):
+    site.paths = {path}
+    pool = only(site)
+    pool._dms._list = None
+    pool.ping()
+    asked = [found for _, found in site.requests if found in (dms.CURRENT, dms.EARLIER)]
+    assert asked == ([dms.CURRENT] if path == dms.CURRENT else [dms.CURRENT, path]) + [path]
+
+
+def test_another_version_of_the_dms_is_found(site):
+    pool = only(site)
+    site.paths = {dms.EARLIER}
+    pool._dms._list = None
+    assert pool.ping() == 1
+    assert pool.ping() == 0
+
+
+def test_groups_are_virtual_nodes_with_one_list_of_peers(site):
+    groups = [
+        {"name": "rtx", "gpuTypes": ["nvidia.rtx.*"], "labels": {"zone": "a"}},
+        {"name": "plain", "gpuTypes": ["none"]},
+    ]
+    rtx, plain = pools(site, groups=groups, pingPeriod=60)
+    rtx.ping()
+    plain.ping()
+    assert rtx.announced()[0].capacity["cpu"] == "17"
+    assert rtx.announced()[0].labels["zone"] == "a"
+    assert plain.announced()[0].capacity["cpu"] == "1"
+    assert "gpu-type" not in plain.announced()[0].labels
+    assert len([1 for _, path in site.requests if path == dms.CURRENT]) == 1
+    assert submit(rtx, pod()).host == "QmPeer3"
+    assert submit(plain, pod("u-2")).host == "QmPeer1"
+
+
+def test_no_available_peer_is_a_problem_of_the_node(site):
+    for peer in site.peers:
+        peer["is_available"] = False
+    pool = only(site)
+    assert pool.ready().reason == "NoPeerAvailable"
+    assert pool.announced()[0].capacity["cpu"] == "0"
+
+
+# --- the life of a job ------------------------------------------------------------------------------------------------
+def test_a_job_runs_and_ends(site):
+    pool = only(site)
+    found = pod(seconds="1.2", gpus="1")
+    status = submit(pool, found)
+    assert (status.phase, status.job_id, status.host) == ("queued", "nunet-1", "QmPeer3")
+    body = site.jobs["nunet-1"].body
+    assert (body["job_id"], body["peer_id"], body["jobparams"]) == ("u-1", "QmPeer3", ["x"])
+    assert body["requiredCapability"]["resources"]["gpu"] == {"brand": "nvidia", "model": "rtx.3080", "vram": "10Gi"}
+    pool.follow(found)
+    pool.poll()
+    running = pool.job("u-1")
+    assert running.phase == "running"
+    assert "at the latest" in running.message
+    until(lambda: pool.poll() == 0 and pool.job("u-1").phase == "ended")
+    assert pool.job("u-1").outcome == "Succeeded"
+    pool.unfollow("u-1")
+    assert pool.jobs() == {}
+
+
+def test_the_loops_of_the_pool_do_all_of_it(site):
+    (pool,) = pools(site)
+    heard = []
+    pool.subscribe(heard.append)
+    supervisor = Supervisor()
+    pool.start(supervisor)
+    try:
+        until(lambda: pool.ready().ok)
+        found = pod(seconds="0.5", env=[{"name": dms.FAIL, "value": "1"}])
+        pool.follow(found)
+        submit(pool, found)
+        until(lambda: pool.job("u-1").phase == "ended")
+        assert pool.job("u-1").outcome == "Failed"
+        assert "u-1" in heard
+    finally:
+        supervisor.stop()
+        assert supervisor.join(5) == []
+
+
+def test_the_capacity_of_the_node_includes_its_own_jobs(site):
+    pool = only(site)
+    found = pod(cpu="4", gpus="1")
+    pool.follow(found)
+    submit(pool, found)
+    for _ in range(2):  # before and after the list shows the job
+        assert pool.announced()[0].capacity["cpu"] == "18"
+        pool._dms._list = None
+        pool.ping()
+    assert pool.announced()[0].free["cpu"] == "14"
+    assert pool.announced()[0].capacity[GPU] == "4"
+    # another process, which did not submit the job
+    other = only(site)
+    other.follow({**found, "metadata": {**found["metadata"], "annotations": {"bridge.vk.io/job": "nunet/nunet-1"}}})
+    other.poll()
+    other.ping()
+    assert other.announced()[0].capacity["cpu"] == "18"
+
+
+def test_jobs_in_one_second_do_not_share_resources(site):
+    pool = only(site, pingPeriod=60)
+    chosen = [submit(pool, pod(f"u-{number}", cpu="8")).host for number in range(2)]
+    assert chosen == ["QmPeer3", "QmPeer3"]
+    with pytest.raises(SiteDownError, match="it fits when a job of this pool has ended"):
+        submit(pool, pod("u-9", cpu="8"))
+    assert len(site.jobs) == 2
+
+
+def test_a_pod_that_fits_no_peer_is_refused_with_what_is_free(site):
+    with pytest.raises(
+        ScriptError, match=r"cpu 18.*peer QmPeer3: less than cpu 18; free: cpu 17, memory 113855Mi, 4 GPU"
+    ):
+        submit(only(site), pod(cpu="18"))
+    assert site.jobs == {}
+
+
+def test_cancel_needs_a_path(site):
+    found = pod()
+    pool = only(site)
+    submit(pool, found)
+    with pytest.raises(SiteRefusedError, match="no cancelPath is configured") as caught:
+        pool.cancel(found, 30)
+    assert caught.value.retryable
+    pool = only(site, cancelPath="/api/v1/job/{job}")
+    ended = pool.cancel(
+        {**found, "metadata": {**found["metadata"], "annotations": {"bridge.vk.io/job": "nunet/nunet-1"}}}, 30
+    )
+    assert (ended.phase, ended.reason) == ("ended", "Cancelled")
+    assert pool.cancel(found, 0, forget=True) is None
+    assert pool.jobs() == {}
+
+
+def test_a_running_job_is_not_forgotten(site):
+    found = pod()
+    pool = only(site, cancelPath="/api/v1/job/{job}")
+    submit(pool, found)
+    assert pool.cancel(pod_of(pool.job("u-1")), 0, forget=True).phase == "ended"
+    assert site.jobs["nunet-1"].state == "cancelled"
+
+
+def test_a_job_that_the_dms_does_not_know(site):
+    found = pod(annotations={"bridge.vk.io/job": "nunet/nunet-77"})
+    assert only(site).status(found) is None
+
+
+def test_an_unknown_word_is_no_end(site, monkeypatch):
+    pool = only(site)
+    found = pod()
+    submit(pool, found)
+    monkeypatch.setattr(site, "status", lambda job: {"jobid": job.id, "jobstatus": "hibernating"})
+    assert pool.status(found).phase == "unknown"
+    pool = only(site, statuses={"Hibernating": "queued"})
+    found["metadata"]["annotations"] = {"bridge.vk.io/job": "nunet/nunet-1"}
+    assert pool.status(found).phase == "queued"
+
+
+# --- never twice ------------------------------------------------------------------------------------------------------
+def test_a_lost_answer_is_found_again_in_the_services(site):
+    pool, found = only(site), pod()
+    site.drop = 1
+    with pytest.raises(SiteUnknownOutcomeError):
+        submit(pool, found)
+    pool._dms._list = None
+    status = pool.status(found)
+    assert (status.job_id, status.phase, status.host) == (
+        "nunet-1",
+        "running",
+        "QmPeer3" if status.host != "QmPeer1" else "QmPeer1",
+    )
+    assert submit(pool, found).job_id == "nunet-1"
+    assert len(site.jobs) == 1
+
+
+def test_a_submission_after_a_restart_finds_the_job(site):
+    submit(only(site), pod())
+    assert submit(only(site), pod()).job_id == "nunet-1"
+    assert len(site.jobs) == 1
+
+
+def test_a_job_that_nobody_shows_is_not_known_and_not_absent(site):
+    pool, found = only(site), pod()
+    site.shows, site.drop = False, 1
+    with pytest.raises(SiteUnknownOutcomeError):
+        submit(pool, found)
+    with pytest.raises(UnknownJobError) as caught:
+        pool.status(found)
+    assert "no-job=true" in caught.value.hint
+    pool.follow(found)
+    assert pool.poll() == 0  # the other jobs are asked for as before
+    found["metadata"]["annotations"] = {"nunet.bridge.vk.io/no-job": "true"}
+    assert pool.status(found) is None
+    assert only(site).status(found) is None  # another process
+    site.drop = 1
+    with pytest.raises(SiteUnknownOutcomeError):
+        submit(pool, found)
+    with pytest.raises(UnknownJobError):
+        pool.status(found)
+    found["metadata"]["annotations"] = {"nunet.bridge.vk.io/no-job": "again"}
+    assert pool.status(found) is None
+    site.shows = True
+    pool._dms._list = None
+    assert pool.status(found).phase == "running"  # what a peer shows counts more
+
+
+def test_a_dms_that_keeps_the_id_of_the_request(site):
+    pool = only(site, lookup="status")
+    assert pool.status(pod()) is None
+    site.jobs["u-1"] = dms.Job("u-1", {"job_id": "u-1"}, site.peers[0], time.monotonic())
+    assert pool.status(pod()).job_id == "u-1"
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), [({"fail": 1}, SiteUnknownOutcomeError), ({"token": "x"}, SiteRefusedError)]
+)
+def test_errors_of_a_submission(site, fault, error):
+    pool = only(site, pingPeriod=60)
+    for name, value in fault.items():
+        setattr(site, name, value)
+    with pytest.raises(error) as caught:
+        submit(pool, pod())
+    assert caught.value.retryable
+
+
+def test_a_refused_submission_holds_no_resources(site):
+    pool = only(site, pingPeriod=60)
+    site.peers[0]["is_available"] = site.peers[2]["is_available"] = False
+    with pytest.raises(SiteRefusedError, match="no peer fits") as caught:
+        submit(pool, pod(cpu="17"))
+    assert not caught.value.retryable
+    site.peers[2]["is_available"] = True
+    assert submit(pool, pod("u-2", cpu="17")).host == "QmPeer3"
+
+
+# --- HTTP -------------------------------------------------------------------------------------------------------------
+def test_the_token_is_read_for_each_request(site, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("one\n")
+    site.token = "one"
+    pool = only(site, tokenFile=str(token))
+    site.token = "two"
+    pool._dms._list = None
+    assert pool.ping() == 1
+    token.write_text("two")
+    assert pool.ping() == 0
+    token.unlink()
+    with pytest.raises(SiteRefusedError, match="token file"):
+        pool.status(pod(annotations={"bridge.vk.io/job": "nunet/x"}))
+
+
+def test_a_dms_that_is_down_certainly_got_nothing(site):
+    pool = only(site, pingPeriod=60)
+    site.stop()
+    with pytest.raises(SiteDownError):
+        submit(pool, pod())
+    with pytest.raises(SiteDownError):
+        pool.status(pod(annotations={"bridge.vk.io/job": "nunet/x"}))
+    site.__init__()
+    site.start()
+
+
+@contextlib.contextmanager
+def answers(*script):
+    """Serve raw answers: status, content type and body of each request, the last one for all others."""
+    left = list(script)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            code, kind, body = left.pop(0) if len(left) > 1 else left[0]
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Location", "http://169.254.169.254/")
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_DELETE = do_GET  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (404, "text/html", b"<html>proxy</html>"),
+        (502, "text/html", b"bad gateway"),
+        (500, "application/json", b'{"error": "x"}'),
+        (200, "text/plain", b"it works!"),
+        (200, "application/json", b"[" * 100_000),
+        (200, "application/json", b"{}"),
+        (302, "text/plain", b""),
+    ],
+)
+def test_no_answer_of_another_program_means_that_a_job_is_gone(answer):
+    with answers(answer) as url, pytest.raises(SiteError):
+        DmsClient(Access(url), SystemClock()).status("n-1")
+    with answers((404, "application/json", b'{"error": "no such job"}')) as url:
+        assert DmsClient(Access(url), SystemClock()).status("n-1") is None
+
+
+def test_an_answer_has_a_limit(monkeypatch):
+    monkeypatch.setattr(client, "MOST_BYTES", 1000)
+    with (
+        answers((200, "application/json", b"[" + b" " * 5000 + b"]")) as url,
+        pytest.raises(SiteError, match="1000 bytes"),
+    ):
+        DmsClient(Access(url), SystemClock()).peers(0)
+
+
+def test_an_accepted_job_without_an_id_has_an_unknown_outcome():
+    with answers((200, "application/json", b"{}")) as url, pytest.raises(SiteUnknownOutcomeError):
+        DmsClient(Access(url), SystemClock()).submit({}, 5)
+
+
+# --- logs -------------------------------------------------------------------------------------------------------------
+def read(pool, found, **options):
+    return b"".join(pool.logs(found, LogOptions(container="main", **options))).decode()
+
+
+def test_logs_are_read_and_followed(site, monkeypatch):
+    monkeypatch.setattr(logs, "FOLLOW_PERIOD", 0.1)
+    pool, found = only(site), pod(seconds="1.6")
+    submit(pool, found)
+    pool.follow(found)
+    pool._dms._list = None
+    stop = threading.Event()
+    poller = threading.Thread(target=lambda: [pool.poll() for _ in iter(lambda: stop.wait(0.1), True)])
+    poller.start()
+    try:
+        text = read(pool, found, follow=True)
+    finally:
+        stop.set()
+        poller.join()
+    lines = text.splitlines()
+    assert lines[0] == "job u-1 with image busybox"
+    assert lines[-1] == "step 3"
+    assert len(lines) == len(set(lines))
+    assert read(pool, found, tail=1) == "step 3\n"
+    assert read(pool, found, tail=0) == ""
+    assert read(pool, found, limit_bytes=7) == "job u-1"
+    for option in ({"since": 5.0}, {"timestamps": True}, {"previous": True}):
+        with pytest.raises(SiteRefusedError, match="not possible"):
+            read(pool, found, **option)
+
+
+def test_a_followed_log_ends_when_it_is_closed(site):
+    pool, found = only(site), pod()
+    submit(pool, found)
+    pool._dms._list = None
+    log = pool.logs(found, LogOptions(container="main", follow=True))
+    assert b"job u-1" in next(log)
+    threading.Timer(0.2, log.close).start()
+    began = time.monotonic()
+    assert b"job" not in b"".join(log)
+    assert time.monotonic() - began < 1.5
+
+
+def test_a_log_has_a_limit(site):
+    pool, found = only(site, logLimit=1024), pod()
+    submit(pool, found)
+    site.jobs["nunet-1"].log = lambda: b"x" * 5000
+    pool._dms._list = None
+    assert read(pool, found) == "x" * 1024
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "http://169.254.169.254/latest/meta-data",
+        "http://127.0.0.1.evil.example/x",
+        "https://user@127.0.0.1/",
+        "http://127.0.0.1\\@evil.example/",
+        "http://evil.example/?127.0.0.1",
+        "//127.0.0.1/x",
+        "http:///x",
+        "http://[::1/",
+        "",
+    ],
+)
+def test_log_urls_of_other_hosts_are_refused(site, url, monkeypatch):
+    pool, found = only(site), pod()
+    submit(pool, found)
+    monkeypatch.setattr(
+        site, "status", lambda job: {"jobid": job.id, "jobstatus": "running", "LogURL": url or " http://x"}
+    )
+    with pytest.raises(SiteRefusedError, match="not allowed"):
+        read(pool, found)
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts", "good"),
+    [
+        ("https://logs.nunet.io/x", ("*.nunet.io",), True),
+        ("https://nunet.io/x", ("*.nunet.io",), False),
+        ("https://xnunet.io/x", ("*.nunet.io",), False),
+        ("https://a.example:8443/x", ("a.example:8443",), True),
+        ("https://a.example/x", ("a.example:8443",), False),
+        ("http://a.example/x", ("a.example",), False),
+    ],
+)
+def test_allowed_hosts(url, hosts, good):
+    access = logs.LogAccess(hosts=hosts)
+    if good:
+        assert logs.check_url(url, access) == url
+    else:
+        with pytest.raises(SiteRefusedError):
+            logs.check_url(url, access)
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"defaults": {"colour": "red"}}, "unknown key colour"),
+        ({"defaults": {"max-time": "x"}}, "defaults.max-time: 'x'"),
+    ],
+)
+def test_defaults_of_annotations_are_checked_at_the_start(site, more, text):
+    with pytest.raises(ConfigError, match=text):
+        pools(site, **more)
