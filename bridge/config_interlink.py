@@ -57,6 +57,11 @@ class InterlinkSection(Section):
     timeout: Seconds = Field(
         30, description="Time-out of a request, except `/create`, which has `pools.submitTimeout`."
     )
+    late_create: Seconds = Field(
+        60,
+        description="Time after `pools.submitTimeout` for which the plugin may still carry out a `/create` that got no "
+        "answer. podbridge sends it again only after this time, and only if the plugin does not know the pod.",
+    )
     method: Literal["auto", "GET", "POST"] = Field(
         "auto", description="HTTP method of `/status` and `/getLogs`. `auto`: GET; POST if the plugin refuses GET."
     )

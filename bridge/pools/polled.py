@@ -8,7 +8,6 @@ from __future__ import annotations
 import abc
 import functools
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,8 @@ log = logging.getLogger(__name__)
 Changed = Callable[[str], None]
 
 ABSENT_AGAIN = 60.0
-"""Seconds between two polls for a job that the site does not know: a lost request may still be carried out."""
+"""Seconds between two polls for a job that the site does not know, at most. The first polls follow each other faster: a
+request without an answer may be carried out late."""
 _BACKOFF = Backoff(first=1.0, limit=30.0, jitter=0.1)
 
 
@@ -70,6 +70,14 @@ class _Seen:
     asked: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Absent:
+    """The site has answered ``count`` times in a row that it does not know a job, the last time at ``at``."""
+
+    count: int
+    at: float
+
+
 def uid_of(pod: Pod) -> str:
     """Return the UID of a pod, which identifies its job."""
     return str(pod["metadata"]["uid"])
@@ -92,7 +100,7 @@ class PolledPool(abc.ABC):
         self._lock = threading.Lock()
         self._followed: dict[str, Pod] = {}
         self._seen: dict[str, _Seen] = {}
-        self._absent: dict[str, float] = {}
+        self._absent: dict[str, _Absent] = {}
         self._contact: float | None = None
         self._announced: tuple[Announcement, float] | None = None
         self._subscribers: list[Changed] = []
@@ -230,7 +238,8 @@ class PolledPool(abc.ABC):
             if seen is not None and seen.asked > asked:
                 return
             if job in self._followed:
-                self._absent[job] = asked
+                before = self._absent.get(job)
+                self._absent[job] = _Absent(1 if before is None else before.count + 1, asked)
             removed = self._seen.pop(job, None)
         if removed is not None:
             self._notify(job)
@@ -305,9 +314,15 @@ class PolledPool(abc.ABC):
             return [
                 pod
                 for job, pod in self._followed.items()
-                if ((seen := self._seen.get(job)) is None or seen.status.phase != "ended")
-                and now - self._absent.get(job, -math.inf) >= ABSENT_AGAIN
+                if ((seen := self._seen.get(job)) is None or seen.status.phase != "ended") and self._may_exist(job, now)
             ]
+
+    def _may_exist(self, job: str, now: float) -> bool:
+        absent = self._absent.get(job)
+        if absent is None:
+            return True
+        pause: float = self.settings.poll_period * 2 ** min(absent.count - 1, 16)
+        return now - absent.at >= min(ABSENT_AGAIN, pause)
 
     def _poll_batch(self, pods: Sequence[Pod]) -> SiteError | None:
         """Request the states of some jobs; return the error if the site refuses, raise it if the site is down."""

@@ -35,7 +35,7 @@ from bridge.metrics import POOL_MESSAGES_UNUSABLE
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import LogOptions
 from bridge.pools.interlink.logs import LogPieces
-from bridge.pools.interlink.transport import MIB, Answer, PluginTransport, refusal
+from bridge.pools.interlink.transport import MIB, Answer, PluginTransport, ServerError, refusal
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,10 @@ class PluginClient:
                 self._create_body = form
                 log.info("form of the body of /create", extra=kv(pool=self._section.name, form=form))
         if not answer.ok:
-            raise refusal(answer, writes=True)
+            error = refusal(answer, writes=True)
+            if isinstance(error, ServerError) and self._section.api == "server":
+                error.answered = ANSWERED in answer.text
+            raise error
         try:
             told = answer.json()
         except SiteRefusedError:

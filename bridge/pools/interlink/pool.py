@@ -55,6 +55,7 @@ class InterlinkPool(PolledPool):
             batch=section.batch,
             threads=section.threads,
             failures=section.ping_failures,
+            late=section.late_create,
         )
         super().__init__(section.name, settings, clock)
         self._section, self._client, self._config = section, client, config
@@ -118,8 +119,11 @@ class InterlinkPool(PolledPool):
                 job_id = self._client.create(body, job, self._submit_timeout)
         except ServerError as error:
             count = self._unknown[job] = self._unknown.get(job, 0) + 1
-            if count >= self._section.create_attempts:
-                raise SiteRefusedError(str(error), reason="PluginRefused") from error
+            if error.answered and (found := self.status(pod)) is not None:
+                return found
+            last = count >= self._section.create_attempts
+            if last or error.answered:  # the plugin itself has answered, twice: it has not created the pod
+                raise SiteRefusedError(str(error), reason="PluginRefused", retryable=not last) from error
             raise
         POOL_REQUESTS.labels(self.name, "create", "ok").inc()
         self._unknown.pop(job, None)

@@ -33,7 +33,14 @@ PATH_HINT = "Check url and api of the pool: an API server and a plugin have diff
 
 
 class ServerError(SiteUnknownOutcomeError):
-    """An answer with HTTP status 5xx to a request that changes something. The request may have been carried out."""
+    """An answer with HTTP status 5xx to a request that changes something. The request may have been carried out.
+
+    ``answered``: the plugin has answered, not a proxy or an API server that waited for it, so nothing happens later.
+    """
+
+    def __init__(self, message: str, *, answered: bool) -> None:
+        super().__init__(message)
+        self.answered = answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,7 @@ def refusal(answer: Answer, *, writes: bool = False) -> SiteError:
         return SiteRefusedError(text, reason="NoSuchRoute", retryable=True, hint=PATH_HINT)
     text = f"{where}: HTTP {status}{said}"
     if status >= 500 and writes:
-        return ServerError(text)
+        return ServerError(text, answered=status == 500)
     if status in (408, 409) and writes:
         return SiteUnknownOutcomeError(text)
     if status in (502, 503, 504):

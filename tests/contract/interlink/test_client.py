@@ -102,7 +102,7 @@ def test_nobody_listens(plugin):
 
 @pytest.mark.parametrize(
     ("fault", "created"),
-    [("drop-before", 0), ("drop-after", 1), ("garble", 1), ("repeat", 1), ("500-after", 1), ("502-after", 1)],
+    [("drop-before", 0), ("drop-after", 1), ("garble", 1), ("repeat", 1), ("502-after", 1)],
 )
 def test_a_create_without_a_usable_answer_is_unknown_and_is_not_sent_twice(plugin, fault, created):
     plugin.fault = lambda method, path: fault if path == "/create" else None
@@ -112,6 +112,12 @@ def test_a_create_without_a_usable_answer_is_unknown_and_is_not_sent_twice(plugi
     assert len(plugin.creates) == created
     plugin.fault = lambda method, path: None
     pool.submit(pod("a"), NO_OBJECTS)
+    assert plugin.creates == ["a"]
+
+
+def test_a_create_that_the_plugin_answers_with_an_error_is_looked_for_at_once(plugin):
+    plugin.fault = lambda method, path: "500-after" if path == "/create" else None
+    assert pool_of(plugin).submit(pod("a"), NO_OBJECTS).phase == "running"
     assert plugin.creates == ["a"]
 
 

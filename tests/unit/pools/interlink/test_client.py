@@ -126,6 +126,22 @@ def test_a_server_error_is_no_reason_to_send_the_pod_again(wire):
     assert len(wire.calls) == 1
 
 
+@pytest.mark.parametrize(
+    ("api", "status", "body", "answered"),
+    [
+        ("plugin", 500, "sbatch: error", True),
+        ("plugin", 502, "bad gateway", False),
+        ("server", 500, "", False),
+        ("server", 500, "CreatePod#1 call exit status: 500. Body: sbatch: error", True),
+    ],
+)
+def test_who_has_answered_an_error(wire, api, status, body, answered):
+    wire.post(f"{URL}/create", status=status, body=body)
+    with pytest.raises(ServerError) as raised:
+        client(api=api).create(data(), "a", 5)
+    assert raised.value.answered == answered
+
+
 @pytest.mark.parametrize("form", ["object", "list"])
 def test_the_form_of_the_body_can_be_set(wire, form):
     wire.post(f"{URL}/create", status=400)

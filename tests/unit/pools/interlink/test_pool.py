@@ -110,15 +110,23 @@ def test_a_pod_that_an_earlier_process_may_have_submitted_is_looked_for_first(ma
     assert plugin.asked == ["status"]
 
 
-def test_a_pod_fails_after_the_configured_number_of_server_errors(make, plugin):
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_pod_fails_after_the_configured_number_of_server_errors(make, plugin, answered):
     pool = make(createAttempts=2)
-    plugin.fault = ServerError("POST /create: HTTP 500: sbatch: error")
-    with pytest.raises(SiteUnknownOutcomeError):
+    plugin.fault = ServerError("POST /create: HTTP 500: sbatch: error", answered=answered)
+    with pytest.raises(SiteRefusedError if answered else SiteUnknownOutcomeError) as raised:
         pool.submit(pod("a"), NO_OBJECTS)
+    assert raised.value.retryable
     with pytest.raises(SiteRefusedError, match="sbatch: error") as raised:
         pool.submit(pod("a"), NO_OBJECTS)
     assert not raised.value.retryable
-    assert plugin.asked == ["create", "status", "create"]
+    assert plugin.asked.count("create") == 2
+
+
+def test_a_plugin_that_answers_an_error_although_it_has_created_the_pod(make, plugin):
+    plugin.after = ServerError("POST /create: HTTP 500: cannot write the job id", answered=True)
+    assert make().submit(pod("a"), NO_OBJECTS).phase == "running"
+    assert plugin.asked == ["create", "status"]
 
 
 def test_time_outs_do_not_fail_the_pod(make, plugin):
@@ -202,7 +210,7 @@ def test_an_ended_job_stays_until_it_is_forgotten(make, plugin):
 def test_a_plugin_that_keeps_refusing_to_delete_an_ended_job_does_not_hold_the_pod(make, plugin):
     pool = make(createAttempts=2)
     plugin.jobs["a"] = state("a", "ended", outcome="Failed")
-    plugin.delete_fault = ServerError("HTTP 500")
+    plugin.delete_fault = ServerError("HTTP 500", answered=True)
     with pytest.raises(ServerError):
         pool.cancel(pod("a"), 0, forget=True)
     assert pool.cancel(pod("a"), 0, forget=True) is None
@@ -211,7 +219,7 @@ def test_a_plugin_that_keeps_refusing_to_delete_an_ended_job_does_not_hold_the_p
 def test_a_running_job_holds_the_pod_however_often_the_plugin_refuses(make, plugin):
     pool = make(createAttempts=1)
     plugin.jobs["a"] = state("a")
-    plugin.delete_fault = ServerError("HTTP 500")
+    plugin.delete_fault = ServerError("HTTP 500", answered=True)
     for _ in range(3):
         with pytest.raises(ServerError):
             pool.cancel(pod("a"), 0)
