@@ -18,7 +18,7 @@ from bridge.errors import BridgeError, LostLeadershipError
 from bridge.kube.cache import Cache
 from bridge.kube.work_queue import WorkQueue
 from bridge.logs import kv
-from bridge.metrics import POOL_ACTIONS, POOL_EVENT_SECONDS
+from bridge.metrics import POOL_ACTIONS, POOL_EVENT_SECONDS, counted
 from bridge.poolapi.jobs import JobStatus
 from bridge.pools.port import Pool
 from bridge.script import references
@@ -279,16 +279,14 @@ class PodReconciler:
     def _act(self, uid: str, record: PoolState, action: decide.Action, entry: Entry) -> None:
         kind = type(action).__name__.lower()
         try:
-            self._actor.act(action, record.pool, entry, record.cache)
+            with counted(POOL_ACTIONS, kind):
+                self._actor.act(action, record.pool, entry, record.cache)
         except LostLeadershipError:
             raise
         except BridgeError as error:
-            POOL_ACTIONS.labels(kind, "error").inc()
             if entry.failures in (1, 2) or entry.failures % 10 == 0:
                 extra = kv(pool=record.name, uid=uid, action=kind, failures=entry.failures, error=error)
                 log.warning("action failed; it will be repeated", extra=extra)
             self._queue.add_after((record.name, uid), max(GATHER, entry.not_before - self._clock.monotonic()))
-        else:
-            POOL_ACTIONS.labels(kind, "ok").inc()
         finally:
             record.note(uid, entry)

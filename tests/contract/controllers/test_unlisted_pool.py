@@ -9,22 +9,16 @@ import pytest
 from bridge import names
 from bridge.errors import SiteUnknownOutcomeError
 from cluster.polling import eventually
-from controllers.virtual import decide
-from tests.contract.controllers.test_virtual import NAMESPACE, Hub, Place, uid
+from tests.contract.controllers.test_virtual import Hub, started_place, uid
 
 pytestmark = pytest.mark.real
 
 
 @pytest.fixture
 def place(kubernetes, monkeypatch):
-    monkeypatch.setattr(decide, "LOOK_AGAIN", 0.3)
-    monkeypatch.setattr(decide, "CANCEL_AGAIN", 1.0)
-    kubernetes.add_namespace(NAMESPACE)
-    kubernetes.open_to_pools(NAMESPACE)
-    made = Place(kubernetes)
-    made.pool.lists = False
-    yield made
-    made.stop()
+    with started_place(kubernetes, monkeypatch) as made:
+        made.pool.lists = False
+        yield made
 
 
 def test_a_pod_carries_its_intent_before_it_is_submitted_and_until_its_job_is_forgotten(place):

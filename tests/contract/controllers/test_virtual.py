@@ -170,8 +170,8 @@ def uid(pod):
     return pod["metadata"]["uid"]
 
 
-@pytest.fixture
-def place(kubernetes, monkeypatch):
+@contextlib.contextmanager
+def started_place(kubernetes, monkeypatch):
     monkeypatch.setattr(decide, "LOOK_AGAIN", 0.3)
     monkeypatch.setattr(decide, "CANCEL_AGAIN", 1.0)
     kubernetes.add_namespace(NAMESPACE)
@@ -179,6 +179,12 @@ def place(kubernetes, monkeypatch):
     made = Place(kubernetes)
     yield made
     made.stop()
+
+
+@pytest.fixture
+def place(kubernetes, monkeypatch):
+    with started_place(kubernetes, monkeypatch) as made:
+        yield made
 
 
 # --- the node ---------------------------------------------------------------------------------------------------------
