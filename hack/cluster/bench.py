@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
 
-from cluster import bare, drains, latency, pools_bench, reviews
+from cluster import bare, bench_interlink, drains, latency, pools_bench, reviews
 from cluster.core import Cluster
 from cluster.polling import eventually
 from cluster.table import Table
@@ -157,11 +157,14 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--old-pods", type=int, default=200, help="Pods on Slurm 24.11 with batch placeholders.")
     parser.add_argument("--pools", action="store_true", help="Measure pools instead.")
+    parser.add_argument("--interlink", action="store_true", help="Measure the interLink plugin instead.")
     parser.add_argument("--many", type=int, default=10_000, help="Pods that run at once, with --pools.")
     parser.add_argument("--nodes", type=int, default=0, help="Measure drains among this many nodes instead.")
     options = parser.parse_args()
     if options.pools:
         return pools_bench.run(options.pods, options.many)
+    if options.interlink:
+        return bench_interlink.run(options.pods)
     state = Path(tempfile.mkdtemp(prefix="podbridge-bench-"))
     state.chmod(0o755)
     table = Table()

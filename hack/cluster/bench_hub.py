@@ -25,21 +25,21 @@ REST = 30.0
 JOB = "bridge.vk.io/job"
 
 
-def body(name: str, scheduler: str | None = None) -> dict[str, Any]:
-    """Return the manifest of a small pod for the null site."""
+def body(name: str, scheduler: str | None = None, pool: str = NULL) -> dict[str, Any]:
+    """Return the manifest of a small pod for a pool."""
     made = bare.pod_body(name, scheduler, cpu="10m")
-    made["metadata"]["annotations"] = {"bridge.vk.io/pools": NULL}
+    made["metadata"]["annotations"] = {"bridge.vk.io/pools": pool}
     made["spec"]["containers"][0]["command"] = ["sleep", "infinity"]
     return made
 
 
-def create(world: PoolWorld, first: int, last: int) -> None:
+def create(world: PoolWorld, first: int, last: int, pool: str = NULL) -> None:
     """Create pods over some connections."""
 
     def work(number: int) -> None:
         api = bare.kube(world)
         for index in range(first + number, last, THREADS):
-            api("POST", PODS, body(f"b{index}"))
+            api("POST", PODS, body(f"b{index}", pool=pool))
 
     bare.parallel(THREADS, work)
 
@@ -84,10 +84,10 @@ def _some(world: PoolWorld, selector: str) -> bool:
     return bool(world.api("GET", f"{PODS}?limit=1&fieldSelector={selector}")["items"])
 
 
-def creation_rate(world: PoolWorld, first: int, last: int) -> float:
+def creation_rate(world: PoolWorld, first: int, last: int, pool: str = NULL) -> float:
     """Create pods and wait until each runs at the site; return pods per second."""
     began = time.monotonic()
-    create(world, first, last)
+    create(world, first, last, pool)
     eventually(lambda: not _some(world, "status.phase%3DPending"), "no pod pending", 900, 0.25)
     seconds = time.monotonic() - began
     if _some(world, "status.phase!%3DRunning"):

@@ -1,6 +1,7 @@
 """A site for measurements: the real submitter with a batch system that does nothing.
 
-``python -m cluster.nullsite --pool POOL --config FILE`` runs it. A job counts as running as soon as it is submitted,
+``python -m cluster.nullsite --pool POOL --config FILE`` runs it; with ``--plugin HOST:PORT``, ``podbridge plugin`` with
+this batch system runs instead. A job counts as running as soon as it is submitted,
 and never ends; with ``$NULLSITE_STATES`` its folder has the state of one container ``main``, as from a script. Each
 query of the batch system adds a byte to the file ``questions`` in the submitter's folder.
 """
@@ -16,6 +17,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from bridge.cli import main as cli
 from bridge.site import service
 from bridge.site.batch.local_settings import Local
 from bridge.site.batch.port import Amount, BatchJob, BatchSystem, Capacity, JobRequest, Site
@@ -95,6 +97,15 @@ def container(started_at: float, ready: bool) -> dict[str, object]:
     return {"state": "running", "reason": "", "startedAt": started_at, "started": True, "ready": ready, **over}
 
 
+def write_end(folder: Path, now: float) -> None:
+    """Write the success of a job's container and of the job, as a script does at its end."""
+    ended = {"exitCode": 0, "signal": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}
+    over = {"state": "terminated", "reason": "", "startedAt": now, "started": False, "ready": False, "ended": ended}
+    write_state(folder, CONTAINER, {**over, "restarts": 0, "last": None})
+    pod = {"phase": "Succeeded", "reason": "", "message": "", "host": "nowhere", "ip": "", "startedAt": now}
+    write_state(folder, "pod", {**pod, "finishedAt": now})
+
+
 def write_state(folder: Path, name: str, state: dict[str, object]) -> None:
     """Replace a file in a job's folder ``state``, as a script does; all users may read it."""
     aside = folder / "state" / f".{name}.{time.monotonic_ns()}"
@@ -104,12 +115,16 @@ def write_state(folder: Path, name: str, state: dict[str, object]) -> None:
 
 
 def main() -> int:
-    """Run the submitter."""
+    """Run the submitter, or the plugin."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pool", required=True)
     parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--plugin", metavar="HOST:PORT")
     options = parser.parse_args()
     SYSTEMS["local"] = NullBatch
+    if options.plugin:
+        sys.argv[1:] = ["plugin", "--site", str(options.config), "--listen", options.plugin]
+        cli.main()
     return service.run(options.config, options.pool)
 
 
