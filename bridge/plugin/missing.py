@@ -1,7 +1,8 @@
 """Ends jobs that the batch system no longer lists, as the hub does for its own pods.
 
 Such a job began, and nothing shows that it has ended. Its script is cancelled, unless many jobs disappear at once: see
-:mod:`bridge.brake`.
+:mod:`bridge.brake`. Only jobs whose pods a client of the plugin has named count: over NATS, a hub may have others with
+the same owner, and decides about those itself.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ LIMITS = brake.Limits(settle=PERIOD)
 
 
 class MissingJobs:
-    """Checks the pools of a directory every :data:`PERIOD` seconds."""
+    """Checks the pools of a directory every :data:`PERIOD` seconds.
 
-    def __init__(self, directory: Directory, clock: Clock, limits: brake.Limits = LIMITS) -> None:
-        self._directory, self._clock, self._limits = directory, clock, limits
+    ``requested``: UIDs of the pods that clients have named; those without a job are removed.
+    """
+
+    def __init__(self, directory: Directory, clock: Clock, requested: set[str], limits: brake.Limits = LIMITS) -> None:
+        self._directory, self._clock, self._requested, self._limits = directory, clock, requested, limits
         self._brakes: dict[str, brake.Brake] = {}
 
     def run(self, supervisor: Supervisor) -> None:
@@ -39,8 +43,11 @@ class MissingJobs:
     def step(self) -> None:
         """Check once."""
         pools: Mapping[str, Pool] = self._directory.pools()
+        views = {name: pool.jobs() for name, pool in pools.items()}
+        self._requested.intersection_update(uid for view in views.values() for uid in list(view))
         for name, pool in pools.items():
-            jobs, missing = pool.jobs(), pool.missing()
+            jobs = {uid: status for uid, status in views[name].items() if uid in self._requested}
+            missing = pool.missing() & jobs.keys()
             before = self._brakes.get(name, brake.Brake())
             known = sum(status.phase != "ended" for status in jobs.values())
             after = brake.step(before, known, missing, self._clock.monotonic(), self._limits, told=missing)

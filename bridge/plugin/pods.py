@@ -39,6 +39,8 @@ class Pods:
 
     def __init__(self, directory: Directory, wait: Callable[[float], bool], patience: float = CREATE_PATIENCE) -> None:
         self._directory, self._wait, self._patience = directory, wait, patience
+        self.requested: set[str] = set()
+        """UIDs of the pods that clients have named in requests for their state."""
         self._deleted: set[str] = set()  # until their site says that the job is gone: no event reports this
 
     # --- create -------------------------------------------------------------------------------------------------------
@@ -73,6 +75,7 @@ class Pods:
 
         Raises the error of a site if that concerns all pods.
         """
+        self.requested.update(pod["metadata"]["uid"] for pod in asked)
         known: dict[int, JobStatus | None] = {}
         unsure: list[int] = []
         for index, pod in enumerate(asked):

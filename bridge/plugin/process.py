@@ -83,13 +83,14 @@ class Plugin:
         listen.check(options.address, token=files.token is not None, client_ca=files.client_ca is not None)
         self._access = Access(files)
         self._source, self._supervisor = source, supervisor
-        self._missing = MissingJobs(source.directory, source.clock)
+        pods = Pods(source.directory, supervisor.wait)
+        self._missing = MissingJobs(source.directory, source.clock, pods.requested)
         reports = Reports(source.directory, source.clock, supervisor.wait)
         self._health = Health()
         self._health.ready("pools", reports.ready)
         for name, check in source.checks().items():
             self._health.ready(name, check)
-        app = make_app(Pods(source.directory, supervisor.wait), reports, self._access, source.clock)
+        app = make_app(pods, reports, self._access, source.clock)
         self._streams = Streams(lambda path: path == LOGS_PATH, name="plugin-log")
         self._server = self._serve(options.address, app, "plugin", THREADS, api=True)
         self._others = [

@@ -97,14 +97,17 @@ def _check(text: str) -> None:
 
 
 SCHEMA = schemathesis.openapi.from_dict(document())
-OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations()]
+CASES = [
+    (operation, mode)
+    for operation in (found.ok() for found in SCHEMA.get_all_operations())
+    for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    # schemathesis needs 15 s for these; the recorded bodies with one wrong value are such requests
+    if not (operation.path == "/create" and mode is GenerationMode.NEGATIVE)
+]
 
 
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+@pytest.mark.parametrize(("operation", "mode"), CASES, ids=lambda value: getattr(value, "label", None) or value.name)
 def test_requests_of_the_document_have_answers_of_the_document(operation: Any, mode: Any, address: str) -> None:
-    if mode is GenerationMode.NEGATIVE and operation.body is None:
-        pytest.skip("the operation has no body")
     seen = []
 
     @QUICK

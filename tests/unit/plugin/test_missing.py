@@ -20,7 +20,7 @@ def pool_with(number):
 
 def test_a_missing_job_is_cancelled():
     pool, clock = pool_with(30), FakeClock()
-    checks = MissingJobs(OnePool(pool), clock, LIMITS)
+    checks = MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
     pool.set("u3", missing=True)
     checks.step()
     assert pool.count("cancel") == 0
@@ -31,7 +31,7 @@ def test_a_missing_job_is_cancelled():
 
 def test_a_job_that_appears_again_is_not_cancelled():
     pool, clock = pool_with(30), FakeClock()
-    checks = MissingJobs(OnePool(pool), clock, LIMITS)
+    checks = MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
     pool.set("u3", missing=True)
     checks.step()
     pool.set("u3", missing=False)
@@ -42,7 +42,7 @@ def test_a_job_that_appears_again_is_not_cancelled():
 
 def test_many_missing_jobs_are_held_first():
     pool, clock = pool_with(30), FakeClock()
-    checks = MissingJobs(OnePool(pool), clock, LIMITS)
+    checks = MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
     for index in range(20):
         pool.set(f"u{index}", missing=True)
     for _ in range(5):
@@ -56,7 +56,7 @@ def test_many_missing_jobs_are_held_first():
 
 def test_a_site_that_does_not_answer_is_asked_again():
     pool, clock = pool_with(30), FakeClock()
-    checks = MissingJobs(OnePool(pool), clock, LIMITS)
+    checks = MissingJobs(OnePool(pool), clock, set(pool.site), LIMITS)
     pool.set("u3", missing=True)
     checks.step()
     clock.advance(11)
@@ -65,3 +65,20 @@ def test_a_site_that_does_not_answer_is_asked_again():
     pool.problem = None
     checks.step()
     assert pool.count("cancel", "u3") == 2
+
+
+def test_a_job_that_no_client_has_named_is_left_alone():
+    pool, clock = pool_with(30), FakeClock()
+    requested = {"u1", "gone"}
+    checks = MissingJobs(OnePool(pool), clock, requested, LIMITS)
+    pool.set("u3", missing=True)
+    checks.step()
+    clock.advance(11)
+    checks.step()
+    assert pool.count("cancel") == 0
+    assert requested == {"u1"}
+    requested.add("u3")
+    checks.step()
+    clock.advance(11)
+    checks.step()
+    assert pool.count("cancel", "u3") == 1
