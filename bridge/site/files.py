@@ -84,22 +84,29 @@ def put(path: str | Path, content: bytes) -> None:
         write(path, content)
 
 
-def write(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
-    """Replace a file in one step: readers see the old content or the new one. ``sync``: write it to disk now."""
+def write(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = False, owner: int | None = None) -> None:
+    """Replace a file in one step: readers see the old content or the new one.
+
+    ``sync``: write it to disk now. ``owner``: numeric user of the file, if not the user of this process.
+    """
     folder, name = os.path.split(path)
     aside = f"{folder}/.{name}.{secrets.token_hex(4)}"
-    write_new(aside, content, mode=mode, sync=sync)
+    write_new(aside, content, mode=mode, sync=sync, owner=owner)
     os.replace(aside, path)
     if sync:
         force(folder)
 
 
-def write_new(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
+def write_new(
+    path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = False, owner: int | None = None
+) -> None:
     """Create a file; raises FileExistsError if it exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         if mode & 0o077:  # os.open has applied the umask
             os.fchmod(descriptor, mode)
+        if owner is not None:
+            os.fchown(descriptor, owner, -1)
         rest = memoryview(content)
         while rest:
             rest = rest[os.write(descriptor, rest) :]
@@ -107,6 +114,20 @@ def write_new(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def other_owner(path: str | Path) -> int | None:
+    """Return the numeric owner of a path; ``None``: the user of this process."""
+    owner = os.stat(path).st_uid
+    return None if owner == os.geteuid() else owner
+
+
+def make_folder(path: Path, owner: int | None) -> None:
+    """Create a private directory that belongs to ``owner``, as for :func:`write`, if there is none."""
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        if owner is not None:
+            os.chown(path, owner, -1, follow_symlinks=False)
 
 
 def force(path: str | Path) -> None:

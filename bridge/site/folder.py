@@ -36,6 +36,8 @@ from bridge.site import folder_id, job_request
 from bridge.site.batch.port import BatchJob
 from bridge.site.files import (
     force,
+    make_folder,
+    other_owner,
     put,
     read_json,
     read_line,
@@ -58,7 +60,6 @@ GONE_KEPT = 86400.0
 STAGING_KEPT = 3600.0
 SECRETS = ("volumes", "run/fuse", "run/pre-exec", *runtimes.SECRETS)
 """Paths with data of the pod; a script that ends by itself removes them, and truncates ``job.sh``."""
-
 
 _META, _OBSERVATION, _CANCELLATION = TypeAdapter(Meta), TypeAdapter(BatchObservation), TypeAdapter(Cancellation)
 
@@ -275,8 +276,8 @@ class JobFolder:
         except (OSError, ValueError, IndexError):
             earlier = None
         if earlier is None or grace < earlier:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            write(path, f"{grace:g} {reason}\n".encode())
+            make_folder(path.parent, owner := other_owner(self._at))
+            write(path, f"{grace:g} {reason}\n".encode(), owner=owner)
 
     def read(self) -> JobRecord | None:
         """Read the job; ``None``: there is no such job.

@@ -30,7 +30,7 @@ from bridge.site import status as job_status
 from bridge.site.batch.port import BatchSystem, JobRequest
 from bridge.site.batch_list import BatchList
 from bridge.site.config import SiteConfig
-from bridge.site.files import write
+from bridge.site.files import other_owner, write
 from bridge.site.folder import Folder, JobFolder
 from bridge.site.job_record import Cancellation, JobRecord, Meta
 from bridge.site.logs import read_log
@@ -274,9 +274,10 @@ class Submitter:
             return  # the job no longer reads them, and its secrets were removed
         volumes = where.path / "volumes"
         todo = [(_inside(volumes, file.path), _decoded(file), file.mode & 0o777) for file in body.files]
+        user = other_owner(where.path)
         for path, content, mode in todo:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write(path, content, mode=mode)
+            write(path, content, mode=mode, owner=user)
 
     def logs(self, owner: str, job: str, body: messages.Logs, write: Callable[[bytes], None]) -> None:
         """Write a log in pieces: see :func:`bridge.site.logs.read_log`."""
