@@ -13,6 +13,8 @@ from cluster.world import Object
 
 RTX, PLAIN = "nunet-rtx", "nunet-plain"
 NODES = (RTX, PLAIN)
+LEASE = {"leaseDuration": 3, "renewDeadline": 2, "retryPeriod": 0.5}
+"""A hub that was killed is replaced after 3 s."""
 GPU = "nunet.io/gpu.nvidia.rtx.3080.10gb"
 
 
@@ -49,7 +51,7 @@ class NunetWorld(PoolWorld):
             "pingPeriod": 1,
         }
         remote = {"nunet": [section], "nodeAddress": "127.0.0.1", "kubeletPort": 0}
-        settings = {"slurmRestApi": "", "managedNamespaces": [NAMESPACE], "pools": remote}
+        settings = {"slurmRestApi": "", "managedNamespaces": [NAMESPACE], "pools": remote, "leaderElection": LEASE}
         self.cluster.start_podbridge(config_overrides=settings)
 
     def kill_hub(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock
-from bridge.errors import ScriptError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.errors import ScriptError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.metrics import POOL_REQUESTS
 from bridge.poolapi.announcement import Announcement
@@ -22,7 +23,8 @@ from bridge.pools.nunet.capacity import Group
 from bridge.pools.nunet.client import DmsClient
 from bridge.pools.nunet.dialect import JobAnswer
 from bridge.pools.nunet.logs import LogAccess
-from bridge.pools.nunet.peer import Peer, Resources, Service
+from bridge.pools.nunet.peer import Peer, Service
+from bridge.pools.nunet.placement import Placed, Placement
 from bridge.pools.nunet.pod_request import RequestSettings
 from bridge.pools.nunet.statuses import State
 from bridge.pools.polled import PolledPool, PollSettings, uid_of
@@ -76,15 +78,6 @@ class UnknownJobError(SiteError):
     retryable = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """Where a job runs. ``at``: monotonic time of the submission; lists of peers from before do not show the job."""
-
-    peer: str
-    asked: Resources
-    at: float
-
-
 class NunetPool(PolledPool):
     """One virtual node of a DMS; implements :class:`bridge.pools.port.Pool`."""
 
@@ -93,14 +86,13 @@ class NunetPool(PolledPool):
         self._dms = dms
         self._own = settings
         self._words = settings.words or {}
-        self._choosing, self._jobs_lock = threading.Lock(), threading.Lock()
+        self._jobs_lock = threading.Lock()
         self._ids: dict[str, str] = {}
-        self._placed: dict[str, _Placed] = {}
+        self._placement = Placement(settings.least_free, clock)
         self._used_words: dict[str, str] = {}
         self._unknown_words: set[str] = set()
         self._peers: tuple[Peer, ...] | None = None
         self._all_peers: tuple[Peer, ...] = ()
-        self._peers_at = 0.0
 
     # --- the site -----------------------------------------------------------------------------------------------------
     def ready(self) -> Readiness:
@@ -120,7 +112,7 @@ class NunetPool(PolledPool):
         return self._announcement(problem)
 
     def _announcement(self, problem: str) -> Announcement:
-        free = self._free()
+        free = self._placement.free()
         # the peers report what is free, a node has what jobs may use: the jobs of this pool are added
         held = self._held()
         whole = capacity.total([*free.values(), *(placed.asked for placed in held.values())])
@@ -141,40 +133,25 @@ class NunetPool(PolledPool):
 
     def resources(self) -> dict[str, int]:
         """Return the answer of a plugin's ``GET /resources``: a flat map, see :func:`capacity.flat`."""
-        return capacity.flat(self._free().values())
+        return capacity.flat(self._placement.free().values())
 
     def _update_peers(self, at_most: float) -> None:
         listed = self._dms.peers(at_most)
         mine = capacity.members(listed.peers, self._own.groups, self._own.index)
-        self._peers, self._all_peers, self._peers_at = tuple(mine), listed.peers, listed.asked
+        self._placement.update(mine, listed.asked)
+        self._peers, self._all_peers = tuple(mine), listed.peers
 
-    def _free(self) -> dict[str, Resources]:
-        """Return the free resources of the available peers by id, without those of jobs submitted since."""
-        peers, since = self._peers or (), self._peers_at
-        free = {peer.id: peer.resources(self._own.least_free) for peer in peers if peer.available}
-        with self._jobs_lock:
-            for placed in self._placed.values():
-                if placed.at >= since and placed.peer in free:
-                    free[placed.peer] -= placed.asked
-        return free
-
-    def _held(self) -> dict[str, _Placed]:
+    def _held(self) -> dict[str, Placed]:
         """Return the jobs that hold resources now, by UID."""
-        known = self.jobs()
-        held: dict[str, _Placed] = {}
-        with self._jobs_lock:
-            placed = dict(self._placed)
-        for uid, status in known.items():
+        held: dict[str, Placed] = {}
+        for uid, status in self.jobs().items():
             if status.phase == "ended":
                 continue
-            if uid not in placed and (pod := self._followed.get(uid)) is not None and "spec" in pod:
-                try:  # this process did not submit the job
-                    asked, _ = pod_request.resources(pod, self._own.request)
-                except ScriptError:
-                    continue
-                placed[uid] = _Placed(status.host, asked, -1.0)
-            if uid in placed:
-                held[uid] = placed[uid]
+            if (placed := self._placement.of(uid)) is not None:
+                held[uid] = placed
+            elif (pod := self._followed.get(uid)) is not None and "spec" in pod:  # another process has submitted it
+                with contextlib.suppress(ScriptError):
+                    held[uid] = Placed(status.host, pod_request.resources(pod, self._own.request)[0], -1.0)
         return held
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -187,13 +164,16 @@ class NunetPool(PolledPool):
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
         """Submit the job of a prepared pod to the peer that suits it."""
         uid = uid_of(pod)
-        if self._job_id(pod) is not None and (known := self.status(pod)) is not None:
+        # after a lost answer nobody may submit again, unless the DMS or the user says that there is no job
+        doubtful = uid in self._used_words or self._job_id(pod) is not None
+        if doubtful and (known := self.status(pod)) is not None:
             return known
         request = pod_request.make(pod, objects, self.name, self._own.request)
         self._update_peers(self._own.polls.ping_period)
         if (found := dialect.service_of(self._all_peers, uid=uid)) is not None:
             return self._found(pod, *found)
-        peer = self._place(uid, request, pod_request.wishes(pod, self._own.request))
+        wishes = pod_request.wishes(pod, self._own.request)
+        peer = self._placement.place(uid, request.asked, wishes, self._held())
         body = dialect.body(
             request, peer.id, peer_field=self._own.peer_field, gpu_count_field=self._own.gpu_count_field
         )
@@ -204,7 +184,7 @@ class NunetPool(PolledPool):
             if isinstance(error, SiteUnknownOutcomeError):
                 self._used_words[uid] = _no_job(pod)  # it was said before this submission
             else:  # otherwise the job may hold its resources
-                self._release(uid)
+                self._placement.release(uid)
             raise
         with self._jobs_lock:
             self._ids[uid] = job
@@ -214,31 +194,19 @@ class NunetPool(PolledPool):
         log.info("job submitted to the DMS", extra=kv(pool=self.name, job=job, peer=peer.id))
         return status
 
-    def _place(self, uid: str, request: dialect.JobRequest, wishes: choice.Wishes) -> Peer:
-        """Choose a peer and reserve its resources; raises if none fits."""
-        own: dict[str, Resources] = {}
-        for placed in self._held().values():
-            own[placed.peer] = own.get(placed.peer, Resources(disk=0)) + placed.asked
-        with self._choosing:
-            self._release(uid)
-            found = choice.choose(self._peers or (), self._free(), own, request.asked, wishes)
-            if found.peer is not None:
-                with self._jobs_lock:
-                    self._placed[uid] = _Placed(found.peer.id, request.asked, self._clock.monotonic())
-                return found.peer
-        if found.later:
-            raise SiteDownError(f"{found.why}; it fits when a job of this pool has ended")
-        raise ScriptError(found.why)
-
     def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
         """Cancel a job. The DMS has no grace period, and keeps no files that could be deleted."""
-        uid, asked = uid_of(pod), self._clock.monotonic()
-        known = self.job(uid)
-        if forget and (known is None or known.phase == "ended"):
+        uid = uid_of(pod)
+        try:
+            status = self.status(pod)
+        except UnknownJobError:
+            if not forget:
+                raise
+            status = None  # the pod has failed before its job had an id
+        if forget and (status is None or status.phase == "ended"):
             self._forget(uid)
-            self.record_absence(uid, asked)
+            self.record_absence(uid, self._clock.monotonic())
             return None
-        status = self.status(pod)
         if status is None or status.phase == "ended":
             return status
         if not self._own.cancel_path:
@@ -307,11 +275,11 @@ class NunetPool(PolledPool):
         if statuses.state_of(answer.status, self._words) is None and answer.status not in self._unknown_words:
             self._unknown_words.add(answer.status)
             log.warning(statuses.unknown(answer.status), extra=kv(pool=self.name, job=job))
-        placed = self._placed.get(uid)
+        placed = self._placement.of(uid)
         peer = peer or (placed.peer if placed else "")
         status = statuses.job_status(pod, answer, job, self._words, peer=peer, before=before, now=self._clock.time())
         if status.phase == "ended":
-            self._release(uid)
+            self._placement.release(uid)
         return status
 
     def _job_id(self, pod: Pod) -> str | None:
@@ -357,11 +325,7 @@ class NunetPool(PolledPool):
         with self._jobs_lock:
             self._ids.pop(job, None)
             self._used_words.pop(job, None)
-        self._release(job)
-
-    def _release(self, job: str) -> None:
-        with self._jobs_lock:
-            self._placed.pop(job, None)
+        self._placement.release(job)
 
 
 def _no_job(pod: Pod) -> str:

@@ -55,5 +55,10 @@ def test_pods_run_fail_and_are_deleted_and_none_twice(world):
         world.delete(pod, 1)
         world.gone(pod)
         assert world.jobs(pod) == ["cancelled"]
+    elsewhere = world.put(RTX, "elsewhere", annotations={"nunet.bridge.vk.io/locality": "antarctica"})
+    assert "locality not stated" in world.ended(elsewhere)["status"]["message"]
+    for pod in (elsewhere, refused, good):
+        world.delete(pod)
+        world.gone(pod)
     assert all(len(world.jobs(pod)) == 1 for pod in (good, bad, later))
     assert world.jobs(refused) == world.jobs(service) == []

@@ -219,6 +219,16 @@ def test_a_running_job_is_not_forgotten(site):
     assert site.jobs["nunet-1"].state == "cancelled"
 
 
+def test_a_process_that_does_not_know_the_job_does_not_forget_it(site):
+    found = pod()
+    submit(only(site), found)
+    other = only(site, cancelPath="/api/v1/job/{job}")
+    assert other.cancel(found, 0, forget=True).phase == "ended"
+    assert site.jobs["nunet-1"].state == "cancelled"
+    assert other.cancel(found, 0, forget=True) is None
+    assert other.cancel(pod("u-2"), 0, forget=True) is None  # it failed before it was submitted
+
+
 def test_a_job_that_the_dms_does_not_know(site):
     found = pod(annotations={"bridge.vk.io/job": "nunet/nunet-77"})
     assert only(site).status(found) is None
@@ -263,6 +273,8 @@ def test_a_job_that_nobody_shows_is_not_known_and_not_absent(site):
     site.shows, site.drop = False, 1
     with pytest.raises(SiteUnknownOutcomeError):
         submit(pool, found)
+    with pytest.raises(UnknownJobError):
+        submit(pool, found)  # whoever repeats it
     with pytest.raises(UnknownJobError) as caught:
         pool.status(found)
     assert "no-job=true" in caught.value.hint

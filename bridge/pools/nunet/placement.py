@@ -1,0 +1,74 @@
+"""Which job holds which resources of which peer, so that two submissions do not choose the same GPU. Thread-safe."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bridge.clock import Clock
+from bridge.errors import ScriptError, SiteDownError
+from bridge.pools.nunet.choice import Wishes, choose
+from bridge.pools.nunet.peer import Peer, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a job runs. ``at``: monotonic time of the submission; lists of peers from before do not show the job."""
+
+    peer: str
+    asked: Resources
+    at: float
+
+
+class Placement:
+    """The jobs of one pool by UID. ``least_free``: share of a GPU's VRAM that must be free."""
+
+    def __init__(self, least_free: float, clock: Clock) -> None:
+        self._least_free = least_free
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._placed: dict[str, Placed] = {}
+        self._peers: tuple[Peer, ...] = ()
+        self._since = 0.0
+
+    def update(self, peers: Iterable[Peer], asked: float) -> None:
+        """Use a list of peers, requested at ``asked`` (monotonic)."""
+        with self._lock:
+            self._peers, self._since = tuple(peers), asked
+
+    def free(self) -> dict[str, Resources]:
+        """Return the free resources of the available peers by id, without those of jobs submitted since the list."""
+        with self._lock:
+            free = {peer.id: peer.resources(self._least_free) for peer in self._peers if peer.available}
+            for placed in self._placed.values():
+                if placed.at >= self._since and placed.peer in free:
+                    free[placed.peer] -= placed.asked
+            return free
+
+    def of(self, job: str) -> Placed | None:
+        """Return where a job runs; ``None`` if it is not known."""
+        return self._placed.get(job)
+
+    def place(self, job: str, asked: Resources, wishes: Wishes, held: Mapping[str, Placed]) -> Peer:
+        """Choose a peer and reserve its resources. ``held``: the jobs of this pool that have not ended.
+
+        Raises SiteDownError if the pod fits when such a job has ended, otherwise ScriptError; both name what is free.
+        """
+        own: dict[str, Resources] = {}
+        for placed in held.values():
+            own[placed.peer] = own.get(placed.peer, Resources(disk=0)) + placed.asked
+        with self._lock:
+            self._placed.pop(job, None)
+            found = choose(self._peers, self.free(), own, asked, wishes)
+            if found.peer is not None:
+                self._placed[job] = Placed(found.peer.id, asked, self._clock.monotonic())
+                return found.peer
+        if found.later:
+            raise SiteDownError(f"{found.why}; it fits when a job of this pool has ended")
+        raise ScriptError(found.why)
+
+    def release(self, job: str) -> None:
+        """Release the resources of a job."""
+        with self._lock:
+            self._placed.pop(job, None)
