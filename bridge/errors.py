@@ -169,6 +169,13 @@ class SiteUnknownOutcomeError(SiteError):
     retryable = True
 
 
+class SiteNoStateError(SiteError):
+    """The site's answer does not contain the state of the job. It says nothing about the job: request it again."""
+
+    reason = "SiteNoState"
+    retryable = True
+
+
 class SiteTooLargeError(SiteError):
     """The message exceeds the maximum payload of the NATS server and was not sent."""
 

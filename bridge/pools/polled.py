@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from bridge.backoff import Backoff
 from bridge.clock import Clock
-from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
+from bridge.errors import SiteDownError, SiteError, SiteNoStateError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.metrics import POOL_FOLLOWED, POOL_POLL_SECONDS, POOL_REQUESTS
 from bridge.poolapi.announcement import Announcement
@@ -161,12 +161,20 @@ class PolledPool(abc.ABC):
         return self._announced
 
     def status(self, pod: Pod) -> JobStatus | None:
-        """Request the state of one job; ``None`` if the site does not know it."""
+        """Request the state of one job; ``None`` if the site does not know it.
+
+        Every error is retryable: it says nothing about the job.
+        """
         job, asked = uid_of(pod), self._clock.monotonic()
-        with POOL_REQUESTS.labels(self.name, "status", "error").count_exceptions(SiteError):
+        try:
             found = self._fetch([self.whole(pod)])
             if job not in found:
-                raise SiteError(f"pool {self.name}: the answer has no valid state of the job of pod {_name(pod)}")
+                raise SiteNoStateError(f"pool {self.name}: the answer has no valid state of pod {_name(pod)}")
+        except SiteError as error:
+            POOL_REQUESTS.labels(self.name, "status", "error").inc()
+            if error.retryable:
+                raise
+            raise SiteNoStateError(str(error), hint=error.hint) from error
         POOL_REQUESTS.labels(self.name, "status", "ok").inc()
         self._apply(found, asked)
         return found[job]

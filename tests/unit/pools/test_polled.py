@@ -134,7 +134,7 @@ def test_no_answer_about_a_job_changes_nothing(site):
     site.jobs_there = {}
     site.poll()
     assert set(site.jobs()) == {"a"}
-    with pytest.raises(SiteError, match="no valid state of the job of pod jobs/pod-a"):
+    with pytest.raises(SiteError, match="no valid state of pod jobs/pod-a"):
         site.status(pod("a"))
     assert set(site.jobs()) == {"a"}
 
@@ -164,6 +164,15 @@ def test_status_returns_none_only_if_the_site_says_so(site):
     site.error = SiteDownError("refused")
     with pytest.raises(SiteDownError):
         site.status(pod("a"))
+
+
+@pytest.mark.parametrize("error", [SiteError("not JSON"), SiteRefusedError("HTTP 400"), SiteDownError("refused")])
+def test_an_error_of_status_is_retryable_so_that_it_fails_no_pod(site, error):
+    """The hub fails a pod if its submission ends with an error that is not, and a submission may ask for the state."""
+    site.error = error
+    with pytest.raises(SiteError) as raised:
+        site.status(pod("a"))
+    assert raised.value.retryable
 
 
 def test_a_request_about_a_job_without_a_pod_uses_the_followed_pod(site):
