@@ -31,7 +31,8 @@ ASKERS = 8
 """Concurrent requests to sites for the pods of one request."""
 DEFAULT_GRACE = 30
 MOST_DELETED = 10_000
-"""Deleted pods whose state is requested from the site; beyond it, the view of the pool counts until it is complete."""
+"""Deleted pods to remember, whose state is requested from the site; beyond it, the view of the pool counts. Also the
+limit of cancellations to repeat."""
 
 
 class Pods:
@@ -41,6 +42,7 @@ class Pods:
         self._directory, self._wait, self._patience = directory, wait, patience
         self.requested: set[str] = set()
         """UIDs of the pods that clients have named in requests for their state."""
+        self._undelivered: dict[str, Pod] = {}
         self._deleted: set[str] = set()  # until their site says that the job is gone: no event reports this
 
     # --- create -------------------------------------------------------------------------------------------------------
@@ -123,8 +125,34 @@ class Pods:
     def delete(self, pod: Pod) -> str:
         """Cancel the job of a pod, and have its files deleted once it has ended; return a text for people.
 
-        A pod that no site knows counts as deleted, and a submission that arrives later is refused.
+        A pod that no site knows counts as deleted, and a submission that arrives later is refused. If the site does not
+        answer, the error is raised and the plugin repeats the cancellation itself: a virtual kubelet does not.
         """
+        metadata = pod["metadata"]
+        try:
+            self._cancel(pod)
+        except SiteError as error:
+            if error.retryable and len(self._undelivered) < MOST_DELETED:
+                self._undelivered[metadata["uid"]] = pod
+            raise
+        return f"pod {metadata['namespace']}/{metadata['name']} is cancelled\n"
+
+    def repeat_cancellations(self) -> None:
+        """Send the cancellations again that sites have not answered."""
+        for uid, pod in list(self._undelivered.items()):
+            try:
+                self._cancel(pod)
+            except SiteError as error:
+                if error.retryable:
+                    continue
+                log.warning("a cancellation is not repeated", extra=kv(job=uid, error=error))
+            except AnswerError as error:
+                log.warning("a cancellation is not repeated", extra=kv(job=uid, error=error))
+            else:
+                log.info("a repeated cancellation was accepted", extra=kv(job=uid))
+            self._undelivered.pop(uid, None)
+
+    def _cancel(self, pod: Pod) -> None:
         metadata = pod["metadata"]
         pool = self._directory.choose(pod)
         known = pool.job(metadata["uid"]) or pool.status(pod)
@@ -134,7 +162,6 @@ class Pods:
             if len(self._deleted) >= MOST_DELETED:
                 self._deleted.clear()
             self._deleted.add(metadata["uid"])
-        return f"pod {metadata['namespace']}/{metadata['name']} is cancelled\n"
 
     # --- logs ---------------------------------------------------------------------------------------------------------
     def logs(self, told: LogStruct, options: LogOptions) -> tuple[str, Iterator[bytes]]:

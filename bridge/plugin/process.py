@@ -42,6 +42,8 @@ GC_THRESHOLD = 50_000
 """New objects between two collections of cycles: a body of 1,000 pods has more than 100,000 objects."""
 FILES_PERIOD = 10.0
 """Seconds between two checks of the certificate files."""
+REPEAT_PERIOD = 5.0
+"""Seconds between two attempts of a cancellation that a site does not answer."""
 LAST_WRITES = 5.0
 _M_ARENA_MAX = -8
 
@@ -83,7 +85,7 @@ class Plugin:
         listen.check(options.address, token=files.token is not None, client_ca=files.client_ca is not None)
         self._access = Access(files)
         self._source, self._supervisor = source, supervisor
-        pods = Pods(source.directory, supervisor.wait)
+        self._pods = pods = Pods(source.directory, supervisor.wait)
         self._missing = MissingJobs(source.directory, source.clock, pods.requested)
         reports = Reports(source.directory, source.clock, supervisor.wait)
         self._health = Health()
@@ -118,6 +120,7 @@ class Plugin:
         for server in servers:
             self._supervisor.spawn(f"{server.name}-server", lambda s=server: s.run(self._supervisor.stopping))  # type: ignore[misc]
         self._supervisor.spawn("files", self._watch_files)
+        self._supervisor.spawn("cancellations", self._repeat_cancellations)
         self._supervisor.spawn("missing-jobs", lambda: self._missing.run(self._supervisor))
 
     def stop(self) -> None:
@@ -139,6 +142,10 @@ class Plugin:
             body_limit=LIMIT if api else BODY_LIMIT,
             unix=address.unix,
         )
+
+    def _repeat_cancellations(self) -> None:
+        while not self._supervisor.wait(REPEAT_PERIOD):
+            self._pods.repeat_cancellations()
 
     def _watch_files(self) -> None:
         while not self._supervisor.wait(FILES_PERIOD):

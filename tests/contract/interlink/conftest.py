@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.interlink.plugin_process import CHECKOUT, PluginProcess, free_address, write_site
+from tests.contract.interlink.plugin_process import PluginProcess, Submitter, free_address, write_site
 
 OWNER = "c1"
-_RUN = "from bridge.cli.main import main; main()"
 
 
 @pytest.fixture(scope="session")
@@ -60,17 +59,15 @@ def over_nats(nats_url):
     """A plugin with the pool of a submitter that is another process."""
     with _folder() as folder:
         site = write_site(folder, "there", f'[nats]\nservers = ["{nats_url}"]\n')
-        with (folder / "submitter.log").open("wb") as log:
-            submitter = subprocess.Popen(
-                [sys.executable, "-c", _RUN, "submitter", "--config", str(site)], cwd=CHECKOUT, stdout=log, stderr=log
-            )
+        submitter = Submitter(folder, site)
+        submitter.start()
         try:
             arguments = ("--nats", nats_url, "--owner", OWNER)
             with _running(PluginProcess(folder, free_address(), *arguments)) as plugin:
+                plugin.submitter = submitter
                 yield plugin
         finally:
-            submitter.terminate()
-            submitter.wait(20)
+            submitter.stop()
 
 
 @pytest.fixture(params=["in_process", "over_nats"])

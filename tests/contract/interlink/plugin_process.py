@@ -119,8 +119,32 @@ def make_pod(command: str, *, init: str = "", **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": made}
 
 
+class Submitter:
+    """The process of a site."""
+
+    def __init__(self, folder: Path, config: Path) -> None:
+        self._folder, self._config = folder, config
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self._folder / "submitter.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _RUN, "submitter", "--config", str(self._config)],
+                cwd=CHECKOUT,
+                stdout=log,
+                stderr=log,
+            )
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.wait(20)
+
+
 class PluginProcess:
-    """The process. ``start`` waits until a pool accepts jobs."""
+    """The process. ``start`` waits until a pool accepts jobs. ``submitter``: that of its pool, if it is another one."""
+
+    submitter: Submitter
 
     def __init__(self, folder: Path, address: str, *arguments: str) -> None:
         self.folder, self.address, self.arguments = folder, address, arguments

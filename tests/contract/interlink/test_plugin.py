@@ -71,6 +71,22 @@ def test_a_deleted_pod_is_ended(plugin: PluginProcess) -> None:
     assert plugin.client.call("POST", "/create", {"pod": pod, "container": []})[0] == 409
 
 
+def test_a_cancellation_reaches_a_site_that_was_down(over_nats: PluginProcess) -> None:
+    client = over_nats.client
+    pod = make_pod("sleep 300", terminationGracePeriodSeconds=0)
+    client.create(pod)
+    client.wait(pod, "Running")
+    over_nats.submitter.stop(signal.SIGKILL)
+    try:
+        status, text = client.call("DELETE", "/delete", pod)
+        assert status in (503, 504), text
+        assert phase(client.status(pod)) == "Running"
+    finally:
+        over_nats.submitter.start()
+    eventually(lambda: pod["metadata"]["uid"] not in jobs_of(over_nats.folder), "the end of the job", 30)
+    eventually(over_nats.answers, "the site's announcement", 10)
+
+
 def test_a_job_survives_a_restart_of_the_plugin(plugin: PluginProcess) -> None:
     client = plugin.client
     pod = make_pod("echo begun; sleep 6; echo done")

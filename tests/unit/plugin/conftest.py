@@ -39,8 +39,9 @@ class Api:
         directory = OnePool(pools[0]) if not by_toleration else ByToleration(lambda: self.pools)
         for pool in pools:
             pool.heard = (pool.heard[0], self.clock.monotonic())
+        self.handler = Pods(directory, wait, patience)
         self.app = make_app(
-            Pods(directory, wait, patience),
+            self.handler,
             Reports(directory, self.clock, wait),
             Access(Files()),
             self.clock,

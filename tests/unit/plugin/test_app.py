@@ -121,6 +121,30 @@ def test_a_deleted_pod_is_cancelled_and_forgotten(api, pool, method):
     assert api.call(method, "/delete", body("delete")).status_code == 200
 
 
+def test_a_cancellation_that_the_site_does_not_answer_is_repeated(api, pool):
+    api.create(body("create_hop_b"))
+    pool.down()
+    assert api.call("DELETE", "/delete", body("delete")).status_code == 503
+    api.handler.repeat_cancellations()
+    pool.problem = None
+    api.handler.repeat_cancellations()
+    assert UID not in pool.site
+    asked = len(pool.asked)
+    api.handler.repeat_cancellations()
+    assert len(pool.asked) == asked
+
+
+def test_a_cancellation_that_the_site_refuses_is_not_repeated(api, pool):
+    api.create(body("create_hop_b"))
+    pool.down()
+    api.call("DELETE", "/delete", body("delete"))
+    pool.problem = SiteRefusedError("no")
+    api.handler.repeat_cancellations()
+    asked = len(pool.asked)
+    api.handler.repeat_cancellations()
+    assert len(pool.asked) == asked
+
+
 def test_the_wrong_uid_cancels_no_other_pod(api, pool):
     api.create(body("create_hop_b"))
     assert api.call("DELETE", "/delete", changed(POD, name="other")).status_code == 404
