@@ -42,6 +42,7 @@ _EXAMPLES = """Examples:
 @click.option("--site", type=_FILE, help="Configuration file (TOML) of a site, whose batch system runs the pods.")
 @click.option("--slurm-config", type=_FILE, help="SlurmConfig.yaml of the interLink Slurm plugin, instead of --site.")
 @click.option("--nats", multiple=True, metavar="URL", help="NATS server, whose pools run the pods. Can be repeated.")
+@click.option("--nunet", type=_FILE, help="Configuration file of a hub, whose section pools.nunet runs the pods.")
 @click.option(
     "--listen",
     "address",
@@ -76,6 +77,7 @@ def plugin(
     site: Path | None,
     slurm_config: Path | None,
     nats: tuple[str, ...],
+    nunet: Path | None,
     address: str,
     token_file: Path | None,
     tls_cert: Path | None,
@@ -96,8 +98,8 @@ def plugin(
     """Serve interLink's REST API: an interLink API server or virtual kubelet runs its pods on podbridge's pools."""
     if context.invoked_subcommand is not None:
         return
-    if [site is not None, slurm_config is not None, bool(nats)].count(True) != 1:
-        raise click.UsageError("exactly one of --site FILE, --slurm-config FILE and --nats URL is required")
+    if [site is not None, slurm_config is not None, bool(nats), nunet is not None].count(True) != 1:
+        raise click.UsageError("exactly one of --site FILE, --slurm-config FILE, --nats URL, --nunet FILE is required")
     from bridge import logs
     from bridge.plugin import listen
     from bridge.plugin.access import Files
@@ -118,6 +120,12 @@ def plugin(
         source = _in_process(opened.live, owner, supervisor)
     elif site is not None:
         source = _site(site, owner, supervisor, log_level, log_format)
+    elif nunet is not None:
+        from bridge import config
+        from bridge.plugin.over_nunet import OverNunet
+
+        logs.setup(log_level or "info", log_format or "auto")
+        source = OverNunet(config.load(nunet))
     else:
         logs.setup(log_level or "info", log_format or "auto")
         from bridge.plugin.over_nats import OverNats

@@ -51,6 +51,7 @@ ROUTES = (
     Route("/status", ("GET", "POST"), "status"),
     Route(LOGS_PATH, ("GET", "POST"), "logs"),
     Route("/system-info", ("GET",), "system_info"),
+    Route("/resources", ("GET",), "resources"),
     Route("/pinglink", ("GET", "POST"), "ping"),
     Route("/updateCache", ("POST",), "update_cache"),
 )
@@ -93,6 +94,10 @@ class Handlers:
     def system_info(self, _data: bytes) -> flask.Response:
         """Report the state of the batch systems."""
         return _json(as_json(self._reports.system_info()))
+
+    def resources(self, _data: bytes) -> flask.Response:
+        """Report the free resources with NuNet's names."""
+        return _json(self._reports.nunet_resources())
 
     def update_cache(self, _data: bytes) -> flask.Response:
         """Do nothing: an API server forgets a pod here, and the plugin keeps none in memory."""

@@ -90,6 +90,11 @@ _ABOUT = {
         errors=("400", "401", "403", "404", "411", "413", "422", "429", "502", "503", "504"),
     ),
     "/system-info": _About("Report the state of the batch systems.", _ref(SystemInfo)),
+    "/resources": _About(
+        "Report the free resources as a flat map, as NuNet's plugin does, for example `nunet.cpu.cores`.",
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+        errors=("401", "411", "413", "503"),
+    ),
     "/pinglink": _About("Report resources and taints.", _PING, errors=("401", "411", "413", "503")),
     "/updateCache": _About(
         "Do nothing: an API server forgets a pod here, and the plugin caches none.", {"type": "string"}, text=True

@@ -10,6 +10,7 @@ from bridge.interlink.messages import PingResponse, SystemInfo
 from bridge.interlink.ping import ping_response, total
 from bridge.plugin.directory import Directory
 from bridge.poolapi.announcement import Announcement
+from bridge.pools.nunet.capacity import flat
 from bridge.pools.port import Pool
 
 START_PATIENCE = 15.0
@@ -49,6 +50,19 @@ class Reports:
             announcement = usable[0][0]
             return ping_response(announcement.capacity, announcement.taints)
         return ping_response(total(announcement.capacity for announcement, _ in usable), None)
+
+    def nunet_resources(self) -> dict[str, int]:
+        """Return the free resources of all pools that accept jobs, with the names that NuNet published.
+
+        Raises :class:`SiteDownError` if none of them does.
+        """
+        announced = [found[0] for pool in self._directory.pools().values() if (found := self._usable(pool))]
+        if not announced:
+            raise SiteDownError("no pool accepts jobs")
+        return flat(total(announcement.free or announcement.capacity for announcement in announced))
+
+    def _usable(self, pool: Pool) -> tuple[Announcement, float] | None:
+        return pool.announced() if not self._problem(pool) else None
 
     def system_info(self) -> SystemInfo:
         """Return one line for each pool: its state, batch system, container runtime and resources."""

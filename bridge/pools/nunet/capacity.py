@@ -7,16 +7,18 @@ are sums. A pod runs on one peer, so the largest amounts of a single peer are la
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.pools.nunet.peer import Peer, Resources, mebibytes
+from bridge.pools.nunet import gpus
+from bridge.pools.nunet.peer import CPU, MEMORY, MHZ, Peer, Resources, mebibytes
+from bridge.workload import quantity
 
 GPU_TYPE = "gpu-type"
 TYPE, VIRTUAL = "type", "virtual-kubelet"
 _LARGEST = "nunet.io/largest-peer-"
+_PUBLISHED = {CPU: ("nunet.cpu.cores", 1), MHZ: ("nunet.cpu.mhz", 1), MEMORY: ("nunet.ram.gb", 2**30)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +77,16 @@ def labels(amounts: Mapping[str, Resources]) -> dict[str, str]:
     return found
 
 
-def flat(amounts: Iterable[Resources]) -> dict[str, int]:
-    """Return the answer of a plugin's ``GET /resources``: the sum, with the names that NuNet published.
+def flat(quantities: Mapping[str, str]) -> dict[str, int]:
+    """Return the answer of a plugin's ``GET /resources``: whole numbers, with the names that NuNet published.
 
-    ``nunet.ram.gb`` is in GiB, as its name says; the published example has MB.
+    Resources without such a name are left out. ``nunet.ram.gb`` is in GiB, as its name says; the published example has
+    MB.
     """
-    whole = total(amounts)
-    found = {f"nunet.gpu.{kind}": count for kind, count in whole.gpus.items() if count > 0}
-    return {
-        **found,
-        "nunet.cpu.cores": max(int(whole.cpus), 0),
-        "nunet.cpu.mhz": max(int(whole.mhz), 0),
-        "nunet.ram.gb": max(whole.memory // 2**30, 0),
-    }
-
-
-def label_value(text: str) -> str:
-    """Return a text in a form that a label can have."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")
+    found: dict[str, int] = {}
+    for name, text in sorted(quantities.items()):
+        kind = gpus.kind_in(name) if name.startswith(f"{gpus.DOMAIN}/gpu.") else None
+        published = _PUBLISHED.get(name) if kind is None else (f"nunet.gpu.{kind}", 1)
+        if published is not None and (count := int(quantity.parse(text)) // published[1]) >= 0:
+            found[published[0]] = count
+    return found

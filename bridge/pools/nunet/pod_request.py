@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from bridge import names
 from bridge.errors import ScriptError
 from bridge.pools.nunet import gpus, pod_annotations
 from bridge.pools.nunet.choice import Wishes
@@ -80,6 +81,24 @@ def check(pod: Pod, settings: RequestSettings) -> None:
             f"OnFailure, or a limit in spec.activeDeadlineSeconds or the annotation {pod_annotations.PREFIX}max-time"
         )
     resources(pod, settings)
+
+
+def without_automatic(pod: Pod) -> Pod:
+    """Return a pod of an interLink client without the token of its service account, which has become a Secret there."""
+    spec = pod["spec"]
+    dropped = {
+        str(volume.get("name"))
+        for volume in spec.get("volumes") or ()
+        if str(volume.get("name")).startswith(names.AUTOMATIC_VOLUME_PREFIX)
+    }
+    changed = {**spec, "volumes": [each for each in spec.get("volumes") or () if each.get("name") not in dropped]}
+    for kind in ("initContainers", "containers"):
+        if spec.get(kind):
+            changed[kind] = [
+                {**each, "volumeMounts": [m for m in each.get("volumeMounts") or () if m.get("name") not in dropped]}
+                for each in spec[kind]
+            ]
+    return {**pod, "spec": changed}
 
 
 def _refuse_unknown(found: Mapping[str, Any], where: str, allowed: set[str]) -> None:

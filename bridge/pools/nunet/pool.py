@@ -52,6 +52,8 @@ class NunetSettings:
     lookup
         ``status``: the DMS answers about a job under the ``job_id`` of its request. ``services``: it does not, and only
         the entries of the peers show a job whose id is not known.
+    interlink
+        Pods come from an interLink client, not from a hub.
     """
 
     polls: PollSettings
@@ -69,6 +71,7 @@ class NunetSettings:
     submit_timeout: float = 60.0
     labels: Mapping[str, str] | None = None
     taints: tuple[str, ...] = ()
+    interlink: bool = False
 
 
 class UnknownJobError(SiteError):
@@ -131,10 +134,6 @@ class NunetPool(PolledPool):
             problem=problem,
         )
 
-    def resources(self) -> dict[str, int]:
-        """Return the answer of a plugin's ``GET /resources``: a flat map, see :func:`capacity.flat`."""
-        return capacity.flat(self._placement.free().values())
-
     def _update_peers(self, at_most: float) -> None:
         listed = self._dms.peers(at_most)
         mine = capacity.members(listed.peers, self._own.groups, self._own.index)
@@ -157,7 +156,7 @@ class NunetPool(PolledPool):
     # --- requests -----------------------------------------------------------------------------------------------------
     def prepare(self, pod: Pod) -> Pod:
         """Return the pod without the automatic token; raises ScriptError for one that the DMS cannot run."""
-        seen = references.at_site(pod, api_server=False)
+        seen = pod_request.without_automatic(pod) if self._own.interlink else references.at_site(pod, api_server=False)
         pod_request.check(seen, self._own.request)
         return seen
 

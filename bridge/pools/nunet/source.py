@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from bridge.clock import Clock
@@ -18,19 +19,24 @@ from bridge.pools.nunet.statuses import normal
 from bridge.pools.polled import PolledPools, PollSettings
 
 
-def make(config: Config, clock: Clock) -> PolledPools | None:
-    """Return the pools; ``None`` if none is configured. Raises :class:`ConfigError`. Sends no request."""
+def make(config: Config, clock: Clock, *, interlink: bool = False) -> PolledPools | None:
+    """Return the pools; ``None`` if none is configured. Raises :class:`ConfigError`. Sends no request.
+
+    ``interlink``: their pods come from an interLink client.
+    """
     sections = config.pools.nunet
     if not sections:
         return None
     return PolledPools(
         pool
         for number, section in enumerate(sections)
-        for pool in pools_of(section, config.pools.submit_timeout, clock, f"pools.nunet[{number}]")
+        for pool in pools_of(section, config.pools.submit_timeout, clock, f"pools.nunet[{number}]", interlink=interlink)
     )
 
 
-def pools_of(section: NunetSection, submit_timeout: float, clock: Clock, where: str) -> list[NunetPool]:
+def pools_of(
+    section: NunetSection, submit_timeout: float, clock: Clock, where: str, *, interlink: bool = False
+) -> list[NunetPool]:
     """Return the pools of one DMS: one for each group of peers. ``where``: the place in the configuration."""
     access = Access(
         url=section.url,
@@ -52,9 +58,10 @@ def pools_of(section: NunetSection, submit_timeout: float, clock: Clock, where: 
         for group in section.groups
     ) or (Group(),)
     labels = [group.labels for group in section.groups] or [{}]
+    settings = [_settings(section, groups, index, labels[index], submit_timeout, where) for index in range(len(groups))]
     return [
-        NunetPool(name, dms, _settings(section, groups, index, labels[index], submit_timeout, where), clock)
-        for index, name in enumerate(section.pool_names)
+        NunetPool(name, dms, replace(each, interlink=interlink), clock)
+        for name, each in zip(section.pool_names, settings, strict=True)
     ]
 
 

@@ -73,8 +73,6 @@ def test_the_node_has_the_sums_and_the_largest_peer(site):
     assert told.labels["gpu-type"] == "nvidia.rtx.3080.10gb"
     assert told.labels["type"] == "virtual-kubelet"
     assert pool.ready().ok
-    assert pool.resources() | dms.PUBLISHED_RESOURCES != pool.resources()  # the published answer is not its list's
-    assert pool.resources()["nunet.gpu.nvidia.rtx.3080.10gb"] == 4
 
 
 @pytest.mark.parametrize("path", [dms.CURRENT, dms.EARLIER])

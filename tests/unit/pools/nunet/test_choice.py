@@ -119,7 +119,7 @@ def test_the_rule_for_the_published_peers():
         "nunet.io/largest-peer-memory": "113855Mi",
         "nunet.io/largest-peer-gpus": "6",
     }
-    flat = capacity.flat(free.values())
+    flat = capacity.flat({**whole.quantities(), "pods": "7", "nvidia.com/gpu": "3"})
     assert flat == {
         "nunet.gpu.nvidia.rtx.3080.10gb": 4,
         "nunet.gpu.nvidia.rtx.3090.24gb": 2,
