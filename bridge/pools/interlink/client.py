@@ -244,18 +244,19 @@ class PluginClient:
         """Open a log. Raises :class:`SiteError` if the plugin refuses it."""
         body = as_json(sent_options(pod, options, self._clock.time()))
         timeout = None if options.follow else self._section.timeout
+        refused: list[Answer] = []
         for method in self._tried("/getLogs"):
             response = self._transport.open(method, "/getLogs", body, operation="GetLogs", timeout=timeout)
-            if response.ok and not 300 <= response.status_code < 400:
+            if response.status_code == 200:
                 with self._lock:
                     self._methods["/getLogs"] = method
                 return LogPieces(response, options.limit_bytes)
             with response:
                 content = response.raw.read(MIB // 4, decode_content=True) or b""
-            answer = Answer(f"{method} /getLogs", response.status_code, response.headers, content)
-            if answer.status not in _NOT_METHOD:
+            refused.append(Answer(f"{method} /getLogs", response.status_code, response.headers, content))
+            if response.status_code not in _NOT_METHOD:
                 break
-        raise refusal(answer)
+        raise refusal(refused[0])
 
     # --- internal -----------------------------------------------------------------------------------------------------
     def _tried(self, path: str) -> tuple[str, ...]:

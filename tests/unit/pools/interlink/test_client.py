@@ -488,6 +488,13 @@ def test_a_refused_log_is_an_error_with_the_text(wire):
         client().logs(pod("a"), LogOptions(container="main"))
 
 
+def test_a_log_that_is_refused_with_both_methods_is_reported_with_the_first_answer(wire):
+    wire.get(f"{URL}/getLogs", status=400, body="container is waiting to start")
+    wire.post(f"{URL}/getLogs", status=405)
+    with pytest.raises(SiteRefusedError, match="GET /getLogs: HTTP 400: container is waiting to start"):
+        client().logs(pod("a"), LogOptions(container="main"))
+
+
 # --- /delete ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("api", "method"), [("plugin", "POST"), ("server", "DELETE")])
 def test_delete_sends_the_pod(wire, api, method):
