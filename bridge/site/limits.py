@@ -16,7 +16,9 @@ def admitted(owner: str, body: Submit, config: SiteConfig, now: float) -> Meta:
     if flavor is None and body.flavor:
         names = ", ".join(known.name for known in config.flavors) or "none"
         raise SiteRefusedError(f"no flavor {body.flavor!r} (there are: {names})", reason="UnknownFlavor")
-    if body.flags and not config.limits.allow_user_flags:
+    by_plugin = config.limits.rules == "interlink-slurm"  # which sends the user of a job as a flag
+    users = [flag for flag in body.flags if not (by_plugin and flag.startswith("--uid="))]
+    if users and not config.limits.allow_user_flags:
         raise SiteRefusedError(
             "this site takes no flags of users (limits.allow_user_flags is false)", reason="FlagsNotAllowed"
         )

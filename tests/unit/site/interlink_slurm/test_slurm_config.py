@@ -9,13 +9,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import ConfigError
+from bridge.errors import ConfigError, SiteRefusedError
 from bridge.site.batch.slurm_flags import merged, without_own
 from bridge.site.config import parse, validated
 from bridge.site.interlink_slurm import table
 from bridge.site.interlink_slurm.conversion import convert, quantity_of
 from bridge.site.interlink_slurm.slurm_config import OVERRIDES, FlavorPart, SlurmConfig, TaintPart, memory
+from bridge.site.limits import admitted
 from bridge.site.sample import documented
+from bridge.wire.messages import Submit
 
 # the README's example, and docker/SlurmConfig.yaml with its flavors
 EXAMPLE = """\
@@ -334,3 +336,21 @@ def test_any_text_is_read_or_refused_by_name(text: str) -> None:
 def test_any_prefix_survives_the_text_of_a_site(text: str) -> None:
     values = {"pool": "p", "header": text, "footer": f"a\n{text}"}
     assert parse(documented(values, [text.replace("\n", " ")])) == validated(values, "x")
+
+
+# --- rights that a site withdraws after the conversion ----------------------------------------------------------------
+@pytest.mark.parametrize(("flags", "rules", "refused"), [
+    (["--uid=5"], "interlink-slurm", False),
+    (["--uid=5", "--time=3"], "interlink-slurm", True),
+    (["--uid=5"], "podbridge", True),
+])  # fmt: skip
+def test_a_site_without_flags_of_users_still_takes_the_user_of_a_job(
+    flags: list[str], rules: str, refused: bool
+) -> None:
+    config = validated({"pool": "p", "limits": {"rules": rules}}, "x")
+    body = Submit(namespace="ns", name="pod", script="true\n", flags=flags)
+    if refused:
+        with pytest.raises(SiteRefusedError, match="allow_user_flags"):
+            admitted("c1", body, config, 0.0)
+    else:
+        assert admitted("c1", body, config, 0.0).flags == tuple(flags)
