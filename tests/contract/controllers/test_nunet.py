@@ -25,6 +25,23 @@ def test_the_virtual_nodes_have_the_peers_of_their_groups(world):
     assert plain["status"]["allocatable"]["cpu"] == "1"
 
 
+def test_a_pod_waits_with_an_event_while_nobody_can_say_whether_the_dms_has_its_job(world):
+    world.dms.shows, world.dms.drop = False, 1
+    pod = world.put(RTX, "hidden", 600)
+    eventually(lambda: world.jobs(pod), "the job at the DMS")
+
+    def told():
+        return [event["note"] for event in world.events(pod, "BridgeWaiting") if "no peer shows one" in event["note"]]
+
+    assert "nunet.bridge.vk.io/no-job=true" in eventually(told, "the Event")[0]
+    assert world.get(pod)["status"]["phase"] == "Pending"
+    world.dms.shows = True
+    world.running(pod)
+    world.delete(pod, 1)
+    world.gone(pod)
+    assert world.jobs(pod) == ["cancelled"]
+
+
 def test_pods_run_fail_and_are_deleted_and_none_twice(world):
     """One scenario, because its waits overlap."""
     running = world.put(RTX, "long", 600, gpu=True)
