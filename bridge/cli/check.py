@@ -55,6 +55,7 @@ def findings(connection: ConnectionOptions) -> Iterator[Finding]:
         ("leases", _leases),
         *([("Slurm token", _token), ("Slurm", _slurm), ("nodes", _nodes)] if session.config.slurm_rest_api else []),
         ("NATS", check_pools.nats),
+        ("interLink", check_pools.interlink),
         ("pools", check_pools.pools),
     ]
     for what, step in steps:

@@ -12,6 +12,7 @@ from typing import Any
 from bridge.cli.findings import Finding
 from bridge.cli.hub_pools import link_settings, open_store
 from bridge.cli.session import CommandSession
+from bridge.clock import SystemClock
 from bridge.store.port import StoreError
 from bridge.threads import Supervisor
 from bridge.wire.connection import Link
@@ -68,6 +69,30 @@ def _store(session: CommandSession, link: Link) -> Iterator[Finding]:
         store.close()
 
 
+def interlink(session: CommandSession) -> Iterator[Finding]:
+    """Ping each interLink pool as the hub does."""
+    if not session.config.pools.interlink:
+        return
+    from bridge.pools.interlink.source import make_pool  # the import takes 0.1 s
+
+    for section in session.config.pools.interlink:
+        pool = make_pool(section, session.config.pools.submit_timeout, SystemClock())
+        pool.ping()
+        announced = pool.announced()
+        if announced is None or announced[0].problem:
+            problem = announced[0].problem if announced is not None else "no answer"
+            yield Finding(
+                "FAIL", "interLink", f"{section.name}: {problem}", f"see docs/interlink-pools.md. {ELSEWHERE}"
+            )
+            continue
+        announcement = announced[0]
+        missing = [name for name in ("cpu", "memory") if name not in announcement.capacity]
+        yield Finding("ok", "interLink", f"{section.name}: {announcement.batch}")
+        if missing:
+            found = f"{section.name}: the plugin does not report {' and '.join(missing)}, so pods that request it wait"
+            yield Finding("warn", "interLink", found, f"set capacity of the pool: {', '.join(missing)}")
+
+
 def pools(session: CommandSession) -> Iterator[Finding]:
     """Check the Ready condition of each virtual node, and connect to the kubelet port."""
     if not session.config.pools.enabled:
@@ -75,7 +100,9 @@ def pools(session: CommandSession) -> Iterator[Finding]:
     nodes = [node for node in session.nodes() if pool_selection.is_virtual(node)]
     if not nodes:
         fix = "start podbridge submitter at a site; its log says whether it is connected to NATS"
-        yield Finding("warn", "pools", "no site has announced itself", fix)
+        if session.config.pools.named:
+            fix = "start podbridge controllers: it creates the virtual nodes of the configured pools"
+        yield Finding("warn", "pools", "there is no virtual node", fix)
         return
     for node in nodes:
         name, ready = node["metadata"]["name"], readiness(node)
