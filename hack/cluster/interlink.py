@@ -7,6 +7,7 @@ Each process listens on a port of the loopback. Its configuration is in ``<state
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +22,9 @@ from cluster.ports import free_block, listening
 from cluster.views import SEEN_AS
 
 HOST = "127.0.0.1"
+UNIX = "unix://"
 ATTEMPTS = 5
-START = 4.0
+START = 3.0
 """Seconds in which a process that listens becomes ready."""
 NAMESPACE = "interlink"
 """Namespace of the pods for interLink's virtual nodes; podbridge does not manage it."""
@@ -34,18 +36,21 @@ TOLERATION = {"key": "virtual-node.interlink/no-schedule", "operator": "Exists",
 
 @dataclass(frozen=True)
 class Program:
-    """One process: its command line, its variables and its port."""
+    """One process: its command line, the URL that it answers at, and its variables."""
 
     argv: Sequence[str]
-    port: int
+    url: str
     env: Mapping[str, str] = field(default_factory=dict)
     ready: str = ""
     """Text that it logs when it is ready."""
 
     @property
-    def url(self) -> str:
-        """The URL that it answers at."""
-        return f"http://{HOST}:{self.port}"
+    def listens(self) -> bool:
+        """Whether it accepts connections."""
+        if not self.url.startswith(UNIX):
+            return listening(int(self.url.rpartition(":")[2]))
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(self.url.removeprefix(UNIX)) == 0
 
 
 class Interlink:
@@ -60,18 +65,24 @@ class Interlink:
         self._programs: dict[str, Program] = {}
         self._binaries = install.binaries(install.INTERLINK)
 
-    def start_plugin(self, site: str, name: str = "plugin", options: Sequence[str] = ()) -> str:
+    def start_plugin(
+        self, site: str, name: str = "plugin", options: Sequence[str] = (), socket: str = "", https: bool = False
+    ) -> str:
         """Start ``podbridge plugin`` as the user of a site, with the site's batch system in its process.
 
-        ``options`` are added to the command line. Return the plugin's URL.
+        ``options`` are added to the command line. With ``socket``, the name of a file in the user's home, the plugin
+        listens on this Unix domain socket. Return the plugin's URL.
         """
-        port = free_block(1)
-        command = [*tools.PODBRIDGE, "plugin", "--site", f"{SEEN_AS}/site.toml", "--listen", f"{HOST}:{port}", *options]
-        return self._add(name, Program([str(self.cluster.sites[site].as_user), *command], port))
+        port = 0 if socket else free_block(1)
+        file = self.cluster.sites[site].folder / "home" / socket
+        address = f"unix://{SEEN_AS}/home/{socket}" if socket else f"{HOST}:{port}"
+        command = [*tools.PODBRIDGE, "plugin", "--site", f"{SEEN_AS}/site.toml", "--listen", address, *options]
+        url = f"unix://{file}" if socket else f"{'https' if https else 'http'}://{HOST}:{port}"
+        return self._add(name, Program([str(self.cluster.sites[site].as_user), *command], url))
 
     def start_api(self, plugin: str, name: str = "interlink-api") -> str:
         """Start interLink's API server in front of the plugin with this URL; return the API server's URL."""
-        host, _, plugin_port = plugin.rpartition(":")
+        host, plugin_port = _split(plugin)
         port = free_block(1)
         settings = {
             "InterlinkAddress": f"http://{HOST}",
@@ -82,14 +93,14 @@ class Interlink:
             "DataRootFolder": f"{self.folder}/{name}",
         }
         env = {"INTERLINKCONFIGPATH": self._write(name, settings)}
-        return self._add(name, Program([str(self._binaries["interlink-api"])], port, env))
+        return self._add(name, Program([str(self._binaries["interlink-api"])], f"http://{HOST}:{port}", env))
 
     def start_virtual_kubelet(self, node: str, url: str, settings: Mapping[str, Any] | None = None) -> str:
         """Start interLink's virtual kubelet for a node, a client of the API server or plugin with this URL.
 
         ``settings`` are merged into its configuration. Return the name of the process.
         """
-        host, _, port = url.rpartition(":")
+        host, port = _split(url)
         own = {
             "InterlinkURL": host,
             "InterlinkPort": port,
@@ -111,7 +122,7 @@ class Interlink:
             "POD_IP": HOST,
         }
         command = [str(self._binaries["interlink-virtual-kubelet"])]
-        self._add(name, Program(command, kubelet_port, env, ready="Pod cache in-sync"))
+        self._add(name, Program(command, f"https://{HOST}:{kubelet_port}", env, ready="Pod cache in-sync"))
         self.cluster.processes.wait(name, lambda: self._exists(node))
         return name
 
@@ -131,7 +142,7 @@ class Interlink:
         for attempt in range(1, ATTEMPTS + 1):
             logged = self.log(name).stat().st_size if self.log(name).exists() else 0
             processes.start(name, program.argv, program.env)
-            processes.wait(name, lambda: listening(program.port), timeout=30)
+            processes.wait(name, lambda: program.listens, timeout=30)
             try:
                 processes.wait(name, lambda: self._logged(name, program.ready, logged), timeout=START)  # noqa: B023
                 break
@@ -139,6 +150,13 @@ class Interlink:
                 if attempt == ATTEMPTS:
                     raise
                 processes.stop([name], 0)
+
+    def remove(self, *names: str) -> None:
+        """Stop processes, which are then not known any more."""
+        self.cluster.processes.stop(names)
+        for name in names:
+            self.cluster.processes.forget(name)
+            del self._programs[name]
 
     def log(self, name: str) -> Path:
         """Return the file of a process's output."""
@@ -171,3 +189,11 @@ class Interlink:
         file = self.folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump(dict(settings), sort_keys=False))
         return str(file)
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Return the address and the port of a URL as interLink's configuration has them; no port for a socket."""
+    if url.startswith(UNIX):
+        return url, ""
+    address, _, port = url.rpartition(":")
+    return address, port

@@ -14,6 +14,8 @@ from cluster.pods import PoolWorld
 from cluster.world import Object
 
 SITE = "slurm-site"
+OTHER_SITE = "local-site"
+"""A site for a second plugin: two plugins cannot use one site at a time."""
 
 
 @dataclass(frozen=True)

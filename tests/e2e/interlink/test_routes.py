@@ -4,10 +4,14 @@ All pods are created at once; each test then checks those of one route.
 """
 
 import base64
+import os
+import shutil
 
 import pytest
+import requests
 
-from cluster.interlink_pods import ROUTES, SITE
+from cluster import pki
+from cluster.interlink_pods import OTHER_SITE, ROUTES, SITE, Route
 from cluster.polling import eventually
 
 pytestmark = pytest.mark.real
@@ -159,10 +163,15 @@ def test_a_deleted_pod_leaves_no_job(interlink_world, route):
     one = interlink_world.put_script(route, "echo started; sleep 600", terminationGracePeriodSeconds=1)
     uid = one["metadata"]["uid"]
     eventually(lambda: any(uid in job for job in interlink_world.queue_at_site()), "its job in the queue")
-    interlink_world.delete(one)
-    interlink_world.gone(one)
+    _delete(interlink_world, one, SITE)
     eventually(lambda: not any(uid in job for job in interlink_world.queue_at_site()), "its job gone")
-    eventually(lambda: uid not in interlink_world.jobs_at(SITE), "its folder gone")
+
+
+def _delete(world, one, site):
+    """Delete a pod, and wait until it and the folder of its job are gone."""
+    world.delete(one)
+    world.gone(one)
+    eventually(lambda: one["metadata"]["uid"] not in world.jobs_at(site), "its folder gone")
 
 
 def test_interlinks_node_shows_the_answer_to_its_ping(interlink_world):
@@ -174,6 +183,47 @@ def test_interlinks_node_shows_the_answer_to_its_ping(interlink_world):
         node = interlink_world.kube_node(str(route))
         condition = next(c for c in node["status"]["conditions"] if c["type"] == "InterlinkConnectivity")
         assert '"cpu"' in condition["message"]
+
+
+def test_a_virtual_kubelet_with_a_token_and_a_client_certificate(interlink_world):
+    world, user = interlink_world, interlink_world.cluster.sites[OTHER_SITE]
+    authority = pki.Authority(world.cluster.state / "kube", "ca")
+    home, own = user.folder / "home", world.interlink.folder / "client"
+    pair = authority.write(home / "plugin", "plugin", hosts=("127.0.0.1",))
+    token = home / "token"
+    token.write_text("t0ken")
+    shutil.copyfile(authority.certificate, home / "clients.crt")
+    for file in (*pair, token, home / "clients.crt"):
+        os.chown(file, user.uid, user.uid)
+        file.chmod(0o600)
+    files = {"tls-cert": "plugin.crt", "tls-key": "plugin.key", "client-ca": "clients.crt", "token-file": "token"}
+    options = [f"--{option}=/srv/home/{file}" for option, file in files.items()]
+    url = world.interlink.start_plugin(OTHER_SITE, "plugin-tls", options, https=True)
+    certificate, key = authority.write(own, "client")
+    tls = {"Enabled": True, "CertFile": str(certificate), "KeyFile": str(key), "CACertFile": str(authority.certificate)}
+    world.interlink.start_virtual_kubelet("secured", url, {"TLS": tls, "VKTokenFile": str(token)})
+    one = world.put_script(Route("secured", upstream=True, api=False), "echo hello")
+    assert world.ended(one)["status"]["phase"] == "Succeeded"
+    assert world.logs(one) == "hello\n"
+    trusted = {"json": [], "verify": authority.certificate, "timeout": 10}
+    bearer = {"Authorization": "Bearer t0ken"}
+    assert requests.get(f"{url}/status", cert=(certificate, key), **trusted).status_code == 401
+    assert requests.get(f"{url}/status", headers=bearer, **trusted).status_code == 401
+    assert requests.get(f"{url}/status", headers=bearer, cert=(certificate, key), **trusted).status_code == 200
+    _delete(world, one, OTHER_SITE)
+    world.interlink.remove("secured-virtual-kubelet", "plugin-tls")
+
+
+def test_an_api_server_with_a_unix_socket(interlink_world):
+    world = interlink_world
+    plugin = world.interlink.start_plugin(OTHER_SITE, "plugin-unix", socket="interlink.sock")
+    api = world.interlink.start_api(plugin, "interlink-api-unix")
+    world.interlink.start_virtual_kubelet("by-socket", api)
+    one = world.put_script(Route("by-socket", upstream=True, api=True), "echo hello")
+    assert world.ended(one)["status"]["phase"] == "Succeeded"
+    assert world.logs(one) == "hello\n"
+    _delete(world, one, OTHER_SITE)
+    world.interlink.remove("by-socket-virtual-kubelet", "interlink-api-unix", "plugin-unix")
 
 
 def test_every_part_may_be_killed_while_a_job_runs(interlink_world):
