@@ -226,6 +226,19 @@ def test_an_api_server_with_a_unix_socket(interlink_world):
     world.interlink.remove("by-socket-virtual-kubelet", "interlink-api-unix", "plugin-unix")
 
 
+def test_a_second_plugin_of_a_site_takes_over(interlink_world):
+    def status(url):
+        return requests.get(f"{url}/status", json=[], timeout=30).status_code
+
+    interlink = interlink_world.interlink
+    first = interlink.start_plugin(OTHER_SITE, "first")
+    eventually(lambda: status(first) == 200, "the first serves")
+    second = interlink.start_plugin(OTHER_SITE, "second")
+    interlink.kill("first")
+    eventually(lambda: status(second) == 200, "the second serves")
+    interlink.remove("first", "second")
+
+
 def test_every_part_may_be_killed_while_a_job_runs(interlink_world):
     world = interlink_world
     gate, marks = "/srv/home/gate", "/srv/home/marks"
