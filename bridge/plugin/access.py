@@ -1,4 +1,4 @@
-"""Who may use the plugin: the clients with the bearer token, with a certificate of the client CA, or with both.
+"""Access to the plugin: the clients with the bearer token, with a certificate of the client CA, or with both.
 
 The files are read again when they change, so that a token or a certificate can be replaced without a restart.
 """

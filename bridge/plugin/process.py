@@ -66,7 +66,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The addresses of the servers, and the files that decide who may use the API."""
+    """The addresses of the servers, and the files that restrict access to the API."""
 
     address: Address
     files: Files = field(default_factory=Files)

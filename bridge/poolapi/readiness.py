@@ -16,7 +16,7 @@ class Readiness:
     message
         One sentence: why the pool accepts no submissions.
     transient
-        Nobody has to act: for example, a message of the site is still on its way.
+        The state ends without an intervention: for example, a message of the site is still on its way.
     """
 
     reason: str = ""

@@ -120,7 +120,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Delete the job and its files at a pool that cannot list its jobs: nobody else would find them."""
+    """Delete the job and its files at a pool that cannot list its jobs, because no later snapshot shows them."""
 
     pod: Pod
 

@@ -75,7 +75,7 @@ class NunetSettings:
 
 
 class UnknownJobError(SiteError):
-    """Nobody can say whether the DMS has a job of a pod."""
+    """It is not known whether the DMS has a job of a pod."""
 
     reason = "JobUnknown"
     retryable = True
@@ -163,7 +163,7 @@ class NunetPool(PolledPool):
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
         """Submit the job of a prepared pod to the peer that suits it."""
         uid = uid_of(pod)
-        # after a lost answer nobody may submit again, unless the DMS or the user says that there is no job
+        # after a lost answer, no caller may submit again, unless the DMS or the user says that there is no job
         doubtful = uid in self._used_words or self._job_id(pod) is not None
         if doubtful and (known := self.status(pod)) is not None:
             return known
@@ -238,7 +238,7 @@ class NunetPool(PolledPool):
         return found
 
     def _state(self, pod: Pod) -> JobStatus | None:
-        """Request the state of one job. Raises SiteError also if nobody can know whether the DMS has the job."""
+        """Request the state of one job. Raises SiteError also if it is not known whether the DMS has the job."""
         uid = uid_of(pod)
         job = self._job_id(pod)
         if job is not None:

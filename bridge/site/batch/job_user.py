@@ -26,7 +26,7 @@ def users(site: Path) -> set[int]:
 
 
 def hand_over(folder: Path, words: Sequence[str]) -> int | None:
-    """Give a job's directory to the user that the words of sbatch name, and return this user.
+    """Change the owner of a job's directory to the user in the words of sbatch, and return this user.
 
     Return ``None`` if they name none; then nothing happens.
 
