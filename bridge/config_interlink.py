@@ -39,6 +39,11 @@ class InterlinkSection(Section):
     service_account_tokens: bool = Field(
         False, description="Send pods with the token of their service account, which the API server adds to each pod."
     )
+    build_config_file: Path | None = Field(
+        None,
+        description="TOML file with the script settings of [sites](sites.md). The pool then sends its script of the "
+        "pod as `jobScript`, and the plugin runs it. Only with api `plugin`.",
+    )
     poll_period: Seconds = Field(5, description="Time between two requests for the states of all jobs.")
     ping_period: Seconds = Field(10, description="Time between two pings.")
     ping_failures: Annotated[int, Field(ge=1, le=100)] = Field(
@@ -99,6 +104,8 @@ class InterlinkSection(Section):
                 raise ValueError(f"{key} requires a url that begins with https://")
         if self.key_file is not None and self.cert_file is None:
             raise ValueError("keyFile requires certFile")
+        if self.build_config_file is not None and self.api != "plugin":
+            raise ValueError("buildConfigFile requires api plugin: an API server accepts no jobScript")
         if self.create_body != "auto" and self.api != "plugin":
             raise ValueError("createBody requires api plugin: an API server has only one form of the body")
         return self

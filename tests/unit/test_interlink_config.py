@@ -53,6 +53,7 @@ def test_other_addresses_are_refused(url):
         ("name: far, caFile: /x", "caFile requires a url that begins with https://"),
         ("name: far, certFile: /x", "certFile requires a url that begins with https://"),
         ("name: far, keyFile: /x", "keyFile requires certFile"),
+        ("name: far, api: server, buildConfigFile: /x", "buildConfigFile requires api plugin"),
         ("name: far, api: server, createBody: list", "createBody requires api plugin"),
         ("name: far, batch: 0", r"pools\.interlink\.0\.batch.*\(value: 0\)"),
         ("name: far, method: PUT", r"pools\.interlink\.0\.method.*'PUT'"),
@@ -66,3 +67,21 @@ def test_errors_name_the_field(fields, message):
 def test_names_are_unique():
     with pytest.raises(ConfigError, match="more than one pool has the name far"):
         parse("  - {name: far, url: 'http://a'}\n  - {name: far, url: 'http://b'}")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[runtime]\nkind = 'apptainr'", "runtime.kind"),
+        ("[runtim]\nkind = 'none'", "runtim: Extra inputs"),
+        ("runtime", "Expected"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_the_file_of_script_settings(tmp_path, content, message):
+    file = tmp_path / "build.toml"
+    if content is not None:
+        file.write_text(content)
+    parsed = parse(f"  - {{name: far, url: 'http://h', buildConfigFile: '{file}'}}")
+    with pytest.raises(ConfigError, match=rf"pool far: buildConfigFile {file}: .*{message}"):
+        source.make(parsed, FakeClock())

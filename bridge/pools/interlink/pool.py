@@ -23,6 +23,8 @@ from bridge.pools.interlink.logs import LogPieces
 from bridge.pools.interlink.transport import ServerError
 from bridge.pools.polled import PolledPool, PollSettings, uid_of
 from bridge.pools.port import Pod
+from bridge.script import build, self_contained
+from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects, at_site
 from bridge.workload import pods
 
@@ -35,6 +37,7 @@ LONGEST_ID = 256
 class InterlinkPool(PolledPool):
     """One interLink plugin or API server; implements :class:`bridge.pools.port.Pool`.
 
+    ``config``: how the pool builds the script that it sends as ``jobScript``; ``None``: the plugin builds its own.
     ``submit_timeout``: seconds for ``/create``.
     """
 
@@ -44,6 +47,7 @@ class InterlinkPool(PolledPool):
         client: PluginClient,
         clock: Clock,
         submit_timeout: float,
+        config: BuildConfig | None = None,
     ) -> None:
         settings = PollSettings(
             poll_period=section.poll_period,
@@ -54,7 +58,7 @@ class InterlinkPool(PolledPool):
             late=section.late_create,
         )
         super().__init__(section.name, settings, clock)
-        self._section, self._client = section, client
+        self._section, self._client, self._config = section, client, config
         self._submit_timeout = submit_timeout
         self._unknown: dict[str, int] = {}
         self._undeleted: dict[str, int] = {}
@@ -138,9 +142,13 @@ class InterlinkPool(PolledPool):
     def _body(self, pod: Pod, objects: Objects) -> RetrievedPodData | PodCreateRequests:
         if self._section.api == "server":
             return references.sent_request(pod, objects, self.name)
+        script = None
+        if self._config is not None:
+            script = self_contained.wrap(build.build(pod, self._config, objects, self.name).script, pod)
         return RetrievedPodData(
             pod=references.sent_pod(pod, objects, self.name),
             container=references.sent_containers(pod, objects, self.name),
+            job_script=script,
         )
 
     def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:

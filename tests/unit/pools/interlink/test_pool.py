@@ -5,12 +5,13 @@ import pytest
 from bridge import names
 from bridge.clock import FakeClock
 from bridge.config_interlink import InterlinkSection
-from bridge.errors import MissingReferenceError, SiteDownError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.errors import MissingReferenceError, ScriptError, SiteDownError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.interlink.messages import PingResponse
 from bridge.poolapi.jobs import JobStatus, pod_of
 from bridge.pools.interlink.client import Ping
 from bridge.pools.interlink.pool import InterlinkPool
 from bridge.pools.interlink.transport import ServerError
+from bridge.script.buildconfig import BuildConfig
 from tests.fakes.pods import NO_OBJECTS, pod
 
 
@@ -69,9 +70,9 @@ def clock():
 
 @pytest.fixture
 def make(plugin, clock):
-    def pool(**fields):
+    def pool(config=None, **fields):
         section = InterlinkSection.model_validate({"name": "far", "url": "http://plugin.test", **fields})
-        return InterlinkPool(section, plugin, clock, 5.0)
+        return InterlinkPool(section, plugin, clock, 5.0, config)
 
     return pool
 
@@ -151,6 +152,16 @@ def test_the_body_depends_on_the_api(make, plugin):
     make(api="server").submit(pod("b"), NO_OBJECTS)
     assert [type(body).__name__ for body in plugin.bodies] == ["RetrievedPodData", "PodCreateRequests"]
     assert plugin.bodies[0].job_script is None
+
+
+def test_the_job_script_is_built_on_request(make, plugin):
+    pool = make(config=BuildConfig.model_validate({"runtime": {"kind": "none"}}))
+    pool.submit(pod("a"), NO_OBJECTS)
+    assert plugin.bodies[0].job_script.startswith("#!/bin/bash")
+    with_host_path = pod("b")
+    with_host_path["spec"]["volumes"] = [{"name": "v", "hostPath": {"path": "/etc"}}]
+    with pytest.raises(ScriptError):
+        pool.submit(with_host_path, NO_OBJECTS)
 
 
 def with_token():
