@@ -5,6 +5,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$checkout"
 skipped=77
+export MYPY_CACHE_DIR="$cache/mypy" # a fresh checkout has none of its own
 linters=(ruff-check ruff-format mypy mypy-hack import-linter shellcheck)
 
 lint() {
