@@ -25,6 +25,11 @@ class BridgeError(Exception):
         if hint is not None:
             self.hint = hint
 
+    @property
+    def with_hint(self) -> str:
+        """The message, and in brackets what the user can do."""
+        return f"{self} ({self.hint})" if self.hint else str(self)
+
 
 class ConfigError(BridgeError):
     """An invalid configuration; the message names the key, the value and the allowed values."""

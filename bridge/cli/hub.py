@@ -95,7 +95,7 @@ class Hub:
         try:
             self._start()
         except BridgeError as error:
-            self.supervisor.fail(f"{error}{f' ({error.hint})' if error.hint else ''}")
+            self.supervisor.fail(error.with_hint)
         self.supervisor.stopping.wait()
         return self._stop()
 

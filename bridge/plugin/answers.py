@@ -16,6 +16,7 @@ from bridge.errors import (
     SiteTooLargeError,
     SiteUnknownOutcomeError,
 )
+from bridge.serving.answers import AnswerError
 
 _BY_REASON = {"NotFound": 404, "ContainerNotFound": 404, "ContainerWaiting": 400, "Forgotten": 409, "NotOwner": 403}
 _SILENT = frozenset(
@@ -25,22 +26,13 @@ _SILENT = frozenset(
 """Keys below which values are not repeated in an answer: they may be secrets."""
 
 
-class AnswerError(Exception):
-    """The request ends with this HTTP status and text. The texts are public: they contain no values of secrets."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
-
-
 def answer_of(error: BridgeError) -> AnswerError:
     """Return the answer for an error of a pool.
 
     4xx: the same request can never succeed. 503: the site does not answer. 504: the site may have processed the
     request. 502: the site's answer cannot be used.
     """
-    text = f"{error} ({error.hint})" if error.hint else str(error)
+    text = error.with_hint
     if isinstance(error, ScriptError | MissingReferenceError):
         return AnswerError(422, text)
     if isinstance(error, SiteTooLargeError):

@@ -23,9 +23,10 @@ from bridge.logs import kv
 from bridge.metrics import PLUGIN_REQUESTS, PLUGIN_SECONDS
 from bridge.plugin import bodies
 from bridge.plugin.access import Access
-from bridge.plugin.answers import AnswerError, answer_of
+from bridge.plugin.answers import answer_of
 from bridge.plugin.pods import Pods
 from bridge.plugin.reports import Reports
+from bridge.serving.answers import AnswerError
 from bridge.serving.log_body import log_response
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,10 @@ from bridge.interlink.messages import LogStruct, PodCreateRequests, RetrievedPod
 from bridge.interlink.objects import JsonObject, Pod, StartedPod
 from bridge.interlink.pod_spec import RunnablePod
 from bridge.interlink.references import received_containers, received_request
-from bridge.plugin.answers import AnswerError, invalid
+from bridge.plugin.answers import invalid
 from bridge.poolapi.requests import LogOptions
 from bridge.script.references import Objects
+from bridge.serving.answers import AnswerError
 
 T = TypeVar("T")
 

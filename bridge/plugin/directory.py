@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from bridge import names
 from bridge.errors import SiteDownError
-from bridge.plugin.answers import AnswerError
 from bridge.pools.port import Pool
+from bridge.serving.answers import AnswerError
 from bridge.workload.pool_selection import tolerated_by_name
 
 Pod = Mapping[str, Any]

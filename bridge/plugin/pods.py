@@ -11,12 +11,12 @@ from bridge.errors import BridgeError, MissingReferenceError, SiteDownError, Sit
 from bridge.interlink.messages import LogStruct
 from bridge.interlink.pod_status import pod_status
 from bridge.logs import kv
-from bridge.plugin.answers import AnswerError
 from bridge.plugin.bodies import Creation
 from bridge.plugin.directory import Directory
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import LogOptions
 from bridge.pools.port import Pool
+from bridge.serving.answers import AnswerError
 from bridge.threads import at_once
 
 log = logging.getLogger(__name__)

@@ -165,7 +165,7 @@ def run(source: Source, options: Options, supervisor: Supervisor) -> int:
     try:
         plugin.start()
     except BridgeError as error:
-        supervisor.fail(f"{error}{f' ({error.hint})' if error.hint else ''}")
+        supervisor.fail(error.with_hint)
     else:
         where = options.address.unix or f"{options.address.host}:{plugin.port}"
         log.info("started", extra=kv(version=__version__, listen=where))

@@ -24,6 +24,7 @@ from bridge.poolapi.requests import LogOptions, VolumeFile
 from bridge.pools.port import Pod
 from bridge.script.references import Objects
 from bridge.threads import Supervisor, at_once
+from bridge.workload.pods import uid as uid_of
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +77,6 @@ class _Absent:
 
     count: int
     at: float
-
-
-def uid_of(pod: Pod) -> str:
-    """Return the UID of a pod, which identifies its job."""
-    return str(pod["metadata"]["uid"])
 
 
 class PolledPool(abc.ABC):
@@ -286,7 +282,7 @@ class PolledPool(abc.ABC):
             POOL_REQUESTS.labels(self.name, "ping", "error").inc()
             self._failed_pings += 1
             self._log_failure("the site of a pool does not answer a ping", self._failed_pings, error)
-            self._problem = f"{error}{f' ({error.hint})' if error.hint else ''}"
+            self._problem = error.with_hint
             before = self._announced
             if before is None:
                 self._announced = self._unheard(self._problem), asked

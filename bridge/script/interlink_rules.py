@@ -14,6 +14,7 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import ScriptError
+from bridge.script.quoting import split_annotation
 from bridge.script.settings import BuildSettings, Flavor
 from bridge.script.sizing import SLACK, Size, grace
 from bridge.workload import quantity
@@ -40,7 +41,7 @@ def measure(pod: Mapping[str, Any], config: BuildSettings) -> Size:
     spec = pod["spec"]
     flavor, _ = choose(pod, config)
     cpu, memory = _largest(spec, "cpu"), _largest(spec, "memory")
-    flags = [*(flavor.flags if flavor else ()), *_words(normalized(pod), names.FLAGS)]
+    flags = [*(flavor.flags if flavor else ()), *split_annotation(normalized(pod), names.FLAGS)]
     amd = _gpus(spec, "amd.com/gpu") > 0
     deadline = spec.get("activeDeadlineSeconds")
     gpus = gpus_in(flags)
@@ -73,7 +74,7 @@ def choose(pod: Mapping[str, Any], config: BuildSettings) -> tuple[Flavor | None
         by_name = [flavor for flavor in config.flavors if any("gpu" in word for word in flavor.flags)]
         chosen = next(iter([*exact, *with_gpus, *by_name]), None)
     chosen = chosen or known.get(config.default_flavor)
-    asked = [*(chosen.flags if chosen else ()), *_words(normalized(pod), names.FLAGS)]
+    asked = [*(chosen.flags if chosen else ()), *split_annotation(normalized(pod), names.FLAGS)]
     if count and not gpus_in(asked):
         problem = problem or f"{count} GPUs: no flag of flavor or pod asks for them, so the containers see none"
     return chosen, problem
@@ -188,13 +189,6 @@ def _without(words: Sequence[str], held: Collection[str]) -> list[str]:
         if bare and rest and not rest[0].startswith("-"):
             rest.pop(0)
     return kept
-
-
-def _words(asked: Mapping[str, str], key: str) -> list[str]:
-    try:
-        return shlex.split(asked.get(key, ""))
-    except ValueError as error:
-        raise ScriptError(f"annotation {key}: {error}") from error
 
 
 def _largest(spec: Mapping[str, Any], resource: str) -> Decimal:

@@ -7,8 +7,8 @@ mark begins with NUL, which no text from a pod may hold (:func:`clean`), so that
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
-from shlex import quote
+from collections.abc import Iterable, Mapping
+from shlex import quote, split
 
 from bridge.errors import ScriptError
 
@@ -47,3 +47,11 @@ def array(name: str, texts: Iterable[str]) -> str:
 def encoded(data: bytes) -> str:
     """Return base64 in lines of 76 characters, for a heredoc; ends with a line break unless empty."""
     return base64.encodebytes(data).decode()
+
+
+def split_annotation(annotations: Mapping[str, str], key: str) -> list[str]:
+    """Return the words of an annotation, split as by a shell; empty without the annotation. Raises ``ScriptError``."""
+    try:
+        return split(annotations.get(key, ""))
+    except ValueError as error:
+        raise ScriptError(f"annotation {key}: {error}") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from bridge import names
 from bridge.errors import ScriptError
 from bridge.script import interlink_rules
 from bridge.script.plan_types import AnnotationOptions
-from bridge.script.quoting import clean
+from bridge.script.quoting import clean, split_annotation
 from bridge.script.references import Objects
 from bridge.script.runtimes import table as runtimes
 from bridge.script.settings import BuildSettings
@@ -49,7 +48,7 @@ def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
         clean(value, f"annotation {key}")
         if key in allowed and not allowed[key][0]:
             raise ScriptError(f"annotation {key} is not allowed at this site (limits.{allowed[key][1]} is false)")
-    options = [word for key in runtime.option_annotations for word in _words(asked, key)]
+    options = [word for key in runtime.option_annotations for word in split_annotation(asked, key)]
     workdir = asked.get(names.JOB_WORKDIR, "")
     if workdir and not may_use(workdir, config):
         raise ScriptError(
@@ -63,8 +62,8 @@ def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
                 f"annotation {names.MPI_FLAGS} is not possible at this site, whose runtime is {runtime.kind}; "
                 f"it is with {', '.join(runtimes.MPI_KINDS[:-1])} and {runtimes.MPI_KINDS[-1]}"
             )
-        mpi = [] if asked[names.MPI_FLAGS] == "true" else _words(asked, names.MPI_FLAGS)
-    flags = _words(asked, names.FLAGS)
+        mpi = [] if asked[names.MPI_FLAGS] == "true" else split_annotation(asked, names.MPI_FLAGS)
+    flags = split_annotation(asked, names.FLAGS)
     return AnnotationOptions(
         flags=interlink_rules.flags(pod, config, flags) if by_interlink else flags,
         options=options,
@@ -73,13 +72,6 @@ def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
         image_root=asked.get(names.IMAGE_ROOT, ""),
         workdir=workdir,
     )
-
-
-def _words(asked: Mapping[str, str], key: str) -> list[str]:
-    try:
-        return shlex.split(asked.get(key, ""))
-    except ValueError as error:
-        raise ScriptError(f"annotation {key}: {error}") from error
 
 
 def pull_secret(pod: Mapping[str, Any], objects: Objects) -> bytes:

@@ -297,14 +297,18 @@ def validated(data: Mapping[str, Any], source: str) -> SiteConfig:
 
 def load(path: Path, pool: str | None = None) -> SiteConfig:
     """Read the file at ``path``."""
+    text = read_text(path, hint="podbridge submitter config > site.toml writes one to begin with")
+    return parse(text, str(path), pool=pool)
+
+
+def read_text(path: Path, hint: str) -> str:
+    """Return the text of a configuration file; raises :class:`ConfigError` with ``hint`` if it cannot be read."""
     try:
-        text = path.read_text()
+        return path.read_text()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text") from error
     except OSError as error:
-        hint = "podbridge submitter config > site.toml writes one to begin with"
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}", hint=hint) from error
-    return parse(text, str(path), pool=pool)
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

@@ -7,9 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.errors import ConfigError
 from bridge.logs import kv
-from bridge.site.config import SiteConfig, validated
+from bridge.site.config import SiteConfig, read_text, validated
 from bridge.site.interlink_slurm.conversion import OPENED, Conversion, convert
 from bridge.site.service import Live
 
@@ -51,13 +50,7 @@ def report(opened: Opened) -> None:
 
 
 def _read(path: Path) -> Conversion:
-    try:
-        text = path.read_text()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text") from error
-    except OSError as error:
-        hint = "set SLURMCONFIGPATH, or use -SlurmConfigpath FILE or --slurm-config FILE"
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}", hint=hint) from error
+    text = read_text(path, hint="set SLURMCONFIGPATH, or use -SlurmConfigpath FILE or --slurm-config FILE")
     return convert(text, str(path), os.environ, os.getcwd(), POOL)
 
 

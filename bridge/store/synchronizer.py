@@ -186,7 +186,7 @@ class StoreSynchronizer:
         self._failures += 1
         self._not_before = self._clock.monotonic() + _BACKOFF.delay(self._failures)
         self._up.set(0)
-        words = f"{error}{f' ({error.hint})' if error.hint else ''}"
+        words = error.with_hint
         if words not in self._logged and len(self._logged) < _MOST_LOGGED:
             self._logged.add(words)
             log.warning("the store does not answer; the requests are repeated until it does", extra=kv(error=words))

@@ -11,8 +11,9 @@ from werkzeug.exceptions import HTTPException
 from bridge.clock import Clock
 from bridge.errors import BridgeError
 from bridge.logs import kv
+from bridge.serving.answers import AnswerError
 from bridge.serving.connection import PEER_CERTIFICATE
-from controllers.kubelet.answers import AnswerError, answer_of
+from controllers.kubelet.answers import answer_of
 from controllers.kubelet.authentication import TokenAuthenticator, User, bearer, user_of_certificate
 from controllers.kubelet.authorization import KubeletAuthorizer
 from controllers.kubelet.handlers import Handlers, Sources

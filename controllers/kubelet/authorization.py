@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from bridge.clock import Clock
 from bridge.kube import access_review
 from bridge.kube.client import KubeClient
+from bridge.serving.answers import AnswerError
 from bridge.single_flight_cache import SingleFlightCache
-from controllers.kubelet.answers import AnswerError
 from controllers.kubelet.authentication import User
 
 REMEMBER_YES = 300.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.poolapi.jobs import ContainerState, JobStatus
-from controllers.kubelet.answers import AnswerError
+from bridge.serving.answers import AnswerError
 
 Object = Mapping[str, Any]
 CREATING = "ContainerCreating"

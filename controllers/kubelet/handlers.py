@@ -14,9 +14,9 @@ from prometheus_client.exposition import choose_encoder
 from bridge.clock import Clock
 from bridge.poolapi.jobs import JobStatus
 from bridge.pools.port import Pool
+from bridge.serving.answers import AnswerError
 from bridge.serving.log_body import log_response
 from controllers.kubelet import stats
-from controllers.kubelet.answers import AnswerError
 from controllers.kubelet.authorization import KubeletAuthorizer
 from controllers.kubelet.containers import check_log
 from controllers.kubelet.options import log_options

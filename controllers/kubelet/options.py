@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from bridge.clock import parse_rfc3339
 from bridge.poolapi.requests import LogOptions
-from controllers.kubelet.answers import AnswerError
+from bridge.serving.answers import AnswerError
 
 Query = Mapping[str, Sequence[str]]
 _LARGEST = 2**63 - 1

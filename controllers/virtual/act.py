@@ -79,7 +79,7 @@ class Actor:
             self._back_off(entry, error)
             pod = getattr(action, "pod", None)
             if isinstance(error, SiteError) and pod is not None:
-                text = f"waiting for the site: {_text_of(error)}"
+                text = f"waiting for the site: {error.with_hint}"
                 self._event_once(entry, pod, "BridgeWaiting", text, about=error.reason, warning=True)
             raise
         entry.failures = 0
@@ -120,17 +120,17 @@ class Actor:
             answer = self._send(seen, objects, pool, entry)
         except MissingReferenceError as error:
             self._back_off(entry, error)
-            self._event_once(entry, pod, "BridgeWaiting", _text_of(error), warning=True)
-            status = synthetic_status.waiting(pod, error.reason, _text_of(error), self._address, self._clock.time())
+            self._event_once(entry, pod, "BridgeWaiting", error.with_hint, warning=True)
+            status = synthetic_status.waiting(pod, error.reason, error.with_hint, self._address, self._clock.time())
             self._patch(pod, cache, status_patch.patch(pod.get("status") or {}, status))
             return
         except ScriptError as error:
-            self._fail(pod, cache, "BridgeRejected", error.reason, _text_of(error))
+            self._fail(pod, cache, "BridgeRejected", error.reason, error.with_hint)
             return
         except SiteError as error:
             if error.retryable:
                 raise
-            self._fail(pod, cache, "BridgeRejected", error.reason, _text_of(error))
+            self._fail(pod, cache, "BridgeRejected", error.reason, error.with_hint)
             return
         entry.answered(answer, self._clock.monotonic())
         if seen is not pod:
@@ -279,10 +279,6 @@ class Actor:
         if key not in entry.told:
             entry.told |= {key}
             self._events.event(pod, reason, message, warning=warning)
-
-
-def _text_of(error: BridgeError) -> str:
-    return f"{error}{f' ({error.hint})' if error.hint else ''}"
 
 
 def _path(pod: Pod, sub: str | None = None) -> str:

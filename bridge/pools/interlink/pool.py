@@ -21,12 +21,13 @@ from bridge.poolapi.requests import LogOptions
 from bridge.pools.interlink.client import PluginClient
 from bridge.pools.interlink.logs import LogPieces
 from bridge.pools.interlink.transport import ServerError
-from bridge.pools.polled import PolledPool, PollSettings, uid_of
+from bridge.pools.polled import PolledPool, PollSettings
 from bridge.pools.port import Pod
 from bridge.script import build, self_contained
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects, at_site
 from bridge.workload import pods
+from bridge.workload.pods import uid as uid_of
 
 log = logging.getLogger(__name__)
 

@@ -27,9 +27,10 @@ from bridge.pools.nunet.peer import Peer, Service
 from bridge.pools.nunet.placement import Placed, Placement
 from bridge.pools.nunet.pod_request import RequestSettings
 from bridge.pools.nunet.statuses import State
-from bridge.pools.polled import PolledPool, PollSettings, uid_of
+from bridge.pools.polled import PolledPool, PollSettings
 from bridge.script import references
 from bridge.script.references import Objects
+from bridge.workload.pods import uid as uid_of
 
 log = logging.getLogger(__name__)
 

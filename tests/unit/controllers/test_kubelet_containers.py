@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
-from controllers.kubelet.answers import AnswerError
+from bridge.serving.answers import AnswerError
 from controllers.kubelet.containers import check_log
 
 POD = {

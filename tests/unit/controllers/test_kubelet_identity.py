@@ -13,9 +13,9 @@ from cryptography.x509.oid import NameOID
 
 from bridge.clock import FakeClock
 from bridge.errors import KubeUnavailableError
+from bridge.serving.answers import AnswerError
 from bridge.single_flight_cache import SingleFlightCache
 from cluster.polling import eventually
-from controllers.kubelet.answers import AnswerError
 from controllers.kubelet.authentication import (
     REMEMBER_KNOWN,
     REMEMBER_UNKNOWN,

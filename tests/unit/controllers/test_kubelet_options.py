@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.poolapi.requests import LogOptions
-from controllers.kubelet.answers import AnswerError
+from bridge.serving.answers import AnswerError
 from controllers.kubelet.options import log_options
 
 NOW = 1_700_000_000.0
