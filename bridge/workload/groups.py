@@ -1,0 +1,154 @@
+"""The group of a pod: the pods that share one Slurm job. Pure.
+
+A pod without the annotation ``bridge.vk.io/group`` is a group of one. Admission writes the annotation when the pod is
+created, from the objects that :mod:`bridge.workload.kinds` names, and it cannot change afterwards. So the group can be
+read from the pod alone, and stays the same if its owner is changed or deleted.
+
+The value is a JSON object: ``{"kind": "jobset", "name": "train", "uid": "1f6e…", "index": "workers", "size": 8,
+"minimum": 8, "slot": 3}``. ``uid``, ``index`` and ``slot`` may be absent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.errors import BridgeError
+
+POD = "pod"
+KINDS = ("jobset", "lws", "podgroup", "workload", "kueue", "job")
+"""The kinds of groups of more than one pod."""
+MAX_SIZE = 100_000
+MAX_TOGETHER = 1_000
+
+
+class InvalidGroupError(BridgeError):
+    """An invalid value in the pod's group; the message has the field, the value and the allowed values."""
+
+    reason = "InvalidGroup"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """Identifies a group.
+
+    Attributes
+    ----------
+    kind
+        ``pod`` for a bare pod, else one of :data:`KINDS`.
+    namespace
+        Namespace of the pods and of the owner.
+    name
+        Name of the owner; for a bare pod, the name of the pod.
+    uid
+        UID of the owner; for a bare pod, the UID of the pod. Empty for the kind ``kueue``, which has no owner.
+    index
+        The part of the owner: a replicated job, or a replica of a LeaderWorkerSet. Empty for the whole owner.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    index: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The place of one pod in its group.
+
+    Attributes
+    ----------
+    size
+        Number of members that the group should have; at least ``minimum``.
+    minimum
+        Number of members without which no member starts.
+    slot
+        Index of the pod in the group, from 0 to ``size - 1``; ``None`` if the kind has none: slots follow the names.
+    together
+        Number of members that may share one node.
+    """
+
+    key: GroupKey
+    size: int
+    minimum: int
+    slot: int | None
+    together: int = 1
+
+
+def membership(pod: Mapping[str, Any]) -> Membership:
+    """Return the pod's group and its place there; raises :class:`InvalidGroupError` for an invalid annotation."""
+    metadata = pod["metadata"]
+    annotations = metadata.get("annotations") or {}
+    text = annotations.get(names.GROUP)
+    if text is None:
+        key = GroupKey(POD, str(metadata.get("namespace") or ""), str(metadata["name"]), str(metadata["uid"]))
+        return Membership(key, 1, 1, 0)
+    return decode(text, str(metadata.get("namespace") or ""), together(annotations))
+
+
+def is_member_of_group(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod belongs to a group that is not just the pod."""
+    return names.GROUP in (pod["metadata"].get("annotations") or {})
+
+
+def together(annotations: Mapping[str, str]) -> int:
+    """Return the number of members that may share a node; raises :class:`InvalidGroupError`."""
+    text = annotations.get(names.MEMBERS_PER_NODE, "1")
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_TOGETHER):
+        raise InvalidGroupError(
+            f"annotation {names.MEMBERS_PER_NODE}: {text[:120]!r} is not allowed; allowed: a whole number from 1 to "
+            f"{MAX_TOGETHER}"
+        )
+    return int(text)
+
+
+def encode(member: Membership) -> str:
+    """Return the value of the annotation: compact JSON, the same text for the same membership."""
+    key = member.key
+    value: dict[str, Any] = {"kind": key.kind, "name": key.name, "uid": key.uid, "index": key.index}
+    value = {name: text for name, text in value.items() if text}
+    value |= {"size": member.size, "minimum": member.minimum}
+    if member.slot is not None:
+        value["slot"] = member.slot
+    return json.dumps(value, separators=(",", ":"))
+
+
+def decode(text: str, namespace: str, together: int = 1) -> Membership:
+    """Read the value of the annotation; raises :class:`InvalidGroupError`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidGroupError(f"annotation {names.GROUP}: {text[:120]!r} is not allowed; allowed: a JSON object")
+    kind = value.get("kind")
+    if kind not in KINDS:
+        raise _invalid("kind", kind, ", ".join(KINDS))
+    name = value.get("name")
+    if not isinstance(name, str) or not name:
+        raise _invalid("name", name, "a name")
+    for field in ("uid", "index"):
+        if not isinstance(value.get(field, ""), str):
+            raise _invalid(field, value[field], "a string")
+    size = _number(value, "size", 1, MAX_SIZE)
+    minimum = _number(value, "minimum", 1, size)
+    slot = None if value.get("slot") is None else _number(value, "slot", 0, size - 1)
+    key = GroupKey(kind, namespace, name, value.get("uid", ""), value.get("index", ""))
+    return Membership(key, size, minimum, slot, together)
+
+
+def _number(value: Mapping[str, Any], field: str, low: int, high: int) -> int:
+    number = value.get(field)
+    if type(number) is not int or not low <= number <= high:
+        raise _invalid(field, number, f"a whole number from {low} to {high}")
+    return number
+
+
+def _invalid(field: str, value: object, allowed: str) -> InvalidGroupError:
+    return InvalidGroupError(
+        f"annotation {names.GROUP}: {field}: {str(value)[:120]!r} is not allowed; allowed: {allowed}"
+    )
