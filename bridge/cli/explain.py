@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -66,7 +67,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     return {
         "summary": summary,
         "kubernetes": kubernetes,
-        "slurm": _slurm(job) if job else ["no job"] if allowed.local else [],
+        "slurm": _slurm(job, session.all_jobs) if job else ["no job"] if allowed.local else [],
         "pools": _pools(session, pod) if allowed.remote and waits else [],
         "nodes": _nodes(session, pod) if allowed.local and waits else [],
         "events": [f"{e.get('reason')}: {e.get('note')}" for e in session.events(pod)[-8:]],
@@ -88,18 +89,38 @@ def _kubernetes(pod: pods.Pod) -> list[str]:
     return lines
 
 
-def _slurm(job: Job) -> list[str]:
+def _slurm(job: Job, everyone: Iterable[Job]) -> list[str]:
     lines = [f"job {job.job_id} is {'+'.join(sorted(job.states))} in partition {job.partition or '?'}"]
     if job.reason:
         lines.append(f"reason: {job.reason}{f' ({job.description})' if job.description else ''}")
     if job.nodes:
         lines.append(f"nodes: {','.join(job.nodes)}")
-    if job.start_time:
-        word = "estimated start" if states.is_pending(job.states) else "started"
-        lines.append(f"{word}: {clock.rfc3339(job.start_time)}")
+    if states.is_pending(job.states):
+        lines.append(_position(job, everyone))
+        start = clock.rfc3339(job.start_time) if job.start_time else "not computed by Slurm yet"
+        lines.append(f"estimated start: {start}")
+    elif job.start_time:
+        lines.append(f"started: {clock.rfc3339(job.start_time)}")
     if job.excluded_nodes:
         lines.append(f"excluded nodes: {','.join(job.excluded_nodes)}")
     return lines
+
+
+def _position(job: Job, everyone: Iterable[Job]) -> str:
+    """Return the position of a pending job among the pending jobs of its partitions that are not held.
+
+    Slurm considers jobs by priority, then by id; backfill can start a job before others.
+    """
+    if not job.priority:
+        return "priority 0: the job is held"
+    partitions = set(job.partition.split(","))
+    queue = [
+        other
+        for other in everyone
+        if other.priority and states.is_pending(other.states) and partitions & set(other.partition.split(","))
+    ]
+    ahead = sum((-other.priority, other.job_id) < (-job.priority, job.job_id) for other in queue)
+    return f"priority {job.priority}: position {ahead + 1} of {len(queue)} in partition {job.partition or '?'}"
 
 
 def _nodes(session: CommandSession, pod: pods.Pod) -> list[str]:

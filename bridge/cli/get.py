@@ -6,9 +6,10 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from bridge import clock, names
+from bridge import names
 from bridge.cli import output
 from bridge.cli.connection import ConnectionOptions
+from bridge.cli.job_records import records
 from bridge.cli.session import CommandSession
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, pods, pool_selection, resources
@@ -16,7 +17,10 @@ from bridge.workload.eligibility import slurm_name
 
 COLUMNS = {
     "pods": (["namespace", "name", "phase", "job", "slurm_state", "node", "reason", "age"], ["partition", "uid"]),
-    "jobs": (["job", "state", "partition", "node", "pods", "reason"], ["name", "user", "submitted", "started"]),
+    "jobs": (
+        ["job", "state", "partition", "node", "pods", "phase", "reason", "problem"],
+        ["pod_node", "name", "user", "submitted", "started"],
+    ),
     "pools": (["pool", "ready", "reason", "pods", "cpu", "memory", "age"], ["message", "labels"]),
     "nodes": (["name", "slurm_name", "ready", "cordoned", "slurm_state", "managed", "reason"], ["cpus", "memory_mib"]),
 }
@@ -33,18 +37,18 @@ def run(
 ) -> None:
     """Print the objects of ``kind`` as ``form`` (table, wide, json or yaml)."""
     session = CommandSession(connection)
-    if not all_namespaces and namespace is None:
+    if kind != "jobs" and not all_namespaces and namespace is None:
         namespace = session.namespace
-    records: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    kinds: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "pods": lambda: pod_records(session, namespace, selector),
-        "jobs": lambda: job_records(session),
+        "jobs": lambda: job_records(session, namespace),
         "nodes": lambda: node_records(session, selector),
         "pools": lambda: pool_records(session, selector),
     }
     columns, wide = COLUMNS[kind]
-    place = f" in namespace {namespace}" if kind == "pods" and namespace else ""
+    place = f" in namespace {namespace}" if kind in ("pods", "jobs") and namespace else ""
     output.show(
-        records[kind](),
+        kinds[kind](),
         [*columns, *wide] if form == "wide" else columns,
         form,
         no_headers=no_headers,
@@ -75,23 +79,17 @@ def _pod(pod: pods.Pod, job: Job | None) -> dict[str, Any]:
     }
 
 
-def job_records(session: CommandSession) -> list[dict[str, Any]]:
-    """Return a record for each placeholder job of this cluster."""
-    return [
-        {
-            "job": job.job_id,
-            "state": "+".join(sorted(job.states)),
-            "partition": job.partition,
-            "node": ",".join(job.nodes),
-            "pods": ",".join(f"{ref.namespace}/{ref.name}" for ref in job.link.pods) if job.link else "",
-            "reason": job.reason,
-            "name": job.name,
-            "user": job.user_name,
-            "submitted": clock.rfc3339(job.submit_time) if job.submit_time else "",
-            "started": clock.rfc3339(job.start_time) if job.start_time else "",
-        }
-        for job in session.jobs
-    ]
+def job_records(session: CommandSession, namespace: str | None) -> list[dict[str, Any]]:
+    """Return a record for each placeholder job of this cluster, and for each pod without the job that it needs.
+
+    ``namespace`` selects the jobs of its pods; ``None``: all jobs. The jobs are read first: a new pod is never missing.
+    """
+    jobs = session.jobs
+    nodes = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
+    slurm_names = (
+        {node["metadata"]["name"]: slurm_name(node) for node in nodes} if session.config.slurm_rest_api else {}
+    )
+    return records(jobs, session.pods(namespace), slurm_names, namespace)
 
 
 def node_records(session: CommandSession, selector: str) -> list[dict[str, Any]]:

@@ -96,12 +96,14 @@ def get() -> None:
     """List pods, jobs, nodes or pools. A row shows the state in Kubernetes and in Slurm."""
 
 
-def _getter(kind: str, help_text: str) -> None:
-    @get.command(kind, help=help_text)
+def _getter(kind: str, help_text: str, *examples: str) -> None:
+    epilog = "Examples:\n\n" + "\n\n".join(f"  podbridge get {kind}{example}" for example in ("", *examples))
+
+    @get.command(kind, help=help_text, epilog=epilog)
     @connection_options
     @namespace_option
     @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
-    @click.option("-l", "--selector", default="", help="Label selector.")
+    @click.option("-l", "--selector", default="", help="Label selector of pods or nodes; jobs have no labels.")
     @click.option("--no-headers", is_flag=True)
     @output_option
     def command(
@@ -119,10 +121,20 @@ def _getter(kind: str, help_text: str) -> None:
         )
 
 
-_getter("pods", "List the pods of the scheduler with their Slurm jobs.")
-_getter("jobs", "List the placeholder jobs of this cluster with their pods.")
-_getter("nodes", "List the nodes with their state in Kubernetes and in Slurm.")
-_getter("pools", "List the pools: their Ready condition, and the resources in use.")
+_getter("pods", "List the pods of the scheduler with their Slurm jobs.", " -A", " -n training -l app=train -o wide")
+_getter(
+    "jobs",
+    """List the Slurm jobs of this cluster beside their pods, and in the column PROBLEM where both disagree: a job
+    without a pod, a pod without its job, different nodes, or only one of them has ended.
+
+    Without -n, all jobs of this cluster are listed. A problem that lasts longer than a minute is worth a look: a pod
+    and its job are not read at the same moment.""",
+    " -n training",
+    " -o wide",
+    " -o json",
+)
+_getter("nodes", "List the nodes with their state in Kubernetes and in Slurm.", " -o wide")
+_getter("pools", "List the pools: their Ready condition, and the resources in use.", " -o json")
 
 
 @cli.group()

@@ -41,12 +41,16 @@ class CommandSession:
         return cluster_id(self.kube)
 
     @functools.cached_property
-    def jobs(self) -> list[Job]:
-        """The placeholder jobs of this cluster, sorted by id; empty without a colocated Slurm."""
+    def all_jobs(self) -> list[Job]:
+        """All jobs of Slurm, sorted by id; empty without a colocated Slurm."""
         if not self.config.slurm_rest_api:
             return []
-        ours = [job for job in self.slurm.jobs() if job.link is not None and job.link.cluster == self.cluster]
-        return sorted(ours, key=lambda job: job.job_id)
+        return sorted(self.slurm.jobs(), key=lambda job: job.job_id)
+
+    @functools.cached_property
+    def jobs(self) -> list[Job]:
+        """The placeholder jobs of this cluster, sorted by id."""
+        return [job for job in self.all_jobs if job.link is not None and job.link.cluster == self.cluster]
 
     @functools.cached_property
     def jobs_by_uid(self) -> dict[str, Job]:

@@ -47,7 +47,7 @@ _JOB_KEYS = frozenset(
     (
         *("job_id", "job_state", "name", "partition", "user_name", "admin_comment", "comment", "nodes"),
         *("state_reason", "state_description", "submit_time", "start_time", "end_time", "time_limit"),
-        *("restart_cnt", "exit_code", "excluded_nodes"),
+        *("restart_cnt", "exit_code", "excluded_nodes", "priority"),
     )
 )
 

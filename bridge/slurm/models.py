@@ -87,6 +87,8 @@ class Job:
     exit_code: int = 0
     excluded: str = ""
     """The excluded nodes as a hostlist: as names, thousands of nodes take 160 KiB a job."""
+    priority: int = field(default=0, compare=False)
+    """0: held, or not read. It changes with the age of the job and is no reason for a new decision."""
 
     @property
     def excluded_nodes(self) -> tuple[str, ...]:

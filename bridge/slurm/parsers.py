@@ -142,6 +142,7 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
         restarts=int(number(obj.get("restart_cnt"))),
         exit_code=_exit_code(obj.get("exit_code")),
         excluded=text(obj.get("excluded_nodes")) if found else "",
+        priority=int(number(obj.get("priority"))),
     )
 
 

@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from cluster.polling import eventually
+
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
 
 
@@ -50,6 +52,66 @@ def test_pods_jobs_and_nodes(world):
     assert f"runs on {found['node']} with Slurm job {job}" in story
     world.delete(pod, grace=1)
     world.gone(pod)
+
+
+def problems(world, pods):
+    """Return the problem of each pod's job; Slurm lists the jobs of earlier tests too."""
+    found = json.loads(podbridge(world, "get", "jobs", "-n", "slurm-bridge", "-o", "json").stdout)
+    return {record["pods"]: record["problem"] for record in found if record["pods"] in pods}
+
+
+def test_jobs_and_pods_that_disagree(clean):
+    """Three jobs and pods that podbridge, which is down, cannot bring together: each one shows why."""
+    world = clean
+    left, ended, moved, fine = [world.create() for _ in range(4)]
+    jobs = [world.labelled(world.running(pod)) for pod in (left, ended, moved, fine)]
+    names = [f"slurm-bridge/{pod['metadata']['name']}" for pod in (left, ended, moved, fine)]
+    assert problems(world, names) == dict.fromkeys(names, "")
+    world.cluster.stop_podbridge()
+    try:
+        world.cluster.start_podbridge(("admission",))
+        path, kind = world.path(left["metadata"]["name"]), "application/merge-patch+json"
+        world.api("PATCH", path, {"metadata": {"finalizers": None}}, kind)
+        world.delete(left, grace=0)
+        world.gone(left)
+        world.slurm("scancel", str(jobs[1]))
+        where = world.get(moved)["spec"]["nodeName"]
+        other = next(name for name in ("node-0", "node-1") if name != where)
+        note = ("annotate", "pod", moved["metadata"]["name"], "-n", "slurm-bridge", "--overwrite")
+        account = "--as=system:serviceaccount:podbridge:podbridge"  # no other user may change it
+        world.cluster.kubectl(*note, f"bridge.vk.io/slurm-node={other}", account)
+        assert problems(world, names) == {
+            names[0]: f"pod {names[0]} does not exist",
+            names[1]: f"pod {names[1]} is bound, but its job has ended",
+            names[2]: f"pod {names[2]} is on node {other}, its job on {where}",
+            names[3]: "",
+        }
+        assert "PROBLEM" in podbridge(world, "get", "jobs", "-o", "wide").stdout.splitlines()[0]
+    finally:
+        world.cluster.stop_podbridge()
+        world.cluster.start_podbridge()
+    eventually(lambda: jobs[0] not in world.queue(), "the job without a pod released", 40)
+
+
+def test_explain_shows_the_position_and_the_start_of_a_pending_job(clean):
+    world = clean
+    for pod in [world.create(cpu="120", job={"timelimit": "60"}) for _ in range(4)]:
+        world.running(pod)
+    world.labelled(world.create(cpu="64"))
+    second = world.create(cpu="64")
+    job = world.labelled(second)
+
+    def told():
+        text = podbridge(world, "explain", "pod", second["metadata"]["name"], "-n", "slurm-bridge").stdout
+        return text if "estimated start: 20" in text else ""
+
+    text = eventually(told, "an estimated start", 40)
+    assert f"job {job} is PENDING in partition main" in text
+    assert "position 2 of 2 in partition main" in text
+    world.slurm("scontrol", "hold", str(job))
+    text = podbridge(world, "explain", "pod", second["metadata"]["name"], "-n", "slurm-bridge").stdout
+    assert "priority 0: the job is held" in text
+    assert "reason: JobHeld" in text
 
 
 def test_a_pod_that_is_not_there(world):

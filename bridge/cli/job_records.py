@@ -1,0 +1,111 @@
+"""``podbridge get jobs``: the Slurm jobs of this cluster beside their pods, and where the two sides disagree. Pure.
+
+A pod and its job are read one after the other. A pod that starts or ends meanwhile can show a problem that is gone in
+the next answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bridge import clock, names
+from bridge.slurm import states
+from bridge.slurm.models import Job, PodRef
+from bridge.workload import pods
+
+Record = dict[str, Any]
+
+
+def records(
+    jobs: Iterable[Job], found: Iterable[pods.Pod], slurm_names: Mapping[str, str], namespace: str | None = None
+) -> list[Record]:
+    """Return a record for each job, and one for each pod that needs a job which is not in ``jobs``.
+
+    ``found`` are the pods of the scheduler in ``namespace`` (``None``: in all namespaces); ``slurm_names`` maps the
+    names of the Kubernetes nodes that are not virtual to their names in Slurm. The field ``problem`` says what
+    disagrees; it is empty if both sides agree.
+    """
+    by_uid = {pods.uid(pod): pod for pod in found}
+    listed: set[str] = set()
+    result = []
+    for job in jobs:
+        refs = [ref for ref in (job.link.pods if job.link else ()) if namespace in (None, ref.namespace)]
+        listed.update(ref.uid for ref in refs)
+        if refs:
+            result.append(_of_job(job, refs, by_uid, slurm_names))
+    return result + [
+        _of_pod(pod, problem)
+        for uid, pod in by_uid.items()
+        if uid not in listed and (problem := _without_job(pod, slurm_names))
+    ]
+
+
+def _of_job(job: Job, refs: list[PodRef], by_uid: Mapping[str, pods.Pod], slurm_names: Mapping[str, str]) -> Record:
+    there = [by_uid[ref.uid] for ref in refs if ref.uid in by_uid]
+    return {
+        "job": job.job_id,
+        "state": "+".join(sorted(job.states)),
+        "partition": job.partition,
+        "node": ",".join(job.nodes),
+        "pods": ",".join(f"{ref.namespace}/{ref.name}" for ref in refs),
+        "phase": ",".join(sorted({_phase(pod) for pod in there})),
+        "reason": job.reason,
+        "problem": "; ".join(filter(None, (_problem(job, ref, by_uid.get(ref.uid), slurm_names) for ref in refs))),
+        "pod_node": ",".join(sorted({node for pod in there if (node := pod["spec"].get("nodeName"))})),
+        "name": job.name,
+        "user": job.user_name,
+        "submitted": clock.rfc3339(job.submit_time) if job.submit_time else "",
+        "started": clock.rfc3339(job.start_time) if job.start_time and not states.is_pending(job.states) else "",
+    }
+
+
+def _of_pod(pod: pods.Pod, problem: str) -> Record:
+    fields = ("state", "partition", "node", "reason", "name", "user", "submitted", "started")
+    return dict.fromkeys(fields, "") | {
+        "job": pods.job_id(pod),
+        "pods": pods.key(pod),
+        "phase": _phase(pod),
+        "problem": problem,
+        "pod_node": pod["spec"].get("nodeName", ""),
+    }
+
+
+def _phase(pod: pods.Pod) -> str:
+    return "Terminating" if pods.is_deleted(pod) else str((pod.get("status") or {}).get("phase", ""))
+
+
+def _problem(job: Job, ref: PodRef, pod: pods.Pod | None, slurm_names: Mapping[str, str]) -> str:
+    """Return what disagrees between a job and one of its pods; ``None``: the pod does not exist."""
+    name, over = f"pod {ref.namespace}/{ref.name}", states.end_of(job.states) is not None
+    if pod is None:
+        return "" if over else f"{name} does not exist"
+    if pods.is_finished(pod):
+        return "" if over else f"{name} has ended, but its job is not released"
+    labelled = pods.job_id(pod)
+    if over:
+        # a pod that waits gets a new job
+        return f"{name} is bound, but its job has ended" if pods.is_bound(pod) and labelled == job.job_id else ""
+    if not pods.is_bound(pod):
+        return ""
+    if labelled != job.job_id:
+        return f"{name} has job {labelled}" if labelled is not None else f"{name} is bound without this job"
+    if states.is_pending(job.states):
+        return f"{name} is bound, but its job is pending"
+    node = pod["spec"]["nodeName"]
+    given = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION) or slurm_names.get(node, node)
+    if job.nodes and given not in job.nodes:
+        return f"{name} is on node {given}, its job on {','.join(job.nodes)}"
+    return ""
+
+
+def _without_job(pod: pods.Pod, slurm_names: Mapping[str, str]) -> str:
+    """Return what is wrong with a pod without a job in Slurm; empty if it needs none, or none yet."""
+    if pods.is_finished(pod):
+        return ""
+    labelled = pods.job_id(pod)
+    if labelled is not None:
+        return f"Slurm does not list job {labelled} of the pod"
+    if pods.is_bound(pod) and pod["spec"]["nodeName"] in slurm_names:
+        return "the pod is bound without a job"
+    return ""

@@ -1,0 +1,95 @@
+"""Where the jobs of Slurm and their pods disagree, and the position of a pending job."""
+
+import pytest
+
+from bridge import names
+from bridge.cli import explain
+from bridge.cli.job_records import records
+from bridge.slurm.models import Job, JobLink, PodRef
+
+NODES = {"node-0": "node-0", "renamed": "node-1"}
+LINK = JobLink("here", (PodRef("ns", "p", "u"),))
+
+
+def job(*states, **fields):
+    return Job(**{"job_id": 7, "states": frozenset(states), "link": LINK, "nodes": ("node-1",), **fields})
+
+
+def pod(node=None, label="7", phase="Running", annotations=None, uid="u", name="p", **metadata):
+    return {
+        "metadata": {
+            "namespace": "ns",
+            "name": name,
+            "uid": uid,
+            "labels": {names.JOB_ID_LABEL: label} if label else {},
+            "annotations": annotations or {},
+            **metadata,
+        },
+        "spec": {"nodeName": node} if node else {},
+        "status": {"phase": phase},
+    }
+
+
+def problems(jobs, pods, namespace=None):
+    return [record["problem"] for record in records(jobs, pods, NODES, namespace)]
+
+
+@pytest.mark.parametrize(
+    ("found", "listed", "problem"),
+    [
+        (job("RUNNING"), pod("renamed"), ""),
+        (job("RUNNING"), pod("gone", annotations={names.SLURM_NODE_ANNOTATION: "node-1"}), ""),
+        (job("RUNNING"), pod("node-0"), "pod ns/p is on node node-0, its job on node-1"),
+        (job("RUNNING"), None, "pod ns/p does not exist"),
+        (job("CANCELLED"), None, ""),
+        (job("RUNNING"), pod("renamed", uid="other", label=None, phase="Succeeded"), "pod ns/p does not exist"),
+        (job("RUNNING"), pod("renamed", phase="Succeeded"), "pod ns/p has ended, but its job is not released"),
+        (job("CANCELLED"), pod("renamed"), "pod ns/p is bound, but its job has ended"),
+        (job("CANCELLED"), pod(phase="Pending"), ""),
+        (job("PENDING", nodes=()), pod(phase="Pending"), ""),
+        (job("PENDING", nodes=()), pod("renamed"), "pod ns/p is bound, but its job is pending"),
+        (job("RUNNING"), pod("renamed", label="8"), "pod ns/p has job 8"),
+        (job("RUNNING"), pod("renamed", label=None), "pod ns/p is bound without this job"),
+        (job("RUNNING"), pod(label=None, phase="Pending"), ""),
+        (job("SUSPENDED"), pod("renamed"), ""),
+    ],
+)
+def test_a_job_and_its_pod(found, listed, problem):
+    assert problems([found], [listed] if listed else []) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        (pod("renamed"), ["Slurm does not list job 7 of the pod"]),
+        (pod("renamed", label=None), ["the pod is bound without a job"]),
+        (pod("a-pool", label=None), []),
+        (pod(label=None, phase="Pending"), []),
+        (pod("renamed", phase="Failed"), []),
+    ],
+)
+def test_a_pod_without_a_job(listed, expected):
+    assert problems([], [listed]) == expected
+
+
+def test_a_job_of_several_pods_shows_each_that_disagrees_and_a_namespace_selects():
+    link = JobLink("here", (PodRef("ns", "p", "u"), PodRef("else", "q", "v")))
+    pair = job("RUNNING", link=link, nodes=("node-0", "node-1"))
+    (record,) = records([pair], [pod("renamed")], NODES)
+    assert (record["pods"], record["phase"]) == ("ns/p,else/q", "Running")
+    assert record["problem"] == "pod else/q does not exist"
+    (record,) = records([pair], [pod("renamed")], NODES, "ns")
+    assert (record["pods"], record["problem"]) == ("ns/p", "")
+    assert records([pair], [], NODES, "nowhere") == []
+
+
+def test_the_position_of_a_pending_job():
+    def waiting(job_id, priority, partition="main", state="PENDING"):
+        return Job(job_id, frozenset({state}), partition=partition, priority=priority)
+
+    own = waiting(5, 10)
+    others = [waiting(1, 11), waiting(2, 10), waiting(6, 10), waiting(3, 0), waiting(4, 99, "gpu,main")]
+    others += [waiting(7, 99, "gpu"), waiting(8, 99, state="RUNNING")]
+    line = explain._position(own, [own, *others])
+    assert line == "priority 10: position 4 of 5 in partition main"
+    assert "held" in explain._position(waiting(9, 0), others)
