@@ -26,13 +26,15 @@ from bridge.loop import Dependencies
 from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted
 from bridge.slurm import states
 from bridge.slurm.cancelling import cancel_if_ours
-from bridge.workload import pods, translate
+from bridge.slurm.models import JobRequest
+from bridge.workload import links, pods, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from scheduler import actions
-from scheduler.decide import lives
+from scheduler.gangs import Gang
 from scheduler.placement import Placement, Placements
 from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
 from scheduler.pod_writer import PodWriter
+from scheduler.rules import lives
 
 log = logging.getLogger(__name__)
 
@@ -104,12 +106,12 @@ class Actor:
                     self._writer.tell(action.pod, action.reason, action.message)
 
     def _submit(self, action: actions.Submit) -> None:
-        pod = self._cache.by_uid(pods.uid(action.pod))
-        if pod is None or pods.is_deleted(pod) or pods.is_bound(pod):
+        members = self._waiting(action.gang.waiting if action.gang is not None else [action.pod])
+        if not members:
             return
-        uid = pods.uid(pod)
-        snapshot, cancelled = self._poller.snapshot, self._states.of(uid).cancelled
-        known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(uid, ())]
+        pod, key = members[0], links.key(members[0])
+        snapshot, cancelled = self._poller.snapshot, self._states.of(key).cancelled
+        known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(key, ())]
         if any(lives(entry, cancelled) for entry in known):
             return  # the job of another process's request has appeared since the decision
         lost = sum(entry.missing and states.end_of(entry.job.states) is None for entry in known)
@@ -117,40 +119,60 @@ class Actor:
             self._refused(pod, LostJobsError(f"Slurm lost {lost} jobs of this pod, or their comments"), REFUSED)
             return
         try:
-            placement = self.placements.of(pod, self._config.partition)
-            self._check_nodes(placement)
-            version = self._slurm.version
-            excluded = placement.refused if version.exclude_nodes else ()
-            request = translate.request(pod, self._config, version, self._dependencies.cluster, excluded)
+            request = self._request(members, action.gang)
             with fence(self._check_leadership):
                 submitted = self._slurm.submit(request)
         except SlurmUnknownOutcomeError as error:
             now, reason, message = self._clock.monotonic(), error.reason, str(error)
-            self._states.update(uid, lambda state: state.without_answer(now, reason, message))
+            self._states.update(key, lambda state: state.without_answer(now, reason, message))
             self._poller.wake()
             raise
         except SlurmUnavailableError as error:
-            self._failed(uid, UNAVAILABLE, error.reason, str(error))
+            self._failed(key, UNAVAILABLE, error.reason, str(error))
             raise
         except (SlurmError, translate.UntranslatableError, InvalidAnnotationsError) as error:
             self._refused(pod, error, REFUSED)
             return
         now = self._clock.monotonic()
-        self._states.update(uid, lambda state: state.submitted(submitted.job_id, now, request.excluded_nodes))
+        self._states.update(key, lambda state: state.submitted(submitted.job_id, now, request.excluded_nodes))
         log.info("job submitted", extra=kv(pod=pods.key(pod), job=submitted.job_id))
         self._poller.expect(submitted.job_id, request.link)
         self._poller.wake()
-        self._hold(pod, submitted.job_id)
+        if action.gang is None:
+            self._hold(pod, submitted.job_id)
         if submitted.warning:
             self._events.event(pod, "SlurmWarning", f"Slurm job {submitted.job_id}: {submitted.warning}", warning=True)
 
-    def _check_nodes(self, placement: Placement) -> None:
-        """Raise :class:`NoNodeError` if no node fits the pod, or if Slurm could allocate a refused node.
+    def _waiting(self, members: list[actions.Pod]) -> list[actions.Pod]:
+        """Return the members as the cache has them now; empty if any of them no longer waits."""
+        found = [self._cache.by_uid(pods.uid(pod)) for pod in members]
+        waiting = [pod for pod in found if pod is not None and not pods.is_deleted(pod) and not pods.is_bound(pod)]
+        return list(waiting) if len(waiting) == len(members) else []
+
+    def _request(self, members: list[actions.Pod], gang: Gang | None) -> JobRequest:
+        """Return the request for a pod or for a gang. Raises the errors of :mod:`bridge.workload.translate`."""
+        version, cluster = self._slurm.version, self._dependencies.cluster
+        if gang is None:
+            placement = self.placements.of(members[0], self._config.partition)
+            self._check_nodes(placement)
+            excluded = placement.refused if version.exclude_nodes else ()
+            return translate.request(members[0], self._config, version, cluster, excluded)
+        placement = self.placements.of_all(members, self._config.partition)
+        shape = translate.GangShape(gang.ref, gang.size, gang.minimum, gang.together)
+        self._check_nodes(placement, shape.fewest)
+        excluded = placement.refused if version.exclude_nodes else ()
+        return translate.gang_request(members, shape, self._config, version, cluster, excluded)
+
+    def _check_nodes(self, placement: Placement, fewest: int = 1) -> None:
+        """Raise :class:`NoNodeError` if fewer than ``fewest`` nodes fit, or if Slurm could allocate a refused node.
 
         Slurm can do so only over an API version that cannot exclude nodes.
         """
         if not placement.eligible:
             raise NoNodeError(f"no node fits: {placement.summary() or 'Slurm has none in the partition'}")
+        if len(placement.eligible) < fewest:
+            others = f"; the others: {placement.summary()}" if placement.refused else ""
+            raise NoNodeError(f"the group needs {fewest} nodes, but only {len(placement.eligible)} fit{others}")
         if self._slurm.version.exclude_nodes:
             return
         nodes = self._poller.snapshot.nodes
@@ -163,13 +185,12 @@ class Actor:
             )
 
     def _refused(self, pod: actions.Pod, error: BridgeError, backoff: Backoff) -> None:
-        uid = pods.uid(pod)
-        before = self._states.of(uid)
-        failure = failure_of(before.phase)
+        uid, key = pods.uid(pod), links.key(pod)
+        failure = failure_of(self._states.of(key).phase)
         again = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
-        self._failed(uid, NO_NODE if isinstance(error, NoNodeError) else backoff, error.reason, str(error))
+        self._failed(key, NO_NODE if isinstance(error, NoNodeError) else backoff, error.reason, str(error))
         self._events.event(pod, error.reason, str(error), warning=True)
-        reported = before.condition
+        reported = self._states.of(uid).condition
         if reported is None or reported.reason != error.reason:
             # the Event is written: the condition gets no second one
             event = ReportedCondition(error.reason, "", reported.at if reported else -math.inf)
@@ -185,10 +206,15 @@ class Actor:
         try:
             self._writer.patch(pod, pods.hold_patch(pod, job_id, self._config.scheduler_name))
         except KubeNotFoundError:
-            self._cancel(pod, job_id)
+            self._cancel_alone(pod, job_id)
         except KubeConflictError:
             if self._current(pod) is not None:
                 raise
+            self._cancel_alone(pod, job_id)
+
+    def _cancel_alone(self, pod: actions.Pod, job_id: int) -> None:
+        """Cancel the job of a pod that is gone, unless other members of a gang may need it."""
+        if links.membership(pod) is None:
             self._cancel(pod, job_id)
 
     def _current(self, pod: actions.Pod) -> dict[str, Any] | None:
@@ -213,36 +239,39 @@ class Actor:
     def _release(self, action: actions.Release) -> None:
         for job_id in action.job_ids:
             self._cancel(action.pod, job_id)
-        self._states.update(pods.uid(action.pod), PodState.seen)
-        if pods.is_held(action.pod):
-            self._writer.patch(action.pod, pods.unhold_patch(action.pod))
+        self._states.update(links.key(action.pod), PodState.seen)
+        for pod in action.members or (action.pod,):
+            if pods.is_held(pod):
+                self._writer.patch(pod, pods.unhold_patch(pod))
         log.info("waiting pod released", extra=kv(pod=pods.key(action.pod), jobs=action.job_ids))
 
     def _cancel(self, pod: actions.Pod, job_id: int) -> None:
-        cancel_if_ours(self._slurm, job_id, self._dependencies.cluster, [pods.uid(pod)], self._check_leadership)
-        self._states.update(pods.uid(pod), lambda state: replace(state, cancelled=state.cancelled | {job_id}))
+        key = links.key(pod)
+        cancel_if_ours(self._slurm, job_id, self._dependencies.cluster, [key], self._check_leadership)
+        self._states.update(key, lambda state: replace(state, cancelled=state.cancelled | {job_id}))
         self._poller.wake()
 
     def _give_back(self, action: actions.GiveBack) -> None:
-        self._writer.patch(action.pod, pods.forget_job_patch(action.pod))
+        for pod in action.gang.waiting if action.gang is not None else [action.pod]:
+            self._writer.patch(pod, pods.forget_job_patch(pod))
         self._cancel(action.pod, action.job_id)
-        self._failed(pods.uid(action.pod), REFUSED, "NodeRefused", action.why)
+        self._failed(links.key(action.pod), REFUSED, "NodeRefused", action.why)
         self._events.event(
             action.pod, "NodeRefused", f"Slurm job {action.job_id} was cancelled: {action.why}", warning=True
         )
 
     def _exclude(self, action: actions.Exclude) -> None:
-        uid = pods.uid(action.pod)
+        key = links.key(action.pod)
         try:
             with fence(self._check_leadership):
                 self._slurm.set_excluded_nodes(action.job_id, action.nodes)
         except SlurmRefusedError as error:
             # the job has started meanwhile, or all nodes are excluded now: the node is checked again before the bind
             retry_at = self._clock.monotonic() + UNAVAILABLE.limit
-            self._states.update(uid, lambda state: replace(state, exclude_retry_at=retry_at))
+            self._states.update(key, lambda state: replace(state, exclude_retry_at=retry_at))
             log.info("excluded nodes not changed", extra=kv(pod=pods.key(action.pod), error=error))
             return
-        self._states.update(uid, lambda state: replace(state, excluded=action.nodes))
+        self._states.update(key, lambda state: replace(state, excluded=action.nodes))
 
 
 class LostJobsError(BridgeError):

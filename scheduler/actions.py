@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scheduler.gangs import Gang
+
 Pod = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Submit a job for the pod."""
+    """Submit a job for the pod, or for the ``gang`` of which it is a member."""
 
     pod: Pod
+    gang: Gang | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +44,11 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Cancel the jobs of a deleted pod that was never bound, then remove its finalizer."""
+    """Cancel the jobs of a deleted pod that was never bound, then remove its finalizer, and those of ``members``."""
 
     pod: Pod
     job_ids: tuple[int, ...]
+    members: tuple[Pod, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,15 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Remove the id of a job that cannot be used from the pod, then cancel the job. A new one is submitted later."""
+    """Remove the id of a job that cannot be used from the pod, or from all members of the ``gang``, then cancel it.
+
+    A new job is submitted later.
+    """
 
     pod: Pod
     job_id: int
     why: str
+    gang: Gang | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,20 +17,17 @@ is left behind:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
-from bridge import clock
-from bridge.config import Config
 from bridge.slurm import states
-from bridge.slurm.models import ApiVersion, ObservedJob, Snapshot
+from bridge.slurm.models import ObservedJob
 from bridge.workload import pods
-from scheduler import full_nodes
+from scheduler import full_nodes, gang_decide
 from scheduler.actions import Action, Bind, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit, Tell
-from scheduler.conditions import is_due
 from scheduler.full_nodes import FullNode
-from scheduler.occupancy import Occupancy, Occupant, PlannedOccupancy
-from scheduler.placement import Placements
+from scheduler.gangs import Gang
+from scheduler.occupancy import Occupant, PlannedOccupancy
 from scheduler.pod_states import (
     NEW,
     Allocated,
@@ -44,39 +41,15 @@ from scheduler.pod_states import (
     Submitted,
     failure_of,
 )
-
-SETTLE = 5.0
-"""Seconds without a failed poll after which a submission without an answer counts as not carried out."""
-TELL_AFTER = 3.0
-"""Seconds for which a job is pending before the pod's condition reports it: most jobs start sooner."""
-WAKE_LIMIT = 900.0
-"""Seconds for which a job keeps a node that Slurm starts until its kubelet is ready. Slurm itself requeues or ends the
-job after its ResumeTimeout."""
-TELL_UNKNOWN_AFTER = 20.0
-"""As ``TELL_AFTER``, for a job whose reason has not been read yet: in a burst, most jobs have started by then."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerView:
-    """All data that a decision depends on. Times are monotonic seconds; only ``time`` is in seconds since the epoch.
-
-    ``states`` are the states of pods by UID; a pod without one is :data:`~scheduler.pod_states.NEW`. ``inherited_at``
-    is the time until which a former leader may have sent requests; 0 if there was none, or if the outcome of all its
-    requests is known (:func:`is_settled`). ``braked``: many jobs are missing, so no job is submitted.
-    """
-
-    pods: Iterable[Pod]
-    snapshot: Snapshot
-    placements: Placements
-    states: Mapping[str, PodState]
-    version: ApiVersion
-    config: Config
-    now: float
-    time: float
-    occupancy: Occupancy
-    leading_since: float = 0
-    inherited_at: float = 0
-    braked: bool = False
+from scheduler.rules import (
+    SETTLE,
+    WAKE_LIMIT,
+    SchedulerView,
+    lives,
+    pending_text,
+    tell,
+    unsettled,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +70,28 @@ _Step = tuple[Action | None, PodState]
 
 
 def decide(view: SchedulerView) -> Decision:
-    """Decide for every pod of the view, in the order of their priority; at most one action for each pod."""
+    """Decide for every pod and gang of the view, in the order of their priority; at most one action for each pod."""
     if not view.snapshot.sequence or view.snapshot.began < view.leading_since:
         return Decision([], {}, [])
     actions: list[Action] = []
     changed: dict[str, PodState] = {}
     occupancy = PlannedOccupancy(view.occupancy)
-    for pod in sorted(filter(pods.is_open, view.pods), key=pods.urgency):
-        uid = pods.uid(pod)
-        before = view.states.get(uid, NEW)
-        action, after = _decide_pod(view, pod, before, occupancy)
-        if action is not None:
-            actions.append(action)
+    units: list[tuple[tuple[int, str, str], Pod | Gang]] = [
+        (pods.urgency(pod), pod) for pod in view.pods if pods.is_open(pod)
+    ]
+    units += [(min(map(pods.urgency, gang.open)), gang) for gang in view.gangs if gang.open]
+    for _, unit in sorted(units, key=itemgetter(0)):
+        key = unit.key if isinstance(unit, Gang) else pods.uid(unit)
+        before = view.states.get(key, NEW)
+        if isinstance(unit, Gang):
+            more, after = gang_decide.decide(view, unit, before, occupancy)
+            actions += more
+        else:
+            action, after = _decide_pod(view, unit, before, occupancy)
+            if action is not None:
+                actions.append(action)
         if after is not before:
-            changed[uid] = after
+            changed[key] = after
     return Decision(actions, changed, occupancy.planned)
 
 
@@ -138,12 +119,6 @@ def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: Plann
     return _allocated(view, pod, state, job, occupancy)
 
 
-def lives(entry: ObservedJob, cancelled: Set[int]) -> bool:
-    """Whether a job is pending or allocated, and is not one of the jobs that this process has ``cancelled``."""
-    over = entry.missing or states.end_of(entry.job.states) is not None
-    return not over and entry.job.job_id not in cancelled
-
-
 def _keep(pod: Pod, live: list[ObservedJob]) -> ObservedJob:
     labelled = pods.job_id(pod)
     return next((entry for entry in live if entry.job.job_id == labelled), live[0])
@@ -151,34 +126,14 @@ def _keep(pod: Pod, live: list[ObservedJob]) -> ObservedJob:
 
 def _deleted(view: SchedulerView, pod: Pod, state: PodState, live: list[ObservedJob]) -> _Step:
     """Release a deleted pod. If a job may still appear, keep its finalizer, but cancel the jobs that are known."""
-    unsettled, state = _unsettled(view, state)
-    if (unsettled or not pods.is_held(pod)) and not live:
+    waits, state = unsettled(view, state)
+    if (waits or not pods.is_held(pod)) and not live:
         return None, state
     return _release(pod, [entry.job.job_id for entry in live]), state
 
 
 def _release(pod: Pod, job_ids: list[int]) -> Release:
     return Release(pod, tuple(job_ids))
-
-
-def is_settled(snapshot: Snapshot, sent_at: float) -> bool:
-    """Whether the snapshot shows the outcome of every request that was sent until ``sent_at`` (monotonic seconds).
-
-    slurmctld has then answered every poll for ``SETTLE`` seconds since that time; it carries out a request in less. A
-    request that a proxy or slurmrestd delays for longer ends as a second job, which is cancelled.
-    """
-    return not snapshot.error and snapshot.began >= max(sent_at, snapshot.settled_since) + SETTLE
-
-
-def _unsettled(view: SchedulerView, state: PodState) -> tuple[bool, PodState]:
-    """Return whether a request of this process or of a former leader may still appear as a job, and the next state."""
-    if view.inherited_at and not is_settled(view.snapshot, view.inherited_at):
-        return True, state
-    if not isinstance(state.phase, OutcomeUnknown):
-        return False, state
-    if not is_settled(view.snapshot, state.phase.since):
-        return True, state
-    return False, replace(state, phase=BackingOff(state.phase.failure))
 
 
 def _without_job(view: SchedulerView, pod: Pod, state: PodState, known: list[ObservedJob]) -> _Step:
@@ -192,18 +147,18 @@ def _without_job(view: SchedulerView, pod: Pod, state: PodState, known: list[Obs
             # a user cancelled the job of a pod that is not bound: the workload controller terminates the pod
             return None, state
     if view.snapshot.error:
-        return _tell(view, pod, state, "SlurmUnavailable", f"Slurm does not answer: {view.snapshot.error}"), state
+        return tell(view, pod, state, "SlurmUnavailable", f"Slurm does not answer: {view.snapshot.error}"), state
     if view.braked:
         text = "many jobs are missing in Slurm: podbridge submits no job now"
-        return _tell(view, pod, state, "SlurmJobsMissing", text), state
-    unsettled, state = _unsettled(view, state)
-    if unsettled:
+        return tell(view, pod, state, "SlurmJobsMissing", text), state
+    waits, state = unsettled(view, state)
+    if waits:
         if not isinstance(state.phase, OutcomeUnknown):
             return None, state
         text = "a request to Slurm got no answer: podbridge waits until its job appears or is known not to exist"
-        return _tell(view, pod, state, "SlurmUnknownOutcome", text), state
+        return tell(view, pod, state, "SlurmUnknownOutcome", text), state
     if isinstance(state.phase, BackingOff) and view.now < state.phase.failure.retry_at:
-        return _tell(view, pod, state, state.phase.failure.reason, state.phase.failure.message), state
+        return tell(view, pod, state, state.phase.failure.reason, state.phase.failure.message), state
     return Submit(pod), state
 
 
@@ -222,13 +177,8 @@ def _pending(view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob)
         sent = state.excluded if state.excluded is not None else tuple(sorted(job.excluded_nodes))
         if wanted != sent:
             return Exclude(pod, job.job_id, wanted), state
-    if view.now - since < (TELL_AFTER if job.reason else TELL_UNKNOWN_AFTER):
-        return None, state
-    where = f" in partition {job.partition}" if job.partition else ""
-    why = job.reason or "its reason has not been read yet"
-    start = f", estimated start {clock.rfc3339(job.start_time - job.start_time % 60)}" if job.start_time else ""
-    text = f"Slurm job {job.job_id} is pending{where}: {why}{start}"
-    return _tell(view, pod, state, "SlurmPending", text), state
+    text = pending_text(job, view.now - since)
+    return (tell(view, pod, state, "SlurmPending", text) if text else None), state
 
 
 def _allocated(
@@ -281,8 +231,4 @@ def _hold_or_tell(
     """Set the job on the pod if it is not there yet; else write the reason for the wait."""
     if pods.job_id(pod) != job_id or not pods.is_held(pod):
         return Hold(pod, job_id)
-    return _tell(view, pod, state, reason, message)
-
-
-def _tell(view: SchedulerView, pod: Pod, state: PodState, reason: str, message: str) -> Tell | None:
-    return Tell(pod, reason, message) if is_due(pod, state.condition, reason, message, view.now) else None
+    return tell(view, pod, state, reason, message)

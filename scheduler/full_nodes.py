@@ -64,5 +64,5 @@ def _ends(occupant: Occupant, snapshot: Snapshot) -> bool:
     """Whether a pod is about to end: it is deleted, or its Slurm job is over."""
     if occupant.until or not occupant.ours:
         return occupant.until > 0
-    jobs = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(occupant.uid, ())]
+    jobs = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(occupant.link_key, ())]
     return all(known.missing or states.end_of(known.job.states) is not None for known in jobs)

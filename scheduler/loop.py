@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from bridge.brake import Brake, Limits, step
 from bridge.kube.cache import Cache
@@ -12,13 +13,17 @@ from bridge.metrics import SCHEDULER_PODS
 from bridge.slurm import states
 from bridge.slurm.models import Snapshot
 from bridge.threads import Supervisor
-from bridge.workload import eligibility, missing_jobs, pods, pool_selection
+from bridge.workload import eligibility, links, missing_jobs, pods, pool_selection
 from bridge.workload.eligibility import NodeView
-from scheduler import actions, decide
+from scheduler import actions, decide, rules
 from scheduler.act import URGENCY, Actor
+from scheduler.gangs import Gang, GangIndex
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import Bound, PodStates
+
+_OF_THE_JOB = (actions.Submit, actions.Cancel, actions.GiveBack, actions.Exclude)
+"""The actions that write the state of the job: for a gang, one at a time for all members."""
 
 
 class Scheduler(SlurmLoop):
@@ -34,6 +39,7 @@ class Scheduler(SlurmLoop):
         self._others = others
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self.wake)
         self._states = PodStates()
+        self._gangs = GangIndex()
         self._actor = Actor(dependencies, self._states, self.check_leadership)
         self._node_changes = 0
         self._placed: tuple[object, ...] = ()
@@ -47,6 +53,7 @@ class Scheduler(SlurmLoop):
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers."""
         self.dependencies.nodes.subscribe(self._node_changed)
+        self.dependencies.pods.subscribe(self._gangs.changed)
         for cache in (self.dependencies.pods, self._others):
             cache.subscribe(self._occupancy.changed)
         super().start(supervisor)
@@ -70,14 +77,19 @@ class Scheduler(SlurmLoop):
         snapshot = self.dependencies.poller.snapshot
         if self._inherited_at:
             self.dependencies.poller.wake()
-            if decide.is_settled(snapshot, self._inherited_at):
+            if rules.is_settled(snapshot, self._inherited_at):
                 self._inherited_at = 0.0
         waiting = self.dependencies.pods.picked()
-        self._states.forget_all_but(waiting.keys())
-        idle = [pod for uid, pod in waiting.items() if not self.workers.busy(uid) and self._ours(uid, pod, snapshot)]
+        self._states.forget_all_but(waiting.keys() | self._gangs.keys())
+        in_gangs = self._gangs.uids
+        idle = [
+            pod
+            for uid, pod in waiting.items()
+            if uid not in in_gangs and not self.workers.busy(uid) and self._ours(uid, pod, snapshot)
+        ]
         self._occupancy.correct(waiting, self._is_binding)
         time = self.dependencies.clock.time()
-        view = decide.SchedulerView(
+        view = rules.SchedulerView(
             pods=idle,
             snapshot=snapshot,
             placements=self._place(snapshot, time),
@@ -90,6 +102,7 @@ class Scheduler(SlurmLoop):
             leading_since=self.leading_since or 0.0,
             inherited_at=self._inherited_at,
             braked=self._is_braked(snapshot),
+            gangs=self._idle_gangs(waiting, snapshot),
         )
         decision = decide.decide(view)
         self._states.merge(decision.states)
@@ -103,6 +116,17 @@ class Scheduler(SlurmLoop):
         counts["slurm"] = len(waiting) - sum(counts.values())
         for name in (*(kind.__name__.lower() for kind in URGENCY), "node", "slurm"):
             SCHEDULER_PODS.labels(name).set(counts[name])
+
+    def _idle_gangs(self, waiting: Mapping[str, actions.Pod], snapshot: Snapshot) -> list[Gang]:
+        """Return the gangs with a waiting pod for which the workers have no call."""
+        keys = {key for uid in waiting if (key := self._gangs.uids.get(uid)) is not None}
+        found = self._gangs.gangs(self.dependencies.pods, (key for key in keys if not self.workers.busy(key)))
+        return [
+            gang
+            for gang in found
+            if not any(self._is_binding(pods.uid(pod)) for pod in gang.open)
+            and all(self._ours(pods.uid(pod), pod, snapshot) for pod in gang.open)
+        ]
 
     def _ours(self, uid: str, pod: actions.Pod, snapshot: Snapshot) -> bool:
         """Whether the pod runs on the colocated Slurm: it selects no pool, was left to Slurm, or has a job already."""
@@ -128,9 +152,9 @@ class Scheduler(SlurmLoop):
 
     def _dispatch(self, action: actions.Action) -> None:
         kind = type(action)
-        self.workers.submit(
-            pods.uid(action.pod), lambda: self._actor.act(action), URGENCY[kind], kind=kind.__name__.lower()
-        )
+        shared = isinstance(action, _OF_THE_JOB) or (isinstance(action, actions.Release) and action.members)
+        key = links.key(action.pod) if shared else pods.uid(action.pod)
+        self.workers.submit(key, lambda: self._actor.act(action), URGENCY[kind], kind=kind.__name__.lower())
 
     def _is_binding(self, uid: str) -> bool:
         return self.workers.busy(uid) or isinstance(self._states.of(uid).phase, Bound)

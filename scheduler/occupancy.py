@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from bridge import clock
-from bridge.workload import pods, resources
+from bridge.workload import links, pods, resources
 from bridge.workload.resources import Resources
 
 Pod = Mapping[str, Any]
@@ -27,8 +27,9 @@ _METADATA = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
 class Occupant:
     """A pod that is bound to a node and has not ended.
 
-    ``until`` is the end of the grace period of a deleted pod, in seconds since the epoch; 0 for a pod that is not
-    deleted. ``ours``: podbridge's scheduler bound the pod, to a node that Slurm allocated.
+    ``link_key`` is the key of its Slurm job (:func:`bridge.workload.links.key`). ``until`` is the end of the grace
+    period of a deleted pod, in seconds since the epoch; 0 for a pod that is not deleted. ``ours``: podbridge's
+    scheduler bound the pod, to a node that Slurm allocated.
     """
 
     uid: str
@@ -36,6 +37,7 @@ class Occupant:
     node: str
     requests: Resources
     ours: bool
+    link_key: str
     until: float = 0
 
 
@@ -81,7 +83,8 @@ class Occupancy:
     def occupant(self, pod: Pod, node: str, until: float = 0) -> Occupant:
         """Return the pod as an occupant of a node, without counting it."""
         ours = pod["spec"].get("schedulerName") == self._scheduler_name
-        return Occupant(pods.uid(pod), pods.key(pod), node, resources.node_requests(pod["spec"]), ours, until)
+        requests = resources.node_requests(pod["spec"])
+        return Occupant(pods.uid(pod), pods.key(pod), node, requests, ours, links.key(pod), until)
 
     def assume(self, occupant: Occupant) -> None:
         """Count a pod on the node that it is about to be bound to."""
@@ -182,6 +185,13 @@ class PlannedOccupancy:
         self._by_node.setdefault(node, []).append(occupant)
         used = self._used.get(node)
         self._used[node] = occupant.requests if used is None else _sum(used, occupant.requests, 1)
+
+    def withdraw(self, count: int) -> None:
+        """Remove the last ``count`` planned pods: their group does not start as a whole."""
+        for occupant in self.planned[len(self.planned) - count :]:
+            self._by_node[occupant.node].remove(occupant)
+            self._used[occupant.node] = _sum(self._used[occupant.node], occupant.requests, -1)
+        del self.planned[len(self.planned) - count :]
 
     def of(self, node: str) -> list[Occupant]:
         """Return the occupants of a node."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,15 @@ class Placements:
         if seen is None or seen[0] is not pod:  # the cache replaces objects and never changes them
             seen = self._by_uid[uid] = (pod, self._find(pod, default_partition))
         return seen[1]
+
+    def of_all(self, members: Iterable[Mapping[str, Any]], default_partition: str) -> Placement:
+        """Return the placement of pods that share a job: a node counts if it fits all of them."""
+        refused: dict[str, str] = {}
+        eligible: set[str] = set()
+        for placement in {id(found): found for found in (self.of(pod, default_partition) for pod in members)}.values():
+            refused = {**placement.refused, **refused}
+            eligible |= set(placement.eligible)
+        return Placement(refused, tuple(sorted(eligible - refused.keys())))
 
     def _find(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
         partition = (pod["metadata"].get("annotations") or {}).get(names.PARTITION) or default_partition

@@ -17,7 +17,7 @@ from bridge.kube.resources import PODS
 from bridge.script import consent
 from bridge.slurm import states
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, pods, pool_selection, resources
+from bridge.workload import eligibility, links, pods, pool_selection, resources
 from scheduler import occupancy
 
 
@@ -58,7 +58,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
             "events": [],
             "next": "create it in a managed namespace, or set spec.schedulerName to " + session.config.scheduler_name,
         }
-    job = session.jobs_by_uid.get(pods.uid(pod))
+    job = session.jobs_by_uid.get(links.key(pod))
     if job is None and (labelled := pods.job_id(pod)) is not None:
         kubernetes.append(f"its label names Slurm job {labelled}, which Slurm no longer lists")
     summary, advice = _summary(pod, job)

@@ -12,7 +12,7 @@ from bridge.cli.connection import ConnectionOptions
 from bridge.cli.job_records import records
 from bridge.cli.session import CommandSession
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, pods, pool_selection, resources
+from bridge.workload import eligibility, links, pods, pool_selection, resources
 from bridge.workload.eligibility import slurm_name
 
 COLUMNS = {
@@ -58,7 +58,7 @@ def run(
 
 def pod_records(session: CommandSession, namespace: str | None, selector: str) -> list[dict[str, Any]]:
     """Return a record for each pod of the scheduler."""
-    return [_pod(pod, session.jobs_by_uid.get(pods.uid(pod))) for pod in session.pods(namespace, selector)]
+    return [_pod(pod, session.jobs_by_uid.get(links.key(pod))) for pod in session.pods(namespace, selector)]
 
 
 def _pod(pod: pods.Pod, job: Job | None) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from bridge import clock, names
 from bridge.slurm import states
-from bridge.slurm.models import Job, PodRef
-from bridge.workload import pods
+from bridge.slurm.models import Job, JobLink, PodRef
+from bridge.workload import links, pods, translate
 
 Record = dict[str, Any]
 
@@ -27,13 +27,17 @@ def records(
     disagrees; it is empty if both sides agree.
     """
     by_uid = {pods.uid(pod): pod for pod in found}
+    members: dict[str, list[PodRef]] = {}
+    for pod in by_uid.values():
+        members.setdefault(links.key(pod), []).append(translate.pod_ref(pod))
     listed: set[str] = set()
     result = []
     for job in jobs:
-        refs = [ref for ref in (job.link.pods if job.link else ()) if namespace in (None, ref.namespace)]
+        if job.link is None or namespace not in (None, job.link.namespace):
+            continue
+        refs = list(job.link.pods) if job.link.group is None else members.get(job.link.group.key, [])
         listed.update(ref.uid for ref in refs)
-        if refs:
-            result.append(_of_job(job, refs, by_uid, slurm_names))
+        result.append(_of_job(job, job.link, refs, by_uid, slurm_names))
     return result + [
         _of_pod(pod, problem)
         for uid, pod in by_uid.items()
@@ -41,17 +45,26 @@ def records(
     ]
 
 
-def _of_job(job: Job, refs: list[PodRef], by_uid: Mapping[str, pods.Pod], slurm_names: Mapping[str, str]) -> Record:
+def _of_job(
+    job: Job, link: JobLink, refs: list[PodRef], by_uid: Mapping[str, pods.Pod], slurm_names: Mapping[str, str]
+) -> Record:
+    """Return the record of a job; ``refs`` are its pods, of a group those that exist."""
+    problems = [_problem(job, ref, by_uid.get(ref.uid), slurm_names) for ref in refs]
+    if link.group is not None:
+        running = [ref for ref in refs if not pods.is_finished(by_uid[ref.uid])]
+        problems = [_problem(job, ref, by_uid[ref.uid], slurm_names) for ref in running or refs]
+        if not refs and states.end_of(job.states) is None:
+            problems = [f"no pod of {link.names[0]} exists"]
     there = [by_uid[ref.uid] for ref in refs if ref.uid in by_uid]
     return {
         "job": job.job_id,
         "state": "+".join(sorted(job.states)),
         "partition": job.partition,
         "node": ",".join(job.nodes),
-        "pods": ",".join(f"{ref.namespace}/{ref.name}" for ref in refs),
+        "pods": ",".join(link.names),
         "phase": ",".join(sorted({_phase(pod) for pod in there})),
         "reason": job.reason,
-        "problem": "; ".join(filter(None, (_problem(job, ref, by_uid.get(ref.uid), slurm_names) for ref in refs))),
+        "problem": "; ".join(filter(None, problems)),
         "pod_node": ",".join(sorted({node for pod in there if (node := pod["spec"].get("nodeName"))})),
         "name": job.name,
         "user": job.user_name,

@@ -54,8 +54,8 @@ class CommandSession:
 
     @functools.cached_property
     def jobs_by_uid(self) -> dict[str, Job]:
-        """The newest job of each pod UID."""
-        return {ref.uid: job for job in self.jobs if job.link is not None for ref in job.link.pods}
+        """The newest job of each pod UID and of each key of a group."""
+        return {key: job for job in self.jobs if job.link is not None for key in job.link.keys}
 
     @functools.cached_property
     def slurm_nodes(self) -> dict[str, Node]:

@@ -16,9 +16,11 @@ log = logging.getLogger(__name__)
 
 
 def cancel_if_ours(
-    slurm: SlurmClient, job_id: int, cluster: str, uids: Iterable[str], check_leadership: Callable[[], None] | None
+    slurm: SlurmClient, job_id: int, cluster: str, keys: Iterable[str], check_leadership: Callable[[], None] | None
 ) -> bool:
-    """Cancel a job if its comment names ``cluster`` and all pods in ``uids``; return whether it names them.
+    """Cancel a job if its comment names ``cluster`` and all of ``keys``; return whether it names them.
+
+    ``keys`` are UIDs of pods, or the key of a group (:attr:`JobLink.keys`).
 
     The comment is read right before the cancellation (3 to 5 ms): since the last poll, slurmctld may have lost its
     state and assigned the id to a job of another user. A job that slurmctld does not know, or that has ended, is not
@@ -29,8 +31,8 @@ def cancel_if_ours(
         job = slurm.job(job_id)
     except SlurmNotFoundError:
         return False
-    wanted = set(uids)
-    if job.link is None or job.link.cluster != cluster or not wanted <= {pod.uid for pod in job.link.pods}:
+    wanted = set(keys)
+    if job.link is None or job.link.cluster != cluster or not wanted <= set(job.link.keys):
         SLURM_CANCELS_REFUSED.inc()
         log.warning(
             "not cancelled: the comment of this Slurm job does not name the pod",

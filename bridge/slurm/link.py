@@ -1,16 +1,25 @@
-"""The comment of a Slurm job: a JSON object that names the pods of the job."""
+"""The comment of a Slurm job: a JSON object that names the pod or the group of the job."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
-from bridge.slurm.models import JobLink, PodRef
+from bridge.slurm.models import GroupRef, JobLink, PodRef
 
 
 def encode(link: JobLink) -> str:
-    """Return ``{"cluster": ..., "pods": [{"namespace": ..., "name": ..., "uid": ...}]}`` without spaces."""
+    """Return ``{"cluster": ..., "pods": [{"namespace": ..., "name": ..., "uid": ...}]}`` without spaces.
+
+    For a group: ``{"cluster": ..., "group": {"kind": ..., "namespace": ..., "name": ..., "uid": ..., "index": ...},
+    "size": ...}``.
+    """
+    if link.group is not None:
+        return _text({"cluster": link.cluster, "group": asdict(link.group), "size": link.size})
     pods = [{"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in link.pods]
-    return json.dumps({"cluster": link.cluster, "pods": pods}, separators=(",", ":"))
+    return _text({"cluster": link.cluster, "pods": pods})
 
 
 def decode(text: str) -> JobLink | None:
@@ -19,6 +28,8 @@ def decode(text: str) -> JobLink | None:
         return None
     try:
         data = json.loads(text)
+        if "group" in data:
+            return _read_group(data)
         link = JobLink(
             data["cluster"], tuple(PodRef(pod["namespace"], pod["name"], pod["uid"]) for pod in data["pods"])
         )
@@ -26,3 +37,19 @@ def decode(text: str) -> JobLink | None:
         return None
     words = [link.cluster, *(word for pod in link.pods for word in (pod.namespace, pod.name, pod.uid))]
     return link if link.pods and all(isinstance(word, str) and word for word in words) else None
+
+
+def _read_group(data: Mapping[str, Any]) -> JobLink | None:
+    fields = data["group"]
+    group = GroupRef(*(fields[name] for name in ("kind", "namespace", "name", "uid", "index")))
+    cluster, size = data["cluster"], data["size"]
+    texts = (cluster, group.kind, group.namespace, group.name)
+    if not all(isinstance(text, str) and text for text in texts) or not isinstance(group.uid + group.index, str):
+        return None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        return None
+    return JobLink(cluster, (), group, size)
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":"))

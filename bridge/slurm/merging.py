@@ -180,13 +180,13 @@ def _observed(known: ObservedJob | None, job: Job, began: float) -> ObservedJob:
 
 
 def by_uid(jobs: Mapping[int, ObservedJob]) -> dict[str, tuple[int, ...]]:
-    """Return the ids of the jobs of each pod UID, lowest id first."""
+    """Return the ids of the jobs of each pod UID and of each key of a group, lowest id first."""
     found: dict[str, list[int]] = {}
     for job_id in sorted(jobs):
         link = jobs[job_id].job.link
-        for pod in link.pods if link else ():
-            found.setdefault(pod.uid, []).append(job_id)
-    return {uid: tuple(ids) for uid, ids in found.items()}
+        for key in link.keys if link else ():
+            found.setdefault(key, []).append(job_id)
+    return {key: tuple(ids) for key, ids in found.items()}
 
 
 def is_busy(snapshot: Snapshot) -> bool:

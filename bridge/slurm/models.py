@@ -21,24 +21,66 @@ class PodRef:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRef:
+    """The pods that share one job: all members of one object of ``kind``, or of its part ``index``.
+
+    ``name`` is the name of the object, and ``uid`` its UID; for a bare pod (kind ``pod``) those of the pod. ``uid`` is
+    empty for Kueue's plain pod groups, which have no object. ``index`` is a replicated job or a replica of a
+    LeaderWorkerSet, empty for the whole object.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    index: str = ""
+
+    @property
+    def key(self) -> str:
+        """The identity of the group within the cluster; differs from every UID of a pod."""
+        return "/".join((self.kind, self.uid or f"{self.namespace}/{self.name}", self.index))
+
+
+@dataclass(frozen=True, slots=True)
 class JobLink:
-    """The pods of a job, stored in its ``admin_comment`` (in ``comment`` if the API cannot set that).
+    """The pod or the group of a job, stored in its ``admin_comment`` (in ``comment`` if the API cannot set that).
 
     ``cluster`` is the UID of the Kubernetes namespace kube-system. Several clusters may share one Slurm, and none may
-    cancel the jobs of another.
+    cancel the jobs of another. A job of a ``group`` has no ``pods``: Slurm limits a comment to 1,024 characters.
+    ``size`` is the number of members for which the job was submitted.
     """
 
     cluster: str
     pods: tuple[PodRef, ...]
+    group: GroupRef | None = None
+    size: int = 1
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys by which pods find the job: the key of the group, else the UIDs of the pods."""
+        return (self.group.key,) if self.group is not None else tuple([pod.uid for pod in self.pods])
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the group, or of the first pod: all pods of a job are in one namespace."""
+        return self.group.namespace if self.group is not None else self.pods[0].namespace
+
+    @property
+    def names(self) -> list[str]:
+        """``namespace/name`` of each pod, or ``kind namespace/name``, with the index, of the group."""
+        if self.group is None:
+            return [f"{pod.namespace}/{pod.name}" for pod in self.pods]
+        part = f"[{self.group.index}]" if self.group.index else ""
+        return [f"{self.group.kind} {self.group.namespace}/{self.group.name}{part}"]
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """A request for one placeholder job.
 
-    ``cpus`` is the number of CPUs of a task, ``memory_mib`` the MiB of a node, ``time_limit`` in minutes; Slurm's
-    default applies to values of 0 or empty. ``gres`` holds expressions like ``gpu:2`` or ``gpu:a100:1``. ``external``:
-    a job without any process.
+    ``cpus`` is the number of CPUs of a task, ``tasks_per_node`` the largest number of tasks on a node (0: no limit),
+    ``memory_mib`` the MiB of a node, ``time_limit`` in minutes; Slurm's default applies to values of 0 or empty.
+    ``gres`` holds expressions like ``gpu:2`` or ``gpu:a100:1``. ``external``: a job without any process.
     """
 
     name: str
@@ -61,6 +103,7 @@ class JobRequest:
     min_nodes: int = 1
     max_nodes: int | None = None
     tasks: int = 1
+    tasks_per_node: int = 0
     time_limit: int = 0
     exclusive: bool = False
     excluded_nodes: tuple[str, ...] = ()
@@ -160,7 +203,7 @@ class Snapshot:
     ``sequence`` increases with each authoritative answer; 0 means that slurmctld has not answered yet. ``began`` is the
     monotonic time of the request for the last answer: the answer contains every earlier change. ``settled_since`` is
     the monotonic time since which slurmctld has answered every poll. ``jobs`` holds only podbridge's jobs of this
-    cluster, by id; ``by_uid`` holds the ids of the jobs of a pod UID, lowest first.
+    cluster, by id; ``by_uid`` holds the ids of the jobs of a pod UID or of the key of a group, lowest first.
     """
 
     sequence: int = 0

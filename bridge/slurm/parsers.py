@@ -32,12 +32,13 @@ def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
     job: JsonObject = {
         "name": request.name,
         "current_working_directory": "/",
-        "tasks": request.tasks,
         ("admin_comment" if version.admin_comment else "comment"): link.encode(request.link),
     }
     for key in ("partition", "account", "qos", "constraints", "licenses", "reservation", "wckey", "mcs_label"):
         if getattr(request, key):
             job[key] = getattr(request, key)
+    if request.tasks:
+        job["tasks"] = request.tasks
     if request.cpus:
         job["cpus_per_task"] = request.cpus
     if request.memory_mib:
@@ -76,6 +77,8 @@ def _write_new(job: JsonObject, request: JobRequest) -> None:
         job["maximum_nodes"] = request.max_nodes
     if request.priority is not None:
         job["priority"] = {"set": True, "infinite": False, "number": request.priority}
+    if request.tasks_per_node:
+        job["tasks_per_node"] = request.tasks_per_node
     if request.gres:
         job["tres_per_node"] = ",".join("gres/" + item for item in _bare_gres(request))
     if request.exclusive:
@@ -96,6 +99,8 @@ def _write_old(job: JsonObject, request: JobRequest) -> None:
     job["nodes"] = str(request.min_nodes) if highest is None else f"{request.min_nodes}-{highest}"
     if request.priority is not None:
         job["priority"] = str(request.priority)
+    if request.tasks_per_node:
+        job["tasks_per_node"] = request.tasks_per_node
     if request.gres:
         job["gres"] = ",".join(_bare_gres(request))
     if request.exclusive:

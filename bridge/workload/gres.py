@@ -49,6 +49,11 @@ def parse(text: str) -> tuple[Gres, ...]:
     return found
 
 
+def times(text: str, count: int) -> str:
+    """Return the gres of ``count`` pods on one node; raises ``ValueError`` as :func:`parse`."""
+    return ",".join(str(Gres(one.name, one.type, one.count * count)) for one in parse(text))
+
+
 def of_requests(asked: Resources, table: Mapping[str, str]) -> dict[tuple[str, str], int]:
     """Return the counts of a pod's extended resources by name and type of gres; ``table`` maps resources to gres."""
     counted: dict[tuple[str, str], int] = {}

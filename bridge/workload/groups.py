@@ -17,6 +17,7 @@ from typing import Any
 
 from bridge import names
 from bridge.errors import BridgeError
+from bridge.slurm.models import GroupRef
 
 POD = "pod"
 KINDS = ("jobset", "lws", "podgroup", "workload", "kueue", "job")
@@ -31,29 +32,7 @@ class InvalidGroupError(BridgeError):
     reason = "InvalidGroup"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupKey:
-    """Identifies a group.
-
-    Attributes
-    ----------
-    kind
-        ``pod`` for a bare pod, else one of :data:`KINDS`.
-    namespace
-        Namespace of the pods and of the owner.
-    name
-        Name of the owner; for a bare pod, the name of the pod.
-    uid
-        UID of the owner; for a bare pod, the UID of the pod. Empty for the kind ``kueue``, which has no owner.
-    index
-        The part of the owner: a replicated job, or a replica of a LeaderWorkerSet. Empty for the whole owner.
-    """
-
-    kind: str
-    namespace: str
-    name: str
-    uid: str
-    index: str = ""
+GroupKey = GroupRef
 
 
 @dataclass(frozen=True, slots=True)

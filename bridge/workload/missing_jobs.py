@@ -7,7 +7,7 @@ from typing import Any
 
 from bridge.slurm import states
 from bridge.slurm.models import Snapshot
-from bridge.workload import pods
+from bridge.workload import links, pods
 
 Pod = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ def jobs(everyone: Iterable[Pod], snapshot: Snapshot) -> tuple[int, dict[str, Po
         known = snapshot.jobs.get(labelled)
         if known is None:
             found[uid] = pod
-        elif known.job.link is not None and not any(ref.uid == uid for ref in known.job.link.pods):
+        elif known.job.link is not None and links.key(pod) not in known.job.link.keys:
             found[uid] = pod
             sure = True
         elif known.missing or (labelled in snapshot.absent and states.end_of(known.job.states) is None):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bridge import names
 from bridge.config import Config
 from bridge.errors import BridgeError
-from bridge.slurm.models import ApiVersion, JobLink, JobRequest, PodRef
+from bridge.slurm.models import ApiVersion, GroupRef, JobLink, JobRequest, PodRef
 from bridge.workload import annotations as job_annotations
 from bridge.workload import eligibility, gres, quantity, resources, shortfall
 from bridge.workload.eligibility import NodeView
@@ -98,6 +99,65 @@ def request(
         exclusive=exclusive,
         excluded_nodes=tuple(sorted(excluded)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GangShape:
+    """The size of a gang: at least ``minimum`` of ``size`` members, at most ``together`` of them on a node."""
+
+    ref: GroupRef
+    size: int
+    minimum: int
+    together: int = 1
+
+    @property
+    def fewest(self) -> int:
+        """The least number of nodes with which the job starts."""
+        return math.ceil(self.minimum / self.together)
+
+
+def gang_request(
+    members: Sequence[Mapping[str, Any]],
+    shape: GangShape,
+    config: Config,
+    version: ApiVersion,
+    cluster: str,
+    excluded: Iterable[str] = (),
+) -> JobRequest:
+    """Return the request for one job of all members; each node gets the resources of ``shape.together`` members.
+
+    Raises as :func:`request`, and :class:`UntranslatableError` if the members do not request the same.
+    """
+    link = JobLink(cluster, (), shape.ref, shape.size)
+    requests = [_of_member(pod, link, config, version, cluster) for pod in members]
+    first = requests[0]
+    for pod, other in zip(members, requests, strict=True):
+        if differing := [
+            field.name for field in fields(first) if getattr(first, field.name) != getattr(other, field.name)
+        ]:
+            raise UntranslatableError(
+                f"pods {members[0]['metadata']['name']} and {pod['metadata']['name']} of one group differ in "
+                f"{', '.join(differing)}: podbridge submits one job with the same resources for each member"
+            )
+    if first.min_nodes != 1 or first.max_nodes != 1:
+        raise UntranslatableError(f"{names.MIN_NODES} and {names.MAX_NODES} can't be used for a pod of a group")
+    together = shape.together
+    return replace(
+        first,
+        memory_mib=first.memory_mib * together,
+        gres=tuple(gres.times(expression, together) for expression in first.gres),
+        min_nodes=shape.fewest,
+        max_nodes=math.ceil(shape.size / together),
+        tasks=0 if shape.minimum < shape.size else max(shape.size, shape.fewest),
+        tasks_per_node=together,
+        excluded_nodes=tuple(sorted(excluded)),
+    )
+
+
+def _of_member(pod: Mapping[str, Any], link: JobLink, config: Config, version: ApiVersion, cluster: str) -> JobRequest:
+    named = (pod["metadata"].get("annotations") or {}).get(names.JOB_NAME)
+    name = named or (link.group.name if link.group is not None else "")
+    return replace(request(pod, config, version, cluster), link=link, name=name)
 
 
 def _external(config: Config, version: ApiVersion) -> bool:

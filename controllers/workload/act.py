@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bridge import clock as clocks
@@ -13,8 +13,8 @@ from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.loop import Dependencies
 from bridge.slurm.cancelling import cancel_if_ours
-from bridge.slurm.models import JobLink
-from bridge.workload import pods, translate
+from bridge.slurm.models import GroupRef
+from bridge.workload import links, pods
 from controllers.brakes import mark_patch
 from controllers.workload import decide
 
@@ -31,6 +31,7 @@ class Actor:
         self._cache = dependencies.pods
         self._events = dependencies.events
         self._cluster = dependencies.cluster
+        self._scheduler_name = dependencies.config.scheduler_name
         self._clock = dependencies.clock
         self._check_leadership = check_leadership
 
@@ -42,8 +43,7 @@ class Actor:
             case decide.End():
                 self._end(action)
             case decide.Ask():
-                link = JobLink(self._cluster, (translate.pod_ref(action.pod),))
-                self._poller.expect(action.job_id, link, sure=False)
+                self._poller.expect(action.job_id, links.link(action.pod, self._cluster), sure=False)
                 self._poller.wake()
             case decide.Cancel():
                 self._cancel_second(action)
@@ -57,7 +57,7 @@ class Actor:
         """Cancel the jobs, then remove the finalizer after Slurm has accepted every cancellation."""
         ids = [*action.job_ids, *(() if action.unseen is None else (action.unseen,))]
         for job_id in ids:
-            self._cancel(job_id, [pods.uid(action.pod)])
+            self._cancel(job_id, [links.key(action.pod)])
         if pods.is_held(action.pod):
             try:
                 self._cache.apply(self._kube.patch(_path(action.pod), pods.unhold_patch(action.pod), kind="strategic"))
@@ -65,13 +65,13 @@ class Actor:
                 log.debug("pod is gone", extra=kv(pod=pods.key(action.pod), error=error))
         log.info("job released", extra=kv(pod=pods.key(action.pod), jobs=ids))
 
-    def _cancel(self, job_id: int, uids: list[str]) -> bool:
-        ours = cancel_if_ours(self._slurm, job_id, self._cluster, uids, self._check_leadership)
+    def _cancel(self, job_id: int, keys: Iterable[str]) -> bool:
+        ours = cancel_if_ours(self._slurm, job_id, self._cluster, keys, self._check_leadership)
         self._poller.wake()
         return ours
 
     def _cancel_second(self, action: decide.Cancel) -> None:
-        if self._cancel(action.job_id, [pods.uid(action.pod)]):
+        if self._cancel(action.job_id, [links.key(action.pod)]):
             log.warning("cancelled a second job of a pod", extra=kv(pod=pods.key(action.pod), job=action.job_id))
 
     def _end(self, action: decide.End) -> None:
@@ -92,16 +92,24 @@ class Actor:
 
     def _orphan(self, action: decide.Orphan) -> None:
         """Cancel a job without a pod. The API server, not the cache, must confirm that its pods are gone."""
-        for ref in action.pods:
+        if action.link.group is not None and self._has_member(action.link.group):
+            return
+        for ref in action.link.pods:
             try:
                 found = self._kube.get(PODS.path(ref.namespace, ref.name))
             except KubeNotFoundError:
                 continue
             if pods.uid(found) == ref.uid and not pods.is_finished(found):
                 return
-        if self._cancel(action.job_id, [ref.uid for ref in action.pods]):
-            refs = [ref.name for ref in action.pods]
-            log.warning("job without a pod released", extra=kv(job=action.job_id, pods=refs))
+        if self._cancel(action.job_id, action.link.keys):
+            log.warning("job without a pod released", extra=kv(job=action.job_id, pods=action.link.keys))
+
+    def _has_member(self, group: GroupRef) -> bool:
+        """Whether the API server has a pod of the group that has not ended."""
+        found = self._kube.get(
+            PODS.path(group.namespace), {"fieldSelector": f"spec.schedulerName={self._scheduler_name}"}
+        )["items"]
+        return any(links.key(pod) == group.key and not pods.is_finished(pod) for pod in found)
 
 
 def _path(pod: dict[str, Any] | decide.Pod, sub: str | None = None) -> str:

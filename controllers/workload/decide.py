@@ -13,8 +13,8 @@ from typing import Any
 from bridge import names
 from bridge.brake import Brake
 from bridge.slurm import states
-from bridge.slurm.models import ObservedJob, PodRef, Snapshot
-from bridge.workload import pods
+from bridge.slurm.models import JobLink, ObservedJob, Snapshot
+from bridge.workload import links, pods
 
 Pod = Mapping[str, Any]
 
@@ -74,7 +74,7 @@ class Orphan:
     """Check with the API server whether the pods of a job are gone, and then cancel the job."""
 
     job_id: int
-    pods: tuple[PodRef, ...]
+    link: JobLink
 
 
 Action = Release | End | Ask | Cancel | Mark | Orphan
@@ -127,24 +127,25 @@ def decide(view: WorkloadView) -> Decision:
         return Decision([], view.displaced)
     actions: list[Action] = []
     displaced: dict[str, Displaced] = {}
-    open_uids: set[str] = set()
-    all_uids: set[str] = set()
+    open_keys: set[str] = set()
+    all_keys: set[str] = set()
     everyone = list(view.pods)
     for pod in everyone:
-        all_uids.add(pods.uid(pod))
+        key = links.key(pod)
+        all_keys.add(key)
         if not _over(view, pod):
-            open_uids.add(pods.uid(pod))
+            open_keys.add(key)
     for pod in everyone:
-        action, moved = _decide_pod(view, pod, open_uids)
+        action, moved = _decide_pod(view, pod, open_keys)
         action = _braked(view, pod, action)
         if action is not None:
             actions.append(action)
         if moved is not None:
             displaced[pods.uid(pod)] = moved
     actions.extend(
-        Orphan(known.job.job_id, known.job.link.pods)
+        Orphan(known.job.job_id, known.job.link)
         for known in view.snapshot.jobs.values()
-        if known.job.link is not None and _lives(known) and not any(ref.uid in all_uids for ref in known.job.link.pods)
+        if known.job.link is not None and _lives(known) and all_keys.isdisjoint(known.job.link.keys)
     )
     return Decision(actions, displaced)
 
@@ -192,10 +193,10 @@ def _lives(known: ObservedJob) -> bool:
     return not known.missing and states.end_of(known.job.states) is None
 
 
-def _decide_pod(view: WorkloadView, pod: Pod, open_uids: set[str]) -> _Step:
+def _decide_pod(view: WorkloadView, pod: Pod, open_keys: set[str]) -> _Step:
     labelled, before = pods.job_id(pod), view.displaced.get(pods.uid(pod))
     if _over(view, pod):
-        return _release(view, pod, labelled, open_uids), None
+        return _release(view, pod, labelled, open_keys), None
     if pods.is_bound(pod) and (extra := _second_job(view, pod, labelled)) is not None:
         return Cancel(pod, extra), before
     if labelled is None or pods.is_deleted(pod):
@@ -203,7 +204,7 @@ def _decide_pod(view: WorkloadView, pod: Pod, open_uids: set[str]) -> _Step:
     known = view.snapshot.jobs.get(labelled)
     if known is None:
         return Ask(pod, labelled), before
-    if known.job.link is not None and not any(ref.uid == pods.uid(pod) for ref in known.job.link.pods):
+    if known.job.link is not None and links.key(pod) not in known.job.link.keys:
         # a slurmctld that has lost its state assigns job ids from 1 again
         if not pods.is_bound(pod):
             return None, before
@@ -226,7 +227,8 @@ def _second_job(view: WorkloadView, pod: Pod, labelled: int | None) -> int | Non
     It comes from a request that slurmctld carried out late, after the scheduler had sent another one. Before the bind,
     the scheduler cancels it. A pod on a virtual node needs no job at all. A job with other pods is never returned.
     """
-    ids = view.snapshot.by_uid.get(pods.uid(pod), ())
+    key = links.key(pod)
+    ids = view.snapshot.by_uid.get(key, ())
     if ids in ((), (labelled,)):
         return None
     if pod["spec"]["nodeName"] not in view.virtual:
@@ -235,21 +237,23 @@ def _second_job(view: WorkloadView, pod: Pod, labelled: int | None) -> int | Non
             return None
     for job_id in ids:
         known = view.snapshot.jobs[job_id]
-        alone = known.job.link is not None and all(ref.uid == pods.uid(pod) for ref in known.job.link.pods)
+        alone = known.job.link is not None and known.job.link.keys == (key,)
         if job_id != labelled and alone and _lives(known):
             return job_id
     return None
 
 
-def _release(view: WorkloadView, pod: Pod, labelled: int | None, open_uids: set[str]) -> Action | None:
+def _release(view: WorkloadView, pod: Pod, labelled: int | None, open_keys: set[str]) -> Action | None:
     """Release the jobs of a pod that is over, except jobs with another pod that is not over."""
+    key = links.key(pod)
     ids: list[int] = []
-    for job_id in view.snapshot.by_uid.get(pods.uid(pod), ()):
+    for job_id in view.snapshot.by_uid.get(key, ()):
         known = view.snapshot.jobs[job_id]
-        shared = known.job.link is not None and any(ref.uid in open_uids for ref in known.job.link.pods)
-        if _lives(known) and not shared:
+        if _lives(known) and known.job.link is not None and open_keys.isdisjoint(known.job.link.keys):
             ids.append(job_id)
     unseen = labelled if pods.is_held(pod) and labelled is not None and labelled not in view.snapshot.jobs else None
+    if key in open_keys:  # another member of the group is not over
+        unseen = None
     if not ids and not pods.is_held(pod):
         return None
     return Release(pod, tuple(ids), unseen)

@@ -3,7 +3,7 @@
 import pytest
 
 from bridge import names
-from bridge.slurm.models import Job, JobLink, ObservedJob, PodRef, Snapshot
+from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob, PodRef, Snapshot
 from controllers.workload import decide
 
 
@@ -208,7 +208,57 @@ def test_a_job_of_a_pod_that_went_to_a_pool_is_cancelled():
 
 
 def test_a_job_whose_pods_are_all_unknown_is_looked_into():
-    refs = (PodRef("ns", "pod-u1", "u1"),)
-    assert look([], snapshot(known(5, "RUNNING"))) == [decide.Orphan(5, refs)]
+    link = JobLink("c", (PodRef("ns", "pod-u1", "u1"),))
+    assert look([], snapshot(known(5, "RUNNING"))) == [decide.Orphan(5, link)]
     assert look([], snapshot(known(5, "COMPLETED", confirmations=1))) == []
     assert look([pod("u2", job=6)], snapshot(known(6, "RUNNING", "u1", "u2"))) == []
+
+
+def member(uid, **more):
+    the_pod = pod(uid, **more)
+    group = '{"kind":"jobset","name":"train","uid":"o1","size":2,"minimum":2}'
+    the_pod["metadata"]["annotations"] = {names.GROUP: group}
+    return the_pod
+
+
+def job_of_group(job_id, state, **more):
+    link = JobLink("c", (), GroupRef("jobset", "ns", "train", "o1"), 2)
+    return ObservedJob(Job(job_id, frozenset({state}), link, ("n1",)), **more)
+
+
+def with_group(*entries):
+    jobs = {entry.job.job_id: entry for entry in entries}
+    return Snapshot(sequence=7, jobs=jobs, by_uid={entries[0].job.link.keys[0]: tuple(jobs)})
+
+
+def test_the_job_of_a_group_is_kept_until_its_last_member_ends():
+    first = member("u1", phase="Succeeded")
+    snap = with_group(job_of_group(5, "RUNNING"))
+    assert look([first, member("u2")], snap) == [decide.Release(first, ())]
+    assert look([first, member("u2", phase="Pending", node="")], snap) == [decide.Release(first, ())]
+    both = look([first, member("u2", phase="Failed")], snap)
+    assert [action.job_ids for action in both] == [(5,), (5,)]
+
+
+def test_an_unseen_job_of_a_group_is_not_cancelled_while_a_member_runs():
+    first = member("u1", phase="Succeeded")
+    everything = look([first, member("u2", job=None)], snapshot())
+    assert everything == [decide.Release(first, ())]
+
+
+def test_the_end_of_a_job_ends_every_member():
+    snap = with_group(job_of_group(5, "TIMEOUT", confirmations=2))
+    assert [(a.pod["metadata"]["uid"], type(a)) for a in look([member("u1"), member("u2")], snap)] == [
+        ("u1", decide.End),
+        ("u2", decide.End),
+    ]
+
+
+def test_a_second_job_of_a_running_group_is_cancelled():
+    snap = with_group(job_of_group(5, "RUNNING"), job_of_group(6, "RUNNING"))
+    assert look([member("u1", job=6)], snap) == [decide.Cancel(member("u1", job=6), 5)]
+
+
+def test_the_job_of_a_group_without_pods_is_looked_into():
+    entry = job_of_group(5, "RUNNING")
+    assert look([], with_group(entry)) == [decide.Orphan(5, entry.job.link)]

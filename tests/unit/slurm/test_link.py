@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.slurm.link import decode, encode
-from bridge.slurm.models import JobLink, PodRef
+from bridge.slurm.models import GroupRef, JobLink, PodRef
 
 WORD = st.text(min_size=1, max_size=20)
 LINKS = st.builds(JobLink, WORD, st.lists(st.builds(PodRef, WORD, WORD, WORD), min_size=1, max_size=4).map(tuple))
@@ -51,3 +51,25 @@ def test_somebody_elses_comment(text: str) -> None:
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.text(), c)))
 def test_any_json_is_survived(value: object) -> None:
     assert decode(json.dumps(value)) is None
+
+
+words = st.text(min_size=1, max_size=30)
+groups = st.builds(GroupRef, words, words, words, st.text(max_size=36), st.text(max_size=30))
+
+
+@given(st.builds(JobLink, words, st.just(()), groups, st.integers(1, 100_000)))
+def test_the_comment_of_a_group_is_read_back(link: JobLink) -> None:
+    assert decode(encode(link)) == link
+
+
+def test_the_longest_comment_of_a_group_is_below_the_limit_of_slurm() -> None:
+    uid = "0" * 36
+    link = JobLink(uid, (), GroupRef("podgroup", "n" * 63, "m" * 253, uid, "i" * 63), 100_000)
+    assert len(encode(link)) < 1024
+
+
+@pytest.mark.parametrize("change", [{"size": 0}, {"size": True}, {"size": "2"}, {"cluster": ""}, {"group": {}}])
+def test_an_invalid_comment_of_a_group_is_not_ours(change: dict[str, object]) -> None:
+    fields = {"kind": "job", "namespace": "ns", "name": "n", "uid": "u", "index": ""}
+    text = json.dumps({"cluster": "c", "group": fields, "size": 2} | change)
+    assert decode(text) is None

@@ -2,7 +2,7 @@ import pytest
 
 from bridge import names
 from bridge.config import Config, parse
-from bridge.slurm.models import ApiVersion, JobLink, PodRef
+from bridge.slurm.models import ApiVersion, GroupRef, JobLink, PodRef
 from bridge.workload import eligibility, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 
@@ -100,3 +100,38 @@ def test_exclusions():
     refused, eligible = translate.exclusions(pod(requests={"cpu": "2"}), nodes, ["n1", "n2", "bare"])
     assert eligible == ["n1"]
     assert refused == {"n2": "cordoned", "bare": "not a Kubernetes node"}
+
+
+GROUP = GroupRef("jobset", "ns", "train", "o1", "workers")
+
+
+def ask_gang(members, size, minimum, together=1, **more):
+    shape = translate.GangShape(GROUP, size, minimum, together)
+    return translate.gang_request(members, shape, Config(), NEW, "c-1", **more)
+
+
+def test_a_gang_asks_for_one_node_a_member():
+    request = ask_gang([pod(requests={"cpu": "2", "memory": "100Mi"})] * 3, 3, 3, excluded=["n2"])
+    assert (request.name, request.link) == ("train", JobLink("c-1", (), GROUP, 3))
+    assert (request.min_nodes, request.max_nodes, request.tasks, request.tasks_per_node) == (3, 3, 3, 1)
+    assert (request.cpus, request.memory_mib, request.excluded_nodes) == (2, 100, ("n2",))
+
+
+def test_members_that_share_a_node_ask_for_the_sum():
+    members = [pod({names.GRES: "gpu:a100:1"}, requests={"cpu": "2", "memory": "100Mi"})] * 5
+    request = ask_gang(members, 5, 5, together=2)
+    assert (request.min_nodes, request.max_nodes, request.tasks, request.tasks_per_node) == (3, 3, 5, 2)
+    assert (request.cpus, request.memory_mib, request.gres) == (2, 200, ("gpu:a100:2",))
+
+
+def test_a_gang_with_a_minimum_asks_for_a_range_of_nodes():
+    request = ask_gang([pod(requests={"cpu": "1"})] * 2, 4, 2)
+    assert (request.min_nodes, request.max_nodes, request.tasks, request.tasks_per_node) == (2, 4, 0, 1)
+
+
+def test_members_of_different_shapes_are_refused():
+    members = [pod(requests={"cpu": "1"}), pod(requests={"cpu": "2"})]
+    with pytest.raises(translate.UntranslatableError, match="differ in cpus"):
+        ask_gang(members, 2, 2)
+    with pytest.raises(translate.UntranslatableError, match="min-nodes"):
+        ask_gang([pod({names.MIN_NODES: "2"})], 1, 1)

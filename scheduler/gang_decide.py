@@ -1,0 +1,271 @@
+"""The scheduler's decision for a gang: one job for all members, all of them are bound or none. Pure.
+
+The order of writes is that of :mod:`scheduler.decide`, with these differences. The job is submitted when ``minimum``
+members exist. Every member is held before the first is bound. The members are bound by one decision, after it has
+checked the node of each. A crash between two bindings leaves some members bound; the next decision binds the others to
+the places that :func:`scheduler.gangs.assign` returns for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from bridge.slurm import states
+from bridge.slurm.models import Job, ObservedJob
+from bridge.workload import pods
+from scheduler import full_nodes, gangs
+from scheduler.actions import Action, Bind, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit
+from scheduler.gangs import Gang
+from scheduler.occupancy import PlannedOccupancy
+from scheduler.pod_states import (
+    NEW,
+    Allocated,
+    BackingOff,
+    NodeBusy,
+    NodeStarting,
+    OutcomeUnknown,
+    Pending,
+    PodState,
+    Submitted,
+    failure_of,
+)
+from scheduler.rules import (
+    SETTLE,
+    WAKE_LIMIT,
+    SchedulerView,
+    lives,
+    pending_text,
+    tell,
+    unsettled,
+)
+
+INCOMPLETE = "GangIncomplete"
+"""Reason of the condition of a member that waits for other members."""
+
+_Steps = tuple[list[Action], PodState]
+"""The actions for the members, and the next state of the gang."""
+
+
+def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedOccupancy) -> _Steps:
+    """Decide for all members of a gang."""
+    snapshot, phase = view.snapshot, state.phase
+    known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(gang.key, ())]
+    live = [entry for entry in known if lives(entry, state.cancelled)]
+    if isinstance(phase, Submitted):
+        seen = any(entry.job.job_id == phase.job_id for entry in known)
+        if not seen and snapshot.began <= phase.since + SETTLE:
+            return _hold(gang, phase.job_id), state
+        state = state.seen()
+    deleted = [pod for pod in gang.open if pods.is_deleted(pod)]
+    if deleted and not gang.waiting and not gang.running and not _gated(gang):
+        waits, state = unsettled(view, state)
+        held = any(map(pods.is_held, deleted))
+        if not live and (waits or not held):
+            return [], state
+        return [Release(deleted[0], tuple(entry.job.job_id for entry in live), tuple(deleted))], state
+    leave: list[Action] = [Release(pod, ()) for pod in deleted if pods.is_held(pod)]
+    if not gang.waiting:
+        return leave, state
+    actions, state = _with_job(view, gang, state, live, occupancy) if live else _without_job(view, gang, state, known)
+    return leave + actions, state
+
+
+def _with_job(
+    view: SchedulerView, gang: Gang, state: PodState, live: list[ObservedJob], occupancy: PlannedOccupancy
+) -> _Steps:
+    job = _keep(gang, live)
+    extra: list[Action] = [Cancel(gang.waiting[0], entry.job.job_id) for entry in live if entry is not job]
+    if extra:
+        return extra[:1], state
+    if not states.is_allocated(job.job.states):
+        return _pending(view, gang, state, job.job)
+    return _allocated(view, gang, state, job.job, occupancy)
+
+
+def _gated(gang: Gang) -> list[Pod]:
+    return [pod for pod in gang.open if pods.is_gated(pod) and not pods.is_deleted(pod)]
+
+
+def _keep(gang: Gang, live: list[ObservedJob]) -> ObservedJob:
+    """Return the job of the running members, else that of a waiting one, else the oldest."""
+    for pod in (*gang.running, *gang.waiting):
+        for entry in live:
+            if entry.job.job_id == pods.job_id(pod):
+                return entry
+    return live[0]
+
+
+def _hold(gang: Gang, job_id: int) -> list[Action]:
+    """Return the actions that set the job on the members that do not have it."""
+    return [Hold(pod, job_id) for pod in gang.waiting if pods.job_id(pod) != job_id or not pods.is_held(pod)]
+
+
+def _tell(view: SchedulerView, members: Iterable[Pod], reason: str, message: str) -> list[Action]:
+    said = (tell(view, pod, view.states.get(pods.uid(pod), NEW), reason, message) for pod in members)
+    return [action for action in said if action is not None]
+
+
+def _without_job(view: SchedulerView, gang: Gang, state: PodState, known: list[ObservedJob]) -> _Steps:
+    state = state.without_job()
+    waiting = gang.waiting
+    if gang.running:
+        text = f"{len(gang.running)} pods of the last Slurm job of this group have not ended yet"
+        return _tell(view, waiting, "GangEnding", text), state
+    for pod in waiting:
+        entry = next((entry for entry in known if entry.job.job_id == pods.job_id(pod)), None)
+        if entry is not None and not entry.is_confirmed:
+            return [], state
+        if entry is not None and not entry.missing and "CANCELLED" in entry.job.states:
+            return [], state  # a user cancelled the job: the workload controller terminates the pods
+    if len(waiting) < gang.minimum:
+        return _tell(view, waiting, INCOMPLETE, _count_text(gang, len(waiting))), state
+    if view.snapshot.error:
+        text = f"Slurm does not answer: {view.snapshot.error}"
+        return _tell(view, waiting, "SlurmUnavailable", text), state
+    if view.braked:
+        text = "many jobs are missing in Slurm: podbridge submits no job now"
+        return _tell(view, waiting, "SlurmJobsMissing", text), state
+    waits, state = unsettled(view, state)
+    if waits:
+        if not isinstance(state.phase, OutcomeUnknown):
+            return [], state
+        text = "a request to Slurm got no answer: podbridge waits until its job appears or is known not to exist"
+        return _tell(view, waiting, "SlurmUnknownOutcome", text), state
+    if isinstance(state.phase, BackingOff) and view.now < state.phase.failure.retry_at:
+        return _tell(view, waiting, state.phase.failure.reason, state.phase.failure.message), state
+    return [Submit(waiting[0], gang)], state
+
+
+def _count_text(gang: Gang, count: int) -> str:
+    return f"{count} of {gang.minimum} pods of {gang.ref.kind} {gang.ref.name} are here"
+
+
+def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job) -> _Steps:
+    since = state.waiting_since if state.waiting_since is not None else view.now
+    if not isinstance(state.phase, Pending) or state.waiting_since is None:
+        state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since)
+    if holds := _hold(gang, job.job_id):
+        return holds, state
+    if view.version.exclude_nodes and (state.exclude_retry_at is None or view.now >= state.exclude_retry_at):
+        refused = {name for pod in gang.waiting for name in view.placements.of(pod, view.config.partition).refused}
+        wanted = tuple(sorted(refused))
+        sent = state.excluded if state.excluded is not None else tuple(sorted(job.excluded_nodes))
+        if wanted != sent:
+            return [Exclude(gang.waiting[0], job.job_id, wanted)], state
+    text = pending_text(job, view.now - since)
+    return (_tell(view, gang.waiting, "SlurmPending", text) if text else []), state
+
+
+def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occupancy: PlannedOccupancy) -> _Steps:
+    if not isinstance(state.phase, Allocated | NodeStarting | NodeBusy):
+        state = replace(state, phase=Allocated(failure_of(state.phase)))
+    if not job.nodes:
+        return [], state
+    if holds := _hold(gang, job.job_id):
+        return holds, state
+    assigned = gangs.assign(gang, job.nodes)
+    placed = [pod for pod in gang.waiting if pods.uid(pod) in assigned]
+    late = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
+    text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
+    told = _tell(view, late, "GangFull", text)
+    started = gang.started(job.job_id)
+    if started >= gang.minimum:
+        actions, state = _replacements(view, gang, state, job, placed, assigned, occupancy)
+        return told + actions, state
+    if started + len(placed) < gang.minimum:
+        text = f"{_count_text(gang, started + len(placed))}; Slurm job {job.job_id} has its nodes"
+        actions, state = _wait(view, gang, state, job, INCOMPLETE, text)
+        return told + actions, state
+    actions, state = _start(view, gang, state, job, placed, assigned, occupancy)
+    return told + actions, state
+
+
+def _start(
+    view: SchedulerView,
+    gang: Gang,
+    state: PodState,
+    job: Job,
+    placed: list[Pod],
+    assigned: dict[str, str],
+    occupancy: PlannedOccupancy,
+) -> _Steps:
+    """Bind all members that have a place, or none."""
+    failure = failure_of(state.phase)
+    for node in sorted(set(assigned.values())):
+        starting = view.placements.starting(node)
+        if starting and (state.starting_since is not None or view.placements.comes_and_goes(node)):
+            since = state.starting_since if state.starting_since is not None else view.now
+            if not isinstance(state.phase, NodeStarting):
+                state = replace(state, phase=NodeStarting(failure), starting_since=since)
+            if view.now - since < WAKE_LIMIT:
+                text = f"Slurm job {job.job_id} has its nodes: {starting}"
+                return _tell(view, gang.waiting, "SlurmNodeStarting", text), state
+    for pod in placed:
+        node = assigned[pods.uid(pod)]
+        if why := view.placements.refusal(pod, node):
+            text = f"Slurm allocated node {node}, which Kubernetes refuses for pod {pods.key(pod)}: {why}"
+            return [GiveBack(placed[0], job.job_id, text, gang)], state
+    binds, full = _bind(view, job, placed, assigned, occupancy)
+    if full is not None:
+        occupancy.withdraw(len(binds))
+        text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
+        return _wait(view, gang, state, job, "NodeBusy", text, full.until)
+    if not isinstance(state.phase, Allocated):
+        state = replace(state, phase=Allocated(failure))
+    return list(binds), state
+
+
+def _replacements(
+    view: SchedulerView,
+    gang: Gang,
+    state: PodState,
+    job: Job,
+    placed: list[Pod],
+    assigned: dict[str, str],
+    occupancy: PlannedOccupancy,
+) -> _Steps:
+    """Bind members of a gang that has started, each as soon as its node takes it; the job is never given back."""
+    actions: list[Action] = []
+    for pod in placed:
+        node = assigned[pods.uid(pod)]
+        if why := view.placements.refusal(pod, node):
+            text = f"Slurm job {job.job_id} has a place on node {node}, which Kubernetes refuses: {why}"
+            actions += _tell(view, [pod], "NodeRefused", text)
+            continue
+        binds, full = _bind(view, job, [pod], assigned, occupancy)
+        actions += binds
+        if full is not None:
+            text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
+            actions += _tell(view, [pod], "NodeBusy", text)
+    return actions, state
+
+
+def _bind(
+    view: SchedulerView, job: Job, members: list[Pod], assigned: dict[str, str], occupancy: PlannedOccupancy
+) -> tuple[list[Bind], full_nodes.FullNode | None]:
+    """Plan the bindings of the members; stop at the first node without room, and return it."""
+    binds: list[Bind] = []
+    for pod in members:
+        slurm_node = assigned[pods.uid(pod)]
+        node = view.placements.by_slurm_name[slurm_node]
+        occupant = occupancy.occupant(pod, node.name)
+        full = full_nodes.find(occupant, node, occupancy, view.snapshot)
+        if full is not None:
+            return binds, full
+        occupancy.plan(occupant)
+        binds.append(Bind(pod, job.job_id, node.name, job.start_time, slurm_node))
+    return binds, None
+
+
+def _wait(
+    view: SchedulerView, gang: Gang, state: PodState, job: Job, reason: str, text: str, until: float = 0
+) -> _Steps:
+    """Keep the allocated job for a limited time."""
+    since = state.phase.since if isinstance(state.phase, NodeBusy) else view.now
+    if not isinstance(state.phase, NodeBusy):
+        state = replace(state, phase=NodeBusy(failure_of(state.phase), since=since))
+    timeout = view.config.busy_node_timeout
+    if view.time >= max(until, view.time - (view.now - since)) + timeout:
+        return [GiveBack(gang.waiting[0], job.job_id, f"after {timeout:.0f} s: {text}", gang)], state
+    return _tell(view, gang.waiting, reason, text), state

@@ -1,0 +1,143 @@
+"""The groups of more than one pod that share a Slurm job, as the scheduler sees them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.kube.cache import Cache
+from bridge.slurm.models import GroupRef
+from bridge.workload import links, pods
+from bridge.workload.groups import Membership
+
+Pod = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """A group and its pods that the cache has, ended ones included, in the order of their slots and names.
+
+    The job starts with at least ``minimum`` of ``size`` members; ``together`` members may share a node. ``slots`` are
+    the slots of the pods by UID, ``None`` for a pod without one.
+    """
+
+    ref: GroupRef
+    size: int
+    minimum: int
+    together: int
+    pods: tuple[Pod, ...]
+    slots: Mapping[str, int | None]
+
+    @property
+    def key(self) -> str:
+        """The key of the group's job, state and worker."""
+        return self.ref.key
+
+    @property
+    def open(self) -> list[Pod]:
+        """The members that are neither bound nor ended, deleted ones included."""
+        return [pod for pod in self.pods if pods.is_open(pod)]
+
+    @property
+    def waiting(self) -> list[Pod]:
+        """The members to be bound."""
+        return [pod for pod in self.open if not pods.is_deleted(pod) and not pods.is_gated(pod)]
+
+    @property
+    def running(self) -> list[Pod]:
+        """The members that are bound and have not ended."""
+        return [pod for pod in self.pods if pods.is_bound(pod) and not pods.is_finished(pod)]
+
+    def started(self, job_id: int) -> int:
+        """Return the number of members that were bound to a node of the job, ended ones included."""
+        return sum(pods.is_bound(pod) and pods.job_id(pod) == job_id for pod in self.pods)
+
+
+def make(members: Iterable[tuple[Pod, Membership]]) -> Gang:
+    """Return the gang of at least one member. Where the members differ, the largest size and minimum count."""
+    found = list(members)
+    slots = {pods.uid(pod): member.slot for pod, member in found}
+    found.sort(key=lambda entry: (entry[1].slot is None, entry[1].slot or 0, entry[0]["metadata"]["name"]))
+    first = found[0][1]
+    return Gang(
+        ref=first.key,
+        size=max(member.size for _, member in found),
+        minimum=max(member.minimum for _, member in found),
+        together=min(member.together for _, member in found),
+        pods=tuple(pod for pod, _ in found),
+        slots=slots,
+    )
+
+
+def assign(gang: Gang, nodes: Sequence[str]) -> dict[str, str]:
+    """Return the Slurm node for each waiting member by UID; a member without a free place is left out.
+
+    A pure function of the pods and the nodes of the job, so that a successor continues after a crash in the middle of
+    the bindings: running members keep their places. A member with a slot gets the place of its slot, or any free
+    place if that one is taken; the others get the free places in the order of their names.
+    """
+    free = dict.fromkeys(nodes, gang.together)
+    for pod in gang.running:
+        node = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
+        if node in free:
+            free[node] -= 1
+    assigned: dict[str, str] = {}
+    for pod in gang.waiting:
+        slot = gang.slots[pods.uid(pod)]
+        if slot is not None and slot // gang.together < len(nodes) and free[nodes[slot // gang.together]] > 0:
+            assigned[pods.uid(pod)] = nodes[slot // gang.together]
+            free[nodes[slot // gang.together]] -= 1
+    for pod in gang.waiting:
+        if pods.uid(pod) in assigned:
+            continue
+        node = next((node for node in nodes if free[node] > 0), "")
+        if node:
+            assigned[pods.uid(pod)] = node
+            free[node] -= 1
+    return assigned
+
+
+class GangIndex:
+    """The members of each gang in the cache; safe for any thread. :meth:`changed` is a subscriber of the cache."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._members: dict[str, dict[str, Membership]] = {}
+        self.uids: dict[str, str] = {}
+        """The key of the gang of each member, by UID."""
+
+    def changed(self, kind: str, old: Pod | None, new: Pod | None) -> None:
+        """Apply a change of the cache: ``kind`` is add, update or delete. The membership of a pod never changes."""
+        pod = new if new is not None else old
+        if pod is None or kind == "update" or (member := links.membership(pod)) is None:
+            return
+        uid, key = pods.uid(pod), links.key(pod)
+        with self._lock:
+            if kind == "delete":
+                self.uids.pop(uid, None)
+                others = self._members.get(key, {})
+                others.pop(uid, None)
+                if not others:
+                    self._members.pop(key, None)
+            else:
+                self.uids[uid] = key
+                self._members.setdefault(key, {})[uid] = member
+
+    def gangs(self, cache: Cache, keys: Iterable[str]) -> list[Gang]:
+        """Return the gangs with these keys as the cache has them now."""
+        found = []
+        with self._lock:
+            chosen = [list(self._members[key].items()) for key in keys if key in self._members]
+        for entries in chosen:
+            present = [(pod, member) for uid, member in entries if (pod := cache.by_uid(uid)) is not None]
+            if present:
+                found.append(make(present))
+        return found
+
+    def keys(self) -> set[str]:
+        """Return the keys of all gangs that have a pod."""
+        with self._lock:
+            return set(self._members)

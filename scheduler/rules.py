@@ -1,0 +1,93 @@
+"""The data of a decision, and the rules that hold for pods and for gangs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+
+from bridge import clock
+from bridge.config import Config
+from bridge.slurm import states
+from bridge.slurm.models import ApiVersion, Job, ObservedJob, Snapshot
+from scheduler.actions import Pod, Tell
+from scheduler.conditions import is_due
+from scheduler.gangs import Gang
+from scheduler.occupancy import Occupancy
+from scheduler.placement import Placements
+from scheduler.pod_states import BackingOff, OutcomeUnknown, PodState
+
+SETTLE = 5.0
+"""Seconds without a failed poll after which a submission without an answer counts as not carried out."""
+TELL_AFTER = 3.0
+"""Seconds for which a job is pending before the pod's condition reports it: most jobs start sooner."""
+WAKE_LIMIT = 900.0
+"""Seconds for which a job keeps a node that Slurm starts until its kubelet is ready. Slurm itself requeues or ends the
+job after its ResumeTimeout."""
+TELL_UNKNOWN_AFTER = 20.0
+"""As ``TELL_AFTER``, for a job whose reason has not been read yet: in a burst, most jobs have started by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerView:
+    """All data that a decision depends on. Times are monotonic seconds; only ``time`` is in seconds since the epoch.
+
+    ``pods`` are the pods that have a job alone. ``states`` are the states of pods by UID and of gangs by key; one
+    without is :data:`~scheduler.pod_states.NEW`. ``inherited_at`` is the time until which a former leader may have
+    sent requests; 0 if there was none, or if the outcome of all its requests is known (:func:`is_settled`).
+    ``braked``: many jobs are missing, so no job is submitted.
+    """
+
+    pods: Iterable[Pod]
+    snapshot: Snapshot
+    placements: Placements
+    states: Mapping[str, PodState]
+    version: ApiVersion
+    config: Config
+    now: float
+    time: float
+    occupancy: Occupancy
+    leading_since: float = 0
+    inherited_at: float = 0
+    braked: bool = False
+    gangs: Iterable[Gang] = ()
+
+
+def lives(entry: ObservedJob, cancelled: Set[int]) -> bool:
+    """Whether a job is pending or allocated, and is not one of the jobs that this process has ``cancelled``."""
+    over = entry.missing or states.end_of(entry.job.states) is not None
+    return not over and entry.job.job_id not in cancelled
+
+
+def is_settled(snapshot: Snapshot, sent_at: float) -> bool:
+    """Whether the snapshot shows the outcome of every request that was sent until ``sent_at`` (monotonic seconds).
+
+    slurmctld has then answered every poll for ``SETTLE`` seconds since that time; it carries out a request in less. A
+    request that a proxy or slurmrestd delays for longer ends as a second job, which is cancelled.
+    """
+    return not snapshot.error and snapshot.began >= max(sent_at, snapshot.settled_since) + SETTLE
+
+
+def unsettled(view: SchedulerView, state: PodState) -> tuple[bool, PodState]:
+    """Return whether a request of this process or of a former leader may still appear as a job, and the next state."""
+    if view.inherited_at and not is_settled(view.snapshot, view.inherited_at):
+        return True, state
+    if not isinstance(state.phase, OutcomeUnknown):
+        return False, state
+    if not is_settled(view.snapshot, state.phase.since):
+        return True, state
+    return False, replace(state, phase=BackingOff(state.phase.failure))
+
+
+def pending_text(job: Job, waited: float) -> str:
+    """Return the message about a job that has been pending for ``waited`` seconds; empty if it is too early."""
+    if waited < (TELL_AFTER if job.reason else TELL_UNKNOWN_AFTER):
+        return ""
+    where = f" in partition {job.partition}" if job.partition else ""
+    why = job.reason or "its reason has not been read yet"
+    start = f", estimated start {clock.rfc3339(job.start_time - job.start_time % 60)}" if job.start_time else ""
+    return f"Slurm job {job.job_id} is pending{where}: {why}{start}"
+
+
+def tell(view: SchedulerView, pod: Pod, state: PodState, reason: str, message: str) -> Tell | None:
+    """Return the action that writes a condition to the pod; ``None`` if it is not due."""
+    return Tell(pod, reason, message) if is_due(pod, state.condition, reason, message, view.now) else None

@@ -1,0 +1,252 @@
+"""The scheduler's decisions for gangs, and a machine that kills the scheduler between any two writes of a gang."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge import names
+from bridge.config import Config
+from bridge.slurm.models import ApiVersion, GroupRef, Job, JobLink, Node, ObservedJob, Snapshot
+from bridge.workload import eligibility, links
+from scheduler import actions, decide, gangs, rules
+from scheduler.occupancy import Occupancy
+from scheduler.placement import Placements
+from scheduler.pod_states import BackingOff, Failure, NodeBusy, PodState, PodStates, Submitted
+
+REF = GroupRef("jobset", "ns", "train", "o1", "workers")
+VERSION = ApiVersion("v0.0.45", external_jobs=True)
+NODES = ("n0", "n1", "n2", "n3")
+
+
+def member(slot, *, job=None, deleted=False, node=None, phase="Pending", cpu="1", size=3, minimum=None, **metadata):
+    group = {"kind": "jobset", "name": "train", "uid": "o1", "index": "workers", "size": size}
+    group |= {"minimum": size if minimum is None else minimum, "slot": slot}
+    meta = {
+        "namespace": "ns",
+        "name": f"train-{slot}",
+        "uid": f"u{slot}",
+        "labels": {names.JOB_ID_LABEL: str(job)} if job else {},
+        "annotations": {names.GROUP: json.dumps(group)} | ({names.SLURM_NODE_ANNOTATION: node} if node else {}),
+        "finalizers": [names.FINALIZER] if job else [],
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    } | metadata
+    if deleted:
+        meta["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+    spec = {"containers": [{"resources": {"requests": {"cpu": cpu}}}]} | ({"nodeName": node} if node else {})
+    return {"metadata": meta, "spec": spec, "status": {"phase": phase}}
+
+
+def gang_of(*pods):
+    return gangs.make((pod, links.membership(pod)) for pod in pods)
+
+
+def known(job_id, state, *, nodes=(), **more):
+    return ObservedJob(Job(job_id, frozenset(state.split("+")), JobLink("c", (), REF, 3), tuple(nodes), **more))
+
+
+def snapshot(*entries, **more):
+    jobs = {entry.job.job_id: entry for entry in entries}
+    found = Snapshot(sequence=7, began=1000.0, jobs=jobs, by_uid={REF.key: tuple(sorted(jobs))} if jobs else {})
+    return replace(found, **more)
+
+
+def look(pods, snap, states=None, now=1000.0, refused=(), occupancy=None):
+    raw = [
+        {
+            "metadata": {"name": name, "labels": {names.SLURM_NODENAME_LABEL: name}},
+            "spec": {"unschedulable": True} if name in refused else {},
+            "status": {"allocatable": {"cpu": "8", "pods": "10"}},
+        }
+        for name in NODES
+    ]
+    nodes = [eligibility.view(node) for node in raw]
+    states = states if states is not None else PodStates()
+    view = rules.SchedulerView(
+        pods=[],
+        snapshot=snap,
+        placements=Placements(nodes, {name: Node(name, frozenset({"IDLE"})) for name in NODES}, {}),
+        states=states.by_uid,
+        version=VERSION,
+        config=Config(),
+        now=now,
+        time=now,
+        occupancy=occupancy or Occupancy("ours"),
+        gangs=[gang_of(*pods)],
+    )
+    decision = decide.decide(view)
+    states.merge(decision.states)
+    return decision.actions
+
+
+def kinds(found):
+    return [type(action).__name__ for action in found]
+
+
+def test_a_gang_short_of_members_waits_and_says_how_many_are_here():
+    (first, second) = look([member(0), member(1)], snapshot())
+    assert (first.reason, first.message) == ("GangIncomplete", "2 of 3 pods of jobset train are here")
+    assert second.pod["metadata"]["name"] == "train-1"
+
+
+def test_a_gang_submits_one_job_for_all():
+    (submit,) = look([member(2), member(0), member(1)], snapshot())
+    assert isinstance(submit, actions.Submit)
+    assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
+
+
+def test_a_gang_may_start_with_its_minimum():
+    assert kinds(look([member(0, minimum=2), member(1, minimum=2)], snapshot())) == ["Submit"]
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_every_member_is_held_before_the_first_is_bound(state):
+    pods = [member(0, job=5), member(1), member(2)]
+    found = look(pods, snapshot(known(5, state, nodes=NODES[:3])))
+    assert found == [actions.Hold(pods[1], 5), actions.Hold(pods[2], 5)]
+
+
+def test_a_submitted_job_is_put_on_the_members_before_a_poll_shows_it():
+    states = PodStates()
+    states.update(REF.key, lambda _: PodState(Submitted(5, 1000.0)))
+    assert kinds(look([member(0), member(1), member(2)], snapshot(), states)) == ["Hold"] * 3
+
+
+def test_all_members_are_bound_at_once_each_to_the_node_of_its_slot():
+    pods = [member(slot, job=5) for slot in range(3)]
+    found = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])))
+    assert [(a.pod["metadata"]["name"], a.node) for a in found] == [
+        ("train-0", "n0"),
+        ("train-1", "n1"),
+        ("train-2", "n2"),
+    ]
+
+
+def test_no_member_is_bound_if_one_node_is_refused_and_the_whole_job_is_given_back():
+    pods = [member(slot, job=5) for slot in range(3)]
+    (action,) = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])), refused=("n2",))
+    assert isinstance(action, actions.GiveBack)
+    assert len(action.gang.waiting) == 3
+    assert "ns/train-2" in action.why
+
+
+def test_no_member_is_bound_if_one_node_has_no_room_and_no_room_is_planned():
+    occupancy = Occupancy("ours")
+    other = {"metadata": {"namespace": "ns", "name": "big", "uid": "b"}, "status": {"phase": "Running"}}
+    other["spec"] = {"nodeName": "n1", "containers": [{"resources": {"requests": {"cpu": "8"}}}]}
+    occupancy.changed("add", None, other)
+    pods, states = [member(slot, job=5) for slot in range(3)], PodStates()
+    snap = snapshot(known(5, "RUNNING", nodes=NODES[:3]))
+    found = look(pods, snap, states, occupancy=occupancy)
+    assert kinds(found) == ["Tell"] * 3
+    assert {action.reason for action in found} == {"NodeBusy"}
+    assert isinstance(states.of(REF.key).phase, NodeBusy)
+    late = look(pods, snap, states, now=1000.0 + Config().busy_node_timeout, occupancy=occupancy)
+    assert kinds(late) == ["GiveBack"]
+
+
+def test_a_crash_in_the_middle_goes_on_with_the_same_nodes():
+    pods = [member(0, job=5), member(1, job=5, node="n1", phase="Running"), member(2, job=5)]
+    found = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])))
+    assert [(a.pod["metadata"]["name"], a.node) for a in found] == [("train-0", "n0"), ("train-2", "n2")]
+
+
+def test_a_gang_that_lost_a_member_between_two_bindings_gives_the_job_back_after_a_while():
+    pods, states = [member(0, job=5, node="n0", phase="Running"), member(1, job=5)], PodStates()
+    snap = snapshot(known(5, "RUNNING", nodes=NODES[:3]))
+    assert {action.reason for action in look(pods, snap, states)} == {"GangIncomplete"}
+    assert kinds(look(pods, snap, states, now=1000.0 + Config().busy_node_timeout)) == ["GiveBack"]
+
+
+def test_a_replacement_takes_the_place_of_its_slot_while_the_job_runs():
+    ended = member(1, job=5, node="n1", phase="Failed", name="train-1-old", uid="old")
+    pods = [member(0, job=5, node="n0", phase="Running"), ended, member(1, job=5), member(2, job=5, node="n2")]
+    (bind,) = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])))
+    assert (bind.pod["metadata"]["uid"], bind.node) == ("u1", "n1")
+
+
+def test_a_replacement_whose_node_is_refused_waits_and_the_others_go_on():
+    ended = member(1, job=5, node="n1", phase="Failed", name="train-1-old", uid="old")
+    pods = [member(0, job=5, node="n0", phase="Running"), ended, member(1, job=5), member(2, job=5, node="n2")]
+    (action,) = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])), refused=("n1",))
+    assert (type(action), action.reason) == (actions.Tell, "NodeRefused")
+
+
+def test_a_late_member_of_a_smaller_job_waits():
+    pods = [member(slot, job=5, node=f"n{slot}", phase="Running", minimum=2) for slot in range(2)]
+    late = member(2, job=5, minimum=2)
+    (action,) = look([*pods, late], snapshot(known(5, "RUNNING", nodes=NODES[:2])))
+    assert (type(action), action.reason) == (actions.Tell, "GangFull")
+
+
+def test_a_deleted_member_goes_and_the_job_stays_for_its_successor():
+    pods = [member(0, job=5), member(1, job=5, deleted=True), member(2, job=5)]
+    found = look(pods, snapshot(known(5, "PENDING")))
+    assert found[0] == actions.Release(pods[1], ())
+    assert not any(isinstance(action, actions.Cancel | actions.GiveBack) for action in found)
+
+
+def test_the_last_deleted_members_cancel_the_job():
+    pods = [member(slot, job=5, deleted=True) for slot in range(3)]
+    assert look(pods, snapshot(known(5, "PENDING"))) == [actions.Release(pods[0], (5,), tuple(pods))]
+
+
+def test_a_second_job_is_cancelled_before_the_bindings():
+    pods = [member(slot, job=6) for slot in range(3)]
+    snap = snapshot(known(5, "RUNNING", nodes=NODES[:3]), known(6, "RUNNING", nodes=NODES[1:4]))
+    assert look(pods, snap) == [actions.Cancel(pods[0], 5)]
+
+
+def test_members_wait_until_the_pods_of_the_last_job_have_ended():
+    pods = [member(0, job=5, node="n0", phase="Running"), member(1), member(2)]
+    assert {action.reason for action in look(pods, snapshot())} == {"GangEnding"}
+
+
+def test_a_refused_gang_tells_all_members():
+    states = PodStates()
+    failure = Failure(1, 2000.0, "SlurmRefused", "too many nodes")
+    states.update(REF.key, lambda _: PodState(BackingOff(failure)))
+    assert [a.reason for a in look([member(0), member(1), member(2)], snapshot(), states)] == ["SlurmRefused"] * 3
+
+
+@given(st.data())
+def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
+    together = data.draw(st.integers(1, 3))
+    size = data.draw(st.integers(1, 8))
+    nodes = [f"n{i}" for i in range(-(-size // together))]
+    slots = data.draw(st.permutations(range(size)))
+    with_slots = data.draw(st.booleans())
+    pods = [member(slot, job=5, size=size) for slot in slots]
+    entries = [(pod, replace(links.membership(pod), together=together)) for pod in pods]
+    if not with_slots:
+        entries = [(pod, replace(place, slot=None)) for pod, place in entries]
+    plan = gangs.assign(gangs.make(entries), nodes)
+    assert len(plan) == size
+    assert all(list(plan.values()).count(node) <= together for node in nodes)
+    bound = data.draw(st.sets(st.sampled_from(sorted(plan))))
+    half = [
+        (member(slot, job=5, size=size, node=plan[f"u{slot}"], phase="Running"), place)
+        if f"u{slot}" in bound
+        else (pod, place)
+        for slot, (pod, place) in zip(slots, entries, strict=True)
+    ]
+    rest = gangs.assign(gangs.make(half), nodes)
+    assert set(rest) == plan.keys() - bound
+    used = [plan[uid] for uid in bound] + list(rest.values())
+    assert all(used.count(node) <= together for node in nodes)
+    if with_slots:
+        assert rest == {uid: node for uid, node in plan.items() if uid not in bound}
+
+
+def test_an_index_follows_the_cache():
+    index, first, second = gangs.GangIndex(), member(0), member(1)
+    for pod in (first, second):
+        index.changed("add", None, pod)
+    index.changed("update", first, first)
+    assert index.keys() == {REF.key}
+    assert index.uids == {"u0": REF.key, "u1": REF.key}
+    index.changed("delete", first, None)
+    index.changed("delete", second, None)
+    assert (index.keys(), index.uids) == (set(), {})
