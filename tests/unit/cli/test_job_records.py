@@ -5,7 +5,7 @@ import pytest
 from bridge import names
 from bridge.cli import explain
 from bridge.cli.job_records import records
-from bridge.slurm.models import Job, JobLink, PodRef
+from bridge.slurm.models import GroupRef, Job, JobLink, PodRef
 
 NODES = {"node-0": "node-0", "renamed": "node-1"}
 LINK = JobLink("here", (PodRef("ns", "p", "u"),))
@@ -73,14 +73,22 @@ def test_a_pod_without_a_job(listed, expected):
 
 
 def test_a_job_of_several_pods_shows_each_that_disagrees_and_a_namespace_selects():
-    link = JobLink("here", (PodRef("ns", "p", "u"), PodRef("else", "q", "v")))
+    link = JobLink("here", (PodRef("ns", "p", "u"), PodRef("ns", "q", "v")))
     pair = job("RUNNING", link=link, nodes=("node-0", "node-1"))
-    (record,) = records([pair], [pod("renamed")], NODES)
-    assert (record["pods"], record["phase"]) == ("ns/p,else/q", "Running")
-    assert record["problem"] == "pod else/q does not exist"
     (record,) = records([pair], [pod("renamed")], NODES, "ns")
-    assert (record["pods"], record["problem"]) == ("ns/p", "")
-    assert records([pair], [], NODES, "nowhere") == []
+    assert (record["pods"], record["phase"]) == ("ns/p,ns/q", "Running")
+    assert record["problem"] == "pod ns/q does not exist"
+    assert records([pair], [], NODES, "else") == []
+
+
+def test_a_job_of_a_group_shows_its_members():
+    link = JobLink("here", (), GroupRef("job", "ns", "train", "o1"), 2)
+    (record,) = records([job("RUNNING", link=link, nodes=("node-0",))], [], NODES)
+    assert (record["pods"], record["problem"]) == ("job ns/train", "no pod of job ns/train exists")
+    member = pod("renamed")
+    member["metadata"]["annotations"] |= {names.GROUP: '{"kind":"job","name":"train","uid":"o1","size":2,"minimum":2}'}
+    (record,) = records([job("RUNNING", link=link, nodes=("node-1",))], [member], NODES)
+    assert (record["pods"], record["phase"], record["problem"]) == ("job ns/train", "Running", "")
 
 
 def test_the_position_of_a_pending_job():
