@@ -11,6 +11,8 @@ A new pod gets all of these changes. A pod without a node gets only tolerations,
   set, it also tolerates the not-ready taint indefinitely: no pod is evicted while its site is silent.
 - *Annotations*: job annotations of the pod's owners are copied to the pod unless the pod has its own. Validation checks
   all of them against the permissions of the user who creates the pod, and they cannot change afterwards.
+- *Group*: the annotation with the group of the pod is set, replaced or removed. Users often create a pod from the YAML
+  of another one, which has the annotation.
 - *Defaults*: if the pod may run on Slurm, the defaults of the namespace's policy are copied in the same way.
 
 Pods of daemon sets are not changed. They run on each node as long as the node exists (logs, network, monitoring), and
@@ -47,6 +49,7 @@ def mutate(
     pools: str | None = None,
     defaults: Mapping[str, str] | None = None,
     pools_only: bool = False,
+    group: str | None = None,
 ) -> list[Operation]:
     """Return the JSON patch for a new pod.
 
@@ -66,6 +69,8 @@ def mutate(
         Annotations that the namespace's policy sets.
     pools_only
         If true, a pod that requests no pool stays with the default scheduler.
+    group
+        The pod's group; the pod's own value is replaced, or removed if this is ``None``.
     """
     if pods.is_mirror(pod, user_name) or not (managed or pods.scheduler_name(pod) == scheduler):
         return []
@@ -84,8 +89,18 @@ def mutate(
         if _may_be_local(pod, more):
             more = {**(defaults or {}), **more}
         patch += _tolerate(pod, scheduler, more)
-        patch += _annotate(pod, more)
+        patch += _annotate(pod, more, group)
     return patch
+
+
+def needs_group(pod: pods.Pod, user_name: str, scheduler: str, inherited: Mapping[str, str], pools: str | None) -> bool:
+    """Whether :func:`mutate` needs the group of the pod: it may run on Slurm, and is no daemon's."""
+    if pods.is_mirror(pod, user_name) or (
+        pods.scheduler_name(pod) != scheduler
+        and (pods.is_daemon(pod, user_name) or pods.scheduler_name(pod) != names.KUBE_DEFAULT_SCHEDULER)
+    ):
+        return False
+    return _may_be_local(pod, {**inherited, **({} if pools is None else {names.POOLS: pools})})
 
 
 def update(old: pods.Pod, new: pods.Pod, *, scheduler: str) -> list[Operation]:
@@ -150,14 +165,18 @@ def _is_default_eviction(entry: Mapping[str, Any]) -> bool:
     return entry in _DEFAULT_EVICTIONS
 
 
-def _annotate(pod: pods.Pod, inherited: Mapping[str, str]) -> list[Operation]:
+def _annotate(pod: pods.Pod, inherited: Mapping[str, str], group: str | None) -> list[Operation]:
     own = pods.annotations_of(pod)
     missing = {key: value for key, value in sorted(inherited.items()) if key not in own}
-    if not missing:
-        return []
-    if not own:
+    if group is not None and own.get(names.GROUP) != group:
+        missing[names.GROUP] = group
+    if missing and not own:
         return [{"op": "add", "path": "/metadata/annotations", "value": missing}]
-    return [
-        {"op": "add", "path": "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1"), "value": value}
-        for key, value in missing.items()
-    ]
+    patch = [{"op": "add", "path": _annotation_path(key), "value": value} for key, value in missing.items()]
+    if group is None and names.GROUP in own:
+        patch.append({"op": "remove", "path": _annotation_path(names.GROUP)})
+    return patch
+
+
+def _annotation_path(key: str) -> str:
+    return "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1")

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from admission import field_policy, pods, validate
-from admission.mutate import mutate, update
+from admission.group_reader import BARE, GroupReader
+from admission.mutate import mutate, needs_group, update
 from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
 from admission.review import Json, Review, allow, deny
@@ -18,6 +19,7 @@ from bridge.kube import namespaces
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.logs import kv
 from bridge.workload import pool_selection
+from bridge.workload.groups import InvalidGroupError
 from bridge.workload.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ class Reviewer:
         permissions: Permissions,
         owners: OwnerAnnotations,
         known: Namespaces,
+        groups: GroupReader,
         *,
         trusted: frozenset[str] = frozenset(),
         nodes: NodesView = tuple,
@@ -63,6 +66,7 @@ class Reviewer:
         self._permissions = permissions
         self._owners = owners
         self._known = known
+        self._groups = groups
         self._nodes = nodes
 
     def mutate(self, review: Review, selected: bool) -> Json:
@@ -74,11 +78,17 @@ class Reviewer:
         if review.operation == "UPDATE":
             return allow(review.uid, update(review.old, pod, scheduler=self._scheduler))
         inherited: dict[str, str] = {}
-        namespace = Namespace()
+        namespace, group = Namespace(), BARE
         try:
             if self._ours(pod, managed):
                 inherited = self._owners.annotations(pod, review.namespace)
                 namespace = self._known.get(review.namespace)
+                if self._rules.slurm and needs_group(
+                    pod, review.user_name, self._scheduler, inherited, namespace.pools
+                ):
+                    group = self._groups.find(pod, review.namespace, inherited, namespace.annotations)
+        except InvalidGroupError as error:
+            return deny(review.uid, str(error), code=422, reason="Invalid")
         except BridgeError as error:
             return _not_reviewed(review, "the pod's owners or its namespace could not be read", error)
         patch = mutate(
@@ -86,10 +96,11 @@ class Reviewer:
             scheduler=self._scheduler,
             managed=managed,
             user_name=review.user_name,
-            inherited=inherited,
+            inherited={**group.inherited, **inherited},
             pools=namespace.pools,
             defaults=field_policy.defaults(namespace_policies.find(self._policies, review.namespace, namespace.labels)),
             pools_only=self._pools_only,
+            group=group.value,
         )
         return allow(review.uid, patch)
 

@@ -9,13 +9,15 @@ from collections.abc import Callable
 
 import flask
 
+from admission import group_reader, owner_annotations
 from admission.certificate_store import (
     CertificateRotator,
     CertificateStore,
     FileCertificateStore,
     SecretCertificateStore,
 )
-from admission.owner_annotations import OwnerAnnotations, read_from
+from admission.group_reader import GroupReader
+from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions, ask_api_server
 from admission.review import Json, MalformedReviewError, Review, parse
 from admission.reviewer import NodesView, Reviewer
@@ -133,8 +135,9 @@ class Admission:
         reviewer = Reviewer(
             config,
             Permissions(ask_api_server(self._client), self._clock),
-            OwnerAnnotations(read_from(self._client), self._clock),
+            OwnerAnnotations(owner_annotations.read_from(self._client), self._clock),
             Namespaces(namespaces.read_from(self._client), self._clock),
+            GroupReader(group_reader.read_from(self._client), self._clock),
             trusted=trusted,
             nodes=self._nodes,
         )

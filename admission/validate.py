@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from admission import field_policy, pods, pool_rules, unsupported
@@ -10,7 +10,9 @@ from bridge import names
 from bridge.namespace_policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
-from bridge.workload import pool_selection, resources, shortfall
+from bridge.workload import groups, pool_selection, resources, shortfall
+from bridge.workload.groups import InvalidGroupError
+from bridge.workload.kinds.table import check_gang
 from bridge.workload.resources import Resources
 
 FINALIZER_PERMISSION = "finalizer"
@@ -95,6 +97,7 @@ def create(
     if not rules.slurm and not allowed.remote:
         verdict.warnings.append(pool_selection.NO_POOL)
     if allowed.local:
+        verdict.invalid += _group_problems(annotations)
         verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)
     if allowed.remote:
         problems = script_check.problems(pod)
@@ -111,14 +114,36 @@ def create(
 def _reserved_on_create(pod: pods.Pod, user_name: str, rules: Rules) -> list[str]:
     """List the annotations, labels and finalizers of a new pod that only podbridge or a kubelet may set."""
     problems = []
-    if pods.MIRROR_ANNOTATION in pods.annotations_of(pod):
+    annotations = pods.annotations_of(pod)
+    if pods.MIRROR_ANNOTATION in annotations:
         problems.append(
             f"metadata.annotations[{pods.MIRROR_ANNOTATION}]: is not allowed: only the kubelet of spec.nodeName sets "
             f"it, for a static pod; allowed: no such annotation"
         )
     if user_name not in rules.trusted:
-        problems += _reserved({"metadata": {}}, pod)
+        before: pods.Pod = {"metadata": {}}
+        if names.GROUP in annotations and pods.scheduler_name(pod) == rules.scheduler:
+            before = {
+                "metadata": {"annotations": {names.GROUP: annotations[names.GROUP]}}
+            }  # set by the mutating webhook
+        problems += _reserved(before, pod)
         problems += [_FINALIZER_RESERVED.format(name) for name in _FINALIZERS if name in _finalizers(pod)]
+    return problems
+
+
+def _group_problems(annotations: Mapping[str, str]) -> list[str]:
+    """List the invalid annotations about the pod's group."""
+    problems = []
+    checks: list[Callable[[], object]] = [lambda: groups.together(annotations)]
+    if names.GANG in annotations:
+        checks.append(lambda: check_gang(annotations[names.GANG], "the pod"))
+    if names.GROUP in annotations:
+        checks.append(lambda: groups.decode(annotations[names.GROUP], ""))
+    for check in checks:
+        try:
+            check()
+        except InvalidGroupError as error:
+            problems.append(str(error))
     return problems
 
 
@@ -152,6 +177,14 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
     before, after = _requested(old), _requested(new)
     changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
     if not changed:
+        return verdict
+    fixed = [key for key in (names.GANG, names.MEMBERS_PER_NODE) if key in changed]
+    if fixed:
+        verdict.invalid += [
+            f"annotation {key}: cannot be changed from {before.get(key)!r} to {after.get(key)!r}: the pod's group is "
+            f"determined when the pod is created; allowed: a new pod"
+            for key in fixed
+        ]
         return verdict
     if names.POOLS in changed:
         verdict.invalid.append(
@@ -226,6 +259,6 @@ def _finalizers(pod: pods.Pod) -> Sequence[str]:
 
 
 def _requested(pod: pods.Pod) -> dict[str, str]:
-    """Return the annotations for Slurm and for pools."""
-    prefix = names.JOB_ANNOTATION_PREFIX
-    return {k: v for k, v in pods.annotations_of(pod).items() if k.startswith(prefix) or k == names.POOLS}
+    """Return the annotations for Slurm, for groups and for pools."""
+    found = pods.annotations_of(pod)
+    return {k: v for k, v in found.items() if job_annotations.is_inherited(k) or k == names.POOLS}

@@ -211,11 +211,19 @@ def needed_permissions(annotations: Mapping[str, str]) -> list[str]:
 
 
 def merge(chain: list[Mapping[str, str]]) -> dict[str, str]:
-    """Merge the annotations of a pod and its owners: those of the first in the chain (the pod) take precedence."""
+    """Merge the annotations of a pod and its owners: those of the first in the chain (the pod) take precedence.
+
+    The result has the job annotations and those of groups.
+    """
     merged: dict[str, str] = {}
     for layer in reversed(chain):
-        merged.update({k: v for k, v in layer.items() if k.startswith(names.JOB_ANNOTATION_PREFIX)})
+        merged.update({k: v for k, v in layer.items() if is_inherited(k)})
     return merged
+
+
+def is_inherited(name: str) -> bool:
+    """Whether a pod without this annotation gets that of its owners."""
+    return name.startswith(names.JOB_ANNOTATION_PREFIX) or name in (names.GANG, names.MEMBERS_PER_NODE)
 
 
 def _unknown(name: str) -> str:

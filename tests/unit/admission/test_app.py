@@ -8,6 +8,7 @@ from typing import Any
 import flask.testing
 import pytest
 
+from admission.group_reader import GroupReader
 from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
 from admission.reviewer import Reviewer
@@ -16,6 +17,7 @@ from bridge import names
 from bridge.config import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
+from bridge.kube.resources import Resource
 
 OURS = names.DEFAULT_SCHEDULER_NAME
 JOB_OWNER = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1", "controller": True}]
@@ -28,6 +30,7 @@ class World:
         self.allowed = False
         self.error: Exception | None = None
         self.owner: dict[str, Any] | None = None
+        self.group_owners: dict[str, dict[str, Any]] = {}
         self.annotations: dict[str, str] = {}
         self.labels: dict[str, str] = {}
 
@@ -40,6 +43,11 @@ class World:
         if self.error:
             raise self.error
         return self.owner
+
+    def group_owner(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
+        if self.error:
+            raise self.error
+        return self.group_owners.get(f"{resource.plural}.{resource.group}/{name}")
 
     def namespace(self, name: str) -> Namespace:
         if self.error:
@@ -59,6 +67,7 @@ def client(world: World, **settings: Any) -> flask.testing.FlaskClient:
         Permissions(world.ask),
         OwnerAnnotations(world.read),
         Namespaces(world.namespace),
+        GroupReader(world.group_owner),
         trusted=frozenset({"podbridge"}),
     )
     return make_app(reviewer).test_client()

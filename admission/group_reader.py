@@ -1,0 +1,161 @@
+"""The group of a new pod: finds its owner, reads it from the API server, and returns what admission writes on the pod.
+
+The owner's name comes from labels of the pod, which any author of a pod in the namespace may set. So an author may let
+a pod join a group in the same namespace, as with the owner's own controller, but in no other namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from admission import pods
+from bridge import names
+from bridge.clock import Clock, SystemClock
+from bridge.errors import KubeForbiddenError, KubeNotFoundError
+from bridge.kube.client import KubeClient
+from bridge.kube.resources import Resource, resource_of
+from bridge.single_flight_cache import SingleFlightCache
+from bridge.workload import groups
+from bridge.workload.annotations import merge
+from bridge.workload.groups import GroupKey, InvalidGroupError, Membership
+from bridge.workload.kinds import job, jobset
+from bridge.workload.kinds.kind import Kind, controller, label, number
+from bridge.workload.kinds.table import check_gang, claimed
+
+REMEMBER = 5.0
+"""Seconds to cache an owner: the pods of a group are created in quick succession."""
+_SYSTEM_CLOCK = SystemClock()
+_SCALED = ("ReplicaSet", "StatefulSet")
+
+Read = Callable[[Resource, str, str], Mapping[str, Any] | None]
+"""``read(resource, namespace, name)`` returns the object, ``None`` if it does not exist. Raises ``Kube*`` errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGroup:
+    """The value of the annotation ``bridge.vk.io/group``, ``None`` for a bare pod; annotations of the group's owner."""
+
+    value: str | None = None
+    inherited: Mapping[str, str] = field(default_factory=dict)
+
+
+BARE = FoundGroup()
+
+
+def read_from(client: KubeClient) -> Read:
+    """Return a function that reads owners from the API server."""
+
+    def read(resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
+        try:
+            return client.get(resource.path(namespace, name))
+        except KubeNotFoundError:
+            return None
+        except KubeForbiddenError as error:
+            group = f".{resource.group}" if resource.group else ""
+            raise KubeForbiddenError(
+                f"podbridge's admission may not read {resource.plural}{group} in namespace {namespace!r}: its account "
+                f"needs the permission 'get' on them (helm/rbac.yaml): {error}",
+                status=error.status,
+                kube_reason=error.kube_reason,
+            ) from error
+
+    return read
+
+
+class GroupReader:
+    """Finds the group of a pod, with a cache of owners."""
+
+    def __init__(self, read: Read, clock: Clock = _SYSTEM_CLOCK) -> None:
+        self._read = read
+        self._known: SingleFlightCache[Mapping[str, Any] | None] = SingleFlightCache(clock)
+
+    def find(
+        self, pod: pods.Pod, namespace: str, inherited: Mapping[str, str], namespace_annotations: Mapping[str, str]
+    ) -> FoundGroup:
+        """Return the group of a new pod.
+
+        Parameters
+        ----------
+        inherited
+            Annotations of the pod's controlling owners.
+        namespace_annotations
+            Annotations of the namespace; its ``bridge.vk.io/gang`` applies if neither pod nor owners have one.
+
+        Raises
+        ------
+        InvalidGroupError
+            The pod or its owner is invalid, or the owner does not exist.
+        KubeError
+            The owner could not be read.
+        """
+        settings = {**inherited, **pods.annotations_of(pod)}
+        groups.together(settings)
+        gang = settings.get(names.GANG)
+        if gang is not None:
+            check_gang(gang, "the pod or its owners")
+        default = namespace_annotations.get(names.GANG)
+        if gang is None and default is not None:
+            check_gang(default, f"namespace {namespace!r}")
+        claim = claimed(pod)
+        if claim is None:
+            if gang in ("true", "all"):
+                raise InvalidGroupError(
+                    f"annotation {names.GANG}: {gang!r} is not allowed: the pod belongs to no Job, JobSet, "
+                    f"LeaderWorkerSet or group of pods; allowed: 'false', or no such annotation"
+                )
+            return BARE
+        kind, name = claim
+        if gang == "false" or (kind.opt_in and (gang or default) not in ("true", "all")):
+            return BARE
+        owner = self._owner(kind, namespace, name)
+        annotations: Mapping[str, str] = owner["metadata"].get("annotations") or {}
+        if gang is None and names.GANG in annotations:
+            gang = annotations[names.GANG]
+            check_gang(gang, f"{kind.title} {name}")
+        gang = gang or default
+        more = merge([annotations])
+        if gang == "false":
+            return FoundGroup(None, more)
+        replicas = self._replicas(pod, namespace) if kind.created_first else 0
+        place = kind.place(pod, owner, gang == "all", replicas)
+        if place is None or place.size == 1:
+            return FoundGroup(None, more)
+        groups.together({**more, **settings})
+        key = GroupKey(kind.name, namespace, name, str(owner["metadata"].get("uid") or ""), place.index)
+        return FoundGroup(groups.encode(Membership(key, place.size, place.minimum, place.slot)), more)
+
+    def _owner(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any]:
+        if not kind.resources:
+            return {"metadata": {}, "spec": {}}
+        for resource in kind.resources:
+            found = self._get(resource, namespace, name)
+            if found is not None:
+                return found
+        what = f"{kind.title} {name!r} ({kind.resources[0].group}) does not exist in namespace {namespace!r}"
+        hint = f"create the {kind.title} before its pods" if kind.created_first else "its pods cannot start without it"
+        raise InvalidGroupError(f"the group of the pod cannot be determined: {what}; {hint}")
+
+    def _replicas(self, pod: pods.Pod, namespace: str) -> int:
+        """Return the number of pods that the pod's JobSet, Job, ReplicaSet or StatefulSet creates; 0 if unknown."""
+        name = label(pod, jobset.NAME)
+        if name is not None:
+            found = self._get(jobset.KIND.resources[0], namespace, name)
+            return 0 if found is None else jobset.pods_of(found)
+        reference = controller(pod)
+        if reference.get("kind") not in ("Job", *_SCALED):
+            return 0
+        found = self._get(resource_of(reference["apiVersion"], reference["kind"]), namespace, reference["name"])
+        if found is None:
+            return 0
+        spec = found["spec"]
+        return (job.pods_of(spec) if reference["kind"] == "Job" else number(spec.get("replicas", 1))) or 0
+
+    def _get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
+        def load() -> tuple[Mapping[str, Any] | None, float]:
+            found = self._read(resource, namespace, name)
+            # users create a missing owner next, and its pods again
+            return found, 0.0 if found is None else REMEMBER
+
+        return self._known.get((resource, namespace, name), load)

@@ -1,0 +1,343 @@
+"""The group that admission writes on a new pod: owners are read, users cannot choose it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import flask.testing
+import pytest
+
+from admission import group_reader, validate
+from admission.group_reader import BARE, FoundGroup, GroupReader
+from admission.owner_annotations import OwnerAnnotations
+from admission.permissions import Permissions
+from admission.reviewer import Reviewer
+from admission.server import make_app
+from bridge import names
+from bridge.clock import FakeClock
+from bridge.config import Config
+from bridge.errors import KubeForbiddenError, KubeNotFoundError, KubeUnavailableError
+from bridge.kube.namespaces import Namespace, Namespaces
+from bridge.kube.resources import JOBS, Resource
+from bridge.workload.groups import InvalidGroupError
+from bridge.workload.kinds import job, jobset, kueue, lws, podgroup
+
+OURS = names.DEFAULT_SCHEDULER_NAME
+Json = dict[str, Any]
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "J", "controller": True}
+GANG_OF_FOUR = {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
+
+
+def pod(labels: Json | None = None, annotations: Json | None = None, *, owner: Json | None = JOB, **spec: Any) -> Json:
+    references = [] if owner is None else [owner]
+    metadata = {"labels": labels or {}, "annotations": annotations or {}, "ownerReferences": references}
+    return {"metadata": metadata, "spec": {"containers": [], "schedulerName": OURS, **spec}}
+
+
+class Objects:
+    """The API server's objects, by ``plural.group/name``."""
+
+    def __init__(self, **objects: Json) -> None:
+        self.found: dict[str, Json] = {}
+        self.read: list[str] = []
+        self.error: Exception | None = None
+
+    def add(self, where: str, spec: Json, **annotations: str) -> None:
+        uid = where.rpartition("/")[2].upper()
+        self.found[where] = {"metadata": {"name": uid.lower(), "uid": uid, "annotations": annotations}, "spec": spec}
+
+    def __call__(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
+        if self.error:
+            raise self.error
+        where = f"{resource.plural}.{resource.group}/{name}"
+        self.read.append(f"{resource.version} {where}")
+        return self.found.get(where)
+
+
+@pytest.fixture
+def objects() -> Objects:
+    found = Objects()
+    found.add("jobs.batch/j", GANG_OF_FOUR)
+    return found
+
+
+def find(objects: Objects, a_pod: Json, inherited: Json | None = None, namespace: Json | None = None) -> FoundGroup:
+    return GroupReader(objects, FakeClock()).find(a_pod, "ns", inherited or {}, namespace or {})
+
+
+def value(found: FoundGroup) -> Json:
+    assert found.value is not None
+    return dict(json.loads(found.value))
+
+
+@pytest.mark.parametrize(
+    ("own", "inherited", "namespace", "gang"),
+    [
+        ({}, {}, {}, False),
+        ({names.GANG: "true"}, {}, {}, True),
+        ({}, {names.GANG: "true"}, {}, True),
+        ({}, {}, {names.GANG: "true"}, True),
+        ({}, {names.GANG: "false"}, {names.GANG: "true"}, False),
+        ({names.GANG: "false"}, {names.GANG: "true"}, {}, False),
+        ({names.GANG: "all"}, {}, {}, True),
+    ],
+)
+def test_a_job_is_a_group_if_the_nearest_annotation_says_so(
+    objects: Objects, own: Json, inherited: Json, namespace: Json, gang: bool
+) -> None:
+    found = find(objects, pod({}, {job.COMPLETION_INDEX: "1", **own}), inherited, namespace)
+    if gang:
+        assert value(found) == {"kind": "job", "name": "j", "uid": "J", "size": 4, "minimum": 4, "slot": 1}
+    else:
+        assert found == BARE
+        assert objects.read == []
+
+
+def test_a_job_set_is_a_group_without_annotation_unless_it_says_no(objects: Objects) -> None:
+    labels = {jobset.NAME: "s", jobset.REPLICATED_JOB: "w", jobset.JOB_INDEX: "0"}
+    spec = {"replicatedJobs": [{"name": "w", "replicas": 2, "template": {"spec": {"parallelism": 3}}}]}
+    objects.add("jobsets.jobset.x-k8s.io/s", spec)
+    expected = {"kind": "jobset", "name": "s", "uid": "S", "index": "w", "size": 6, "minimum": 6}
+    assert value(find(objects, pod(labels))) == expected
+    assert value(find(objects, pod(labels), {}, {names.GANG: "all"})) == {
+        k: expected[k] for k in expected if k != "index"
+    }
+    objects.add("jobsets.jobset.x-k8s.io/s", spec, **{names.GANG: "false"})
+    assert find(objects, pod(labels)).value is None
+
+
+def test_a_group_of_one_is_a_bare_pod(objects: Objects) -> None:
+    objects.add("jobs.batch/j", {"parallelism": 1})
+    assert find(objects, pod(), {names.GANG: "true"}).value is None
+
+
+def test_job_annotations_of_the_group_s_owner_are_inherited(objects: Objects) -> None:
+    annotations = {names.ACCOUNT: "physics", names.MEMBERS_PER_NODE: "2", "other": "x"}
+    objects.add("podgroups.scheduling.x-k8s.io/g", {"minMember": 2}, **annotations)
+    found = find(objects, pod({podgroup.NAME: "g"}, owner=None))
+    assert found.inherited == {names.ACCOUNT: "physics", names.MEMBERS_PER_NODE: "2"}
+    objects.add("podgroups.scheduling.x-k8s.io/g", {"minMember": 2}, **{names.MEMBERS_PER_NODE: "many"})
+    with pytest.raises(InvalidGroupError, match="members-per-node: 'many' is not allowed"):
+        find(objects, pod({podgroup.NAME: "g"}, owner=None))
+
+
+@pytest.mark.parametrize(
+    ("owner", "where", "spec", "size"),
+    [
+        (None, "", {}, 2),
+        (JOB, "jobs.batch/j", GANG_OF_FOUR, 4),
+        (JOB, "jobs.batch/j", {"parallelism": 4, "completions": 9}, 2),
+        ({**JOB, "apiVersion": "apps/v1", "kind": "StatefulSet"}, "statefulsets.apps/j", {"replicas": 5}, 5),
+        ({**JOB, "apiVersion": "apps/v1", "kind": "ReplicaSet"}, "other", {"replicas": 5}, 2),
+        ({**JOB, "apiVersion": "ray.io/v1", "kind": "RayCluster"}, "rayclusters.ray.io/j", {"replicas": 5}, 2),
+    ],
+)
+def test_a_pod_group_is_as_large_as_its_controller_makes_it(
+    objects: Objects, owner: Json | None, where: str, spec: Json, size: int
+) -> None:
+    objects.found.clear()
+    objects.add(where or "none", spec)
+    objects.add("podgroups.scheduling.x-k8s.io/g", {"minMember": 2})
+    found = value(find(objects, pod({podgroup.NAME: "g"}, owner=owner)))
+    assert (found["kind"], found["size"], found["minimum"]) == ("podgroup", size, 2)
+
+
+def test_a_training_job_s_pod_group_is_as_large_as_its_job_set(objects: Objects) -> None:
+    objects.add("podgroups.scheduling.x-k8s.io/g", {"minMember": 2})
+    objects.add(
+        "jobsets.jobset.x-k8s.io/s", {"replicatedJobs": [{"name": "n", "template": {"spec": {"parallelism": 6}}}]}
+    )
+    assert value(find(objects, pod({podgroup.NAME: "g", jobset.NAME: "s"})))["size"] == 6
+
+
+def test_a_pod_group_is_read_in_the_version_that_is_served(objects: Objects) -> None:
+    in_old_version = {"v1alpha2 podgroups.scheduling.k8s.io/w"}
+
+    def read(resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
+        found = objects(resource, namespace, name)
+        return found if objects.read[-1] in in_old_version else None
+
+    objects.add("podgroups.scheduling.k8s.io/w", {"schedulingPolicy": {"gang": {"minCount": 2}}})
+    body = pod(owner=None, schedulingGroup={"podGroupName": "w"})
+    found = GroupReader(read, FakeClock()).find(body, "ns", {}, {})
+    assert value(found) == {"kind": "workload", "name": "w", "uid": "W", "size": 2, "minimum": 2}
+    assert objects.read == ["v1beta1 podgroups.scheduling.k8s.io/w", "v1alpha2 podgroups.scheduling.k8s.io/w"]
+
+
+def test_a_group_without_its_owner_is_refused_until_the_owner_exists(objects: Objects) -> None:
+    reader = GroupReader(objects, FakeClock())
+    body = pod({podgroup.NAME: "g"}, owner=None)
+    with pytest.raises(
+        InvalidGroupError, match=r"PodGroup 'g' \(scheduling\.x-k8s\.io\) does not exist.*before its pods"
+    ):
+        reader.find(body, "ns", {}, {})
+    objects.add("podgroups.scheduling.x-k8s.io/g", {"minMember": 2})
+    assert value(reader.find(body, "ns", {}, {}))["size"] == 2
+
+
+def test_owners_are_cached_for_a_moment(objects: Objects) -> None:
+    clock = FakeClock()
+    reader = GroupReader(objects, clock)
+    for _ in range(100):
+        reader.find(pod(), "ns", {names.GANG: "true"}, {})
+    assert len(objects.read) == 1
+    reader.find(pod(), "other", {names.GANG: "true"}, {})
+    assert len(objects.read) == 2
+    objects.add("jobs.batch/j", {"parallelism": 7})
+    clock.advance(group_reader.REMEMBER)
+    assert value(reader.find(pod(), "ns", {names.GANG: "true"}, {}))["size"] == 7
+
+
+@pytest.mark.parametrize(
+    ("body", "inherited", "namespace", "message"),
+    [
+        (
+            pod({}, {names.GANG: "yes"}),
+            {},
+            {},
+            "of the pod or its owners: 'yes' is not allowed; allowed: true, all, fal",
+        ),
+        (pod(), {}, {names.GANG: "yes"}, "of namespace 'ns': 'yes' is not allowed"),
+        (pod({}, {names.GANG: "true"}, owner=None), {}, {}, "'true' is not allowed: the pod belongs to no Job, JobSet"),
+        (pod({}, {names.MEMBERS_PER_NODE: "0"}), {}, {}, "members-per-node: '0' is not allowed"),
+        (pod({kueue.NAME: "k"}), {}, {}, "pod-group-total-count: None is not allowed"),
+        (pod({lws.NAME: "l"}), {}, {}, "LeaderWorkerSet 'l' (leaderworkerset.x-k8s.io) does not exist"),
+    ],
+)
+def test_a_bad_value_is_refused_in_words(
+    objects: Objects, body: Json, inherited: Json, namespace: Json, message: str
+) -> None:
+    with pytest.raises(InvalidGroupError) as refused:
+        find(objects, body, inherited, namespace)
+    assert message in str(refused.value)
+
+
+def test_a_namespace_s_default_does_not_refuse_pods_without_a_group(objects: Objects) -> None:
+    assert find(objects, pod(owner=None), {}, {names.GANG: "true"}) == BARE
+
+
+def test_a_forbidden_owner_names_the_permission() -> None:
+    class Client:
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+
+        def get(self, path: str) -> Json:
+            assert path == "/apis/batch/v1/namespaces/ns/jobs/j"
+            raise self.error
+
+    missing = group_reader.read_from(Client(KubeNotFoundError("x", status=404)))  # type: ignore[arg-type]
+    assert missing(JOBS, "ns", "j") is None
+    forbidden = group_reader.read_from(Client(KubeForbiddenError("no", status=403)))  # type: ignore[arg-type]
+    with pytest.raises(KubeForbiddenError, match=r"may not read jobs\.batch in namespace 'ns'.*permission 'get'"):
+        forbidden(JOBS, "ns", "j")
+
+
+@pytest.fixture
+def app(objects: Objects) -> flask.testing.FlaskClient:
+    reviewer = Reviewer(
+        Config.model_validate({"slurmRestApi": "http://slurm"}),
+        Permissions(lambda *_: False),
+        OwnerAnnotations(lambda reference, namespace: {"uid": "J", "annotations": {names.GANG: "true"}}),
+        Namespaces(lambda name: Namespace({}, {})),
+        GroupReader(objects),
+    )
+    return make_app(reviewer).test_client()
+
+
+def ask(app: flask.testing.FlaskClient, path: str, body: Json, **more: Any) -> Json:
+    request = {
+        "uid": "u",
+        "operation": "CREATE",
+        "namespace": "slurm-bridge",
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "userInfo": {"username": "alice"},
+        "object": body,
+        **more,
+    }
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return dict(app.post(path, json=review).json["response"])
+
+
+def changes(response: Json) -> dict[str, Json]:
+    assert response["allowed"], response
+    patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
+    return {operation["path"]: operation for operation in patch}
+
+
+GROUP_PATH = "/metadata/annotations/bridge.vk.io~1group"
+
+
+def test_admission_writes_the_group_and_replaces_what_a_user_wrote(app: flask.testing.FlaskClient) -> None:
+    patch = changes(ask(app, "/mutate", pod({}, {"a": "b"})))
+    assert json.loads(patch[GROUP_PATH]["value"])["size"] == 4
+    written = {names.GROUP: patch[GROUP_PATH]["value"], names.GANG: "true"}
+    assert GROUP_PATH not in changes(ask(app, "/mutate", pod({}, written)))
+    assert ask(app, "/validate", pod({}, written))["allowed"]
+    forged = json.dumps({"kind": "job", "name": "j", "uid": "another", "size": 2, "minimum": 2})
+    assert changes(ask(app, "/mutate", pod({}, {names.GROUP: forged})))[GROUP_PATH]["value"] == written[names.GROUP]
+    assert changes(ask(app, "/mutate", pod({}, {names.GROUP: forged}, owner=None)))[GROUP_PATH]["op"] == "remove"
+
+
+def test_a_pod_of_another_scheduler_can_not_have_a_group(app: flask.testing.FlaskClient) -> None:
+    body = pod({}, {names.GROUP: "{}"}, schedulerName="other")
+    assert GROUP_PATH not in changes(ask(app, "/mutate", body))
+    response = ask(app, "/validate", body)
+    assert "only podbridge sets it" in response["status"]["message"]
+
+
+def test_an_invalid_group_is_refused_with_422_and_an_unreadable_one_with_its_reason(
+    app: flask.testing.FlaskClient, objects: Objects
+) -> None:
+    objects.add("jobs.batch/j", {"parallelism": 4, "completions": 9})
+    response = ask(app, "/mutate", pod())
+    assert (response["status"]["code"], response["status"]["reason"]) == (422, "Invalid")
+    objects.error = KubeForbiddenError("admission may not read jobs.batch", status=403)
+    response = ask(app, "/mutate", pod({podgroup.NAME: "g"}))
+    assert response["status"]["code"] == 500
+    assert "may not read jobs.batch" in response["status"]["message"]
+    objects.error = KubeUnavailableError("no answer")
+    assert ask(app, "/mutate", pod({podgroup.NAME: "g"}))["status"]["code"] == 503
+
+
+@pytest.mark.parametrize(
+    ("body", "user"),
+    [
+        (pod({podgroup.NAME: "none"}, schedulerName="other"), "alice"),
+        (pod({podgroup.NAME: "none"}, {names.POOLS: "far"}), "alice"),
+        (
+            pod({podgroup.NAME: "none"}, owner={**JOB, "kind": "DaemonSet"}, schedulerName="default-scheduler"),
+            "system:kube-controller-manager",
+        ),
+    ],
+)
+def test_pods_that_do_not_run_on_slurm_need_no_group(app: flask.testing.FlaskClient, body: Json, user: str) -> None:
+    assert ask(app, "/mutate", body, userInfo={"username": user})["allowed"]
+
+
+RULES = validate.Rules(OURS)
+
+
+@pytest.mark.parametrize("key", [names.GROUP, names.GANG, names.MEMBERS_PER_NODE])
+def test_the_group_of_a_pod_can_not_change(key: str) -> None:
+    given = {names.GROUP: "{}", names.GANG: "true", names.MEMBERS_PER_NODE: "2"}
+    before = pod({}, given)
+    for after in ({**given, key: "3"}, {k: v for k, v in given.items() if k != key}):
+        for changed in (validate.update(before, pod({}, after), "alice", RULES),):
+            (problem,) = changed.invalid + changed.forbidden
+            assert key in problem and "cannot be" in problem
+
+
+@pytest.mark.parametrize(
+    ("annotations", "message"),
+    [
+        ({names.GROUP: "{}"}, "annotation bridge.vk.io/group: kind: 'None' is not allowed"),
+        ({names.GANG: "no"}, "annotation bridge.vk.io/gang of the pod: 'no' is not allowed"),
+        ({names.MEMBERS_PER_NODE: "no"}, "annotation bridge.vk.io/members-per-node: 'no' is not allowed"),
+    ],
+)
+def test_invalid_annotations_about_groups_do_not_pass_validation(annotations: Json, message: str) -> None:
+    (problem,) = validate.create(pod({}, annotations), "alice", RULES).invalid
+    assert problem.startswith(message)
