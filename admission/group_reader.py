@@ -13,8 +13,9 @@ from typing import Any
 from admission import pods
 from bridge import names
 from bridge.clock import Clock, SystemClock
-from bridge.errors import KubeForbiddenError, KubeNotFoundError
+from bridge.errors import KubeForbiddenError
 from bridge.kube.client import KubeClient
+from bridge.kube.discovery import get_if_served
 from bridge.kube.resources import Resource, resource_of
 from bridge.single_flight_cache import SingleFlightCache
 from bridge.workload import groups
@@ -49,9 +50,7 @@ def read_from(client: KubeClient) -> Read:
 
     def read(resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
         try:
-            return client.get(resource.path(namespace, name))
-        except KubeNotFoundError:
-            return None
+            return get_if_served(client, resource, namespace, name)
         except KubeForbiddenError as error:
             group = f".{resource.group}" if resource.group else ""
             raise KubeForbiddenError(

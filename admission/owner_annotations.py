@@ -8,8 +8,9 @@ from typing import Any
 
 from admission import pods
 from bridge.clock import Clock, SystemClock
-from bridge.errors import KubeForbiddenError, KubeNotFoundError
+from bridge.errors import KubeForbiddenError
 from bridge.kube.client import KubeClient
+from bridge.kube.discovery import get_if_served
 from bridge.kube.resources import resource_of
 from bridge.logs import kv
 from bridge.single_flight_cache import SingleFlightCache
@@ -31,13 +32,13 @@ def read_from(client: KubeClient) -> Read:
 
     def read(reference: Mapping[str, Any], namespace: str) -> Mapping[str, Any] | None:
         resource = resource_of(str(reference["apiVersion"]), str(reference["kind"]))
-        path = resource.path(namespace if resource.namespaced else None, str(reference["name"]))
+        where = namespace if resource.namespaced else None
         try:
-            found = client.get(path, metadata_only=True)
-        except KubeNotFoundError:
-            return None
+            found = get_if_served(client, resource, where, str(reference["name"]), metadata_only=True)
         except KubeForbiddenError as error:
             log.warning("reading an owner is forbidden: its annotations are ignored", extra=kv(error=error))
+            return None
+        if found is None:
             return None
         metadata: Mapping[str, Any] = found.get("metadata") or {}
         return metadata

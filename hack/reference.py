@@ -19,6 +19,8 @@ from bridge.namespace_policies import FIELDS
 from bridge.slurm import states
 from bridge.workload import pool_selection
 from bridge.workload.annotations import KEYS, Key
+from bridge.workload.groups import MAX_TOGETHER
+from bridge.workload.kinds.table import GANG_VALUES
 
 TARGET = Path(__file__).parents[1] / "docs" / "reference.md"
 
@@ -175,10 +177,24 @@ POOL_ANNOTATIONS = (
 )
 
 
+GROUP_ANNOTATIONS = (
+    (
+        names.GANG,
+        "pod, owner of the pod or of the group, namespace",
+        "; ".join(f"`{value}`: {meaning}" for value, meaning in GANG_VALUES.items()),
+    ),
+    (
+        names.MEMBERS_PER_NODE,
+        "pod, owner of the pod or of the group",
+        f"how many pods of the group may share one node, from 1 to {MAX_TOGETHER}; 1 without it",
+    ),
+)
+
 OWN_NAMES = (
     (names.JOB_ID_LABEL, "label on the pod", "its Slurm job"),
     (names.NODE_ANNOTATION, "annotation on the pod", "the Kubernetes node that Slurm allocated"),
     (names.SLURM_NODE_ANNOTATION, "annotation on the pod", "Slurm's name of that node"),
+    (names.GROUP, "annotation on the pod", "its [group](gangs.md): kind, name, UID and index; size, minimum and slot"),
     (names.FINALIZER, "finalizer of the pod", "set until the job is released"),
     (names.MANAGED_TAINT, "taint of nodes", "value: the scheduler's name; effect NoExecute"),
     (names.SLURM_NODENAME_LABEL, "label on a node", "the name of the node in Slurm, if it differs"),
@@ -268,6 +284,10 @@ def text() -> str:
         "A pod's own annotation overrides that of its Job, JobSet and other owners. For permissions see "
         "[admission](admission.md).",
         annotations(),
+        "## Annotations for groups",
+        "[Groups of pods](gangs.md) describes them. The pod's own annotation has precedence, then those of its owners, "
+        "of the group's owner, and of the namespace.",
+        table(["annotation", "where", "meaning"], in_code(GROUP_ANNOTATIONS)),
         "## Annotations for pools",
         "[Scripts](scripts.md) describes their effect, [sites](sites.md) what a site allows.",
         table(["annotation", "where", "meaning"], in_code(POOL_ANNOTATIONS)),

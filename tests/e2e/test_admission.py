@@ -34,6 +34,7 @@ from bridge.errors import (
 )
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
+from bridge.kube.discovery import is_served
 from bridge.kube.prune import prune_node
 from bridge.kube.resources import MUTATING_WEBHOOKS, NODES, PODS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from bridge.threads import Supervisor
@@ -106,6 +107,7 @@ def hub(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simp
         {
             "schedulerName": SCHEDULER,
             "managedNamespaces": [MANAGED],
+            "slurmRestApi": "http://127.0.0.1:1",
             "partition": "main",
             "namespacePolicies": POLICIES,
             "nodes": {"taint": False},
@@ -288,6 +290,124 @@ def test_a_job_hands_its_annotations_to_its_pods(hub: SimpleNamespace) -> None:
     assert annotations[JOB + "timelimit"] == "30"
     assert annotations[JOB + "account"] == "biology"
     hub.admin.delete(BATCH_JOBS.path(MANAGED, "with-annotations"), {"propagationPolicy": "Background"})
+
+
+def job_of(name: str, count: int, annotations: Json | None = None, labels: Json | None = None) -> Json:
+    """Return an indexed Job; ``labels`` are those of its pods."""
+    template = {"metadata": {"labels": labels or {}}, "spec": {**pod()["spec"], "restartPolicy": "Never"}}
+    spec = {"parallelism": count, "completions": count, "completionMode": "Indexed", "template": template}
+    return {"metadata": {"name": name, "annotations": annotations or {}}, "spec": spec}
+
+
+def groups_of(hub: SimpleNamespace, job: str, count: int) -> list[Json]:
+    """Wait for the pods of a Job; return their groups, by slot."""
+    found: list[Json] = []
+
+    def appeared() -> bool:
+        found[:] = hub.admin.get(PODS.path(MANAGED), {"labelSelector": f"job-name={job}"})["items"]
+        return len(found) == count
+
+    eventually(appeared)
+    hub.admin.delete(BATCH_JOBS.path(MANAGED, job), {"propagationPolicy": "Background"})
+    texts = [entry["metadata"]["annotations"].get(names.GROUP, "{}") for entry in found]
+    return sorted(map(json.loads, texts), key=lambda group: group.get("slot", 0))
+
+
+def test_the_pods_of_a_job_that_is_a_gang_have_one_group(hub: SimpleNamespace) -> None:
+    made = hub.admin.create(BATCH_JOBS.path(MANAGED), job_of("gang", 3, {names.GANG: "true"}))
+    group = {"kind": "job", "name": "gang", "uid": made["metadata"]["uid"], "size": 3, "minimum": 3}
+    assert groups_of(hub, "gang", 3) == [{**group, "slot": slot} for slot in range(3)]
+    hub.admin.create(BATCH_JOBS.path(MANAGED), job_of("no-gang", 2))
+    assert groups_of(hub, "no-gang", 2) == [{}, {}]
+
+
+def test_a_pod_can_not_choose_its_group(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    forged = json.dumps({"kind": "job", "name": "other", "uid": "1", "size": 2, "minimum": 2})
+    assert names.GROUP not in (
+        made(pod("loner", annotations={names.GROUP: forged}))["metadata"].get("annotations") or {}
+    )
+    with pytest.raises(KubeForbiddenError, match="only podbridge sets it"):
+        hub.user.patch(PODS.path(MANAGED, "loner"), {"metadata": {"annotations": {names.GROUP: forged}}})
+    assert "only podbridge sets it" in refused(hub, pod(schedulerName="theirs", annotations={names.GROUP: forged}))
+
+
+@pytest.fixture(scope="module")
+def pod_groups(hub: SimpleNamespace) -> Iterator[Resource]:
+    """Install the resource of scheduler-plugins' PodGroups."""
+    served = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", True)
+    definitions = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", False)
+    schema = {
+        "type": "object",
+        "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+    }
+    name = f"{served.plural}.{served.group}"
+    body: Json = {
+        "metadata": {"name": name, "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"}},
+        "spec": {
+            "group": served.group,
+            "scope": "Namespaced",
+            "names": {"kind": "PodGroup", "plural": served.plural},
+            "versions": [
+                {"name": served.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+            ],
+        },
+    }
+    hub.admin.create(definitions.path(), body)
+    eventually(lambda: is_served(hub.admin, served))
+    yield served
+    hub.admin.delete(definitions.path(name=name))
+
+
+def test_pods_wait_for_their_pod_group_and_get_its_minimum(hub: SimpleNamespace, pod_groups: Resource) -> None:
+    hub.admin.create(BATCH_JOBS.path(MANAGED), job_of("early", 3, labels={"scheduling.x-k8s.io/pod-group": "g"}))
+
+    def told() -> bool:
+        events = hub.admin.get(f"/api/v1/namespaces/{MANAGED}/events")["items"]
+        return any(
+            "PodGroup 'g' (scheduling.x-k8s.io) does not exist" in event["message"]
+            for event in events
+            if event["involvedObject"]["name"] == "early"
+        )
+
+    eventually(told)
+    body = {
+        "apiVersion": pod_groups.api_version,
+        "kind": "PodGroup",
+        "metadata": {"name": "g"},
+        "spec": {"minMember": 2},
+    }
+    made = hub.admin.create(pod_groups.path(MANAGED), body)
+    group = {"kind": "podgroup", "name": "g", "uid": made["metadata"]["uid"], "size": 3, "minimum": 2}
+    assert groups_of(hub, "early", 3) == [group] * 3
+
+
+def test_an_owner_in_an_api_that_is_not_served_does_not_exist(hub: SimpleNamespace, made: Callable[..., Json]) -> None:
+    """The API server answers such a request with plain text, like a proxy."""
+    assert "JobSet 's' (jobset.x-k8s.io) does not exist" in refused(
+        hub, pod(labels={"jobset.sigs.k8s.io/jobset-name": "s"})
+    )
+    for api_version in ("none.example.com/v1", "batch/v2", "v1"):
+        owner = {"apiVersion": api_version, "kind": "Nothing", "name": "x", "uid": "1-2-3", "controller": True}
+        assert made(pod(ownerReferences=[owner]))["spec"]["schedulerName"] == SCHEDULER
+
+
+def test_a_group_whose_owner_can_not_be_read_names_the_permission(hub: SimpleNamespace, pod_groups: Resource) -> None:
+    role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/podbridge-admission"
+    rules = hub.admin.get(role)["rules"]
+    hub.admin.patch(role, {"rules": [rule for rule in rules if "podgroups" not in rule["resources"]]})
+    body = pod(labels={"scheduling.x-k8s.io/pod-group": "absent"})
+    messages: list[str] = []
+
+    def told() -> bool:
+        answer = hub.session.post(f"{hub.client.server}{PODS.path(MANAGED)}?dryRun=All", json=body, timeout=10)
+        messages.append(answer.json().get("message", ""))
+        return "may not read podgroups.scheduling.x-k8s.io" in messages[-1]
+
+    try:
+        eventually(told)
+    finally:
+        hub.admin.patch(role, {"rules": rules})
+    assert "needs the permission 'get' on them (helm/rbac.yaml)" in messages[-1]
 
 
 def test_a_permission_can_not_be_borrowed_through_a_job(hub: SimpleNamespace) -> None:

@@ -224,7 +224,7 @@ def test_a_forbidden_owner_names_the_permission() -> None:
         def __init__(self, error: Exception) -> None:
             self.error = error
 
-        def get(self, path: str) -> Json:
+        def get(self, path: str, **_: Any) -> Json:
             assert path == "/apis/batch/v1/namespaces/ns/jobs/j"
             raise self.error
 
