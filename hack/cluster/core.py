@@ -8,12 +8,12 @@ import fcntl
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cluster import install, kube, places, pools, realnode, tools
+from cluster import gangs, install, kube, places, pools, realnode, tools
 from cluster.errors import ClusterError
 from cluster.options import Record
 from cluster.parts import Parts
@@ -201,7 +201,8 @@ class Cluster(Parts):
         kubernetes = self._kube.daemons() if self.options.kube else {}
         slurm = self._slurm.daemons() if self.options.slurm else {}
         real_node = self.real_node.daemons() if self.options.real_node else {}
-        return {**kubernetes, **slurm, **real_node, **self._pools.daemons()}
+        controllers = self._gangs.daemons() if self.options.gangs else {}
+        return {**kubernetes, **controllers, **slurm, **real_node, **self._pools.daemons()}
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -225,6 +226,9 @@ class Cluster(Parts):
         Record(self.options, self._first_port).write(self.state)
         if self.options.kube:
             self._kube.write()
+        if self.options.gangs:
+            self._kube.user_kubeconfig(gangs.USER, gangs.USER, ("system:masters",))
+            self._gangs.write()
         if self.options.slurm:
             self._slurm.write()
             self.jwt_file.touch(mode=0o600)
@@ -243,13 +247,15 @@ class Cluster(Parts):
         """Start the daemons, most of them at once, wait for each, and create nodes and namespaces."""
         commands = self._commands()
         for name, command in commands.items():
-            if name not in kube.NEED_APISERVER:
+            if name not in (*kube.NEED_APISERVER, *gangs.DAEMONS):
                 self.processes.start(name, command)
         if self.options.kube:
             self.wait_daemon("etcd")
             self.wait_daemon("kube-apiserver")
             for name in commands.keys() & set(kube.NEED_APISERVER):
                 self.processes.start(name, commands[name])
+            if self.options.gangs:
+                self._start_gangs(commands)
             for name in NAMESPACES:
                 self.add_namespace(name)
             self.apply_manifests()
@@ -263,8 +269,18 @@ class Cluster(Parts):
                     self.api.ensure("/api/v1/nodes", kube.node_object(name, self.options.size))
         for name in commands:
             self.wait_daemon(name)
+        if self.options.gangs:
+            for path, body in self._gangs.webhook_objects():
+                self.api.ensure(path, body)
         if self.options.real_node:
             self._wait_real_node()
+
+    def _start_gangs(self, commands: Mapping[str, Sequence[str]]) -> None:
+        """Create the CRDs of groups of pods, and start their controllers, which end without the CRDs."""
+        self.kubectl("create", f"--filename={self._gangs.crds}")
+        self.processes.wait("kube-apiserver", lambda: kube.crds_established(self.api))
+        for name in gangs.DAEMONS:
+            self.processes.start(name, commands[name])
 
     def _wait_real_node(self) -> None:
         """Wait until the real node accepts pods: it is not ready at first, and its taint is removed a moment later."""
@@ -281,14 +297,16 @@ class Cluster(Parts):
         if self.options.slurm:
             needs["slurm"].append(self.options.slurm)
             needs["accounting"] = [self.options.slurm] if self._slurm.accounting else []
-        install.ensure(
-            **needs, kube=self.options.kube, real_node=self.options.real_node, interlink=self.options.interlink
-        )
+        wanted = ((install.INTERLINK, self.options.interlink), (install.GANGS, self.options.gangs))
+        modules = [module for module, chosen in wanted if chosen]
+        install.ensure(**needs, kube=self.options.kube, real_node=self.options.real_node, modules=modules)
 
     def _answers(self, name: str) -> bool:
         """Return whether a daemon answers."""
         if self.options.kube and name in self._kube.daemons():
             return self._kube.answers(name)
+        if name in gangs.DAEMONS:
+            return self._gangs.answers(name)
         if self.options.real_node and name in self.real_node.daemons():
             return self.real_node.answers(name)
         if name in self._pools.daemons():

@@ -12,11 +12,12 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import debian, places
+from cluster import debian, gang_manifests, gangs, places
 from cluster.errors import ClusterError
 from cluster.steps import locked, run_long, say
 
@@ -33,12 +34,55 @@ PACKAGES = {
 """The programs of the control plane, and the Go packages that they are built from."""
 KUBELET = {"kubelet": "k8s.io/kubernetes/cmd/kubelet"}
 """The same for a real node (see :mod:`cluster.realnode`)."""
-INTERLINK_TOOLS = TOOLS / "interlink"
-INTERLINK = {
-    "interlink-api": "github.com/interlink-hq/interlink/cmd/interlink",
-    "interlink-virtual-kubelet": "github.com/interlink-hq/interlink/cmd/virtual-kubelet",
-}
-"""interLink's own API server and virtual kubelet (see :mod:`cluster.interlink`); ``hack/tools/interlink`` pins them."""
+
+
+@dataclass(frozen=True)
+class GoModule:
+    """A Go module of ``hack/tools`` besides the first one, and the programs that are built from it."""
+
+    name: str
+    """Name of its folder and of the stamp of its versions."""
+    subject: str
+    minutes: float
+    """How long the build takes on 2 cores."""
+    packages: Mapping[str, str]
+    flags: str = ""
+    after: Callable[[Path], None] | None = None
+    """What else is taken from the module, after each build."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder of its go.mod."""
+        return TOOLS / self.name
+
+
+def gang_manifests_folder() -> Path:
+    """Return the folder of the gang controllers' manifests in the cache."""
+    return places.cache() / "gangs"
+
+
+INTERLINK = GoModule(
+    "interlink",
+    "interLink's API server and virtual kubelet",
+    2,
+    {
+        "interlink-api": "github.com/interlink-hq/interlink/cmd/interlink",
+        "interlink-virtual-kubelet": "github.com/interlink-hq/interlink/cmd/virtual-kubelet",
+    },
+)
+"""interLink's own programs (see :mod:`cluster.interlink`)."""
+GANGS = GoModule(
+    "gangs",
+    "the controllers of JobSet, LeaderWorkerSet and scheduler-plugins",
+    2,
+    {
+        gangs.JOBSET: "sigs.k8s.io/jobset",
+        gangs.LWS: "sigs.k8s.io/lws/cmd",
+        gangs.PODGROUPS: "sigs.k8s.io/scheduler-plugins/cmd/controller",
+    },
+    after=lambda tools: gang_manifests.take(tools, gang_manifests_folder()),
+)
+"""The controllers of groups of pods (see :mod:`cluster.gangs`)."""
 
 
 def ensure(
@@ -48,18 +92,18 @@ def ensure(
     machine: Iterable[str] = (),
     accounting: Iterable[str] = (),
     real_node: bool = False,
-    interlink: bool = False,
+    modules: Iterable[GoModule] = (),
 ) -> None:
     """Install everything that a cluster needs; print the steps that take long.
 
     ``slurm`` and ``accounting`` are versions of Slurm, ``added`` and ``machine`` names of the tables in
-    :mod:`cluster.debian`. ``real_node`` adds the kubelet and its container runtime, ``interlink`` interLink's programs;
-    they are built while Debian's packages are downloaded.
+    :mod:`cluster.debian`. ``real_node`` adds the kubelet and its container runtime. The programs of ``modules``
+    are built while Debian's packages are downloaded.
     """
     with locked(), ThreadPoolExecutor(1) as background:
         if kube:
             _ensure_binaries([*PACKAGES, *(KUBELET if real_node else ())])
-        building = background.submit(_ensure_interlink) if interlink else None
+        building = [background.submit(_ensure_module, module) for module in modules]
         for version in slurm:
             debian.ensure_slurm(version)
         for version in accounting:
@@ -70,8 +114,8 @@ def ensure(
             debian.ensure_machine(*machine)
         if real_node:
             debian.ensure_containerd()
-        if building:
-            building.result()
+        for module_built in building:
+            module_built.result()
 
 
 # --- programs written in Go -------------------------------------------------------------------------------------------
@@ -97,15 +141,18 @@ def _ensure_binaries(names: Sequence[str]) -> None:
     stamp.write_text(pinned + "\n")
 
 
-def _ensure_interlink() -> None:
+def _ensure_module(module: GoModule) -> None:
     folder = places.cache() / "bin"
-    stamp, pinned = folder / ".pinned-interlink", _pinned(INTERLINK_TOOLS)
-    missing = _missing(INTERLINK, stamp, pinned)
+    stamp, pinned = folder / f".pinned-{module.name}", _pinned(module.folder)
+    missing = _missing(module.packages, stamp, pinned)
     if not missing:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    about = "building interLink's API server and virtual kubelet from source. About 2 minutes on 2 cores, once."
-    _build("interlink build", about, INTERLINK_TOOLS, {name: INTERLINK[name] for name in missing}, folder)
+    about = f"building {module.subject} from source. About {module.minutes:g} minutes on 2 cores, once."
+    packages = {name: module.packages[name] for name in missing}
+    _build(f"{module.name} build", about, module.folder, packages, folder, module.flags)
+    if module.after:
+        module.after(module.folder)
     stamp.write_text(pinned + "\n")
 
 
@@ -156,11 +203,15 @@ def _build_kubernetes(names: Sequence[str], folder: Path) -> None:
         f"building {', '.join(names)} of Kubernetes {KUBERNETES} from source: there is no container engine and no "
         "release archive to take them from. About 6 minutes for all on 2 cores and 8 GB of Go caches, once."
     )
-    major, minor = KUBERNETES[1:].split(".")[:2]
-    stamped = {"gitVersion": KUBERNETES, "gitMajor": major, "gitMinor": minor}
-    flags = " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamped.items())
     packages = PACKAGES | KUBELET
-    _build("go build", about, TOOLS, {name: packages[name] for name in names}, folder, flags)
+    _build("go build", about, TOOLS, {name: packages[name] for name in names}, folder, _version_flags(KUBERNETES))
+
+
+def _version_flags(version: str) -> str:
+    """Return the linker flags that stamp a version, without which Kubernetes' programs report v0.0.0."""
+    major, minor = version[1:].split(".")[:2]
+    stamped = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    return " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamped.items())
 
 
 def _build(what: str, about: str, module: Path, packages: Mapping[str, str], folder: Path, flags: str = "") -> None:

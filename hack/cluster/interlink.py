@@ -63,7 +63,7 @@ class Interlink:
         self.folder = cluster.state / "interlink"
         self.folder.mkdir(exist_ok=True)
         self._programs: dict[str, Program] = {}
-        self._binaries = install.binaries(install.INTERLINK)
+        self._binaries = install.binaries(install.INTERLINK.packages)
 
     def start_plugin(
         self, site: str, name: str = "plugin", options: Sequence[str] = (), socket: str = "", https: bool = False

@@ -55,6 +55,7 @@ class KubeSetup:
     audit: Path | None = None
     """File of the audit log (JSON lines, metadata only, without kwok's writes)."""
     apiserver_args: Sequence[str] = ()
+    controller_manager_args: Sequence[str] = ()
 
     @property
     def server(self) -> str:
@@ -112,6 +113,7 @@ class KubeSetup:
                 # high enough not to limit a measurement
                 *("--kube-api-qps=500", "--kube-api-burst=1000"),
                 *(f"--cert-dir={self.folder}", "--concurrent-job-syncs=10"),
+                *self.controller_manager_args,
             ]
         if self.kwok:
             result["kwok"] = [
@@ -234,6 +236,12 @@ def node_object(name: str, size: Size) -> dict[str, Any]:
     }
 
 
+def crds_established(api: Api) -> bool:
+    """Return whether the API server serves all CustomResourceDefinitions."""
+    crds = api("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
+    return all(has_condition(crd, "Established") for crd in crds)
+
+
 def namespace_objects(name: str, annotations: dict[str, str] | None = None) -> list[tuple[str, dict[str, Any]]]:
     """Return paths and bodies of a namespace and its service account, without which pods are refused."""
     return [
@@ -249,5 +257,10 @@ def is_kwoks(node: dict[str, Any]) -> bool:
 
 def is_ready(node: dict[str, Any]) -> bool:
     """Return whether a node is Ready."""
-    conditions = node.get("status", {}).get("conditions") or []
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    return has_condition(node, "Ready")
+
+
+def has_condition(item: dict[str, Any], name: str) -> bool:
+    """Return whether a condition of an object is True."""
+    conditions = item.get("status", {}).get("conditions") or []
+    return any(condition["type"] == name and condition["status"] == "True" for condition in conditions)

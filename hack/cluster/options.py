@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import places
+from cluster.errors import ClusterError
 from cluster.slurm import Size
 
 FILE = "cluster.json"
@@ -45,13 +46,17 @@ class Options:
     """Number of NATS servers: three are a cluster, each on a host of its own, with a bucket for the hub."""
     interlink: bool = False
     """Whether interLink's programs are installed, for :mod:`cluster.interlink`."""
+    gangs: bool = False
+    """Whether the controllers of JobSet, LeaderWorkerSet and scheduler-plugins run (see :mod:`cluster.gangs`)."""
     podbridge: dict[str, Any] = field(default_factory=dict)
     """Settings that are merged into the configuration of each podbridge of this cluster."""
 
     def __post_init__(self) -> None:
-        """Convert tuples to lists, as in a record that is read, so that options compare equal."""
+        """Convert tuples to lists, as in a record that is read, so that options compare equal; check the others."""
         for name in ("slurm_conf", "apiserver_args", "pools"):
             object.__setattr__(self, name, list(getattr(self, name)))
+        if self.gangs and not (self.kube and self.kcm):
+            raise ClusterError("option gangs: needs kube and kcm, which create the pods of the groups' Jobs and sets")
 
     @property
     def size(self) -> Size:

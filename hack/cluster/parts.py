@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster import debian, install, kube, places, realnode, slurm, tools
+from cluster import debian, gangs, install, kube, places, realnode, slurm, tools
 from cluster.errors import ClusterError
 from cluster.nats import NatsSetup
 from cluster.options import Options, Record
@@ -163,7 +163,20 @@ class Parts:
             controller_manager=options.kcm,
             kwok=options.kwok,
             audit=self.state / "audit.log" if options.audit else None,
-            apiserver_args=options.apiserver_args,
+            controller_manager_args=[gangs.GATES] if options.gangs else [],
+            apiserver_args=[*(gangs.apiserver_args("1.36") if options.gangs else ()), *options.apiserver_args],
+        )
+
+    @property
+    def _gangs(self) -> gangs.GangSetup:
+        options = self.options
+        after = gangs.PORTS + (realnode.PORTS if options.real_node else 0)
+        return gangs.GangSetup(
+            self.state / "gangs",
+            self._first_port + self._local_ports - after,
+            install.binaries(install.GANGS.packages),
+            install.gang_manifests_folder(),
+            self._kube.kubeconfig(gangs.USER),
         )
 
     @property
@@ -197,6 +210,7 @@ class Parts:
     @property
     def _local_ports(self) -> int:
         ports = kube.PORTS + tools.PODBRIDGE_PORTS + slurm.PORTS + self.options.nodes
+        ports += gangs.PORTS if self.options.gangs else 0
         return ports + (realnode.PORTS if self.options.real_node else 0)
 
     def _podbridge_env(self, command: str) -> dict[str, str]:

@@ -1,10 +1,12 @@
 """Where things come from, with tools on PATH that only note how they were called."""
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 
-from cluster import debian, install
+from cluster import debian, gang_manifests, install
 from cluster.errors import ClusterError
 
 ENVTEST = ("etcd", "kube-apiserver", "kubectl")
@@ -58,14 +60,41 @@ def test_what_is_nowhere_is_built_once(machine):
 
 def test_interlinks_programs_are_built_once_from_a_module_of_their_own(machine):
     go_that_builds(machine)
-    install.ensure(interlink=True)
-    install.ensure(interlink=True)
-    assert {path.read_text() for path in install.binaries(install.INTERLINK).values()} == {"built\n"}
+    install.ensure(modules=[install.INTERLINK])
+    install.ensure(modules=[install.INTERLINK])
+    assert {path.read_text() for path in install.binaries(install.INTERLINK.packages).values()} == {"built\n"}
     (call,) = calls(machine)
-    assert call.split()[0] == str(install.INTERLINK_TOOLS)
-    assert call.split()[-2:] == list(install.INTERLINK.values())
-    install.ensure(kube=True, interlink=True)
-    assert [call.split()[0] for call in calls(machine)] == [str(install.INTERLINK_TOOLS), str(install.TOOLS)]
+    assert call.split()[0] == str(install.INTERLINK.folder)
+    assert call.split()[-2:] == list(install.INTERLINK.packages.values())
+    install.ensure(kube=True, modules=[install.INTERLINK])
+    assert [call.split()[0] for call in calls(machine)] == [str(install.INTERLINK.folder), str(install.TOOLS)]
+
+
+def test_the_gang_controllers_manifests_are_taken_from_their_modules(machine):
+    go_that_builds(machine)
+    for source in gang_manifests.SOURCES.values():
+        there = machine / "modules" / source.module
+        (there / source.crds).mkdir(parents=True)
+        (there / source.crds / "one.yaml").write_text(f"module: {source.module}\n")
+        if source.webhooks:
+            (there / source.webhooks).mkdir(parents=True)
+            (there / source.webhooks / "manifests.yaml").write_text("kind: A\n")
+            (there / source.webhooks / "kustomization.yaml").write_text("resources: []\n")
+    builds = (machine / "path" / "go").read_text()
+    (machine / "path" / "go").write_text(f'{builds}\nfor last; do :; done; echo "{machine}/modules/$last"\n')
+    install.ensure(modules=[install.GANGS])
+    folder = install.gang_manifests_folder()
+    crds = list(yaml.safe_load_all((folder / gang_manifests.CRDS).read_text()))
+    assert [crd["module"] for crd in crds] == [source.module for source in gang_manifests.SOURCES.values()]
+    webhooks = json.loads((folder / gang_manifests.WEBHOOKS).read_text())
+    assert webhooks == {"jobset": [{"kind": "A"}], "lws": [{"kind": "A"}], "scheduler-plugins": []}
+
+
+def test_a_build_without_its_manifests_is_not_complete(machine):
+    go_that_builds(machine)
+    for _ in range(2):
+        with pytest.raises(ClusterError, match=r"no folder of the Go module sigs\.k8s\.io/jobset"):
+            install.ensure(modules=[install.GANGS])
 
 
 def test_another_pin_builds_again(machine):

@@ -1,0 +1,78 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster import gang_manifests, gangs
+from cluster.errors import ClusterError
+from cluster.options import Options
+
+
+def setup(folder, first_port=20000):
+    binaries = {name: Path("/bin") / name for name in gangs.DAEMONS}
+    return gangs.GangSetup(folder / "gangs", first_port, binaries, folder / "manifests", folder / "kubeconfig")
+
+
+def configuration(kind, *paths):
+    hooks = [{"name": path, "clientConfig": {"service": {"name": "s", "path": path}}} for path in paths]
+    return {"kind": kind, "metadata": {"name": "configuration"}, "webhooks": hooks}
+
+
+def kustomization(folder, patch, *configurations):
+    (folder / "manifests.yaml").write_text("---\n" + yaml.safe_dump_all(configurations))
+    target = {"kind": configurations[0]["kind"]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({"patches": [{"path": "p.yaml", "target": target}]}))
+    (folder / "p.yaml").write_text(yaml.safe_dump([patch]))
+
+
+def test_each_controller_has_ports_of_its_own(tmp_path):
+    group = setup(tmp_path)
+    group.write()
+    text = json.dumps(group.daemons()) + "".join(file.read_text() for file in group.folder.glob("*.json"))
+    assert {port for port in range(20000, 20010) if str(port) in text} == set(range(20000, 20000 + gangs.PORTS))
+
+
+def test_a_controller_of_which_nothing_runs_does_not_answer(tmp_path):
+    assert not any(setup(tmp_path, first_port=9).answers(name) for name in gangs.DAEMONS)
+
+
+def test_patches_replace_whole_webhooks(tmp_path):
+    new = configuration("A", "/narrow")["webhooks"][0]
+    original = configuration("MutatingWebhookConfiguration", "/one", "/two")
+    other = configuration("ValidatingWebhookConfiguration", "/three")
+    kustomization(tmp_path, {"op": "replace", "path": "/webhooks/1", "value": new}, original, other)
+    found = gang_manifests.webhook_configurations(tmp_path)
+    assert [[hook["name"] for hook in item["webhooks"]] for item in found] == [["/one", "/narrow"], ["/three"]]
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"op": "add", "path": "/webhooks/0", "value": {}},
+        {"op": "replace", "path": "/webhooks/0/rules", "value": []},
+        {"op": "replace", "path": "/webhooks/1", "value": {}},
+    ],
+)
+def test_other_patches_are_refused(tmp_path, patch):
+    kustomization(tmp_path, patch, configuration("MutatingWebhookConfiguration", "/one"))
+    with pytest.raises(ClusterError, match="only replace of /webhooks/N is supported"):
+        gang_manifests.webhook_configurations(tmp_path)
+
+
+def test_webhooks_are_called_by_url(tmp_path):
+    item = configuration("MutatingWebhookConfiguration", "/mutate--v1-pod")
+    path, body = gang_manifests.addressed(item, "jobset", "https://127.0.0.1:20000", "Q0E=")
+    assert path == "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    assert body["metadata"] == {"name": "jobset-configuration"}
+    assert body["webhooks"][0]["clientConfig"] == {
+        "url": "https://127.0.0.1:20000/mutate--v1-pod",
+        "caBundle": "Q0E=",
+    }
+    assert "service" in item["webhooks"][0]["clientConfig"], "the input stays as it is"
+
+
+@pytest.mark.parametrize("options", [{"kube": False}, {"kcm": False}])
+def test_gangs_need_the_controllers_of_their_jobs(options):
+    with pytest.raises(ClusterError, match="option gangs: needs kube and kcm"):
+        Options(gangs=True, **options)
