@@ -236,3 +236,38 @@ def test_the_annotation_for_gangs_has_three_values(text: str) -> None:
     if text not in GANG_VALUES:
         with pytest.raises(InvalidGroupError, match="allowed: true, all, false"):
             check_gang(text, "the pod")
+
+
+WRITTEN = (
+    *(jobset.UID, jobset.REPLICATED_JOB, jobset.JOB_INDEX, lws.GROUP_INDEX, lws.WORKER_INDEX, lws.SIZE),
+    *(job.COMPLETION_INDEX, kueue.TOTAL, kueue.INDEX_LABEL, "rank"),
+)
+WORDS = st.sampled_from(["", "0", "1", "2", "7", "-1", "²", "rank", "workers", "queue", "true"]) | st.text(max_size=5)
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.dictionaries(st.sampled_from(WRITTEN), WORDS),
+    st.dictionaries(st.sampled_from(WRITTEN), WORDS),
+    st.integers(0, 5),
+    st.booleans(),
+)
+def test_whatever_a_user_writes_on_a_pod_its_place_is_consistent_or_refused(
+    kind: Kind, labels: Json, annotations: Json, replicas: int, whole: bool
+) -> None:
+    spec = {
+        **SET["spec"],
+        "parallelism": 3,
+        "completions": 3,
+        "completionMode": "Indexed",
+        "minMember": 2,
+        "leaderWorkerTemplate": {"size": 3},
+        "schedulingPolicy": {"gang": {"minCount": 2}},
+    }
+    try:
+        found = place(kind, pod(labels, annotations), owner(spec), whole=whole, replicas=replicas)
+    except InvalidGroupError:
+        return
+    if found is not None:
+        assert 1 <= found.minimum <= found.size
+        assert found.slot is None or 0 <= found.slot < found.size
