@@ -97,6 +97,9 @@ class NodesSection(Section):
     taint: bool = Field(True, description="Taint managed nodes, so that only pods of this scheduler run there.")
     drain: bool = Field(True, description="Drain nodes in Slurm that are cordoned in Kubernetes.")
     cordon: bool = Field(True, description="Cordon nodes in Kubernetes that are drained or down in Slurm.")
+    external_not_ready: Seconds = Field(
+        60, description="Time that an external node is not Ready before it is drained in Slurm."
+    )
 
 
 class BrakeSection(Section):

@@ -67,6 +67,12 @@ GUARDED_NODES = Gauge(
     "podbridge_guarded_nodes",
     "Nodes in the list of the admission policy for guarded nodes; 0 while it cannot be written.",
 )
+EXTERNAL_NODES = Gauge(
+    "podbridge_external_nodes",
+    "External nodes: registered in Slurm, leaving (drained, to be deleted or replaced), absent (not registered yet), "
+    "refused (see the annotation of the node).",
+    ["state"],
+)
 BRAKE_ENGAGED = Gauge(
     "podbridge_brake_engaged", "1 while the brake on mass ending is engaged, for slurm or for pool.<name>.", ["brake"]
 )

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from bridge.kube.lease import Elector
 from bridge.loop import Dependencies, SlurmLoop
-from bridge.metrics import CONTROLLER_ACTIONS, counted
+from bridge.metrics import CONTROLLER_ACTIONS, EXTERNAL_NODES, counted
 from bridge.workload import missing_jobs, pods, pool_selection
 from bridge.workload.eligibility import readiness, slurm_name
 from controllers.brakes import Brakes
 from controllers.node import act as node_act
 from controllers.node import decide as node_decide
+from controllers.node.actions import NodeSyncView
 from controllers.workload import act as workload_act
 from controllers.workload import decide as workload_decide
 
@@ -63,8 +64,12 @@ class Controllers(SlurmLoop):
                 # the pod may be gone before the view shows the job as cancelled: the job is not an orphan then
                 self._resting |= {f"job/{job_id}": now + ORPHAN_AFTER for job_id in action.job_ids}
             self._dispatch("workload", key, action, lambda a=action: self._workload.act(a))  # type: ignore[misc]
-        view = node_decide.NodeSyncView(nodes, snapshot, dependencies.slurm.version, dependencies.config)
-        for step in node_decide.decide(view):
+        version, clock = dependencies.slurm.version, dependencies.clock
+        view = NodeSyncView(nodes, snapshot, version, dependencies.config, dependencies.cluster, clock.time())
+        synced = node_decide.decide(view)
+        for state, count in synced.external.items():
+            EXTERNAL_NODES.labels(state).set(count)
+        for step in synced.actions:
             key = f"node/{step.node['metadata']['name']}"
             self._dispatch("node", key, step, lambda s=step: self._node.act(s))  # type: ignore[misc]
 

@@ -69,7 +69,9 @@ def prune_node(node: Object) -> Object:
     """Keep names, labels, annotations, taints, resources and conditions; drop images, addresses and system info."""
     status = node.get("status") or {}
     kept = pick(status, ("allocatable", "capacity"))
-    kept["conditions"] = [pick(c, ("type", "status", "reason")) for c in status.get("conditions") or ()]
+    kept["conditions"] = [
+        pick(c, ("type", "status", "reason", "lastTransitionTime")) for c in status.get("conditions") or ()
+    ]
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -26,7 +26,7 @@ from bridge.errors import (
 )
 from bridge.slurm.models import ApiVersion, JsonObject
 
-WRITES = frozenset({"submit", "cancel", "set_job", "set_node"})
+WRITES = frozenset({"submit", "cancel", "set_job", "set_node", "add_node", "delete_node"})
 LISTS = {"job": "jobs", "jobs": "jobs", "jobs/state": "jobs", "nodes": "nodes", "partitions": "partitions"} | {
     "resources": "nodes"
 }
@@ -35,6 +35,12 @@ LISTS = {"job": "jobs", "jobs": "jobs", "jobs/state": "jobs", "nodes": "nodes", 
 UNKNOWN_JOB, UNKNOWN_NODE, ALREADY_DONE = 2017, 2018, 2021
 NO_NODE_NOW = 2015
 """No node can run the job now. With a job id, or after an update, it is a warning: the request was carried out."""
+ALREADY_SO = {
+    "cancel": frozenset({UNKNOWN_JOB, ALREADY_DONE}),
+    "set_job": frozenset({NO_NODE_NOW}),
+    "delete_node": frozenset({UNKNOWN_NODE}),
+}
+"""Errors that mean that the request was carried out, or was not needed."""
 AUTHENTICATION = 1007
 NOT_REACHED = frozenset({1800, 2027})
 """slurmctld was not reachable, or is a backup in standby: the request was certainly not carried out."""
@@ -56,7 +62,7 @@ def judge(version: ApiVersion | None, endpoint: str, status: int, body: bytes) -
     """Return the data of an answer, or raise its error.
 
     ``endpoint`` is one of ping, diag, submit, cancel, job, jobs, jobs/state, resources, nodes, partitions, set_job,
-    set_node. The data is empty if nothing has changed (304).
+    node, set_node, add_node, delete_node. The data is empty if nothing has changed (304).
     """
     if status == 304:
         return {}
@@ -68,9 +74,7 @@ def judge(version: ApiVersion | None, endpoint: str, status: int, body: bytes) -
     code, text = _first_error(data)
     if not code and endpoint == "cancel":
         code, text = _cancel_result(data)
-    if (endpoint == "cancel" and code in (UNKNOWN_JOB, ALREADY_DONE)) or (
-        endpoint == "set_job" and code == NO_NODE_NOW
-    ):
+    if code in ALREADY_SO.get(endpoint, ()):
         return data
     if status < 400 and not code:
         key = LISTS.get(endpoint)

@@ -17,6 +17,7 @@ from bridge.config import Config
 from bridge.errors import SlurmError, SlurmRefusedError, SlurmUnavailableError
 from bridge.slurm import answers, hostlist, parsers
 from bridge.slurm.auth import TokenSource, claims
+from bridge.slurm.external_nodes import ExternalNode, conf_line
 from bridge.slurm.models import ApiVersion, Job, JobRequest, JsonObject, Node, Partition, Submitted
 from bridge.slurm.transport import Transport
 from bridge.slurm.versions import VERSIONS, newest_common
@@ -282,6 +283,29 @@ class SlurmClient:
             raise SlurmRefusedError(f"API version {self.version.name} of slurmrestd can't drain nodes")
         body: JsonObject = {"state": [state]} | ({"reason": reason} if reason else {})
         self._call("set_node", "POST", f"node/{quote(name, safe='')}", body)
+
+    def node(self, name: str) -> Node | None:
+        """Return one node; ``None`` if slurmctld knows no such node: the answer has no list of nodes. 2.5 kB, 3 ms."""
+        nodes = self._call("node", "GET", f"node/{quote(name, safe='')}").get("nodes")
+        found = _read_all(nodes, parsers.read_node) if isinstance(nodes, list) else []
+        return next((node for node in found if node.name == name), None)
+
+    def add_external_node(self, node: ExternalNode, cluster: str) -> None:
+        """Create an external node for the Kubernetes cluster with the UID ``cluster``. 2 to 5 ms.
+
+        Raises :class:`SlurmRefusedError` if the API version cannot do it (before v0.0.44), and with the code
+        ``ALREADY_EXISTS`` if Slurm has a node with this name.
+        """
+        if not self.version.external_nodes:
+            raise SlurmRefusedError(f"API version {self.version.name} of slurmrestd can't create external nodes")
+        self._call("add_node", "POST", "new/node", {"node_conf": conf_line(node, cluster)})
+
+    def delete_node(self, name: str) -> None:
+        """Delete a node that was created through the API; does nothing for an unknown node. 2 ms.
+
+        Raises :class:`SlurmRefusedError` if the node has a job, or is a node of slurm.conf.
+        """
+        self._call("delete_node", "DELETE", f"node/{quote(name, safe='')}")
 
 
 def _read_all(entries: Iterable[object], read: Callable[[JsonObject], T]) -> list[T]:

@@ -242,6 +242,8 @@ class ApiVersion:
     other_users: bool = True
     allocations: bool = False
     """Whether ``resources/{job}`` is served: the nodes of one job, for half of the cost of its details."""
+    external_nodes: bool = False
+    """Whether ``new/node`` is served: nodes without slurmd."""
     default_partition: bool = False
     """Whether the answer about partitions shows the default partition."""
 
@@ -249,6 +251,7 @@ class ApiVersion:
         """Return, as texts, what podbridge cannot do with this version."""
         words: dict[str, bool] = {
             "external placeholder jobs (batch ones are used)": self.external_jobs,
+            "external nodes (labelled nodes are not registered)": self.external_nodes,
             "exclude nodes (pods that fit only some nodes of a partition are refused)": self.exclude_nodes,
             "drain nodes (a cordon stays in Kubernetes)": self.node_updates,
             "admin_comment (comment is used: the job's owner can change it)": self.admin_comment,

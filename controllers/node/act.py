@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge import names
+from bridge.errors import SlurmRefusedError
 from bridge.fencing import fence
 from bridge.kube.resources import NODES
 from bridge.logs import kv
 from bridge.loop import Dependencies
-from controllers.node import decide
+from bridge.slurm.external_nodes import ALREADY_EXISTS
+from controllers.node import actions, external
 
 log = logging.getLogger(__name__)
 
@@ -28,45 +30,77 @@ class Actor:
         self._poller = dependencies.poller
         self._cache = dependencies.nodes
         self._events = dependencies.events
+        self._cluster = dependencies.cluster
         self._check_leadership = check_leadership
 
-    def act(self, action: decide.Action) -> None:
+    def act(self, action: actions.Action) -> None:
         """Carry out one action; raises :class:`~bridge.errors.BridgeError`."""
         node = action.node
         name = node["metadata"]["name"]
         match action:
-            case decide.Taint():
+            case actions.Taint():
                 self._patch(node, {"spec": {"taints": list(action.taints) or None}})
-            case decide.Dispute():
+            case actions.Dispute():
                 self._patch(node, {"metadata": {"annotations": {names.SLURM_NAME_CONFLICT: action.why or None}}})
                 if action.why:
                     text = f"{action.why}: none of these nodes is used until only one claims it"
                     self._events.event(node, "SlurmNameConflict", text, warning=True)
                 else:
                     self._events.event(node, "SlurmNameSettled", "no other node claims the same Slurm node now")
-            case decide.Cordon():
+            case actions.Cordon():
                 self._patch(node, {"spec": {"unschedulable": True}, **_annotation(action.why)})
                 self._events.event(node, "SlurmNodeDrained", f"cordoned: drained in Slurm, {action.why}", warning=True)
-            case decide.Uncordon():
+            case actions.Uncordon():
                 self._patch(node, {"spec": {"unschedulable": None}, **_annotation(None)})
                 self._events.event(node, "SlurmNodeResumed", "uncordoned: no longer drained in Slurm")
-            case decide.Drain():
+            case actions.Drain():
                 with fence(self._check_leadership):
                     self._slurm.set_node(action.slurm_node, "DRAIN", action.reason)
-                self._events.event(
-                    node, "SlurmNodeDraining", f"drained Slurm node {action.slurm_node}: cordoned in Kubernetes"
-                )
+                cause = action.reason.removeprefix(names.DRAIN_REASON_PREFIX).strip()
+                self._events.event(node, "SlurmNodeDraining", f"drained Slurm node {action.slurm_node}: {cause}")
                 self._poller.wake(nodes=True)
-            case decide.Undrain():
+            case actions.Undrain():
                 with fence(self._check_leadership):
                     self._slurm.set_node(action.slurm_node, "UNDRAIN")
-                self._events.event(
-                    node, "SlurmNodeUndrained", f"resumed Slurm node {action.slurm_node}: uncordoned in Kubernetes"
-                )
+                text = f"resumed Slurm node {action.slurm_node}: the cause of podbridge's drain is over"
+                self._events.event(node, "SlurmNodeUndrained", text)
                 self._poller.wake(nodes=True)
+            case actions.Explain():
+                self._patch(node, {"metadata": {"annotations": {names.EXTERNAL_NODE_PROBLEM: action.problem or None}}})
+                if action.problem:
+                    self._events.event(node, "ExternalNodeRefused", action.problem, warning=True)
+            case actions.Register():
+                self._register(action)
+            case actions.Unregister():
+                self._unregister(action)
         log.info("node updated", extra=kv(node=name, action=type(action).__name__.lower()))
 
-    def _patch(self, node: decide.KubeNode, patch: dict[str, Any]) -> None:
+    def _register(self, action: actions.Register) -> None:
+        wanted = action.wanted
+        try:
+            with fence(self._check_leadership):
+                self._slurm.add_external_node(wanted, self._cluster)
+        except SlurmRefusedError as error:
+            self._poller.wake(nodes=True)
+            if error.code == ALREADY_EXISTS:
+                return  # the next decision knows whose it is
+            self._events.event(action.node, "ExternalNodeRefused", str(error), warning=True)
+            raise
+        size = ", ".join([f"{wanted.cpus} CPUs", f"{wanted.memory_mib} MiB", *wanted.gres])
+        text = f"registered as external node {wanted.name} in Slurm: {size}"
+        self._events.event(action.node, "ExternalNodeRegistered", text)
+        self._poller.wake(nodes=True)
+
+    def _unregister(self, action: actions.Unregister) -> None:
+        # the view may be a second old, and an administrator may have taken over the drain
+        found = self._slurm.node(action.slurm_node)
+        if found is not None and external.may_delete(found, self._cluster):
+            with fence(self._check_leadership):
+                self._slurm.delete_node(found.name)  # slurmctld refuses it if the node has a job by now
+            self._events.event(action.node, "ExternalNodeDeleted", f"deleted external node {found.name} in Slurm")
+        self._poller.wake(nodes=True)
+
+    def _patch(self, node: actions.KubeNode, patch: dict[str, Any]) -> None:
         metadata = patch.setdefault("metadata", {})
         metadata["resourceVersion"] = node["metadata"]["resourceVersion"]
         metadata["uid"] = node["metadata"]["uid"]

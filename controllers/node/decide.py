@@ -4,113 +4,75 @@ The side that drains a node is the side that resumes it. A drain in Slurm whose 
 mirrors a cordon and is removed with it. Any other drain belongs to Slurm's administrator: it is mirrored as a cordon
 with the annotation ``bridge.vk.io/slurm-reason``, and podbridge never removes it. If a user uncordons a node that is
 still drained in Slurm, it stays uncordoned: the annotation shows that the drain was mirrored already.
+
+podbridge also drains external nodes that it replaces or deletes, or that are not Ready
+(:mod:`controllers.node.external`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from bridge import names
 from bridge.config import Config
 from bridge.slurm import states
-from bridge.slurm.models import ApiVersion, Node, Snapshot
+from bridge.slurm.models import Node
 from bridge.workload import eligibility
 from bridge.workload.eligibility import slurm_name
-
-KubeNode = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Taint:
-    """Add or remove the managed-node taint; ``taints`` is the whole new list."""
-
-    node: KubeNode
-    taints: tuple[Mapping[str, str], ...]
+from controllers.node import external
+from controllers.node.actions import Action, Cordon, Dispute, Drain, KubeNode, NodeSyncView, Taint, Uncordon, Undrain
+from controllers.node.external import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Cordon:
-    """Mirror a drain in Slurm: cordon the node, with Slurm's reason."""
+class NodeDecision:
+    """The actions, and the number of external nodes by the state of their plan."""
 
-    node: KubeNode
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Uncordon:
-    """The node is no longer drained in Slurm: remove the mirrored cordon, if it still exists."""
-
-    node: KubeNode
+    actions: list[Action] = field(default_factory=list)
+    external: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Mirror a cordon in Kubernetes: drain the node in Slurm."""
-
-    node: KubeNode
-    slurm_node: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Undrain:
-    """Remove podbridge's own drain."""
-
-    node: KubeNode
-    slurm_node: str
-
-
-@dataclass(frozen=True, slots=True)
-class Dispute:
-    """Set or remove the annotation that other nodes claim the same Slurm node; ``why`` is empty to remove it."""
-
-    node: KubeNode
-    why: str
-
-
-Action = Dispute | Taint | Cordon | Uncordon | Drain | Undrain
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSyncView:
-    """All data that a decision depends on."""
-
-    nodes: Iterable[KubeNode]
-    snapshot: Snapshot
-    version: ApiVersion
-    config: Config
-
-
-def decide(view: NodeSyncView) -> list[Action]:
-    """Decide for every Kubernetes node; without actions while Slurm does not answer or has no nodes."""
+def decide(view: NodeSyncView) -> NodeDecision:
+    """Decide for every node of both; without actions while Slurm does not answer or has no nodes."""
     if not view.snapshot.sequence or view.snapshot.error or not view.snapshot.nodes:
-        return []
+        return NodeDecision()
     actions: list[Action] = []
+    plans: list[Plan] = []
     nodes = list(view.nodes)
     rivals = eligibility.rivals(nodes)
     for node in nodes:
         slurm_node = view.snapshot.nodes.get(slurm_name(node))
-        taint = _taint(view.config, node, slurm_node)
+        claimants = rivals.get(node["metadata"]["name"], ())
+        plan = external.plan(view, node, slurm_node, claimants)
+        taint = _taint(view.config, node, slurm_node is not None or plan.wanted)
         if taint is not None:
             actions.append(taint)
-        others = rivals.get(node["metadata"]["name"], ()) if slurm_node is not None else ()
+        others = claimants if slurm_node is not None else ()
         dispute = _dispute(node, others)
         if dispute is not None:
             actions.append(dispute)
+        actions += plan.actions
+        plans.append(plan)
         # a cordon of one node must not drain another, and a drain must not cordon it
-        step = None if others else _sync_cordon(view, node, slurm_node)
+        step = None if others else _sync_cordon(view, node, slurm_node, plan)
         if step is not None:
             actions.append(step)
-    return actions
+    for node, orphan in external.orphans(view, map(slurm_name, nodes)):
+        plan = external.orphan_plan(node, orphan)
+        actions += plan.actions
+        plans.append(plan)
+        if not states.is_drained(orphan.states):
+            actions.append(_drain(node, orphan, plan.drain))
+    counts = {state: sum(plan.state == state for plan in plans) for state in external.STATES}
+    return NodeDecision(actions, counts)
 
 
-def _taint(config: Config, node: KubeNode, slurm_node: Node | None) -> Taint | None:
+def _taint(config: Config, node: KubeNode, managed: bool) -> Taint | None:
     wanted = {"key": names.MANAGED_TAINT, "value": config.scheduler_name, "effect": "NoExecute"}
     taints = tuple((node.get("spec") or {}).get("taints") or ())
     ours = [t for t in taints if t.get("key") == names.MANAGED_TAINT and t.get("value") == config.scheduler_name]
-    if slurm_node is not None and config.nodes.taint:
+    if managed and config.nodes.taint:
         return None if ours else Taint(node, (*taints, wanted))
     return Taint(node, tuple(t for t in taints if t not in ours)) if ours else None
 
@@ -121,14 +83,14 @@ def _dispute(node: KubeNode, others: tuple[str, ...]) -> Dispute | None:
     return Dispute(node, wanted) if said != wanted else None
 
 
-def _sync_cordon(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) -> Action | None:
+def _sync_cordon(view: NodeSyncView, node: KubeNode, slurm_node: Node | None, plan: Plan) -> Action | None:
     cordoned = bool((node.get("spec") or {}).get("unschedulable"))
     mirrored = names.SLURM_REASON in (node["metadata"].get("annotations") or {})
     if slurm_node is None:
         return Uncordon(node) if mirrored else None
     out = states.is_drained(slurm_node.states)
     # a node that is down may still have the reason of a drain that podbridge has removed
-    ours = "DRAIN" in slurm_node.states and slurm_node.reason.startswith(names.DRAIN_REASON_PREFIX)
+    ours = external.is_ours(slurm_node)
     if out and not ours:
         if view.config.nodes.cordon and not mirrored and not cordoned:
             stale = slurm_node.reason.startswith(names.DRAIN_REASON_PREFIX)
@@ -137,11 +99,15 @@ def _sync_cordon(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) ->
         return None
     if mirrored:
         return Uncordon(node)
-    if not view.version.node_updates or not view.config.nodes.drain:
+    if not view.version.node_updates or not (view.config.nodes.drain or plan.owned):
         return None
-    if cordoned and not out:
-        reason = f"{names.DRAIN_REASON_PREFIX} Kubernetes node {node['metadata']['name']} is cordoned"
-        return Drain(node, slurm_node.name, reason)
-    if not cordoned and ours:
-        return Undrain(node, slurm_node.name)
-    return None
+    cause = plan.drain
+    if not cause and cordoned and view.config.nodes.drain:
+        cause = f"Kubernetes node {node['metadata']['name']} is cordoned"
+    if cause:
+        return None if out else _drain(node, slurm_node, cause)
+    return Undrain(node, slurm_node.name) if ours else None
+
+
+def _drain(node: KubeNode, slurm_node: Node, cause: str) -> Drain:
+    return Drain(node, slurm_node.name, f"{names.DRAIN_REASON_PREFIX} {cause}")

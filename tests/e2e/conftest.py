@@ -6,8 +6,8 @@ from cluster import Cluster
 from cluster.world import World
 from tests.conftest import SLURMS
 
-FAST_POLLS = {"slurm": {"pollIdle": 0.5}}
-"""Tests wait for polls; the default period is 2 s."""
+FAST = {"slurm": {"pollIdle": 0.5}, "nodes": {"externalNotReady": 2}}
+"""Tests wait for polls and for the drain of a silent node; the default periods are 2 s and 60 s."""
 
 URGENT = (
     "PreemptType=preempt/partition_prio",
@@ -15,12 +15,20 @@ URGENT = (
     "PartitionName=urgent Nodes=node-[0-3] PriorityTier=10 MaxTime=INFINITE State=UP",
 )
 
+EXTERNAL = (
+    "MaxNodeCount=16",
+    "NodeSet=external Feature=external",
+    "PartitionName=external Nodes=external MaxTime=INFINITE State=UP",
+)
+"""For external nodes, which Slurm 26.05 has: their number, and a partition of all that have the feature."""
+
 
 @pytest.fixture(scope="session", params=SLURMS)
 def world(request, state_folder):
     """A cluster with podbridge, for each version of Slurm."""
     state = state_folder / f"e2e-{request.param}"
-    options = {"nodes": 4, "audit": True, "slurm_conf": URGENT, "podbridge": FAST_POLLS}
+    lines = (*URGENT, *EXTERNAL) if request.param == "26.05" else URGENT
+    options = {"nodes": 4, "audit": True, "slurm_conf": lines, "podbridge": FAST}
     with Cluster(state, slurm=request.param, **options) as cluster:
         cluster.start_podbridge()
         yield World(cluster)

@@ -213,7 +213,7 @@ def test_without_the_list_nothing_is_guarded_and_nobody_is_refused(world: Any) -
     assert world.admin.get(LIST)["data"] == before["data"], "to apply the manifests again must not empty the list"
 
 
-@pytest.mark.parametrize("label", [names.SLURM_NODENAME_LABEL, names.POOL_LABEL])
+@pytest.mark.parametrize("label", [names.SLURM_NODENAME_LABEL, names.POOL_LABEL, names.EXTERNAL_NODE_LABEL])
 def test_a_kubelet_can_not_name_itself(world: Any, label: str) -> None:
     name = "guard-new"
     kubelet = KubeClient.load(str(world.cluster.user_kubeconfig(f"system:node:{name}", ["system:nodes"])))
@@ -228,6 +228,24 @@ def test_a_kubelet_can_not_name_itself(world: Any, label: str) -> None:
         assert label in refused(lambda: kubelet.patch(path, {"metadata": {"labels": {label: None}}}))
         kubelet.patch(path, {"metadata": {"labels": {"mine": "no"}}})
         kubelet.patch(NODES.path(name=name, sub="status"), {"status": {"capacity": {"cpu": "4"}}})
+    finally:
+        world.admin.delete(path)
+
+
+@pytest.mark.parametrize(
+    "annotation", [names.EXTERNAL_NODE_PARTITIONS, names.EXTERNAL_NODE_FEATURES, names.TOPOLOGY_SPEC]
+)
+def test_a_kubelet_can_not_choose_its_place_in_slurm(world: Any, annotation: str) -> None:
+    name = "guard-new"
+    kubelet = KubeClient.load(str(world.cluster.user_kubeconfig(f"system:node:{name}", ["system:nodes"])))
+    kubelet.create(NODES.path(), node(name))
+    path = NODES.path(name=name)
+    try:
+        patch = {"metadata": {"annotations": {annotation: "main", "mine": "yes"}}}
+        assert annotation in refused(lambda: kubelet.patch(path, patch))
+        world.admin.patch(path, patch)
+        assert annotation in refused(lambda: kubelet.patch(path, {"metadata": {"annotations": {annotation: None}}}))
+        kubelet.patch(path, {"metadata": {"annotations": {"mine": "no"}}})
     finally:
         world.admin.delete(path)
 

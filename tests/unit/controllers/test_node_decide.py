@@ -6,6 +6,7 @@ from bridge import names
 from bridge.config import Config, parse
 from bridge.slurm.models import ApiVersion, Node, Snapshot
 from controllers.node import decide
+from controllers.node.actions import NodeSyncView
 
 VERSION = ApiVersion("v0.0.45")
 TAINT = {"key": names.MANAGED_TAINT, "value": "slurm-bridge-scheduler", "effect": "NoExecute"}
@@ -29,7 +30,7 @@ def look(the_node, slurm_states="IDLE", reason="", *, config=None, version=VERSI
     )
     snapshot = Snapshot(sequence=1, nodes=nodes, error=error)
     return [
-        type(a).__name__ for a in decide.decide(decide.NodeSyncView([the_node], snapshot, version, config or Config()))
+        type(a).__name__ for a in decide.decide(NodeSyncView([the_node], snapshot, version, config or Config())).actions
     ]
 
 
@@ -48,10 +49,10 @@ def test_taint_on_and_off():
 
 
 def test_the_taint_keeps_the_others():
-    view = decide.NodeSyncView(
+    view = NodeSyncView(
         [node(taints=(OTHER_TAINT,))], Snapshot(sequence=1, nodes={"n1": Node("n1", frozenset())}), VERSION, Config()
     )
-    (action,) = decide.decide(view)
+    (action,) = decide.decide(view).actions
     assert action.taints == (OTHER_TAINT, TAINT)
 
 
@@ -97,8 +98,8 @@ def claimant(name, *, label=None, said=None, cordoned=False):
 
 def dispute(*nodes, drained=""):
     found = Node("n1", frozenset({"IDLE", "DRAIN"} if drained else {"IDLE"}), drained)
-    view = decide.NodeSyncView(list(nodes), Snapshot(sequence=1, nodes={"n1": found}), VERSION, Config())
-    return [(type(a).__name__, a.node["metadata"]["name"], getattr(a, "why", "")) for a in decide.decide(view)]
+    view = NodeSyncView(list(nodes), Snapshot(sequence=1, nodes={"n1": found}), VERSION, Config())
+    return [(type(a).__name__, a.node["metadata"]["name"], getattr(a, "why", "")) for a in decide.decide(view).actions]
 
 
 def test_two_nodes_that_claim_one_slurm_node_are_told_so_and_neither_moves_the_drain():

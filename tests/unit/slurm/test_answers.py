@@ -53,7 +53,7 @@ def test_a_proxys_answer_says_nothing_about_jobs(endpoint: str, status: int, bod
 
 
 @pytest.mark.parametrize(("status", "body"), FOREIGN)
-@pytest.mark.parametrize("endpoint", ["submit", "cancel", "set_node", "set_job"])
+@pytest.mark.parametrize("endpoint", ["submit", "cancel", "set_node", "set_job", "add_node", "delete_node"])
 def test_a_write_that_a_proxy_answered_may_have_been_done(endpoint: str, status: int, body: bytes) -> None:
     with pytest.raises(SlurmUnavailableError) as told:
         judge(NEW, endpoint, status, body)
@@ -85,6 +85,10 @@ def test_a_write_that_a_proxy_answered_may_have_been_done(endpoint: str, status:
         ("cancel", 500, slurms(error(2002)), SlurmRefusedError, 2002),
         ("cancel", 200, slurms(status=[{"error": {"code": 2002, "message": "no"}}]), SlurmRefusedError, 2002),
         ("set_job", 422, slurms(error(2073)), SlurmRefusedError, 2073),
+        ("add_node", 422, slurms(error(2168)), SlurmRefusedError, 2168),
+        ("add_node", 500, slurms(error(-1)), SlurmUnknownOutcomeError, -1),
+        ("delete_node", 422, slurms(error(2016)), SlurmRefusedError, 2016),
+        ("delete_node", 504, slurms(error(5004)), SlurmUnknownOutcomeError, 5004),
         ("jobs", 200, slurms(jobs=None), SlurmUnavailableError, 0),
         ("jobs", 200, slurms(), SlurmUnavailableError, 0),
         ("jobs", 200, slurms({"error": "half of it"}, jobs=[]), SlurmUnavailableError, 0),
@@ -110,6 +114,9 @@ def test_errors(endpoint: str, status: int, body: bytes, kind: type[SlurmError],
         ("cancel", 200, slurms()),
         ("set_job", 422, slurms(error(2015), results=None)),
         ("set_node", 200, slurms()),
+        ("add_node", 200, slurms()),
+        ("delete_node", 200, slurms()),
+        ("delete_node", 422, slurms(error(2018))),
         ("jobs", 304, b""),
         ("jobs", 200, slurms(jobs=[])),
     ],
@@ -162,7 +169,22 @@ JSON = st.recursive(
 )
 KEYS = st.sampled_from(["errors", "warnings", "status", "jobs", "nodes", "job_id", "pings", "error", "error_number"])
 ENDPOINTS = st.sampled_from(
-    ["ping", "diag", "submit", "cancel", "job", "jobs", "jobs/state", "nodes", "partitions", "set_node", "set_job"]
+    [
+        "ping",
+        "diag",
+        "submit",
+        "cancel",
+        "job",
+        "jobs",
+        "jobs/state",
+        "nodes",
+        "partitions",
+        "set_node",
+        "set_job",
+        "node",
+        "add_node",
+        "delete_node",
+    ]
 )
 
 

@@ -1,0 +1,195 @@
+"""Kubernetes nodes without slurmd as external nodes of a real Slurm: registered, replaced, removed, also while busy."""
+
+import re
+
+import pytest
+
+from bridge import names
+from bridge.clock import SystemClock, rfc3339
+from cluster import kube
+from cluster.polling import eventually
+from cluster.slurm import Size
+
+pytestmark = pytest.mark.real
+
+on_26_05 = pytest.mark.parametrize("world", ["26.05"], indirect=True)
+NAME = "k8s-0"
+SIZE = Size(cpus=8, memory=16_000, gpus=2)
+MERGE = "application/merge-patch+json"
+
+
+@pytest.fixture
+def node(clean):
+    """The world with a labelled node that has no slurmd; the node is gone afterwards, also in Slurm."""
+    found = kube.node_object(NAME, SIZE)
+    found["metadata"]["labels"][names.EXTERNAL_NODE_LABEL] = "true"
+    found["metadata"]["annotations"][names.EXTERNAL_NODE_PARTITIONS] = "external"
+    clean.api.ensure("/api/v1/nodes", found)
+    yield clean
+    clean.clear()
+    clean.api.request("DELETE", f"/api/v1/nodes/{NAME}")
+    eventually(lambda: not slurm(clean), f"{NAME} not in Slurm", 30)
+
+
+def slurm(world):
+    """Return the fields of the node in Slurm; empty if Slurm does not know it."""
+    text = world.cluster.run_slurm("scontrol", "show", "node", NAME, check=False)
+    found = dict(re.findall(r"(\w+)=(\S*)", text)) if "NodeName=" in text else {}
+    reason = re.search(r"Reason=(.*?) \[", text)
+    return {**found, "Reason": reason[1] if reason else ""} if found else {}
+
+
+def patch(world, body, sub="", name=NAME):
+    return world.api("PATCH", f"/api/v1/nodes/{name}{sub}", body, MERGE)
+
+
+def registered(world, cpus=8):
+    def look():
+        found = slurm(world)
+        return found if found.get("CPUTot") == str(cpus) and "DRAIN" not in found["State"] else None
+
+    return eventually(look, f"{NAME} registered with {cpus} CPUs", 30)
+
+
+def drained(world, words):
+    found = eventually(lambda: "DRAIN" in slurm(world).get("State", "") and slurm(world), f"{NAME} drained", 30)
+    assert words in found["Reason"]
+    assert found["Reason"].startswith("slurm-bridge:")
+    return found
+
+
+def resize(world, cpus):
+    patch(world, {"status": {"allocatable": {"cpu": str(cpus)}, "capacity": {"cpu": str(cpus)}}}, "/status")
+
+
+def crash(world):
+    """Kill podbridge and start it again."""
+    world.cluster.kill("podbridge")
+    restart(world)
+
+
+def restart(world):
+    """Start podbridge after a kill. The leases of the killed process end at once, to save 15 s."""
+    for part in ("scheduler", "controllers"):
+        path = f"/apis/coordination.k8s.io/v1/namespaces/podbridge/leases/podbridge-{part}"
+        world.api("PATCH", path, {"spec": {"holderIdentity": ""}}, MERGE)
+    world.cluster.start_podbridge()
+
+
+def running_pod(world, **more):
+    gpu = {"resources": {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"nvidia.com/gpu": "1"}}}
+    container = {"name": "main", "image": "none", **gpu}
+    pod = world.running(world.create(job={"partition": "external"}, containers=[container], **more))
+    assert pod["spec"]["nodeName"] == NAME
+    return pod
+
+
+def tainted(world):
+    return any(taint["key"] == names.MANAGED_TAINT for taint in world.kube_node(NAME)["spec"].get("taints") or ())
+
+
+def problem(world, name=NAME):
+    return (world.kube_node(name)["metadata"].get("annotations") or {}).get(names.EXTERNAL_NODE_PROBLEM, "")
+
+
+def node_events(world, reason, name=NAME):
+    items = world.api("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+    return [e["note"] for e in items if e["reason"] == reason and e["regarding"]["name"] == name]
+
+
+@on_26_05
+def test_a_pod_runs_on_a_node_without_slurmd_that_changes_and_goes_while_busy(node):
+    found = registered(node)
+    assert "EXTERNAL" in found["State"]
+    assert (found["RealMemory"], found["Gres"], found["Partitions"]) == ("16000", "gpu:2", "external")
+    assert tainted(node)
+    pod = running_pod(node)
+    job = node.job_of(pod)
+
+    resize(node, 16)
+    drained(node, "have changed")
+    crash(node)
+    node.polled(4)
+    assert slurm(node)["CPUTot"] == "8"
+    assert node.queue() == {job: "RUNNING"}
+    assert node.get(pod)["status"]["phase"] == "Running"
+    node.delete(pod, 0)
+    registered(node, 16)
+    assert tainted(node)
+
+    resize(node, 4)
+    eventually(lambda: slurm(node).get("CPUTot") == "4", f"{NAME} is smaller", 30)
+    pod = running_pod(node)
+    resize(node, 6)
+    drained(node, "have changed")
+    # the state after a kill between the deletion and the creation
+    node.cluster.kill("podbridge")
+    node.slurm("scancel", str(node.job_of(pod)))
+    eventually(lambda: "IDLE" in slurm(node)["State"], f"{NAME} without a job", 30)
+    node.slurm("scontrol", "delete", f"nodename={NAME}")
+    restart(node)
+    registered(node, 6)
+    node.delete(pod, 0)
+
+    pod = running_pod(node)
+    patch(node, {"metadata": {"labels": {names.EXTERNAL_NODE_LABEL: None}}})
+    drained(node, "has lost the label")
+    crash(node)
+    node.polled(4)
+    assert node.get(pod)["status"]["phase"] == "Running"
+    assert slurm(node)
+    assert tainted(node)
+    node.delete(pod, 0)
+    eventually(lambda: not slurm(node), f"{NAME} deleted in Slurm", 30)
+    eventually(lambda: not tainted(node), f"{NAME} without the taint", 30)
+    assert node_events(node, "ExternalNodeDeleted")
+
+
+@on_26_05
+def test_a_node_that_is_not_ready_is_drained_and_comes_back(node):
+    registered(node)
+
+    def ready(value):
+        moment = rfc3339(SystemClock().time())
+        condition = {"type": "Ready", "status": value, "reason": "Test", "lastTransitionTime": moment}
+        body = {"status": {"conditions": [condition]}}
+        node.api("PATCH", f"/api/v1/nodes/{NAME}/status", body, "application/strategic-merge-patch+json")
+
+    patch(node, {"metadata": {"annotations": {kube.KWOK_ANNOTATION: None}}})
+    ready("Unknown")
+    drained(node, "is not Ready")
+    ready("True")
+    registered(node)
+
+
+@on_26_05
+def test_an_administrators_drain_outlives_a_change_of_the_node(node):
+    registered(node)
+    node.slurm("scontrol", "update", f"nodename={NAME}", "state=drain", "reason=disk")
+    eventually(lambda: node.kube_node(NAME)["spec"].get("unschedulable"), f"{NAME} cordoned", 30)
+    resize(node, 16)
+    node.polled(3)
+    found = slurm(node)
+    assert (found["CPUTot"], found["Reason"]) == ("8", "disk")
+    node.slurm("scontrol", "update", f"nodename={NAME}", "state=resume")
+    registered(node, 16)
+
+
+@on_26_05
+def test_a_name_of_a_slurmd_node_is_refused_with_an_event(clean):
+    before = clean.node("node-1")
+    patch(clean, {"metadata": {"labels": {names.EXTERNAL_NODE_LABEL: ""}}}, name="node-1")
+    words = "Slurm has a node node-1 that podbridge did not create for this cluster"
+    eventually(lambda: problem(clean, "node-1") == words, "the problem on node-1")
+    eventually(lambda: node_events(clean, "ExternalNodeRefused", "node-1") == [words], "the Event on node-1")
+    assert clean.node("node-1") == before
+    patch(clean, {"metadata": {"labels": {names.EXTERNAL_NODE_LABEL: None}}}, name="node-1")
+    eventually(lambda: not problem(clean, "node-1"), "no problem on node-1")
+
+
+@pytest.mark.parametrize("world", ["24.11", "22.05"], indirect=True)
+def test_a_version_without_external_nodes_says_so(node):
+    eventually(lambda: "has no external nodes" in problem(node), f"the problem on {NAME}")
+    eventually(lambda: node_events(node, "ExternalNodeRefused"), f"the Event on {NAME}")
+    assert not slurm(node)
+    assert not tainted(node)
