@@ -59,6 +59,7 @@ class Reviewer:
             config.exclusive,
             config.partition,
             slurm=bool(config.slurm_rest_api),
+            device_classes=config.device_classes,
         )
         self._policies = config.namespace_policies
         self._pools_only = not config.slurm_rest_api and config.pools.other_pods == "default-scheduler"

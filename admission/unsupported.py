@@ -11,15 +11,14 @@ from decimal import Decimal
 from typing import Any
 
 from bridge.workload import resources
-from bridge.workload.resources import Resources
+from bridge.workload.resources import DEVICE_CLASS_PREFIX, Resources
 
-DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def requirements(spec: Mapping[str, Any]) -> list[str]:
-    """List the requirements of the pod that Slurm would violate."""
+    """List the requirements of the pod that Slurm or a pool would violate. For devices see :func:`devices`."""
     problems: list[str] = []
     for index, constraint in enumerate(spec.get("topologySpreadConstraints") or ()):
         if (constraint.get("whenUnsatisfiable") or "DoNotSchedule") == "DoNotSchedule":
@@ -28,11 +27,6 @@ def requirements(spec: Mapping[str, Any]) -> list[str]:
                 f"whenUnsatisfiable 'DoNotSchedule' is not allowed: Slurm selects the node and does not spread pods; "
                 f"allowed: whenUnsatisfiable 'ScheduleAnyway', or no constraint"
             )
-    for index, claim in enumerate(spec.get("resourceClaims") or ()):
-        problems.append(
-            f"spec.resourceClaims[{index}]: {claim.get('name')!r} is not allowed: resource claims are not allocated; "
-            f"allowed: extended resources such as nvidia.com/gpu, or the annotation for gres"
-        )
     affinity = spec.get("affinity") or {}
     for kind in ("podAffinity", "podAntiAffinity"):
         for index, term in enumerate((affinity.get(kind) or {}).get(_REQUIRED) or ()):
@@ -40,14 +34,34 @@ def requirements(spec: Mapping[str, Any]) -> list[str]:
                 f"spec.affinity.{kind}.{_REQUIRED}[{index}]: topologyKey {term.get('topologyKey')!r} is not allowed: "
                 f"Slurm does not consider other pods; allowed: required node affinity, nodeSelector, or a preference"
             )
+    return problems
+
+
+def devices(spec: Mapping[str, Any], classes: Mapping[str, str], *, remote: bool) -> list[str]:
+    """List the requests for devices that podbridge cannot allocate.
+
+    ``classes`` maps device classes to gres. ``remote``: the pod may run on a pool, where no claim is allocated.
+    """
+    problems: list[str] = []
+    for index, claim in enumerate(spec.get("resourceClaims") or ()):
+        where = f"spec.resourceClaims[{index}]: {claim.get('name')!r} is not allowed"
+        if remote:
+            problems.append(f"{where}: pools allocate no resource claims; allowed: a pod for the colocated Slurm only")
+        elif not (claim.get("resourceClaimName") or claim.get("resourceClaimTemplateName")):
+            problems.append(f"{where}; allowed: resourceClaimName or resourceClaimTemplateName")
+    known = ", ".join(DEVICE_CLASS_PREFIX + name for name in sorted(classes)) or "none"
     for path, container in _containers(spec):
         holder = container.get("resources") or {}
-        problems += [
-            f"{path}.resources: {name!r} is not allowed: device classes need resource claims, which are not allocated; "
-            f"allowed: extended resources such as nvidia.com/gpu"
-            for name in sorted({**(holder.get("limits") or {}), **(holder.get("requests") or {})})
-            if name.startswith(DEVICE_CLASS_PREFIX)
-        ]
+        for name in sorted({**(holder.get("limits") or {}), **(holder.get("requests") or {})}):
+            if not name.startswith(DEVICE_CLASS_PREFIX):
+                continue
+            where = f"{path}.resources: {name!r} is not allowed"
+            if remote:
+                problems.append(f"{where}: pools allocate no devices by class; allowed: nvidia.com/gpu and the like")
+            elif name.removeprefix(DEVICE_CLASS_PREFIX) not in classes:
+                problems.append(f"{where}: Slurm does not count it; allowed: {known} (configuration: deviceClasses)")
+            elif path.startswith("spec.initContainers") and container.get("restartPolicy") != "Always":
+                problems.append(f"{where}; allowed: device classes in containers and sidecars")
     return problems
 
 

@@ -35,6 +35,7 @@ class Rules:
     exclusive: bool = False
     partition: str = ""
     slurm: bool = True
+    device_classes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def create(
     if not scope.managed and not scope.policy.may_name_scheduler:
         verdict.denials.append(field_policy.scheduler_denied(rules.scheduler))
     allowed = pool_selection.of(pod)
+    verdict.invalid += unsupported.devices(spec, rules.device_classes, remote=allowed.remote)
     if not rules.slurm and not allowed.remote:
         verdict.warnings.append(pool_selection.NO_POOL)
     if allowed.local:

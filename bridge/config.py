@@ -155,6 +155,10 @@ class Config(Section):
         {"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"},
         description="The gres of each extended resource, for example gpu:a100.",
     )
+    device_classes: dict[str, str] = Field(
+        {"gpu.nvidia.com": "gpu", "gpu.example.com": "gpu", "dra.cpu": "cpu"},
+        description="The gres of each DeviceClass, for example gpu:a100; cpu: its devices are CPUs. See dra.md.",
+    )
     busy_node_timeout: Seconds = Field(
         120,
         description="Maximum time that a bind waits for free capacity on the allocated node, counted from the end of "

@@ -65,6 +65,18 @@ REASONS = (
         "Unschedulable",
         "no node fits, or the pod cannot be converted to a job; the message contains the cause",
     ),
+    (
+        UNSCHEDULED,
+        "UnsupportedResourceClaim",
+        "Slurm cannot satisfy a resource claim or device class of the pod; the message contains the cause, see dra.md",
+    ),
+    (UNSCHEDULED, "ResourceClaimMissing", "a resource claim of the pod does not exist yet; podbridge retries"),
+    (
+        "Pod, Event",
+        "DevicesNotReady",
+        "other resource claims still have the devices that Slurm allocated, or a driver is publishing its devices; the "
+        "bind waits",
+    ),
     (UNSCHEDULED, "InvalidAnnotation", "an annotation that admission did not check is invalid"),
     (
         UNSCHEDULED,

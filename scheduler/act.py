@@ -29,7 +29,9 @@ from bridge.slurm.cancelling import cancel_if_ours
 from bridge.slurm.models import JobRequest
 from bridge.workload import links, pods, translate
 from bridge.workload.annotations import InvalidAnnotationsError
+from bridge.workload.devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
 from scheduler import actions
+from scheduler.claims import ClaimMissingError, Claims
 from scheduler.gangs import Gang
 from scheduler.placement import Placement, Placements
 from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
@@ -75,6 +77,7 @@ class Actor:
         self._states = states
         self._writer = PodWriter(self._kube, self._cache, self._events, self._clock, states)
         self._check_leadership = check_leadership
+        self._claims = Claims(self._kube, self._slurm, self._config, self._clock)
         self.placements = Placements([], {}, {})
 
     def act(self, action: actions.Action) -> None:
@@ -119,7 +122,7 @@ class Actor:
             self._refused(pod, LostJobsError(f"Slurm lost {lost} jobs of this pod, or their comments"), REFUSED)
             return
         try:
-            request = self._request(members, action.gang)
+            request = self._claims.add_to(self._request(members, action.gang), members)
             with fence(self._check_leadership):
                 submitted = self._slurm.submit(request)
         except SlurmUnknownOutcomeError as error:
@@ -188,7 +191,8 @@ class Actor:
         uid, key = pods.uid(pod), links.key(pod)
         failure = failure_of(self._states.of(key).phase)
         again = failure is not None and (failure.reason, failure.message) == (error.reason, str(error))
-        self._failed(key, NO_NODE if isinstance(error, NoNodeError) else backoff, error.reason, str(error))
+        soon = isinstance(error, NoNodeError | ClaimMissingError)
+        self._failed(key, NO_NODE if soon else backoff, error.reason, str(error))
         self._events.event(pod, error.reason, str(error), warning=True)
         reported = self._states.of(uid).condition
         if reported is None or reported.reason != error.reason:
@@ -231,10 +235,24 @@ class Actor:
             return
         if pods.job_id(pod) != action.job_id or not pods.is_held(pod):
             self._hold(pod, action.job_id)
+        if not self._allocate_claims(pod, action):
+            return
         given = {names.NODE_ANNOTATION: action.node, names.SLURM_NODE_ANNOTATION: action.slurm_node}
         self._writer.bind(pod, action.node, given, f"bound to node {action.node} of Slurm job {action.job_id}")
         START_TO_BIND_SECONDS.observe(max(0.0, self._clock.time() - action.started))
         log.info("pod bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node))
+
+    def _allocate_claims(self, pod: actions.Pod, action: actions.Bind) -> bool:
+        """Allocate the pod's ResourceClaims; return false after the job was cancelled because they cannot be."""
+        try:
+            self._claims.allocate(pod, action.job_id, action.node, action.slurm_node)
+        except (WrongDevicesError, UnsupportedClaimError, ClaimMissingError, DevicesNotReadyError) as error:
+            if isinstance(error, DevicesNotReadyError) or links.membership(pod) is not None:
+                self._events.event(pod, error.reason, str(error), warning=True)
+                raise
+            self._give_back(actions.GiveBack(pod, action.job_id, str(error)))
+            return False
+        return True
 
     def _release(self, action: actions.Release) -> None:
         for job_id in action.job_ids:

@@ -34,20 +34,21 @@ _POD_SPEC = (
     "restartPolicy",
 )
 _POD_STATUS = ("phase", "reason", "message", "conditions", "startTime")
+_CLAIM_STATUS = ("resourceClaimStatuses", "extendedResourceClaimStatus")
 _CONTAINER = ("name", "resources", "restartPolicy")
 
 
 def prune_pod(pod: Object) -> Object:
     """Keep identity, placement, requests and phase; drop environment, volumes, images and container states.
 
-    For a pod without a node, keep the parts of environment and volumes that use a Secret or a token: they limit the
-    selection of a pool.
+    For a pod without a node, keep its resource claims, and the parts of environment and volumes that use a Secret or a
+    token: they limit the selection of a pool.
     """
     spec = pod.get("spec") or {}
     kept = pick(spec, _POD_SPEC)
     waiting = not spec.get("nodeName")
     if waiting:
-        kept |= pick(spec, ("imagePullSecrets",))
+        kept |= pick(spec, ("imagePullSecrets", "resourceClaims"))
         if volumes := [volume for volume in spec.get("volumes") or () if _is_confidential(volume)]:
             kept["volumes"] = volumes
     node_affinity = (spec.get("affinity") or {}).get("nodeAffinity")
@@ -61,7 +62,7 @@ def prune_pod(pod: Object) -> Object:
         "kind": "Pod",
         "metadata": _metadata(pod),
         "spec": kept,
-        "status": pick(pod.get("status") or {}, _POD_STATUS),
+        "status": pick(pod.get("status") or {}, (*_POD_STATUS, *_CLAIM_STATUS) if waiting else _POD_STATUS),
     }
 
 

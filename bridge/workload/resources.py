@@ -14,6 +14,8 @@ from bridge.workload import quantity
 Resources = dict[str, Decimal]
 PODS = "pods"
 """Name of the resource of which every pod uses one."""
+DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
+"""Prefix of an extended resource by DRA; the rest of the name is that of a DeviceClass."""
 
 
 def pod_requests(spec: Mapping[str, Any]) -> Resources:
@@ -22,6 +24,7 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
     It is the largest of two sums: all containers and sidecars; and each init container with the sidecars started before
     it. Pod-level requests count if they are larger (the API server refuses smaller ones). The overhead of the runtime
     class is added. The limit of a container counts as its request if it has no request, as the API server defaults it.
+    Device classes are left out: a ResourceClaim allocates them, and a node has no Allocatable of them.
     """
     together: Resources = {}
     for container in spec.get("containers") or ():
@@ -41,7 +44,7 @@ def pod_requests(spec: Mapping[str, Any]) -> Resources:
     _raise(together, peak)
     _raise(together, _requests(spec))
     _add(together, _quantities(spec.get("overhead") or {}))
-    return {name: value for name, value in together.items() if value > 0}
+    return {name: value for name, value in together.items() if value > 0 and not name.startswith(DEVICE_CLASS_PREFIX)}
 
 
 def node_requests(spec: Mapping[str, Any]) -> Resources:

@@ -599,14 +599,6 @@ BAD: dict[str, tuple[Json, list[str]]] = {
         ),
         ["spec.topologySpreadConstraints[0]", "'zone'", "DoNotSchedule", "ScheduleAnyway"],
     ),
-    "resource claim": (
-        pod(resourceClaims=[{"name": "gpu", "resourceClaimName": "my-gpu"}]),
-        ["spec.resourceClaims[0]", "'gpu'", "nvidia.com/gpu"],
-    ),
-    "resource claim template": (
-        pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "gpus"}]),
-        ["spec.resourceClaims[0]", "'gpu'"],
-    ),
     "required pod affinity": (affinity("podAffinity"), ["spec.affinity.podAffinity", "'zone'", "allowed"]),
     "required pod anti-affinity": (affinity("podAntiAffinity"), ["spec.affinity.podAntiAffinity", "'zone'", "allowed"]),
     "device class": (

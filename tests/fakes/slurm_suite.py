@@ -119,6 +119,9 @@ class SlurmSuite:
             return
         job = running(ask(client))
         assert client.allocation(job.job_id) == job.nodes
+        (given,) = client.resources(job.job_id).values()
+        assert len(given.cores) >= 1
+        assert given.sockets * given.cores_per_socket >= len(given.cores)
         waiting = client.submit(ask(client, cpus=9999)).job_id
         for none in (waiting, 987654):
             with pytest.raises(SlurmRefusedError, match="resources: "):

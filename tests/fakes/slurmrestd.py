@@ -292,7 +292,8 @@ class FakeSlurm:
         job = self.jobs.get(job_id)
         if job is None or not job.nodes:
             return self._error(500, 2017, "Invalid job id specified", nodes=[])
-        return self._json(200, {"nodes": [{"node": name, "mem_alloc": 16} for name in hostlist.expand(job.nodes)]})
+        fixed = {"mem_alloc": 16, "sockets_per_node": 8, "cores_per_socket": 1, "core_bitmap": "0x01", "gres": []}
+        return self._json(200, {"nodes": [{"node": name, **fixed} for name in hostlist.expand(job.nodes)]})
 
     def _job(self, job: FakeJob, version: ApiVersion) -> dict[str, Any]:
         number: Callable[[int], Any] = _number if version.numbers else int

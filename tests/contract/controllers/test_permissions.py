@@ -39,6 +39,10 @@ SCHEDULER = {
     ("get", "", "namespaces", "", "", KUBE_SYSTEM),
     ("create", "events.k8s.io", "events", "", CLOSED, ""),
     ("update", "coordination.k8s.io", "leases", "", "podbridge", "podbridge-scheduler"),
+    *((verb, "resource.k8s.io", "resourceclaims", "", CLOSED, "") for verb in ("list", "create", "update")),
+    *(("update", "resource.k8s.io", "resourceclaims", sub, CLOSED, "c") for sub in ("status", "binding")),
+    ("list", "resource.k8s.io", "resourceslices", "", "", ""),
+    ("get", "resource.k8s.io", "deviceclasses", "", "", "gpu.example.com"),
 }
 CONTROLLERS = {
     ("list", "", "nodes", "", "", ""),
@@ -108,6 +112,8 @@ NOBODY = {
     *((verb, "apps", "daemonsets", "", KUBE_SYSTEM, "x") for verb in ("create", "patch", "update", "delete")),
     *((verb, "batch", "jobs", "", CLOSED, "x") for verb in ("create", "patch", "update", "delete")),
     *((verb, "", "persistentvolumes", "", "", "x") for verb in ("create", "get", "patch")),
+    *((verb, "resource.k8s.io", "resourceclaims", "", CLOSED, "c") for verb in ("delete", "patch")),
+    *((verb, "resource.k8s.io", "resourceslices", "", "", "s") for verb in ("create", "update", "delete")),
     ("*", "*", "*", "", "", ""),
 }
 

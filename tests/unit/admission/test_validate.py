@@ -165,3 +165,33 @@ def test_what_fits_nowhere_is_warned_about(requests: dict[str, str], words: list
     for word in words or ():
         assert word in warnings[0]
     assert validate.create(pod(requests=requests), "alice", RULES).warnings == []
+
+
+DEVICES = Rules("ours", gres={"nvidia.com/gpu": "gpu"}, device_classes={"gpu.example.com": "gpu"})
+GPU_CLASS = "deviceclass.resource.kubernetes.io/gpu.example.com"
+REMOTE = {"tolerations": [{"key": names.POOL_TAINT, "operator": "Exists"}]}
+
+
+def test_devices_that_slurm_counts_are_allowed() -> None:
+    claims = [{"name": "a", "resourceClaimName": "x"}, {"name": "b", "resourceClaimTemplateName": "y"}]
+    assert validate.create(pod(requests={GPU_CLASS: "1"}, resourceClaims=claims), "alice", DEVICES).invalid == []
+
+
+def test_devices_that_nobody_would_allocate_are_refused() -> None:
+    (problem,) = validate.create(pod(requests={GPU_CLASS + "x": "1"}), "alice", DEVICES).invalid
+    assert "gpu.example.comx" in problem
+    assert f"allowed: {GPU_CLASS} " in problem
+    (problem,) = validate.create(
+        pod(resourceClaims=[{"name": "a", "podGroupResourceClaim": "x"}]), "a", DEVICES
+    ).invalid
+    assert "spec.resourceClaims[0]: 'a'" in problem
+    init = [{"name": "i", "resources": {"limits": {GPU_CLASS: "1"}}}]
+    (problem,) = validate.create(pod(initContainers=init), "alice", DEVICES).invalid
+    assert problem.startswith("spec.initContainers[0].resources")
+    assert validate.create(pod(initContainers=[{**init[0], "restartPolicy": "Always"}]), "a", DEVICES).invalid == []
+
+
+def test_pools_allocate_no_devices() -> None:
+    body = pod(requests={GPU_CLASS: "1"}, resourceClaims=[{"name": "a", "resourceClaimName": "x"}], **REMOTE)
+    problems = [line for line in validate.create(body, "alice", DEVICES).invalid if "pools allocate" in line]
+    assert [line.partition(":")[0] for line in problems] == ["spec.resourceClaims[0]", "spec.containers[0].resources"]

@@ -112,3 +112,17 @@ def test_node() -> None:
         "capacity": {"cpu": "5"},
         "conditions": [{"type": "Ready", "status": "True", "reason": "r"}],
     }
+
+
+def test_pod_without_a_node_keeps_its_claims() -> None:
+    claims = {"resourceClaims": [{"name": "d", "resourceClaimTemplateName": "t"}]}
+    status = {
+        "resourceClaimStatuses": [{"name": "d", "resourceClaimName": "x"}],
+        "extendedResourceClaimStatus": {"a": 1},
+    }
+    waiting = prune_pod({"metadata": {}, "spec": claims, "status": status})
+    assert waiting["spec"] == claims
+    assert waiting["status"] == status
+    bound = prune_pod({"metadata": {}, "spec": {**claims, "nodeName": "n"}, "status": status})
+    assert bound["spec"] == {"nodeName": "n"}
+    assert bound["status"] == {}

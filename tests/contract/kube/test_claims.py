@@ -1,0 +1,164 @@
+"""The writes of :mod:`scheduler.claims` on a real API server, with a crash before each of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bridge.clock import SystemClock
+from bridge.config import Config
+from bridge.errors import KubeNotFoundError, LostLeadershipError
+from bridge.kube.client import KubeClient
+from bridge.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, SERVICE_ACCOUNTS
+from bridge.slurm.job_resources import GresIndices, NodeResources
+from bridge.workload import devices, extended_claims
+from bridge.workload.devices import DevicesNotReadyError
+from cluster.polling import eventually
+from scheduler.claims import Claims
+
+pytestmark = pytest.mark.real
+
+GPU = "gpu.example.com"
+NODE = "node-of-claims"
+
+
+class AllocatedJobs:
+    """Slurm's answer about the devices of jobs; tests/e2e/test_dra.py has the real one."""
+
+    def __init__(self, **jobs: tuple[int, ...]) -> None:
+        self.jobs = {int(name[1:]): indices for name, indices in jobs.items()}
+
+    def resources(self, job_id: int) -> dict[str, NodeResources]:
+        return {NODE: NodeResources(1, 8, (), (GresIndices("gpu", "", self.jobs[job_id]),))}
+
+
+@pytest.fixture
+def drivers(client: KubeClient) -> Iterator[None]:
+    selector = {"cel": {"expression": f'device.driver == "{GPU}"'}}
+    client.create(DEVICE_CLASSES.path(), {"metadata": {"name": GPU}, "spec": {"selectors": [selector]}})
+    pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": GPU, "nodeName": NODE, "pool": pool, "devices": [{"name": f"gpu-{n}"} for n in range(8)]}
+    client.create(RESOURCE_SLICES.path(), {"metadata": {"name": NODE}, "spec": spec})
+    yield
+    client.delete(DEVICE_CLASSES.path(name=GPU))
+    client.delete(RESOURCE_SLICES.path(name=NODE))
+
+
+@pytest.fixture
+def make_pod(client: KubeClient, namespace: str, drivers: None) -> Iterator[Any]:
+    def account() -> bool:
+        try:
+            return bool(client.get(SERVICE_ACCOUNTS.path(namespace, "default")))
+        except KubeNotFoundError:
+            return False
+
+    eventually(account, "the service account")
+
+    def make(name: str, claim: int, extended: int) -> dict[str, Any]:
+        """Create a pod with a claim of its own and with an extended resource, each of a number of GPUs."""
+        exactly = {"deviceClassName": GPU, "count": claim}
+        spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+        client.create(RESOURCE_CLAIMS.path(namespace), {"metadata": {"name": name}, "spec": spec})
+        container: dict[str, Any] = {"name": "c", "image": "none"}
+        if extended:
+            container["resources"] = {"limits": {extended_claims.PREFIX + GPU: str(extended)}}
+        claims = [{"name": "d", "resourceClaimName": name}]
+        body = {"schedulerName": "nobody", "containers": [container], "resourceClaims": claims}
+        return client.create(PODS.path(namespace), {"metadata": {"name": name}, "spec": body})
+
+    yield make
+    for pod in client.get(PODS.path(namespace))["items"]:
+        client.delete(PODS.path(namespace, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
+    eventually(lambda: not allocated(client, namespace), "kube-controller-manager releases the claims")
+
+
+def test_a_crash_before_each_write_is_repaired_by_the_next_call(
+    client: KubeClient, namespace: str, make_pod: Any
+) -> None:
+    crashed, sends = 0, 99
+    while crashed < sends:
+        pod = make_pod(f"crash-{crashed}", 2, 1)
+        done = 0
+
+        def check(last: int = crashed) -> None:
+            nonlocal done
+            if done == last:
+                raise LostLeadershipError("crash")
+            done += 1
+
+        slurm: Any = AllocatedJobs(j1=(1, 4, 6))
+        first = Claims(client.fenced(check), slurm, Config(), SystemClock())
+        try:
+            first.allocate(pod, 1, NODE, NODE)
+            sends = done
+        except LostLeadershipError:
+            pod = client.get(PODS.path(namespace, pod["metadata"]["name"]))
+            Claims(client, slurm, Config(), SystemClock()).allocate(pod, 1, NODE, NODE)
+        own = [
+            client.get(RESOURCE_CLAIMS.path(namespace, name))
+            for name in (f"crash-{crashed}", extended_claims.name(pod))
+        ]
+        found = [key for claim in own for key in devices.results(claim)]
+        assert sorted(name for _, _, name in found) == ["gpu-1", "gpu-4", "gpu-6"]
+        for claim in own:
+            assert [one["uid"] for one in claim["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
+            assert extended_claims.FINALIZER in claim["metadata"]["finalizers"]
+        stored = client.get(PODS.path(namespace, pod["metadata"]["name"]))
+        assert stored["status"]["extendedResourceClaimStatus"] == extended_claims.status(pod)
+        client.delete(PODS.path(namespace, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
+        eventually(lambda: not allocated(client, namespace), "kube-controller-manager releases the claims")
+        crashed += 1
+    # finalizer and status of two claims, the creation of one, the status of the pod; headers and body of each
+    assert sends == 12
+
+
+def test_pods_of_one_job_at_the_same_time_get_different_devices(
+    client: KubeClient, namespace: str, make_pod: Any
+) -> None:
+    slurm: Any = AllocatedJobs(j1=tuple(range(8)))
+    claims = Claims(client, slurm, Config(), SystemClock())
+    pods = [make_pod(f"member-{number}", 2, 0) for number in range(4)]
+    threads = [threading.Thread(target=claims.allocate, args=(pod, 1, NODE, NODE)) for pod in pods]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(allocated(client, namespace)) == len(set(allocated(client, namespace))) == 8
+    late = make_pod("late", 1, 0)
+    with pytest.raises(DevicesNotReadyError):
+        claims.allocate(late, 1, NODE, NODE)
+
+
+def test_an_allocation_from_an_earlier_job_is_made_again(client: KubeClient, namespace: str, make_pod: Any) -> None:
+    slurm: Any = AllocatedJobs(j1=(0, 1), j2=(1, 2))
+    claims = Claims(client, slurm, Config(), SystemClock())
+    pod = make_pod("moved", 2, 0)
+    claims.allocate(pod, 1, NODE, NODE)
+    before = client.get(RESOURCE_CLAIMS.path(namespace, "moved"))
+    claims.allocate(pod, 1, NODE, NODE)
+    assert client.get(RESOURCE_CLAIMS.path(namespace, "moved")) == before
+    claims.allocate(pod, 2, NODE, NODE)
+    assert sorted(name for _, _, name in allocated(client, namespace)) == ["gpu-1", "gpu-2"]
+
+
+def test_a_list_of_many_claims_costs_little(client: KubeClient, namespace: str, make_pod: Any, report: Any) -> None:
+    for number in range(200):
+        exactly = {"deviceClassName": GPU, "count": 1}
+        spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+        client.create(RESOURCE_CLAIMS.path(namespace), {"metadata": {"name": f"c{number}"}, "spec": spec})
+    slurm: Any = AllocatedJobs(j1=(0,))
+    claims, pod = Claims(client, slurm, Config(), SystemClock()), make_pod("timed", 1, 0)
+    began = time.monotonic()
+    claims.allocate(pod, 1, NODE, NODE)
+    took = time.monotonic() - began
+    report(f"allocation beside 200 claims: {1000 * took:.0f} ms")
+    assert took < 2
+
+
+def allocated(client: KubeClient, namespace: str) -> list[tuple[str, str, str]]:
+    items = client.get(RESOURCE_CLAIMS.path(namespace))["items"]
+    return [key for claim in items for key in devices.results(claim)]

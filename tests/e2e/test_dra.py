@@ -1,0 +1,239 @@
+"""ResourceClaims are allocated on the devices that Slurm has chosen; kube-controller-manager releases them."""
+
+import pytest
+
+from cluster.polling import eventually
+from cluster.world import NAMESPACE
+
+pytestmark = pytest.mark.real
+
+DRA = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{DRA}/namespaces/{NAMESPACE}/resourceclaims"
+GPU, CPU = "gpu.example.com", "dra.cpu"
+CPUS, GPUS = 128, 8
+
+
+def device_class(name):
+    expression = f'device.driver == "{name}"'
+    config = [{"opaque": {"driver": name, "parameters": {"kind": "Test"}}}]
+    return {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}], "config": config}}
+
+
+def resource_slice(node, driver, devices):
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
+    return {"metadata": {"name": f"{node}-{driver}"}, "spec": spec}
+
+
+def cpu_device(number):
+    # Slurm counts 128 sockets with one core: the cluster's slurm.conf has CPUs=128 alone
+    attributes = {"socketID": {"int": number}, "coreID": {"int": 0}, "cpuID": {"int": number}}
+    return {"name": f"cpudev{number:03d}", "attributes": attributes}
+
+
+@pytest.fixture(scope="module")
+def drivers(world):
+    """Publish what the drivers dra.cpu and gpu.example.com publish. Device names say nothing about the index."""
+    made = []
+    for name in (GPU, CPU):
+        made.append((f"{DRA}/deviceclasses", device_class(name)))
+    for number in range(4):
+        node = f"node-{number}"
+        gpus = [{"name": f"card-{7 - n}", "attributes": {"index": {"int": n}}} for n in range(GPUS)]
+        made.append((f"{DRA}/resourceslices", resource_slice(node, GPU, gpus)))
+        made.append((f"{DRA}/resourceslices", resource_slice(node, CPU, [cpu_device(n) for n in range(CPUS)])))
+    for path, body in made:
+        world.api("POST", path, body)
+    yield
+    for path, body in made:
+        world.api("DELETE", f"{path}/{body['metadata']['name']}")
+
+
+@pytest.fixture
+def dra(clean, drivers):
+    """The world with drivers; no claims before and after."""
+    yield clean
+    for claim in clean.api("GET", CLAIMS)["items"]:
+        clean.api.request("DELETE", f"{CLAIMS}/{claim['metadata']['name']}")
+    clean.clear()
+    eventually(lambda: not clean.api("GET", CLAIMS)["items"], "no claims")
+
+
+def requests(*wanted):
+    exactly = [{"deviceClassName": name, "allocationMode": "ExactCount", "count": count} for name, count in wanted]
+    return {"devices": {"requests": [{"name": f"r{n}", "exactly": one} for n, one in enumerate(exactly)]}}
+
+
+def claim(world, name, *wanted):
+    return world.api("POST", CLAIMS, {"metadata": {"name": name}, "spec": requests(*wanted)})
+
+
+def templated(world, *wanted, **more):
+    """Create a pod whose claim comes from a template with these requests."""
+    spec = {"metadata": {"generateName": "t-"}, "spec": {"spec": requests(*wanted)}}
+    template = world.api("POST", f"{DRA}/namespaces/{NAMESPACE}/resourceclaimtemplates", spec)
+    source = {"name": "d", "resourceClaimTemplateName": template["metadata"]["name"]}
+    return world.create(resourceClaims=[source], **more)
+
+
+def with_claim(world, name, **more):
+    return world.create(resourceClaims=[{"name": "d", "resourceClaimName": name}], **more)
+
+
+def with_class(world, **counts):
+    body = world.manifest()
+    asked = {f"deviceclass.resource.kubernetes.io/{name.replace('_', '.')}": str(n) for name, n in counts.items()}
+    body["spec"]["containers"][0]["resources"]["limits"] = asked
+    return world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
+
+
+def supported(world):
+    return world.cluster.options.slurm == "26.05"
+
+
+def owned(world, pod):
+    """Return the claims that are reserved for the pod."""
+    uid = pod["metadata"]["uid"]
+    return [
+        found
+        for found in world.api("GET", CLAIMS)["items"]
+        if any(one["uid"] == uid for one in found.get("status", {}).get("reservedFor", ()))
+    ]
+
+
+def devices(claim, driver):
+    results = claim["status"]["allocation"]["devices"]["results"]
+    return {one["device"] for one in results if one["driver"] == driver}
+
+
+def chosen(world, pod):
+    """Return the devices that Slurm has chosen for the pod's job, by scontrol: GPUs and CPUs."""
+    text = world.slurm("scontrol", "show", "job", "-d", str(world.job_of(pod)))
+    words = dict(word.split("=", 1) for word in text.split() if "=" in word)
+    gres = words.get("GRES", "")
+    gpus = numbers(gres.partition("(IDX:")[2].rstrip(")")) if "IDX" in gres else set()
+    return {f"card-{7 - n}" for n in gpus}, {f"cpudev{n:03d}" for n in numbers(words["CPU_IDs"])}
+
+
+def numbers(text):
+    pairs = [part.partition("-") for part in text.split(",")]
+    return {n for first, _, last in pairs for n in range(int(first), int(last or first) + 1)}
+
+
+def refused(world, pod, *words):
+    def told():
+        condition = world.condition(pod, "PodScheduled")
+        return condition.get("reason") == "UnsupportedResourceClaim" and condition
+
+    message = eventually(told, "the refusal")["message"]
+    assert all(word in message for word in words), message
+
+
+class TestClaims:
+    def test_a_version_of_slurm_that_does_not_show_devices_is_named(self, dra):
+        if supported(dra):
+            return
+        refused(dra, templated(dra, (GPU, 1)), "v0.0.44", "serves v0.0.")
+        assert not dra.queue()
+
+    @pytest.mark.main_version
+    def test_gpus_and_cpus_of_templates_are_those_of_slurm(self, dra):
+        pods = [templated(dra, (GPU, 3), (CPU, 4), cpu="1", run="600") for _ in range(3)]
+        seen = set()
+        for pod in pods:
+            pod = dra.running(pod)
+            (found,) = owned(dra, pod)
+            node, (gpus, cpus) = pod["spec"]["nodeName"], chosen(dra, pod)
+            assert devices(found, GPU) == gpus
+            assert len(gpus) == 3
+            assert devices(found, CPU) == cpus
+            assert len(cpus) == 4
+            terms = found["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"]
+            assert terms[0]["matchFields"][0]["values"] == [node]
+            config = found["status"]["allocation"]["devices"]["config"]
+            assert [(one["source"], one["requests"]) for one in config] == [
+                ("FromClass", ["r0"]),
+                ("FromClass", ["r1"]),
+            ]
+            assert "resource.kubernetes.io/delete-protection" in found["metadata"]["finalizers"]
+            new = {(node, device) for device in gpus | cpus}
+            assert not new & seen
+            seen |= new
+        for pod in pods:
+            dra.delete(pod, grace=1)
+        eventually(lambda: not dra.api("GET", CLAIMS)["items"], "the claims of the templates deleted")
+
+    @pytest.mark.main_version
+    def test_extended_resources_by_class_get_a_claim(self, dra):
+        pod = dra.running(with_class(dra, gpu_example_com=2))
+        (found,) = owned(dra, pod)
+        status = pod["status"]["extendedResourceClaimStatus"]
+        assert status["resourceClaimName"] == found["metadata"]["name"]
+        (mapping,) = status["requestMappings"]
+        assert mapping["containerName"] == "main"
+        assert mapping["requestName"] == found["spec"]["devices"]["requests"][0]["name"]
+        assert devices(found, GPU) == chosen(dra, pod)[0]
+        assert len(devices(found, GPU)) == 2
+        dra.delete(pod, grace=1)
+        eventually(lambda: not dra.api("GET", CLAIMS)["items"], "the claim deleted")
+
+    @pytest.mark.main_version
+    def test_a_whole_node_has_the_first_of_its_devices_and_the_claim_serves_the_next_pod(self, dra):
+        claim(dra, "mine", (GPU, 2))
+        pod = dra.running(with_claim(dra, "mine", job={"exclusive": "true"}))
+        (found,) = owned(dra, pod)
+        assert len(chosen(dra, pod)[0]) == GPUS
+        assert devices(found, GPU) == {"card-7", "card-6"}
+        second = with_claim(dra, "mine")
+        refused(dra, second, "mine", "in use by", pod["metadata"]["name"])
+        assert dra.get(second)["spec"].get("nodeName") is None
+        dra.delete(pod, grace=1)
+        second = dra.running(second, 60)
+        assert devices(owned(dra, second)[0], GPU) == chosen(dra, second)[0]
+
+    @pytest.mark.main_version
+    def test_a_device_of_another_claim_is_waited_for(self, dra):
+        holder = claim(dra, "holder", (GPU, 8))
+        holder["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
+        holder = dra.api("PUT", f"{CLAIMS}/holder", holder)
+        results = [{"request": "r0", "driver": GPU, "pool": "node-0", "device": f"card-{n}"} for n in range(GPUS)]
+        holder["status"] = {"allocation": {"devices": {"results": results}}}
+        dra.api("PUT", f"{CLAIMS}/holder/status", holder)
+        pod = templated(dra, (GPU, 1), nodeSelector={"kubernetes.io/hostname": "node-0"})
+        eventually(lambda: dra.events(pod, "DevicesNotReady"), "an Event")
+        assert dra.get(pod)["spec"].get("nodeName") is None
+        assert not owned(dra, pod)
+        dra.api("DELETE", f"{CLAIMS}/holder")
+        pod = dra.running(pod, 40)
+        assert devices(owned(dra, pod)[0], GPU) == chosen(dra, pod)[0]
+
+    @pytest.mark.main_version
+    def test_what_slurm_does_not_know_is_refused(self, dra):
+        body = requests((GPU, 1))
+        body["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": "true"}}]
+        dra.api("POST", CLAIMS, {"metadata": {"name": "selected"}, "spec": body})
+        refused(dra, with_claim(dra, "selected"), "selectors", "deviceClasses")
+        pod = with_claim(dra, "later")
+        eventually(lambda: dra.condition(pod, "PodScheduled").get("reason") == "ResourceClaimMissing", "a condition")
+        claim(dra, "later", (GPU, 1))
+        dra.running(pod)
+
+    @pytest.mark.main_version
+    def test_a_claim_that_an_earlier_job_left_is_allocated_again(self, dra):
+        """The process died between the write of the claim and the bind, and the job is gone."""
+        pod = with_claim(
+            dra, "left", nodeSelector={"kubernetes.io/hostname": "node-1"}, schedulingGates=[{"name": "test"}]
+        )
+        left = claim(dra, "left", (GPU, 1))
+        left["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
+        left = dra.api("PUT", f"{CLAIMS}/left", left)
+        results = [{"request": "r0", "driver": GPU, "pool": "node-0", "device": "card-3"}]
+        reserved = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        left["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [reserved]}
+        dra.api("PUT", f"{CLAIMS}/left/status", left)
+        path = dra.path(pod["metadata"]["name"])
+        dra.api("PATCH", path, [{"op": "remove", "path": "/spec/schedulingGates"}], "application/json-patch+json")
+        pod = dra.running(pod, 40)
+        (found,) = owned(dra, pod)
+        assert devices(found, GPU) == chosen(dra, pod)[0]
+        assert found["status"]["allocation"]["devices"]["results"][0]["pool"] == "node-1"

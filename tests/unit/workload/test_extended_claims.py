@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.workload import extended_claims, resources
+
+GPU = extended_claims.PREFIX + "gpu.example.com"
+
+
+def container(name: str, **more: Any) -> dict[str, Any]:
+    limits = more.pop("limits", {})
+    return {"name": name, "resources": {"limits": limits, "requests": limits}, **more}
+
+
+def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": [*containers], **spec}}
+
+
+def test_requests_are_numbered_as_kube_scheduler_numbers_them() -> None:
+    sidecar = container("s", limits={GPU: "1"}, restartPolicy="Always")
+    body = pod(container("a", limits={"cpu": "1", GPU: "2"}), container("b"), initContainers=[sidecar])
+    found = extended_claims.claim(body)
+    assert found is not None
+    listed = found["spec"]["devices"]["requests"]
+    assert [(one["name"], one["exactly"]["count"]) for one in listed] == [
+        ("container-0-request-0", 1),
+        ("container-1-request-1", 2),
+    ]
+    status = extended_claims.status(body)
+    assert status["resourceClaimName"] == found["metadata"]["name"]
+    assert [(one["containerName"], one["requestName"]) for one in status["requestMappings"]] == [
+        ("s", "container-0-request-0"),
+        ("a", "container-1-request-1"),
+    ]
+
+
+def test_a_pod_without_device_classes_has_no_claim() -> None:
+    assert extended_claims.claim(pod(container("a", limits={"nvidia.com/gpu": "1", GPU: "0"}))) is None
+
+
+def test_a_node_needs_no_allocatable_of_a_device_class() -> None:
+    requests = resources.pod_requests(pod(container("a", limits={"cpu": "1", GPU: "2"}))["spec"])
+    assert list(requests) == ["cpu"]
+
+
+def test_parts_of_a_device_are_refused() -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        extended_claims.claim(pod(container("a", limits={GPU: "500m"})))
+
+
+@given(st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", fullmatch=True), st.uuids(), st.uuids())
+def test_the_name_is_valid_and_its_own(name: str, one: object, other: object) -> None:
+    first = extended_claims.name({"metadata": {"name": name, "uid": str(one)}})
+    assert len(first) <= 253
+    assert not first.startswith(("-", "."))
+    again = extended_claims.name({"metadata": {"name": name, "uid": str(other)}})
+    assert (first == again) is (one == other)
