@@ -70,6 +70,24 @@ class World:
         found: Object = self.api("POST", f"/api/v1/namespaces/{namespace}/pods", self.manifest(name, **more))
         return found
 
+    def create_gang(self, name: str, size: int, *, namespace: str = NAMESPACE, **more: Any) -> Object:
+        """Create an indexed Job whose pods start together (``more``: see :meth:`manifest`); return the answer."""
+        template = self.manifest(name, **{"restartPolicy": "Never", **more})
+        del template["metadata"]["name"]
+        spec = {"completionMode": "Indexed", "completions": size, "parallelism": size, "template": template}
+        body = {"metadata": {"name": name, "annotations": {"bridge.vk.io/gang": "true"}}, "spec": spec}
+        found: Object = self.api("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", body)
+        return found
+
+    def members(self, gang: Object) -> list[Object]:
+        """Return the pods of a Job that exist."""
+        return self.pods(gang["metadata"]["namespace"], f"job-name={gang['metadata']['name']}")
+
+    def delete_gang(self, gang: Object) -> None:
+        """Delete a Job and its pods."""
+        path = f"/apis/batch/v1/namespaces/{gang['metadata']['namespace']}/jobs/{gang['metadata']['name']}"
+        self.api.request("DELETE", path, {"propagationPolicy": "Background"})
+
     def get(self, pod: Object, namespace: str | None = None) -> Object | None:
         """Return the pod; ``None`` if the pod with this UID does not exist."""
         status, found = self.api.request("GET", self._path(pod, namespace))
@@ -191,7 +209,7 @@ class World:
         return found[1] if found else ""
 
     def jobs_by_uid(self) -> dict[str, list[tuple[int, str]]]:
-        """Return all jobs that Slurm knows, also ended ones, as (id, state) by the pod UID in the comment."""
+        """Return all jobs that Slurm knows, also ended ones, as (id, state) by the UID in the comment."""
         text = self.cluster.run_slurm("scontrol", "show", "job", "-o", check=False)
         found: dict[str, list[tuple[int, str]]] = {}
         for line in text.splitlines():

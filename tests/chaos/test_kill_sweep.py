@@ -1,6 +1,6 @@
-"""podbridge is killed (SIGKILL) after its N-th call: one job per pod, all pods bound, nothing left behind.
+"""podbridge is killed (SIGKILL) after its N-th call: one job per pod and per gang, all bound, nothing left behind.
 
-A short run tries every seventh N. A long run (``./hack/test.sh --long``) tries each, on each version of Slurm.
+A short run tries every ninth N. A long run (``./hack/test.sh --long``) tries each, on each version of Slurm.
 """
 
 import os
@@ -16,8 +16,9 @@ from cluster.polling import eventually
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
 MOST_CALLS = 200
-SHORT_STRIDE = 7
-PODS = 2
+SHORT_STRIDE = 9
+PODS = 1
+MEMBERS = 3
 
 
 @pytest.fixture
@@ -53,15 +54,34 @@ def over(world, pod):
     return found["status"]["phase"] == "Succeeded" and not found["metadata"].get("finalizers")
 
 
+def all_over(world, pods, gang):
+    members = world.members(gang)
+    return all(over(world, pod) for pod in pods) and len(members) == MEMBERS and all(over(world, m) for m in members)
+
+
+def check(world, pods, gang, limit):
+    """Check that the pod and the gang had one job each, and that the members had a node each of the gang's job."""
+    jobs = world.jobs_by_uid()
+    for pod in pods:
+        own = jobs.get(pod["metadata"]["uid"], [])
+        assert len(own) == 1, f"killed after call {limit}: {pod['metadata']['name']} had jobs {own}"
+        assert world.get(pod)["spec"]["nodeName"] == world.job(own[0][0])["NodeList"]
+    own = jobs.get(gang["metadata"]["uid"], [])
+    assert len(own) == 1, f"killed after call {limit}: the gang had jobs {own}"
+    nodes = world.slurm("scontrol", "show", "hostnames", world.job(own[0][0])["NodeList"]).split()
+    assert sorted(pod["spec"]["nodeName"] for pod in world.members(gang)) == sorted(nodes)
+
+
 def test_kill_after_every_call(bare_world, run, long, report):
     world = bare_world
     stride = 1 if long else SHORT_STRIDE
     killed = 0
     for limit in range(1, MOST_CALLS, stride):
         pods = [world.create(run="1") for _ in range(PODS)]
+        gang = world.create_gang(f"gang-{limit}", MEMBERS, run="1")
         victim = run(limit)
         eventually(
-            lambda v=victim, p=pods: v.poll() is not None or all(over(world, x) for x in p), "killed, or all done", 60
+            lambda v=victim, p=pods, g=gang: v.poll() is not None or all_over(world, p, g), "killed, or all done", 60
         )
         survived = victim.poll() is None
         if survived:
@@ -71,20 +91,42 @@ def test_kill_after_every_call(bare_world, run, long, report):
             killed += 1
             assert victim.returncode == -9, f"ended by itself with {victim.returncode} before call {limit}"
             healer = run(0)
-            eventually(lambda p=pods: all(over(world, x) for x in p), f"all done after a kill at call {limit}", 60)
+            eventually(lambda p=pods, g=gang: all_over(world, p, g), f"all done after a kill at call {limit}", 60)
             healer.kill()
             healer.wait()
-        jobs = world.jobs_by_uid()
-        for pod in pods:
-            own = jobs.get(pod["metadata"]["uid"], [])
-            assert len(own) == 1, f"killed after call {limit}: {pod['metadata']['name']} had jobs {own}"
-            assert world.get(pod)["spec"]["nodeName"] == world.job(own[0][0])["NodeList"]
+        check(world, pods, gang, limit)
         eventually(lambda: not world.queue(), "no job left")
         for pod in pods:
             world.delete(pod, grace=0)
+        world.delete_gang(gang)
         if survived:
             break
     assert survived, f"still being killed after {MOST_CALLS} calls"
-    assert killed * stride >= 15, f"only {killed} calls were tried"
+    assert killed * stride >= 25, f"only {killed} calls were tried"
     which = "each call" if long else f"one call in {stride} (--long: each)"
-    report(f"killed {killed} times, after {which}, {killed * PODS} pods: 0 lost, 0 doubled, 0 orphaned")
+    count = killed * (PODS + MEMBERS)
+    report(f"killed {killed} times, after {which}, {count} pods, {killed} gangs: 0 lost, 0 doubled, 0 half bound")
+
+
+def test_two_gangs_that_need_more_than_half_of_the_cluster_run_one_after_the_other(bare_world, run):
+    world = bare_world
+    gangs = [world.create_gang(f"big-{number}", MEMBERS, run="2", cpu="100") for number in range(3)]
+    hub = run(0)
+    most = 0
+
+    def done():
+        nonlocal most
+        shown = [[pod["spec"].get("nodeName") for pod in world.members(gang)] for gang in gangs]
+        running = [pod for gang in gangs for pod in world.members(gang) if pod["status"]["phase"] == "Running"]
+        most = max(most, len(running))
+        return all(len(nodes) == MEMBERS and all(nodes) for nodes in shown)
+
+    eventually(done, "all gangs bound", 60)
+    assert most <= MEMBERS, f"{most} members of gangs that need {MEMBERS} of 4 nodes ran at once"
+    eventually(lambda: not world.queue(), "no job left")
+    hub.kill()
+    hub.wait()
+    jobs = world.jobs_by_uid()
+    for gang in gangs:
+        assert len(jobs[gang["metadata"]["uid"]]) == 1
+        world.delete_gang(gang)
