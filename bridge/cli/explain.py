@@ -58,6 +58,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
             "events": [],
             "next": "create it in a managed namespace, or set spec.schedulerName to " + session.config.scheduler_name,
         }
+    kubernetes += _group(session, pod)
     job = session.jobs_by_uid.get(links.key(pod))
     if job is None and (labelled := pods.job_id(pod)) is not None:
         kubernetes.append(f"its label names Slurm job {labelled}, which Slurm no longer lists")
@@ -87,6 +88,22 @@ def _kubernetes(pod: pods.Pod) -> list[str]:
     asked = resources.pod_requests(pod["spec"])
     lines.append("requests " + (", ".join(f"{n} {v.normalize():f}" for n, v in sorted(asked.items())) or "nothing"))
     return lines
+
+
+def _group(session: CommandSession, pod: pods.Pod) -> list[str]:
+    """Return the size of the pod's group and how many of its members exist, are bound and have ended."""
+    member = links.membership(pod)
+    if member is None:
+        return []
+    others = [one for one in session.pods(pod["metadata"]["namespace"]) if links.key(one) == links.key(pod)]
+    ended = sum(map(pods.is_finished, others))
+    bound = sum(pods.is_bound(one) and not pods.is_finished(one) for one in others)
+    part = f"[{member.key.index}]" if member.key.index else ""
+    least = f" (at least {member.minimum})" if member.minimum != member.size else ""
+    return [
+        f"member of {member.key.kind} {member.key.name}{part}, a group of {member.size}{least}: "
+        f"{len(others)} pods exist, {bound} are bound, {ended} have ended"
+    ]
 
 
 def _slurm(job: Job, everyone: Iterable[Job]) -> list[str]:

@@ -70,12 +70,23 @@ class World:
         found: Object = self.api("POST", f"/api/v1/namespaces/{namespace}/pods", self.manifest(name, **more))
         return found
 
-    def create_gang(self, name: str, size: int, *, namespace: str = NAMESPACE, **more: Any) -> Object:
+    def create_gang(
+        self,
+        name: str,
+        size: int,
+        *,
+        namespace: str = NAMESPACE,
+        annotations: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Object:
         """Create an indexed Job whose pods start together (``more``: see :meth:`manifest`); return the answer."""
         template = self.manifest(name, **{"restartPolicy": "Never", **more})
         del template["metadata"]["name"]
         spec = {"completionMode": "Indexed", "completions": size, "parallelism": size, "template": template}
-        body = {"metadata": {"name": name, "annotations": {"bridge.vk.io/gang": "true"}}, "spec": spec}
+        body = {
+            "metadata": {"name": name, "annotations": {"bridge.vk.io/gang": "true", **(annotations or {})}},
+            "spec": spec,
+        }
         found: Object = self.api("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", body)
         return found
 

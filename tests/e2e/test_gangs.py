@@ -1,0 +1,104 @@
+"""Gangs on real systems: one Slurm job for all pods of a Job, on every version of Slurm."""
+
+import pytest
+
+from cluster.polling import eventually
+from cluster.world import NODE
+
+pytestmark = pytest.mark.real
+
+SLOT = "batch.kubernetes.io/job-completion-index"
+
+
+@pytest.fixture
+def gang(clean):
+    """Return a function that creates a gang; all of them are deleted afterwards."""
+    made = []
+
+    def create(name, size, **more):
+        made.append(clean.create_gang(name, size, **more))
+        return made[-1]
+
+    yield create
+    for one in made:
+        clean.delete_gang(one)
+
+
+def nodes(world, gang):
+    """Return the node of each member by its slot."""
+    return {
+        int(pod["metadata"]["annotations"][SLOT]): pod["spec"].get("nodeName", "")
+        for pod in world.members(gang)
+        if pod["status"]["phase"] not in ("Failed", "Succeeded")
+    }
+
+
+def reasons(world, gang):
+    return {world.condition(pod, "PodScheduled").get("reason") for pod in world.members(gang)}
+
+
+def hosts(world, job):
+    return world.slurm("scontrol", "show", "hostnames", world.job(job)["NodeList"]).split()
+
+
+class TestGangs:
+    def test_01_a_gang_waits_as_a_whole_and_starts_in_one_job_each_member_on_the_node_of_its_slot(self, clean, gang):
+        world = clean
+        blockers = [world.running(world.create(cpu="120")) for _ in range(2)]
+        waiting = gang("train", 3, cpu="64")
+        eventually(lambda: reasons(world, waiting) == {"SlurmPending"}, "the reason on all members", 40)
+        assert set(nodes(world, waiting).values()) == {""}
+        jobs = {world.labelled(pod) for pod in world.members(waiting)}
+        assert len(jobs) == 1
+        (job,) = jobs
+        assert world.job(job)["JobName"] == "train"
+        world.delete(blockers[0], grace=1)
+        eventually(lambda: all(nodes(world, waiting).values()), "all members bound")
+        assert nodes(world, waiting) == dict(enumerate(hosts(world, job)))
+        for pod in world.members(waiting):
+            assert pod["metadata"]["annotations"][NODE] == pod["spec"]["nodeName"]
+        assert [found[0] for found in world.jobs_by_uid()[waiting["metadata"]["uid"]]] == [job]
+
+    def test_02_a_member_that_is_made_again_takes_its_place_in_the_same_job(self, clean, gang):
+        world = clean
+        running = gang("again", 3)
+        eventually(lambda: all(nodes(world, running).values()) and len(nodes(world, running)) == 3, "all bound")
+        before, jobs = nodes(world, running), {world.job_of(pod) for pod in world.members(running)}
+        victim = world.running(next(p for p in world.members(running) if p["metadata"]["annotations"][SLOT] == "1"))
+        world.delete(victim, grace=1)
+        eventually(lambda: world.get(victim) is None, "the member gone")
+        eventually(lambda: len(found := nodes(world, running)) == 3 and all(found.values()), "its successor bound")
+        assert nodes(world, running) == before
+        assert {world.job_of(pod) for pod in world.members(running)} == jobs
+        world.slurm("scancel", str(*jobs))
+        ended = [pod for pod in world.members(running) if pod["metadata"]["uid"]]
+        eventually(lambda: all(world.get(pod) is None for pod in ended), "every member ended with the job", 60)
+
+    @pytest.mark.main_version
+    def test_03_members_share_nodes_where_the_job_says_so(self, clean, gang):
+        world = clean
+        packed = gang("packed", 5, annotations={"bridge.vk.io/members-per-node": "2"})
+        eventually(lambda: len(nodes(world, packed)) == 5 and all(nodes(world, packed).values()), "all bound")
+        (job,) = {world.job_of(pod) for pod in world.members(packed)}
+        given = hosts(world, job)
+        assert len(given) == 3
+        assert nodes(world, packed) == {slot: given[slot // 2] for slot in range(5)}
+
+    @pytest.mark.main_version
+    def test_04_a_gang_that_needs_more_nodes_than_fit_says_so_on_each_member(self, clean, gang):
+        world = clean
+        large = gang("large", 5)
+        eventually(lambda: reasons(world, large) == {"Unschedulable"}, "the reason on all members", 40)
+        messages = {world.condition(pod, "PodScheduled")["message"] for pod in world.members(large)}
+        assert messages == {"the group needs 5 nodes, but only 4 fit"}
+        assert not world.queue()
+
+    @pytest.mark.main_version
+    def test_05_a_deleted_gang_leaves_the_queue(self, clean, gang):
+        world = clean
+        blocker = world.running(world.create(cpu="120"))
+        waiting = gang("deleted", 4, cpu="64")
+        eventually(lambda: len(world.queue()) == 2, "queued")
+        world.delete_gang(waiting)
+        eventually(lambda: not world.members(waiting), "no member left")
+        eventually(lambda: world.queue().keys() == {world.job_of(blocker)}, "its job gone")
