@@ -84,6 +84,21 @@ REASONS = (
         "the allocated node does not fit the pod in Kubernetes; podbridge cancels the job and submits another one",
     ),
     (
+        "Pod, `PodScheduled=False`",
+        "GangIncomplete",
+        "the [group](gangs.md) has fewer pods than its minimum; the message has both numbers",
+    ),
+    (
+        "Pod, `PodScheduled=False`",
+        "GangEnding",
+        "pods of the group's last job have not ended yet; podbridge submits a new job when they have",
+    ),
+    (
+        "Pod, `PodScheduled=False`",
+        "GangFull",
+        "each place of the group's job is taken by another pod of the group",
+    ),
+    (
         UNSCHEDULED,
         "NodeBusy",
         "the allocated node lacks resources until other pods have ended; the message lists them. podbridge binds the "

@@ -118,8 +118,8 @@ def _without_job(view: SchedulerView, gang: Gang, state: PodState, known: list[O
             return [], state
         if entry is not None and not entry.missing and "CANCELLED" in entry.job.states:
             return [], state  # a user cancelled the job: the workload controller terminates the pods
-    if len(waiting) < gang.minimum:
-        return _tell(view, waiting, INCOMPLETE, _count_text(gang, len(waiting))), state
+    if len(waiting) + gang.succeeded() < gang.minimum:
+        return _tell(view, waiting, INCOMPLETE, _count_text(gang, len(waiting) + gang.succeeded())), state
     if view.snapshot.error:
         text = f"Slurm does not answer: {view.snapshot.error}"
         return _tell(view, waiting, "SlurmUnavailable", text), state
@@ -169,7 +169,7 @@ def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occup
     late = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
     text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
     told = _tell(view, late, "GangFull", text)
-    started = gang.started(job.job_id)
+    started = gang.started(job.job_id) + gang.succeeded(job.job_id)
     if started >= gang.minimum:
         actions, state = _replacements(view, gang, state, job, placed, assigned, occupancy)
         return told + actions, state

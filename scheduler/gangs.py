@@ -51,6 +51,12 @@ class Gang:
         """The members that are bound and have not ended."""
         return [pod for pod in self.pods if pods.is_bound(pod) and not pods.is_finished(pod)]
 
+    def succeeded(self, job_id: int | None = None) -> int:
+        """Return the number of members that have succeeded in another job than ``job_id``: not needed again."""
+        return sum(
+            (pod.get("status") or {}).get("phase") == "Succeeded" and pods.job_id(pod) != job_id for pod in self.pods
+        )
+
     def started(self, job_id: int) -> int:
         """Return the number of members that were bound to a node of the job, ended ones included."""
         return sum(pods.is_bound(pod) and pods.job_id(pod) == job_id for pod in self.pods)

@@ -45,7 +45,7 @@ class TestGangs:
     def test_01_a_gang_waits_as_a_whole_and_starts_in_one_job_each_member_on_the_node_of_its_slot(self, clean, gang):
         world = clean
         blockers = [world.running(world.create(cpu="120")) for _ in range(2)]
-        waiting = gang("train", 3, cpu="64")
+        waiting = gang("train", 3, cpu="64", run="600")
         eventually(lambda: reasons(world, waiting) == {"SlurmPending"}, "the reason on all members", 40)
         assert set(nodes(world, waiting).values()) == {""}
         jobs = {world.labelled(pod) for pod in world.members(waiting)}
@@ -61,7 +61,7 @@ class TestGangs:
 
     def test_02_a_member_that_is_made_again_takes_its_place_in_the_same_job(self, clean, gang):
         world = clean
-        running = gang("again", 3)
+        running = gang("again", 3, run="600")
         eventually(lambda: all(nodes(world, running).values()) and len(nodes(world, running)) == 3, "all bound")
         before, jobs = nodes(world, running), {world.job_of(pod) for pod in world.members(running)}
         victim = world.running(next(p for p in world.members(running) if p["metadata"]["annotations"][SLOT] == "1"))
@@ -77,7 +77,7 @@ class TestGangs:
     @pytest.mark.main_version
     def test_03_members_share_nodes_where_the_job_says_so(self, clean, gang):
         world = clean
-        packed = gang("packed", 5, annotations={"bridge.vk.io/members-per-node": "2"})
+        packed = gang("packed", 5, run="600", annotations={"bridge.vk.io/members-per-node": "2"})
         eventually(lambda: len(nodes(world, packed)) == 5 and all(nodes(world, packed).values()), "all bound")
         (job,) = {world.job_of(pod) for pod in world.members(packed)}
         given = hosts(world, job)

@@ -204,6 +204,15 @@ def test_members_wait_until_the_pods_of_the_last_job_have_ended():
     assert {action.reason for action in look(pods, snapshot())} == {"GangEnding"}
 
 
+def test_a_member_made_again_after_the_others_have_succeeded_gets_a_job_of_its_own():
+    done = [member(slot, job=5, node=f"n{slot}", phase="Succeeded") for slot in range(2)]
+    (submit,) = look([*done, member(2)], snapshot())
+    assert isinstance(submit, actions.Submit)
+    held = member(2, job=6)
+    (bind,) = look([*done, held], snapshot(known(6, "RUNNING", nodes=("n3",))))
+    assert (bind.pod, bind.node) == (held, "n3")
+
+
 def test_a_refused_gang_tells_all_members():
     states = PodStates()
     failure = Failure(1, 2000.0, "SlurmRefused", "too many nodes")

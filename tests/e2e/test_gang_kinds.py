@@ -1,0 +1,108 @@
+"""Every kind of group with its real controller: one Slurm job for all members, on one cluster."""
+
+import pytest
+
+from cluster import Cluster
+from cluster.polling import eventually
+from cluster.world import NAMESPACE, World
+
+pytestmark = [pytest.mark.real, pytest.mark.main_version]
+CORES = f"/api/v1/namespaces/{NAMESPACE}"
+
+
+@pytest.fixture(scope="module")
+def world(state_folder):
+    """A cluster with the controllers of JobSet, LeaderWorkerSet and PodGroup."""
+    options = {"nodes": 4, "gangs": True, "podbridge": {"slurm": {"pollIdle": 0.5}}}
+    with Cluster(state_folder / "e2e-gangs", slurm="26.05", **options) as cluster:
+        cluster.start_podbridge()
+        yield World(cluster)
+
+
+def create(world, version, plural, kind, name, spec):
+    path = f"/apis/{version}/namespaces/{NAMESPACE}/{plural}"
+    world.api("POST", path, {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec})
+    return f"{path}/{name}"
+
+
+def template(world, run=None, **spec):
+    found = world.manifest(run=run, **spec)
+    del found["metadata"]["name"]
+    return found
+
+
+def one_job(world, pods, size):
+    """Return the job of a group whose members all run, each on a node of its own."""
+    members = eventually(lambda: pods() if len(pods()) == size and all(map(bound, pods())) else None, "all bound", 40)
+    (job,) = {world.job_of(pod) for pod in members}
+    nodes = world.slurm("scontrol", "show", "hostnames", world.job(job)["NodeList"]).split()
+    assert sorted(pod["spec"]["nodeName"] for pod in members) == sorted(nodes)
+    return job
+
+
+def bound(pod):
+    return pod["spec"].get("nodeName")
+
+
+def labelled(world, label):
+    return lambda: world.pods(selector=label)
+
+
+def test_a_jobset_runs_each_replicated_job_in_one_slurm_job_and_completes(world):
+    def replicated(name, replicas, size):
+        spec = {"parallelism": size, "completions": size, "completionMode": "Indexed"}
+        spec["template"] = template(world, run="4", restartPolicy="Never")
+        return {"name": name, "replicas": replicas, "template": {"spec": spec}}
+
+    jobs = [replicated("driver", 1, 1), replicated("workers", 2, 2)]
+    path = create(world, "jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", "train", {"replicatedJobs": jobs})
+    label = "jobset.sigs.k8s.io/jobset-name=train,jobset.sigs.k8s.io/replicatedjob-name="
+    workers = one_job(world, labelled(world, f"{label}workers"), 4)
+    driver = one_job(world, labelled(world, f"{label}driver"), 1)
+    assert driver != workers
+
+    def completed():
+        conditions = world.api("GET", path).get("status", {}).get("conditions") or ()
+        return any(c["type"] == "Completed" and c["status"] == "True" for c in conditions)
+
+    eventually(completed, "the JobSet completed", 40)
+    eventually(lambda: not {driver, workers} & world.queue().keys(), "its jobs gone")
+
+
+def test_each_replica_of_a_leader_worker_set_is_one_slurm_job_and_becomes_available(world):
+    spec = {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": template(world)}}
+    path = create(world, "leaderworkerset.x-k8s.io/v1", "leaderworkersets", "LeaderWorkerSet", "serve", spec)
+    label = "leaderworkerset.sigs.k8s.io/name=serve,leaderworkerset.sigs.k8s.io/group-index="
+    jobs = [one_job(world, labelled(world, f"{label}{replica}"), 3) for replica in (0, 1)]
+    assert jobs[0] != jobs[1]
+    eventually(lambda: world.api("GET", path).get("status", {}).get("readyReplicas") == 2, "both replicas ready")
+    world.api("DELETE", path)
+    eventually(lambda: not set(jobs) & world.queue().keys(), "their jobs gone", 40)
+
+
+@pytest.mark.parametrize("kind", ["podgroup", "workload", "kueue"])
+def test_bare_pods_of_a_group_share_one_slurm_job(world, kind):
+    labels, annotations, spec = {"group": kind}, {}, {}
+    if kind == "podgroup":
+        path = create(world, "scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup", "plain", {"minMember": 3})
+        labels["scheduling.x-k8s.io/pod-group"] = "plain"
+    elif kind == "workload":
+        policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+        path = create(world, "scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup", "native", policy)
+        spec["schedulingGroup"] = {"podGroupName": "native"}
+    else:
+        labels["kueue.x-k8s.io/pod-group-name"] = "kueue"
+        annotations["kueue.x-k8s.io/pod-group-total-count"] = "3"
+    for number in range(3):
+        body = world.manifest(f"{kind}-{number}", **spec)
+        body["metadata"] |= {"labels": labels, "annotations": annotations}
+        world.api("POST", f"{CORES}/pods", body)
+        if number == 1:
+            first = world.pods(selector=f"group={kind}")[0]
+            eventually(lambda p=first: world.condition(p, "PodScheduled").get("reason") == "GangIncomplete", "told")
+    job = one_job(world, labelled(world, f"group={kind}"), 3)
+    if kind == "podgroup":
+        eventually(lambda: world.api("GET", path).get("status", {}).get("phase") == "Running", "the PodGroup runs")
+    for pod in world.pods(selector=f"group={kind}"):
+        world.delete(pod, grace=1)
+    eventually(lambda: job not in world.queue(), "its job gone", 40)
