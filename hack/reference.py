@@ -84,17 +84,17 @@ REASONS = (
         "the allocated node does not fit the pod in Kubernetes; podbridge cancels the job and submits another one",
     ),
     (
-        "Pod, `PodScheduled=False`",
+        UNSCHEDULED,
         "GangIncomplete",
         "the [group](gangs.md) has fewer pods than its minimum; the message has both numbers",
     ),
     (
-        "Pod, `PodScheduled=False`",
+        UNSCHEDULED,
         "GangEnding",
         "pods of the group's last job have not ended yet; podbridge submits a new job when they have",
     ),
     (
-        "Pod, `PodScheduled=False`",
+        UNSCHEDULED,
         "GangFull",
         "each place of the group's job is taken by another pod of the group",
     ),
