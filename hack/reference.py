@@ -95,6 +95,11 @@ REASONS = (
     ),
     (
         UNSCHEDULED,
+        "GangDiffers",
+        "the pod requests other resources or job annotations than the members for which the group's job was submitted",
+    ),
+    (
+        UNSCHEDULED,
         "GangFull",
         "each place of the group's job is taken by another pod of the group",
     ),

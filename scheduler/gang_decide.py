@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
-from bridge.workload import pods
+from bridge.workload import links, pods
 from scheduler import full_nodes, gangs
 from scheduler.actions import Action, Bind, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit
 from scheduler.gangs import Gang
@@ -162,13 +162,20 @@ def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occup
         state = replace(state, phase=Allocated(failure_of(state.phase)))
     if not job.nodes:
         return [], state
+    gang, strangers = _without_strangers(gang, job)
+    text = (
+        f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
+    )
+    told = _tell(view, strangers, "GangDiffers", text)
+    if strangers and not gang.waiting:
+        return (told, state) if gang.running else ([GiveBack(strangers[0], job.job_id, text, gang)], state)
     if holds := _hold(gang, job.job_id):
         return holds, state
     assigned = gangs.assign(gang, job.nodes)
     placed = [pod for pod in gang.waiting if pods.uid(pod) in assigned]
     late = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
     text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
-    told = _tell(view, late, "GangFull", text)
+    told += _tell(view, late, "GangFull", text)
     started = gang.started(job.job_id) + gang.succeeded(job.job_id)
     if started >= gang.minimum:
         actions, state = _replacements(view, gang, state, job, placed, assigned, occupancy)
@@ -179,6 +186,15 @@ def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occup
         return told + actions, state
     actions, state = _start(view, gang, state, job, placed, assigned, occupancy)
     return told + actions, state
+
+
+def _without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
+    """Return the gang without the waiting pods that are not of the shape of the job, and these pods."""
+    wanted = job.link.shape if job.link is not None else ""
+    strangers = [pod for pod in gang.waiting if wanted and links.shape(pod) != wanted]
+    if not strangers:
+        return gang, []
+    return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in strangers])), strangers
 
 
 def _start(

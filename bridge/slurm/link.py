@@ -14,10 +14,11 @@ def encode(link: JobLink) -> str:
     """Return ``{"cluster": ..., "pods": [{"namespace": ..., "name": ..., "uid": ...}]}`` without spaces.
 
     For a group: ``{"cluster": ..., "group": {"kind": ..., "namespace": ..., "name": ..., "uid": ..., "index": ...},
-    "size": ...}``.
+    "size": ..., "shape": ...}``.
     """
     if link.group is not None:
-        return _text({"cluster": link.cluster, "group": asdict(link.group), "size": link.size})
+        shape = {"shape": link.shape} if link.shape else {}
+        return _text({"cluster": link.cluster, "group": asdict(link.group), "size": link.size, **shape})
     pods = [{"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in link.pods]
     return _text({"cluster": link.cluster, "pods": pods})
 
@@ -42,13 +43,15 @@ def decode(text: str) -> JobLink | None:
 def _read_group(data: Mapping[str, Any]) -> JobLink | None:
     fields = data["group"]
     group = GroupRef(*(fields[name] for name in ("kind", "namespace", "name", "uid", "index")))
-    cluster, size = data["cluster"], data["size"]
+    cluster, size, shape = data["cluster"], data["size"], data.get("shape", "")
     texts = (cluster, group.kind, group.namespace, group.name)
-    if not all(isinstance(text, str) and text for text in texts) or not isinstance(group.uid + group.index, str):
+    if not all(isinstance(text, str) and text for text in texts) or not isinstance(
+        group.uid + group.index + shape, str
+    ):
         return None
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         return None
-    return JobLink(cluster, (), group, size)
+    return JobLink(cluster, (), group, size, shape)
 
 
 def _text(data: Mapping[str, Any]) -> str:

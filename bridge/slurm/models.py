@@ -47,13 +47,15 @@ class JobLink:
 
     ``cluster`` is the UID of the Kubernetes namespace kube-system. Several clusters may share one Slurm, and none may
     cancel the jobs of another. A job of a ``group`` has no ``pods``: Slurm limits a comment to 1,024 characters.
-    ``size`` is the number of members for which the job was submitted.
+    ``size`` is the number of members for which the job was submitted, ``shape`` a digest of what each of them requests
+    (:func:`bridge.workload.links.shape`); it is empty for a job of one pod, and is not part of the identity.
     """
 
     cluster: str
     pods: tuple[PodRef, ...]
     group: GroupRef | None = None
     size: int = 1
+    shape: str = field(default="", compare=False)
 
     @property
     def keys(self) -> tuple[str, ...]:

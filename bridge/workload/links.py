@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from bridge import names
 from bridge.slurm.models import JobLink, PodRef
-from bridge.workload import groups, pods
+from bridge.workload import groups, pods, resources
 from bridge.workload.groups import InvalidGroupError, Membership
 
 
@@ -39,6 +41,24 @@ def link(pod: Mapping[str, Any], cluster: str) -> JobLink:
         metadata = pod["metadata"]
         return JobLink(cluster, (PodRef(metadata["namespace"], metadata["name"], metadata["uid"]),))
     return JobLink(cluster, (), member.key, member.size)
+
+
+def shape(pod: Mapping[str, Any]) -> str:
+    """Return a digest of what the pod requests from Slurm: its job annotations, resources and deadline.
+
+    Any user who may create pods in a namespace may label a pod as a member of a group there. So only pods with the same
+    shape as the members for which a job was submitted get a place of the job: no other account, partition or user is
+    used, and no more resources than Slurm has allocated.
+    """
+    annotations = pod["metadata"].get("annotations") or {}
+    settings = sorted(
+        (name, value)
+        for name, value in annotations.items()
+        if name.startswith(names.JOB_ANNOTATION_PREFIX) and name != names.JOB_NAME
+    )
+    requests = sorted((name, str(value.normalize())) for name, value in resources.pod_requests(pod["spec"]).items())
+    text = json.dumps([settings, requests, pod["spec"].get("activeDeadlineSeconds")])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=32768)  # the text differs between members: a decision needs the keys of all pods

@@ -12,7 +12,7 @@ from bridge.config import Config
 from bridge.errors import BridgeError
 from bridge.slurm.models import ApiVersion, GroupRef, JobLink, JobRequest, PodRef
 from bridge.workload import annotations as job_annotations
-from bridge.workload import eligibility, gres, quantity, resources, shortfall
+from bridge.workload import eligibility, gres, links, quantity, resources, shortfall
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 
@@ -128,7 +128,7 @@ def gang_request(
 
     Raises as :func:`request`, and :class:`UntranslatableError` if the members do not request the same.
     """
-    link = JobLink(cluster, (), shape.ref, shape.size)
+    link = JobLink(cluster, (), shape.ref, shape.size, links.shape(members[0]))
     requests = [_of_member(pod, link, config, version, cluster) for pod in members]
     first = requests[0]
     for pod, other in zip(members, requests, strict=True):

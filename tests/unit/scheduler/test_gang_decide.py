@@ -259,3 +259,41 @@ def test_an_index_follows_the_cache():
     index.changed("delete", first, None)
     index.changed("delete", second, None)
     assert (index.keys(), index.uids) == (set(), {})
+
+
+def submitted(job_id, nodes, pod):
+    """A running job that was submitted for members like ``pod``."""
+    entry = known(job_id, "RUNNING", nodes=nodes)
+    return replace(entry, job=replace(entry.job, link=JobLink("c", (), REF, 3, links.shape(pod))))
+
+
+@pytest.mark.parametrize("more", [{"cpu": "8"}, {"annotations": {names.PARTITION: "others"}}])
+def test_a_pod_that_joins_later_and_requests_something_else_gets_no_place(more):
+    """Any user of the namespace may label a pod as a member: it must not use the job's partition, user or CPUs."""
+    running = [member(n, job=5, node=NODES[n], phase="Running") for n in range(2)]
+    stranger = member(2, cpu=more.get("cpu", "1"))
+    stranger["metadata"]["annotations"] |= more.get("annotations", {})
+    job = snapshot(submitted(5, NODES[:3], running[0]))
+    (told,) = look([*running, stranger], job)
+    assert (told.pod, told.reason) == (stranger, "GangDiffers")
+    assert kinds(look([*running, member(2)], job)) == ["Hold"]
+    held = {**stranger["metadata"], "labels": {names.JOB_ID_LABEL: "5"}, "finalizers": [names.FINALIZER]}
+    assert kinds(look([*running, {**stranger, "metadata": held}], job)) == ["Tell"]
+
+
+def test_a_job_for_other_members_than_those_that_wait_is_given_back():
+    members = [member(n, cpu="2") for n in range(3)]
+    (back,) = look(members, snapshot(submitted(5, NODES[:3], member(0))))
+    assert isinstance(back, actions.GiveBack)
+    assert back.job_id == 5
+    assert kinds(look(members, snapshot(submitted(5, NODES[:3], members[1])))) == ["Hold"] * 3
+
+
+def test_the_shape_of_a_pod_is_what_it_requests():
+    same = [member(0), member(1), member(0, cpu="1000m"), member(0, job=7, node="n0")]
+    named = member(0)
+    named["metadata"]["annotations"][names.JOB_NAME] = "other"
+    assert len({links.shape(pod) for pod in (*same, named)}) == 1
+    late = member(0)
+    late["spec"]["activeDeadlineSeconds"] = 60
+    assert links.shape(late) != links.shape(same[0]) != links.shape(member(0, cpu="2"))

@@ -64,11 +64,21 @@ def test_the_comment_of_a_group_is_read_back(link: JobLink) -> None:
 
 def test_the_longest_comment_of_a_group_is_below_the_limit_of_slurm() -> None:
     uid = "0" * 36
-    link = JobLink(uid, (), GroupRef("podgroup", "n" * 63, "m" * 253, uid, "i" * 63), 100_000)
+    link = JobLink(uid, (), GroupRef("podgroup", "n" * 63, "m" * 253, uid, "i" * 63), 100_000, "f" * 16)
     assert len(encode(link)) < 1024
 
 
-@pytest.mark.parametrize("change", [{"size": 0}, {"size": True}, {"size": "2"}, {"cluster": ""}, {"group": {}}])
+def test_the_shape_of_the_members_is_read_back_and_is_not_the_identity() -> None:
+    link = JobLink("c", (), GroupRef("job", "ns", "n", "u"), 2, "abcd")
+    found = decode(encode(link))
+    assert found is not None
+    assert found.shape == "abcd"
+    assert found == JobLink("c", (), GroupRef("job", "ns", "n", "u"), 2)
+
+
+@pytest.mark.parametrize(
+    "change", [{"shape": 7}, {"size": 0}, {"size": True}, {"size": "2"}, {"cluster": ""}, {"group": {}}]
+)
 def test_an_invalid_comment_of_a_group_is_not_ours(change: dict[str, object]) -> None:
     fields = {"kind": "job", "namespace": "ns", "name": "n", "uid": "u", "index": ""}
     text = json.dumps({"cluster": "c", "group": fields, "size": 2} | change)
