@@ -91,6 +91,36 @@ class SlurmSection(Section):
     )
 
 
+class HintsSection(Section):
+    """Hints from Slurm: they make podbridge poll at once when a job begins or ends. See slurm-hints.md."""
+
+    directory: Path | None = Field(
+        None,
+        description="Directory in which each process with the scheduler or the controllers creates a Unix domain "
+        "socket with mode 0660; unset: no sockets.",
+    )
+    host: str = "0.0.0.0"  # noqa: S104  (slurmctld connects from another host)
+    port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        None, description="Port for hints over HTTPS; 0 selects a free port, null disables it."
+    )
+    token_file: Path | None = Field(None, description="File with the bearer token of hints over HTTPS. Read on change.")
+    cert_file: Path | None = Field(None, description="Certificate chain of the HTTPS port. Read on change.")
+    key_file: Path | None = Field(None, description="Private key of the certificate. Read on change.")
+    max_poll_rate: Annotated[float, Field(gt=0, le=20)] = Field(
+        5, description="Maximum number of polls per second that hints cause, on average."
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> HintsSection:
+        if self.directory is not None and (not self.directory.is_absolute() or len(str(self.directory).encode()) > 60):
+            raise ValueError(f"directory: must be an absolute path of at most 60 bytes, not {self.directory}")
+        needed = {"tokenFile": self.token_file, "certFile": self.cert_file, "keyFile": self.key_file}
+        missing = [key for key, value in needed.items() if value is None]
+        if self.port is not None and missing:
+            raise ValueError(f"port requires {', '.join(needed)}; not set: {', '.join(missing)}")
+        return self
+
+
 class NodesSection(Section):
     """Actions of the node controller."""
 
@@ -170,6 +200,7 @@ class Config(Section):
 
     kubernetes: KubernetesSection = KubernetesSection()
     slurm: SlurmSection = SlurmSection()
+    hints: HintsSection = HintsSection()
     nodes: NodesSection = NodesSection()
     pools: PoolsSection = PoolsSection()
     admission: AdmissionSection = AdmissionSection()

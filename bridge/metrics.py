@@ -31,6 +31,13 @@ SNAPSHOT_JOBS = Gauge("podbridge_slurm_jobs", "Placeholder jobs known to podbrid
 SLURM_ID_RESETS = Counter(
     "podbridge_slurm_id_resets_total", "Detected reuses of job ids by slurmctld, for example after a loss of its state."
 )
+SLURM_HINTS = Counter(
+    "podbridge_slurm_hints_total",
+    "Hints from Slurm, by result: accepted, standby (ignored, because this process holds no lease), refused (wrong or "
+    "no token).",
+    ["result"],
+)
+SLURM_HINTED_POLLS = Counter("podbridge_slurm_hinted_polls_total", "Polls of Slurm that served hints.")
 SLURM_CANCELS_REFUSED = Counter(
     "podbridge_slurm_cancels_refused_total",
     "Cancellations not sent, because the comment of the job did not name the pod right before.",

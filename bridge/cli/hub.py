@@ -15,6 +15,7 @@ from typing import Any
 from admission.node_sizes import NodeSizes
 from admission.server import Admission
 from bridge import __version__, names
+from bridge.cli.hub_hints import HintServers
 from bridge.cli.hub_pools import HubPools
 from bridge.clock import SystemClock
 from bridge.config import Config, jwt_source
@@ -200,6 +201,7 @@ class Hub:
             spawn("cache-other-pods", lambda: others.run(stopping))
         if "controllers" in electors:
             loops.append(Controllers(dependencies, electors["controllers"]))
+        HintServers(self.config.hints, [*electors], dependencies.poller.hint).start(self.supervisor)
         self.health.ready("slurm", lambda: _slurm_problem(dependencies.poller))
         spawn("slurm-poller", lambda: dependencies.poller.run(stopping))
         return loops

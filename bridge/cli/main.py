@@ -239,6 +239,15 @@ def brake_hold(connection: ConnectionOptions, name: str) -> None:
     answer(connection, name, BrakeAnswer.HOLD)
 
 
+@cli.command("slurm-hint", add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def slurm_hint(arguments: tuple[str, ...]) -> None:
+    """Tell podbridge that a job of Slurm began or ended. For PrologSlurmctld and EpilogSlurmctld."""
+    from bridge.cli.slurm_hint import run
+
+    sys.exit(run(arguments))
+
+
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:

@@ -102,8 +102,8 @@ def plugin(
         raise click.UsageError("exactly one of --site FILE, --slurm-config FILE, --nats URL, --nunet FILE is required")
     from bridge import logs
     from bridge.plugin import listen
-    from bridge.plugin.access import Files
     from bridge.plugin.process import Options, run
+    from bridge.serving.access import Files
     from bridge.threads import Supervisor
 
     opened = _opened(slurm_config, log_level, log_format) if slurm_config is not None else None

@@ -22,10 +22,10 @@ from bridge.interlink.messages import as_json
 from bridge.logs import kv
 from bridge.metrics import PLUGIN_REQUESTS, PLUGIN_SECONDS
 from bridge.plugin import bodies
-from bridge.plugin.access import Access
 from bridge.plugin.answers import answer_of
 from bridge.plugin.pods import Pods
 from bridge.plugin.reports import Reports
+from bridge.serving.access import Access
 from bridge.serving.answers import AnswerError
 from bridge.serving.log_body import log_response
 

@@ -19,7 +19,6 @@ from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.metrics import BUILD_INFO
 from bridge.plugin import listen
-from bridge.plugin.access import Access, Files
 from bridge.plugin.app import LOGS_PATH, make_app
 from bridge.plugin.bodies import LIMIT
 from bridge.plugin.directory import Directory
@@ -27,6 +26,7 @@ from bridge.plugin.listen import Address
 from bridge.plugin.missing import MissingJobs
 from bridge.plugin.pods import Pods
 from bridge.plugin.reports import Reports
+from bridge.serving.access import Access, Files
 from bridge.serving.health import Health, metrics_app
 from bridge.serving.https import BODY_LIMIT, WSGI, Server
 from bridge.serving.streaming import Streams

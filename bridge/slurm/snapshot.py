@@ -20,8 +20,9 @@ from bridge.clock import Clock, SystemClock
 from bridge.config import Config
 from bridge.errors import BridgeError, SlurmUnavailableError
 from bridge.logs import kv
-from bridge.metrics import SLURM_ID_RESETS, SNAPSHOT_AGE, SNAPSHOT_JOBS
+from bridge.metrics import SLURM_HINTED_POLLS, SLURM_ID_RESETS, SNAPSHOT_AGE, SNAPSHOT_JOBS
 from bridge.slurm.client import SlurmClient
+from bridge.slurm.hint_pace import GAP, HintPace
 from bridge.slurm.job_reader import JobReader
 from bridge.slurm.merging import is_busy, merge
 from bridge.slurm.models import JobLink, Snapshot
@@ -71,6 +72,8 @@ class Poller:
         self._polling = threading.Lock()
         self._expecting = threading.Lock()
         self._woken = threading.Event()
+        self._waiting = threading.Event()
+        self._hints = HintPace(config.hints.max_poll_rate, self._clock.monotonic())
         self._told_at = -math.inf
         self._node_reader = NodeReader(client, self._clock)
         self._job_reader = JobReader(client, config.slurm.detail_budget, self._clock)
@@ -94,6 +97,15 @@ class Poller:
         if nodes:
             self._node_reader.want()
         self._woken.set()
+        self._waiting.set()
+
+    def hint(self) -> bool:
+        """Poll at once, because Slurm says that a job began or ended; return false on a standby, which ignores it."""
+        if not self._leads():
+            return False
+        self._hints.add()
+        self._waiting.set()
+        return True
 
     def expect(self, job_id: int, link: JobLink, *, sure: bool = True) -> None:
         """Add a job that this process has just submitted: every snapshot published from now on contains it.
@@ -114,12 +126,14 @@ class Poller:
         while not stop.is_set():
             began = self._clock.monotonic()
             self._woken.clear()
+            if self._hints.take(began):
+                SLURM_HINTED_POLLS.inc()
             self.refresh()
             took = self._clock.monotonic() - began
             log.debug("polled", extra=kv(seconds=round(took, 3)))
             # if Slurm answers slowly, polls take two thirds of the time at most
             if self._failures or not self._backlog:
-                self._wait(stop, max(self.pause(), REST * took), least=max(_WAKE_GAP, REST * took))
+                self._wait(stop, max(self.pause(), REST * took), REST * took)
 
     def pause(self) -> float:
         """Return the seconds until the next poll, unless :meth:`wake` is called."""
@@ -128,15 +142,22 @@ class Poller:
         busy = self._leads() and (bool(self._expected) or is_busy(self.snapshot))
         return self._settings.poll_busy if busy else self._settings.poll_idle
 
-    def _wait(self, stop: threading.Event, longest: float, least: float) -> None:
-        if stop.wait(min(least, longest)):
+    def _wait(self, stop: threading.Event, longest: float, rest: float) -> None:
+        """Wait for ``longest`` seconds, for less after :meth:`wake` or a changed node, and for ``rest`` in any case."""
+        if self._failures:  # wakes and hints have no effect after a failed poll
+            stop.wait(longest)
             return
-        end = self._clock.monotonic() + longest - least
-        while not stop.is_set() and (left := end - self._clock.monotonic()) > 0:
-            if self._failures:  # wake() has no effect after a failed poll
-                stop.wait(left)
-            elif (self._leads() and self._node_reader.changed()) or self._woken.wait(min(left, _STOP_CHECK)):
+        began = self._clock.monotonic()
+        least = began + max(_WAKE_GAP, rest)
+        while not stop.is_set():
+            self._waiting.clear()  # before the causes are read: a later one ends the wait below
+            now = self._clock.monotonic()
+            due = min(began + longest, self._hints.due(began + max(GAP, rest), now))
+            if self._woken.is_set():
+                due = min(due, least)
+            if now >= due or (now >= least and self._leads() and self._node_reader.changed()):
                 return
+            self._waiting.wait(min(due - now, _STOP_CHECK))
 
     def refresh(self) -> Snapshot:
         """Poll now; return the newest snapshot, with ``error`` set if slurmctld did not answer."""

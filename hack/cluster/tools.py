@@ -27,7 +27,7 @@ ANYTHING = {field: ["*"] for field in ("partition", "account", "qos", "licenses"
 """Users who may create pods may use everything in the Slurm of a test cluster; a reservation needs a permission."""
 PODBRIDGE_PORTS = 4
 """Number of ports: webhook, health, metrics, kubelet API of the virtual nodes."""
-_START = "import sys; sys.argv[0] = 'podbridge'; from bridge.cli.main import main; sys.exit(main())"
+_START = "import sys; sys.argv[0] = 'podbridge'; from bridge.cli.entry import main; sys.exit(main())"
 _ENV = ("env", f"PYTHONPATH={places.CHECKOUT}", "PYTHONDONTWRITEBYTECODE=1")
 PODBRIDGE = (*_ENV, sys.executable, "-c", _START)
 """Return the command that runs podbridge from the checkout; it is not installed."""

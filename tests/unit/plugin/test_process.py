@@ -8,10 +8,10 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.errors import ConfigError
-from bridge.plugin.access import Files
 from bridge.plugin.directory import OnePool
 from bridge.plugin.listen import Address
 from bridge.plugin.process import Options, Plugin
+from bridge.serving.access import Files
 from bridge.serving.certificates import make_ca, make_pair
 from bridge.threads import Supervisor
 from tests.fakes.client_certificate import client_files

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from bridge.slurm.models import Job, JobLink, JobRequest, PodRef, Snapshot
 from bridge.slurm.node_reader import PARTITIONS, PERIOD
 from bridge.slurm.query_plan import LARGEST_BULK, MOST_SINGLES, SINGLE_SECONDS
 from bridge.slurm.snapshot import FORGET_OTHERS, Poller
+from cluster.polling import eventually
 from tests.fakes.slurmrestd import TOKEN, FakeJob, FakeSlurm, paths
 
 
@@ -637,6 +639,47 @@ def test_wakes_do_not_hammer(scene: Scene) -> None:
             running.poller.wake()
         running.wait(lambda now: now.sequence > 50, 0.05)
         assert scene.slurm.count("GET", "jobs/state") <= 2
+
+
+def test_a_hint_causes_a_poll_at_once(scene: Scene) -> None:
+    with Running(scene.slurm, poll_idle=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        time.sleep(0.1)
+        job_id = scene.add("a")
+        running.poller.hint()
+        assert running.wait(lambda now: job_id in now.jobs, 0.15), "a wake may wait for 0.25 s"
+
+
+def test_a_flood_of_hints_causes_few_polls(scene: Scene) -> None:
+    with Running(scene.slurm, poll_idle=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        scene.slurm.calls.clear()
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            running.poller.hint()
+            time.sleep(0.001)
+        assert 2 <= scene.slurm.count("GET", "jobs/state") <= 10, "the burst of 4, and 5 per second"
+
+
+def test_a_standby_ignores_hints(scene: Scene) -> None:
+    with Running(scene.slurm, poll_idle=60) as running:
+        running.poller._leads = lambda: False
+        assert running.wait(lambda now: now.sequence == 1)
+        assert not running.poller.hint()
+        assert not running.wait(lambda now: now.sequence > 1, 0.2)
+
+
+def test_hints_do_not_shorten_the_pause_after_a_failure(scene: Scene) -> None:
+    with Running(scene.slurm, poll_idle=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        scene.slurm.fault = lambda method, path: (502, b"")
+        running.poller.hint()
+        eventually(lambda: running.poller.snapshot.error, every=0.01)
+        scene.slurm.calls.clear()
+        for _ in range(20):
+            running.poller.hint()
+            time.sleep(0.01)
+        assert scene.slurm.count("GET", "jobs/state") <= 1
 
 
 def test_stopping_does_not_wait_for_the_pause(scene: Scene) -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from bridge.errors import ConfigError
 from bridge.plugin import listen
-from bridge.plugin.access import Access, Files
 from bridge.plugin.listen import Address
+from bridge.serving.access import Access, Files
 from bridge.serving.certificates import make_ca, make_pair
 from bridge.serving.connection import PEER_CERTIFICATE
 

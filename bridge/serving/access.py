@@ -1,4 +1,4 @@
-"""Access to the plugin: the clients with the bearer token, with a certificate of the client CA, or with both.
+"""Access to a server: for clients with the bearer token, with a certificate of the client CA, or with both.
 
 The files are read again when they change, so that a token or a certificate can be replaced without a restart.
 """
@@ -35,32 +35,42 @@ class Files:
     client_ca: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OptionNames:
+    """The names of the options or keys that a user sets, for error messages."""
+
+    token: str = "--token-file"  # noqa: S105  (the name of an option)
+    cert: str = "--tls-cert"
+    key: str = "--tls-key"
+    client_ca: str = "--client-ca"
+
+
 class Access:
     """Checks requests, and keeps the server's certificate current. Raises :class:`ConfigError` for unusable files."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, options: OptionNames = OptionNames()) -> None:
         if (files.cert is None) != (files.key is None):
-            raise ConfigError("--tls-cert and --tls-key belong together")
+            raise ConfigError(f"{options.cert} and {options.key} belong together")
         if files.client_ca is not None and files.cert is None:
-            raise ConfigError("--client-ca requires --tls-cert and --tls-key")
-        self._files = files
+            raise ConfigError(f"{options.client_ca} requires {options.cert} and {options.key}")
+        self._files, self._options = files, options
         self._lock = threading.Lock()
         self._token: bytes | None = None
         self._token_stamp: Stamp = None
         self._tls_stamps: list[Stamp] = []
         self.certificates: Certificates | None = None
         if files.token is not None:
-            _refuse_if_open(files.token, "--token-file")
+            _refuse_if_open(files.token, options.token)
             self._read_token()
             if not self._token:
-                raise ConfigError(f"--token-file: {files.token} is empty")
+                raise ConfigError(f"{options.token}: {files.token} is empty")
         if files.cert is not None and files.key is not None:
-            _refuse_if_open(files.key, "--tls-key")
+            _refuse_if_open(files.key, options.key)
             self.certificates = Certificates()
             try:
                 self._read_tls()
             except (OSError, CertificateError) as error:
-                raise ConfigError(f"--tls-cert, --tls-key, --client-ca: {error}") from error
+                raise ConfigError(f"{options.cert}, {options.key}, {options.client_ca}: {error}") from error
 
     def refusal(self, environ: Mapping[str, Any]) -> str | None:
         """Return why a request is refused; ``None`` if it is allowed. ``environ``: its WSGI environment."""
@@ -94,7 +104,7 @@ class Access:
                 self._token = path.read_bytes().strip()
             except OSError as error:  # while the file is being replaced, the previous token stays valid
                 if self._token is None:
-                    raise ConfigError(f"--token-file: cannot read {path}: {error.strerror}") from error
+                    raise ConfigError(f"{self._options.token}: cannot read {path}: {error.strerror}") from error
                 log.warning("token file not read", extra=kv(error=error.strerror))
                 return
             self._token_stamp = stamp

@@ -1,0 +1,16 @@
+"""The program ``podbridge``. It starts ``podbridge slurm-hint`` without the imports of the other commands."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    if sys.argv[1:2] == ["slurm-hint"]:
+        from bridge.cli.slurm_hint import main as hint
+
+        hint()
+    from bridge.cli.main import main as command_line
+
+    command_line()

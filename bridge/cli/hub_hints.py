@@ -1,0 +1,96 @@
+"""The servers of a hub that receive hints from Slurm: a Unix domain socket, and a port for HTTPS with a token."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+
+from bridge.config import HintsSection
+from bridge.errors import BridgeError
+from bridge.logs import kv
+from bridge.serving.access import Access, Files, OptionNames
+from bridge.serving.hints import BODY_LIMIT, hint_app, remove_stale_sockets
+from bridge.serving.https import Server
+from bridge.threads import Supervisor
+
+log = logging.getLogger(__name__)
+
+PREFIX = "podbridge-"
+SOCKET_MODE = 0o660
+"""The group of the directory may send hints, without a token."""
+RETRY_PERIOD = 5.0
+"""Seconds between two attempts to listen. podbridge works without hints too, so it does not end."""
+REFRESH_PERIOD = 30.0
+"""Seconds between two checks of the certificate files."""
+THREADS = 2
+_OPTIONS = OptionNames("hints.tokenFile", "hints.certFile", "hints.keyFile", "")
+
+
+class HintServers:
+    """Receives hints for ``wake``. Raises :class:`ConfigError` if the token or the certificate cannot be used."""
+
+    def __init__(self, settings: HintsSection, parts: Sequence[str], wake: Callable[[], bool]) -> None:
+        self._settings, self._wake = settings, wake
+        self._name = f"{PREFIX}{'-'.join(parts)}-{secrets.token_hex(4)}.sock"
+        self._access: Access | None = None
+        if settings.port is not None:
+            self._access = Access(Files(settings.token_file, settings.cert_file, settings.key_file), _OPTIONS)
+        self.port = 0
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start the threads of the servers that are configured."""
+        if self._settings.directory is not None:
+            supervisor.spawn("hints-socket", lambda: self._serve(supervisor, self._unix))
+        access = self._access
+        if access is not None:
+            supervisor.spawn("hints-https", lambda: self._serve(supervisor, lambda: self._https(access)))
+            supervisor.spawn("hints-files", lambda: _refresh(supervisor, access))
+
+    def _unix(self) -> Server:
+        directory = self._settings.directory
+        assert directory is not None  # noqa: S101
+        remove_stale_sockets(directory, PREFIX)
+        return Server(
+            hint_app(self._wake),
+            "",
+            0,
+            threads=THREADS,
+            name="hints-socket",
+            drain=0.0,
+            body_limit=BODY_LIMIT,
+            unix=directory / self._name,
+            unix_mode=SOCKET_MODE,
+        )
+
+    def _https(self, access: Access) -> Server:
+        return Server(
+            hint_app(self._wake, access.refusal),
+            self._settings.host,
+            self._settings.port or 0,
+            threads=THREADS,
+            certificates=access.certificates,
+            name="hints-https",
+            body_limit=BODY_LIMIT,
+        )
+
+    def _serve(self, supervisor: Supervisor, make: Callable[[], Server]) -> None:
+        failed = False
+        while not supervisor.stopping.is_set():
+            server = make()
+            try:
+                server.start()
+            except BridgeError as error:
+                if not failed:
+                    log.warning("no hints from Slurm: trying again", extra=kv(error=error, seconds=RETRY_PERIOD))
+                failed = True
+                supervisor.wait(RETRY_PERIOD)
+                continue
+            self.port = server.port or self.port
+            log.info("receiving hints from Slurm", extra=kv(server=server.name, port=server.port))
+            server.run(supervisor.stopping)
+
+
+def _refresh(supervisor: Supervisor, access: Access) -> None:
+    while not supervisor.wait(REFRESH_PERIOD):
+        access.refresh()

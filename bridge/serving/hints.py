@@ -1,0 +1,88 @@
+"""The web application that receives hints from Slurm: ``POST /hint`` says that some job began or ended.
+
+Nothing in a hint is read or believed: it only causes a poll. So a forged, repeated or lost hint cannot change the state
+of a pod.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bridge.logs import kv
+from bridge.metrics import SLURM_HINTS
+
+log = logging.getLogger(__name__)
+
+PATH = "/hint"
+BODY_LIMIT = 1024
+"""Bytes; podbridge's own hints have no body."""
+STALE_AFTER = 10.0
+"""Seconds: a younger socket may belong to a process that does not listen yet."""
+
+Refusal = Callable[[Mapping[str, Any]], str | None]
+
+
+def hint_app(wake: Callable[[], bool], refusal: Refusal | None = None) -> Callable[..., Iterable[bytes]]:
+    """Create the WSGI application.
+
+    Parameters
+    ----------
+    wake
+        called for each hint; returns false if this process is a standby.
+    refusal
+        returns why a request (its WSGI environment) is refused; ``None``: all requests are accepted.
+    """
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        status, text = _answer(environ, wake, refusal)
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(text.encode())))]
+        if status.startswith("401"):
+            headers.append(("WWW-Authenticate", "Bearer"))
+        start_response(status, headers)
+        return [text.encode()]
+
+    return app
+
+
+def _answer(environ: Mapping[str, Any], wake: Callable[[], bool], refusal: Refusal | None) -> tuple[str, str]:
+    why = refusal(environ) if refusal is not None else None
+    if why is not None:
+        SLURM_HINTS.labels("refused").inc()
+        return "401 Unauthorized", f"{why}\n"
+    if environ.get("PATH_INFO") != PATH:
+        return "404 Not Found", f"hints are sent to {PATH}\n"
+    if environ.get("REQUEST_METHOD") != "POST":
+        return "405 Method Not Allowed", "hints are sent with POST\n"
+    accepted = wake()
+    SLURM_HINTS.labels("accepted" if accepted else "standby").inc()
+    return "202 Accepted", "" if accepted else "standby\n"
+
+
+def remove_stale_sockets(directory: Path, prefix: str) -> None:
+    """Remove the sockets ``<prefix>*.sock`` of killed processes: nobody has listened on them for some seconds."""
+    for path in sorted(directory.glob(f"{prefix}*.sock")):
+        try:
+            old = time.time() - path.lstat().st_mtime > STALE_AFTER
+            if old and path.is_socket() and _refuses(path):
+                os.unlink(path)
+                log.info("removed the socket of an ended process", extra=kv(path=path))
+        except OSError as error:
+            log.warning("socket not removed", extra=kv(path=path, error=error.strerror))
+
+
+def _refuses(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(0.2)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False

@@ -1,0 +1,138 @@
+"""The application that receives hints, and the sockets of ended processes."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from bridge.serving.access import Access, Files
+from bridge.serving.hints import BODY_LIMIT, hint_app, remove_stale_sockets
+from bridge.serving.https import Server
+
+
+class Poller:
+    """Counts hints."""
+
+    def __init__(self) -> None:
+        self.hints, self.leads = 0, True
+
+    def hint(self) -> bool:
+        self.hints += 1
+        return self.leads
+
+
+@pytest.fixture
+def poller() -> Poller:
+    return Poller()
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def port(run_server: Callable[[Server], Server], poller: Poller, token_file: Path) -> int:
+    refusal = Access(Files(token=token_file)).refusal
+    return run_server(
+        Server(hint_app(poller.hint, refusal), "127.0.0.1", 0, threads=2, drain=0.0, body_limit=BODY_LIMIT)
+    ).port
+
+
+def counted(result: str) -> float:
+    return REGISTRY.get_sample_value("podbridge_slurm_hints_total", {"result": result}) or 0.0
+
+
+def send(port: int, token: str = "secret", method: str = "POST", path: str = "/hint", body: Any = None) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request(method, path, body, {"Authorization": f"Bearer {token}"} if token else {})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_a_hint_wakes(port: int, poller: Poller) -> None:
+    before = counted("accepted")
+    assert send(port) == 202
+    assert send(port, body=b"JobId=1 JobState=COMPLETED") == 202, "the body is not read"
+    assert poller.hints == 2
+    assert counted("accepted") == before + 2
+
+
+def test_a_standby_accepts_and_counts_apart(port: int, poller: Poller) -> None:
+    before, poller.leads = counted("standby"), False
+    assert send(port) == 202
+    assert counted("standby") == before + 1
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "secre", "secret2", "sécret"])
+def test_a_wrong_token_is_refused_and_counted(port: int, poller: Poller, token: str) -> None:
+    before = counted("refused")
+    assert send(port, token.encode().decode("latin-1")) == 401
+    assert poller.hints == 0
+    assert counted("refused") == before + 1
+
+
+def test_a_new_token_counts_at_once(port: int, token_file: Path) -> None:
+    token_file.write_text("another\n")
+    assert (send(port), send(port, "another")) == (401, 202)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [({"method": "GET"}, 405), ({"path": "/"}, 404), ({"body": b"x" * (BODY_LIMIT + 1)}, 413)],
+)
+def test_other_requests_wake_nothing(port: int, poller: Poller, request_line: dict[str, Any], status: int) -> None:
+    assert send(port, **request_line) == status
+    assert poller.hints == 0
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="hints-") as folder:
+        yield Path(folder)
+
+
+def listening(path: Path, age: float) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(str(path))
+    made.listen()
+    os.utime(path, (path.stat().st_mtime - age,) * 2)
+    return made
+
+
+def test_only_sockets_of_ended_processes_are_removed(directory: Path) -> None:
+    alive, dead, young = (directory / f"podbridge-{name}.sock" for name in ("alive", "dead", "young"))
+    other, plain = directory / "other.sock", directory / "podbridge-plain.sock"
+    kept = listening(alive, 60)
+    for path, age in ((dead, 60), (young, 0), (other, 60)):
+        listening(path, age).close()
+    plain.touch()
+    os.utime(plain, (0, 0))
+    remove_stale_sockets(directory, "podbridge-")
+    kept.close()
+    assert sorted(directory.iterdir()) == sorted([alive, young, other, plain])
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_the_group_of_a_socket_may_connect(
+    run_server: Callable[[Server], Server], poller: Poller, directory: Path, umask: int
+) -> None:
+    path, before = directory / "s", os.umask(umask)
+    try:
+        run_server(Server(hint_app(poller.hint), "", 0, drain=0.0, unix=path, unix_mode=0o660))
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o660
