@@ -159,6 +159,7 @@ def main() -> int:
     parser.add_argument("--pools", action="store_true", help="Measure pools instead.")
     parser.add_argument("--interlink", action="store_true", help="Measure the interLink plugin instead.")
     parser.add_argument("--many", type=int, default=10_000, help="Pods that run at once, with --pools.")
+    parser.add_argument("--hints", action="store_true", help="Measure start to bind with and without hints instead.")
     parser.add_argument("--nodes", type=int, default=0, help="Measure drains among this many nodes instead.")
     options = parser.parse_args()
     if options.pools:
@@ -171,6 +172,9 @@ def main() -> int:
     try:
         if options.nodes:
             drains.measure(table, state, options.nodes)
+        elif options.hints:
+            with _world(state, "26.05", options.pods) as world:
+                latency.measure_hints(table, world, options.pods)
         else:
             if options.pods:
                 new_slurm(table, state, options.pods)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import statistics
 import time
@@ -9,13 +10,17 @@ from datetime import datetime
 from typing import Any
 from urllib.request import urlopen
 
-from cluster import bare
+from cluster import bare, hints
 from cluster.polling import eventually
 from cluster.world import JOB_PREFIX, LABEL, World
 
 PARTITION = "full"
 """A partition of one node: Slurm considers only the first 500 pending jobs of a partition."""
 PROBES = 60
+PERL = (  # slurmctld's root folder has no curl; both start in about 10 ms
+    'perl -MIO::Socket::UNIX -e \'for (glob "/srv/hints/*.sock") { my $s = IO::Socket::UNIX->new(Peer => $_) or next; '
+    'print $s "POST /hint HTTP/1.1\\r\\nHost: p\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n"; <$s> }\''
+)
 WATCH_SECONDS = 30
 
 
@@ -50,6 +55,40 @@ def measure(table: Any, world: World, count: int) -> None:
         table.add(f"{title} after that: CPU, peak memory", f"{cpu:.1f} s, {peak:.0f} MiB", "to reach: under 150 MiB")
 
 
+def measure_hints(table: Any, world: World, count: int) -> None:
+    """Measure by turns without hints, and with each command that sends them."""
+    cluster = world.cluster
+    cluster.start_podbridge(("admission",))
+    folder = hints.directory(cluster)
+    blocked = False
+    for title, command in (
+        ("no hints", None),
+        ("podbridge slurm-hint", ""),
+        ("a small program", PERL),
+        ("no hints, again", None),
+    ):
+        with hints.script(cluster, command) if command is not None else contextlib.nullcontext():
+            overrides = {} if command is None else {"hints": {"directory": str(folder)}}
+            for part in ("scheduler", "controllers"):
+                cluster.start_podbridge((part,), name=part, config_overrides=overrides)
+            if not blocked:
+                world.running(world.create("blocker", cpu="512", job={"partition": PARTITION}))
+                _waiting_pods(world, 0, count)
+                blocked = True
+            port = cluster.podbridge_port("metrics", "scheduler")
+            before, began = _counters(port)[0], time.monotonic()
+            delays = _probe(world, f"probe-{title.replace(' ', '-').replace(',', '')}")
+            rate = (_counters(port)[0] - before) / (time.monotonic() - began)
+            for part in ("scheduler", "controllers"):
+                cluster.stop_podbridge(part)
+        p50, p99 = statistics.median(delays), sorted(delays)[int(len(delays) * 0.99) - 1]
+        table.add(
+            f"start to bind, {count} pods wait: {title}",
+            f"p50 {p50:.3f} s, p99 {p99:.3f} s",
+            f"{len(delays)} pods; {rate:.1f} requests/s to slurmrestd; to reach with hints: p50 0.1 s",
+        )
+
+
 def _waiting_pods(world: World, first: int, last: int) -> None:
     def work(number: int) -> None:
         api = bare.kube(world)
@@ -78,11 +117,11 @@ def _counters(port: int) -> tuple[float, float]:
     return requests, size
 
 
-def _probe(world: World) -> list[float]:
+def _probe(world: World, prefix: str = "probe") -> list[float]:
     """Create pods one by one on free nodes; compare slurmctld's log with the API server's."""
     pods = []
     for number in range(PROBES):
-        pods.append(world.create(f"probe-{number}", nodeSelector={"kubernetes.io/hostname": f"node-{number % 3}"}))
+        pods.append(world.create(f"{prefix}-{number}", nodeSelector={"kubernetes.io/hostname": f"node-{number % 3}"}))
         time.sleep(0.3)
     bound = [world.bound(pod, 60) for pod in pods]
     log = world.cluster.processes.log("slurmctld").read_text(errors="replace")

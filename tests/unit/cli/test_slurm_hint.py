@@ -129,9 +129,7 @@ def test_no_podbridge_is_no_error(directory: Path) -> None:
         (["--directory", "/d", "--timeout", "nan"], "more than 0, at most 10"),
     ],
 )
-def test_wrong_options_name_what_is_allowed(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_options_name_what_is_allowed(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words) == 2
     assert message in capsys.readouterr().err
 

@@ -17,6 +17,8 @@ from bridge.serving.access import Access, Files
 from bridge.serving.hints import BODY_LIMIT, hint_app, remove_stale_sockets
 from bridge.serving.https import Server
 
+SECRET = "secret"
+
 
 class Poller:
     """Counts hints."""
@@ -54,7 +56,7 @@ def counted(result: str) -> float:
     return REGISTRY.get_sample_value("podbridge_slurm_hints_total", {"result": result}) or 0.0
 
 
-def send(port: int, token: str = "secret", method: str = "POST", path: str = "/hint", body: Any = None) -> int:
+def send(port: int, token: str = SECRET, method: str = "POST", path: str = "/hint", body: Any = None) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         connection.request(method, path, body, {"Authorization": f"Bearer {token}"} if token else {})
