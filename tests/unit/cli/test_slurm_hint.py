@@ -176,3 +176,15 @@ def test_a_directory_that_is_missing_does_not_end_the_hub(
     eventually(lambda: any(late.iterdir()))
     run(["--directory", str(late)])
     assert hints == [1]
+
+
+def test_the_script_with_curl_of_the_documentation_sends_a_hint(
+    directory: Path, start: Callable[[HintsSection], tuple[HintServers, list[int]]]
+) -> None:
+    _, hints = start(HintsSection(directory=directory))
+    eventually(lambda: any(directory.iterdir()))
+    page = (ROOT / "docs" / "slurm-hints.md").read_text()
+    [script] = [block for block in page.split("```") if block.startswith("bash\n#!/bin/sh\nfor socket")]
+    script = script.removeprefix("bash\n").replace("/run/podbridge/", f"{directory}/")
+    assert subprocess.run(["sh", "-c", script], timeout=30).returncode == 0
+    assert hints == [1]
