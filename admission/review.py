@@ -41,6 +41,11 @@ class Review:
         """Name of the user who sent the request."""
         return str(self.user.get("username") or "")
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Kubernetes groups of the user who sent the request."""
+        return tuple(map(str, self.user.get("groups") or ()))
+
 
 def parse(body: bytes, reviewed: str = "pods") -> Review:
     """Parse a review of ``reviewed``, a resource of the core group; raises :class:`MalformedReviewError`."""

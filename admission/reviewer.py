@@ -18,6 +18,7 @@ from bridge.errors import BridgeError
 from bridge.kube import namespaces
 from bridge.kube.namespaces import Namespace, Namespaces
 from bridge.logs import kv
+from bridge.namespace_policies import NamespacePolicy
 from bridge.workload import pool_selection
 from bridge.workload.groups import InvalidGroupError
 from bridge.workload.resources import Resources
@@ -99,7 +100,7 @@ class Reviewer:
             user_name=review.user_name,
             inherited={**group.inherited, **inherited},
             pools=namespace.pools,
-            defaults=field_policy.defaults(namespace_policies.find(self._policies, review.namespace, namespace.labels)),
+            defaults=field_policy.defaults(self._policy(review, namespace)),
             pools_only=self._pools_only,
             group=group.value,
         )
@@ -163,8 +164,11 @@ class Reviewer:
         """Return the scope of the review. The namespace is read only if its labels or its annotations matter."""
         needed = self._by_label or pools_matter
         namespace = self._known.get(review.namespace) if needed else Namespace()
-        policy = namespace_policies.find(self._policies, review.namespace, namespace.labels)
+        policy = self._policy(review, namespace)
         return Scope(namespace.pools, policy, managed, review.namespace, namespace.annotations)
+
+    def _policy(self, review: Review, namespace: Namespace) -> NamespacePolicy:
+        return namespace_policies.find(self._policies, review.namespace, namespace.labels, review.groups)
 
     def _managed(self, review: Review, selected: bool) -> bool:
         return selected and (self._namespaces is None or review.namespace in self._namespaces)

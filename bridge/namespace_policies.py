@@ -6,7 +6,7 @@ accounts and QOS all pods would share. So the configuration defines which values
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -21,6 +21,8 @@ _LICENSE = r"[\w.-]+(@[\w.-]+)?"
 Value = Annotated[str, Field(pattern=rf"^({_WORD}|\*)$", max_length=1024)]
 Values = list[Value] | None
 Default = Annotated[str, Field(pattern=rf"^{_WORD}$", max_length=1024)] | None
+_ID = r"(\d{1,10}|[A-Za-z_][A-Za-z0-9_.-]*)"
+Ids = list[Annotated[str, Field(pattern=rf"^({_ID}|\*)$", max_length=1024)]] | None
 
 FIELDS: dict[str, str] = {
     names.PARTITION: "partition",
@@ -29,6 +31,8 @@ FIELDS: dict[str, str] = {
     names.LICENSES: "licenses",
     names.RESERVATION: "reservation",
     names.WCKEY: "wckey",
+    names.USER_ID: "user_id",
+    names.GROUP_ID: "group_id",
 }
 """Annotation and its key in ``allowed`` and ``default``."""
 
@@ -42,6 +46,8 @@ class AllowedValues(Section):
     licenses: list[Annotated[str, Field(pattern=rf"^({_LICENSE}|\*)$", max_length=1024)]] | None = None
     reservation: Values = None
     wckey: Values = None
+    user_id: Ids = Field(None, description="Users of Slurm, by number or name, as in the annotation.")
+    group_id: Ids = Field(None, description="Groups of the Slurm job, by number or name, as in the annotation.")
 
 
 class DefaultValues(Section):
@@ -56,6 +62,12 @@ class DefaultValues(Section):
     ) = None
     reservation: Annotated[str, Field(pattern=rf"^{_WORD}(,{_WORD})*$", max_length=1024)] | None = None
     wckey: Default = None
+    user_id: Annotated[str, Field(pattern=rf"^{_ID}$", max_length=1024)] | None = Field(
+        None, description="User of the Slurm job, by number or name: Slurm applies the limits of this user."
+    )
+    group_id: Annotated[str, Field(pattern=rf"^{_ID}$", max_length=1024)] | None = Field(
+        None, description="Group of the Slurm job, by number or name."
+    )
 
 
 class NamespacePolicy(Section):
@@ -65,6 +77,11 @@ class NamespacePolicy(Section):
         [], description='Names of namespaces, or `["*"]` for all namespaces.'
     )
     namespace_selector: LabelSelector | None = Field(None, description="Label selector, instead of names.")
+    groups: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(
+        [],
+        description="Kubernetes groups: the policy applies only to pods that a member of one of them creates. Empty: "
+        "all users.",
+    )
     may_name_scheduler: bool = Field(
         False, description="Whether pods may name podbridge's scheduler in namespaces that are not managed."
     )
@@ -77,8 +94,10 @@ class NamespacePolicy(Section):
             raise ValueError('must have either namespaces (a list of names, or ["*"]) or namespaceSelector')
         return self
 
-    def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether the policy applies to a namespace with these labels."""
+    def selects(self, namespace: str, labels: Mapping[str, str], groups: Collection[str] = ()) -> bool:
+        """Whether the policy applies in a namespace with these labels to a user in these Kubernetes groups."""
+        if self.groups and not any(group in groups for group in self.groups):
+            return False
         if self.namespace_selector is not None:
             return self.namespace_selector.matches(labels)
         return namespace in self.namespaces or ANY in self.namespaces
@@ -110,9 +129,14 @@ def parts(value: str) -> list[str]:
     return [word for word in words if word]
 
 
-def find(policies: Iterable[NamespacePolicy], namespace: str, labels: Mapping[str, str]) -> NamespacePolicy:
-    """Return the first policy that selects the namespace, else :data:`NOTHING`."""
-    return next((policy for policy in policies if policy.selects(namespace, labels)), NOTHING)
+def find(
+    policies: Iterable[NamespacePolicy], namespace: str, labels: Mapping[str, str], groups: Collection[str] = ()
+) -> NamespacePolicy:
+    """Return the first policy that selects the namespace and a user in ``groups``, else :data:`NOTHING`.
+
+    Without groups, only policies for all users are considered.
+    """
+    return next((policy for policy in policies if policy.selects(namespace, labels, groups)), NOTHING)
 
 
 def _within(value: str, allowed: list[str]) -> bool:
@@ -124,9 +148,11 @@ def problems(policies: list[NamespacePolicy], partition: str) -> list[str]:
     found: list[str] = []
     for index, policy in enumerate(policies):
         where = f"namespacePolicies[{index}]"
-        if any(ANY in earlier.namespaces for earlier in policies[:index]):
+        # a policy for some groups leaves the other users to later policies
+        before = [earlier for earlier in policies[:index] if not earlier.groups or earlier.groups == policy.groups]
+        if any(ANY in earlier.namespaces for earlier in before):
             found.append(f"{where}: is never used, because an earlier policy selects all namespaces; allowed: '*' last")
-        again = sorted({n for n in policy.namespaces for earlier in policies[:index] if n in earlier.namespaces})
+        again = sorted({n for n in policy.namespaces for earlier in before if n in earlier.namespaces})
         if again and ANY not in again:
             found.append(f"{where}.namespaces: {', '.join(again)} already has a policy; allowed: one each")
         allowed = policy.allowed.partition

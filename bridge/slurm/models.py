@@ -242,6 +242,8 @@ class ApiVersion:
     node_updates: bool = True
     admin_comment: bool = True
     other_users: bool = True
+    group_names: bool = False
+    """Whether the group of a job may be a name. slurmrestd 24.11.5 ends when it gets one."""
     allocations: bool = False
     """Whether ``resources/{job}`` is served: the nodes of one job, for half of the cost of its details."""
     external_nodes: bool = False

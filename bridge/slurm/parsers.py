@@ -34,6 +34,9 @@ def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
         "current_working_directory": "/",
         ("admin_comment" if version.admin_comment else "comment"): link.encode(request.link),
     }
+    if version.admin_comment:
+        # for people and sacct; podbridge never reads it, because the owner of the job may change it
+        job["comment"] = ", ".join(request.link.names)
     for key in ("partition", "account", "qos", "constraints", "licenses", "reservation", "wckey", "mcs_label"):
         if getattr(request, key):
             job[key] = getattr(request, key)
@@ -63,6 +66,11 @@ def _check(request: JobRequest, version: ApiVersion) -> None:
         (request.external and not version.external_jobs, "make external jobs"),
         (request.excluded_nodes and not version.exclude_nodes, "exclude nodes"),
         ((request.user_id or request.group_id) and not version.other_users, "submit jobs of other users"),
+        # slurmrestd 24.11.5 ends with "fatal: invalid type"
+        (
+            request.group_id and not request.group_id.isdigit() and not version.group_names,
+            f"resolve the name of group {request.group_id} (use its number)",
+        ),
     ]
     words = [what for asked, what in cannot if asked]
     if words:

@@ -29,9 +29,11 @@ _ROWS = (
     ApiVersion("v0.0.40", script_in_job=False, job_states=False),
     ApiVersion("v0.0.41"),
     ApiVersion("v0.0.42"),
-    ApiVersion("v0.0.43", external_jobs=True),
-    ApiVersion("v0.0.44", external_jobs=True, allocations=True, external_nodes=True),
-    ApiVersion("v0.0.45", external_jobs=True, allocations=True, external_nodes=True, default_partition=True),
+    ApiVersion("v0.0.43", external_jobs=True, group_names=True),
+    ApiVersion("v0.0.44", external_jobs=True, group_names=True, allocations=True, external_nodes=True),
+    ApiVersion(
+        "v0.0.45", external_jobs=True, group_names=True, allocations=True, external_nodes=True, default_partition=True
+    ),
 )
 
 VERSIONS: dict[str, ApiVersion] = {row.name: row for row in _ROWS}

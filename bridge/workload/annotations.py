@@ -123,7 +123,7 @@ KEYS: dict[str, Key] = {
             "gpu:a100:2",
             "generic resources, at least the requests",
         ),
-        Key(names.GROUP_ID, "a group's number or name", _ACCOUNT_ID, "2000", "group of the Slurm job", True),
+        Key(names.GROUP_ID, "a group's number or name", _ACCOUNT_ID, "2000", "group of the Slurm job"),
         Key(
             names.JOB_NAME,
             "1 to 200 printable characters without line breaks",
@@ -159,7 +159,7 @@ KEYS: dict[str, Key] = {
             "1-12:00:00",
             "time limit",
         ),
-        Key(names.USER_ID, "a user's number or name", _ACCOUNT_ID, "20001", "user of the Slurm job", True),
+        Key(names.USER_ID, "a user's number or name", _ACCOUNT_ID, "20001", "user of the Slurm job"),
         Key(names.WCKEY, _NAME_RULE, _NAME, "wc1", "workload characterisation key"),
     )
 }

@@ -94,6 +94,9 @@ class Accounting:
             "DbdAddr": "127.0.0.1",
             "DbdPort": str(self.port),
             "SlurmUser": "slurm",
+            # slurmrestd asks slurmdbd for QOS and associations with the token of its caller
+            "AuthAltTypes": "auth/jwt",
+            "AuthAltParameters": f"jwt_key={SEEN_AS}/etc/jwt_hs256.key",
             "StorageType": "accounting_storage/mysql",
             "StorageHost": "localhost",
             "StorageUser": "slurm",

@@ -102,6 +102,12 @@ POLICY = "namespacePolicies: [{namespaces: [a], %s}]"
             ["namespacePolicies[0].allowed.partition", "'main'", "namespacePolicies[0].default.partition"],
         ),
         ("namespacePolicies: [{namespaces: ['*']}, {namespaces: [a]}]", ["namespacePolicies[1]", "never used"]),
+        (POLICY % "default: {userId: 'root; id'}", ["namespacePolicies.0.default.userId", "'root; id'"]),
+        (POLICY % "groups: ['']", ["namespacePolicies.0.groups.0"]),
+        (
+            "namespacePolicies: [{namespaces: ['*'], groups: [g]}, {namespaces: [a], groups: [g]}]",
+            ["namespacePolicies[1]", "never used"],
+        ),
         ("namespacePolicies: [{namespaces: [a]}, {namespaces: [a]}]", ["namespacePolicies[1].namespaces", "already"]),
     ],
 )
@@ -109,6 +115,22 @@ def test_a_wrong_policy_is_named(text, words):
     with pytest.raises(ConfigError) as told:
         config.parse(text)
     assert [word for word in words if word not in str(told.value)] == []
+
+
+def test_a_policy_for_a_group_leaves_other_users_to_the_next():
+    text = """
+namespacePolicies:
+- {namespaces: ["*"], groups: [physicists, chemists], default: {userId: bob}}
+- {namespaces: [a], default: {userId: alice}}
+"""
+    found = config.parse(text).namespace_policies
+
+    def user(groups=(), namespace="a"):
+        return namespace_policies.find(found, namespace, {}, groups).default_of(names.USER_ID)
+
+    assert user(["staff", "chemists"]) == "bob"
+    assert user(["staff"]) == user() == "alice"
+    assert user(namespace="b") is None
 
 
 def test_the_first_policy_that_selects_a_namespace_holds():

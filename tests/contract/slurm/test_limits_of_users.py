@@ -107,6 +107,20 @@ def test_partitions_and_reservations_are_not_kept_from_slurm_user(slurm: Slurm) 
         assert slurm.both(partition="physics-only", account="physics") == (RUNS, RUNS)
 
 
+def test_a_group_by_name_is_refused_where_slurmrestd_would_end(slurm: Slurm) -> None:
+    """slurmrestd 24.11.5 ends with "fatal: invalid type" when it gets the name of a group."""
+    fields = {"user_id": "alice", "group_id": "alice"}
+    version = slurm.admin.version
+    if version.group_names:
+        assert slurm.outcome(slurm.admin, **fields) == RUNS
+        return
+    with pytest.raises(SlurmRefusedError, match="can't"):
+        slurm.admin.submit(ask(slurm.admin, external=False, **fields))
+    slurm.admin.ping()
+    if version.other_users:
+        assert slurm.outcome(slurm.admin, user_id="alice", group_id="20001") == RUNS
+
+
 @pytest.fixture(scope="module")
 def accounted(state_folder: Path) -> Iterator[Slurm]:
     """Slurm with accounting: alice is of account chemistry; SlurmUser of all, as podbridge would need it."""

@@ -7,8 +7,9 @@ import pytest
 
 from admission import validate
 from admission.pods import MIRROR_ANNOTATION
-from admission.validate import Rules
+from admission.validate import Rules, Scope
 from bridge import names
+from bridge.namespace_policies import NamespacePolicy
 
 RULES = Rules("ours", frozenset({"podbridge"}), {"nvidia.com/gpu": "gpu"})
 RESERVED = {
@@ -61,8 +62,27 @@ def test_mirror_pods_are_not_judged() -> None:
 def test_keys_that_need_a_permission_are_named() -> None:
     keys = [names.USER_ID, names.GROUP_ID, names.PRIORITY, names.RESERVATION]
     verdict = validate.create(pod({"annotations": dict.fromkeys(keys, "1")}), "alice", RULES)
-    assert verdict.permissions == ["group-id", "priority", "user-id"]
-    assert [denial.key for denial in verdict.denials] == ["reservation"]
+    assert verdict.permissions == ["priority"]
+    assert [denial.key for denial in verdict.denials] == ["group-id", "reservation", "user-id"]
+
+
+def test_a_policy_allows_users_and_groups_of_slurm_without_a_permission() -> None:
+    policy = NamespacePolicy.model_validate(
+        {"namespaces": ["*"], "default": {"userId": "alice"}, "allowed": {"userId": ["bob"], "groupId": ["2000"]}}
+    )
+    scope = Scope(policy=policy)
+
+    def denials(**annotations: str) -> list[str]:
+        found = {names.JOB_ANNOTATION_PREFIX + key.replace("_", "-"): value for key, value in annotations.items()}
+        verdict = validate.create(pod({"annotations": found}), "carol", RULES, scope=scope)
+        assert not verdict.permissions
+        return [denial.key for denial in verdict.denials]
+
+    assert denials(user_id="bob", group_id="2000") == []
+    assert denials(user_id="alice") == []
+    assert denials(user_id="root") == denials(user_id="20001") == ["user-id"]
+    assert denials() == ["user-id"], "without the default, the job would be SlurmUser's"
+    assert denials(user_id="bob", group_id="0") == ["group-id"]
 
 
 def test_only_changes_are_judged() -> None:

@@ -57,6 +57,7 @@ def test_a_full_request_in_the_newest_version() -> None:
         "job": {
             **WORDS,
             "admin_comment": encode(LINK),
+            "comment": "ns/pod",
             "environment": [f"PATH={parsers.SEARCH_PATH}"],
             "requeue": False,
             "minimum_nodes": 1,
@@ -96,7 +97,16 @@ def test_a_full_request_in_the_oldest_version() -> None:
 def test_what_is_not_asked_for_is_left_to_slurm() -> None:
     body = parsers.job_body(request(), VERSIONS["v0.0.42"])["job"]
     assert body.keys() == {
-        *("name", "current_working_directory", "tasks", "admin_comment", "environment", "requeue", "minimum_nodes"),
+        *(
+            "name",
+            "current_working_directory",
+            "tasks",
+            "admin_comment",
+            "comment",
+            "environment",
+            "requeue",
+            "minimum_nodes",
+        ),
         *("standard_output", "script"),
     }
     assert "script" in parsers.job_body(request(), VERSIONS["v0.0.40"])
@@ -109,6 +119,7 @@ def test_what_is_not_asked_for_is_left_to_slurm() -> None:
         ("v0.0.42", {"external": True}, "external jobs"),
         ("v0.0.38", {"excluded_nodes": ("n",)}, "exclude nodes"),
         ("v0.0.38", {"user_id": "1"}, "other users"),
+        ("v0.0.42", {"user_id": "alice", "group_id": "staff"}, "name of group staff"),
     ],
 )
 def test_what_a_version_can_not_say_is_refused(version: str, fields: dict[str, Any], words: str) -> None:

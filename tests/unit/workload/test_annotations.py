@@ -84,7 +84,7 @@ def test_the_pod_wins_over_its_owners():
 
 
 def test_permissions():
-    assert annotations.needed_permissions({names.USER_ID: "1", names.QOS: "x"}) == ["user-id"]
+    assert annotations.needed_permissions({names.PRIORITY: "1", names.QOS: "x"}) == ["priority"]
 
 
 @given(st.dictionaries(st.sampled_from(sorted(annotations.KEYS)), st.text(max_size=30), max_size=4))
