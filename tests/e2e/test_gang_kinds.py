@@ -106,3 +106,26 @@ def test_bare_pods_of_a_group_share_one_slurm_job(world, kind):
     for pod in world.pods(selector=f"group={kind}"):
         world.delete(pod, grace=1)
     eventually(lambda: job not in world.queue(), "its job gone", 40)
+
+
+def test_a_pod_that_joins_a_running_group_needs_the_request_of_its_members(world):
+    def member(name, cpu):
+        body = world.manifest(name, cpu=cpu)
+        body["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": "joined"}
+        body["metadata"]["annotations"] = {"kueue.x-k8s.io/pod-group-total-count": "2"}
+        return world.api("POST", f"{CORES}/pods", body)
+
+    first, second = member("joined-0", "1"), member("joined-1", "1")
+    job = one_job(world, labelled(world, "kueue.x-k8s.io/pod-group-name=joined"), 2)
+    node = world.get(second)["spec"]["nodeName"]
+    world.delete(second, grace=1)
+    eventually(lambda: world.get(second) is None, "a free place")
+    stranger = member("joined-2", "8")
+    eventually(lambda: world.condition(stranger, "PodScheduled").get("reason") == "GangDiffers", "told")
+    successor = member("joined-3", "1")
+    assert world.job_of(world.running(successor)) == job
+    assert world.get(successor)["spec"]["nodeName"] == node
+    assert not bound(world.get(stranger))
+    for pod in (first, stranger, successor):
+        world.delete(pod, grace=1)
+    eventually(lambda: job not in world.queue(), "its job gone", 40)
