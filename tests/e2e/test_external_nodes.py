@@ -178,12 +178,14 @@ def test_an_administrators_drain_outlives_a_change_of_the_node(node):
 @on_26_05
 def test_a_name_of_a_slurmd_node_is_refused_with_an_event(clean):
     before = clean.node("node-1")
-    patch(clean, {"metadata": {"labels": {names.EXTERNAL_NODE_LABEL: ""}}}, name="node-1")
     words = "Slurm has a node node-1 that podbridge did not create for this cluster"
-    eventually(lambda: problem(clean, "node-1") == words, "the problem on node-1")
-    eventually(lambda: node_events(clean, "ExternalNodeRefused", "node-1") == [words], "the Event on node-1")
-    assert clean.node("node-1") == before
-    patch(clean, {"metadata": {"labels": {names.EXTERNAL_NODE_LABEL: None}}}, name="node-1")
+    patch(clean, {"metadata": {"labels": {names.EXTERNAL_NODE_LABEL: ""}}}, name="node-1")
+    try:
+        eventually(lambda: problem(clean, "node-1") == words, "the problem on node-1")
+        eventually(lambda: words in node_events(clean, "ExternalNodeRefused", "node-1"), "the Event on node-1")
+        assert clean.node("node-1") == before
+    finally:
+        patch(clean, {"metadata": {"labels": {names.EXTERNAL_NODE_LABEL: None}}}, name="node-1")
     eventually(lambda: not problem(clean, "node-1"), "no problem on node-1")
 
 
