@@ -81,13 +81,13 @@ def get_all(options: argparse.Namespace) -> None:
         machine=debian.MACHINE,
         accounting=accounting,
         real_node=True,
-        modules=[install.INTERLINK, install.GANGS],
+        modules=[install.INTERLINK, install.GANGS, install.KUBERNETES_1_37],
     )
 
 
 def _chosen(options: argparse.Namespace) -> Cluster:
     """Return the cluster of the options; options that are not set are those of the cluster that runs there."""
-    keys = ("slurm", "nodes", "real_node", "audit", "gangs", "pools", "site_slurm", "nats_servers")
+    keys = ("slurm", "nodes", "real_node", "audit", "kubernetes", "gangs", "pools", "site_slurm", "nats_servers")
     named = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
     if named.get("pools") == []:
         named["pools"] = list(pools.DEFAULT_SITES)
@@ -116,6 +116,11 @@ def _parser() -> argparse.ArgumentParser:
     start = commands.add_parser("up", parents=[state], help="start a cluster; does nothing where it runs")
     start.add_argument("--slurm", choices=versions, help=f"Slurm's version ({places.DEFAULT_SLURM})")
     start.add_argument("--nodes", type=_count, metavar="N", help="number of nodes (4)")
+    start.add_argument(
+        "--kubernetes",
+        choices=list(places.KUBERNETES),
+        help=f"version of the control plane ({places.DEFAULT_KUBERNETES})",
+    )
     start.add_argument(
         "--gangs",
         action="store_true",

@@ -297,7 +297,11 @@ class Cluster(Parts):
         if self.options.slurm:
             needs["slurm"].append(self.options.slurm)
             needs["accounting"] = [self.options.slurm] if self._slurm.accounting else []
-        wanted = ((install.INTERLINK, self.options.interlink), (install.GANGS, self.options.gangs))
+        wanted = (
+            (install.KUBERNETES_1_37, self.options.kube and self.options.kubernetes == "1.37"),
+            (install.INTERLINK, self.options.interlink),
+            (install.GANGS, self.options.gangs),
+        )
         modules = [module for module, chosen in wanted if chosen]
         install.ensure(**needs, kube=self.options.kube, real_node=self.options.real_node, modules=modules)
 

@@ -21,7 +21,7 @@ from cluster import debian, gang_manifests, gangs, places
 from cluster.errors import ClusterError
 from cluster.steps import locked, run_long, say
 
-KUBERNETES = "v1.36.3"
+KUBERNETES = places.KUBERNETES[places.DEFAULT_KUBERNETES]
 """The version that ``hack/tools/go.mod`` pins, stamped into the binaries."""
 TOOLS = places.CHECKOUT / "hack" / "tools"
 PACKAGES = {
@@ -83,6 +83,29 @@ GANGS = GoModule(
     after=lambda tools: gang_manifests.take(tools, gang_manifests_folder()),
 )
 """The controllers of groups of pods (see :mod:`cluster.gangs`)."""
+
+
+def _version_flags(version: str) -> str:
+    """Return the linker flags that stamp a version, without which Kubernetes' programs report v0.0.0."""
+    major, minor = version[1:].split(".")[:2]
+    stamped = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    return " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamped.items())
+
+
+KUBERNETES_1_37 = GoModule(
+    "kubernetes-1.37",
+    "kube-apiserver and kube-controller-manager of Kubernetes 1.37",
+    6,
+    {f"{name}-1.37": PACKAGES[name] for name in ("kube-apiserver", "kube-controller-manager")},
+    _version_flags(places.KUBERNETES["1.37"]),
+)
+"""The newer of the two control planes; etcd, kubectl and kwok are the same for both."""
+
+
+def control_plane(kubernetes: str) -> dict[str, Path]:
+    """Return the path of each program of the control plane of a version of Kubernetes."""
+    newer = binaries(KUBERNETES_1_37.packages) if kubernetes == "1.37" else {}
+    return binaries() | {name.removesuffix("-1.37"): path for name, path in newer.items()}
 
 
 def ensure(
@@ -205,13 +228,6 @@ def _build_kubernetes(names: Sequence[str], folder: Path) -> None:
     )
     packages = PACKAGES | KUBELET
     _build("go build", about, TOOLS, {name: packages[name] for name in names}, folder, _version_flags(KUBERNETES))
-
-
-def _version_flags(version: str) -> str:
-    """Return the linker flags that stamp a version, without which Kubernetes' programs report v0.0.0."""
-    major, minor = version[1:].split(".")[:2]
-    stamped = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
-    return " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamped.items())
 
 
 def _build(what: str, about: str, module: Path, packages: Mapping[str, str], folder: Path, flags: str = "") -> None:

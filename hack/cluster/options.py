@@ -27,6 +27,8 @@ class Options:
     """MiB of each node."""
     gpus: int = 8
     kube: bool = True
+    kubernetes: str = places.DEFAULT_KUBERNETES
+    """Version of kube-apiserver and kube-controller-manager; the allowed ones are in ``places.KUBERNETES``."""
     kcm: bool = True
     kwok: bool = True
     real_node: bool = False
@@ -55,6 +57,9 @@ class Options:
         """Convert tuples to lists, as in a record that is read, so that options compare equal; check the others."""
         for name in ("slurm_conf", "apiserver_args", "pools"):
             object.__setattr__(self, name, list(getattr(self, name)))
+        if self.kubernetes not in places.KUBERNETES:
+            known = ", ".join(places.KUBERNETES)
+            raise ClusterError(f"option kubernetes: no version {self.kubernetes}; there are {known}")
         if self.gangs and not (self.kube and self.kcm):
             raise ClusterError("option gangs: needs kube and kcm, which create the pods of the groups' Jobs and sets")
 

@@ -159,12 +159,15 @@ class Parts:
         return kube.KubeSetup(
             self.state / "kube",
             self._first_port,
-            install.binaries(),
+            install.control_plane(options.kubernetes),
             controller_manager=options.kcm,
             kwok=options.kwok,
             audit=self.state / "audit.log" if options.audit else None,
             controller_manager_args=[gangs.GATES] if options.gangs else [],
-            apiserver_args=[*(gangs.apiserver_args("1.36") if options.gangs else ()), *options.apiserver_args],
+            apiserver_args=[
+                *(gangs.apiserver_args(options.kubernetes) if options.gangs else ()),
+                *options.apiserver_args,
+            ],
         )
 
     @property

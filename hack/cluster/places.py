@@ -13,6 +13,11 @@ SUITES = {"22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}
 
 DEFAULT_SLURM = "26.05"
 
+KUBERNETES = {"1.36": "v1.36.3", "1.37": "v1.37.2"}
+"""Kubernetes version -> the release that a go.mod of ``hack/tools`` pins."""
+
+DEFAULT_KUBERNETES = "1.36"
+
 
 def cache() -> Path:
     """Return the folder of everything that is downloaded or built once (``$PODBRIDGE_CACHE``)."""

@@ -80,16 +80,29 @@ def test_scheduler_plugins_controller_follows_the_members_of_a_pod_group(cluster
     assert cluster.api("GET", path)["status"]["running"] == 2
 
 
-def test_the_workload_api_is_served_and_its_pod_group_can_be_deleted(cluster):
-    version = "scheduling.k8s.io/v1alpha2"
+def check_workload_api(cluster, version):
+    """A PodGroup of Kubernetes' own API stays until its members have gone."""
     policy = {"schedulingPolicy": {"gang": {"minCount": 2}}}
     path = create(cluster, version, "podgroups", "PodGroup", "native", policy)
     member = {**KIND_OF_POD, "nodeName": "node-0", "schedulingGroup": {"podGroupName": "native"}}
     cluster.api("POST", PODS, {"metadata": {"name": "native"}, "spec": member})
+    assert cluster.api("GET", f"{PODS}/native")["spec"]["schedulingGroup"] == {"podGroupName": "native"}
     cluster.api("DELETE", path)
     assert cluster.api("GET", path)["metadata"]["deletionTimestamp"], "a member still runs"
     cluster.api("DELETE", f"{PODS}/native")
     eventually(lambda: cluster.api.request("GET", path)[0] == 404)
+
+
+def test_the_workload_api_is_served(cluster):
+    check_workload_api(cluster, "scheduling.k8s.io/v1alpha2")
+
+
+def test_the_newer_control_plane_serves_the_workload_api_as_beta(state_folder):
+    options = {"slurm": None, "nodes": 1, "gangs": True, "kubernetes": "1.37"}
+    with Cluster(state_folder / "kubernetes-1.37", **options) as cluster:
+        assert cluster.api("GET", "/version")["gitVersion"] == "v1.37.2"
+        cluster.add_namespace(NAMESPACE)
+        check_workload_api(cluster, "scheduling.k8s.io/v1beta1")
 
 
 def test_a_controller_that_was_killed_starts_again(cluster):

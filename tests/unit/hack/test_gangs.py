@@ -76,3 +76,8 @@ def test_webhooks_are_called_by_url(tmp_path):
 def test_gangs_need_the_controllers_of_their_jobs(options):
     with pytest.raises(ClusterError, match="option gangs: needs kube and kcm"):
         Options(gangs=True, **options)
+
+
+def test_a_version_of_kubernetes_that_no_module_pins_is_refused():
+    with pytest.raises(ClusterError, match=r"option kubernetes: no version 1\.35; there are 1\.36, 1\.37"):
+        Options(kubernetes="1.35")

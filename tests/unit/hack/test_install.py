@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import debian, gang_manifests, install
+from cluster import debian, gang_manifests, install, places
 from cluster.errors import ClusterError
 
 ENVTEST = ("etcd", "kube-apiserver", "kubectl")
@@ -95,6 +95,23 @@ def test_a_build_without_its_manifests_is_not_complete(machine):
     for _ in range(2):
         with pytest.raises(ClusterError, match=r"no folder of the Go module sigs\.k8s\.io/jobset"):
             install.ensure(modules=[install.GANGS])
+
+
+@pytest.mark.parametrize("version", places.KUBERNETES)
+def test_a_go_mod_pins_each_version_of_the_control_plane(machine, version):
+    folder = install.TOOLS if version == places.DEFAULT_KUBERNETES else install.KUBERNETES_1_37.folder
+    assert f"k8s.io/kubernetes {places.KUBERNETES[version]} " in (folder / "go.mod").read_text()
+
+
+def test_the_newer_control_plane_is_built_beside_the_other(machine):
+    go_that_builds(machine)
+    install.ensure(kube=True, modules=[install.KUBERNETES_1_37])
+    _, call = calls(machine)
+    assert call.split()[0] == str(install.KUBERNETES_1_37.folder)
+    assert "gitVersion=v1.37.2" in call
+    older, newer = install.control_plane("1.36"), install.control_plane("1.37")
+    assert all(path.read_text() == "built\n" for path in newer.values())
+    assert {name for name in older if older[name] != newer[name]} == {"kube-apiserver", "kube-controller-manager"}
 
 
 def test_another_pin_builds_again(machine):
