@@ -237,3 +237,40 @@ class TestClaims:
         (found,) = owned(dra, pod)
         assert devices(found, GPU) == chosen(dra, pod)[0]
         assert found["status"]["allocation"]["devices"]["results"][0]["pool"] == "node-1"
+
+    @pytest.mark.main_version
+    def test_a_job_on_a_node_without_devices_is_cancelled_and_the_pod_runs_later(self, dra):
+        path = f"{DRA}/resourceslices/node-2-{GPU}"
+        body = dra.api("GET", path)
+        dra.api("DELETE", path)
+        pod = templated(dra, (GPU, 1), nodeSelector={"kubernetes.io/hostname": "node-2"})
+        try:
+            (event,) = eventually(lambda: dra.events(pod, "NodeRefused"), "the job cancelled")[:1]
+            assert "needs 1 devices of class gpu.example.com on node node-2" in event["note"]
+            assert not owned(dra, pod)
+        finally:
+            body["metadata"] = {"name": body["metadata"]["name"]}
+            dra.api("POST", f"{DRA}/resourceslices", body)
+        pod = dra.running(pod, 60)
+        assert devices(owned(dra, pod)[0], GPU) == chosen(dra, pod)[0]
+
+    @pytest.mark.main_version
+    def test_pods_that_replace_each_other_never_share_a_device(self, dra):
+        """Slurm gives the GPUs of an ended job to the next one at once; its claim is released a moment later."""
+        where = {"kubernetes.io/hostname": "node-3"}
+        pods = [templated(dra, (GPU, 4), cpu="1", run="1", restartPolicy="Never", nodeSelector=where) for _ in range(8)]
+        open_pods = {pod["metadata"]["uid"]: pod for pod in pods}
+
+        def no_device_twice():
+            results = [
+                (one["pool"], one["device"])
+                for found in dra.api("GET", CLAIMS)["items"]
+                for one in found.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+            ]
+            assert len(results) == len(set(results))
+            for uid, pod in list(open_pods.items()):
+                if dra.get(pod)["status"]["phase"] == "Succeeded":
+                    del open_pods[uid]
+            return not open_pods
+
+        eventually(no_device_twice, "all pods succeeded", 90)
