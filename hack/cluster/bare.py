@@ -131,14 +131,22 @@ def pod_body(name: str, scheduler: str | None, cpu: str = "1", **spec: Any) -> d
 
 
 def create_pods(
-    world: World, count: int, threads: int, scheduler: str | None = "slurm-bridge-scheduler"
+    world: World,
+    count: int,
+    threads: int,
+    scheduler: str | None = "slurm-bridge-scheduler",
+    annotations: Callable[[int], dict[str, str]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Create ``count`` pods over ``threads`` connections."""
+    """Create ``count`` pods over ``threads`` connections; ``annotations`` returns those of a pod by its number."""
     made: list[dict[str, Any]] = []
 
     def work(number: int) -> None:
         api = kube(world)
-        made.extend(api("POST", PODS, pod_body(f"b{index}", scheduler)) for index in range(number, count, threads))
+        for index in range(number, count, threads):
+            body = pod_body(f"b{index}", scheduler)
+            if annotations is not None:
+                body["metadata"]["annotations"] = annotations(index)
+            made.append(api("POST", PODS, body))
 
     parallel(threads, work)
     return made

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
 
-from cluster import bare, bench_interlink, drains, latency, pools_bench, reviews
+from cluster import bare, bench_gangs, bench_interlink, drains, latency, pools_bench, reviews
 from cluster.core import Cluster
 from cluster.polling import eventually
 from cluster.table import Table
@@ -161,6 +161,7 @@ def main() -> int:
     parser.add_argument("--many", type=int, default=10_000, help="Pods that run at once, with --pools.")
     parser.add_argument("--hints", action="store_true", help="Measure start to bind with and without hints instead.")
     parser.add_argument("--nodes", type=int, default=0, help="Measure drains among this many nodes instead.")
+    parser.add_argument("--gangs", type=int, default=0, help="Measure this many gangs of eight pods instead.")
     options = parser.parse_args()
     if options.pools:
         return pools_bench.run(options.pods, options.many)
@@ -175,6 +176,8 @@ def main() -> int:
         elif options.hints:
             with _world(state, "26.05", options.pods) as world:
                 latency.measure_hints(table, world, options.pods)
+        elif options.gangs:
+            bench_gangs.measure(table, state, options.gangs)
         else:
             if options.pods:
                 new_slurm(table, state, options.pods)
