@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
+from bridge import clock as clocks
 from bridge.kube.lease import Elector
 from bridge.loop import Dependencies, SlurmLoop
 from bridge.metrics import CONTROLLER_ACTIONS, EXTERNAL_NODES, counted
@@ -16,6 +18,7 @@ from controllers.node import decide as node_decide
 from controllers.node.actions import NodeSyncView
 from controllers.workload import act as workload_act
 from controllers.workload import decide as workload_decide
+from controllers.workload import pod_groups
 
 SEEN_AFTER = 0.5
 """Seconds until caches and snapshot show a completed action: it is not repeated before."""
@@ -44,6 +47,8 @@ class Controllers(SlurmLoop):
         )
         self._watched_until = 0.0
         self._resting: dict[str, float] = {}
+        self._kube = dependencies.kube.fenced(self.check_leadership)
+        self._told: dict[str, pod_groups.GroupCondition] = {}
 
     def reconcile(self) -> None:
         """Decide for all pods, jobs and nodes."""
@@ -64,6 +69,7 @@ class Controllers(SlurmLoop):
                 # the pod may be gone before the view shows the job as cancelled: the job is not an orphan then
                 self._resting |= {f"job/{job_id}": now + ORPHAN_AFTER for job_id in action.job_ids}
             self._dispatch("workload", key, action, lambda a=action: self._workload.act(a))  # type: ignore[misc]
+        self._tell_groups(everyone)
         version, clock = dependencies.slurm.version, dependencies.clock
         view = NodeSyncView(nodes, snapshot, version, dependencies.config, dependencies.cluster, clock.time())
         synced = node_decide.decide(view)
@@ -72,6 +78,18 @@ class Controllers(SlurmLoop):
         for step in synced.actions:
             key = f"node/{step.node['metadata']['name']}"
             self._dispatch("node", key, step, lambda s=step: self._node.act(s))  # type: ignore[misc]
+
+    def _tell_groups(self, everyone: list[dict[str, Any]]) -> None:
+        """Write the conditions of PodGroups that this process has not written yet."""
+        current = pod_groups.conditions(everyone)
+        self._told = {key: condition for key, condition in self._told.items() if key in current}
+        for key, condition in current.items():
+            if self._told.get(key) != condition:
+                self._dispatch("workload", f"group/{key}", condition, lambda c=condition: self._tell(c))  # type: ignore[misc]
+
+    def _tell(self, condition: pod_groups.GroupCondition) -> None:
+        pod_groups.write(self._kube, condition, clocks.rfc3339(self.clock.time()))
+        self._told[condition.group.key] = condition
 
     def _decide_workload(self, view: workload_decide.WorkloadView, now: float) -> workload_decide.Decision:
         """Decide. If a pod is to be terminated because its job is missing, apply the brake and decide again."""

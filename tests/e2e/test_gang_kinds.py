@@ -44,6 +44,11 @@ def bound(pod):
     return pod["spec"].get("nodeName")
 
 
+def scheduled(world, path):
+    conditions = world.api("GET", path).get("status", {}).get("conditions") or ()
+    return next(((c["status"], c["reason"]) for c in conditions if c["type"] == "PodGroupScheduled"), None)
+
+
 def labelled(world, label):
     return lambda: world.pods(selector=label)
 
@@ -99,10 +104,14 @@ def test_bare_pods_of_a_group_share_one_slurm_job(world, kind):
         world.api("POST", f"{CORES}/pods", body)
         if number == 1:
             first = world.pods(selector=f"group={kind}")[0]
+            if kind == "workload":
+                eventually(lambda: scheduled(world, path) == ("False", "Unschedulable"), "PodGroupScheduled=False")
             eventually(lambda p=first: world.condition(p, "PodScheduled").get("reason") == "GangIncomplete", "told")
     job = one_job(world, labelled(world, f"group={kind}"), 3)
     if kind == "podgroup":
         eventually(lambda: world.api("GET", path).get("status", {}).get("phase") == "Running", "the PodGroup runs")
+    elif kind == "workload":
+        eventually(lambda: scheduled(world, path) == ("True", "Scheduled"), "PodGroupScheduled")
     for pod in world.pods(selector=f"group={kind}"):
         world.delete(pod, grace=1)
     eventually(lambda: job not in world.queue(), "its job gone", 40)

@@ -1,0 +1,84 @@
+"""The condition PodGroupScheduled of the PodGroups of Kubernetes' Workload API, which their scheduler writes.
+
+Source: ``PodGroupConditionType`` in ``k8s.io/api/scheduling`` (v1alpha2 of Kubernetes 1.36, v1beta1 of 1.37).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.errors import KubeNotFoundError
+from bridge.kube.client import KubeClient
+from bridge.kube.discovery import get_if_served
+from bridge.slurm.models import GroupRef
+from bridge.workload import links, pods
+from bridge.workload.kinds import workload_api
+
+Pod = Mapping[str, Any]
+TYPE = "PodGroupScheduled"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCondition:
+    """The condition of one PodGroup; ``reason`` is ``Scheduled`` or ``Unschedulable``."""
+
+    group: GroupRef
+    scheduled: bool
+    reason: str
+    message: str
+
+
+def conditions(everyone: Iterable[Pod]) -> dict[str, GroupCondition]:
+    """Return the condition of each PodGroup with a pod, by the key of its group. Pure.
+
+    A PodGroup is scheduled when as many members as its minimum are bound or have ended on a node. Otherwise, the
+    message is that of the first member with a condition.
+    """
+    members: dict[str, list[Pod]] = {}
+    for pod in everyone:
+        member = links.membership(pod)
+        if member is not None and member.key.kind == workload_api.KIND.name:
+            members.setdefault(member.key.key, []).append(pod)
+    return {key: _condition(found) for key, found in members.items()}
+
+
+def _condition(members: list[Pod]) -> GroupCondition:
+    members = sorted(members, key=lambda pod: str(pod["metadata"]["name"]))
+    place = links.membership(members[0])
+    if place is None:
+        raise ValueError("not a member of a group")
+    bound = sum(map(pods.is_bound, members))
+    if bound >= place.minimum:
+        return GroupCondition(place.key, True, "Scheduled", f"{place.minimum} pods are bound to nodes")
+    told = (str(pods.condition(pod, names.POD_SCHEDULED).get("message", "")) for pod in members)
+    return GroupCondition(place.key, False, "Unschedulable", next(filter(None, told), "the pods wait for Slurm"))
+
+
+def write(kube: KubeClient, condition: GroupCondition, now: str) -> None:
+    """Write the condition to its PodGroup, if that exists and has another one; ``now`` is an RFC 3339 time."""
+    group = condition.group
+    for resource in workload_api.KIND.resources:
+        found = get_if_served(kube, resource, group.namespace, group.name)
+        if found is None:
+            continue
+        if found["metadata"]["uid"] != group.uid:
+            return
+        present = (found.get("status") or {}).get("conditions") or []
+        before: Mapping[str, Any] = next((entry for entry in present if entry.get("type") == TYPE), {})
+        status = "True" if condition.scheduled else "False"
+        wanted = {"type": TYPE, "status": status, "reason": condition.reason, "message": condition.message[:1024]}
+        if all(before.get(field) == value for field, value in wanted.items()):
+            return
+        wanted["lastTransitionTime"] = before["lastTransitionTime"] if before.get("status") == status else now
+        others = [entry for entry in present if entry.get("type") != TYPE]
+        patch = {
+            "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
+            "status": {"conditions": [*others, wanted]},
+        }
+        with suppress(KubeNotFoundError):
+            kube.patch(resource.path(group.namespace, group.name, "status"), patch)
+        return

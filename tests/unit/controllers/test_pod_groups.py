@@ -1,0 +1,38 @@
+"""The condition PodGroupScheduled of PodGroups, from their pods."""
+
+import json
+
+import pytest
+
+from bridge import names
+from controllers.workload import pod_groups
+
+
+def member(number, node=None, message="", kind="workload", phase="Pending"):
+    group = {"kind": kind, "name": "native", "uid": "o1", "size": 3, "minimum": 2}
+    metadata = {"namespace": "ns", "name": f"m{number}", "uid": f"u{number}"}
+    metadata["annotations"] = {names.GROUP: json.dumps(group)}
+    conditions = [{"type": names.POD_SCHEDULED, "status": "False", "message": message}] if message else []
+    spec = {"nodeName": node} if node else {}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": phase, "conditions": conditions}}
+
+
+def one(*members):
+    (condition,) = pod_groups.conditions(members).values()
+    return condition
+
+
+def test_a_group_with_its_minimum_on_nodes_is_scheduled():
+    assert one(member(0, "n0"), member(1)).scheduled is False
+    condition = one(member(0, "n0", phase="Succeeded"), member(1, "n1"), member(2))
+    assert (condition.scheduled, condition.reason, condition.group.name) == (True, "Scheduled", "native")
+
+
+def test_a_waiting_group_has_the_message_of_its_first_member():
+    condition = one(member(1, message="second"), member(0, message="Slurm job 5 is pending"))
+    assert (condition.reason, condition.message) == ("Unschedulable", "Slurm job 5 is pending")
+
+
+@pytest.mark.parametrize("kind", ["job", "podgroup"])
+def test_other_kinds_have_no_such_object(kind):
+    assert pod_groups.conditions([member(0, kind=kind)]) == {}
