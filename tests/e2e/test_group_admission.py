@@ -19,7 +19,7 @@ from bridge.kube.resources import JOBS, PODS, Resource
 from bridge.threads import Supervisor
 from bridge.workload.groups import GroupKey, Membership, membership
 from bridge.workload.kinds import jobset, lws, podgroup, workload_api
-from cluster import Cluster
+from cluster import Cluster, places
 from cluster.polling import eventually
 
 pytestmark = pytest.mark.real
@@ -29,13 +29,14 @@ SCHEDULER = "groups-scheduler"
 Json = dict[str, Any]
 
 JOBSETS, SETS, GROUPS = jobset.KIND.resources[0], lws.KIND.resources[0], podgroup.KIND.resources[0]
+OPTIONS: Json = {"slurm": None, "nodes": 1, "gangs": True}
 CONTAINERS = [{"name": "c", "image": "none", "resources": {"requests": {"cpu": "1"}}}]
 
 
-@pytest.fixture(scope="module")
-def hub(state_folder: Any) -> Iterator[SimpleNamespace]:
+@pytest.fixture(scope="module", params=places.KUBERNETES)
+def hub(request: pytest.FixtureRequest, state_folder: Any) -> Iterator[SimpleNamespace]:
     """Kubernetes with the controllers of groups, and podbridge's admission; no pod is scheduled."""
-    with Cluster(state_folder / "groups", slurm=None, nodes=1, gangs=True) as cluster:
+    with Cluster(state_folder / f"groups-{request.param}", **OPTIONS, kubernetes=request.param) as cluster:
         cluster.add_namespace(NAMESPACE)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
