@@ -25,7 +25,9 @@ from bridge.workers import Workers
 log = logging.getLogger(__name__)
 
 BATCH_DELAY = 0.05
-"""Seconds to collect changes before the next reconciliation."""
+"""Least seconds between two reconciliations, to collect changes."""
+FIRST_DELAY = 0.01
+"""Seconds to collect changes after a pause: a snapshot and the caches change together."""
 RESYNC_PERIOD = 1.0
 """Seconds between two reconciliations without changes: the end of a back-off causes no event."""
 PAUSE_FACTOR = 19.0
@@ -111,9 +113,12 @@ class Loop(ABC):
         return f"the loop {self.name} has not reconciled for {silent:.0f} s" if silent > STUCK else None
 
     def _run(self, supervisor: Supervisor) -> None:
+        ended = self.clock.monotonic()
         while not supervisor.stopping.is_set():
             self._changed.wait(RESYNC_PERIOD)
-            if supervisor.wait(min(RESYNC_PERIOD, max(BATCH_DELAY, PAUSE_FACTOR * self._took))):
+            rested = self.clock.monotonic() - ended
+            pause = min(RESYNC_PERIOD, max(BATCH_DELAY, PAUSE_FACTOR * self._took))
+            if supervisor.wait(max(FIRST_DELAY, pause - rested)):
                 return
             self._changed.clear()
             self._progress = self.clock.monotonic()
@@ -124,6 +129,7 @@ class Loop(ABC):
                 except BridgeError as error:
                     log.warning("reconciliation failed", extra=kv(loop=self.name, error=error))
             self._took = time.thread_time() - began
+            ended = self.clock.monotonic()
 
     def _leads(self) -> bool:
         if self._elector is not None and not self._elector.held:

@@ -44,8 +44,9 @@ def test_slurmctld_sends_a_hint_at_the_begin_and_at_the_end_of_a_job(hinted):
     hints_before, polls_before = accepted(hinted), hinted.metric("podbridge_slurm_hinted_polls_total")
     pod = hinted.running(hinted.create())
     job = pod["metadata"]["labels"][LABEL]
-    assert accepted(hinted) >= hints_before + 1
-    assert hinted.metric("podbridge_slurm_hinted_polls_total") >= polls_before + 1
+    # a poll that was due anyway may have come first
+    eventually(lambda: accepted(hinted) > hints_before, "an accepted hint", 5)
+    eventually(lambda: hinted.metric("podbridge_slurm_hinted_polls_total") > polls_before, "a poll because of it", 5)
     cluster.run_slurm("scancel", job)
     hinted.seen(pod, "ends", lambda now: now["status"]["phase"] == "Failed", 10)
     eventually(lambda: len([line for line in hints.calls(cluster) if line.split()[1] == job]) == 2)
