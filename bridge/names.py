@@ -122,6 +122,8 @@ POD_SCHEDULED = "PodScheduled"
 DISRUPTION_TARGET = "DisruptionTarget"
 JOB_MISSING = "bridge.vk.io/JobMissing"
 """Condition of a pod: its job and many others are missing, and the brake on mass ending holds the pod."""
+JOB_SUSPENDED = "bridge.vk.io/JobSuspended"
+"""Condition of a pod: Slurm has suspended its job. The pod's containers continue."""
 
 # --- permissions: the virtual resources of SubjectAccessReviews -------------------------------------------------------
 PERMISSION_GROUP = "bridge.vk.io"

@@ -119,6 +119,12 @@ REASONS = (
         "the pod's job and many others disappeared at once; the brake keeps podbridge from terminating the pod",
     ),
     ("Pod, `bridge.vk.io/JobMissing=False`", "JobFound", "the pod's job exists again"),
+    (
+        "Pod, `bridge.vk.io/JobSuspended=True` and Event",
+        "JobSuspended",
+        "Slurm suspended the pod's job; the containers continue",
+    ),
+    ("Pod, `bridge.vk.io/JobSuspended=False` and Event", "JobResumed", "the pod's job is no longer suspended"),
     ("Node, Event", "SlurmNodeDrained", "podbridge cordoned the node, because it is drained or down in Slurm"),
     ("Node, Event", "SlurmNameConflict", "several nodes have the same Slurm node name; podbridge uses none of them"),
     ("Node, Event", "SlurmNameSettled", "the Slurm node name of the node is unique again"),

@@ -16,6 +16,9 @@ from bridge.workload import eligibility, gres, links, quantity, resources, short
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 
+DEFAULT_GRACE = 30
+"""Seconds of ``terminationGracePeriodSeconds`` that the API server sets."""
+
 
 class UntranslatableError(BridgeError):
     """A pod that cannot be converted; the message goes into the condition of the pod."""
@@ -171,8 +174,13 @@ def _external(config: Config, version: ApiVersion) -> bool:
 
 
 def _deadline(spec: Mapping[str, Any]) -> int:
+    """Return the minutes until the pod's deadline and the end of its grace period; 0 without a deadline.
+
+    At the deadline, the kubelet ends the containers with the grace period: the job must not end before.
+    """
     seconds = spec.get("activeDeadlineSeconds")
-    return math.ceil(seconds / 60) if seconds else 0
+    grace = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE)
+    return math.ceil((seconds + grace) / 60) if seconds else 0
 
 
 def _gres(asked: Resources, given: tuple[str, ...], table: Mapping[str, str], exclusive: bool) -> tuple[str, ...]:

@@ -50,6 +50,8 @@ class Actor:
             case decide.Mark():
                 patch = mark_patch(action.pod, action.missing, clocks.rfc3339(self._clock.time()))
                 self._cache.apply(self._kube.patch(_path(action.pod, "status"), patch, kind="strategic"))
+            case decide.Suspension():
+                self._suspension(action)
             case decide.Orphan():
                 self._orphan(action)
 
@@ -89,6 +91,21 @@ class Actor:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
             return
         log.info("pod ended", extra=kv(pod=pods.key(pod), job=action.job_id, reason=action.reason))
+
+    def _suspension(self, action: decide.Suspension) -> None:
+        """Write the condition and an Event. podbridge does not stop the containers: Kubernetes has no such request."""
+        pod, job, now = action.pod, action.job_id, clocks.rfc3339(self._clock.time())
+        status, reason, message = "False", "JobResumed", f"Slurm job {job} is no longer suspended"
+        if action.suspended:
+            status, reason = "True", "JobSuspended"
+            message = f"Slurm job {job} is suspended; the containers of the pod continue"
+        patch = pods.condition_patch(pod, names.JOB_SUSPENDED, status, reason, message, now)
+        try:
+            self._cache.apply(self._kube.patch(_path(pod, "status"), patch, kind="strategic"))
+        except (KubeNotFoundError, KubeConflictError) as error:
+            log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
+            return
+        self._events.event(pod, reason, message, warning=action.suspended, action="Suspending")
 
     def _orphan(self, action: decide.Orphan) -> None:
         """Cancel a job without a pod. The API server, not the cache, must confirm that its pods are gone."""

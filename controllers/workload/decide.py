@@ -70,6 +70,15 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspension:
+    """Set the condition of a bound pod: Slurm has suspended its job, or the job has left this state."""
+
+    pod: Pod
+    job_id: int
+    suspended: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Orphan:
     """Check with the API server whether the pods of a job are gone, and then cancel the job."""
 
@@ -77,7 +86,7 @@ class Orphan:
     link: JobLink
 
 
-Action = Release | End | Ask | Cancel | Mark | Orphan
+Action = Release | End | Ask | Cancel | Mark | Suspension | Orphan
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +225,7 @@ def _decide_pod(view: WorkloadView, pod: Pod, open_keys: set[str]) -> _Step:
     if not pods.is_bound(pod):
         return None, before
     if not _is_displaced(view, pod, known):
-        return None, None
+        return _suspension(pod, known), None
     moved = _count(view, before)
     return (End(pod, labelled, REQUEUED_REASON, REQUEUED_TEXT) if moved.answers >= DISPLACED_ANSWERS else None), moved
 
@@ -274,6 +283,15 @@ def _end(pod: Pod, known: ObservedJob) -> Action | None:
     if known.missing and not pods.is_bound(pod):
         return None
     return End(pod, job.job_id, reason, text)
+
+
+def _suspension(pod: Pod, known: ObservedJob) -> Suspension | None:
+    """Return the change of the pod's condition, if it does not show whether the job is suspended."""
+    suspended, job = "SUSPENDED" in known.job.states, known.job
+    marked = pods.condition(pod, names.JOB_SUSPENDED).get("status") == "True"
+    if suspended == marked or not (suspended or states.is_allocated(job.states)):
+        return None
+    return Suspension(pod, job.job_id, suspended)
 
 
 def _is_displaced(view: WorkloadView, pod: Pod, known: ObservedJob) -> bool:

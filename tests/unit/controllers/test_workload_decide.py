@@ -49,6 +49,16 @@ def test_a_running_pod_with_a_running_job_is_left_alone():
     assert look([pod()], snapshot(known(5, "RUNNING"))) == []
 
 
+def test_a_pod_shows_once_that_its_job_is_suspended_and_once_that_it_is_not():
+    the_pod = pod()
+    assert look([the_pod], snapshot(known(5, "SUSPENDED"))) == [decide.Suspension(the_pod, 5, suspended=True)]
+    the_pod["status"]["conditions"] = [{"type": names.JOB_SUSPENDED, "status": "True"}]
+    assert look([the_pod], snapshot(known(5, "SUSPENDED"))) == []
+    assert look([the_pod], snapshot(known(5, "COMPLETING"))) == [], "22.05 hides the state behind this flag"
+    assert look([the_pod], snapshot(known(5, "RUNNING"))) == [decide.Suspension(the_pod, 5, suspended=False)]
+    assert look([pod(deleted=True)], snapshot(known(5, "SUSPENDED"))) == []
+
+
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_finished_pod_releases_its_job(phase):
     the_pod = pod(phase=phase)

@@ -55,6 +55,10 @@ def test_annotations_win():
 
 def test_deadline_becomes_a_time_limit():
     assert ask(pod(activeDeadlineSeconds=61)).time_limit == 2
+    assert ask(pod(activeDeadlineSeconds=100)).time_limit == 3, "the default grace period counts"
+    assert ask(pod(activeDeadlineSeconds=60, terminationGracePeriodSeconds=0)).time_limit == 1
+    assert ask(pod(activeDeadlineSeconds=60, terminationGracePeriodSeconds=600)).time_limit == 11
+    assert ask(pod(terminationGracePeriodSeconds=600)).time_limit == 0, "the limit of the partition"
     assert ask(pod({names.TIME_LIMIT: "9"}, activeDeadlineSeconds=61)).time_limit == 9
 
 

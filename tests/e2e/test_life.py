@@ -1,0 +1,80 @@
+"""What an administrator does to the job of a pod: suspend, hold, dependency, another time limit. On every Slurm."""
+
+import pytest
+
+from cluster.polling import eventually
+
+pytestmark = pytest.mark.real
+
+SUSPENDED = "bridge.vk.io/JobSuspended"
+
+
+def update(world, job, *fields):
+    world.slurm("scontrol", "update", f"jobid={job}", *fields)
+
+
+def unharmed(world, pod, job):
+    """Wait for several polls; podbridge must not have terminated the pod or changed its job."""
+    world.polled()
+    found = world.get(pod)
+    assert found["status"]["phase"] == "Running"
+    assert not found["metadata"].get("deletionTimestamp")
+    assert world.job_of(found) == job
+
+
+def test_a_suspended_job_keeps_its_pod_which_says_so(clean):
+    world = clean
+    pod = world.running(world.create())
+    job = world.labelled(pod)
+    world.slurm("scontrol", "suspend", str(job))
+    assert world.queue()[job] == "SUSPENDED"
+    eventually(lambda: world.condition(pod, SUSPENDED).get("status") == "True", "the condition", 20)
+    assert f"Slurm job {job} is suspended" in world.condition(pod, SUSPENDED)["message"]
+    eventually(lambda: world.events(pod, "JobSuspended"), "an Event")
+    unharmed(world, pod, job)
+    world.slurm("scontrol", "resume", str(job))
+    eventually(lambda: world.condition(pod, SUSPENDED).get("status") == "False", "resumed", 20)
+    unharmed(world, pod, job)
+    world.slurm("scontrol", "suspend", str(job))
+    world.delete(pod, grace=1)
+    world.gone(pod)
+    eventually(lambda: job not in world.queue(), "the suspended job released", 20)
+
+
+@pytest.mark.main_version
+def test_another_time_limit_of_a_running_job_leaves_its_pod_alone(clean):
+    world = clean
+    pod = world.running(world.create(activeDeadlineSeconds=3500, terminationGracePeriodSeconds=60))
+    job = world.labelled(pod)
+    assert world.job(job)["TimeLimit"] == "01:00:00", "the deadline and the grace period, in whole minutes"
+    for limit in ("120", "30"):
+        update(world, job, f"timelimit={limit}")
+        unharmed(world, pod, job)
+        assert world.job(job)["TimeLimit"] == {"120": "02:00:00", "30": "00:30:00"}[limit]
+
+
+@pytest.mark.main_version
+def test_a_pod_waits_while_its_job_is_held_or_depends_on_another(clean):
+    world = clean
+    blockers = [world.running(world.create(cpu="120")) for _ in range(4)]
+    waiting = world.create(cpu="64")
+    job = world.labelled(waiting)
+    first = world.labelled(blockers[0])
+
+    def told(reason):
+        message = world.condition(waiting, "PodScheduled").get("message", "")
+        return f"Slurm job {job} is pending" in message and reason in message
+
+    world.slurm("scontrol", "hold", str(job))
+    eventually(lambda: told("JobHeld"), "held", 40)
+    update(world, job, f"dependency=afterany:{first}")
+    world.slurm("scontrol", "release", str(job))
+    for pod in blockers[1:]:
+        world.delete(pod, grace=1)
+    for pod in blockers[1:]:
+        world.gone(pod)
+    world.polled()
+    assert not world.get(waiting)["spec"].get("nodeName"), "three nodes are free, but the dependency is not fulfilled"
+    world.delete(blockers[0], grace=1)
+    world.running(waiting, 40)
+    assert world.labelled(waiting) == job
