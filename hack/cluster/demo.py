@@ -92,6 +92,27 @@ class ColocatedStory(Story):
         self.world.running(waiting)
         self.do("podbridge get pods -n slurm-bridge")
 
+    def gang(self) -> None:
+        """The pods of a Job with bridge.vk.io/gang share one Slurm job."""
+        self.world.clear()
+        blocker = self.world.running(self.world.create("blocker", cpu="120"))
+        self.say("One node is busy. A Job with the annotation bridge.vk.io/gang needs all four nodes at once.")
+        gang = self.world.create_gang("train", 4, cpu="64", run="60")
+        eventually(lambda: len(self.world.members(gang)) == 4, "four pods")
+        first = self.world.members(gang)[0]
+        eventually(
+            lambda: "is pending" in self.world.condition(first, "PodScheduled").get("message", ""), "the reason", 40
+        )
+        self.do("kubectl get pods -n slurm-bridge -l job-name=train -o wide")
+        self.do("squeue")
+        self.say("The node is free again: all four pods start together, each on its own node of the one Slurm job.")
+        self.world.delete(blocker, grace=1)
+        eventually(lambda: all(pod["spec"].get("nodeName") for pod in self.world.members(gang)), "all bound")
+        self.do("podbridge get jobs -n slurm-bridge")
+        self.do("kubectl get pods -n slurm-bridge -l job-name=train -o wide")
+        self.do("kubectl delete job train -n slurm-bridge")
+        self.world.clear()
+
     def cancelled(self) -> None:
         """Cancelling the job ends the pod."""
         pod = self.world.create("cancelled", stop="2")
@@ -151,6 +172,7 @@ class ColocatedStory(Story):
         self.scene("A Job of 8 pods runs, and nothing is left behind", self.eight)
         self.scene("A pod in another namespace is not changed", self.untouched)
         self.scene("A pod that does not fit waits with Slurm's reason, and runs when resources are free", self.waits)
+        self.scene("The pods of a gang share one Slurm job, and start together", self.gang)
         self.scene("scancel terminates the pod, with the reason Cancelled", self.cancelled)
         self.scene("kubectl delete releases the job after the containers have ended", self.deleted)
         if self.world.cluster.options.slurm == "22.05":
