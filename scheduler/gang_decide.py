@@ -8,7 +8,7 @@ the places that :func:`scheduler.gangs.assign` returns for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bridge.slurm import states
@@ -45,6 +45,8 @@ INCOMPLETE = "GangIncomplete"
 
 _Steps = tuple[list[Action], PodState]
 """The actions for the members, and the next state of the gang."""
+_Places = Mapping[str, str]
+"""The Slurm node of each waiting member that has a place, by UID."""
 
 
 def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedOccupancy) -> _Steps:
@@ -172,19 +174,18 @@ def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occup
     if holds := _hold(gang, job.job_id):
         return holds, state
     assigned = gangs.assign(gang, job.nodes)
-    placed = [pod for pod in gang.waiting if pods.uid(pod) in assigned]
     late = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
     text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
     told += _tell(view, late, "GangFull", text)
     started = gang.started(job.job_id) + gang.succeeded(job.job_id)
     if started >= gang.minimum:
-        actions, state = _replacements(view, gang, state, job, placed, assigned, occupancy)
+        actions, state = _replacements(view, gang, state, job, assigned, occupancy)
         return told + actions, state
-    if started + len(placed) < gang.minimum:
-        text = f"{_count_text(gang, started + len(placed))}; Slurm job {job.job_id} has its nodes"
+    if started + len(assigned) < gang.minimum:
+        text = f"{_count_text(gang, started + len(assigned))}; Slurm job {job.job_id} has its nodes"
         actions, state = _wait(view, gang, state, job, INCOMPLETE, text)
         return told + actions, state
-    actions, state = _start(view, gang, state, job, placed, assigned, occupancy)
+    actions, state = _start(view, gang, state, job, assigned, occupancy)
     return told + actions, state
 
 
@@ -198,15 +199,10 @@ def _without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
 
 
 def _start(
-    view: SchedulerView,
-    gang: Gang,
-    state: PodState,
-    job: Job,
-    placed: list[Pod],
-    assigned: dict[str, str],
-    occupancy: PlannedOccupancy,
+    view: SchedulerView, gang: Gang, state: PodState, job: Job, assigned: _Places, occupancy: PlannedOccupancy
 ) -> _Steps:
     """Bind all members that have a place, or none."""
+    placed = _placed(gang, assigned)
     failure = failure_of(state.phase)
     for node in sorted(set(assigned.values())):
         starting = view.placements.starting(node)
@@ -233,17 +229,11 @@ def _start(
 
 
 def _replacements(
-    view: SchedulerView,
-    gang: Gang,
-    state: PodState,
-    job: Job,
-    placed: list[Pod],
-    assigned: dict[str, str],
-    occupancy: PlannedOccupancy,
+    view: SchedulerView, gang: Gang, state: PodState, job: Job, assigned: _Places, occupancy: PlannedOccupancy
 ) -> _Steps:
     """Bind members of a gang that has started, each as soon as its node takes it; the job is never given back."""
     actions: list[Action] = []
-    for pod in placed:
+    for pod in _placed(gang, assigned):
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
             text = f"Slurm job {job.job_id} has a place on node {node}, which Kubernetes refuses: {why}"
@@ -257,8 +247,12 @@ def _replacements(
     return actions, state
 
 
+def _placed(gang: Gang, assigned: _Places) -> list[Pod]:
+    return [pod for pod in gang.waiting if pods.uid(pod) in assigned]
+
+
 def _bind(
-    view: SchedulerView, job: Job, members: list[Pod], assigned: dict[str, str], occupancy: PlannedOccupancy
+    view: SchedulerView, job: Job, members: list[Pod], assigned: _Places, occupancy: PlannedOccupancy
 ) -> tuple[list[Bind], full_nodes.FullNode | None]:
     """Plan the bindings of the members; stop at the first node without room, and return it."""
     binds: list[Bind] = []

@@ -85,7 +85,8 @@ def pending_text(job: Job, waited: float) -> str:
     where = f" in partition {job.partition}" if job.partition else ""
     why = job.reason or "its reason has not been read yet"
     start = f", estimated start {clock.rfc3339(job.start_time - job.start_time % 60)}" if job.start_time else ""
-    return f"Slurm job {job.job_id} is pending{where}: {why}{start}"
+    state = "suspended" if "SUSPENDED" in job.states else "pending"
+    return f"Slurm job {job.job_id} is {state}{where}: {why}{start}"
 
 
 def tell(view: SchedulerView, pod: Pod, state: PodState, reason: str, message: str) -> Tell | None:

@@ -44,7 +44,7 @@ def link(pod: Mapping[str, Any], cluster: str) -> JobLink:
 
 
 def shape(pod: Mapping[str, Any]) -> str:
-    """Return a digest of what the pod requests from Slurm: its job annotations, resources and deadline.
+    """Return a digest of what the pod requests from Slurm: its job annotations, resources, deadline and grace period.
 
     Any user who may create pods in a namespace may label a pod as a member of a group there. So only pods with the same
     shape as the members for which a job was submitted get a place of the job: no other account, partition or user is
@@ -57,7 +57,8 @@ def shape(pod: Mapping[str, Any]) -> str:
         if name.startswith(names.JOB_ANNOTATION_PREFIX) and name != names.JOB_NAME
     )
     requests = sorted((name, str(value.normalize())) for name, value in resources.pod_requests(pod["spec"]).items())
-    text = json.dumps([settings, requests, pod["spec"].get("activeDeadlineSeconds")])
+    times = [pod["spec"].get(field) for field in ("activeDeadlineSeconds", "terminationGracePeriodSeconds")]
+    text = json.dumps([settings, requests, times])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
