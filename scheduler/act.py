@@ -158,14 +158,14 @@ class Actor:
         if gang is None:
             placement = self.placements.of(members[0], self._config.partition)
             self._check_nodes(placement)
-            excluded = placement.refused if version.exclude_nodes else ()
+            excluded = placement.excluded if version.exclude_nodes else ()
             return translate.request(members[0], self._config, version, cluster, excluded)
         placement = self.placements.of_all(members, self._config.partition)
         done = gang.succeeded()
         size, least = max(gang.size - done, len(members)), max(gang.minimum - done, 1)
         shape = translate.GangShape(gang.ref, size, least, gang.together)
         self._check_nodes(placement, shape.fewest)
-        excluded = placement.refused if version.exclude_nodes else ()
+        excluded = placement.excluded if version.exclude_nodes else ()
         return translate.gang_request(members, shape, self._config, version, cluster, excluded)
 
     def _check_nodes(self, placement: Placement, fewest: int = 1) -> None:

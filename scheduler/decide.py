@@ -49,6 +49,7 @@ from scheduler.rules import (
     pending_text,
     tell,
     unsettled,
+    with_excluded,
 )
 
 
@@ -173,10 +174,11 @@ def _pending(view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob)
     if not is_held or since is None:
         return Hold(pod, job.job_id), state
     if view.version.exclude_nodes and (state.exclude_retry_at is None or view.now >= state.exclude_retry_at):
-        wanted = tuple(sorted(view.placements.of(pod, view.config.partition).refused))
-        sent = state.excluded if state.excluded is not None else tuple(sorted(job.excluded_nodes))
-        if wanted != sent:
+        wanted = view.placements.of(pod, view.config.partition).excluded
+        known = with_excluded(state, job, wanted)
+        if known is None:
             return Exclude(pod, job.job_id, wanted), state
+        state = known
     text = pending_text(job, view.now - since)
     return (tell(view, pod, state, "SlurmPending", text) if text else None), state
 

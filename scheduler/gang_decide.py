@@ -38,6 +38,7 @@ from scheduler.rules import (
     pending_text,
     tell,
     unsettled,
+    with_excluded,
 )
 
 INCOMPLETE = "GangIncomplete"
@@ -150,11 +151,11 @@ def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job) -> _Ste
     if holds := _hold(gang, job.job_id):
         return holds, state
     if view.version.exclude_nodes and (state.exclude_retry_at is None or view.now >= state.exclude_retry_at):
-        refused = {name for pod in gang.waiting for name in view.placements.of(pod, view.config.partition).refused}
-        wanted = tuple(sorted(refused))
-        sent = state.excluded if state.excluded is not None else tuple(sorted(job.excluded_nodes))
-        if wanted != sent:
+        wanted = view.placements.of_all(gang.waiting, view.config.partition).excluded
+        known = with_excluded(state, job, wanted)
+        if known is None:
             return [Exclude(gang.waiting[0], job.job_id, wanted)], state
+        state = known
     text = pending_text(job, view.now - since)
     return (_tell(view, gang.waiting, "SlurmPending", text) if text else []), state
 

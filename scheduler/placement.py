@@ -17,10 +17,14 @@ from bridge.workload.eligibility import NodeView
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The Slurm nodes of a pod's partitions: those to exclude (name -> reason) and the others, sorted."""
+    """The Slurm nodes of a pod's partitions: those to exclude (name -> reason) and the others, sorted.
+
+    ``excluded`` are the sorted names of ``refused``: one tuple for all pods with the same placement.
+    """
 
     refused: Mapping[str, str]
     eligible: tuple[str, ...]
+    excluded: tuple[str, ...]
 
     def summary(self) -> str:
         """Return the reasons with their counts, like the Kubernetes scheduler: ``3 cordoned, 1 too little cpu``."""
@@ -60,12 +64,15 @@ class Placements:
 
     def of_all(self, members: Iterable[Mapping[str, Any]], default_partition: str) -> Placement:
         """Return the placement of pods that share a job: a node counts if it fits all of them."""
+        placements = list({id(found): found for found in (self.of(pod, default_partition) for pod in members)}.values())
+        if len(placements) == 1:
+            return placements[0]
         refused: dict[str, str] = {}
         eligible: set[str] = set()
-        for placement in {id(found): found for found in (self.of(pod, default_partition) for pod in members)}.values():
+        for placement in placements:
             refused = {**placement.refused, **refused}
             eligible |= set(placement.eligible)
-        return Placement(refused, tuple(sorted(eligible - refused.keys())))
+        return _placement(refused, sorted(eligible - refused.keys()))
 
     def _find(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
         partition = (pod["metadata"].get("annotations") or {}).get(names.PARTITION) or default_partition
@@ -83,7 +90,7 @@ class Placements:
         found = self._known.get(shape)
         if found is None:
             refused, eligible = translate.exclusions(pod, self._nodes, self._names(partition))
-            found = self._known[shape] = Placement(refused, tuple(eligible))
+            found = self._known[shape] = _placement(refused, eligible)
         return found
 
     def refusal(self, pod: Mapping[str, Any], slurm_node: str) -> str:
@@ -117,6 +124,10 @@ class Placements:
             wanted = [p for p in self._partitions.values() if p.default]
         listed = {name for p in wanted for name in p.nodes if name in self._slurm_nodes}
         return listed or set(self._slurm_nodes)
+
+
+def _placement(refused: Mapping[str, str], eligible: Iterable[str]) -> Placement:
+    return Placement(refused, tuple(eligible), tuple(sorted(refused)))
 
 
 def expected(

@@ -122,7 +122,7 @@ class PodState:
     ``starting_since`` is the time of the first decision after the last submission that saw Slurm's power saving start
     the node of the job. Both are monotonic seconds, ``None`` if there was none. ``cancelled`` holds jobs of the pod
     that this process has cancelled and that the snapshot may still show as live. ``excluded`` are the excluded nodes
-    that Slurm accepted last, ``None`` if this process sent none for the job. The next ones are not sent before
+    of the job as sent or read last, ``None`` if neither was done. The next ones are not sent before
     ``exclude_retry_at`` (monotonic seconds).
     """
 

@@ -78,6 +78,14 @@ def unsettled(view: SchedulerView, state: PodState) -> tuple[bool, PodState]:
     return False, replace(state, phase=BackingOff(state.phase.failure))
 
 
+def with_excluded(state: PodState, job: Job, wanted: tuple[str, ...]) -> PodState | None:
+    """Return the state of a pod whose pending job excludes the nodes ``wanted``; ``None`` if it excludes others."""
+    if state.excluded is wanted:
+        return state
+    excluded = state.excluded if state.excluded is not None else job.excluded_nodes
+    return replace(state, excluded=wanted) if excluded == wanted else None
+
+
 def pending_text(job: Job, waited: float) -> str:
     """Return the message about a job that has been pending for ``waited`` seconds; empty if it is too early."""
     if waited < (TELL_AFTER if job.reason else TELL_UNKNOWN_AFTER):

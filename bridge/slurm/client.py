@@ -231,7 +231,7 @@ class SlurmClient:
         data = self._patiently("jobs/state", "jobs/state")[0]
         return parsers.read_states(entry for entry in data["jobs"] if isinstance(entry, dict))
 
-    def set_excluded_nodes(self, job_id: int, nodes: Iterable[str]) -> None:
+    def set_excluded_nodes(self, job_id: int, nodes: tuple[str, ...]) -> None:
         """Set the nodes that Slurm must not allocate to a pending job; ``nodes`` may be empty. 3 ms.
 
         Raises :class:`SlurmRefusedError` if the job is not pending, or if the API version cannot do it (22.05).
@@ -239,7 +239,7 @@ class SlurmClient:
         if not self.version.exclude_nodes:
             raise SlurmRefusedError(f"API version {self.version.name} of slurmrestd can't exclude nodes")
         # Slurm ignores an empty list; an empty name clears the list
-        self._call("set_job", "POST", f"job/{job_id}", {"excluded_nodes": [hostlist.compress(nodes)]})
+        self._call("set_job", "POST", f"job/{job_id}", {"excluded_nodes": [hostlist.compressed(nodes)]})
 
     def _read_jobs(self, data: JsonObject) -> list[Job]:
         own_user = self.user_name

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from bridge.errors import SlurmError
 
@@ -53,6 +54,12 @@ def compress(names: Iterable[str]) -> str:
             spans = ",".join(_spans(sorted(numbers), width))
             parts.append(head + (spans if len(numbers) == 1 else f"[{spans}]"))
     return ",".join(parts)
+
+
+@lru_cache(maxsize=64)  # waiting pods have few different sets of excluded nodes, of thousands of names each
+def compressed(names: tuple[str, ...]) -> str:
+    """Return :func:`compress` of a tuple that many jobs share."""
+    return compress(names)
 
 
 def _spans(numbers: list[int], width: int) -> Iterator[str]:

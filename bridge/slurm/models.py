@@ -131,20 +131,20 @@ class Job:
     restarts: int = 0
     exit_code: int = 0
     excluded: str = ""
-    """The excluded nodes as a hostlist: as names, thousands of nodes take 160 KiB a job."""
+    """The excluded nodes as a hostlist; jobs with the same hostlist share one text."""
     priority: int = field(default=0, compare=False)
     """0: held, or not read. It changes with the age of the job and is no reason for a new decision."""
 
     @property
     def excluded_nodes(self) -> tuple[str, ...]:
-        """The names of the excluded nodes; jobs with the same hostlist share one tuple."""
+        """The sorted names of the excluded nodes; jobs with the same hostlist share one tuple."""
         return _names(self.excluded)
 
 
 @lru_cache(maxsize=64)  # about the number of different pod specs
 def _names(text: str) -> tuple[str, ...]:
     try:
-        return hostlist.expand(text)
+        return tuple(sorted(hostlist.expand(text)))
     except SlurmError:
         return ()
 

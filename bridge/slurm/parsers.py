@@ -6,6 +6,7 @@ text with commas; a state may be one word or several. Unknown fields are ignored
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from bridge.errors import SlurmError, SlurmRefusedError
@@ -92,7 +93,7 @@ def _write_new(job: JsonObject, request: JobRequest) -> None:
     if request.exclusive:
         job["shared"] = ["none"]
     if request.excluded_nodes:
-        job["excluded_nodes"] = [hostlist.compress(request.excluded_nodes)]
+        job["excluded_nodes"] = [hostlist.compressed(request.excluded_nodes)]
     if request.user_id:
         job["user_id"] = request.user_id
     if request.group_id:
@@ -154,7 +155,7 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
         time_limit=int(number(obj.get("time_limit"))),
         restarts=int(number(obj.get("restart_cnt"))),
         exit_code=_exit_code(obj.get("exit_code")),
-        excluded=text(obj.get("excluded_nodes")) if found else "",
+        excluded=sys.intern(text(obj.get("excluded_nodes"))) if found else "",
         priority=int(number(obj.get("priority"))),
     )
 

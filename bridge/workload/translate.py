@@ -59,9 +59,11 @@ def request(
     config: Config,
     version: ApiVersion,
     cluster: str,
-    excluded: Iterable[str] = (),
+    excluded: tuple[str, ...] = (),
 ) -> JobRequest:
-    """Return the request for a pod. Admission has already copied the annotations of the pod's owners to the pod.
+    """Return the request for a pod; ``excluded`` are the sorted names of the nodes that Slurm must not allocate.
+
+    Admission has already copied the annotations of the pod's owners to the pod.
 
     Raises :class:`~bridge.workload.annotations.InvalidAnnotationsError` or :class:`UntranslatableError`.
     """
@@ -100,7 +102,7 @@ def request(
         tasks=fewest,
         time_limit=settings.get(names.TIME_LIMIT) or _deadline(pod["spec"]),
         exclusive=exclusive,
-        excluded_nodes=tuple(sorted(excluded)),
+        excluded_nodes=excluded,
     )
 
 
@@ -125,7 +127,7 @@ def gang_request(
     config: Config,
     version: ApiVersion,
     cluster: str,
-    excluded: Iterable[str] = (),
+    excluded: tuple[str, ...] = (),
 ) -> JobRequest:
     """Return the request for one job of all members; each node gets the resources of ``shape.together`` members.
 
@@ -153,7 +155,7 @@ def gang_request(
         max_nodes=math.ceil(shape.size / together),
         tasks=0 if shape.minimum < shape.size else max(shape.size, shape.fewest),
         tasks_per_node=together,
-        excluded_nodes=tuple(sorted(excluded)),
+        excluded_nodes=excluded,
     )
 
 

@@ -287,3 +287,13 @@ def test_a_slurm_node_that_two_kubernetes_nodes_claim_is_not_used(order):
     placement = Placements(nodes, {n: Node(n, frozenset({"IDLE"})) for n in ("s-n1", "s-n2")}, {}).of(pod(), "")
     assert placement.eligible == ("s-n2",)
     assert list(placement.refused) == ["s-n1"]
+
+
+def test_pods_with_the_same_placement_share_the_names_of_excluded_nodes():
+    nodes = [kube_node("n1"), kube_node("n2", unschedulable=True)]
+    pods, states = [pod(f"u{number}", job=number) for number in (1, 2)], PodStates()
+    entries = [known(number, "PENDING", f"u{number}", excluded="s-n2") for number in (1, 2)]
+    assert look(pods, snapshot(*entries), states, nodes=nodes) == []
+    first, second = (states.of(f"u{number}").excluded for number in (1, 2))
+    assert first == ("s-n2",)
+    assert first is second

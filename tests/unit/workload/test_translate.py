@@ -23,7 +23,7 @@ def ask(the_pod, config=None, version=NEW, excluded=()):
 
 
 def test_a_plain_pod():
-    request = ask(pod(requests={"cpu": "1500m", "memory": "1000Mi"}), excluded=["n2", "n1"])
+    request = ask(pod(requests={"cpu": "1500m", "memory": "1000Mi"}), excluded=("n1", "n2"))
     assert request.link == JobLink("c-1", (PodRef("ns", "p", "u-1"),))
     assert (request.name, request.cpus, request.memory_mib, request.external) == ("p", 2, 1000, True)
     assert (request.min_nodes, request.max_nodes, request.exclusive) == (1, 1, False)
@@ -115,7 +115,7 @@ def ask_gang(members, size, minimum, together=1, **more):
 
 
 def test_a_gang_asks_for_one_node_a_member():
-    request = ask_gang([pod(requests={"cpu": "2", "memory": "100Mi"})] * 3, 3, 3, excluded=["n2"])
+    request = ask_gang([pod(requests={"cpu": "2", "memory": "100Mi"})] * 3, 3, 3, excluded=("n2",))
     assert (request.name, request.link) == ("train", JobLink("c-1", (), GROUP, 3))
     assert (request.min_nodes, request.max_nodes, request.tasks, request.tasks_per_node) == (3, 3, 3, 1)
     assert (request.cpus, request.memory_mib, request.excluded_nodes) == (2, 100, ("n2",))
