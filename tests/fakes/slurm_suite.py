@@ -208,7 +208,7 @@ class SlurmSuite:
         assert job.nodes == ("node-1",)
         assert job.excluded_nodes == others
         with pytest.raises(SlurmRefusedError) as told:
-            client.set_excluded_nodes(job.job_id, ["node-1"])
+            client.set_excluded_nodes(job.job_id, ("node-1",))
         assert told.value.code == 2073
         with pytest.raises(SlurmRefusedError) as told:
             client.submit(ask(client, excluded_nodes=("no-such-node",)))
