@@ -18,9 +18,10 @@ from bridge.kube.client import KubeClient
 from bridge.kube.discovery import get_if_served
 from bridge.kube.resources import Resource, resource_of
 from bridge.single_flight_cache import SingleFlightCache
+from bridge.slurm.models import GroupRef
 from bridge.workload import groups
 from bridge.workload.annotations import merge
-from bridge.workload.groups import GroupKey, InvalidGroupError, Membership
+from bridge.workload.groups import InvalidGroupError, Membership
 from bridge.workload.kinds import job, jobset
 from bridge.workload.kinds.kind import Kind, controller, label, number
 from bridge.workload.kinds.table import check_gang, claimed
@@ -122,7 +123,7 @@ class GroupReader:
         if place is None or place.size == 1:
             return FoundGroup(None, more)
         groups.together({**more, **settings})
-        key = GroupKey(kind.name, namespace, name, str(owner["metadata"].get("uid") or ""), place.index)
+        key = GroupRef(kind.name, namespace, name, str(owner["metadata"].get("uid") or ""), place.index)
         return FoundGroup(groups.encode(Membership(key, place.size, place.minimum, place.slot)), more)
 
     def _owner(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any]:

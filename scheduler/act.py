@@ -150,22 +150,20 @@ class Actor:
         """Return the members as the cache has them now; empty if any of them no longer waits."""
         found = [self._cache.by_uid(pods.uid(pod)) for pod in members]
         waiting = [pod for pod in found if pod is not None and not pods.is_deleted(pod) and not pods.is_bound(pod)]
-        return list(waiting) if len(waiting) == len(members) else []
+        return [*waiting] if len(waiting) == len(members) else []
 
     def _request(self, members: list[actions.Pod], gang: Gang | None) -> JobRequest:
         """Return the request for a pod or for a gang. Raises the errors of :mod:`bridge.workload.translate`."""
         version, cluster = self._slurm.version, self._dependencies.cluster
-        if gang is None:
-            placement = self.placements.of(members[0], self._config.partition)
-            self._check_nodes(placement)
-            excluded = placement.excluded if version.exclude_nodes else ()
-            return translate.request(members[0], self._config, version, cluster, excluded)
         placement = self.placements.of_all(members, self._config.partition)
+        excluded = placement.excluded if version.exclude_nodes else ()
+        if gang is None:
+            self._check_nodes(placement)
+            return translate.request(members[0], self._config, version, cluster, excluded)
         done = gang.succeeded()
         size, least = max(gang.size - done, len(members)), max(gang.minimum - done, 1)
         shape = translate.GangShape(gang.ref, size, least, gang.together)
         self._check_nodes(placement, shape.fewest)
-        excluded = placement.excluded if version.exclude_nodes else ()
         return translate.gang_request(members, shape, self._config, version, cluster, excluded)
 
     def _check_nodes(self, placement: Placement, fewest: int = 1) -> None:

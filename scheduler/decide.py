@@ -31,11 +31,9 @@ from scheduler.occupancy import Occupant, PlannedOccupancy
 from scheduler.pod_states import (
     NEW,
     Allocated,
-    BackingOff,
     Bound,
     NodeBusy,
     NodeStarting,
-    OutcomeUnknown,
     Pending,
     PodState,
     Submitted,
@@ -43,10 +41,12 @@ from scheduler.pod_states import (
 )
 from scheduler.rules import (
     SETTLE,
-    WAKE_LIMIT,
     SchedulerView,
+    busy,
     lives,
+    obstacle,
     pending_text,
+    starting,
     tell,
     unsettled,
     with_excluded,
@@ -147,19 +147,9 @@ def _without_job(view: SchedulerView, pod: Pod, state: PodState, known: list[Obs
         if entry is not None and not entry.missing and "CANCELLED" in entry.job.states:
             # a user cancelled the job of a pod that is not bound: the workload controller terminates the pod
             return None, state
-    if view.snapshot.error:
-        return tell(view, pod, state, "SlurmUnavailable", f"Slurm does not answer: {view.snapshot.error}"), state
-    if view.braked:
-        text = "many jobs are missing in Slurm: podbridge submits no job now"
-        return tell(view, pod, state, "SlurmJobsMissing", text), state
-    waits, state = unsettled(view, state)
-    if waits:
-        if not isinstance(state.phase, OutcomeUnknown):
-            return None, state
-        text = "a request to Slurm got no answer: podbridge waits until its job appears or is known not to exist"
-        return tell(view, pod, state, "SlurmUnknownOutcome", text), state
-    if isinstance(state.phase, BackingOff) and view.now < state.phase.failure.retry_at:
-        return tell(view, pod, state, state.phase.failure.reason, state.phase.failure.message), state
+    why, state = obstacle(view, state)
+    if why is not None:
+        return (tell(view, pod, state, *why) if why[0] else None), state
     return Submit(pod), state
 
 
@@ -191,14 +181,10 @@ def _allocated(
         state = replace(state, phase=Allocated(failure))
     if not job.nodes:
         return None, state
-    starting = view.placements.starting(job.nodes[0])
-    if starting and (state.starting_since is not None or view.placements.comes_and_goes(job.nodes[0])):
-        since = state.starting_since if state.starting_since is not None else view.now
-        if not isinstance(state.phase, NodeStarting):
-            state = replace(state, phase=NodeStarting(failure), starting_since=since)
-        if view.now - since < WAKE_LIMIT:
-            text = f"Slurm job {job.job_id} has its node: {starting}"
-            return _hold_or_tell(view, pod, state, job.job_id, "SlurmNodeStarting", text), state
+    missing, state = starting(view, state, job.nodes[:1])
+    if missing:
+        text = f"Slurm job {job.job_id} has its node: {missing}"
+        return _hold_or_tell(view, pod, state, job.job_id, "SlurmNodeStarting", text), state
     why = view.placements.refusal(pod, job.nodes[0])
     if why:
         text = f"Slurm allocated node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}"
@@ -216,12 +202,9 @@ def _allocated(
 
 def _busy(view: SchedulerView, pod: Pod, state: PodState, job_id: int, full: FullNode) -> _Step:
     """Keep the job until its node has room, for a limited time."""
-    since = state.phase.since if isinstance(state.phase, NodeBusy) else view.now
-    if not isinstance(state.phase, NodeBusy):
-        state = replace(state, phase=NodeBusy(failure_of(state.phase), since=since))
-    timeout = view.config.busy_node_timeout
-    if view.time >= max(full.until, view.time - (view.now - since)) + timeout:
-        text = f"node {full.node} has had {full.lack()} for {timeout:.0f} s: {full.names()}"
+    over, state = busy(view, state, full.until)
+    if over:
+        text = f"node {full.node} has had {full.lack()} for {view.config.busy_node_timeout:.0f} s: {full.names()}"
         return GiveBack(pod, job_id, text), state
     text = f"Slurm job {job_id} has node {full.node}: {full.message()}"
     return _hold_or_tell(view, pod, state, job_id, "NodeBusy", text), state

@@ -21,10 +21,8 @@ from scheduler.occupancy import PlannedOccupancy
 from scheduler.pod_states import (
     NEW,
     Allocated,
-    BackingOff,
     NodeBusy,
     NodeStarting,
-    OutcomeUnknown,
     Pending,
     PodState,
     Submitted,
@@ -32,10 +30,12 @@ from scheduler.pod_states import (
 )
 from scheduler.rules import (
     SETTLE,
-    WAKE_LIMIT,
     SchedulerView,
+    busy,
     lives,
+    obstacle,
     pending_text,
+    starting,
     tell,
     unsettled,
     with_excluded,
@@ -123,20 +123,9 @@ def _without_job(view: SchedulerView, gang: Gang, state: PodState, known: list[O
             return [], state  # a user cancelled the job: the workload controller terminates the pods
     if len(waiting) + gang.succeeded() < gang.minimum:
         return _tell(view, waiting, INCOMPLETE, _count_text(gang, len(waiting) + gang.succeeded())), state
-    if view.snapshot.error:
-        text = f"Slurm does not answer: {view.snapshot.error}"
-        return _tell(view, waiting, "SlurmUnavailable", text), state
-    if view.braked:
-        text = "many jobs are missing in Slurm: podbridge submits no job now"
-        return _tell(view, waiting, "SlurmJobsMissing", text), state
-    waits, state = unsettled(view, state)
-    if waits:
-        if not isinstance(state.phase, OutcomeUnknown):
-            return [], state
-        text = "a request to Slurm got no answer: podbridge waits until its job appears or is known not to exist"
-        return _tell(view, waiting, "SlurmUnknownOutcome", text), state
-    if isinstance(state.phase, BackingOff) and view.now < state.phase.failure.retry_at:
-        return _tell(view, waiting, state.phase.failure.reason, state.phase.failure.message), state
+    why, state = obstacle(view, state)
+    if why is not None:
+        return (_tell(view, waiting, *why) if why[0] else []), state
     return [Submit(waiting[0], gang)], state
 
 
@@ -205,15 +194,9 @@ def _start(
     """Bind all members that have a place, or none."""
     placed = _placed(gang, assigned)
     failure = failure_of(state.phase)
-    for node in sorted(set(assigned.values())):
-        starting = view.placements.starting(node)
-        if starting and (state.starting_since is not None or view.placements.comes_and_goes(node)):
-            since = state.starting_since if state.starting_since is not None else view.now
-            if not isinstance(state.phase, NodeStarting):
-                state = replace(state, phase=NodeStarting(failure), starting_since=since)
-            if view.now - since < WAKE_LIMIT:
-                text = f"Slurm job {job.job_id} has its nodes: {starting}"
-                return _tell(view, gang.waiting, "SlurmNodeStarting", text), state
+    missing, state = starting(view, state, sorted(set(assigned.values())))
+    if missing:
+        return _tell(view, gang.waiting, "SlurmNodeStarting", f"Slurm job {job.job_id} has its nodes: {missing}"), state
     for pod in placed:
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
@@ -273,10 +256,8 @@ def _wait(
     view: SchedulerView, gang: Gang, state: PodState, job: Job, reason: str, text: str, until: float = 0
 ) -> _Steps:
     """Keep the allocated job for a limited time."""
-    since = state.phase.since if isinstance(state.phase, NodeBusy) else view.now
-    if not isinstance(state.phase, NodeBusy):
-        state = replace(state, phase=NodeBusy(failure_of(state.phase), since=since))
-    timeout = view.config.busy_node_timeout
-    if view.time >= max(until, view.time - (view.now - since)) + timeout:
-        return [GiveBack(gang.waiting[0], job.job_id, f"after {timeout:.0f} s: {text}", gang)], state
+    over, state = busy(view, state, until)
+    if over:
+        text = f"after {view.config.busy_node_timeout:.0f} s: {text}"
+        return [GiveBack(gang.waiting[0], job.job_id, text, gang)], state
     return _tell(view, gang.waiting, reason, text), state

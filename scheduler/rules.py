@@ -14,7 +14,7 @@ from scheduler.conditions import is_due
 from scheduler.gangs import Gang
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
-from scheduler.pod_states import BackingOff, OutcomeUnknown, PodState
+from scheduler.pod_states import BackingOff, NodeBusy, NodeStarting, OutcomeUnknown, PodState, failure_of
 
 SETTLE = 5.0
 """Seconds without a failed poll after which a submission without an answer counts as not carried out."""
@@ -76,6 +76,55 @@ def unsettled(view: SchedulerView, state: PodState) -> tuple[bool, PodState]:
     if not is_settled(view.snapshot, state.phase.since):
         return True, state
     return False, replace(state, phase=BackingOff(state.phase.failure))
+
+
+def obstacle(view: SchedulerView, state: PodState) -> tuple[tuple[str, str] | None, PodState]:
+    """Return why no job may be submitted now, and the next state; ``None`` if one may be.
+
+    The obstacle is the reason and the message of the condition; both are empty where no condition is written.
+    """
+    if view.snapshot.error:
+        return ("SlurmUnavailable", f"Slurm does not answer: {view.snapshot.error}"), state
+    if view.braked:
+        return ("SlurmJobsMissing", "many jobs are missing in Slurm: podbridge submits no job now"), state
+    waits, state = unsettled(view, state)
+    if waits:
+        if not isinstance(state.phase, OutcomeUnknown):
+            return ("", ""), state
+        text = "a request to Slurm got no answer: podbridge waits until its job appears or is known not to exist"
+        return ("SlurmUnknownOutcome", text), state
+    if isinstance(state.phase, BackingOff) and view.now < state.phase.failure.retry_at:
+        return (state.phase.failure.reason, state.phase.failure.message), state
+    return None, state
+
+
+def starting(view: SchedulerView, state: PodState, nodes: Iterable[str]) -> tuple[str, PodState]:
+    """Return what is missing until the allocated Slurm nodes can run a pod, and the next state; empty if nothing is.
+
+    Only for nodes that Slurm's power saving starts, and for ``WAKE_LIMIT`` seconds.
+    """
+    for node in nodes:
+        missing = view.placements.starting(node)
+        if missing and (state.starting_since is not None or view.placements.comes_and_goes(node)):
+            since = state.starting_since if state.starting_since is not None else view.now
+            if not isinstance(state.phase, NodeStarting):
+                state = replace(state, phase=NodeStarting(failure_of(state.phase)), starting_since=since)
+            if view.now - since < WAKE_LIMIT:
+                return missing, state
+    return "", state
+
+
+def busy(view: SchedulerView, state: PodState, until: float = 0) -> tuple[bool, PodState]:
+    """Return whether an allocated job has waited too long for its pods, and the next state.
+
+    The time counts from the start of the wait, or from ``until`` (seconds since the epoch), the end of the last grace
+    period of the pods that have to end.
+    """
+    since = state.phase.since if isinstance(state.phase, NodeBusy) else view.now
+    if not isinstance(state.phase, NodeBusy):
+        state = replace(state, phase=NodeBusy(failure_of(state.phase), since=since))
+    over = view.time >= max(until, view.time - (view.now - since)) + view.config.busy_node_timeout
+    return over, state
 
 
 def with_excluded(state: PodState, job: Job, wanted: tuple[str, ...]) -> PodState | None:

@@ -32,9 +32,6 @@ class InvalidGroupError(BridgeError):
     reason = "InvalidGroup"
 
 
-GroupKey = GroupRef
-
-
 @dataclass(frozen=True, slots=True)
 class Membership:
     """The place of one pod in its group.
@@ -51,7 +48,7 @@ class Membership:
         Number of members that may share one node.
     """
 
-    key: GroupKey
+    key: GroupRef
     size: int
     minimum: int
     slot: int | None
@@ -64,7 +61,7 @@ def membership(pod: Mapping[str, Any]) -> Membership:
     annotations = metadata.get("annotations") or {}
     text = annotations.get(names.GROUP)
     if text is None:
-        key = GroupKey(POD, str(metadata.get("namespace") or ""), str(metadata["name"]), str(metadata["uid"]))
+        key = GroupRef(POD, str(metadata.get("namespace") or ""), str(metadata["name"]), str(metadata["uid"]))
         return Membership(key, 1, 1, 0)
     return decode(text, str(metadata.get("namespace") or ""), together(annotations))
 
@@ -116,7 +113,7 @@ def decode(text: str, namespace: str, together: int = 1) -> Membership:
     size = _number(value, "size", 1, MAX_SIZE)
     minimum = _number(value, "minimum", 1, size)
     slot = None if value.get("slot") is None else _number(value, "slot", 0, size - 1)
-    key = GroupKey(kind, namespace, name, value.get("uid", ""), value.get("index", ""))
+    key = GroupRef(kind, namespace, name, value.get("uid", ""), value.get("index", ""))
     return Membership(key, size, minimum, slot, together)
 
 

@@ -16,6 +16,7 @@ from bridge.kube.client import KubeClient
 from bridge.kube.discovery import get_if_served
 from bridge.slurm.models import GroupRef
 from bridge.workload import links, pods
+from bridge.workload.groups import Membership
 from bridge.workload.kinds import workload_api
 
 Pod = Mapping[str, Any]
@@ -40,17 +41,15 @@ def conditions(everyone: Iterable[Pod]) -> dict[str, GroupCondition]:
     """
     members: dict[str, list[Pod]] = {}
     for pod in everyone:
-        member = links.membership(pod)
-        if member is not None and member.key.kind == workload_api.KIND.name:
-            members.setdefault(member.key.key, []).append(pod)
-    return {key: _condition(found) for key, found in members.items()}
+        key = links.key(pod)  # cached: reading the memberships of thousands of pods takes longer
+        if key.startswith(f"{workload_api.KIND.name}/"):
+            members.setdefault(key, []).append(pod)
+    places = {key: links.membership(found[0]) for key, found in members.items()}
+    return {key: _condition(place, members[key]) for key, place in places.items() if place is not None}
 
 
-def _condition(members: list[Pod]) -> GroupCondition:
+def _condition(place: Membership, members: list[Pod]) -> GroupCondition:
     members = sorted(members, key=lambda pod: str(pod["metadata"]["name"]))
-    place = links.membership(members[0])
-    if place is None:
-        raise ValueError("not a member of a group")
     bound = sum(map(pods.is_bound, members))
     if bound >= place.minimum:
         return GroupCondition(place.key, True, "Scheduled", f"{place.minimum} pods are bound to nodes")

@@ -16,8 +16,9 @@ from bridge import names
 from bridge.config import Config
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import JOBS, PODS, Resource
+from bridge.slurm.models import GroupRef
 from bridge.threads import Supervisor
-from bridge.workload.groups import GroupKey, Membership, membership
+from bridge.workload.groups import Membership, membership
 from bridge.workload.kinds import jobset, lws, podgroup, workload_api
 from cluster import Cluster, places
 from cluster.polling import eventually
@@ -111,7 +112,7 @@ def without_suffix(found: dict[str, Membership]) -> dict[str, Membership]:
 def test_each_replicated_job_of_a_job_set_is_a_group(hub: SimpleNamespace) -> None:
     uid = create_job_set(hub, "parts")
     found = without_suffix(members(hub, f"{jobset.NAME}=parts", 7))
-    key = GroupKey("jobset", NAMESPACE, "parts", uid, "workers")
+    key = GroupRef("jobset", NAMESPACE, "parts", uid, "workers")
     expected = {f"parts-workers-{j}-{i}": Membership(key, 6, 6, 3 * j + i) for j in range(2) for i in range(3)}
     assert found.pop("parts-driver-0-0").key.kind == "pod"
     assert found == expected
@@ -121,7 +122,7 @@ def test_a_whole_job_set_is_a_group_by_annotation(hub: SimpleNamespace) -> None:
     annotations = {names.GANG: "all", names.MEMBERS_PER_NODE: "2"}
     uid = create_job_set(hub, "whole", annotations)
     found = without_suffix(members(hub, f"{jobset.NAME}=whole", 7))
-    key = GroupKey("jobset", NAMESPACE, "whole", uid)
+    key = GroupRef("jobset", NAMESPACE, "whole", uid)
     workers = {f"whole-workers-{j}-{i}": Membership(key, 7, 7, 1 + 3 * j + i, 2) for j in range(2) for i in range(3)}
     assert found == {"whole-driver-0-0": Membership(key, 7, 7, 0, 2), **workers}
 
@@ -138,7 +139,7 @@ def test_each_replica_of_a_leader_worker_set_is_a_group(hub: SimpleNamespace) ->
     uid = create_set(hub, "serve", "LeaderCreated")
     found = members(hub, f"{lws.NAME}=serve", 6)
     for replica in range(2):
-        key = GroupKey("lws", NAMESPACE, "serve", uid, str(replica))
+        key = GroupRef("lws", NAMESPACE, "serve", uid, str(replica))
         assert found[f"serve-{replica}"] == Membership(key, 3, 3, 0)
         assert found[f"serve-{replica}-1"] == Membership(key, 3, 3, 1)
         assert found[f"serve-{replica}-2"] == Membership(key, 3, 3, 2)
@@ -156,7 +157,7 @@ def test_pods_of_a_job_follow_the_pod_group_of_scheduler_plugins(hub: SimpleName
     labelled = {"metadata": {"name": "grouped"}, "spec": job(3, labels={podgroup.NAME: "g"})}
     hub.admin.create(JOBS.path(NAMESPACE), labelled)
     found = members(hub, f"{podgroup.NAME}=g", 3)
-    assert set(found.values()) == {Membership(GroupKey("podgroup", NAMESPACE, "g", uid), 3, 2, None)}
+    assert set(found.values()) == {Membership(GroupRef("podgroup", NAMESPACE, "g", uid), 3, 2, None)}
 
 
 def test_pods_follow_the_pod_group_of_the_workload_api(hub: SimpleNamespace) -> None:

@@ -31,7 +31,7 @@ class Kind:
     Attributes
     ----------
     name
-        The kind in :class:`~bridge.workload.groups.GroupKey`.
+        The kind in :class:`~bridge.workload.groups.GroupRef`.
     title
         The Kubernetes kind of the owner.
     resources

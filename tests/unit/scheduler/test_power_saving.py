@@ -6,7 +6,7 @@ from bridge import names
 from bridge.config import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
-from scheduler import actions, decide
+from scheduler import actions, decide, rules
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import PodStates
@@ -113,4 +113,4 @@ def test_a_machine_that_is_not_of_a_cloud_is_waited_for_from_its_start_on():
 def test_a_node_that_never_comes_up_is_given_back():
     states = PodStates()
     assert isinstance(look([], "ALLOCATED+CLOUD", states), actions.Tell)
-    assert isinstance(look([], "ALLOCATED+CLOUD", states, 1000 + decide.WAKE_LIMIT), actions.GiveBack)
+    assert isinstance(look([], "ALLOCATED+CLOUD", states, 1000 + rules.WAKE_LIMIT), actions.GiveBack)

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
+from bridge.slurm.models import GroupRef
 from bridge.workload import groups
-from bridge.workload.groups import GroupKey, InvalidGroupError, Membership, membership
+from bridge.workload.groups import InvalidGroupError, Membership, membership
 
 TEXT = st.text(min_size=1, max_size=40)
 VALUE = {"kind": "jobset", "name": "train", "uid": "1", "index": "workers", "size": 8, "minimum": 4, "slot": 3}
@@ -26,20 +27,20 @@ def member(**changed: Any) -> dict[str, Any]:
 @st.composite
 def memberships(draw: st.DrawFn) -> Membership:
     size = draw(st.integers(1, groups.MAX_SIZE))
-    key = GroupKey(draw(st.sampled_from(groups.KINDS)), "ns", draw(TEXT), draw(TEXT), draw(st.text(max_size=40)))
+    key = GroupRef(draw(st.sampled_from(groups.KINDS)), "ns", draw(TEXT), draw(TEXT), draw(st.text(max_size=40)))
     slot = draw(st.none() | st.integers(0, size - 1))
     return Membership(key, size, draw(st.integers(1, size)), slot, draw(st.integers(1, groups.MAX_TOGETHER)))
 
 
 def test_a_bare_pod_is_a_group_of_one() -> None:
-    expected = Membership(GroupKey("pod", "ns", "p", "u"), 1, 1, 0)
+    expected = Membership(GroupRef("pod", "ns", "p", "u"), 1, 1, 0)
     assert membership(pod()) == expected
     assert membership({"metadata": {"namespace": "ns", "name": "p", "uid": "u"}, "spec": {}}) == expected
     assert not groups.is_member_of_group(pod())
 
 
 def test_a_member_has_its_place_in_the_annotation() -> None:
-    assert membership(member()) == Membership(GroupKey("jobset", "ns", "train", "1", "workers"), 8, 4, 3)
+    assert membership(member()) == Membership(GroupRef("jobset", "ns", "train", "1", "workers"), 8, 4, 3)
     assert groups.is_member_of_group(member())
     assert membership(member(slot=None)).slot is None
 
