@@ -31,7 +31,8 @@ from bridge.workload import links, pods, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from bridge.workload.devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
 from scheduler import actions
-from scheduler.claims import ClaimMissingError, Claims
+from scheduler.claim_store import ClaimMissingError
+from scheduler.claims import Claims
 from scheduler.gangs import Gang
 from scheduler.placement import Placement, Placements
 from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
@@ -48,6 +49,7 @@ MOST_LOST = 3
 
 URGENCY: dict[type[actions.Action], int] = {
     actions.Bind: 1,
+    actions.BindTogether: 1,
     actions.Hold: 2,
     actions.Release: 2,
     actions.Cancel: 2,
@@ -94,6 +96,8 @@ class Actor:
                     self._hold(action.pod, action.job_id)
                 case actions.Bind():
                     self._bind(action)
+                case actions.BindTogether():
+                    self._bind_together(action)
                 case actions.Release():
                     self._release(action)
                 case actions.Cancel():
@@ -235,22 +239,37 @@ class Actor:
             return
         if pods.job_id(pod) != action.job_id or not pods.is_held(pod):
             self._hold(pod, action.job_id)
-        if not self._allocate_claims(pod, action):
-            return
+        if self._allocate_claims([replace(action, pod=pod)]):
+            self._bind_now(pod, action)
+
+    def _bind_now(self, pod: actions.Pod, action: actions.Bind) -> None:
         given = {names.NODE_ANNOTATION: action.node, names.SLURM_NODE_ANNOTATION: action.slurm_node}
         self._writer.bind(pod, action.node, given, f"bound to node {action.node} of Slurm job {action.job_id}")
         START_TO_BIND_SECONDS.observe(max(0.0, self._clock.time() - action.started))
         log.info("pod bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node))
 
-    def _allocate_claims(self, pod: actions.Pod, action: actions.Bind) -> bool:
-        """Allocate the pod's ResourceClaims; return false after the job was cancelled because they cannot be."""
+    def _bind_together(self, action: actions.BindTogether) -> None:
+        """Bind members of a gang, after the claims of all of them are allocated."""
+        members = self._waiting([bind.pod for bind in action.binds])
+        binds = [replace(bind, pod=pod) for bind, pod in zip(action.binds, members, strict=False)]
+        if binds and self._allocate_claims(binds, action.gang):
+            for bind in binds:
+                self._bind_now(bind.pod, bind)
+
+    def _allocate_claims(self, binds: list[actions.Bind], gang: Gang | None = None) -> bool:
+        """Allocate the ResourceClaims of pods; return false after their job was cancelled because they cannot be.
+
+        The job of a gang that has started, of which one pod is bound later, is not cancelled.
+        """
+        pod, job_id = binds[0].pod, binds[0].job_id
         try:
-            self._claims.allocate(pod, action.job_id, action.node, action.slurm_node)
+            self._claims.allocate(binds)
         except (WrongDevicesError, UnsupportedClaimError, ClaimMissingError, DevicesNotReadyError) as error:
-            if isinstance(error, DevicesNotReadyError) or links.membership(pod) is not None:
+            late = gang is None and links.membership(pod) is not None
+            if late or isinstance(error, DevicesNotReadyError):
                 self._events.event(pod, error.reason, str(error), warning=True)
                 raise
-            self._give_back(actions.GiveBack(pod, action.job_id, str(error)))
+            self._give_back(actions.GiveBack(pod, job_id, str(error), gang))
             return False
         return True
 

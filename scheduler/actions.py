@@ -43,6 +43,15 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
+class BindTogether:
+    """Allocate the resource claims of all these members of the ``gang``, then bind the members."""
+
+    pod: Pod
+    gang: Gang
+    binds: tuple[Bind, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Cancel the jobs of a deleted pod that was never bound, then remove its finalizer, and those of ``members``."""
 
@@ -90,4 +99,4 @@ class Tell:
     message: str
 
 
-Action = Submit | Hold | Bind | Release | Cancel | GiveBack | Exclude | Tell
+Action = Submit | Hold | Bind | BindTogether | Release | Cancel | GiveBack | Exclude | Tell

@@ -1,96 +1,125 @@
-"""Allocates the ResourceClaims of a pod on the devices that Slurm has chosen, before the pod is bound.
+"""Allocates the ResourceClaims of pods on the devices that Slurm has chosen, before the pods are bound.
 
 podbridge writes what the Kubernetes scheduler writes: the claim of extended resources, the finalizer, the allocation
 with the reservation, and ``extendedResourceClaimStatus`` of the pod. The release is the work of the controller
 ``resourceclaim`` of kube-controller-manager: when the pod has ended or is deleted, it removes the reservation and the
 allocation, and deletes claims that were created for the pod.
 
+A claim that a pod names (``resourceClaimName``) is used by this pod alone, or by all members of a gang. All of these
+members are on one node, and its devices belong to the job of the gang until the last member has ended.
+
 Crash windows. Each write can be repeated: the name of a created claim follows from the UID of the pod, and an
 allocation with the pod's reservation is kept if its devices belong to the pod's job. Otherwise it is removed, here or
-by the next submission: the devices of a lost job may belong to another job already.
+by the next submission: the devices of a lost job may belong to another job already. The claims of all members of a gang
+are allocated before the first member is bound, so a crash between two bindings leaves claims that are kept.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge import clock as clocks
+from bridge import names
 from bridge.clock import Clock
 from bridge.config import Config
-from bridge.errors import KubeConflictError, KubeNotFoundError
 from bridge.kube.client import KubeClient
-from bridge.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.job_resources import NodeResources
 from bridge.slurm.models import JobRequest
-from bridge.workload import devices, extended_claims, pods
-from bridge.workload.devices import Device, DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
-from bridge.workload.translate import UntranslatableError
+from bridge.workload import devices, extended_claims, links, pods
+from bridge.workload.devices import CPU, Demand, Device, DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
+from scheduler.actions import Bind
+from scheduler.claim_store import ClaimStore
 
 Object = dict[str, Any]
 Pod = Mapping[str, Any]
+MOST_USERS = 256
+"""Entries of ``status.reservedFor`` that the API server allows."""
 
 
-class ClaimMissingError(UntranslatableError):
-    """A claim of the pod does not exist yet."""
+@dataclass(slots=True)
+class _Plan:
+    """One claim, the pods that use it, and the devices that may be allocated to it, by the name of the request."""
 
-    reason = "ResourceClaimMissing"
+    claim: Object
+    pods: list[Pod]
+    node: str
+    asked: Sequence[devices.Request]
+    classes: Mapping[str, Object]
+    offered: Mapping[str, Sequence[Device]]
+
+    @property
+    def uid(self) -> str:
+        return str(self.claim["metadata"]["uid"])
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the present allocation is of the pods' job and in use by it."""
+        held = devices.results(self.claim)
+        usable = {device.key for listed in self.offered.values() for device in listed}
+        return bool(held) and set(held) <= usable and bool(_users(self.claim))
 
 
 class Claims:
-    """Reads and writes the claims of pods; ``kube`` is fenced. For any thread.
+    """Allocates the claims of pods; ``kube`` is fenced. For any thread.
 
-    One allocation runs at a time, so that two pods of one job never get the same device. Each write has the resource
-    version of the object that was read as its precondition.
+    One allocation runs at a time, so that two pods of one job never get the same device.
     """
 
     def __init__(self, kube: KubeClient, slurm: SlurmClient, config: Config, clock: Clock) -> None:
-        self._kube = kube
+        self._store = ClaimStore(kube)
         self._slurm = slurm
         self._table = config.device_classes
         self._clock = clock
         self._lock = threading.Lock()
 
     def add_to(self, request: JobRequest, members: Sequence[Pod]) -> JobRequest:
-        """Return the job request of a pod without a job, with the CPUs and gres of its claims.
+        """Return the job request of a pod or of a gang without a job, with the CPUs and gres of its claims.
 
-        ``members`` is the pod, or the pods of a gang: a gang with claims is refused.
-
-        An allocation of an earlier job of the pod is removed. Raises
+        ``members`` is the pod, or the waiting pods of the gang. An allocation of an earlier job is removed. Raises
         :class:`~bridge.workload.translate.UntranslatableError` if Slurm cannot satisfy the claims.
         """
-        if not any(_wants_devices(member) for member in members):
+        if not any(extended_claims.wants_devices(member) for member in members):
             return request
-        if len(members) > 1:
-            raise UnsupportedClaimError(
-                "resource claims in pods of a group are not supported: one job has all its pods"
-            )
-        (pod,) = members
         version = self._slurm.version
         if not version.allocations:
             raise UnsupportedClaimError(
                 f"resource claims need Slurm's API v0.0.44 or later, which shows the devices of a job; slurmrestd "
                 f"serves {version.name}"
             )
-        asked: list[devices.Request] = []
-        for claim in self._of_pod(pod):
-            _check_free(claim, pod)
-            asked += devices.requests(claim)
+        member = links.membership(members[0])
+        found: dict[str, Object] = {}
+        own: list[Demand] = []
+        shared: list[Collection[str]] = []
+        for pod in members:
+            asked, named = list[devices.Request](), set[str]()
+            for claim, is_own in self._store.of_pod(pod):
+                found[claim["metadata"]["uid"]] = claim
+                if is_own or member is None:
+                    asked += devices.requests(claim)
+                else:
+                    named.add(claim["metadata"]["uid"])
+            if (extended := _extended(pod)) is not None:
+                asked += devices.requests(extended)
+                if (existing := self._store.existing(extended, pod)) is not None:
+                    found[existing["metadata"]["uid"]] = existing
+            own.append(self._demand(asked))
+            shared.append(named)
+        together = self._demand([one for uid in sorted(set().union(*shared)) for one in devices.requests(found[uid])])
+        for claim in found.values():
+            _check_free(claim, members)
+        if member is not None:
+            _check_members(request, members, own, shared, [found[uid] for uid in shared[0]], together, member.size)
+        for claim in found.values():
             if (claim.get("status") or {}).get("allocation"):
-                self._deallocate(claim)
-        if (extended := _extended(pod)) is not None:
-            asked += devices.requests(extended)
-            if (existing := self._existing(extended, pod)) is not None and devices.results(existing):
-                self._deallocate(existing)
-        demand = devices.demand(asked, self._table)
-        for name in {one.device_class for one in asked}:
-            devices.class_selector(self._class(name))
-        named = {expression.split(":")[0] for expression in request.gres}
+                self._store.deallocate(claim)
+        demand = _sum(own[0], together, 1 if member is None else member.together)
+        named_gres = {expression.split(":")[0] for expression in request.gres}
         for kind in demand.gres:
-            if kind.split(":")[0] in named:
+            if kind.split(":")[0] in named_gres:
                 raise UnsupportedClaimError(
                     f"gres {kind.split(':')[0]} is requested by a resource claim and by an annotation or an extended "
                     f"resource; allowed: one of them"
@@ -98,150 +127,164 @@ class Claims:
         gres = tuple(f"{kind}:{count}" for kind, count in sorted(demand.gres.items()))
         return replace(request, cpus=max(request.cpus, demand.cpus), gres=(*request.gres, *gres))
 
-    def allocate(self, pod: Pod, job_id: int, node: str, slurm_node: str) -> None:
-        """Allocate the claims of a pod on its node. Does nothing for a pod without claims.
+    def allocate(self, binds: Sequence[Bind]) -> None:
+        """Allocate the claims of pods of one job, each on the node of its binding; all of them before the first bind.
 
-        Raises :class:`~bridge.workload.devices.WrongDevicesError` or :class:`UnsupportedClaimError` if the job cannot
-        be used, :class:`~bridge.workload.devices.DevicesNotReadyError` and ``Kube*``, ``Slurm*`` errors if the same
-        call may succeed later.
+        Does nothing for pods without claims. Raises :class:`~bridge.workload.devices.WrongDevicesError` or
+        :class:`UnsupportedClaimError` if the job cannot be used, :class:`~bridge.workload.devices.DevicesNotReadyError`
+        and ``Kube*``, ``Slurm*`` errors if the same call may succeed later.
         """
-        if not _wants_devices(pod):
+        binds = [bind for bind in binds if extended_claims.wants_devices(bind.pod)]
+        if not binds:
             return
-        given = self._slurm.resources(job_id).get(slurm_node)
-        if given is None:
-            raise WrongDevicesError(f"Slurm job {job_id} has no resources on node {slurm_node}")
+        given = self._slurm.resources(binds[0].job_id)
+        for bind in binds:
+            if bind.slurm_node not in given:
+                raise WrongDevicesError(f"Slurm job {bind.job_id} has no resources on node {bind.slurm_node}")
         with self._lock:
-            slices = self._kube.get(RESOURCE_SLICES.path(), {"fieldSelector": f"spec.nodeName={node}"})["items"]
-            found = devices.of_node(slices, node)
-            taken = {
-                key: claim["metadata"]["uid"]
-                for claim in self._kube.get(RESOURCE_CLAIMS.path())["items"]
-                for key in devices.results(claim)
-            }
-            for claim in self._of_pod(pod):
-                _check_free(claim, pod)
-                self._allocate(claim, pod, node, given, found, taken)
-            if (extended := _extended(pod)) is not None:
-                self._allocate(self._create(extended, pod), pod, node, given, found, taken)
-                self._report(pod)
+            found = {node: self._store.devices(node) for node in sorted({bind.node for bind in binds})}
+            taken = self._store.taken()
+            plans: dict[str, _Plan] = {}
+            for bind in binds:
+                self._plan(bind, given[bind.slurm_node], found[bind.node], plans)
+            # all are released first: a member may have to get the devices that another one had in an earlier place
+            for plan in plans.values():
+                if not plan.is_kept and devices.results(plan.claim):
+                    _check_left(plan)
+                    plan.claim = self._store.deallocate(plan.claim)
+                    taken = {key: uid for key, uid in taken.items() if uid != plan.uid}
+            for plan in plans.values():
+                self._allocate(plan, taken)
+            for bind in binds:
+                if _extended(bind.pod) is not None:
+                    self._store.report(bind.pod)
 
-    def _allocate(
-        self,
-        claim: Object,
-        pod: Pod,
-        node: str,
-        given: NodeResources,
-        found: Sequence[Device],
-        taken: dict[tuple[str, str, str], str],
-    ) -> None:
-        """Allocate one claim, and add its devices to ``taken`` (key of the device -> UID of its claim)."""
-        asked, uid = devices.requests(claim), claim["metadata"]["uid"]
+    def _plan(self, bind: Bind, given: NodeResources, found: Sequence[Device], plans: dict[str, _Plan]) -> None:
+        """Add the claims of one pod to ``plans`` (UID of a claim -> plan)."""
+        pod, member = bind.pod, links.membership(bind.pod)
+        own, together = list[_Plan](), list[_Plan]()
+        claims = self._store.of_pod(pod)
+        if (extended := _extended(pod)) is not None:
+            claims.append((self._store.create(extended, pod), True))
+        for claim, is_own in claims:
+            plan = plans.get(claim["metadata"]["uid"]) or self._planned(claim, bind.node, given, found)
+            if plan.node != bind.node:
+                raise WrongDevicesError(
+                    f"ResourceClaim {claim['metadata']['name']} has its devices on node {plan.node}, and pod "
+                    f"{pods.key(pod)} is on node {bind.node}"
+                )
+            if is_own or member is None:
+                _check_free(claim, [pod])
+                own.append(plan)
+            else:
+                together.append(plan)
+            plan.pods.append(pod)
+            plans[plan.uid] = plan
+        if member is not None:
+            self._check_share(pod, own, together, member.together)
+
+    def _planned(self, claim: Object, node: str, given: NodeResources, found: Sequence[Device]) -> _Plan:
+        asked = devices.requests(claim)
         devices.demand(asked, self._table)  # every class is mapped
-        classes = {request.name: self._class(request.device_class) for request in asked}
+        classes = {request.name: self._store.device_class(request.device_class) for request in asked}
         offered: dict[str, list[Device]] = {}
         for request in asked:
             matches = devices.class_selector(classes[request.name])
             of_class = [device for device in found if matches(device.driver, device.attributes)]
             offered[request.name] = devices.chosen(of_class, self._table[request.device_class], given)
-        held = devices.results(claim)
-        if held:
-            usable = {device.key for listed in offered.values() for device in listed}
-            if _is_reserved(claim, pod) and set(held) <= usable:
-                return
-            claim = self._deallocate(claim)
-        others = {key for key, owner in taken.items() if owner != uid}
+        return _Plan(claim, [], node, asked, classes, offered)
+
+    def _check_share(self, pod: Pod, own: Sequence[_Plan], together: Sequence[_Plan], places: int) -> None:
+        """Raise if the pod would take devices of other members on its node, of which there are ``places``."""
+        mine = devices.demand((one for plan in own for one in plan.asked), self._table)
+        shared = devices.demand((one for plan in together for one in plan.asked), self._table)
+        offered: dict[str, set[tuple[str, str, str]]] = {}
+        for plan in (*own, *together):
+            for one in plan.asked:
+                keys = {device.key for device in plan.offered[one.name]}
+                offered.setdefault(self._table[one.device_class], set()).update(keys)
+        for kind, keys in offered.items():
+            wanted = mine.of(kind) * places + shared.of(kind)
+            if wanted > len(keys):
+                raise WrongDevicesError(
+                    f"the claims of pod {pods.key(pod)} request {mine.of(kind)} devices ({kind}), and its place in the "
+                    f"job has {(len(keys) - shared.of(kind)) // places}"
+                )
+
+    def _allocate(self, plan: _Plan, taken: dict[tuple[str, str, str], str]) -> None:
+        """Allocate one claim, and add its devices to ``taken`` (key of the device -> UID of its claim)."""
+        claim = plan.claim
+        users = list((claim.get("status") or {}).get("reservedFor") or ())
+        known = _users(claim)
+        new = [
+            {"resource": "pods", "name": pod["metadata"]["name"], "uid": pods.uid(pod)}
+            for pod in plan.pods
+            if pods.uid(pod) not in known
+        ]
+        if len(users) + len(new) > MOST_USERS:
+            raise DevicesNotReadyError(f"ResourceClaim {claim['metadata']['name']} has {MOST_USERS} users already")
+        if plan.is_kept:
+            if new:
+                self._store.write(claim, {"reservedFor": [*users, *new]})
+            return
+        others = {key for key, owner in taken.items() if owner != plan.uid}
         picked: dict[str, list[Device]] = {}
-        for request in asked:
-            picked[request.name] = devices.pick(request, offered[request.name], others, node)
+        for request in plan.asked:
+            picked[request.name] = devices.pick(request, plan.offered[request.name], others, plan.node)
             others |= {device.key for device in picked[request.name]}
         now = clocks.rfc3339(self._clock.time())
-        finalizers = claim["metadata"].get("finalizers") or []
-        if extended_claims.FINALIZER not in finalizers:
-            claim["metadata"]["finalizers"] = [*finalizers, extended_claims.FINALIZER]
-            claim = self._kube.replace(_path(claim), claim)
-        claim["status"] = {
-            "allocation": devices.allocation(picked, claim, classes, node, now),
-            "reservedFor": [{"resource": "pods", "name": pod["metadata"]["name"], "uid": pods.uid(pod)}],
-        }
-        self._kube.replace(_path(claim, "status"), claim)
-        taken.update({device.key: uid for listed in picked.values() for device in listed})
+        claim = self._store.protect(claim)
+        allocation = devices.allocation(picked, claim, plan.classes, plan.node, now)
+        self._store.write(claim, {"allocation": allocation, "reservedFor": [*users, *new]})
+        taken.update({device.key: plan.uid for listed in picked.values() for device in listed})
 
-    def _deallocate(self, claim: Object) -> Object:
-        """Remove the allocation and the reservation of the claim, as kube-controller-manager does; return it."""
-        status = {
-            key: value for key, value in claim["status"].items() if key not in ("allocation", "reservedFor", "devices")
-        }
-        return self._kube.replace(_path(claim, "status"), {**claim, "status": status})
+    def _demand(self, asked: Sequence[devices.Request]) -> Demand:
+        for name in {one.device_class for one in asked}:
+            devices.class_selector(self._store.device_class(name))
+        return devices.demand(asked, self._table)
 
-    def _of_pod(self, pod: Pod) -> list[Object]:
-        """Read the claims that ``spec.resourceClaims`` names; raises :class:`ClaimMissingError`."""
-        created = {
-            entry["name"]: entry.get("resourceClaimName")
-            for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-        }
-        claims = []
-        for entry in pod["spec"].get("resourceClaims") or ():
-            name = entry.get("resourceClaimName")
-            if name is None:
-                if entry["name"] in created and created[entry["name"]] is None:
-                    continue  # the API server says that no claim is needed
-                name = created.get(entry["name"])
-            if not name:
-                raise ClaimMissingError(
-                    f"spec.resourceClaims: the ResourceClaim of {entry['name']!r} is not created yet"
-                )
-            try:
-                claim = self._kube.get(RESOURCE_CLAIMS.path(pod["metadata"]["namespace"], name))
-            except KubeNotFoundError as error:
-                raise ClaimMissingError(f"spec.resourceClaims: ResourceClaim {name} does not exist") from error
-            if claim["metadata"].get("deletionTimestamp"):
-                raise ClaimMissingError(f"spec.resourceClaims: ResourceClaim {name} is being deleted")
-            if not entry.get("resourceClaimName") and not _is_owned(claim, pod):
-                raise ClaimMissingError(f"spec.resourceClaims: ResourceClaim {name} was not created for this pod")
-            claims.append(claim)
-        return claims
 
-    def _existing(self, wanted: Object, pod: Pod) -> Object | None:
-        try:
-            found = self._kube.get(_path(wanted))
-        except KubeNotFoundError:
-            return None
-        if not _is_owned(found, pod):
-            raise ClaimMissingError(f"ResourceClaim {found['metadata']['name']} exists, but not for this pod")
-        return found
+def _sum(own: Demand, shared: Demand, together: int) -> Demand:
+    """Return the demand of one node with ``together`` pods; the CPUs are those of one pod."""
+    kinds = own.gres.keys() | shared.gres.keys()
+    return Demand(own.cpus, {kind: own.of(kind) * together + shared.of(kind) for kind in kinds})
 
-    def _create(self, wanted: Object, pod: Pod) -> Object:
-        """Create the claim of extended resources, or return it if an earlier call has created it."""
-        if (found := self._existing(wanted, pod)) is not None:
-            return found
-        try:
-            return self._kube.create(RESOURCE_CLAIMS.path(wanted["metadata"]["namespace"]), wanted)
-        except KubeConflictError as error:
-            raise DevicesNotReadyError(f"ResourceClaim {wanted['metadata']['name']} was just created") from error
 
-    def _report(self, pod: Pod) -> None:
-        """Write ``extendedResourceClaimStatus``; raises if the API server has no such field (before 1.36)."""
-        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "status")
-        status = extended_claims.status(pod)
-        if (pod.get("status") or {}).get("extendedResourceClaimStatus") == status:
-            return
-        patch = {"metadata": {"uid": pods.uid(pod)}, "status": {"extendedResourceClaimStatus": status}}
-        answer = self._kube.patch(path, patch, kind="strategic")
-        if not answer["status"].get("extendedResourceClaimStatus"):
+def _check_members(
+    request: JobRequest,
+    members: Sequence[Pod],
+    own: Sequence[Demand],
+    shared: Sequence[Collection[str]],
+    claims: Sequence[Object],
+    together: Demand,
+    size: int,
+) -> None:
+    """Raise if one job cannot satisfy the claims of the members of a gang."""
+    first = members[0]["metadata"]["name"]
+    for pod, demand, named in zip(members, own, shared, strict=True):
+        if demand != own[0] or named != shared[0]:
             raise UnsupportedClaimError(
-                "extended resources by device class need the feature DRAExtendedResource of the API server (Kubernetes "
-                "1.36, or its feature gate); allowed: spec.resourceClaims"
+                f"pods {first} and {pod['metadata']['name']} of one group have claims for other devices; allowed: the "
+                f"same resourceClaimTemplateName, or the same resourceClaimName"
             )
-
-    def _class(self, name: str) -> Object:
-        try:
-            return self._kube.get(DEVICE_CLASSES.path(name=name))
-        except KubeNotFoundError as error:
-            raise UnsupportedClaimError(f"DeviceClass {name} does not exist") from error
-
-
-def _wants_devices(pod: Pod) -> bool:
-    return bool(pod["spec"].get("resourceClaims")) or _extended(pod) is not None
+    if not claims:
+        return
+    listed = ", ".join(claim["metadata"]["name"] for claim in claims)
+    if request.max_nodes != 1:
+        raise UnsupportedClaimError(
+            f"ResourceClaim {listed} is shared by the members of a group on several nodes, and its devices are on one; "
+            f"allowed: annotation {names.MEMBERS_PER_NODE} with the size of the group ({size}), or "
+            f"resourceClaimTemplateName"
+        )
+    if size > MOST_USERS:
+        raise UnsupportedClaimError(
+            f"ResourceClaim {listed} is shared by {size} members of a group; allowed: {MOST_USERS}"
+        )
+    if together.cpus:
+        raise UnsupportedClaimError(
+            f"ResourceClaim {listed} of the members of a group requests CPUs ({CPU}), which Slurm counts for each "
+            f"member; allowed: resourceClaimTemplateName"
+        )
 
 
 def _extended(pod: Pod) -> Object | None:
@@ -251,30 +294,26 @@ def _extended(pod: Pod) -> Object | None:
         raise UnsupportedClaimError(f"spec.containers: {error}") from error
 
 
-def _check_free(claim: Object, pod: Pod) -> None:
-    """Raise if another pod uses the claim: Slurm would have to allocate its devices to two jobs."""
+def _check_free(claim: Object, users: Sequence[Pod]) -> None:
+    """Raise if another pod uses the claim: its devices belong to the job of that pod."""
+    allowed = {pods.uid(pod) for pod in users}
     others = [
-        one.get("name")
-        for one in (claim.get("status") or {}).get("reservedFor") or ()
-        if one.get("uid") != pods.uid(pod)
+        one.get("name") for one in (claim.get("status") or {}).get("reservedFor") or () if one.get("uid") not in allowed
     ]
     if others:
         raise UnsupportedClaimError(
-            f"ResourceClaim {claim['metadata']['name']} is in use by {', '.join(map(str, others[:5]))}: Slurm "
-            f"allocates devices to one pod; allowed: a claim for each pod (resourceClaimTemplateName)"
+            f"ResourceClaim {claim['metadata']['name']} is in use by {', '.join(map(str, others[:5]))}, whose Slurm "
+            f"job has its devices; allowed: a claim for each pod (resourceClaimTemplateName), or pods of one group on "
+            f"one node ({names.MEMBERS_PER_NODE})"
         )
 
 
-def _is_reserved(claim: Object, pod: Pod) -> bool:
-    return any(one.get("uid") == pods.uid(pod) for one in (claim.get("status") or {}).get("reservedFor") or ())
+def _check_left(plan: _Plan) -> None:
+    """Raise while pods of an earlier job of the gang use the claim."""
+    if others := _users(plan.claim) - {pods.uid(pod) for pod in plan.pods}:
+        name = plan.claim["metadata"]["name"]
+        raise DevicesNotReadyError(f"ResourceClaim {name} is still reserved for {len(others)} pods of another job")
 
 
-def _is_owned(claim: Object, pod: Pod) -> bool:
-    return any(
-        one.get("controller") and one.get("uid") == pods.uid(pod)
-        for one in claim["metadata"].get("ownerReferences") or ()
-    )
-
-
-def _path(claim: Object, sub: str | None = None) -> str:
-    return RESOURCE_CLAIMS.path(claim["metadata"]["namespace"], claim["metadata"]["name"], sub)
+def _users(claim: Object) -> set[str]:
+    return {str(one.get("uid")) for one in (claim.get("status") or {}).get("reservedFor") or ()}

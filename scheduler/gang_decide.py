@@ -3,7 +3,8 @@
 The order of writes is that of :mod:`scheduler.decide`, with these differences. The job is submitted when ``minimum``
 members exist. Every member is held before the first is bound. The members are bound by one decision, after it has
 checked the node of each. A crash between two bindings leaves some members bound; the next decision binds the others to
-the places that :func:`scheduler.gangs.assign` returns for them.
+the places that :func:`scheduler.gangs.assign` returns for them. If members have resource claims, one action allocates
+the claims of all and then binds the members.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import replace
 
 from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
-from bridge.workload import links, pods
+from bridge.workload import extended_claims, links, pods
 from scheduler import full_nodes, gangs
-from scheduler.actions import Action, Bind, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit
+from scheduler.actions import Action, Bind, BindTogether, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit
 from scheduler.gangs import Gang
 from scheduler.occupancy import PlannedOccupancy
 from scheduler.pod_states import (
@@ -209,6 +210,8 @@ def _start(
         return _wait(view, gang, state, job, "NodeBusy", text, full.until)
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure))
+    if any(extended_claims.wants_devices(bind.pod) for bind in binds):
+        return [BindTogether(placed[0], gang, tuple(binds))], state
     return list(binds), state
 
 

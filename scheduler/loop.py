@@ -22,7 +22,7 @@ from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import Bound, PodStates
 
-_OF_THE_JOB = (actions.Submit, actions.Cancel, actions.GiveBack, actions.Exclude)
+_OF_THE_JOB = (actions.Submit, actions.BindTogether, actions.Cancel, actions.GiveBack, actions.Exclude)
 """The actions that write the state of the job: for a gang, one at a time for all members."""
 
 

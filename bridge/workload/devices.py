@@ -68,6 +68,10 @@ class Demand:
     cpus: int
     gres: Mapping[str, int]
 
+    def of(self, kind: str) -> int:
+        """Return the number of devices of a kind: ``cpu``, or a gres as in the configuration."""
+        return self.cpus if kind == CPU else self.gres.get(kind, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Device:

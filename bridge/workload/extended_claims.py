@@ -19,6 +19,24 @@ _LONGEST = 253
 _Pod = Mapping[str, Any]
 
 
+def wants_devices(pod: _Pod) -> bool:
+    """Whether the pod has resource claims, or device classes in its containers."""
+    spec = pod["spec"]
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    return bool(spec.get("resourceClaims")) or any(map(device_classes, containers))
+
+
+def shape(pod: _Pod) -> list[object]:
+    """Return which claims and device classes the pod names; empty if it has none."""
+    spec = pod["spec"]
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    named = [
+        [entry.get("resourceClaimTemplateName"), entry.get("resourceClaimName")]
+        for entry in spec.get("resourceClaims") or ()
+    ]
+    return [*named, *filter(None, map(device_classes, containers))]
+
+
 def name(pod: _Pod) -> str:
     """Return the name of the claim. It follows from the pod's name and UID, so that a repeated creation conflicts."""
     digest = hashlib.sha256(pod["metadata"]["uid"].encode()).hexdigest()[:10]

@@ -10,7 +10,7 @@ from typing import Any
 
 from bridge import names
 from bridge.slurm.models import JobLink, PodRef
-from bridge.workload import groups, pods, resources
+from bridge.workload import extended_claims, groups, pods, resources
 from bridge.workload.groups import InvalidGroupError, Membership
 
 
@@ -44,7 +44,7 @@ def link(pod: Mapping[str, Any], cluster: str) -> JobLink:
 
 
 def shape(pod: Mapping[str, Any]) -> str:
-    """Return a digest of what the pod requests from Slurm: its job annotations, resources, deadline and grace period.
+    """Return a digest of what the pod requests from Slurm: job annotations, resources, claims, deadline, grace period.
 
     Any user who may create pods in a namespace may label a pod as a member of a group there. So only pods with the same
     shape as the members for which a job was submitted get a place of the job: no other account, partition or user is
@@ -58,7 +58,8 @@ def shape(pod: Mapping[str, Any]) -> str:
     )
     requests = sorted((name, str(value.normalize())) for name, value in resources.pod_requests(pod["spec"]).items())
     times = [pod["spec"].get(field) for field in ("activeDeadlineSeconds", "terminationGracePeriodSeconds")]
-    text = json.dumps([settings, requests, times])
+    claimed = extended_claims.shape(pod)
+    text = json.dumps([settings, requests, times, *([claimed] if claimed else [])])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

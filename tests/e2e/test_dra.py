@@ -68,12 +68,25 @@ def claim(world, name, *wanted):
     return world.api("POST", CLAIMS, {"metadata": {"name": name}, "spec": requests(*wanted)})
 
 
+def template(world, *wanted):
+    """Create a template with these requests; return its name."""
+    spec = {"metadata": {"generateName": "t-"}, "spec": {"spec": requests(*wanted)}}
+    return world.api("POST", f"{DRA}/namespaces/{NAMESPACE}/resourceclaimtemplates", spec)["metadata"]["name"]
+
+
 def templated(world, *wanted, **more):
     """Create a pod whose claim comes from a template with these requests."""
-    spec = {"metadata": {"generateName": "t-"}, "spec": {"spec": requests(*wanted)}}
-    template = world.api("POST", f"{DRA}/namespaces/{NAMESPACE}/resourceclaimtemplates", spec)
-    source = {"name": "d", "resourceClaimTemplateName": template["metadata"]["name"]}
-    return world.create(resourceClaims=[source], **more)
+    return world.create(resourceClaims=[{"name": "d", "resourceClaimTemplateName": template(world, *wanted)}], **more)
+
+
+def bound(world, gang, count, timeout=40):
+    """Wait until so many open members are bound; return them."""
+
+    def all_bound():
+        pods = [pod for pod in world.members(gang) if not pod["metadata"].get("deletionTimestamp")]
+        return len(pods) == count and all(pod["spec"].get("nodeName") for pod in pods) and pods
+
+    return eventually(all_bound, f"{count} members bound", timeout)
 
 
 def with_claim(world, name, **more):
@@ -106,13 +119,23 @@ def devices(claim, driver):
     return {one["device"] for one in results if one["driver"] == driver}
 
 
+def given(world, job):
+    """Return the devices that Slurm has chosen for a job, by scontrol: node -> GPUs and CPUs."""
+    text, found = world.slurm("scontrol", "show", "job", "-d", str(job)), {}
+    for line in text.splitlines():
+        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if "CPU_IDs" not in words:
+            continue
+        gres = words.get("GRES", "")
+        gpus = numbers(gres.partition("(IDX:")[2].rstrip(")")) if "IDX" in gres else set()
+        devices = {f"card-{7 - n}" for n in gpus}, {f"cpudev{n:03d}" for n in numbers(words["CPU_IDs"])}
+        found |= dict.fromkeys(world.slurm("scontrol", "show", "hostnames", words["Nodes"]).split(), devices)
+    return found
+
+
 def chosen(world, pod):
-    """Return the devices that Slurm has chosen for the pod's job, by scontrol: GPUs and CPUs."""
-    text = world.slurm("scontrol", "show", "job", "-d", str(world.job_of(pod)))
-    words = dict(word.split("=", 1) for word in text.split() if "=" in word)
-    gres = words.get("GRES", "")
-    gpus = numbers(gres.partition("(IDX:")[2].rstrip(")")) if "IDX" in gres else set()
-    return {f"card-{7 - n}" for n in gpus}, {f"cpudev{n:03d}" for n in numbers(words["CPU_IDs"])}
+    """Return the devices that Slurm has chosen for the pod on its node: GPUs and CPUs."""
+    return given(world, world.job_of(pod))[pod["spec"]["nodeName"]]
 
 
 def numbers(text):
@@ -253,6 +276,80 @@ class TestClaims:
             dra.api("POST", f"{DRA}/resourceslices", body)
         pod = dra.running(pod, 60)
         assert devices(owned(dra, pod)[0], GPU) == chosen(dra, pod)[0]
+
+    @pytest.mark.main_version
+    def test_members_of_a_gang_get_the_devices_of_their_node_and_none_is_given_twice(self, dra):
+        source = {"name": "d", "resourceClaimTemplateName": template(dra, (GPU, 2), (CPU, 2))}
+        two = {"bridge.vk.io/members-per-node": "2"}
+        gang = dra.create_gang("devices", 3, annotations=two, cpu="1", run="600", resourceClaims=[source])
+        try:
+            pods = bound(dra, gang, 3)
+            (job,) = {dra.job_of(pod) for pod in pods}
+            on = given(dra, job)
+            assert len(on) == 2
+            seen = set()
+            for pod in pods:
+                node, (found,) = pod["spec"]["nodeName"], owned(dra, pod)
+                gpus, cpus = devices(found, GPU), devices(found, CPU)
+                assert (len(gpus), len(cpus)) == (2, 2)
+                assert gpus <= on[node][0]
+                assert cpus <= on[node][1]
+                assert not seen & {(node, one) for one in gpus | cpus}
+                seen |= {(node, one) for one in gpus | cpus}
+            # the successor of a member gets the devices of the member
+            before = {(pods[0]["spec"]["nodeName"], one) for one in devices(owned(dra, pods[0])[0], GPU)}
+            dra.delete(pods[0], grace=1)
+            eventually(lambda: dra.get(pods[0]) is None, "the member gone")
+            after = {
+                (pod["spec"]["nodeName"], one)
+                for pod in bound(dra, gang, 3)
+                for one in devices(owned(dra, pod)[0], GPU)
+            }
+            assert before <= after
+            assert len(after) == 6
+        finally:
+            dra.delete_gang(gang)
+
+    @pytest.mark.main_version
+    def test_members_of_a_gang_on_one_node_share_a_claim(self, dra):
+        claim(dra, "shared", (GPU, 3))
+        source = {"name": "d", "resourceClaimName": "shared"}
+        spread = dra.create_gang("spread", 2, resourceClaims=[source])
+        try:
+            eventually(lambda: len(dra.members(spread)) == 2, "its pods")
+            refused(dra, dra.members(spread)[0], "shared", "bridge.vk.io/members-per-node")
+        finally:
+            dra.delete_gang(spread)
+        two = {"bridge.vk.io/members-per-node": "2"}
+        gang = dra.create_gang("sharing", 2, annotations=two, run="600", resourceClaims=[source])
+        try:
+            pods = bound(dra, gang, 2)
+            (node,) = {pod["spec"]["nodeName"] for pod in pods}
+            (found,) = owned(dra, pods[0])
+            assert owned(dra, pods[1]) == [found]
+            assert devices(found, GPU) == given(dra, dra.job_of(pods[0]))[node][0]
+            assert len(devices(found, GPU)) == 3
+        finally:
+            dra.delete_gang(gang)
+
+    @pytest.mark.main_version
+    def test_a_gang_whose_devices_are_not_there_is_given_back_as_a_whole(self, dra):
+        path = f"{DRA}/resourceslices/node-2-{GPU}"
+        body = dra.api("GET", path)
+        dra.api("DELETE", path)
+        source = {"name": "d", "resourceClaimTemplateName": template(dra, (GPU, 1))}
+        gang = dra.create_gang("whole", 4, run="600", resourceClaims=[source])
+        try:
+            eventually(
+                lambda: any(dra.events(pod, "NodeRefused") for pod in dra.members(gang)), "the job of all given back"
+            )
+            assert not any(pod["spec"].get("nodeName") for pod in dra.members(gang))
+            body["metadata"] = {"name": body["metadata"]["name"]}
+            dra.api("POST", f"{DRA}/resourceslices", body)
+            for pod in bound(dra, gang, 4, 60):
+                assert devices(owned(dra, pod)[0], GPU) == chosen(dra, pod)[0]
+        finally:
+            dra.delete_gang(gang)
 
     @pytest.mark.main_version
     def test_pods_that_replace_each_other_never_share_a_device(self, dra):

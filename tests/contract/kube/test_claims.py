@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bridge import names
 from bridge.clock import SystemClock
 from bridge.config import Config
 from bridge.errors import KubeNotFoundError, LostLeadershipError
@@ -16,8 +18,9 @@ from bridge.kube.client import KubeClient
 from bridge.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, SERVICE_ACCOUNTS
 from bridge.slurm.job_resources import GresIndices, NodeResources
 from bridge.workload import devices, extended_claims
-from bridge.workload.devices import DevicesNotReadyError
+from bridge.workload.devices import DevicesNotReadyError, WrongDevicesError
 from cluster.polling import eventually
+from scheduler.actions import Bind
 from scheduler.claims import Claims
 
 pytestmark = pytest.mark.real
@@ -34,6 +37,14 @@ class AllocatedJobs:
 
     def resources(self, job_id: int) -> dict[str, NodeResources]:
         return {NODE: NodeResources(1, 8, (), (GresIndices("gpu", "", self.jobs[job_id]),))}
+
+
+def request(count: int) -> dict[str, Any]:
+    return {"name": "r", "exactly": {"deviceClassName": GPU, "count": count}}
+
+
+def bind(pod: dict[str, Any], job_id: int) -> Bind:
+    return Bind(pod, job_id, NODE, 0.0, NODE)
 
 
 @pytest.fixture
@@ -58,17 +69,24 @@ def make_pod(client: KubeClient, namespace: str, drivers: None) -> Iterator[Any]
 
     eventually(account, "the service account")
 
-    def make(name: str, claim: int, extended: int) -> dict[str, Any]:
-        """Create a pod with a claim of its own and with an extended resource, each of a number of GPUs."""
-        exactly = {"deviceClassName": GPU, "count": claim}
-        spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
-        client.create(RESOURCE_CLAIMS.path(namespace), {"metadata": {"name": name}, "spec": spec})
+    def make(name: str, claim: int, extended: int, *, slot: int | None = None, shared: str = "") -> dict[str, Any]:
+        """Create a pod with a claim of its own and with an extended resource, each of a number of GPUs.
+
+        With a ``slot``, it is one of two members of a gang that share a node.
+        """
+        claims = [{"name": "s", "resourceClaimName": shared}] if shared else []
+        if claim:
+            spec = {"devices": {"requests": [request(claim)]}}
+            client.create(RESOURCE_CLAIMS.path(namespace), {"metadata": {"name": name}, "spec": spec})
+            claims.append({"name": "d", "resourceClaimName": name})
         container: dict[str, Any] = {"name": "c", "image": "none"}
         if extended:
             container["resources"] = {"limits": {extended_claims.PREFIX + GPU: str(extended)}}
-        claims = [{"name": "d", "resourceClaimName": name}]
+        group = {"kind": "kueue", "name": "g", "size": 2, "minimum": 2, "slot": slot}
+        annotations = {names.GROUP: json.dumps(group), names.MEMBERS_PER_NODE: "2"} if slot is not None else {}
         body = {"schedulerName": "nobody", "containers": [container], "resourceClaims": claims}
-        return client.create(PODS.path(namespace), {"metadata": {"name": name}, "spec": body})
+        metadata = {"name": name, "annotations": annotations}
+        return client.create(PODS.path(namespace), {"metadata": metadata, "spec": body})
 
     yield make
     for pod in client.get(PODS.path(namespace))["items"]:
@@ -93,11 +111,11 @@ def test_a_crash_before_each_write_is_repaired_by_the_next_call(
         slurm: Any = AllocatedJobs(j1=(1, 4, 6))
         first = Claims(client.fenced(check), slurm, Config(), SystemClock())
         try:
-            first.allocate(pod, 1, NODE, NODE)
+            first.allocate([bind(pod, 1)])
             sends = done
         except LostLeadershipError:
             pod = client.get(PODS.path(namespace, pod["metadata"]["name"]))
-            Claims(client, slurm, Config(), SystemClock()).allocate(pod, 1, NODE, NODE)
+            Claims(client, slurm, Config(), SystemClock()).allocate([bind(pod, 1)])
         own = [
             client.get(RESOURCE_CLAIMS.path(namespace, name))
             for name in (f"crash-{crashed}", extended_claims.name(pod))
@@ -116,13 +134,58 @@ def test_a_crash_before_each_write_is_repaired_by_the_next_call(
     assert sends == 12
 
 
+def test_a_crash_before_each_write_for_a_gang_ends_in_the_same_devices(
+    client: KubeClient, namespace: str, make_pod: Any
+) -> None:
+    """Two members with a claim each and one that they share; another process continues after each crash."""
+    slurm: Any = AllocatedJobs(j1=(1, 2, 3, 4, 6))
+    crashed, sends, places = 0, 99, set()
+    while crashed < sends:
+        shared = {"metadata": {"name": f"shared-{crashed}"}, "spec": {"devices": {"requests": [request(1)]}}}
+        client.create(RESOURCE_CLAIMS.path(namespace), shared)
+        gang = [make_pod(f"gang-{crashed}-{slot}", 0, 2, slot=slot, shared=f"shared-{crashed}") for slot in range(2)]
+        done = 0
+
+        def check(last: int = crashed) -> None:
+            nonlocal done
+            if done == last:
+                raise LostLeadershipError("crash")
+            done += 1
+
+        binds = [bind(pod, 1) for pod in gang]
+        try:
+            Claims(client.fenced(check), slurm, Config(), SystemClock()).allocate(binds)
+            sends = done
+        except LostLeadershipError:
+            Claims(client, slurm, Config(), SystemClock()).allocate(binds)
+        listed = [f"shared-{crashed}", *(extended_claims.name(pod) for pod in gang)]
+        found = [client.get(RESOURCE_CLAIMS.path(namespace, name)) for name in listed]
+        places.add(tuple(tuple(name for _, _, name in devices.results(claim)) for claim in found))
+        users = [{one["uid"] for one in claim["status"]["reservedFor"]} for claim in found]
+        first, second = (pod["metadata"]["uid"] for pod in gang)
+        assert users == [{first, second}, {first}, {second}]
+        for pod in gang:
+            client.delete(PODS.path(namespace, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
+        eventually(lambda: not allocated(client, namespace), "kube-controller-manager releases the claims")
+        crashed += 1
+    assert places == {(("gpu-1",), ("gpu-2", "gpu-3"), ("gpu-4", "gpu-6"))}
+
+
+def test_a_member_never_takes_the_devices_of_another_one(client: KubeClient, namespace: str, make_pod: Any) -> None:
+    slurm: Any = AllocatedJobs(j1=(0, 1, 2, 3))
+    claims = Claims(client, slurm, Config(), SystemClock())
+    with pytest.raises(WrongDevicesError, match=r"request 3 devices .*its place in the job has 2"):
+        claims.allocate([bind(make_pod("greedy", 0, 3, slot=0), 1)])
+    assert not allocated(client, namespace)
+
+
 def test_pods_of_one_job_at_the_same_time_get_different_devices(
     client: KubeClient, namespace: str, make_pod: Any
 ) -> None:
     slurm: Any = AllocatedJobs(j1=tuple(range(8)))
     claims = Claims(client, slurm, Config(), SystemClock())
     pods = [make_pod(f"member-{number}", 2, 0) for number in range(4)]
-    threads = [threading.Thread(target=claims.allocate, args=(pod, 1, NODE, NODE)) for pod in pods]
+    threads = [threading.Thread(target=claims.allocate, args=([bind(pod, 1)],)) for pod in pods]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -130,18 +193,18 @@ def test_pods_of_one_job_at_the_same_time_get_different_devices(
     assert len(allocated(client, namespace)) == len(set(allocated(client, namespace))) == 8
     late = make_pod("late", 1, 0)
     with pytest.raises(DevicesNotReadyError):
-        claims.allocate(late, 1, NODE, NODE)
+        claims.allocate([bind(late, 1)])
 
 
 def test_an_allocation_from_an_earlier_job_is_made_again(client: KubeClient, namespace: str, make_pod: Any) -> None:
     slurm: Any = AllocatedJobs(j1=(0, 1), j2=(1, 2))
     claims = Claims(client, slurm, Config(), SystemClock())
     pod = make_pod("moved", 2, 0)
-    claims.allocate(pod, 1, NODE, NODE)
+    claims.allocate([bind(pod, 1)])
     before = client.get(RESOURCE_CLAIMS.path(namespace, "moved"))
-    claims.allocate(pod, 1, NODE, NODE)
+    claims.allocate([bind(pod, 1)])
     assert client.get(RESOURCE_CLAIMS.path(namespace, "moved")) == before
-    claims.allocate(pod, 2, NODE, NODE)
+    claims.allocate([bind(pod, 2)])
     assert sorted(name for _, _, name in allocated(client, namespace)) == ["gpu-1", "gpu-2"]
 
 
@@ -153,7 +216,7 @@ def test_a_list_of_many_claims_costs_little(client: KubeClient, namespace: str, 
     slurm: Any = AllocatedJobs(j1=(0,))
     claims, pod = Claims(client, slurm, Config(), SystemClock()), make_pod("timed", 1, 0)
     began = time.monotonic()
-    claims.allocate(pod, 1, NODE, NODE)
+    claims.allocate([bind(pod, 1)])
     took = time.monotonic() - began
     report(f"allocation beside 200 claims: {1000 * took:.0f} ms")
     assert took < 2

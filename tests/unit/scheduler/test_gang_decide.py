@@ -101,6 +101,27 @@ def test_a_gang_may_start_with_its_minimum():
     assert kinds(look([member(0, minimum=2), member(1, minimum=2)], snapshot())) == ["Submit"]
 
 
+def with_claim(pod):
+    return {**pod, "spec": {**pod["spec"], "resourceClaims": [{"name": "d", "resourceClaimTemplateName": "two-gpus"}]}}
+
+
+def test_members_with_claims_are_bound_by_one_action_that_allocates_first():
+    pods = [with_claim(member(slot, job=5)) for slot in range(3)]
+    (action,) = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])))
+    assert isinstance(action, actions.BindTogether)
+    assert [(bind.pod, bind.node) for bind in action.binds] == list(zip(pods, NODES, strict=False))
+    assert kinds(look([member(slot, job=5) for slot in range(3)], snapshot(known(5, "RUNNING", nodes=NODES[:3])))) == [
+        "Bind",
+        "Bind",
+        "Bind",
+    ]
+
+
+def test_a_pod_with_other_claims_is_not_of_the_shape_of_the_job():
+    assert links.shape(with_claim(member(0))) != links.shape(member(0))
+    assert links.shape(with_claim(member(0))) == links.shape(with_claim(member(1)))
+
+
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
 def test_every_member_is_held_before_the_first_is_bound(state):
     pods = [member(0, job=5), member(1), member(2)]
