@@ -12,6 +12,7 @@ from bridge.fencing import fence
 from bridge.kube.resources import NODES
 from bridge.logs import kv
 from bridge.loop import Dependencies
+from bridge.slurm import states
 from bridge.slurm.external_nodes import ALREADY_EXISTS
 from controllers.node import actions, external
 
@@ -54,12 +55,17 @@ class Actor:
                 self._patch(node, {"spec": {"unschedulable": None}, **_annotation(None)})
                 self._events.event(node, "SlurmNodeResumed", "uncordoned: no longer drained in Slurm")
             case actions.Drain():
+                if not self._may_drain(action):
+                    return
                 with fence(self._check_leadership):
                     self._slurm.set_node(action.slurm_node, "DRAIN", action.reason)
                 cause = action.reason.removeprefix(names.DRAIN_REASON_PREFIX).strip()
                 self._events.event(node, "SlurmNodeDraining", f"drained Slurm node {action.slurm_node}: {cause}")
                 self._poller.wake(nodes=True)
             case actions.Undrain():
+                if (found := self._slurm.node(action.slurm_node)) is None or not external.is_ours(found):
+                    self._poller.wake(nodes=True)
+                    return  # an administrator has taken over the drain since the snapshot
                 with fence(self._check_leadership):
                     self._slurm.set_node(action.slurm_node, "UNDRAIN")
                 text = f"resumed Slurm node {action.slurm_node}: the cause of podbridge's drain is over"
@@ -74,6 +80,14 @@ class Actor:
             case actions.Unregister():
                 self._unregister(action)
         log.info("node updated", extra=kv(node=name, action=type(action).__name__.lower()))
+
+    def _may_drain(self, action: actions.Drain) -> bool:
+        """Whether no administrator has drained the node since the snapshot: the drain would get podbridge's reason."""
+        found = self._slurm.node(action.slurm_node)
+        if found is not None and (external.is_ours(found) or not states.is_drained(found.states)):
+            return True
+        self._poller.wake(nodes=True)
+        return False
 
     def _register(self, action: actions.Register) -> None:
         wanted = action.wanted

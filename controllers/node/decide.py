@@ -5,8 +5,8 @@ mirrors a cordon and is removed with it. Any other drain belongs to Slurm's admi
 with the annotation ``bridge.vk.io/slurm-reason``, and podbridge never removes it. If a user uncordons a node that is
 still drained in Slurm, it stays uncordoned: the annotation shows that the drain was mirrored already.
 
-podbridge also drains external nodes that it replaces or deletes, or that are not Ready
-(:mod:`controllers.node.external`).
+podbridge also drains external nodes that it replaces or deletes (:mod:`controllers.node.external`), and nodes that are
+not Ready (:mod:`controllers.node.not_ready`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bridge.slurm import states
 from bridge.slurm.models import Node
 from bridge.workload import eligibility
 from bridge.workload.eligibility import slurm_name
-from controllers.node import external
+from controllers.node import external, not_ready
 from controllers.node.actions import Action, Cordon, Dispute, Drain, KubeNode, NodeSyncView, Taint, Uncordon, Undrain
 from controllers.node.external import Plan
 
@@ -41,6 +41,7 @@ def decide(view: NodeSyncView) -> NodeDecision:
     plans: list[Plan] = []
     nodes = list(view.nodes)
     rivals = eligibility.rivals(nodes)
+    silent = not_ready.causes(view, nodes)
     for node in nodes:
         slurm_node = view.snapshot.nodes.get(slurm_name(node))
         claimants = rivals.get(node["metadata"]["name"], ())
@@ -55,7 +56,7 @@ def decide(view: NodeSyncView) -> NodeDecision:
         actions += plan.actions
         plans.append(plan)
         # a cordon of one node must not drain another, and a drain must not cordon it
-        step = None if others else _sync_cordon(view, node, slurm_node, plan)
+        step = None if others else _sync_cordon(view, node, slurm_node, plan, silent)
         if step is not None:
             actions.append(step)
     for node, orphan in external.orphans(view, map(slurm_name, nodes)):
@@ -83,7 +84,10 @@ def _dispute(node: KubeNode, others: tuple[str, ...]) -> Dispute | None:
     return Dispute(node, wanted) if said != wanted else None
 
 
-def _sync_cordon(view: NodeSyncView, node: KubeNode, slurm_node: Node | None, plan: Plan) -> Action | None:
+def _sync_cordon(
+    view: NodeSyncView, node: KubeNode, slurm_node: Node | None, plan: Plan, silent: Mapping[str, str]
+) -> Action | None:
+    config = view.config.nodes
     cordoned = bool((node.get("spec") or {}).get("unschedulable"))
     mirrored = names.SLURM_REASON in (node["metadata"].get("annotations") or {})
     if slurm_node is None:
@@ -92,17 +96,17 @@ def _sync_cordon(view: NodeSyncView, node: KubeNode, slurm_node: Node | None, pl
     # a node that is down may still have the reason of a drain that podbridge has removed
     ours = external.is_ours(slurm_node)
     if out and not ours:
-        if view.config.nodes.cordon and not mirrored and not cordoned:
+        if config.cordon and not mirrored and not cordoned:
             stale = slurm_node.reason.startswith(names.DRAIN_REASON_PREFIX)
             reason = "no reason given" if stale else slurm_node.reason or "no reason given"
             return Cordon(node, f"{'+'.join(sorted(slurm_node.states))}: {reason}")
         return None
     if mirrored:
         return Uncordon(node)
-    if not view.version.node_updates or not (view.config.nodes.drain or plan.owned):
+    if not view.version.node_updates or not (config.drain or plan.owned or config.not_ready is not None):
         return None
-    cause = plan.drain
-    if not cause and cordoned and view.config.nodes.drain:
+    cause = plan.drain or silent.get(node["metadata"]["name"], "")
+    if not cause and cordoned and config.drain:
         cause = f"Kubernetes node {node['metadata']['name']} is cordoned"
     if cause:
         return None if out else _drain(node, slurm_node, cause)

@@ -47,6 +47,7 @@ def plan(view: NodeSyncView, node: KubeNode, found: Node | None, rivals: Iterabl
     """Plan for one Kubernetes node; ``found`` is the node in Slurm, ``rivals`` are others that claim the same."""
     name = node["metadata"]["name"]
     owned = found is not None and external_nodes.is_owned(found, view.cluster)
+    limit = view.config.nodes.external_not_ready
     if names.EXTERNAL_NODE_LABEL not in (node["metadata"].get("labels") or {}):
         told = _explain(node, "")
         if found is None or not owned:
@@ -60,7 +61,7 @@ def plan(view: NodeSyncView, node: KubeNode, found: Node | None, rivals: Iterabl
     except ValueError as error:
         told = _explain(node, str(error))
         if found is not None and owned:  # it stays as it is
-            return Plan(_silence(view, node), told, wanted=True, owned=True, state="registered")
+            return Plan(silence(node, view.time, limit), told, wanted=True, owned=True, state="registered")
         return Plan(actions=told, state="refused")
     if found is None:
         register = (Register(node, wanted),) if _may_register(view, node) else ()
@@ -70,7 +71,7 @@ def plan(view: NodeSyncView, node: KubeNode, found: Node | None, rivals: Iterabl
         steps = (*_explain(node, ""), *_unregister(node, found))
         return Plan(cause, steps, wanted=True, owned=True, state="leaving")
     told = _explain(node, _ignored(wanted, found))
-    return Plan(_silence(view, node), told, wanted=True, owned=True, state="registered")
+    return Plan(silence(node, view.time, limit), told, wanted=True, owned=True, state="registered")
 
 
 def orphans(view: NodeSyncView, claimed: Iterable[str]) -> Iterator[tuple[KubeNode, Node]]:
@@ -157,8 +158,8 @@ def _may_register(view: NodeSyncView, node: KubeNode) -> bool:
     return ready and not spec.get("unschedulable") and (tainted or not view.config.nodes.taint)
 
 
-def _silence(view: NodeSyncView, node: KubeNode) -> str:
-    """Return the cause for a drain of a node that has not been Ready for too long; empty if there is none."""
+def silence(node: KubeNode, time: float, limit: float) -> str:
+    """Return the cause for a drain of a node that has not been Ready for ``limit`` seconds; empty if there is none."""
     condition = eligibility.readiness(node)
     if condition.get("status") == "True":
         return ""
@@ -166,7 +167,7 @@ def _silence(view: NodeSyncView, node: KubeNode) -> str:
         since = parse_rfc3339(condition.get("lastTransitionTime") or "")
     except ValueError:
         since = 0.0
-    late = view.time - since >= view.config.nodes.external_not_ready
+    late = time - since >= limit
     return f"Kubernetes node {node['metadata']['name']} is not Ready" if late else ""
 
 

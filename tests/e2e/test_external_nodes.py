@@ -195,3 +195,42 @@ def test_a_version_without_external_nodes_says_so(node):
     eventually(lambda: node_events(node, "ExternalNodeRefused"), f"the Event on {NAME}")
     assert not slurm(node)
     assert not tainted(node)
+
+
+@pytest.mark.parametrize("world", ["26.05", "24.11"], indirect=True)
+def test_a_node_with_slurmd_that_is_not_ready_is_drained_and_comes_back(clean):
+    """The kubelet stops, slurmd does not; an administrator's drain is neither changed nor resumed."""
+    path, strategic = "/api/v1/nodes/node-2", "application/strategic-merge-patch+json"
+    kept = clean.kube_node("node-2")["metadata"]["annotations"][kube.KWOK_ANNOTATION]
+
+    def ready(value):
+        moment = rfc3339(SystemClock().time())
+        condition = {"type": "Ready", "status": value, "reason": "Test", "lastTransitionTime": moment}
+        clean.api("PATCH", f"{path}/status", {"status": {"conditions": [condition]}}, strategic)
+
+    def reason():
+        text = clean.slurm("scontrol", "show", "node", "node-2")
+        found = re.search(r"Reason=(.*?) \[", text)
+        return found[1] if found and "DRAIN" in text else ""
+
+    patch(clean, {"metadata": {"annotations": {kube.KWOK_ANNOTATION: None}}}, name="node-2")
+    try:
+        ready("Unknown")
+        words = "slurm-bridge: Kubernetes node node-2 is not Ready"
+        eventually(lambda: reason() == words, "node-2 drained", 30)
+        assert not clean.kube_node("node-2")["spec"].get("unschedulable")
+        ready("True")
+        eventually(lambda: not reason(), "node-2 resumed", 30)
+
+        ready("Unknown")
+        eventually(lambda: reason() == words, "node-2 drained", 30)
+        clean.slurm("scontrol", "update", "nodename=node-2", "state=drain", "reason=disk")
+        ready("True")
+        eventually(lambda: clean.kube_node("node-2")["spec"].get("unschedulable"), "node-2 cordoned", 30)
+        clean.polled(3)
+        assert reason() == "disk"
+    finally:
+        ready("True")
+        patch(clean, {"metadata": {"annotations": {kube.KWOK_ANNOTATION: kept}}}, name="node-2")
+        clean.slurm("scontrol", "update", "nodename=node-2", "state=resume")
+    eventually(lambda: not clean.kube_node("node-2")["spec"].get("unschedulable"), "node-2 uncordoned", 30)

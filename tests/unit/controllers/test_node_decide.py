@@ -3,6 +3,7 @@
 import pytest
 
 from bridge import names
+from bridge.clock import rfc3339
 from bridge.config import Config, parse
 from bridge.slurm.models import ApiVersion, Node, Snapshot
 from controllers.node import decide
@@ -140,3 +141,49 @@ def test_a_drain_of_ours_is_undone_on_a_node_that_is_down_too():
 def test_power_saving_cordons_nothing(slurm_states):
     assert look(node(), slurm_states) == []
     assert look(node(cordoned=True, mirrored="disk"), slurm_states) == ["Uncordon"]
+
+
+def fleet(*ready, states="IDLE", reason="", config="nodes: {notReady: 60}", since=100.0):
+    """Return the actions for nodes with slurmd that have been Ready or not since a time; the time is 200 s."""
+    nodes, found = [], {}
+    for number, value in enumerate(ready):
+        name = f"n{number}"
+        condition = {"type": "Ready", "status": "True" if value else "Unknown", "lastTransitionTime": rfc3339(since)}
+        nodes.append({"metadata": {"name": name}, "spec": {"taints": (TAINT,)}, "status": {"conditions": [condition]}})
+        found[name] = Node(name, frozenset(states.split("+")), reason)
+    view = NodeSyncView(nodes, Snapshot(sequence=1, nodes=found), VERSION, parse(config), "c", 200.0)
+    return decide.decide(view).actions
+
+
+class TestNodesThatAreNotReady:
+    def test_are_not_drained_by_default(self):
+        assert fleet(False, True, config="") == []
+
+    def test_are_drained_after_the_time_and_resumed_when_they_are_ready(self):
+        (drain,) = fleet(True, False, True)
+        assert (drain.slurm_node, drain.reason) == ("n1", "slurm-bridge: Kubernetes node n1 is not Ready")
+        assert fleet(True, False, since=150.0) == []
+        assert fleet(False, states="IDLE+DRAIN", reason=drain.reason) == []
+        assert [type(one).__name__ for one in fleet(True, states="IDLE+DRAIN", reason=drain.reason)] == ["Undrain"]
+        off = "nodes: {notReady: 60, drain: false}"
+        assert [type(one).__name__ for one in fleet(False, True, config=off)] == ["Drain"]
+        assert [type(one).__name__ for one in fleet(True, states="IDLE+DRAIN", reason=drain.reason, config=off)] == [
+            "Undrain"
+        ]
+
+    def test_with_a_drain_of_an_administrator_are_left_alone(self):
+        for ready in (True, False):
+            assert "Undrain" not in [type(one).__name__ for one in fleet(ready, states="IDLE+DRAIN", reason="disk")]
+            assert "Drain" not in [type(one).__name__ for one in fleet(ready, states="IDLE+DRAIN", reason="disk")]
+
+    def test_are_not_drained_if_most_nodes_are_not_ready(self):
+        assert len(fleet(False, False, True, True)) == 2
+        assert fleet(False, False, False, True) == []
+        assert fleet(False, False, False, states="IDLE+DRAIN", reason=OURS) == []
+
+    def test_are_not_drained_while_power_saving_keeps_them_down_or_starts_them(self):
+        for asleep in ("IDLE+CLOUD", "IDLE+POWERED_DOWN", "MIXED+POWERING_UP"):
+            assert fleet(False, True, True, states=asleep) == []
+
+    def test_without_the_condition_ready_are_left_alone(self):
+        assert look(node(), config=parse("nodes: {notReady: 1}")) == []
