@@ -13,6 +13,7 @@ A new pod gets all of these changes. A pod without a node gets only tolerations,
   all of them against the permissions of the user who creates the pod, and they cannot change afterwards.
 - *Group*: the annotation with the group of the pod is set, replaced or removed. Users often create a pod from the YAML
   of another one, which has the annotation.
+- *Finalizer*: a pod that can only run on Slurm gets it, so that the pod does not disappear before its job is released.
 - *Defaults*: if the pod may run on Slurm, the defaults of the namespace's policy are copied in the same way.
 
 Pods of daemon sets are not changed. They run on each node as long as the node exists (logs, network, monitoring), and
@@ -88,6 +89,7 @@ def mutate(
     if named == scheduler:
         if _may_be_local(pod, more):
             more = {**(defaults or {}), **more}
+            patch += _hold(pod, more)
         patch += _tolerate(pod, scheduler, more)
         patch += _annotate(pod, more, group)
     return patch
@@ -128,6 +130,14 @@ def _may_be_remote(pod: pods.Pod, inherited: Mapping[str, str]) -> bool:
     """Whether the pod may run on a pool. True for an invalid annotation, so that validation refuses the pod."""
     text = pods.annotations_of(pod).get(names.POOLS, inherited.get(names.POOLS))
     return pool_selection.of(pod).remote if text is None else text.strip() != names.LOCAL_POOL
+
+
+def _hold(pod: pods.Pod, inherited: Mapping[str, str]) -> list[Operation]:
+    """Set the finalizer on a pod that cannot run on a pool: there, the pool alone decides when the pod may go."""
+    finalizers = pod["metadata"].get("finalizers") or []
+    if names.FINALIZER in finalizers or _may_be_remote(pod, inherited):
+        return []
+    return [{"op": "add", "path": "/metadata/finalizers", "value": [*finalizers, names.FINALIZER]}]
 
 
 def _tolerate(pod: pods.Pod, scheduler: str, inherited: Mapping[str, str]) -> list[Operation]:

@@ -58,4 +58,4 @@ def labels_of(pod: Pod) -> Mapping[str, str]:
 
 def job_id(pod: Pod) -> str:
     """Return the id of the pod's Slurm job; empty without one."""
-    return labels_of(pod).get(names.JOB_ID_LABEL, "")
+    return annotations_of(pod).get(names.JOB_ID_ANNOTATION) or labels_of(pod).get(names.JOB_ID_LABEL, "")

@@ -129,7 +129,9 @@ def _reserved_on_create(pod: pods.Pod, user_name: str, rules: Rules) -> list[str
                 "metadata": {"annotations": {names.GROUP: annotations[names.GROUP]}}
             }  # set by the mutating webhook
         problems += _reserved(before, pod)
-        problems += [_FINALIZER_RESERVED.format(name) for name in _FINALIZERS if name in _finalizers(pod)]
+        local = pods.scheduler_name(pod) == rules.scheduler and pool_selection.of(pod).local
+        reserved = [name for name in _FINALIZERS if not (local and name == names.FINALIZER)]
+        problems += [_FINALIZER_RESERVED.format(name) for name in reserved if name in _finalizers(pod)]
     return problems
 
 
@@ -239,6 +241,7 @@ def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:
         ("metadata.labels", names.JOB_ID_LABEL, pods.labels_of(old), pods.labels_of(new)),
         ("metadata.annotations", names.NODE_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.SLURM_NODE_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
+        ("metadata.annotations", names.JOB_ID_ANNOTATION, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.GROUP, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.REMOTE_JOB, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.JOB_INTENT, pods.annotations_of(old), pods.annotations_of(new)),

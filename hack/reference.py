@@ -232,11 +232,12 @@ GROUP_ANNOTATIONS = (
 )
 
 OWN_NAMES = (
-    (names.JOB_ID_LABEL, "label on the pod", "its Slurm job"),
+    (names.JOB_ID_LABEL, "label on the pod", "its Slurm job; set by the binding, or after some seconds of waiting"),
     (names.NODE_ANNOTATION, "annotation on the pod", "the Kubernetes node that Slurm allocated"),
     (names.SLURM_NODE_ANNOTATION, "annotation on the pod", "Slurm's name of that node"),
+    (names.JOB_ID_ANNOTATION, "annotation on the pod", "its Slurm job, from the binding on"),
     (names.GROUP, "annotation on the pod", "its [group](gangs.md): kind, name, UID and index; size, minimum and slot"),
-    (names.FINALIZER, "finalizer of the pod", "set until the job is released"),
+    (names.FINALIZER, "finalizer of the pod", "from the creation of a pod for Slurm until its job is released"),
     (names.MANAGED_TAINT, "taint of nodes", "value: the scheduler's name; effect NoExecute"),
     (names.SLURM_NODENAME_LABEL, "label on a node", "the name of the node in Slurm, if it differs"),
     (names.EXTERNAL_NODE_LABEL, "label on a node", "any value: podbridge registers it as an external node in Slurm"),

@@ -50,11 +50,11 @@ MOST_LOST = 3
 URGENCY: dict[type[actions.Action], int] = {
     actions.Bind: 1,
     actions.BindTogether: 1,
-    actions.Hold: 2,
     actions.Release: 2,
     actions.Cancel: 2,
     actions.GiveBack: 3,
     actions.Submit: 4,
+    actions.Hold: 5,
     actions.Exclude: 6,
     actions.Tell: 9,
 }
@@ -145,7 +145,7 @@ class Actor:
         log.info("job submitted", extra=kv(pod=pods.key(pod), job=submitted.job_id))
         self._poller.expect(submitted.job_id, request.link)
         self._poller.wake()
-        if action.gang is None:
+        if action.gang is None and not pods.is_held(pod):
             self._hold(pod, submitted.job_id)
         if submitted.warning:
             self._events.event(pod, "SlurmWarning", f"Slurm job {submitted.job_id}: {submitted.warning}", warning=True)
@@ -237,14 +237,20 @@ class Actor:
         pod = self._cache.by_uid(pods.uid(action.pod))
         if pod is None or pods.is_deleted(pod) or pods.is_bound(pod):
             return
-        if pods.job_id(pod) != action.job_id or not pods.is_held(pod):
+        if pods.lacks_hold(pod, action.job_id):
             self._hold(pod, action.job_id)
         if self._allocate_claims([replace(action, pod=pod)]):
             self._bind_now(pod, action)
 
     def _bind_now(self, pod: actions.Pod, action: actions.Bind) -> None:
-        given = {names.NODE_ANNOTATION: action.node, names.SLURM_NODE_ANNOTATION: action.slurm_node}
-        self._writer.bind(pod, action.node, given, f"bound to node {action.node} of Slurm job {action.job_id}")
+        job_id = str(action.job_id)
+        annotations = {
+            names.NODE_ANNOTATION: action.node,
+            names.SLURM_NODE_ANNOTATION: action.slurm_node,
+            names.JOB_ID_ANNOTATION: job_id,
+        }
+        text = f"bound to node {action.node} of Slurm job {job_id}"
+        self._writer.bind(pod, action.node, annotations, text, {names.JOB_ID_LABEL: job_id})
         START_TO_BIND_SECONDS.observe(max(0.0, self._clock.time() - action.started))
         log.info("pod bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node))
 
@@ -290,7 +296,8 @@ class Actor:
 
     def _give_back(self, action: actions.GiveBack) -> None:
         for pod in action.gang.waiting if action.gang is not None else [action.pod]:
-            self._writer.patch(pod, pods.forget_job_patch(pod))
+            if pods.job_id(pod) is not None:
+                self._writer.patch(pod, pods.forget_job_patch(pod))
         self._cancel(action.pod, action.job_id)
         self._failed(links.key(action.pod), REFUSED, "NodeRefused", action.why)
         self._events.event(

@@ -21,7 +21,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Set the job id and the finalizer on the pod. The job was found by the UID in its comment."""
+    """Set the job id, and the finalizer if it is missing, on a pod that is not bound yet."""
 
     pod: Pod
     job_id: int
@@ -29,7 +29,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Bind the pod to the node of its allocated job.
+    """Bind the pod to the node of its allocated job; the same write sets the job id on the pod.
 
     ``node`` is the name in Kubernetes, ``slurm_node`` the name in Slurm. ``started`` is the start of the job in seconds
     since the epoch.

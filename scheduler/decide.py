@@ -6,13 +6,16 @@ is left behind:
 1. Submit. The comment of the job contains the pod's UID. After a crash, the next decision finds the job by UID; the
    workload controller finds a job whose pod is gone. Nothing is submitted while the outcome of an earlier submission is
    unknown, or before a complete list of jobs has been read.
-2. Hold. One patch sets the job id and the finalizer on the pod, with the UID as precondition. If the pod is gone, the
-   job is cancelled. From now on the pod cannot disappear before its job is released.
-3. Bind. The node is that of a job which slurmctld shows as allocated. The UID is the precondition, and the job id is
-   already on the pod. The bind waits while the kubelet would reject the pod because other pods there have not ended.
-4. Release. The job is cancelled first. The finalizer is removed only after Slurm has accepted the cancellation. If a
+2. Bind. The node is that of a job which slurmctld shows as allocated. The UID is the precondition, and the same write
+   sets the job id on the pod. The bind waits while the kubelet would reject the pod because other pods there have not
+   ended.
+3. Release. The job is cancelled first. The finalizer is removed only after Slurm has accepted the cancellation. If a
    pod has two jobs (slurmctld carried out a request late), the job on the pod is kept, else the older one; the other
    one is cancelled before the bind.
+
+Admission has set the finalizer when the pod was created, so the pod cannot disappear before its job is released. *Hold*
+is one patch that sets the finalizer on a pod from before admission, and the job id on a pod that waits for longer than
+a few seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from operator import itemgetter
 
 from bridge.slurm import states
 from bridge.slurm.models import ObservedJob
-from bridge.workload import pods
+from bridge.workload import links, pods
 from scheduler import full_nodes, gang_decide
 from scheduler.actions import Action, Bind, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit, Tell
 from scheduler.full_nodes import FullNode
@@ -43,6 +46,8 @@ from scheduler.rules import (
     SETTLE,
     SchedulerView,
     busy,
+    is_cancelled,
+    last_job,
     lives,
     obstacle,
     pending_text,
@@ -138,15 +143,13 @@ def _release(pod: Pod, job_ids: list[int]) -> Release:
 
 
 def _without_job(view: SchedulerView, pod: Pod, state: PodState, known: list[ObservedJob]) -> _Step:
+    entry = last_job(pod, state, known)
+    if entry is not None and not entry.is_confirmed:
+        return None, state
+    if entry is not None and is_cancelled(pod, state, entry):
+        # the workload controller terminates a pod that has the id of a cancelled job
+        return (Hold(pod, entry.job.job_id) if pods.job_id(pod) is None else None), state
     state = state.without_job()
-    labelled = pods.job_id(pod)
-    if labelled is not None:
-        entry = next((entry for entry in known if entry.job.job_id == labelled), None)
-        if entry is not None and not entry.is_confirmed:
-            return None, state
-        if entry is not None and not entry.missing and "CANCELLED" in entry.job.states:
-            # a user cancelled the job of a pod that is not bound: the workload controller terminates the pod
-            return None, state
     why, state = obstacle(view, state)
     if why is not None:
         return (tell(view, pod, state, *why) if why[0] else None), state
@@ -155,13 +158,10 @@ def _without_job(view: SchedulerView, pod: Pod, state: PodState, known: list[Obs
 
 def _pending(view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob) -> _Step:
     job = entry.job
-    is_held = pods.job_id(pod) == job.job_id and pods.is_held(pod)
-    since = view.now if state.waiting_since is None and is_held else state.waiting_since
-    if not isinstance(state.phase, Pending):
+    since = view.now if state.waiting_since is None else state.waiting_since
+    if not isinstance(state.phase, Pending) or state.waiting_since is None:
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since)
-    elif since != state.waiting_since:
-        state = replace(state, waiting_since=since)
-    if not is_held or since is None:
+    if pods.lacks_hold(pod, job.job_id):
         return Hold(pod, job.job_id), state
     if view.version.exclude_nodes and (state.exclude_retry_at is None or view.now >= state.exclude_retry_at):
         wanted = view.placements.of(pod, view.config.partition).excluded
@@ -170,7 +170,7 @@ def _pending(view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob)
             return Exclude(pod, job.job_id, wanted), state
         state = known
     text = pending_text(job, view.now - since)
-    return (tell(view, pod, state, "SlurmPending", text) if text else None), state
+    return (_hold_or_tell(view, pod, state, job.job_id, "SlurmPending", text) if text else None), state
 
 
 def _allocated(
@@ -181,6 +181,9 @@ def _allocated(
         state = replace(state, phase=Allocated(failure))
     if not job.nodes:
         return None, state
+    if job.link is not None and job.link.shape not in ("", links.shape(pod)):
+        text = "the resources or settings of the pod have changed since its submission"
+        return GiveBack(pod, job.job_id, text), state
     missing, state = starting(view, state, job.nodes[:1])
     if missing:
         text = f"Slurm job {job.job_id} has its node: {missing}"

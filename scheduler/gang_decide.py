@@ -1,9 +1,9 @@
 """The scheduler's decision for a gang: one job for all members, all of them are bound or none. Pure.
 
 The order of writes is that of :mod:`scheduler.decide`, with these differences. The job is submitted when ``minimum``
-members exist. Every member is held before the first is bound. The members are bound by one decision, after it has
-checked the node of each. A crash between two bindings leaves some members bound; the next decision binds the others to
-the places that :func:`scheduler.gangs.assign` returns for them. If members have resource claims, one action allocates
+members exist. Every member has the finalizer before the first is bound. The members are bound by one decision, after it
+has checked the node of each. A crash between two bindings leaves some members bound; the next decision binds the others
+to the places that :func:`scheduler.gangs.assign` returns for them. If members have resource claims, one action allocates
 the claims of all and then binds the members.
 """
 
@@ -33,6 +33,8 @@ from scheduler.rules import (
     SETTLE,
     SchedulerView,
     busy,
+    is_cancelled,
+    last_job,
     lives,
     obstacle,
     pending_text,
@@ -101,8 +103,13 @@ def _keep(gang: Gang, live: list[ObservedJob]) -> ObservedJob:
 
 
 def _hold(gang: Gang, job_id: int) -> list[Action]:
-    """Return the actions that set the job on the members that do not have it."""
-    return [Hold(pod, job_id) for pod in gang.waiting if pods.job_id(pod) != job_id or not pods.is_held(pod)]
+    """Return the actions for the members that a binding alone does not hold."""
+    return [Hold(pod, job_id) for pod in gang.waiting if pods.lacks_hold(pod, job_id)]
+
+
+def _label(gang: Gang, job_id: int) -> list[Action]:
+    """Return the actions that set the job on the members that wait for longer, or whose job was cancelled."""
+    return [Hold(pod, job_id) for pod in gang.waiting if pods.job_id(pod) != job_id]
 
 
 def _tell(view: SchedulerView, members: Iterable[Pod], reason: str, message: str) -> list[Action]:
@@ -111,17 +118,17 @@ def _tell(view: SchedulerView, members: Iterable[Pod], reason: str, message: str
 
 
 def _without_job(view: SchedulerView, gang: Gang, state: PodState, known: list[ObservedJob]) -> _Steps:
-    state = state.without_job()
     waiting = gang.waiting
+    for pod in () if gang.running else waiting:
+        entry = last_job(pod, state, known)
+        if entry is not None and not entry.is_confirmed:
+            return [], state
+        if entry is not None and is_cancelled(pod, state, entry):
+            return _label(gang, entry.job.job_id), state  # the workload controller terminates the pods
+    state = state.without_job()
     if gang.running:
         text = f"{len(gang.running)} pods of the last Slurm job of this group have not ended yet"
         return _tell(view, waiting, "GangEnding", text), state
-    for pod in waiting:
-        entry = next((entry for entry in known if entry.job.job_id == pods.job_id(pod)), None)
-        if entry is not None and not entry.is_confirmed:
-            return [], state
-        if entry is not None and not entry.missing and "CANCELLED" in entry.job.states:
-            return [], state  # a user cancelled the job: the workload controller terminates the pods
     if len(waiting) + gang.succeeded() < gang.minimum:
         return _tell(view, waiting, INCOMPLETE, _count_text(gang, len(waiting) + gang.succeeded())), state
     why, state = obstacle(view, state)
@@ -147,7 +154,9 @@ def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job) -> _Ste
             return [Exclude(gang.waiting[0], job.job_id, wanted)], state
         state = known
     text = pending_text(job, view.now - since)
-    return (_tell(view, gang.waiting, "SlurmPending", text) if text else []), state
+    if not text:
+        return [], state
+    return _label(gang, job.job_id) or _tell(view, gang.waiting, "SlurmPending", text), state
 
 
 def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occupancy: PlannedOccupancy) -> _Steps:
@@ -197,7 +206,8 @@ def _start(
     failure = failure_of(state.phase)
     missing, state = starting(view, state, sorted(set(assigned.values())))
     if missing:
-        return _tell(view, gang.waiting, "SlurmNodeStarting", f"Slurm job {job.job_id} has its nodes: {missing}"), state
+        text = f"Slurm job {job.job_id} has its nodes: {missing}"
+        return _label(gang, job.job_id) or _tell(view, gang.waiting, "SlurmNodeStarting", text), state
     for pod in placed:
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
@@ -263,4 +273,4 @@ def _wait(
     if over:
         text = f"after {view.config.busy_node_timeout:.0f} s: {text}"
         return [GiveBack(gang.waiting[0], job.job_id, text, gang)], state
-    return _tell(view, gang.waiting, reason, text), state
+    return _label(gang, job.job_id) or _tell(view, gang.waiting, reason, text), state

@@ -34,13 +34,20 @@ class PodWriter:
         current = self._cache.by_uid(pods.uid(pod)) or pod
         self._cache.apply(self._kube.patch(path, pods.conditional(patch, current), kind="strategic"))
 
-    def bind(self, pod: Pod, node: str, annotations: Mapping[str, str], message: str) -> None:
-        """Bind the pod to a node, with annotations, and write an Event with the message.
+    def bind(
+        self,
+        pod: Pod,
+        node: str,
+        annotations: Mapping[str, str],
+        message: str,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Bind the pod to a node, with annotations and labels, and write an Event with the message.
 
         A binding fails if the pod is gone or deleted, or was bound by a request without an answer.
         """
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "binding")
-        self._kube.create(path, pods.binding(pod, node, annotations))
+        self._kube.create(path, pods.binding(pod, node, annotations, labels))
         self._states.update(pods.uid(pod), lambda state: replace(state, phase=Bound()))
         self._events.event(pod, "Scheduled", message, action="Binding")
 

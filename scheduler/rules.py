@@ -9,12 +9,22 @@ from bridge import clock
 from bridge.config import Config
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, Job, ObservedJob, Snapshot
+from bridge.workload import pods
 from scheduler.actions import Pod, Tell
 from scheduler.conditions import is_due
 from scheduler.gangs import Gang
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
-from scheduler.pod_states import BackingOff, NodeBusy, NodeStarting, OutcomeUnknown, PodState, failure_of
+from scheduler.pod_states import (
+    BackingOff,
+    NodeBusy,
+    NodeStarting,
+    OutcomeUnknown,
+    Pending,
+    PodState,
+    Submitted,
+    failure_of,
+)
 
 SETTLE = 5.0
 """Seconds without a failed poll after which a submission without an answer counts as not carried out."""
@@ -125,6 +135,27 @@ def busy(view: SchedulerView, state: PodState, until: float = 0) -> tuple[bool, 
         state = replace(state, phase=NodeBusy(failure_of(state.phase), since=since))
     over = view.time >= max(until, view.time - (view.now - since)) + view.config.busy_node_timeout
     return over, state
+
+
+def last_job(pod: Pod, state: PodState, known: Iterable[ObservedJob]) -> ObservedJob | None:
+    """Return the job on the pod, else the last one that Slurm has shown; jobs that this process cancelled do not count.
+
+    ``None`` if the job on the pod is unknown, or if there is none.
+    """
+    labelled = pods.job_id(pod)
+    found = [entry for entry in known if labelled in (None, entry.job.job_id)]
+    found = found if labelled is not None else [entry for entry in found if entry.job.job_id not in state.cancelled]
+    return max(found, key=lambda entry: entry.job.job_id, default=None)
+
+
+def is_cancelled(pod: Pod, state: PodState, entry: ObservedJob) -> bool:
+    """Whether a user has cancelled the job of a pod that waits; the pod is then to be terminated.
+
+    The job is on the pod, or was pending when this process last saw it. Otherwise podbridge itself may have cancelled
+    it, for example before another process became the leader.
+    """
+    waited = isinstance(state.phase, Submitted | Pending)
+    return "CANCELLED" in entry.job.states and not entry.missing and (waited or pods.job_id(pod) is not None)
 
 
 def with_excluded(state: PodState, job: Job, wanted: tuple[str, ...]) -> PodState | None:

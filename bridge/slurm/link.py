@@ -11,16 +11,16 @@ from bridge.slurm.models import GroupRef, JobLink, PodRef
 
 
 def encode(link: JobLink) -> str:
-    """Return ``{"cluster": ..., "pods": [{"namespace": ..., "name": ..., "uid": ...}]}`` without spaces.
+    """Return ``{"cluster": ..., "pods": [{"namespace": ..., "name": ..., "uid": ...}], "shape": ...}`` without spaces.
 
     For a group: ``{"cluster": ..., "group": {"kind": ..., "namespace": ..., "name": ..., "uid": ..., "index": ...},
     "size": ..., "shape": ...}``.
     """
+    shape = {"shape": link.shape} if link.shape else {}
     if link.group is not None:
-        shape = {"shape": link.shape} if link.shape else {}
         return _text({"cluster": link.cluster, "group": asdict(link.group), "size": link.size, **shape})
     pods = [{"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in link.pods]
-    return _text({"cluster": link.cluster, "pods": pods})
+    return _text({"cluster": link.cluster, "pods": pods, **shape})
 
 
 def decode(text: str) -> JobLink | None:
@@ -31,13 +31,13 @@ def decode(text: str) -> JobLink | None:
         data = json.loads(text)
         if "group" in data:
             return _read_group(data)
-        link = JobLink(
-            data["cluster"], tuple(PodRef(pod["namespace"], pod["name"], pod["uid"]) for pod in data["pods"])
-        )
+        refs = tuple(PodRef(pod["namespace"], pod["name"], pod["uid"]) for pod in data["pods"])
+        link = JobLink(data["cluster"], refs, shape=data.get("shape", ""))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     words = [link.cluster, *(word for pod in link.pods for word in (pod.namespace, pod.name, pod.uid))]
-    return link if link.pods and all(isinstance(word, str) and word for word in words) else None
+    valid = isinstance(link.shape, str) and all(isinstance(word, str) and word for word in words)
+    return link if link.pods and valid else None
 
 
 def _read_group(data: Mapping[str, Any]) -> JobLink | None:

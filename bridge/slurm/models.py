@@ -48,7 +48,7 @@ class JobLink:
     ``cluster`` is the UID of the Kubernetes namespace kube-system. Several clusters may share one Slurm, and none may
     cancel the jobs of another. A job of a ``group`` has no ``pods``: Slurm limits a comment to 1,024 characters.
     ``size`` is the number of members for which the job was submitted, ``shape`` a digest of what each of them requests
-    (:func:`bridge.workload.links.shape`); it is empty for a job of one pod, and is not part of the identity.
+    (:func:`bridge.workload.links.shape`); it is empty in comments of older releases, and is not part of the identity.
     """
 
     cluster: str

@@ -39,7 +39,7 @@ def link(pod: Mapping[str, Any], cluster: str) -> JobLink:
     member = membership(pod)
     if member is None:
         metadata = pod["metadata"]
-        return JobLink(cluster, (PodRef(metadata["namespace"], metadata["name"], metadata["uid"]),))
+        return JobLink(cluster, (PodRef(metadata["namespace"], metadata["name"], metadata["uid"]),), shape=shape(pod))
     return JobLink(cluster, (), member.key, member.size)
 
 
@@ -48,7 +48,8 @@ def shape(pod: Mapping[str, Any]) -> str:
 
     Any user who may create pods in a namespace may label a pod as a member of a group there. So only pods with the same
     shape as the members for which a job was submitted get a place of the job: no other account, partition or user is
-    used, and no more resources than Slurm has allocated.
+    used, and no more resources than Slurm has allocated. In the same way, a pod that a user has changed after the
+    submission does not get the node of its job.
     """
     annotations = pod["metadata"].get("annotations") or {}
     settings = sorted(

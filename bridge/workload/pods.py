@@ -22,8 +22,15 @@ def uid(pod: Pod) -> str:
 
 
 def job_id(pod: Pod) -> int | None:
-    """Return the id of the Slurm job in the label, or ``None``."""
-    text = (pod["metadata"].get("labels") or {}).get(names.JOB_ID_LABEL, "")
+    """Return the id of the pod's Slurm job, or ``None``.
+
+    A binding sets an annotation and a label. API servers before 1.33, and those without the feature gate
+    PodTopologyLabelsAdmission, copy only the annotation to the pod. A pod that waits has only the label.
+    """
+    metadata = pod["metadata"]
+    text = (metadata.get("annotations") or {}).get(names.JOB_ID_ANNOTATION)
+    if text is None:
+        text = (metadata.get("labels") or {}).get(names.JOB_ID_LABEL, "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 
@@ -61,6 +68,15 @@ def is_gated(pod: Pod) -> bool:
 def is_held(pod: Pod) -> bool:
     """Whether podbridge's finalizer is on the pod."""
     return names.FINALIZER in (pod["metadata"].get("finalizers") or ())
+
+
+def lacks_hold(pod: Pod, job: int) -> bool:
+    """Whether :func:`hold_patch` has to be written before the pod is bound.
+
+    Admission has set the finalizer on the pod, and the binding sets the job. So the patch is needed only for a pod that
+    was created without admission, and for one whose label names an earlier job.
+    """
+    return not is_held(pod) or job_id(pod) not in (None, job)
 
 
 def has_intent(pod: Pod) -> bool:
@@ -136,8 +152,13 @@ def conditional(patch: Mapping[str, Any], pod: Pod) -> dict[str, Any]:
     return {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": version}}
 
 
-def binding(pod: Pod, node: str, annotations: Mapping[str, str]) -> dict[str, Any]:
-    """Return the Binding. The UID is its precondition; the same write adds ``annotations`` to the pod."""
+def binding(
+    pod: Pod, node: str, annotations: Mapping[str, str], labels: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the Binding. The UID is its precondition; the same write adds ``annotations`` and ``labels`` to the pod.
+
+    The API server copies labels from version 1.33 on.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -146,6 +167,7 @@ def binding(pod: Pod, node: str, annotations: Mapping[str, str]) -> dict[str, An
             "namespace": pod["metadata"]["namespace"],
             "uid": uid(pod),
             "annotations": dict(annotations),
+            "labels": dict(labels or {}),
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }

@@ -192,8 +192,10 @@ def _over(view: WorkloadView, pod: Pod) -> bool:
 
 
 def _job_is_over(view: WorkloadView, pod: Pod) -> bool:
-    """Whether slurmctld has reported twice that the job in the pod's label has ended or does not exist."""
+    """Whether slurmctld has reported twice that the pod's job has ended or does not exist, or the pod never had one."""
     labelled = pods.job_id(pod)
+    if labelled is None:
+        return not any(_lives(view.snapshot.jobs[job_id]) for job_id in view.snapshot.by_uid.get(links.key(pod), ()))
     known = view.snapshot.jobs.get(labelled) if labelled is not None else None
     return known is not None and not _lives(known) and known.is_confirmed
 
@@ -208,6 +210,8 @@ def _decide_pod(view: WorkloadView, pod: Pod, open_keys: set[str]) -> _Step:
         return _release(view, pod, labelled, open_keys), None
     if pods.is_bound(pod) and (extra := _second_job(view, pod, labelled)) is not None:
         return Cancel(pod, extra), before
+    if pods.is_held(pod) and pods.is_bound(pod) and pod["spec"]["nodeName"] in view.virtual:
+        return Release(pod, ()), None  # the pool keeps the pod until its job there is over
     if labelled is None or pods.is_deleted(pod):
         return None, before
     known = view.snapshot.jobs.get(labelled)

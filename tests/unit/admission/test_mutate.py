@@ -50,6 +50,18 @@ def test_the_default_scheduler_gives_way(named: dict[str, str]) -> None:
     assert spec["tolerations"] == [TOLERATION]
 
 
+@pytest.mark.parametrize("pools", [None, "local"])
+def test_a_pod_for_slurm_gets_the_finalizer_once(pools: str | None) -> None:
+    made = run(pod({"finalizers": ["example.com/own"]}), pools=pools)
+    assert made["metadata"]["finalizers"] == ["example.com/own", names.FINALIZER]
+    assert run(made, pools=pools) == made
+
+
+@pytest.mark.parametrize("pools", ["site", "local,site", "*"])
+def test_a_pod_that_may_run_on_a_pool_gets_no_finalizer(pools: str) -> None:
+    assert "finalizers" not in run(pod(), pools=pools)["metadata"]
+
+
 def test_another_scheduler_is_respected_but_chooses_the_node_itself() -> None:
     spec = run(pod(schedulerName="theirs", nodeName="n"))["spec"]
     assert spec == {"containers": [], "schedulerName": "theirs"}

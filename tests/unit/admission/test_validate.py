@@ -31,7 +31,10 @@ def test_a_plain_pod_is_fine() -> None:
 
 def test_podbridge_may_write_what_is_its_own_and_others_may_not() -> None:
     assert validate.create(pod(RESERVED), "podbridge", RULES).forbidden == []
-    assert len(validate.create(pod(RESERVED), "alice", RULES).forbidden) == 3
+    assert len(validate.create(pod(RESERVED), "alice", RULES).forbidden) == 2, "the mutating webhook sets the finalizer"
+    assert len(validate.create(pod({**RESERVED, "finalizers": [names.POOL_FINALIZER]}), "alice", RULES).forbidden) == 3
+    other = pod(RESERVED) | {"spec": {"schedulerName": "theirs", "containers": []}}
+    assert len(validate.create(other, "alice", RULES).forbidden) == 3
     assert validate.update(pod(), pod(RESERVED), "podbridge", RULES).forbidden == []
     assert len(validate.update(pod(), pod(RESERVED), "alice", RULES).forbidden) == 3
 

@@ -49,6 +49,28 @@ def test_a_running_pod_with_a_running_job_is_left_alone():
     assert look([pod()], snapshot(known(5, "RUNNING"))) == []
 
 
+def test_a_pod_on_a_virtual_node_loses_the_finalizer_of_slurm():
+    the_pod = pod(job=None, node="pool-1")
+    assert look([the_pod], snapshot(), virtual={"pool-1"}) == [decide.Release(the_pod, ())]
+    assert look([the_pod], snapshot(known(6, "RUNNING")), virtual={"pool-1"}) == [decide.Cancel(the_pod, 6)]
+    assert look([pod(job=None, node="pool-1", held=False)], snapshot(), virtual={"pool-1"}) == []
+
+
+def test_a_pod_without_a_job_on_a_lost_node_is_released_after_its_forced_deletion():
+    lost = pod(job=None, node="gone", deleted=True, grace=0)
+    assert look([lost], snapshot()) == [decide.Release(lost, ())]
+    assert look([pod(job=None, node="n1", deleted=True, grace=0)], snapshot()) == []
+
+
+def test_the_job_of_the_binding_counts_where_the_api_server_copies_no_label():
+    the_pod = pod(job=None)
+    the_pod["metadata"]["annotations"] = {names.JOB_ID_ANNOTATION: "5"}
+    (end,) = look([the_pod], snapshot(known(5, "TIMEOUT", confirmations=2)))
+    assert isinstance(end, decide.End)
+    the_pod["metadata"]["labels"] = {names.JOB_ID_LABEL: "4"}
+    assert look([the_pod], snapshot(known(5, "RUNNING"))) == []
+
+
 def test_a_pod_shows_once_that_its_job_is_suspended_and_once_that_it_is_not():
     the_pod = pod()
     assert look([the_pod], snapshot(known(5, "SUSPENDED"))) == [decide.Suspension(the_pod, 5, suspended=True)]

@@ -7,7 +7,7 @@ import pytest
 from bridge import names
 from bridge.config import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
-from bridge.workload import eligibility
+from bridge.workload import eligibility, links
 from scheduler import actions, decide
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
@@ -216,6 +216,54 @@ def test_an_ended_job_is_asked_for_again_only_after_slurm_said_so_twice():
 
 def test_a_job_cancelled_by_somebody_is_not_asked_for_again():
     assert look([pod(job=5)], snapshot(known(5, "CANCELLED", confirmations=9))) == []
+
+
+def test_an_admitted_pod_needs_no_patch_before_its_binding():
+    the_pod = pod(held=True)
+    assert look([the_pod], snapshot(known(5, "PENDING"))) == []
+    bind = actions.Bind(the_pod, 5, "n1", 0.0, "s-n1")
+    assert one([the_pod], snapshot(known(5, "RUNNING", nodes=["s-n1"]))) == bind
+    earlier = pod(job=4)
+    assert one([earlier], snapshot(known(5, "RUNNING", nodes=["s-n1"]))) == replace(bind, pod=earlier)
+
+
+def test_a_pod_that_waits_for_longer_gets_the_id_of_its_job_before_the_reason():
+    states, snap = in_state(), snapshot(known(5, "PENDING", reason="Resources"))
+    the_pod = pod(held=True)
+    assert look([the_pod], snap, states, now=1000) == []
+    assert one([the_pod], snap, states, now=1004) == actions.Hold(the_pod, 5)
+    labelled = pod(job=5)
+    told = one([labelled], snap, states, now=1005)
+    assert isinstance(told, actions.Tell)
+    assert told.message == "Slurm job 5 is pending: Resources"
+
+
+def test_a_job_cancelled_by_somebody_before_its_id_is_on_the_pod_is_put_on_the_pod():
+    states = in_state()
+    the_pod = pod(held=True)
+    assert look([the_pod], snapshot(known(5, "PENDING")), states) == []
+    assert look([the_pod], snapshot(known(5, "CANCELLED")), states) == []
+    cancelled = snapshot(known(4, "NODE_FAIL", confirmations=2), known(5, "CANCELLED", confirmations=2))
+    assert one([the_pod], cancelled, states) == actions.Hold(the_pod, 5)
+    assert look([pod(job=5)], cancelled, states) == []
+    # a successor cannot know whether podbridge itself has cancelled the job
+    assert one([the_pod], cancelled) == actions.Submit(the_pod)
+
+
+@pytest.mark.parametrize("field", [{"cpu": "2"}, {"deadline": 60}, {"partition": "other"}])
+def test_a_pod_that_has_changed_since_its_submission_gets_no_node(field):
+    def changed(cpu="1", deadline=None, partition="main"):
+        spec = {"containers": [{"resources": {"requests": {"cpu": cpu}}}]}
+        found = pod(held=True, **spec, **({"activeDeadlineSeconds": deadline} if deadline else {}))
+        found["metadata"]["annotations"] = {names.PARTITION: partition}
+        return found
+
+    entry = known(5, "RUNNING", nodes=["s-n1"])
+    entry = replace(entry, job=replace(entry.job, link=links.link(changed(), "c")))
+    assert isinstance(one([changed()], snapshot(entry)), actions.Bind)
+    given_back = one([changed(**field)], snapshot(entry))
+    assert isinstance(given_back, actions.GiveBack)
+    assert given_back.why == "the resources or settings of the pod have changed since its submission"
 
 
 def test_a_job_that_we_cancelled_counts_as_gone_at_once():
