@@ -585,7 +585,7 @@ BAD: dict[str, tuple[Json, list[str]]] = {
         pod(annotations={names.NODE_ANNOTATION: "node-1"}),
         ["metadata.annotations", names.NODE_ANNOTATION, "'node-1'"],
     ),
-    "our finalizer": (pod(finalizers=[names.FINALIZER]), ["metadata.finalizers", names.FINALIZER]),
+    "our finalizer": (pod(finalizers=[names.POOL_FINALIZER]), ["metadata.finalizers", names.POOL_FINALIZER]),
     "topology spread": (
         pod(
             topologySpreadConstraints=[

@@ -318,3 +318,15 @@ def test_the_shape_of_a_pod_is_what_it_requests():
     late = member(0)
     late["spec"]["activeDeadlineSeconds"] = 60
     assert links.shape(late) != links.shape(same[0]) != links.shape(member(0, cpu="2"))
+
+
+def test_a_job_cancelled_before_its_id_is_on_the_members_is_put_on_them():
+    waiting = [member(slot, finalizers=[names.FINALIZER]) for slot in range(3)]
+    states = PodStates()
+    assert look(waiting, snapshot(known(5, "PENDING")), states) == []
+    ended = ObservedJob(Job(5, frozenset({"CANCELLED"}), JobLink("c", (), REF, 3)), confirmations=2)
+    assert look(waiting, snapshot(ended), states) == [actions.Hold(pod, 5) for pod in waiting]
+    states = PodStates()
+    assert look(waiting, snapshot(known(5, "RUNNING")), states) == []
+    (action,) = look(waiting, snapshot(ended), states)
+    assert isinstance(action, actions.Submit), "members that are created again after the end of a job get a new one"
