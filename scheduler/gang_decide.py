@@ -3,8 +3,8 @@
 The order of writes is that of :mod:`scheduler.decide`, with these differences. The job is submitted when ``minimum``
 members exist. Every member has the finalizer before the first is bound. The members are bound by one decision, after it
 has checked the node of each. A crash between two bindings leaves some members bound; the next decision binds the others
-to the places that :func:`scheduler.gangs.assign` returns for them. If members have resource claims, one action allocates
-the claims of all and then binds the members.
+to the places that :func:`scheduler.gangs.assign` returns for them. If members have resource claims, one action
+allocates the claims of all and then binds the members.
 """
 
 from __future__ import annotations
