@@ -196,7 +196,8 @@ class Config(Section):
     busy_node_timeout: Seconds = Field(
         120,
         description="Maximum time that a bind waits for free capacity on the allocated node, counted from the end of "
-        "the last grace period there. Then the job is cancelled, and pods that have not ended count as permanent.",
+        "the last grace period there, or for the volumes of the pod. Then the job is cancelled, and pods that have not "
+        "ended count as permanent.",
     )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
         8, description="Concurrent calls to the API server and to Slurm."

@@ -109,6 +109,19 @@ REASONS = (
         "the allocated node lacks resources until other pods have ended; the message lists them. podbridge binds the "
         "pod when the resources are free, and cancels the job after `busyNodeTimeout`",
     ),
+    (
+        UNSCHEDULED,
+        "VolumeNotReady",
+        "a PersistentVolumeClaim of the pod does not exist, is being deleted, is not bound or has lost its volume; "
+        "podbridge continues when this changes, see volumes.md",
+    ),
+    (UNSCHEDULED, "VolumeInUse", "another pod uses a claim whose access mode is ReadWriteOncePod"),
+    (
+        UNSCHEDULED,
+        "VolumeBinding",
+        "Slurm has allocated a node, and the claims of the pod are being bound there; podbridge binds the pod "
+        "afterwards, and cancels the job after `busyNodeTimeout`",
+    ),
     ("Pod, Event", "Scheduled", "the pod was bound to the allocated node"),
     ("Pod, Event", "SlurmWarning", "Slurm accepted the job with a warning"),
     (END, "JobGone", "the job no longer exists in Slurm"),

@@ -38,6 +38,8 @@ from scheduler.placement import Placement, Placements
 from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
 from scheduler.pod_writer import PodWriter
 from scheduler.rules import lives
+from scheduler.storage import Storage
+from scheduler.volume_writer import VolumeWriter
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ MOST_LOST = 3
 URGENCY: dict[type[actions.Action], int] = {
     actions.Bind: 1,
     actions.BindTogether: 1,
+    actions.BindVolumes: 2,
     actions.Release: 2,
     actions.Cancel: 2,
     actions.GiveBack: 3,
@@ -67,7 +70,9 @@ class Actor:
     called right before every write to Slurm; ``kube`` is fenced and calls it itself.
     """
 
-    def __init__(self, dependencies: Dependencies, states: PodStates, check_leadership: Callable[[], None]) -> None:
+    def __init__(
+        self, dependencies: Dependencies, states: PodStates, storage: Storage, check_leadership: Callable[[], None]
+    ) -> None:
         self._dependencies = dependencies
         self._config = dependencies.config
         self._kube = dependencies.kube.fenced(check_leadership)
@@ -80,6 +85,7 @@ class Actor:
         self._writer = PodWriter(self._kube, self._cache, self._events, self._clock, states)
         self._check_leadership = check_leadership
         self._claims = Claims(self._kube, self._slurm, self._config, self._clock)
+        self._volumes = VolumeWriter(self._kube, storage)
         self.placements = Placements([], {}, {})
 
     def act(self, action: actions.Action) -> None:
@@ -98,6 +104,8 @@ class Actor:
                     self._bind(action)
                 case actions.BindTogether():
                     self._bind_together(action)
+                case actions.BindVolumes():
+                    self._volumes.write(action.writes)
                 case actions.Release():
                     self._release(action)
                 case actions.Cancel():

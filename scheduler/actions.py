@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduler.gangs import Gang
+from scheduler.volume_nodes import Write
 
 Pod = Mapping[str, Any]
 
@@ -49,6 +50,14 @@ class BindTogether:
     pod: Pod
     gang: Gang
     binds: tuple[Bind, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BindVolumes:
+    """Bind the claims of a pod on the allocated node. The pod itself is bound when its claims are."""
+
+    pod: Pod
+    writes: tuple[Write, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +108,4 @@ class Tell:
     message: str
 
 
-Action = Submit | Hold | Bind | BindTogether | Release | Cancel | GiveBack | Exclude | Tell
+Action = Submit | Hold | Bind | BindTogether | BindVolumes | Release | Cancel | GiveBack | Exclude | Tell

@@ -8,7 +8,7 @@ is left behind:
    unknown, or before a complete list of jobs has been read.
 2. Bind. The node is that of a job which slurmctld shows as allocated. The UID is the precondition, and the same write
    sets the job id on the pod. The bind waits while the kubelet would reject the pod because other pods there have not
-   ended.
+   ended, and until the claims of the pod are bound. The write that binds a claim fixes its node.
 3. Release. The job is cancelled first. The finalizer is removed only after Slurm has accepted the cancellation. If a
    pod has two jobs (slurmctld carried out a request late), the job on the pod is kept, else the older one; the other
    one is cancelled before the bind.
@@ -26,8 +26,8 @@ from operator import itemgetter
 from bridge.slurm import states
 from bridge.slurm.models import ObservedJob
 from bridge.workload import links, pods
-from scheduler import full_nodes, gang_decide
-from scheduler.actions import Action, Bind, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit, Tell
+from scheduler import full_nodes, gang_decide, volume_waits
+from scheduler.actions import Action, Bind, BindVolumes, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit, Tell
 from scheduler.full_nodes import FullNode
 from scheduler.gangs import Gang
 from scheduler.occupancy import Occupant, PlannedOccupancy
@@ -56,6 +56,7 @@ from scheduler.rules import (
     unsettled,
     with_excluded,
 )
+from scheduler.volume_waits import VolumeWait
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: Plann
     if isinstance(phase, Bound) or pods.is_gated(pod):
         return None, state.seen()
     if not live:
-        return _without_job(view, pod, state, known)
+        return _without_job(view, pod, state, known, occupancy)
     job = _keep(pod, live)
     for entry in live:
         if entry is not job:
@@ -142,7 +143,9 @@ def _release(pod: Pod, job_ids: list[int]) -> Release:
     return Release(pod, tuple(job_ids))
 
 
-def _without_job(view: SchedulerView, pod: Pod, state: PodState, known: list[ObservedJob]) -> _Step:
+def _without_job(
+    view: SchedulerView, pod: Pod, state: PodState, known: list[ObservedJob], occupancy: PlannedOccupancy
+) -> _Step:
     entry = last_job(pod, state, known)
     if entry is not None and not entry.is_confirmed:
         return None, state
@@ -153,6 +156,8 @@ def _without_job(view: SchedulerView, pod: Pod, state: PodState, known: list[Obs
     why, state = obstacle(view, state)
     if why is not None:
         return (tell(view, pod, state, *why) if why[0] else None), state
+    if (wait := volume_waits.before_submission(view, [pod], occupancy)) is not None:
+        return tell(view, pod, state, wait.reason, wait.message), state
     return Submit(pod), state
 
 
@@ -197,6 +202,9 @@ def _allocated(
     full = full_nodes.find(occupant, node, occupancy, view.snapshot)
     if full is not None:
         return _busy(view, pod, state, job.job_id, full)
+    wait = volume_waits.before_bind(view, pod, job.nodes[0], occupancy)
+    if wait is not None:
+        return _wait_for_volumes(view, pod, state, job.job_id, wait)
     occupancy.plan(occupant)
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure))
@@ -211,6 +219,16 @@ def _busy(view: SchedulerView, pod: Pod, state: PodState, job_id: int, full: Ful
         return GiveBack(pod, job_id, text), state
     text = f"Slurm job {job_id} has node {full.node}: {full.message()}"
     return _hold_or_tell(view, pod, state, job_id, "NodeBusy", text), state
+
+
+def _wait_for_volumes(view: SchedulerView, pod: Pod, state: PodState, job_id: int, wait: VolumeWait) -> _Step:
+    """Keep the job until the claims of the pod are bound, for a limited time."""
+    over, state = busy(view, state)
+    if over:
+        return GiveBack(pod, job_id, f"after {view.config.busy_node_timeout:.0f} s: {wait.message}"), state
+    if wait.writes and not pods.lacks_hold(pod, job_id):
+        return BindVolumes(pod, wait.writes), state
+    return _hold_or_tell(view, pod, state, job_id, wait.reason, f"Slurm job {job_id}: {wait.message}"), state
 
 
 def _hold_or_tell(

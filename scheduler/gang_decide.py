@@ -15,8 +15,20 @@ from dataclasses import replace
 from bridge.slurm import states
 from bridge.slurm.models import Job, ObservedJob
 from bridge.workload import extended_claims, links, pods
-from scheduler import full_nodes, gangs
-from scheduler.actions import Action, Bind, BindTogether, Cancel, Exclude, GiveBack, Hold, Pod, Release, Submit
+from scheduler import full_nodes, gangs, volume_waits
+from scheduler.actions import (
+    Action,
+    Bind,
+    BindTogether,
+    BindVolumes,
+    Cancel,
+    Exclude,
+    GiveBack,
+    Hold,
+    Pod,
+    Release,
+    Submit,
+)
 from scheduler.gangs import Gang
 from scheduler.occupancy import PlannedOccupancy
 from scheduler.pod_states import (
@@ -43,6 +55,7 @@ from scheduler.rules import (
     unsettled,
     with_excluded,
 )
+from scheduler.volume_waits import VolumeWait
 
 INCOMPLETE = "GangIncomplete"
 """Reason of the condition of a member that waits for other members."""
@@ -73,7 +86,9 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
     leave: list[Action] = [Release(pod, ()) for pod in deleted if pods.is_held(pod)]
     if not gang.waiting:
         return leave, state
-    actions, state = _with_job(view, gang, state, live, occupancy) if live else _without_job(view, gang, state, known)
+    actions, state = (
+        _with_job(view, gang, state, live, occupancy) if live else _without_job(view, gang, state, known, occupancy)
+    )
     return leave + actions, state
 
 
@@ -117,7 +132,9 @@ def _tell(view: SchedulerView, members: Iterable[Pod], reason: str, message: str
     return [action for action in said if action is not None]
 
 
-def _without_job(view: SchedulerView, gang: Gang, state: PodState, known: list[ObservedJob]) -> _Steps:
+def _without_job(
+    view: SchedulerView, gang: Gang, state: PodState, known: list[ObservedJob], occupancy: PlannedOccupancy
+) -> _Steps:
     waiting = gang.waiting
     for pod in () if gang.running else waiting:
         entry = last_job(pod, state, known)
@@ -134,6 +151,8 @@ def _without_job(view: SchedulerView, gang: Gang, state: PodState, known: list[O
     why, state = obstacle(view, state)
     if why is not None:
         return (_tell(view, waiting, *why) if why[0] else []), state
+    if (wait := volume_waits.before_submission(view, waiting, occupancy)) is not None:
+        return _tell(view, waiting, wait.reason, wait.message), state
     return [Submit(waiting[0], gang)], state
 
 
@@ -218,6 +237,14 @@ def _start(
         occupancy.withdraw(len(binds))
         text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
         return _wait(view, gang, state, job, "NodeBusy", text, full.until)
+    waits = _volumes(view, placed, assigned, occupancy)
+    if waits:
+        occupancy.withdraw(len(binds))
+        over, state = busy(view, state)
+        if over:
+            text = f"after {view.config.busy_node_timeout:.0f} s: {waits[0][1].message}"
+            return [GiveBack(placed[0], job.job_id, text, gang)], state
+        return _bind_volumes(view, waits), state
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure))
     if any(extended_claims.wants_devices(bind.pod) for bind in binds):
@@ -237,11 +264,34 @@ def _replacements(
             actions += _tell(view, [pod], "NodeRefused", text)
             continue
         binds, full = _bind(view, job, [pod], assigned, occupancy)
+        if full is None and (waits := _volumes(view, [pod], assigned, occupancy)):
+            occupancy.withdraw(len(binds))
+            actions += _bind_volumes(view, waits)
+            continue
         actions += binds
         if full is not None:
             text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
             actions += _tell(view, [pod], "NodeBusy", text)
     return actions, state
+
+
+def _volumes(
+    view: SchedulerView, members: list[Pod], assigned: _Places, occupancy: PlannedOccupancy
+) -> list[tuple[Pod, VolumeWait]]:
+    """Return the members that wait for a volume on their node."""
+    found = ((pod, volume_waits.before_bind(view, pod, assigned[pods.uid(pod)], occupancy)) for pod in members)
+    return [(pod, wait) for pod, wait in found if wait is not None]
+
+
+def _bind_volumes(view: SchedulerView, waits: list[tuple[Pod, VolumeWait]]) -> list[Action]:
+    """Return the actions that bind the claims of the members, or that say what each member waits for."""
+    actions: list[Action] = []
+    for pod, wait in waits:
+        if wait.writes:
+            actions.append(BindVolumes(pod, wait.writes))
+        else:
+            actions += _tell(view, [pod], wait.reason, wait.message)
+    return actions
 
 
 def _placed(gang: Gang, assigned: _Places) -> list[Pod]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bridge.brake import Brake, Limits, step
 from bridge.kube.cache import Cache
@@ -21,6 +21,7 @@ from scheduler.gangs import Gang, GangIndex
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import Bound, PodStates
+from scheduler.storage import Storage
 
 _OF_THE_JOB = (actions.Submit, actions.BindTogether, actions.Cancel, actions.GiveBack, actions.Exclude)
 """The actions that write the state of the job: for a gang, one at a time for all members."""
@@ -30,17 +31,26 @@ class Scheduler(SlurmLoop):
     """The loop of the scheduler, and what it keeps between two decisions.
 
     ``local`` holds the UIDs of the pods that the pool scheduler left to the colocated Slurm. ``others`` is the cache of
-    the bound pods of other schedulers.
+    the bound pods of other schedulers. ``storage`` are the caches of claims, volumes and storage classes.
     """
 
-    def __init__(self, dependencies: Dependencies, elector: Elector | None, local: set[str], others: Cache) -> None:
+    def __init__(
+        self,
+        dependencies: Dependencies,
+        elector: Elector | None,
+        local: set[str],
+        others: Cache,
+        storage: Sequence[Cache],
+    ) -> None:
         super().__init__("scheduler", dependencies, elector)
         self._local = local
         self._others = others
+        self._storage_caches = storage
+        self._storage = Storage(on_change=self.wake)
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self.wake)
         self._states = PodStates()
         self._gangs = GangIndex()
-        self._actor = Actor(dependencies, self._states, self.check_leadership)
+        self._actor = Actor(dependencies, self._states, self._storage, self.check_leadership)
         self._node_changes = 0
         self._placed: tuple[object, ...] = ()
         self._node_names: list[str] = []
@@ -56,11 +66,13 @@ class Scheduler(SlurmLoop):
         self.dependencies.pods.subscribe(self._gangs.changed)
         for cache in (self.dependencies.pods, self._others):
             cache.subscribe(self._occupancy.changed)
+        for cache in self._storage_caches:
+            cache.subscribe(self._storage.changed)
         super().start(supervisor)
 
     def ready(self) -> bool:
         """Whether all caches are synced and slurmctld has answered."""
-        return super().ready() and self._others.synced
+        return super().ready() and all(cache.synced for cache in (self._others, *self._storage_caches))
 
     def on_started_leading(self) -> None:
         """Request a poll, and note until when a former leader may have sent requests."""
@@ -172,6 +184,8 @@ class Scheduler(SlurmLoop):
             self._node_names = [node.name for node in nodes if node.slurm_name in snapshot.nodes]
             known = self._remembered | {node.slurm_name: node for node in nodes if not node.rivals}
             self._remembered = {name: node for name, node in known.items() if name in snapshot.nodes}
-            self._actor.placements = Placements(nodes, snapshot.nodes, snapshot.partitions, self._remembered)
+            self._actor.placements = Placements(
+                nodes, snapshot.nodes, snapshot.partitions, self._remembered, self._storage
+            )
             self._placed = mark
         return self._actor.placements

@@ -14,8 +14,10 @@ from decimal import Decimal
 from typing import Any
 
 from bridge import clock
+from bridge.kube.prune import claim_volumes
 from bridge.workload import links, pods, resources
 from bridge.workload.resources import Resources
+from scheduler import volumes
 
 Pod = Mapping[str, Any]
 NOTHING: Resources = {}
@@ -29,7 +31,7 @@ class Occupant:
 
     ``link_key`` is the key of its Slurm job (:func:`bridge.workload.links.key`). ``until`` is the end of the grace
     period of a deleted pod, in seconds since the epoch; 0 for a pod that is not deleted. ``ours``: podbridge's
-    scheduler bound the pod, to a node that Slurm allocated.
+    scheduler bound the pod, to a node that Slurm allocated. ``claims`` are the keys of its PersistentVolumeClaims.
     """
 
     uid: str
@@ -39,6 +41,7 @@ class Occupant:
     ours: bool
     link_key: str
     until: float = 0
+    claims: tuple[str, ...] = ()
 
 
 class Occupancy:
@@ -53,6 +56,7 @@ class Occupancy:
         self._lock = threading.Lock()
         self._by_uid: dict[str, Occupant] = {}
         self._by_node: dict[str, dict[str, Occupant]] = {}
+        self._by_claim: dict[str, dict[str, Occupant]] = {}
         self._used: dict[str, Resources] = {}
         self._foreign: dict[str, Resources] = {}
         self._ending: dict[str, Occupant] = {}
@@ -84,7 +88,8 @@ class Occupancy:
         """Return the pod as an occupant of a node, without counting it."""
         ours = pod["spec"].get("schedulerName") == self._scheduler_name
         requests = resources.node_requests(pod["spec"])
-        return Occupant(pods.uid(pod), pods.key(pod), node, requests, ours, links.key(pod), until)
+        claims = volumes.claim_keys(pod)
+        return Occupant(pods.uid(pod), pods.key(pod), node, requests, ours, links.key(pod), until, claims)
 
     def assume(self, occupant: Occupant) -> None:
         """Count a pod on the node that it is about to be bound to."""
@@ -102,6 +107,11 @@ class Occupancy:
         """Return the occupants of a node."""
         with self._lock:
             return list(self._by_node.get(node, {}).values())
+
+    def users(self, claim: str) -> list[Occupant]:
+        """Return the occupants of all nodes that use a PersistentVolumeClaim (``namespace/name``)."""
+        with self._lock:
+            return list(self._by_claim.get(claim, {}).values())
 
     def lacking(self, occupant: Occupant, offered: Resources, planned: Resources = NOTHING) -> list[str]:
         """Return the resources of which the node has too little left for one more occupant, sorted.
@@ -134,6 +144,8 @@ class Occupancy:
         self._remove(occupant.uid)
         self._by_uid[occupant.uid] = occupant
         self._by_node.setdefault(occupant.node, {})[occupant.uid] = occupant
+        for claim in occupant.claims:
+            self._by_claim.setdefault(claim, {})[occupant.uid] = occupant
         self._count(occupant, 1)
         if occupant.until:
             self._ending[occupant.uid] = occupant
@@ -145,6 +157,11 @@ class Occupancy:
             return
         self._ending.pop(uid, None)
         self._count(occupant, -1)
+        for claim in occupant.claims:
+            users = self._by_claim[claim]
+            users.pop(uid, None)
+            if not users:
+                del self._by_claim[claim]
         others = self._by_node[occupant.node]
         del others[uid]
         if not others:
@@ -197,6 +214,10 @@ class PlannedOccupancy:
         """Return the occupants of a node."""
         return self._occupancy.of(node) + self._by_node.get(node, [])
 
+    def users(self, claim: str) -> list[Occupant]:
+        """Return the occupants of all nodes that use a PersistentVolumeClaim (``namespace/name``)."""
+        return self._occupancy.users(claim) + [one for one in self.planned if claim in one.claims]
+
     def lacking(self, occupant: Occupant, offered: Resources) -> list[str]:
         """Return the resources of which the node has too little left for the pod, see :meth:`Occupancy.lacking`."""
         return self._occupancy.lacking(occupant, offered, self._used.get(occupant.node, NOTHING))
@@ -212,12 +233,14 @@ def reduce(pod: Pod) -> dict[str, Any]:
     """Return the part of a pod that :meth:`Occupancy.changed` reads, with summed requests: a third of its memory."""
     spec = pod["spec"]
     requests = {name: str(value) for name, value in resources.pod_requests(spec).items()}
+    claims = claim_volumes(spec)
     return {
         "metadata": {key: pod["metadata"][key] for key in _METADATA if key in pod["metadata"]},
         "spec": {
             "schedulerName": spec.get("schedulerName"),
             "nodeName": spec.get("nodeName"),
             "resources": {"requests": requests},
+            **({"volumes": claims} if claims else {}),
         },
         "status": {"phase": (pod.get("status") or {}).get("phase")},
     }

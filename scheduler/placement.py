@@ -13,6 +13,9 @@ from bridge.slurm import states
 from bridge.slurm.models import Node, Partition
 from bridge.workload import eligibility, resources, translate
 from bridge.workload.eligibility import NodeView
+from scheduler import volumes
+from scheduler.storage import Storage
+from scheduler.volume_nodes import NodeFilter, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,18 @@ class Placements:
         slurm_nodes: Mapping[str, Node],
         partitions: Mapping[str, Partition],
         remembered: Mapping[str, NodeView] | None = None,
+        storage: Storage | None = None,
     ) -> None:
         self.by_slurm_name = {node.slurm_name: node for node in nodes}
         self._nodes = list(expected(self.by_slurm_name, slurm_nodes, remembered or {}))
         self._slurm_nodes = slurm_nodes
         self._partitions = partitions
+        self._expected = {node.slurm_name: node for node in self._nodes}
         self._known: dict[str, Placement] = {}
+        self._bound: dict[tuple[object, ...], Placement] = {}
         self._by_uid: dict[str, tuple[Mapping[str, Any], Placement]] = {}
+        self._storage = storage or Storage()
+        self._stored = _ByStorage(0)
 
     def of(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
         """Return the placement of a pod."""
@@ -60,7 +68,47 @@ class Placements:
         seen = self._by_uid.get(uid)
         if seen is None or seen[0] is not pod:  # the cache replaces objects and never changes them
             seen = self._by_uid[uid] = (pod, self._find(pod, default_partition))
-        return seen[1]
+        wanted = self.needs(pod)
+        return self._within(seen[1], wanted) if wanted.restricts else seen[1]
+
+    def needs(self, pod: Mapping[str, Any]) -> volumes.Needs:
+        """Return what the PersistentVolumeClaims of a pod require now."""
+        if not pod["spec"].get("volumes"):
+            return volumes.NOTHING
+        known, uid = self._current().needs, pod["metadata"].get("uid", "")
+        found = known.get(uid)
+        if found is None:
+            found = known[uid] = volumes.needs(pod, self._storage)
+        return found
+
+    def volume_writes(self, pod: Mapping[str, Any], slurm_node: str) -> tuple[Write, ...]:
+        """Return the writes that bind the claims of a pod on a node that :meth:`refusal` accepts; empty if none is due.
+
+        Each claim gets a free volume, or else the annotation for its provisioner.
+        """
+        wanted, node = self.needs(pod), self.by_slurm_name[slurm_node]
+        return tuple(NodeFilter(wanted, self._storage).writes(node)) if wanted.unbound else ()
+
+    def _within(self, placement: Placement, wanted: volumes.Needs) -> Placement:
+        """Return the placement without the nodes that the claims do not allow; one object for equal claims."""
+        known = self._current().placements if wanted.unbound else self._bound
+        key = (id(placement), wanted.terms, tuple(claim.shape for claim in wanted.unbound))
+        found = known.get(key)
+        if found is None:
+            check = NodeFilter(wanted, self._storage)
+            refused, eligible = dict(placement.refused), []
+            for name in placement.eligible:
+                if why := check.refusal(self._expected[name]):
+                    refused[name] = why
+                else:
+                    eligible.append(name)
+            found = known[key] = _placement(refused, eligible)
+        return found
+
+    def _current(self) -> _ByStorage:
+        if self._stored.version != self._storage.version:
+            self._stored = _ByStorage(self._storage.version)
+        return self._stored
 
     def of_all(self, members: Iterable[Mapping[str, Any]], default_partition: str) -> Placement:
         """Return the placement of pods that share a job: a node counts if it fits all of them."""
@@ -98,7 +146,9 @@ class Placements:
         node = self.by_slurm_name.get(slurm_node)
         if node is None:
             return "not a Kubernetes node"
-        return eligibility.refusal(pod["spec"], resources.node_requests(pod["spec"]), node)
+        why = eligibility.refusal(pod["spec"], resources.node_requests(pod["spec"]), node)
+        wanted = self.needs(pod)
+        return why or (NodeFilter(wanted, self._storage).refusal(node) if wanted.restricts else "")
 
     def starting(self, slurm_node: str) -> str:
         """Return what is missing until a node that Slurm starts can run a pod; empty if nothing is."""
@@ -124,6 +174,15 @@ class Placements:
             wanted = [p for p in self._partitions.values() if p.default]
         listed = {name for p in wanted for name in p.nodes if name in self._slurm_nodes}
         return listed or set(self._slurm_nodes)
+
+
+class _ByStorage:
+    """What was computed from one version of the storage objects."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.needs: dict[str, volumes.Needs] = {}
+        self.placements: dict[tuple[object, ...], Placement] = {}
 
 
 def _placement(refused: Mapping[str, str], eligible: Iterable[str]) -> Placement:

@@ -88,7 +88,7 @@ class NodeStarting(_WithJob):
 
 @dataclass(frozen=True, slots=True)
 class NodeBusy(_WithJob):
-    """The job is allocated; its node has had no room for the pod since ``since`` (monotonic seconds)."""
+    """The job is allocated; its node has had no room or no volume for the pod since ``since`` (monotonic seconds)."""
 
     since: float = field(kw_only=True)
 

@@ -18,7 +18,9 @@ from bridge.script import consent
 from bridge.slurm import states
 from bridge.slurm.models import Job
 from bridge.workload import eligibility, links, pods, pool_selection, resources
-from scheduler import occupancy
+from scheduler import occupancy, volumes
+from scheduler.storage import Storage
+from scheduler.volume_nodes import NodeFilter
 
 
 def run(connection: ConnectionOptions, namespace: str | None, name: str, form: str) -> None:
@@ -36,7 +38,7 @@ def run(connection: ConnectionOptions, namespace: str | None, name: str, form: s
         click.echo(yaml.safe_dump(report, sort_keys=False) if form == "yaml" else _json(report))
         return
     click.echo(f"Pod {namespace}/{name}: {report['summary']}")
-    for title in ("kubernetes", "slurm", "pools", "nodes", "events"):
+    for title in ("kubernetes", "slurm", "pools", "volumes", "nodes", "events"):
         if report[title]:
             click.echo(f"\n{title.capitalize()}")
             for line in report[title]:
@@ -46,7 +48,7 @@ def run(connection: ConnectionOptions, namespace: str | None, name: str, form: s
 
 
 def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
-    """Return the report: a summary, lines for Kubernetes, Slurm, pools, nodes and events, and the next step."""
+    """Return the report: a summary, lines for each section, and the next step."""
     kubernetes = _kubernetes(pod)
     if (pod["spec"].get("schedulerName") or "") != session.config.scheduler_name:
         return {
@@ -54,6 +56,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
             "kubernetes": kubernetes,
             "slurm": [],
             "pools": [],
+            "volumes": [],
             "nodes": [],
             "events": [],
             "next": "create it in a managed namespace, or set spec.schedulerName to " + session.config.scheduler_name,
@@ -65,12 +68,14 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     summary, advice = _summary(pod, job)
     allowed = pool_selection.of(pod)
     waits = not pods.is_bound(pod)
+    storage = _storage(session, pod) if allowed.local and waits and volumes.claims(pod) else None
     return {
         "summary": summary,
         "kubernetes": kubernetes,
         "slurm": _slurm(job, session.all_jobs) if job else ["no job"] if allowed.local else [],
         "pools": _pools(session, pod) if allowed.remote and waits else [],
-        "nodes": _nodes(session, pod) if allowed.local and waits else [],
+        "volumes": _volumes(pod, storage) if storage is not None else [],
+        "nodes": _nodes(session, pod, storage) if allowed.local and waits else [],
         "events": [f"{e.get('reason')}: {e.get('note')}" for e in session.events(pod)[-8:]],
         "next": advice,
     }
@@ -140,8 +145,36 @@ def _position(job: Job, everyone: Iterable[Job]) -> str:
     return f"priority {job.priority}: position {ahead + 1} of {len(queue)} in partition {job.partition or '?'}"
 
 
-def _nodes(session: CommandSession, pod: pods.Pod) -> list[str]:
+def _storage(session: CommandSession, pod: pods.Pod) -> Storage | None:
+    """Return the storage objects that the pod's claims depend on; ``None`` if the user may not list them."""
+    try:
+        return Storage(session.storage(pod["metadata"]["namespace"]))
+    except KubeError:
+        return None
+
+
+def _volumes(pod: pods.Pod, storage: Storage) -> list[str]:
+    """Return a line for each claim of the pod, and what the pod waits for."""
+    lines = []
+    for name, _ in volumes.claims(pod):
+        claim = storage.claim(pod["metadata"]["namespace"], name)
+        if claim is None:
+            continue  # named by the problem
+        node = (claim["metadata"].get("annotations") or {}).get(volumes.SELECTED_NODE)
+        volume = claim["spec"].get("volumeName")
+        lines.append(
+            f"claim {name}: {claim['status'].get('phase')}"
+            + (f", volume {volume}" if volume else "")
+            + (f", provisioned for node {node}" if node else "")
+        )
+    if problem := volumes.needs(pod, storage).problem:
+        lines.append(f"waits: {problem}")
+    return lines
+
+
+def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None) -> list[str]:
     asked = resources.node_requests(pod["spec"])
+    allows = NodeFilter(volumes.needs(pod, storage), storage).refusal if storage is not None else lambda _: ""
     lines = []
     for view in eligibility.views((n for n in session.nodes() if not pool_selection.is_virtual(n)), _taken(session)):
         other = session.slurm_nodes.get(view.slurm_name)
@@ -149,7 +182,7 @@ def _nodes(session: CommandSession, pod: pods.Pod) -> list[str]:
             continue
         if states.is_asleep(other.states):
             view = eligibility.once_up(view)
-        why = eligibility.refusal(pod["spec"], asked, view)
+        why = eligibility.refusal(pod["spec"], asked, view) or allows(view)
         lines.append(f"{view.name}: {why or 'fits'}; Slurm: {'+'.join(sorted(other.states))} {other.reason}".rstrip())
     return lines
 
@@ -200,6 +233,8 @@ def _summary(pod: pods.Pod, job: Job | None) -> tuple[str, str]:
     if job is not None and states.is_allocated(job.states):
         if waiting.get("reason") == "NodeBusy":
             return waiting["message"], "wait until the pods named in the message have ended"
+        if waiting.get("reason", "").startswith("Volume"):
+            return waiting["message"], "kubectl describe pvc"
         return f"Slurm job {job.job_id} is allocated; the binding is in progress", ""
     if job is not None and states.is_pending(job.states):
         return f"its Slurm job is pending: {job.reason or 'no reason yet'}", f"squeue -j {job.job_id} --start"

@@ -25,9 +25,9 @@ from bridge.kube.client import KubeClient
 from bridge.kube.cluster import cluster_id, node_version
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
-from bridge.kube.prune import prune_node, prune_pod
+from bridge.kube.prune import prune_claim, prune_node, prune_pod, prune_storage_class, prune_volume
 from bridge.kube.rate_limit import TokenBucket
-from bridge.kube.resources import NODES, PODS
+from bridge.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
 from bridge.logs import kv
 from bridge.loop import Dependencies, Loop
 from bridge.metrics import BUILD_INFO
@@ -191,14 +191,15 @@ class Hub:
     def _slurm_loops(
         self, dependencies: Dependencies, electors: Mapping[str, Elector | None], local: set[str]
     ) -> list[Loop]:
-        """Create the loops that use Slurm, and start the poller and the cache of other schedulers' pods."""
+        """Create the loops that use Slurm, and start the poller and the caches that only the scheduler needs."""
         loops: list[Loop] = []
         spawn, stopping = self.supervisor.spawn, self.supervisor.stopping
         if "scheduler" in electors:
-            others = self._other_pods()
-            loops.append(Scheduler(dependencies, electors["scheduler"], local, others))
-            self.health.ready(f"cache-{others.name}", lambda: _cache_problem(others))
-            spawn("cache-other-pods", lambda: others.run(stopping))
+            others, storage = self._other_pods(), self._storage()
+            loops.append(Scheduler(dependencies, electors["scheduler"], local, others, storage))
+            for cache in (others, *storage):
+                self.health.ready(f"cache-{cache.name}", lambda c=cache: _cache_problem(c))  # type: ignore[misc]
+                spawn(f"cache-{cache.name}", lambda c=cache: c.run(stopping))  # type: ignore[misc]
         if "controllers" in electors:
             loops.append(Controllers(dependencies, electors["controllers"]))
         HintServers(self.config.hints, [*electors], dependencies.poller.hint).start(self.supervisor)
@@ -236,6 +237,15 @@ class Hub:
             field_selector=occupancy.selector(self.config.scheduler_name),
             clock=self.clock,
         )
+
+    def _storage(self) -> list[Cache]:
+        """Create the caches that decide which nodes the volumes of a pod allow."""
+        kinds = (
+            ("claims", PERSISTENT_VOLUME_CLAIMS, prune_claim),
+            ("volumes", PERSISTENT_VOLUMES, prune_volume),
+            ("storage-classes", STORAGE_CLASSES, prune_storage_class),
+        )
+        return [Cache(self.kube, what, name=name, prune=prune, clock=self.clock) for name, what, prune in kinds]
 
     def _elector(self, name: str) -> Elector | None:
         lease = self.config.leader_election

@@ -14,7 +14,8 @@ from bridge.kube import namespaces
 from bridge.kube.access import current_namespace
 from bridge.kube.client import KubeClient
 from bridge.kube.cluster import cluster_id
-from bridge.kube.resources import EVENTS, NODES, PODS
+from bridge.kube.prune import prune_claim, prune_storage_class, prune_volume
+from bridge.kube.resources import EVENTS, NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Job, Node
 from bridge.workload.pods import Pod, uid
@@ -83,6 +84,15 @@ class CommandSession:
         params = {"labelSelector": selector} if selector else None
         items: list[dict[str, Any]] = self.kube.get(NODES.path(), params)["items"]
         return items
+
+    def storage(self, namespace: str) -> list[dict[str, Any]]:
+        """List the claims of a namespace, all PersistentVolumes and StorageClasses, as the scheduler keeps them."""
+        kinds = (
+            (PERSISTENT_VOLUME_CLAIMS.path(namespace), prune_claim),
+            (PERSISTENT_VOLUMES.path(), prune_volume),
+            (STORAGE_CLASSES.path(), prune_storage_class),
+        )
+        return [prune(item) for path, prune in kinds for item in self.kube.get(path)["items"]]
 
     def annotations(self, namespace: str) -> Mapping[str, str] | None:
         """Return the annotations of a namespace; ``None`` if the user may not read it."""

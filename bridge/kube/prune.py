@@ -1,7 +1,8 @@
-"""The parts of pods and nodes that caches keep; without the rest, 10,000 pods need less memory."""
+"""The parts of objects that caches keep; without the rest, 10,000 pods need less memory."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from bridge import names
@@ -36,11 +37,35 @@ _POD_SPEC = (
 _POD_STATUS = ("phase", "reason", "message", "conditions", "startTime")
 _CLAIM_STATUS = ("resourceClaimStatuses", "extendedResourceClaimStatus")
 _CONTAINER = ("name", "resources", "restartPolicy")
+_STORAGE_ANNOTATIONS = (
+    "pv.kubernetes.io/bind-completed",
+    "volume.beta.kubernetes.io/storage-class",
+    "volume.kubernetes.io/selected-node",
+)
+_CLAIM_SPEC = (
+    "accessModes",
+    "resources",
+    "selector",
+    "storageClassName",
+    "volumeAttributesClassName",
+    "volumeMode",
+    "volumeName",
+)
+_VOLUME_SPEC = (
+    "accessModes",
+    "capacity",
+    "claimRef",
+    "nodeAffinity",
+    "storageClassName",
+    "volumeAttributesClassName",
+    "volumeMode",
+)
 
 
 def prune_pod(pod: Object) -> Object:
     """Keep identity, placement, requests and phase; drop environment, volumes, images and container states.
 
+    Keep the names of its PersistentVolumeClaims: they limit the nodes of a pod, and a claim may be for one pod only.
     For a pod without a node, keep its resource claims, and the parts of environment and volumes that use a Secret or a
     token: they limit the selection of a pool.
     """
@@ -49,8 +74,8 @@ def prune_pod(pod: Object) -> Object:
     waiting = not spec.get("nodeName")
     if waiting:
         kept |= pick(spec, ("imagePullSecrets", "resourceClaims"))
-        if volumes := [volume for volume in spec.get("volumes") or () if _is_confidential(volume)]:
-            kept["volumes"] = volumes
+    if volumes := [*claim_volumes(spec), *(v for v in spec.get("volumes") or () if waiting and _is_confidential(v))]:
+        kept["volumes"] = volumes
     node_affinity = (spec.get("affinity") or {}).get("nodeAffinity")
     if node_affinity:
         kept["affinity"] = {"nodeAffinity": node_affinity}
@@ -79,6 +104,53 @@ def prune_node(node: Object) -> Object:
         "metadata": _metadata(node),
         "spec": pick(node.get("spec") or {}, ("unschedulable", "taints")),
         "status": kept,
+    }
+
+
+def prune_claim(claim: Object) -> Object:
+    """Keep the part of a PersistentVolumeClaim that decides which nodes and volumes it allows."""
+    return _storage(claim, "PersistentVolumeClaim", _CLAIM_SPEC)
+
+
+def prune_volume(volume: Object) -> Object:
+    """Keep the part of a PersistentVolume that decides which nodes and claims it allows."""
+    return _storage(volume, "PersistentVolume", _VOLUME_SPEC)
+
+
+def prune_storage_class(storage_class: Object) -> Object:
+    """Keep provisioner, binding mode and topology of a StorageClass."""
+    keys = ("provisioner", "volumeBindingMode", "allowedTopologies")
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": pick(storage_class["metadata"], IDENTITY),
+        **pick(storage_class, keys),
+    }
+
+
+def claim_volumes(spec: Mapping[str, Any]) -> list[Object]:
+    """Return the volumes of a pod's spec that use a PersistentVolumeClaim, without its template."""
+    found: list[Object] = []
+    for volume in spec.get("volumes") or ():
+        if "persistentVolumeClaim" in volume:
+            found.append(pick(volume, ("name", "persistentVolumeClaim")))
+        elif "ephemeral" in volume:
+            found.append({"name": volume["name"], "ephemeral": {}})
+    return found
+
+
+def _storage(obj: Object, kind: str, keys: tuple[str, ...]) -> Object:
+    metadata = pick(obj["metadata"], (*IDENTITY, "ownerReferences"))
+    if annotations := pick(obj["metadata"].get("annotations") or {}, _STORAGE_ANNOTATIONS):
+        metadata["annotations"] = annotations
+    if kind == "PersistentVolume" and obj["metadata"].get("labels"):
+        metadata["labels"] = obj["metadata"]["labels"]
+    return {
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": metadata,
+        "spec": pick(obj.get("spec") or {}, keys),
+        "status": pick(obj.get("status") or {}, ("phase",)),
     }
 
 

@@ -131,7 +131,7 @@ def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
-    if required and not any(_term_matches(term, node) for term in required.get("nodeSelectorTerms") or ()):
+    if required and not any(term_matches(term, node) for term in required.get("nodeSelectorTerms") or ()):
         return "required node affinity does not match"
     for taint in node.taints:
         if taint.get("effect") == "PreferNoSchedule" or taint.get("key") in (names.MANAGED_TAINT, UNSCHEDULABLE_TAINT):
@@ -168,16 +168,18 @@ def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]
     return False
 
 
-def _term_matches(term: Mapping[str, Any], node: NodeView) -> bool:
+def term_matches(term: Mapping[str, Any], node: NodeView) -> bool:
+    """Whether one of the ``nodeSelectorTerms`` of a node selector matches; an empty one matches no node."""
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not expressions and not fields:
         return False
-    return all(_expression(e, node.labels) for e in expressions) and all(
-        _expression(e, {"metadata.name": node.name}) for e in fields
+    return all(expression_matches(e, node.labels) for e in expressions) and all(
+        expression_matches(e, {"metadata.name": node.name}) for e in fields
     )
 
 
-def _expression(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def expression_matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether one expression (key, operator, values) of a selector matches the labels."""
     key, operator = expression["key"], expression["operator"]
     values: list[str] = expression.get("values") or []
     present = key in labels

@@ -43,6 +43,9 @@ SCHEDULER = {
     *(("update", "resource.k8s.io", "resourceclaims", sub, CLOSED, "c") for sub in ("status", "binding")),
     ("list", "resource.k8s.io", "resourceslices", "", "", ""),
     ("get", "resource.k8s.io", "deviceclasses", "", "", "gpu.example.com"),
+    *((verb, "", "persistentvolumeclaims", "", CLOSED, "") for verb in ("list", "watch", "patch")),
+    *((verb, "", "persistentvolumes", "", "", "") for verb in ("list", "watch", "patch")),
+    *((verb, "storage.k8s.io", "storageclasses", "", "", "") for verb in ("list", "watch")),
 }
 CONTROLLERS = {
     ("list", "", "nodes", "", "", ""),
@@ -113,7 +116,10 @@ NOBODY = {
     *((verb, "", "configmaps", "", KUBE_SYSTEM, "x") for verb in ("get", "update", "patch")),
     *((verb, "apps", "daemonsets", "", KUBE_SYSTEM, "x") for verb in ("create", "patch", "update", "delete")),
     *((verb, "batch", "jobs", "", CLOSED, "x") for verb in ("create", "patch", "update", "delete")),
-    *((verb, "", "persistentvolumes", "", "", "x") for verb in ("create", "get", "patch")),
+    *((verb, "", "persistentvolumes", "", "", "x") for verb in ("create", "get", "update", "delete")),
+    *((verb, "", "persistentvolumes", "status", "", "x") for verb in ("update", "patch")),
+    *((verb, "", "persistentvolumeclaims", "", CLOSED, "x") for verb in ("create", "get", "update", "delete")),
+    *((verb, "storage.k8s.io", "storageclasses", "", "", "x") for verb in ("create", "update", "patch", "delete")),
     *((verb, "resource.k8s.io", "resourceclaims", "", CLOSED, "c") for verb in ("delete", "patch")),
     *((verb, "resource.k8s.io", "resourceslices", "", "", "s") for verb in ("create", "update", "delete")),
     ("*", "*", "*", "", "", ""),

@@ -14,10 +14,19 @@ from bridge.errors import KubeError, KubeForbiddenError, KubeInvalidError
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
 from bridge.kube.prune import prune_node
-from bridge.kube.resources import CONFIGMAPS, MUTATING_WEBHOOKS, NODES, PODS, Resource
+from bridge.kube.resources import (
+    CONFIGMAPS,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    Resource,
+)
 from bridge.threads import Supervisor
 from cluster.polling import eventually
 from controllers.guarded_nodes import GuardedNodes
+from scheduler.volumes import SELECTED_NODE
 
 pytestmark = pytest.mark.real
 
@@ -258,6 +267,28 @@ def test_podbridge_changes_no_image(world: Any) -> None:
         assert "no image" in refused(lambda c=client, p=patch: c.patch(path, p, kind="strategic"))
         client.patch(path, {"metadata": {"labels": {"mine": "yes"}}})
     world.admin.patch(path, {"spec": {"containers": [{"name": "c", "image": "second"}]}}, kind="strategic")
+
+
+def test_podbridge_claims_free_volumes_and_changes_no_other_field(world: Any) -> None:
+    claims, volume = PERSISTENT_VOLUME_CLAIMS.path(OTHER), PERSISTENT_VOLUMES.path(name="policies-volume")
+    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": "none"}
+    size = {"storage": "1Gi"}
+    claim = world.admin.create(claims, {"metadata": {"name": "c"}, "spec": {**spec, "resources": {"requests": size}}})
+    source = {"hostPath": {"path": "/mnt"}, "capacity": size, "storageClassName": "other"}
+    world.admin.create(PERSISTENT_VOLUMES.path(), {"metadata": {"name": "policies-volume"}, "spec": {**spec, **source}})
+    ref = {key: claim["metadata"][key] for key in ("namespace", "name", "uid")}
+    try:
+        for field in ({"persistentVolumeReclaimPolicy": "Delete"}, {"capacity": {"storage": "9Gi"}}):
+            assert "only claimRef" in refused(lambda f=field: world.scheduler.patch(volume, {"spec": f}))
+        change = {"spec": {"volumeName": "policies-volume"}}
+        assert "only annotations" in refused(lambda: world.scheduler.patch(f"{claims}/c", change))
+        world.scheduler.patch(f"{claims}/c", {"metadata": {"annotations": {SELECTED_NODE: FREE}}})
+        world.scheduler.patch(volume, {"spec": {"claimRef": ref}})
+        change = {"spec": {"claimRef": {**ref, "name": "other", "uid": "other"}}}
+        assert "only of a free one" in refused(lambda: world.run.patch(volume, change))
+    finally:
+        world.admin.delete(f"{claims}/c")
+        world.admin.delete(volume)
 
 
 def test_podbridge_leaves_real_nodes_their_status_and_labels(world: Any) -> None:

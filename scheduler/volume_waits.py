@@ -1,0 +1,64 @@
+"""Why a pod waits for its volumes, before its job is submitted and after Slurm has allocated the node. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bridge.workload import pods
+from scheduler.actions import Pod
+from scheduler.occupancy import PlannedOccupancy
+from scheduler.rules import SchedulerView
+from scheduler.volume_nodes import Write
+
+NOT_READY, IN_USE, BINDING = "VolumeNotReady", "VolumeInUse", "VolumeBinding"
+"""Reasons of the condition PodScheduled=False."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeWait:
+    """The condition of a pod that waits for a volume, and the ``writes`` that bind its claims, if they are due."""
+
+    reason: str
+    message: str
+    writes: tuple[Write, ...] = ()
+
+
+def before_submission(view: SchedulerView, members: Sequence[Pod], occupancy: PlannedOccupancy) -> VolumeWait | None:
+    """Return why no job may be submitted for a pod, or for the members of a gang; ``None`` if one may be."""
+    for pod in members:
+        if problem := view.placements.needs(pod).problem:
+            return VolumeWait(NOT_READY, problem)
+        if used := _in_use(view, pod, occupancy):
+            return used
+    shared = Counter(claim for pod in members for claim in view.placements.needs(pod).exclusive)
+    for claim, count in shared.items():
+        if count > 1:
+            text = f"{count} pods of one group use PersistentVolumeClaim {claim}, whose access mode is ReadWriteOncePod"
+            return VolumeWait(IN_USE, text)
+    return None
+
+
+def before_bind(view: SchedulerView, pod: Pod, slurm_node: str, occupancy: PlannedOccupancy) -> VolumeWait | None:
+    """Return what the pod waits for on the allocated node, which its claims allow; ``None`` if it can be bound."""
+    needs = view.placements.needs(pod)
+    if needs.problem:
+        return VolumeWait(NOT_READY, needs.problem)
+    if used := _in_use(view, pod, occupancy):
+        return used
+    names = (*(claim.key[1] for claim in needs.unbound), *needs.binding)
+    if not names:
+        return None
+    node = view.placements.by_slurm_name[slurm_node].name
+    text = f"waits until PersistentVolumeClaim {', '.join(sorted(names))} is bound to a volume on node {node}"
+    return VolumeWait(BINDING, text, view.placements.volume_writes(pod, slurm_node))
+
+
+def _in_use(view: SchedulerView, pod: Pod, occupancy: PlannedOccupancy) -> VolumeWait | None:
+    for claim in view.placements.needs(pod).exclusive:
+        users = [one.key for one in occupancy.users(claim) if one.uid != pods.uid(pod)]
+        if users:
+            text = f"PersistentVolumeClaim {claim} is for one pod (ReadWriteOncePod), and {users[0]} uses it"
+            return VolumeWait(IN_USE, text)
+    return None
