@@ -130,6 +130,9 @@ class NodesSection(Section):
     external_not_ready: Seconds = Field(
         60, description="Time that an external node is not Ready before it is drained in Slurm."
     )
+    external_devices: Seconds = Field(
+        30, description="Period in which the ResourceSlices of external nodes are read, to count their gres."
+    )
     not_ready: Seconds | None = Field(
         None,
         description="Time that a node with slurmd is not Ready before it is drained in Slurm; null: it is not drained.",

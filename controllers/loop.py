@@ -15,7 +15,9 @@ from bridge.workload.eligibility import readiness, slurm_name
 from controllers.brakes import Brakes
 from controllers.node import act as node_act
 from controllers.node import decide as node_decide
+from controllers.node import external
 from controllers.node.actions import NodeSyncView
+from controllers.node.device_reader import DeviceReader
 from controllers.workload import act as workload_act
 from controllers.workload import decide as workload_decide
 from controllers.workload import pod_groups
@@ -35,6 +37,7 @@ class Controllers(SlurmLoop):
         super().__init__("controllers", dependencies, elector)
         self._workload = workload_act.Actor(dependencies, self.check_leadership)
         self._node = node_act.Actor(dependencies, self.check_leadership)
+        self._devices = DeviceReader(dependencies.kube, dependencies.config, self.clock)
         self._displaced: Mapping[str, workload_decide.Displaced] = {}
         lease = dependencies.config.leader_election
         self._brakes = Brakes(
@@ -71,7 +74,10 @@ class Controllers(SlurmLoop):
             self._dispatch("workload", key, action, lambda a=action: self._workload.act(a))  # type: ignore[misc]
         self._tell_groups(everyone)
         version, clock = dependencies.slurm.version, dependencies.clock
-        view = NodeSyncView(nodes, snapshot, version, dependencies.config, dependencies.cluster, clock.time())
+        self._devices.request([node["metadata"]["name"] for node in nodes if external.is_labelled(node)], self.workers)
+        view = NodeSyncView(
+            nodes, snapshot, version, dependencies.config, dependencies.cluster, clock.time(), self._devices.found
+        )
         synced = node_decide.decide(view)
         for state, count in synced.external.items():
             EXTERNAL_NODES.labels(state).set(count)

@@ -23,6 +23,8 @@ from bridge.workload.translate import UntranslatableError
 Object = Mapping[str, Any]
 CPU = "cpu"
 """The entry of the configuration (``deviceClasses``) for device classes of CPUs; others are names of gres."""
+TAINTED = "a taint"
+"""The value of :attr:`Device.unusable` of a device that may become usable."""
 _NUMBERED = re.compile(r"gpu-(\d{1,6})")
 _UNUSABLE = {
     "bindingConditions": "binding conditions",
@@ -188,16 +190,16 @@ def chosen(devices: Sequence[Device], kind: str, given: NodeResources) -> list[D
     )
     by_number: dict[int, Device] = {}
     for device in devices:
-        number = _number(device)
-        if number is None:
+        own = number(device)
+        if own is None:
             continue
-        if number in by_number:
+        if own in by_number:
             raise WrongDevicesError(
-                f"the devices {by_number[number].name} and {device.name} have the number {number}: Slurm's index does "
-                f"not identify one"
+                f"the devices {by_number[own].name} and {device.name} have the number {own}: Slurm's index does not "
+                f"identify one"
             )
-        by_number[number] = device
-    return [by_number[number] for number in wanted if number in by_number]
+        by_number[own] = device
+    return [by_number[one] for one in wanted if one in by_number]
 
 
 def pick(
@@ -286,7 +288,8 @@ def _cpus(devices: Sequence[Device], given: NodeResources) -> list[Device]:
     ]
 
 
-def _number(device: Device) -> int | None:
+def number(device: Device) -> int | None:
+    """Return the number by which Slurm identifies the device on its node; ``None`` if it has none."""
     for key in ("index", "minor"):
         value = device.attributes.get(f"{device.driver}/{key}")
         if isinstance(value, int) and not isinstance(value, bool):
@@ -297,7 +300,7 @@ def _number(device: Device) -> int | None:
 
 def _unusable(entry: Object) -> str:
     if any(taint.get("effect") in ("NoSchedule", "NoExecute") for taint in entry.get("taints") or ()):
-        return "a taint"
+        return TAINTED
     return next((words for field, words in _UNUSABLE.items() if entry.get(field)), "")
 
 

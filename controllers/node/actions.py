@@ -9,6 +9,7 @@ from typing import Any
 from bridge.config import Config
 from bridge.slurm.external_nodes import ExternalNode
 from bridge.slurm.models import ApiVersion, Snapshot
+from bridge.workload.node_gres import NodeGres
 
 KubeNode = Mapping[str, Any]
 """A raw node of Kubernetes. Of a node that Kubernetes has deleted, only the name is known."""
@@ -18,7 +19,8 @@ KubeNode = Mapping[str, Any]
 class NodeSyncView:
     """All data that a decision depends on. ``cluster`` is the UID of kube-system, ``time`` in seconds since the epoch.
 
-    ``nodes`` are the nodes of Kubernetes without the virtual ones.
+    ``nodes`` are the nodes of Kubernetes without the virtual ones. ``devices`` are the gres by the ResourceSlices of
+    external nodes, ``None`` if they are not counted (:class:`~controllers.node.device_reader.DeviceReader`).
     """
 
     nodes: Iterable[KubeNode]
@@ -27,6 +29,7 @@ class NodeSyncView:
     config: Config
     cluster: str = ""
     time: float = 0
+    devices: Mapping[str, NodeGres] | None = None
 
 
 @dataclass(frozen=True, slots=True)

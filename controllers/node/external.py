@@ -21,6 +21,7 @@ from bridge.slurm import external_nodes
 from bridge.slurm.external_nodes import ExternalNode
 from bridge.slurm.models import Node
 from bridge.workload import eligibility, quantity, resources
+from bridge.workload.node_gres import NodeGres
 from controllers.node.actions import Action, Explain, KubeNode, NodeSyncView, Register, Unregister
 
 
@@ -48,7 +49,7 @@ def plan(view: NodeSyncView, node: KubeNode, found: Node | None, rivals: Iterabl
     name = node["metadata"]["name"]
     owned = found is not None and external_nodes.is_owned(found, view.cluster)
     limit = view.config.nodes.external_not_ready
-    if names.EXTERNAL_NODE_LABEL not in (node["metadata"].get("labels") or {}):
+    if not is_labelled(node):
         told = _explain(node, "")
         if found is None or not owned:
             return Plan(actions=told)
@@ -56,6 +57,11 @@ def plan(view: NodeSyncView, node: KubeNode, found: Node | None, rivals: Iterabl
         return Plan(cause, (*told, *_unregister(node, found)), owned=True, state="leaving")
     if any(rivals):
         return Plan(owned=owned, state="registered" if owned else "refused")  # told as a dispute
+    if view.devices is not None and name not in view.devices:  # not read yet: neither registered nor changed
+        if found is not None and owned:
+            return Plan(silence(node, view.time, limit), wanted=True, owned=True, state="registered")
+        if found is None and view.version.external_nodes:
+            return Plan(wanted=True, state="absent")
     try:
         wanted = _wanted(view, node, found, owned)
     except ValueError as error:
@@ -72,6 +78,11 @@ def plan(view: NodeSyncView, node: KubeNode, found: Node | None, rivals: Iterabl
         return Plan(cause, steps, wanted=True, owned=True, state="leaving")
     told = _explain(node, _ignored(wanted, found))
     return Plan(silence(node, view.time, limit), told, wanted=True, owned=True, state="registered")
+
+
+def is_labelled(node: KubeNode) -> bool:
+    """Whether the node is to be registered in Slurm."""
+    return names.EXTERNAL_NODE_LABEL in (node["metadata"].get("labels") or {})
 
 
 def orphans(view: NodeSyncView, claimed: Iterable[str]) -> Iterator[tuple[KubeNode, Node]]:
@@ -118,17 +129,22 @@ def _wanted(view: NodeSyncView, node: KubeNode, found: Node | None, owned: bool)
         name=name,
         cpus=math.floor(offered.get("cpu", 0)),
         memory_mib=math.floor(offered.get("memory", 0) / quantity.MIB),
-        gres=_gres(offered, view.config.gres),
+        gres=_gres(offered, view.config.gres, (view.devices or {}).get(node["metadata"]["name"], NodeGres())),
         features=tuple(dict.fromkeys([*partitions, *_words(node, names.EXTERNAL_NODE_FEATURES)])),
         topology=(node["metadata"].get("annotations") or {}).get(names.TOPOLOGY_SPEC, "").strip(),
     )
 
 
-def _gres(offered: resources.Resources, table: Mapping[str, str]) -> tuple[str, ...]:
+def _gres(offered: resources.Resources, table: Mapping[str, str], by_slices: NodeGres) -> tuple[str, ...]:
+    """Return the gres of a node by Allocatable, and by its devices those that Allocatable does not name."""
     counts: dict[str, int] = {}
     for resource in resources.extended(offered):
         if resource in table and (count := math.floor(offered[resource])) > 0:
             counts[table[resource]] = counts.get(table[resource], 0) + count
+    advertised = {gres.partition(":")[0] for gres in counts}
+    if by_slices.problem and not advertised:
+        raise ValueError(by_slices.problem)
+    counts |= {gres: count for gres, count in by_slices.counts.items() if gres.partition(":")[0] not in advertised}
     plain = {gres for gres in counts if ":" not in gres}
     if mixed := sorted(gres for gres in counts if gres.partition(":")[0] in plain and gres not in plain):
         raise ValueError(f"gres {mixed[0]} and gres {mixed[0].partition(':')[0]} cannot be on one node in Slurm")

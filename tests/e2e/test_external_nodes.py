@@ -9,6 +9,7 @@ from bridge.clock import SystemClock, rfc3339
 from cluster import kube
 from cluster.polling import eventually
 from cluster.slurm import Size
+from cluster.world import NAMESPACE
 
 pytestmark = pytest.mark.real
 
@@ -160,6 +161,51 @@ def test_a_node_that_is_not_ready_is_drained_and_comes_back(node):
     drained(node, "is not Ready")
     ready("True")
     registered(node)
+
+
+@on_26_05
+def test_devices_of_resource_slices_are_gres_and_the_claim_of_a_pod_gets_those_that_slurm_chose(node):
+    driver, dra = "gpu.example.com", "/apis/resource.k8s.io/v1"
+    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+    patch(node, {"status": {part: {"nvidia.com/gpu": None} for part in ("allocatable", "capacity")}}, "/status")
+    eventually(lambda: slurm(node).get("Gres") == "(null)", f"{NAME} without GPUs", 30)
+    pool = {"name": NAME, "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": f"card-{3 - n}", "attributes": {"index": {"int": n}}} for n in range(4)]
+    made = (
+        (f"{dra}/deviceclasses", {"metadata": {"name": driver}, "spec": {"selectors": [selector]}}),
+        (
+            f"{dra}/resourceslices",
+            {
+                "metadata": {"name": f"{NAME}-{driver}"},
+                "spec": {"driver": driver, "nodeName": NAME, "pool": pool, "devices": devices},
+            },
+        ),
+    )
+    claims = f"{dra}/namespaces/{NAMESPACE}/resourceclaims"
+    for path, body in made:
+        node.api("POST", path, body)
+    try:
+        eventually(lambda: slurm(node).get("Gres") == "gpu:4", f"{NAME} with its devices", 30)
+        registered(node)
+        used = set()
+        for number in range(2):
+            wanted = {"name": "r", "exactly": {"deviceClassName": driver, "count": 2}}
+            body = {"metadata": {"name": f"c{number}"}, "spec": {"devices": {"requests": [wanted]}}}
+            node.api("POST", claims, body)
+            source = {"name": "d", "resourceClaimName": f"c{number}"}
+            pod = node.running(node.create(job={"partition": "external"}, resourceClaims=[source]))
+            text = node.slurm("scontrol", "show", "job", "-d", str(node.job_of(pod)))
+            first, last = re.search(r"GRES=gpu:2\(IDX:(\d)-(\d)\)", text).groups()
+            results = node.api("GET", f"{claims}/c{number}")["status"]["allocation"]["devices"]["results"]
+            assert {one["device"] for one in results} == {f"card-{3 - int(n)}" for n in (first, last)}
+            used |= {one["device"] for one in results}
+        assert len(used) == 4
+    finally:
+        node.clear()
+        for number in range(2):
+            node.api.request("DELETE", f"{claims}/c{number}")
+        for path, body in made:
+            node.api("DELETE", f"{path}/{body['metadata']['name']}")
 
 
 @on_26_05

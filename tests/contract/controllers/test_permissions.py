@@ -64,6 +64,7 @@ CONTROLLERS = {
     ("create", "authorization.k8s.io", "subjectaccessreviews", "", "", ""),
     ("update", "coordination.k8s.io", "leases", "", "podbridge", "podbridge-controllers"),
     ("patch", "coordination.k8s.io", "leases", "", "kube-node-lease", "site-a"),
+    *(("list", "resource.k8s.io", kind, "", "", "") for kind in ("resourceslices", "deviceclasses")),
     ("get", "scheduling.k8s.io", "podgroups", "", CLOSED, "g"),
     ("patch", "scheduling.k8s.io", "podgroups", "status", CLOSED, "g"),
     *((verb, "", "configmaps", "", "podbridge", "podbridge-brake") for verb in ("get", "patch")),

@@ -12,6 +12,7 @@ from bridge.config import Config, parse
 from bridge.slurm.external_nodes import ExternalNode, mark
 from bridge.slurm.models import Node, Partition, Snapshot
 from bridge.slurm.versions import VERSIONS
+from bridge.workload.node_gres import NodeGres
 from controllers.node import decide, external
 from controllers.node.actions import (
     Cordon,
@@ -316,3 +317,26 @@ def test_whatever_happens_no_job_and_no_drain_is_lost_and_slurm_follows_in_the_e
         assert world.found.cpus == int(float(world.node["status"]["allocatable"]["cpu"].replace("7900m", "7")))
         assert "DRAIN" not in world.found.states
         assert TAINT in world.node["spec"]["taints"]
+
+
+def test_devices_are_gres_unless_allocatable_names_the_gres():
+    devices = {"k1": NodeGres({"gpu:a100": 2})}
+    (register,) = decide.decide(replace(view(node()), devices=devices)).actions
+    assert register.wanted.gres == ("gpu:a100:2",)
+    (register,) = decide.decide(replace(view(node(resources={"nvidia.com/gpu": "4"})), devices=devices)).actions
+    assert register.wanted.gres == ("gpu:4",)
+
+
+def test_a_node_whose_devices_are_not_read_yet_is_neither_registered_nor_changed():
+    assert decide.decide(replace(view(node()), devices={})).actions == []
+    with_devices = replace(WANTED, gres=("gpu:2",))
+    assert decide.decide(replace(view(node(), found=[in_slurm(with_devices)]), devices={})).actions == []
+    silent = node(ready="Unknown", since=NOW - 100)
+    decision = decide.decide(replace(view(silent, found=[in_slurm(with_devices)]), devices={}))
+    assert [type(action).__name__ for action in decision.actions] == ["Drain"]
+
+
+def test_devices_that_slurm_would_not_identify_are_a_problem_of_the_node():
+    devices = {"k1": NodeGres(problem="the numbers are wrong")}
+    (_, explain) = decide.decide(replace(view(node()), devices=devices)).actions
+    assert explain.problem == "the numbers are wrong"

@@ -1,0 +1,83 @@
+"""Reads the ResourceSlices of external nodes, from which their gres in Slurm are counted."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+
+from bridge.clock import Clock
+from bridge.config import Config
+from bridge.errors import KubeForbiddenError, KubeNotFoundError
+from bridge.kube.client import KubeClient
+from bridge.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
+from bridge.logs import kv
+from bridge.workers import Workers
+from bridge.workload import devices, node_gres
+from bridge.workload.device_selectors import Selector
+from bridge.workload.devices import CPU, DevicesNotReadyError, UnsupportedClaimError
+from bridge.workload.node_gres import NodeGres
+
+log = logging.getLogger(__name__)
+
+AGAIN = 1.0
+"""Seconds until a node is read again whose driver is publishing its devices."""
+
+
+class DeviceReader:
+    """The gres of external nodes by their devices, read again after ``nodes.externalDevices`` seconds by a worker.
+
+    Attributes
+    ----------
+    found
+        The gres by the name of the node in Kubernetes; a node that was not read yet is missing. ``None``: devices are
+        not counted, because no class is mapped, or the API server has none or does not show them to this account.
+    """
+
+    def __init__(self, kube: KubeClient, config: Config, clock: Clock) -> None:
+        self._kube = kube
+        self._table = {name: kind for name, kind in config.device_classes.items() if kind != CPU}
+        self._period = config.nodes.external_devices
+        self._clock = clock
+        self._read_at = -math.inf
+        self.found: Mapping[str, NodeGres] | None = {} if self._table else None
+
+    def request(self, nodes: Sequence[str], workers: Workers) -> None:
+        """Let a worker read the devices of these nodes, if a node is new or the period is over."""
+        if self.found is None:
+            return
+        known, passed = self.found, self._clock.monotonic() - self._read_at
+        if nodes and (passed >= self._period or (passed >= AGAIN and any(name not in known for name in nodes))):
+            workers.submit("devices", lambda: self._read(nodes), 7, kind="devices")
+
+    def _read(self, nodes: Sequence[str]) -> None:
+        known = self.found or {}
+        self._read_at = self._clock.monotonic()
+        try:
+            classes = self._kube.get(DEVICE_CLASSES.path())["items"]
+            found: dict[str, NodeGres] = {}
+            selectors = self._selectors(classes)
+            for name in nodes:
+                slices = self._kube.get(RESOURCE_SLICES.path(), {"fieldSelector": f"spec.nodeName={name}"})["items"]
+                try:
+                    found[name] = node_gres.count(devices.of_node(slices, name), selectors, self._table)
+                except DevicesNotReadyError:  # the driver is publishing them
+                    if name in known:
+                        found[name] = known[name]
+        except (KubeNotFoundError, KubeForbiddenError) as error:
+            log.warning("devices of external nodes are not counted", extra=kv(error=error))
+            self.found = None
+            return
+        self.found = found
+
+    def _selectors(self, classes: Sequence[Mapping[str, object]]) -> dict[str, Selector]:
+        """Return the selectors of the classes that are mapped; a class that claims cannot use is left out."""
+        found = {}
+        for entry in classes:
+            name = str(entry["metadata"]["name"])  # type: ignore[index]
+            if name in self._table:
+                try:
+                    found[name] = devices.class_selector(entry)
+                except UnsupportedClaimError as error:
+                    log.debug("device class not counted", extra=kv(name=name, error=error))
+        return found
