@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from bridge.clock import Clock
@@ -31,7 +32,10 @@ FIRST_DELAY = 0.01
 RESYNC_PERIOD = 1.0
 """Seconds between two reconciliations without changes: the end of a back-off causes no event."""
 PAUSE_FACTOR = 19.0
-"""The pause after a reconciliation (at most ``RESYNC_PERIOD``), as a multiple of its CPU time: 5 % of one core."""
+"""The pause after a reconciliation (at most ``RESYNC_PERIOD``), as a multiple of its CPU time: 5 % of one core.
+
+Whole and partial reconciliations have a pause each, so that a partial one does not wait for that of a whole one.
+"""
 STUCK = 60.0
 """Seconds without a reconciliation after which the loop is reported as stuck."""
 
@@ -54,6 +58,11 @@ class Dependencies:
 class Loop(ABC):
     """Reconciles after changes of the caches, while this process is the leader. Workers run the actions.
 
+    A *whole* reconciliation decides about everything, and its CPU time grows with the number of objects. A subclass may
+    also reconcile in part: :meth:`touch` names objects for which something has changed, and :meth:`reconcile_some`
+    decides about these. Each change must also :meth:`wake` the loop: only whole reconciliations are complete. The first
+    one after the start of a leadership is whole.
+
     ``elector`` is ``None`` without leader election. ``check_leadership`` raises
     :class:`~bridge.errors.LostLeadershipError` if this process is not the leader; all writes must be fenced with it.
     """
@@ -63,16 +72,23 @@ class Loop(ABC):
         self.clock = clock
         self.check_leadership: Callable[[], None] = elector.check if elector is not None else _always
         self.leading_since: float | None = None
-        self.workers = Workers(f"{name}-worker", workers, done=self.wake, clock=clock)
+        self.workers = Workers(f"{name}-worker", workers, done=self.acted, clock=clock)
         self._caches = caches
         self._elector = elector
         self._changed = threading.Event()
+        self._wanted = False
+        self._touching = threading.Lock()
+        self._touched: set[str] | None = None
         self._progress = clock.monotonic()
-        self._took = 0.0
+        self._whole_from = self._some_from = -math.inf  # the next reconciliations do not begin earlier
+        self._resync_at = -math.inf
 
     @abstractmethod
     def reconcile(self) -> None:
         """Decide once, and submit the actions to the workers. Called only if :meth:`ready`."""
+
+    def reconcile_some(self, keys: Set[str]) -> None:  # noqa: B027  (most loops touch nothing)
+        """Decide about objects that have changed: those with these keys, and what else the subclass knows of."""
 
     @property
     def unsettled(self) -> bool:
@@ -98,7 +114,18 @@ class Loop(ABC):
 
     def wake(self, *_: object) -> None:
         """Reconcile soon."""
+        self._wanted = True
         self._changed.set()
+
+    def touch(self, keys: Iterable[str]) -> None:
+        """Reconcile in part soon, without waiting until a whole reconciliation may begin."""
+        with self._touching:
+            self._touched = (self._touched or set()).union(keys)
+        self._changed.set()
+
+    def acted(self, key: str) -> None:
+        """Run in the thread of a worker after each of its calls, which was about the object ``key``."""
+        self.wake()
 
     def start(self, supervisor: Supervisor) -> None:
         """Start the loop and its workers. The caller starts the caches."""
@@ -113,23 +140,50 @@ class Loop(ABC):
         return f"the loop {self.name} has not reconciled for {silent:.0f} s" if silent > STUCK else None
 
     def _run(self, supervisor: Supervisor) -> None:
-        ended = self.clock.monotonic()
         while not supervisor.stopping.is_set():
-            self._changed.wait(RESYNC_PERIOD)
-            rested = self.clock.monotonic() - ended
-            pause = min(RESYNC_PERIOD, max(BATCH_DELAY, PAUSE_FACTOR * self._took))
-            if supervisor.wait(max(FIRST_DELAY, pause - rested)):
+            self._changed.clear()  # before the causes are read: a later one ends the wait below
+            now = self.clock.monotonic()
+            begin = self._next()
+            if begin > now:
+                self._changed.wait(min(begin - now, RESYNC_PERIOD))
+                continue
+            if supervisor.wait(FIRST_DELAY):
                 return
-            self._changed.clear()
             self._progress = self.clock.monotonic()
+            leads = self._leads() and self.ready()
+            whole = self._whole_at() <= self._progress
+            if whole:
+                self._wanted = False
+            with self._touching:
+                touched, self._touched = self._touched, None
             began = time.thread_time()
-            if self._leads() and self.ready():
+            if leads:
                 try:
-                    self.reconcile()
+                    if whole:
+                        self.reconcile()
+                    else:
+                        self.reconcile_some(touched or set())
                 except BridgeError as error:
                     log.warning("reconciliation failed", extra=kv(loop=self.name, error=error))
-            self._took = time.thread_time() - began
-            ended = self.clock.monotonic()
+            self._pause(whole, time.thread_time() - began)
+
+    def _whole_at(self) -> float:
+        return self._whole_from if self._wanted else self._resync_at
+
+    def _next(self) -> float:
+        """Return when the next reconciliation may begin."""
+        return self._whole_at() if self._touched is None else min(self._whole_at(), self._some_from)
+
+    def _pause(self, whole: bool, took: float) -> None:
+        """Note when the next reconciliations may begin, after one that took ``took`` seconds of CPU time."""
+        ended = self.clock.monotonic()
+        pause = ended + min(RESYNC_PERIOD, max(BATCH_DELAY, PAUSE_FACTOR * took)) - FIRST_DELAY
+        if whole:
+            self._whole_from, self._resync_at = pause, ended + RESYNC_PERIOD
+            self._some_from = max(self._some_from, ended + BATCH_DELAY - FIRST_DELAY)
+        else:
+            self._some_from = pause
+            self._whole_from = max(self._whole_from, ended + BATCH_DELAY - FIRST_DELAY)
 
     def _leads(self) -> bool:
         if self._elector is not None and not self._elector.held:
@@ -137,6 +191,7 @@ class Loop(ABC):
             return False
         if self.leading_since is None:
             self.leading_since = self.clock.monotonic()
+            self._wanted, self._whole_from = True, -math.inf
             self.on_started_leading()
         return True
 

@@ -25,10 +25,12 @@ class Workers:
     ``submit`` refuses a call for a key while another one for it is queued or running, so that two decisions from the
     same view do not act twice. A :class:`BridgeError` of a call is logged, and calls of the same kind for the key are
     refused until a back-off has passed. Any other exception is a bug and ends the process. ``done`` is called in the
-    worker's thread after each call, to trigger the next decision.
+    worker's thread after each call, with its key, to trigger the next decision.
     """
 
-    def __init__(self, name: str, count: int, done: Callable[[], None] = lambda: None, clock: Clock = _CLOCK) -> None:
+    def __init__(
+        self, name: str, count: int, done: Callable[[str], None] = lambda _: None, clock: Clock = _CLOCK
+    ) -> None:
         self.name = name
         self.count = count
         self._done = done
@@ -93,7 +95,7 @@ class Workers:
             finally:
                 with self._lock:
                     self._busy.discard(key)
-            self._done()
+            self._done(key)
 
     def _failed(self, key: str, kind: str, error: BridgeError) -> None:
         if kind:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from bridge.brake import Brake, Limits, step
 from bridge.kube.cache import Cache
@@ -30,6 +30,9 @@ _OF_THE_JOB = (actions.Submit, actions.BindTogether, actions.Cancel, actions.Giv
 class Scheduler(SlurmLoop):
     """The loop of the scheduler, and what it keeps between two decisions.
 
+    A partial reconciliation decides for the pods and gangs whose job or pod has changed or whose action has ended, and
+    for all that have an allocated job: room on a node goes to the most urgent of them.
+
     ``local`` holds the UIDs of the pods that the pool scheduler left to the colocated Slurm. ``others`` is the cache of
     the bound pods of other schedulers. ``storage`` are the caches of claims, volumes and storage classes.
     """
@@ -47,7 +50,7 @@ class Scheduler(SlurmLoop):
         self._others = others
         self._storage_caches = storage
         self._storage = Storage(on_change=self.wake)
-        self._occupancy = Occupancy(dependencies.config.scheduler_name, self.wake)
+        self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken)
         self._states = PodStates()
         self._gangs = GangIndex()
         self._actor = Actor(dependencies, self._states, self._storage, self.check_leadership)
@@ -56,6 +59,7 @@ class Scheduler(SlurmLoop):
         self._node_names: list[str] = []
         self._remembered: dict[str, NodeView] = {}
         self._inherited_at = 0.0
+        self._seen = Snapshot()
         self._brake, self._braked = Brake(), 0
         limits = dependencies.config.brake
         self._limits = Limits(limits.share, limits.least, limits.hold)
@@ -68,6 +72,8 @@ class Scheduler(SlurmLoop):
             cache.subscribe(self._occupancy.changed)
         for cache in self._storage_caches:
             cache.subscribe(self._storage.changed)
+        self.dependencies.pods.subscribe(self._pod_changed)
+        self.dependencies.poller.subscribe(self._woken)
         super().start(supervisor)
 
     def ready(self) -> bool:
@@ -84,22 +90,44 @@ class Scheduler(SlurmLoop):
         """Whether a job that this process or a former leader has requested may still appear."""
         return bool(self._inherited_at) or self._states.unsettled
 
+    def acted(self, key: str) -> None:
+        """Decide for the pod or gang of a call that has ended."""
+        self.touch((key,))
+        super().acted(key)
+
     def reconcile(self) -> None:
         """Decide for all waiting pods."""
-        snapshot = self.dependencies.poller.snapshot
+        waiting, self._seen = self.dependencies.pods.picked(), self.dependencies.poller.snapshot
+        self._states.forget_all_but(waiting.keys() | self._gangs.keys())
+        counts = self._decide_for(waiting, self._seen)
+        counts["node"] = self._states.busy
+        counts["slurm"] = len(waiting) - sum(counts.values())
+        for name in (*(kind.__name__.lower() for kind in URGENCY), "node", "slurm"):
+            SCHEDULER_PODS.labels(name).set(counts[name])
+
+    def reconcile_some(self, keys: Set[str]) -> None:
+        """Decide for the pods with these UIDs, for the gangs with these keys, and for those with changed jobs."""
+        before, self._seen = self._seen, self.dependencies.poller.snapshot
+        chosen = keys | changed_keys(before, self._seen) | self._states.allocated
+        gangs = self._gangs.uids
+        waiting = self.dependencies.pods.picked() if chosen else {}
+        some = {uid: pod for uid, pod in waiting.items() if uid in chosen or gangs.get(uid) in chosen}
+        if some:
+            self._decide_for(some, self._seen)
+
+    def _decide_for(self, waiting: Mapping[str, actions.Pod], snapshot: Snapshot) -> Counter[str]:
+        """Decide for waiting pods and for the gangs that have one of them; return the number of actions by kind."""
         if self._inherited_at:
             self.dependencies.poller.wake()
             if rules.is_settled(snapshot, self._inherited_at):
                 self._inherited_at = 0.0
-        waiting = self.dependencies.pods.picked()
-        self._states.forget_all_but(waiting.keys() | self._gangs.keys())
         in_gangs = self._gangs.uids
         idle = [
             pod
             for uid, pod in waiting.items()
             if uid not in in_gangs and not self.workers.busy(uid) and self._ours(uid, pod, snapshot)
         ]
-        self._occupancy.correct(waiting, self._is_binding)
+        self._occupancy.correct(self.dependencies.pods.picked(), self._is_binding)
         time = self.dependencies.clock.time()
         view = rules.SchedulerView(
             pods=idle,
@@ -124,10 +152,7 @@ class Scheduler(SlurmLoop):
         for action in decision.actions:
             counts[type(action).__name__.lower()] += 1
             self._dispatch(action)
-        counts["node"] = self._states.busy
-        counts["slurm"] = len(waiting) - sum(counts.values())
-        for name in (*(kind.__name__.lower() for kind in URGENCY), "node", "slurm"):
-            SCHEDULER_PODS.labels(name).set(counts[name])
+        return counts
 
     def _idle_gangs(self, waiting: Mapping[str, actions.Pod], snapshot: Snapshot) -> list[Gang]:
         """Return the gangs with a waiting pod for which the workers have no call."""
@@ -159,6 +184,16 @@ class Scheduler(SlurmLoop):
             self._brake = step(self._brake, count, gone.keys(), now, self._limits, told=gone.keys())
         return self._brake.engaged
 
+    def _pod_changed(self, _: str, old: actions.Pod | None, new: actions.Pod | None) -> None:
+        pod = new if new is not None else old
+        if pod is not None and pods.is_open(pod):
+            self.touch((pods.uid(pod),))
+
+    def _woken(self, *_: object) -> None:
+        """Decide for the pods with changed jobs or with an allocated job; for all others, soon."""
+        self.touch(())
+        self.wake()
+
     def _node_changed(self, *_: object) -> None:
         self._node_changes += 1
 
@@ -189,3 +224,10 @@ class Scheduler(SlurmLoop):
             )
             self._placed = mark
         return self._actor.placements
+
+
+def changed_keys(before: Snapshot, after: Snapshot) -> set[str]:
+    """Return the UIDs of the pods and the keys of the groups of which a job has changed between two snapshots."""
+    changed = [known for job_id, known in after.jobs.items() if before.jobs.get(job_id) is not known]
+    changed += [before.jobs[job_id] for job_id in before.jobs.keys() - after.jobs.keys()]
+    return {key for known in changed if known.job.link is not None for key in known.job.link.keys}

@@ -211,6 +211,15 @@ class PodStates:
         return any(isinstance(state.phase, OutcomeUnknown) for state in list(self.by_uid.values()))
 
     @property
+    def allocated(self) -> set[str]:
+        """The UIDs of the pods and the keys of the gangs whose job is allocated."""
+        return {
+            uid
+            for uid, state in list(self.by_uid.items())
+            if isinstance(state.phase, Allocated | NodeStarting | NodeBusy)
+        }
+
+    @property
     def busy(self) -> int:
         """The number of pods that wait for room on the node of their job."""
         return sum(isinstance(state.phase, NodeBusy) for state in list(self.by_uid.values()))

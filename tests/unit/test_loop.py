@@ -3,49 +3,112 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
 from itertools import pairwise
 
 from bridge.clock import SystemClock
-from bridge.loop import BATCH_DELAY, Loop
+from bridge.loop import BATCH_DELAY, PAUSE_FACTOR, RESYNC_PERIOD, Loop
 from bridge.threads import Supervisor
 from cluster.polling import eventually
 
 
 class Recorder(Loop):
-    """Records when it reconciles."""
+    """Records when it reconciles. A whole reconciliation takes ``cost`` seconds of CPU time."""
 
-    def __init__(self) -> None:
+    def __init__(self, cost: float = 0.0) -> None:
         super().__init__("recorder", (), None, 1, SystemClock())
         self.times: list[float] = []
+        self.parts: list[tuple[float, Set[str]]] = []
+        self.cost = cost
 
     def reconcile(self) -> None:
+        end = time.thread_time() + self.cost
+        while time.thread_time() < end:
+            pass
         self.times.append(time.monotonic())
+
+    def reconcile_some(self, keys: Set[str]) -> None:
+        self.parts.append((time.monotonic(), keys))
+
+
+@contextmanager
+def running(loop: Loop) -> Iterator[None]:
+    supervisor = Supervisor()
+    loop.start(supervisor)
+    try:
+        yield
+    finally:
+        supervisor.stop()
+        assert supervisor.join(5) == []
 
 
 def test_a_change_after_a_pause_is_reconciled_before_the_next_ones_are_collected() -> None:
-    supervisor, loop = Supervisor(), Recorder()
-    loop.start(supervisor)
-    delays = []
-    for count in range(1, 7):
-        time.sleep(3 * BATCH_DELAY)
-        loop.times.clear()
-        began = time.monotonic()
-        loop.wake()
-        eventually(lambda: loop.times, f"reconciliation {count}")
-        delays.append(loop.times[0] - began)
-    supervisor.stop()
-    assert supervisor.join(5) == []
+    loop, delays = Recorder(), []
+    with running(loop):
+        for count in range(1, 7):
+            time.sleep(3 * BATCH_DELAY)
+            loop.times.clear()
+            began = time.monotonic()
+            loop.wake()
+            eventually(lambda: loop.times, f"reconciliation {count}")
+            delays.append(loop.times[0] - began)
     assert min(delays) < 0.7 * BATCH_DELAY, "the fastest, since the machine may be busy"
 
 
 def test_changes_in_quick_succession_share_a_reconciliation() -> None:
-    supervisor, loop = Supervisor(), Recorder()
-    loop.start(supervisor)
-    end = time.monotonic() + 10 * BATCH_DELAY
-    while time.monotonic() < end:
-        loop.wake()
-        time.sleep(0.001)
-    supervisor.stop()
-    assert supervisor.join(5) == []
+    loop = Recorder()
+    with running(loop):
+        end = time.monotonic() + 10 * BATCH_DELAY
+        while time.monotonic() < end:
+            loop.wake()
+            time.sleep(0.001)
     assert len(loop.times) >= 2
     assert all(later - earlier >= 0.9 * BATCH_DELAY for earlier, later in pairwise(loop.times))
+
+
+def test_touched_objects_do_not_wait_for_the_pause_of_a_whole_reconciliation() -> None:
+    loop, delays = Recorder(cost=RESYNC_PERIOD / PAUSE_FACTOR), []
+    with running(loop):
+        for key in map(str, range(4)):
+            loop.times.clear()
+            eventually(lambda: loop.times, "a whole reconciliation")
+            time.sleep(2 * BATCH_DELAY)
+            began = time.monotonic()
+            loop.touch((key,))
+            loop.wake()
+            eventually(lambda key=key: any(key in keys for _, keys in loop.parts), "a partial one", 5)  # type: ignore[misc]
+            delays.append(loop.parts[-1][0] - began)
+    assert min(delays) < RESYNC_PERIOD / 4
+
+
+def test_keys_that_are_touched_in_quick_succession_share_a_partial_reconciliation() -> None:
+    loop, keys = Recorder(), [str(number) for number in range(200)]
+    with running(loop):
+        eventually(lambda: loop.times, "the first one is whole")
+        for key in keys:
+            loop.touch((key,))
+            time.sleep(0.001)
+        eventually(lambda: set().union(*(part for _, part in loop.parts)) == set(keys), "all keys")
+    times = [at for at, _ in loop.parts]
+    assert all(later - earlier >= 0.9 * BATCH_DELAY for earlier, later in pairwise(times))
+
+
+def test_touched_objects_do_not_keep_a_whole_reconciliation_from_its_turn() -> None:
+    loop = Recorder(cost=0.01)
+    with running(loop):
+        end = time.monotonic() + 6 * PAUSE_FACTOR * loop.cost
+        while time.monotonic() < end:
+            loop.touch(("one",))
+            loop.wake()
+            time.sleep(0.001)
+    assert len(loop.times) >= 3
+    assert loop.parts
+
+
+def test_the_first_reconciliation_is_whole() -> None:
+    loop = Recorder()
+    loop.touch(("one",))
+    with running(loop):
+        eventually(lambda: loop.times, "a reconciliation")
+    assert not loop.parts or loop.times[0] < loop.parts[0][0]

@@ -105,7 +105,7 @@ def test_an_api_that_is_away_is_asked_a_few_times_for_each_pod_and_one_line_tell
 
 def test_a_lost_lease_is_no_failure_and_a_caller_with_a_back_off_of_its_own_gets_no_second_one() -> None:
     supervisor, done = Supervisor(), threading.Semaphore(0)
-    workers = Workers("own", 1, done=done.release)
+    workers = Workers("own", 1, done=lambda _: done.release())
 
     def lost() -> None:
         raise LostLeadershipError("lost")

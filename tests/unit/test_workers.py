@@ -80,7 +80,7 @@ def test_one_call_a_key_at_a_time_and_the_most_urgent_first(supervisor: Supervis
 
 def test_an_error_of_ours_ends_a_call_and_a_bug_the_process(supervisor: Supervisor) -> None:
     done = threading.Event()
-    workers = Workers("errors", 1, done=done.set)
+    workers = Workers("errors", 1, done=lambda _: done.set())
 
     def refused() -> None:
         raise BatchError("no")

@@ -1,0 +1,111 @@
+"""Partial reconciliations decide what a whole one would decide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge import names
+from bridge.config import Config
+from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
+from bridge.workload import eligibility, pods
+from scheduler import decide
+from scheduler.loop import changed_keys
+from scheduler.occupancy import Occupancy
+from scheduler.placement import Placements
+from scheduler.pod_states import PodStates
+from scheduler.rules import SchedulerView
+
+VERSION = ApiVersion("v0.0.45", external_jobs=True)
+NODES = ("n1", "n2")
+PLACEMENTS = Placements(
+    [
+        eligibility.view({"metadata": {"name": name}, "spec": {}, "status": {"allocatable": {"cpu": "4"}}})
+        for name in NODES
+    ],
+    {name: Node(name, frozenset({"IDLE"})) for name in NODES},
+    {},
+)
+
+
+def pod(number: int, cpu: int, priority: int) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "namespace": "ns",
+            "name": f"pod-{number}",
+            "uid": f"u{number}",
+            "labels": {names.JOB_ID_LABEL: str(number)},
+            "finalizers": [names.FINALIZER],
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": {
+            "schedulerName": "ours",
+            "priority": priority,
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": str(cpu)}}}],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+def observed(number: int, state: str, node: str) -> ObservedJob:
+    link = JobLink("c", (PodRef("ns", f"pod-{number}", f"u{number}"),))
+    return ObservedJob(Job(number, frozenset({state}), link, (node,) if state == "RUNNING" else ()))
+
+
+def snapshot(sequence: int, jobs: dict[int, ObservedJob]) -> Snapshot:
+    by_uid = {f"u{number}": (number,) for number in jobs}
+    return Snapshot(sequence=sequence, began=1000.0 + sequence, jobs=jobs, by_uid=by_uid)
+
+
+def view(some: list[dict[str, Any]], snap: Snapshot, states: PodStates, occupancy: Occupancy) -> SchedulerView:
+    return SchedulerView(some, snap, PLACEMENTS, states.by_uid, VERSION, Config(), 1000.0, 1000.0, occupancy)
+
+
+_STATES = st.sampled_from(["PENDING", "RUNNING", "CANCELLED"])
+_UNITS = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(0, 2), _STATES, _STATES, st.sampled_from(NODES)), min_size=1, max_size=8
+)
+
+
+@given(_UNITS, st.lists(st.integers(1, 4), max_size=2))
+def test_a_partial_decision_is_the_part_of_a_whole_one(
+    units: list[tuple[int, int, str, str, str]], running: list[int]
+) -> None:
+    everyone = [pod(number, cpu, priority) for number, (cpu, priority, *_) in enumerate(units, 1)]
+    first = {number: observed(number, state, node) for number, (_, _, state, _, node) in enumerate(units, 1)}
+    second = {
+        number: first[number] if state == before else observed(number, state, node)
+        for number, (_, _, before, state, node) in enumerate(units, 1)
+    }
+    occupancy, states = Occupancy("ours"), PodStates()
+    others = [pod(number, cpu, 0) for number, cpu in enumerate(running, 100)]
+    for number, other in enumerate(others):
+        other["spec"]["nodeName"] = NODES[number % 2]
+        occupancy.changed("add", None, other)
+    before = snapshot(1, first)
+    decided = decide.decide(view(everyone, before, states, occupancy))
+    states.merge(decided.states)
+    for occupant in decided.planned:
+        occupancy.assume(occupant)
+    bound = {occupant.uid for occupant in decided.planned}
+    waiting = [one for one in everyone if pods.uid(one) not in bound]
+    after = snapshot(2, second)
+    for other in others:
+        occupancy.changed("delete", other, None)
+    chosen = changed_keys(before, after) | states.allocated
+    whole = decide.decide(view(waiting, after, states, occupancy))
+    part = decide.decide(view([one for one in waiting if pods.uid(one) in chosen], after, states, occupancy))
+    assert part.actions == [action for action in whole.actions if pods.uid(action.pod) in chosen]
+    assert part.planned == whole.planned
+    assert part.states == {uid: state for uid, state in whole.states.items() if uid in chosen}
+
+
+def test_the_keys_of_changed_new_and_vanished_jobs() -> None:
+    same, one, gone = observed(1, "PENDING", ""), observed(2, "PENDING", ""), observed(3, "PENDING", "")
+    changed, new = replace(one, confirmations=1), observed(4, "RUNNING", "n1")
+    before = snapshot(1, {1: same, 2: one, 3: gone})
+    assert changed_keys(before, snapshot(2, {1: same, 2: changed, 4: new})) == {"u2", "u3", "u4"}
+    assert changed_keys(before, before) == set()
