@@ -210,7 +210,8 @@ class SlurmLoop(Loop):
         return super().ready() and self.dependencies.poller.snapshot.sequence > 0
 
     def on_started_leading(self) -> None:
-        """Poll Slurm: decisions need a snapshot from after the start of the leadership."""
+        """Poll Slurm: decisions need a snapshot, and submissions a list of all jobs, from after this moment."""
+        self.dependencies.poller.list_all()
         self.dependencies.poller.wake()
 
     def start(self, supervisor: Supervisor) -> None:

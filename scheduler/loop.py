@@ -121,6 +121,8 @@ class Scheduler(SlurmLoop):
             self.dependencies.poller.wake()
             if rules.is_settled(snapshot, self._inherited_at):
                 self._inherited_at = 0.0
+        if self.unsettled:
+            self.dependencies.poller.list_all()
         in_gangs = self._gangs.uids
         idle = [
             pod

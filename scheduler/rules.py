@@ -74,11 +74,16 @@ def is_settled(snapshot: Snapshot, sent_at: float) -> bool:
     slurmctld has then answered every poll for ``SETTLE`` seconds since that time; it carries out a request in less. A
     request that a proxy or slurmrestd delays for longer ends as a second job, which is cancelled.
     """
-    return not snapshot.error and snapshot.began >= max(sent_at, snapshot.settled_since) + SETTLE
+    return not snapshot.error and snapshot.listed_at >= max(sent_at, snapshot.settled_since) + SETTLE
 
 
 def unsettled(view: SchedulerView, state: PodState) -> tuple[bool, PodState]:
-    """Return whether a request of this process or of a former leader may still appear as a job, and the next state."""
+    """Return whether a request of this process or of a former leader may still appear as a job, and the next state.
+
+    So it is until all jobs have been listed and read once since the leadership began.
+    """
+    if view.snapshot.listed_at < view.leading_since:
+        return True, state
     if view.inherited_at and not is_settled(view.snapshot, view.inherited_at):
         return True, state
     if not isinstance(state.phase, OutcomeUnknown):

@@ -25,6 +25,7 @@ from bridge.kube.client import KubeClient
 from bridge.kube.cluster import cluster_id, node_version
 from bridge.kube.events import EventRecorder
 from bridge.kube.lease import Elector
+from bridge.kube.object_store import Object
 from bridge.kube.prune import prune_claim, prune_node, prune_pod, prune_storage_class, prune_volume
 from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
@@ -37,6 +38,7 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Snapshot
 from bridge.slurm.snapshot import Poller
 from bridge.threads import Supervisor
+from bridge.workload import links
 from bridge.workload.pods import is_open
 from controllers.guarded_nodes import GuardedNodes
 from controllers.loop import Controllers
@@ -55,6 +57,8 @@ EVENT_RATE = 15.0
 """Events per second: bindings, which have priority, use the same API server."""
 LAST_WRITES = 10.0
 """Seconds to wait at a stop for calls in progress. If some are still in progress then, the leases are not released."""
+FIRST_LIST = 20.0
+"""Longest wait of the first poll for the pods, whose jobs it reads before those of others."""
 STALE = 60.0
 """Seconds without an answer of an API after which this process is not ready."""
 
@@ -184,7 +188,8 @@ class Hub:
         """Create the Slurm client and its poller, which polls at the idle period while no lease is held."""
         slurm = SlurmClient(self.config, jwt_source(self.config))
         leads = lambda: any(elector is None or elector.held for elector in electors.values())  # noqa: E731
-        poller = Poller(slurm, cluster, self.config, clock=self.clock, leads=leads)
+        known = lambda wanted: links.on_pods(_listed(pods), cluster, wanted)  # noqa: E731
+        poller = Poller(slurm, cluster, self.config, clock=self.clock, leads=leads, known=known)
         poller.subscribe(_FirstAnswerLog(slurm))
         return Dependencies(self.config, kube, slurm, poller, pods, self.nodes, self.events, cluster, self.clock)
 
@@ -311,6 +316,12 @@ class _FirstAnswerLog:
         )
         for text in version.missing():
             log.warning("not supported by this Slurm", extra=kv(api=version.name, what=text))
+
+
+def _listed(cache: Cache) -> list[Object]:
+    """Return the objects of a cache after its first list, for which it waits a limited time."""
+    cache.wait_synced(FIRST_LIST)
+    return cache.items()
 
 
 def _cache_problem(cache: Cache) -> str | None:

@@ -15,12 +15,15 @@ from bridge.slurm.merging import is_unexplained, started
 from bridge.slurm.models import Job
 from bridge.slurm.poll_state import Answers, Expected, PollState, States
 from bridge.slurm.query_plan import QueryPlan, most_singles, plan_queries, witnesses
+from bridge.slurm.state_lists import Known, StateLists
 from bridge.threads import at_once
 
 log = logging.getLogger(__name__)
 
 UNEXPLAINED = 5.0
 """Seconds between two full lists while a pending job has no reason: for Slurm 22.05, the first reason is no change."""
+FIRST_SINGLES = 1000
+"""Number of jobs on pods that one poll reads before the first list of all jobs: running jobs first."""
 ASKERS = 3
 """Parallel requests about single jobs: slurmrestd has four threads by default."""
 
@@ -30,20 +33,23 @@ class JobAnswers:
     """The result of the requests about jobs in one poll.
 
     ``moment`` is a time of slurmctld: all earlier changes are in the answers. ``backlog``: the next poll must read more
-    jobs. ``reused`` is an id that belongs to another job than before: the answers cannot be used.
+    jobs. ``reused`` is an id that belongs to another job than before: the answers cannot be used. ``list_seconds`` is
+    the time of the requests for states, if they did not ask for all jobs.
     """
 
     answers: Answers
     moment: int = 0
     backlog: bool = False
     reused: int | None = None
+    list_seconds: float = 0
 
 
 class JobReader:
     """Sends the requests about jobs. Any error fails the whole poll."""
 
-    def __init__(self, client: SlurmClient, detail_budget: int, clock: Clock) -> None:
+    def __init__(self, client: SlurmClient, detail_budget: int, clock: Clock, known: Known | None = None) -> None:
         self._client, self._budget, self._clock = client, detail_budget, clock
+        self.lists = StateLists(client, clock, known)
         self._listed_at = -math.inf
 
     def ask(self, last: PollState, expected: Mapping[int, Expected], began: float) -> JobAnswers:
@@ -54,23 +60,24 @@ class JobReader:
 
     def _by_states(self, last: PollState, expected: Mapping[int, Expected], began: float) -> JobAnswers:
         """Read the states of all jobs, then the details that are needed, then the witnesses."""
-        asked_at = self._clock.monotonic()
-        states = self._client.job_states()
-        most = most_singles(len(states), self._clock.monotonic() - asked_at)
+        found = self.lists.read(last, expected, began)
+        states = found.states
+        most = most_singles(len(states), found.seconds) if last.list_began or found.complete else FIRST_SINGLES
         allocations = self._client.version.allocations
-        known = witnesses(last, states, expected)
+        known = witnesses(last, found.listed, expected)
         needed = plan_queries(last, states, expected, began, self._budget, allocations=allocations, witnessed=known)
         log.debug("reading jobs", extra=kv(listed=len(states), wanted=len(needed.jobs), started=len(needed.started)))
         first_nodes = self._started(last, states, expected, needed.started[:most])
         room = max(0, most - len(needed.started))
         details: dict[int, Job] = {}
         singles = needed.jobs[:room]
-        if needed.in_bulk(len(states), self._client.job_bytes):
+        if found.complete and needed.in_bulk(len(states), self._client.job_bytes):
             asked = set(needed.jobs)
             details = {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
             singles = needed.jobs[:0]
         backlog = len(needed.started) > most or 0 < len(singles) < len(needed.jobs)
-        answers = self._singles(Answers(began, states, details, started=first_nodes), needed, singles)
+        answers = Answers(began, states, details, started=first_nodes, complete=found.complete)
+        answers = self._singles(answers, needed, singles)
         # last: an unchanged witness confirms all earlier answers
         for job_id, witness in known.items():
             job = self._job(job_id)
@@ -78,7 +85,7 @@ class JobReader:
                 return JobAnswers(answers, reused=job_id)
             if job is not None:
                 answers = replace(answers, details={**answers.details, job_id: job})
-        return JobAnswers(answers, backlog=backlog)
+        return JobAnswers(answers, backlog=backlog, list_seconds=0 if found.complete else found.seconds)
 
     def _by_lists(self, last: PollState, expected: Mapping[int, Expected], began: float) -> JobAnswers:
         """Read all jobs if any has changed."""

@@ -7,6 +7,7 @@ of the poller.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
@@ -35,14 +36,18 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
     """Return the next state of the poller.
 
     A job belongs to podbridge if its comment names ``cluster``, or if this process has just submitted it. The snapshot
-    keeps sequence 0 until every job of a first list has been read.
+    keeps sequence 0 until every job of a first list has been read, unless the ids of podbridge's jobs were known before
+    this list.
     """
     before, states = last.snapshot, answers.states
     answered = answers.details.keys() | answers.started.keys()
     unread = {job_id for job_id in changed_jobs(last, states, expected) if job_id not in answered}
     unheard = any(job_id not in last.listed for job_id in unread)
-    complete = bool(before.sequence) or not unread
+    complete = bool(before.sequence) or not unread or not answers.complete
     sequence = before.sequence + 1 if complete else 0
+    list_began = answers.began if answers.complete else last.list_began
+    earlier = before.listed_at if last.list_began else -math.inf
+    listed_at = list_began if list_began and not unheard else earlier
     jobs: dict[int, ObservedJob] = {}
     detailed: dict[int, int] = {}
     foreign = {job_id: seen for job_id, seen in last.foreign.items() if job_id in states}
@@ -69,9 +74,12 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
         if carried := _absent(job_id, before.jobs.get(job_id), expected.get(job_id), answers, cluster):
             jobs[job_id] = carried
     settled = bool(before.sequence) and not before.error and not unheard
-    return PollState(
-        _snapshot(before, answers, jobs, sequence, settled), _listed(last, states, unread), detailed, foreign
+    snapshot = replace(
+        _snapshot(before, answers, jobs, sequence, settled),
+        list_age=answers.began - listed_at if listed_at > -math.inf else math.inf,
     )
+    left = {job_id: states[job_id] for job_id in unread if job_id not in answers.unknown}
+    return PollState(snapshot, _listed(last, states, unread), detailed, foreign, list_began=list_began, unread=left)
 
 
 def _snapshot(

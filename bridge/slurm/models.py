@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -218,6 +219,14 @@ class Snapshot:
     error: str = ""
     absent: frozenset[int] = frozenset()
     """Ids in ``jobs`` that are missing from the last list of all jobs."""
+    list_age: float = 0
+    """Seconds from the request for the last list of all jobs of which every new job has been read until ``began``;
+    infinite if there was none."""
+
+    @property
+    def listed_at(self) -> float:
+        """The monotonic time up to which the snapshot contains every submitted job, also one with an unknown id."""
+        return self.began - self.list_age if self.list_age < math.inf else -math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,9 @@ class PollState:
 
     ``listed`` are all jobs of the last list with their states. ``detailed`` is the sequence in which the details of a
     job were last read; it lacks the jobs whose details were never read. ``foreign`` are the jobs of others.
-    ``changed_at`` is a time of slurmctld (``update_time``): all earlier changes are in this state.
+    ``changed_at`` is a time of slurmctld (``update_time``): all earlier changes are in this state. ``list_began`` is
+    the monotonic time of the request for the last list of all jobs, 0 if there was none. ``unread`` are the listed
+    states of jobs whose details are still to be read.
     """
 
     snapshot: Snapshot = field(default_factory=Snapshot)
@@ -37,6 +39,8 @@ class PollState:
     detailed: Mapping[int, int] = field(default_factory=dict)
     foreign: Mapping[int, Identity] = field(default_factory=dict)
     changed_at: int = 0
+    list_began: float = 0
+    unread: States = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class Answers:
     """The answers of slurmctld in one poll that began at the monotonic time ``began``.
 
     ``unknown`` are the ids that slurmctld reported as unknown. ``started`` are podbridge's jobs of which only the nodes
-    were read. ``nodes`` and ``partitions`` are ``None`` if they were not read.
+    were read. ``nodes`` and ``partitions`` are ``None`` if they were not read. ``complete``: slurmctld was asked for
+    the states of all jobs in this poll; otherwise those of the jobs of others are older.
     """
 
     began: float
@@ -54,3 +59,4 @@ class Answers:
     started: Mapping[int, Job] = field(default_factory=dict)
     nodes: Mapping[str, Node] | None = None
     partitions: Mapping[str, Partition] | None = None
+    complete: bool = True

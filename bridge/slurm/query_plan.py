@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from bridge.slurm.identity import UNREAD, Witness, highest, identity
@@ -87,7 +87,7 @@ def plan_queries(
     for job_id in changed:
         now = states[job_id]
         (started if allocations and is_allocated(now) and _waited(last, job_id, expected) else asked).append(job_id)
-    asked.sort(key=lambda job_id: job_id not in ours and job_id not in expected)
+    asked.sort(key=lambda job_id: (job_id not in ours and job_id not in expected, is_pending(states[job_id])))
     quiet = _quiet(last, states, expected, set(changed))
     pending = [job_id for job_id in quiet if is_pending(states[job_id])]
     waiting = [job_id for job_id in pending if job_id not in witnessed]
@@ -181,4 +181,4 @@ def doubted(last: PollState) -> PollState:
     proven: Iterable[tuple[int, frozenset[str]]] = (
         (job_id, now) for job_id, now in last.listed.items() if job_id in last.detailed or job_id in last.foreign
     )
-    return PollState(last.snapshot, dict(proven), last.detailed, last.foreign, last.changed_at)
+    return replace(last, listed=dict(proven))

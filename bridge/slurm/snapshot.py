@@ -29,6 +29,7 @@ from bridge.slurm.models import JobLink, Snapshot
 from bridge.slurm.node_reader import NodeReader
 from bridge.slurm.poll_state import Expected, PollState
 from bridge.slurm.query_plan import doubted, forgotten
+from bridge.slurm.state_lists import Known
 from bridge.slurm.states import Phase, phase
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,9 @@ _WAKE_GAP = 0.25
 """Least seconds between two polls."""
 REST = 0.5
 """Least pause after a poll, as a multiple of the time of this poll."""
+LIST_REST = 3.0
+"""Least pause after a poll, as a multiple of the time of its requests for the states of podbridge's jobs: slurmrestd
+and slurmctld spend a quarter of one core on thousands of pending jobs."""
 _STOP_CHECK = 0.25
 PROGRESS_PERIOD = 5.0
 """Seconds between two log lines during the first reading of all jobs."""
@@ -61,6 +65,7 @@ class Poller:
         *,
         clock: Clock | None = None,
         leads: Callable[[], bool] = lambda: True,
+        known: Known | None = None,
     ) -> None:
         self._leads = leads
         self._client, self._cluster, self._settings = client, cluster, config.slurm
@@ -76,7 +81,8 @@ class Poller:
         self._hints = HintPace(config.hints.max_poll_rate, self._clock.monotonic())
         self._told_at = -math.inf
         self._node_reader = NodeReader(client, self._clock)
-        self._job_reader = JobReader(client, config.slurm.detail_budget, self._clock)
+        self._job_reader = JobReader(client, config.slurm.detail_budget, self._clock, known)
+        self._list_seconds = 0.0
         self._backlog = False
         self.progress = ""
         self._failures = 0
@@ -91,6 +97,10 @@ class Poller:
     def subscribe(self, fn: Callable[[Snapshot], None]) -> None:
         """Call ``fn`` in the poller's thread after each new snapshot."""
         self._subscribers.append(fn)
+
+    def list_all(self) -> None:
+        """Read the list of all jobs in one of the next polls: a job without a known id may exist."""
+        self._job_reader.lists.want_all()
 
     def wake(self, nodes: bool = False) -> None:
         """Poll soon; with ``nodes``, read nodes and partitions too."""
@@ -133,7 +143,8 @@ class Poller:
             log.debug("polled", extra=kv(seconds=round(took, 3)))
             # if Slurm answers slowly, polls take two thirds of the time at most
             if self._failures or not self._backlog:
-                self._wait(stop, max(self.pause(), REST * took), REST * took)
+                rest = max(REST * took, LIST_REST * self._list_seconds)
+                self._wait(stop, max(self.pause(), rest), rest)
 
     def pause(self) -> float:
         """Return the seconds until the next poll, unless :meth:`wake` is called."""
@@ -183,7 +194,10 @@ class Poller:
 
     # --- one poll -----------------------------------------------------------------------------------------------------
     def _poll(self) -> Snapshot:
-        last, began = self._state, self._clock.monotonic()
+        last = self._state
+        for job_id, link in self._job_reader.lists.on_pods(last).items():
+            self.expect(job_id, link, sure=False)
+        began = self._clock.monotonic()
         if began - last.snapshot.began > FORGET_OTHERS and last.snapshot.sequence:
             last = forgotten(last)
         with self._expecting:
@@ -197,7 +211,7 @@ class Poller:
             asked = self._job_reader.ask(last, expected, began)
             if asked.reused is not None:
                 raise SlurmUnavailableError(f"job {asked.reused} became another job twice within one poll")
-        self._backlog = asked.backlog
+        self._backlog, self._list_seconds = asked.backlog, asked.list_seconds
         answers = self._node_reader.add(asked.answers)
         # under the lock, so that the published snapshot contains every job added meanwhile
         with self._expecting:
@@ -218,7 +232,7 @@ class Poller:
 
     def _tell_progress(self, read: int, total: int) -> None:
         """Log how many jobs have been read until the first snapshot is complete."""
-        if self._state.snapshot.sequence:
+        if self._state.snapshot.listed_at > -math.inf:
             self.progress = ""
             return
         self.progress = f"read {read} of {total} jobs"

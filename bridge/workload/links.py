@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -41,6 +41,16 @@ def link(pod: Mapping[str, Any], cluster: str) -> JobLink:
         metadata = pod["metadata"]
         return JobLink(cluster, (PodRef(metadata["namespace"], metadata["name"], metadata["uid"]),), shape=shape(pod))
     return JobLink(cluster, (), member.key, member.size)
+
+
+def on_pods(found: Iterable[Mapping[str, Any]], cluster: str, wanted: Callable[[int], bool]) -> dict[int, JobLink]:
+    """Return the jobs on pods by id, as far as their ids are ``wanted`` and the pods still need them."""
+    jobs: dict[int, JobLink] = {}
+    for pod in found:
+        job_id = pods.job_id(pod)
+        if job_id is not None and wanted(job_id) and (pods.is_held(pod) or not pods.is_finished(pod)):
+            jobs[job_id] = link(pod, cluster)
+    return jobs
 
 
 def shape(pod: Mapping[str, Any]) -> str:

@@ -192,7 +192,9 @@ class FakeSlurm:
         if path == "job/submit" and method == "POST":
             return self._submit(version, json.loads(body))
         if path == "jobs/state" and not old:
-            return self._json(200, {"jobs": [{"job_id": str(j.job_id), "state": j.states} for j in self.jobs.values()]})
+            ids = {int(job_id) for job_id in re.findall(r"job_id=(\d+)", query)}
+            chosen = [job for job in self.jobs.values() if not query or job.job_id in ids]
+            return self._json(200, {"jobs": [{"job_id": str(j.job_id), "state": j.states} for j in chosen]})
         if path == "jobs":
             return self._list(version, query)
         if head == "job" and tail.isdigit():

@@ -21,7 +21,7 @@ from bridge.errors import (
     SlurmUnknownOutcomeError,
 )
 from bridge.slurm import hostlist, link, states
-from bridge.slurm.client import SlurmClient
+from bridge.slurm.client import MOST_IDS, SlurmClient
 from bridge.slurm.models import JobLink, JobRequest, PodRef
 from bridge.slurm.query_plan import LARGEST_BULK
 from bridge.slurm.snapshot import Poller
@@ -291,6 +291,21 @@ def reads(client: SlurmClient) -> Calls:
     calls: Calls = {"ping": client.ping, "job": lambda: client.job(1), "unknown": lambda: client.job(987654)}
     calls |= {"jobs": client.jobs, "nodes": client.nodes, "partitions": client.partitions}
     return calls | ({"jobs/state": client.job_states} if client.version.job_states else {})
+
+
+def test_states_of_some_jobs(site: RealSite, client: SlurmClient) -> None:
+    if not client.version.job_states:
+        pytest.skip("this API has no jobs/state")
+    ids = [client.submit(ask(client)).job_id for _ in range(3)]
+    try:
+        # ids that slurmctld does not know are left out
+        assert client.job_states([*ids[:2], 987654]).keys() == set(ids[:2])
+        assert client.job_states([987654]) == {}
+        # the longest request that podbridge sends
+        assert client.job_states([*range(10**7, 10**7 + MOST_IDS - 1), ids[2]]).keys() == {ids[2]}
+    finally:
+        for job_id in ids:
+            client.cancel(job_id)
 
 
 def writes(client: SlurmClient) -> Calls:

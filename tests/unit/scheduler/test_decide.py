@@ -99,6 +99,16 @@ def test_nothing_on_a_view_older_than_the_leadership():
     assert look([pod()], snapshot(began=5), leading_since=6) == []
 
 
+def test_nothing_is_submitted_before_all_jobs_are_listed_under_this_leadership():
+    known_job, the_pod = known(5, "RUNNING", nodes=["s-n1"]), pod()
+    partial = replace(snapshot(known_job), list_age=901.0)
+    assert look([pod("u2")], partial, leading_since=100.0) == []
+    assert look([pod("u2", deleted=True)], partial, leading_since=100.0) == []
+    assert one([pod("u2")], replace(partial, list_age=900.0), leading_since=100.0)
+    # a pod whose job is known is bound
+    assert one([the_pod], partial, leading_since=100.0) == actions.Bind(the_pod, 5, "n1", 0, "s-n1")
+
+
 def test_a_new_pod_is_asked_for():
     the_pod = pod()
     assert one([the_pod], snapshot()) == actions.Submit(the_pod)
