@@ -7,7 +7,7 @@ pod's author (``tests/contract/slurm/test_limits_of_users.py``). So podbridge ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from bridge import names, namespace_policies
@@ -53,6 +53,20 @@ def denied(annotations: Mapping[str, str], policy: NamespacePolicy, partition: s
             key = name.removeprefix(names.JOB_ANNOTATION_PREFIX)
             found.append(Denial(key, problem, ", ".join(allowed) or "no such annotation"))
     return found
+
+
+def impossible(annotations: Mapping[str, str], partitions: Collection[str]) -> list[str]:
+    """List the partitions that no pod of this installation can use; ``partitions`` are those that it can (empty: all).
+
+    No permission allows them: another installation schedules the pods of these partitions.
+    """
+    wanted = namespace_policies.parts(annotations.get(names.PARTITION, ""))
+    if not partitions or not (refused := [part for part in wanted if part not in partitions]):
+        return []
+    return [
+        f"annotation {names.PARTITION}: {', '.join(refused)} is not a partition of this scheduler; "
+        f"allowed: {', '.join(partitions)}"
+    ]
 
 
 def scheduler_denied(scheduler: str) -> Denial:

@@ -59,6 +59,7 @@ class Reviewer:
             config.gres,
             config.exclusive,
             config.partition,
+            tuple(config.partitions),
             slurm=bool(config.slurm_rest_api),
             device_classes=config.device_classes,
         )

@@ -130,7 +130,8 @@ class Admission:
         """
         config, settings = self._config, self._config.admission
         # accounts that write to pods: of the scheduler, of the controllers, of `podbridge run`
-        parts = (names.part_user(part, settings.service_namespace) for part in ("scheduler", "controllers", "run"))
+        home, installation = settings.service_namespace, config.installation
+        parts = (names.part_user(part, home, installation) for part in ("scheduler", "controllers", "run"))
         trusted = frozenset({whoami(self._client), *parts, *settings.trusted_users})
         reviewer = Reviewer(
             config,

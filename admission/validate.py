@@ -26,7 +26,8 @@ class Rules:
     """The part of the configuration that validation needs.
 
     ``trusted`` holds the users that may write podbridge's own label, annotations and finalizer. ``partition`` is the
-    partition of pods that name none. ``slurm`` is true if a Slurm is colocated.
+    partition of pods that name none, ``partitions`` are all that pods can use (empty: all of Slurm). ``slurm`` is true
+    if a Slurm is colocated.
     """
 
     scheduler: str
@@ -34,6 +35,7 @@ class Rules:
     gres: Mapping[str, str] = field(default_factory=dict)
     exclusive: bool = False
     partition: str = ""
+    partitions: Sequence[str] = ()
     slurm: bool = True
     device_classes: Mapping[str, str] = field(default_factory=dict)
 
@@ -100,6 +102,7 @@ def create(
         verdict.warnings.append(pool_selection.NO_POOL)
     if allowed.local:
         verdict.invalid += _group_problems(annotations)
+        verdict.invalid += field_policy.impossible(annotations, rules.partitions)
         verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)
     if allowed.remote:
         problems = script_check.problems(pod)
@@ -209,6 +212,7 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
         verdict.invalid += _shortfall(new, rules)
     verdict.permissions += job_annotations.needed_permissions({key: after[key] for key in changed if key in after})
     if pool_selection.of(new).local:
+        verdict.invalid += field_policy.impossible(after, rules.partitions)
         denials = field_policy.denied(after, scope.policy, rules.partition)
         verdict.denials += [denial for denial in denials if names.JOB_ANNOTATION_PREFIX + denial.key in changed]
     return verdict

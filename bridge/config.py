@@ -39,7 +39,7 @@ class AdmissionSection(Section):
     cert_validity: Annotated[float, Field(ge=60)] = 90 * 86400
     threads: Annotated[int, Field(ge=1, le=256)] = 16
     timeout_seconds: Annotated[int, Field(ge=1, le=30)] = 5
-    webhook_name: DnsName = Field("podbridge", description="Prefix of the names of the two webhook configurations.")
+    webhook_name: DnsName = Field(names.COMPONENT, description="Prefix of the names of the two webhook configurations.")
     trusted_users: list[str] = Field(
         [],
         description="Users that may set podbridge's own label, annotations and finalizer, in addition to the accounts "
@@ -124,6 +124,9 @@ class HintsSection(Section):
 class NodesSection(Section):
     """Actions of the node controller."""
 
+    selector: LabelSelector | None = Field(
+        None, description="Kubernetes nodes of this installation; unset: all nodes. Virtual nodes are not selected."
+    )
     taint: bool = Field(True, description="Taint managed nodes, so that only pods of this scheduler run there.")
     drain: bool = Field(True, description="Drain nodes in Slurm that are cordoned in Kubernetes.")
     cordon: bool = Field(True, description="Cordon nodes in Kubernetes that are drained or down in Slurm.")
@@ -169,6 +172,11 @@ class LoggingSection(Section):
 class Config(Section):
     """The whole file."""
 
+    installation: Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,25}[a-z0-9])?$")] = Field(
+        names.COMPONENT,
+        description="Name of this podbridge among those of the Kubernetes cluster: prefix of its objects, and default "
+        "of the keys for namespaces and names of objects. See several-schedulers.md.",
+    )
     scheduler_name: DnsName = names.DEFAULT_SCHEDULER_NAME
     slurm_rest_api: str = Field(
         "http://slurm-restapi.slurm:6820",
@@ -182,6 +190,11 @@ class Config(Section):
     )
     mcs_label: str = ""
     partition: str = Field("", description="Slurm partition of pods that name none; empty: Slurm's default partition.")
+    partitions: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", max_length=1024)]] = Field(
+        [],
+        description="Partitions of this installation: its pods can use no others, whatever their permissions, and it "
+        "manages only nodes of these partitions. Empty: all partitions of Slurm.",
+    )
 
     slurm_api_version: Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+$")] | None = None
     placeholder: Literal["auto", "external", "batch"] = "auto"
@@ -217,6 +230,19 @@ class Config(Section):
     serving: ServingSection = ServingSection()
     logging: LoggingSection = LoggingSection()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        """Set the namespaces and names of objects that the file does not set, from ``installation``."""
+        if not isinstance(data, dict) or not isinstance(name := data.get("installation"), str):
+            return data
+        result = dict(data)
+        for section, defaults in _named_after(name).items():
+            given = data.get(section, {})
+            if isinstance(given, dict):
+                result[section] = {**defaults, **given}
+        return result
+
     @field_validator("slurm_rest_api")
     @classmethod
     def _url(cls, value: str) -> str:
@@ -231,9 +257,22 @@ class Config(Section):
                 "slurmRestApi is empty and no pool is configured: set it, pools.nats.servers, pools.interlink or "
                 "pools.nunet"
             )
-        if problems := namespace_policies.problems(self.namespace_policies, self.partition):
+        if problems := namespace_policies.problems(self.namespace_policies, self.partition, self.partitions):
             raise ValueError("; ".join(problems))
         return self
+
+
+def _named_after(installation: str) -> dict[str, dict[str, str]]:
+    """Return the keys that follow the name of the installation, by section."""
+    return {
+        "admission": {
+            "serviceName": names.part_account("admission", installation),
+            "serviceNamespace": installation,
+            "secretName": f"{installation}-webhook-tls",
+            "webhookName": installation,
+        },
+        "leaderElection": {"namespace": installation},
+    }
 
 
 def parse(text: str, source: str = "configuration") -> Config:

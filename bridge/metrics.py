@@ -74,6 +74,9 @@ GUARDED_NODES = Gauge(
     "podbridge_guarded_nodes",
     "Nodes in the list of the admission policy for guarded nodes; 0 while it cannot be written.",
 )
+NODES_TAKEN = Gauge(
+    "podbridge_nodes_taken_by_others", "Nodes that this installation is to manage, but another scheduler has taken."
+)
 EXTERNAL_NODES = Gauge(
     "podbridge_external_nodes",
     "External nodes: registered in Slurm, leaving (drained, to be deleted or replaced), absent (not registered yet), "

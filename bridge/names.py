@@ -140,27 +140,42 @@ KUBE_DEFAULT_SCHEDULER = "default-scheduler"
 """The scheduler that the API server sets on a pod without one."""
 DEFAULT_NAMESPACE = "slurm-bridge"
 """slurm-bridge's default managed namespace."""
-SYSTEM_NAMESPACE = "podbridge"
+SYSTEM_NAMESPACE = COMPONENT
 """The namespace of podbridge's Secret and Leases."""
-BRAKE_CONFIG_MAP = "podbridge-brake"
-"""ConfigMap in this namespace: the engaged brakes on mass ending, and the administrators' answers."""
 POOLS_ROLE = "podbridge-pools"
 """ClusterRole to read the ConfigMaps and Secrets of pods on pools, and its RoleBinding in each namespace."""
-GUARDED_NODES = "podbridge-guarded-nodes"
-"""ConfigMap in podbridge's namespace; its keys are the nodes to which only podbridge's scheduler may bind pods."""
 WEBHOOK_PORT = 9443
 HEALTH_PORT = 8081
 METRICS_PORT = 8080
 
 
-def part_account(part: str) -> str:
+# Every object of an installation has the name of the installation as prefix. helm/*.yaml create the objects of the one
+# named podbridge; docs/several-schedulers.md describes how to create those of another.
+
+
+def part_account(part: str, installation: str = COMPONENT) -> str:
     """Return the service account of ``admission``, ``scheduler``, ``controllers`` or ``run`` (all in one process).
 
     helm/rbac.yaml and helm/rbac-run.yaml create them.
     """
-    return COMPONENT if part == "run" else f"{COMPONENT}-{part}"
+    return installation if part == "run" else f"{installation}-{part}"
 
 
-def part_user(part: str, namespace: str = SYSTEM_NAMESPACE) -> str:
+def part_user(part: str, namespace: str = SYSTEM_NAMESPACE, installation: str = COMPONENT) -> str:
     """Return the user name of a part's service account."""
-    return f"system:serviceaccount:{namespace}:{part_account(part)}"
+    return f"system:serviceaccount:{namespace}:{part_account(part, installation)}"
+
+
+def lease(part: str, installation: str = COMPONENT) -> str:
+    """Return the Lease of ``scheduler`` or ``controllers``."""
+    return f"{installation}-{part}"
+
+
+def brake_config_map(installation: str = COMPONENT) -> str:
+    """Return the ConfigMap with the engaged brakes on mass ending, and the administrators' answers."""
+    return f"{installation}-brake"
+
+
+def guarded_nodes(installation: str = COMPONENT) -> str:
+    """Return the ConfigMap whose keys are the nodes to which only this installation's scheduler may bind pods."""
+    return f"{installation}-guarded-nodes"

@@ -143,9 +143,29 @@ def _within(value: str, allowed: list[str]) -> bool:
     return ANY in allowed or set(parts(value)) <= set(allowed)
 
 
-def problems(policies: list[NamespacePolicy], partition: str) -> list[str]:
-    """List the problems of the policies; ``partition`` is the configured one."""
-    found: list[str] = []
+def _beyond(policies: list[NamespacePolicy], partition: str, partitions: Collection[str]) -> list[str]:
+    """List the default and allowed partitions that the list ``partitions`` lacks."""
+    possible = ", ".join(partitions)
+    found = []
+    if not set(parts(partition)) <= set(partitions) or not partition:
+        found.append(f"partition: {partition!r} is not in partitions; allowed: {possible}")
+    for index, policy in enumerate(policies):
+        for key, values in (
+            ("allowed", policy.allowed.partition or []),
+            ("default", [policy.default.partition or ANY]),
+        ):
+            if wrong := sorted({part for value in values for part in parts(value)} - {ANY, *partitions}):
+                where = f"namespacePolicies[{index}].{key}.partition"
+                found.append(f"{where}: {', '.join(wrong)} is not in partitions; allowed: {possible}")
+    return found
+
+
+def problems(policies: list[NamespacePolicy], partition: str, partitions: Collection[str] = ()) -> list[str]:
+    """List the problems of the policies; ``partition`` is the configured one, ``partitions`` those that are possible.
+
+    Without ``partitions``, all are possible.
+    """
+    found = _beyond(policies, partition, partitions) if partitions else []
     for index, policy in enumerate(policies):
         where = f"namespacePolicies[{index}]"
         # a policy for some groups leaves the other users to later policies

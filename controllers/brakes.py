@@ -48,23 +48,28 @@ class _Entry:
     record: dict[str, Any] = field(default_factory=dict)
 
 
+def config_map_path(settings: config.Config) -> str:
+    """Return the path of the ConfigMap with the engaged brakes."""
+    return CONFIGMAPS.path(settings.leader_election.namespace, names.brake_config_map(settings.installation))
+
+
 class Brakes:
     """Decides which pods with missing jobs may be terminated. Only one thread calls :meth:`judge`.
 
-    ``kube`` is fenced; all writes go through ``workers``.
+    ``path`` is that of the ConfigMap. ``kube`` is fenced; all writes go through ``workers``.
     """
 
     def __init__(
         self,
         settings: config.BrakeSection,
-        namespace: str,
+        path: str,
         kube: KubeClient,
         events: EventRecorder,
         clock: Clock,
         workers: Workers,
     ) -> None:
         self._limits = Limits(settings.share, settings.least, settings.hold)
-        self._path = CONFIGMAPS.path(namespace, names.BRAKE_CONFIG_MAP)
+        self._path = path
         self._kube, self._events, self._clock, self._workers = kube, events, clock, workers
         self._entries: dict[str, _Entry] = {}
 

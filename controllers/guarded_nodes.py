@@ -12,6 +12,7 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock
+from bridge.config import Config
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
@@ -30,14 +31,18 @@ RETRY_AFTER = 5.0
 SLURM, POOL = "slurm", "pool"
 
 
-def guarded(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the kinds of the nodes to guard, ``slurm`` or ``pool``, by the name of the node."""
+def guarded(nodes: Iterable[Mapping[str, Any]], scheduler_name: str, *, pools: bool = True) -> dict[str, str]:
+    """Return the kinds of the nodes to guard, ``slurm`` or ``pool``, by the name of the node.
+
+    These are the nodes with the taint of this scheduler, and, if the installation has ``pools``, the virtual nodes.
+    """
     found = {}
     for node in nodes:
         taints = (node.get("spec") or {}).get("taints") or ()
         if pool_selection.is_virtual(node):
-            found[node["metadata"]["name"]] = POOL
-        elif any(taint.get("key") == names.MANAGED_TAINT for taint in taints):
+            if pools:
+                found[node["metadata"]["name"]] = POOL
+        elif any((t.get("key"), t.get("value")) == (names.MANAGED_TAINT, scheduler_name) for t in taints):
             found[node["metadata"]["name"]] = SLURM
     return found
 
@@ -51,11 +56,12 @@ def difference(live: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, 
 class GuardedNodes(Loop):
     """Writes the ConfigMap when the set of guarded nodes changes."""
 
-    def __init__(self, kube: KubeClient, nodes: Cache, elector: Elector | None, clock: Clock) -> None:
+    def __init__(self, config: Config, kube: KubeClient, nodes: Cache, elector: Elector | None, clock: Clock) -> None:
         super().__init__("guarded-nodes", (nodes,), elector, 1, clock)
+        self._config = config
         self._kube = kube.fenced(self.check_leadership)
         self._nodes = nodes
-        self._path = CONFIGMAPS.path(names.SYSTEM_NAMESPACE, names.GUARDED_NODES)
+        self._path = CONFIGMAPS.path(config.leader_election.namespace, names.guarded_nodes(config.installation))
         self._written: dict[str, str] | None = None
         self._due = 0.0
         self._told = ""
@@ -66,10 +72,11 @@ class GuardedNodes(Loop):
 
     def reconcile(self) -> None:
         """Write the ConfigMap after a change of the nodes, and compare it every ``AGAIN`` seconds."""
-        wanted, now = guarded(self._nodes.items()), self.clock.monotonic()
+        config, now = self._config, self.clock.monotonic()
+        wanted = guarded(self._nodes.items(), config.scheduler_name, pools=config.pools.enabled)
         changed = self._written is not None and wanted != self._written
         if now >= self._due or changed:
-            self.workers.submit(names.GUARDED_NODES, lambda: self._write(wanted))
+            self.workers.submit("guarded-nodes", lambda: self._write(wanted))
 
     def _write(self, wanted: dict[str, str]) -> None:
         self._written, self._due = None, self.clock.monotonic() + RETRY_AFTER

@@ -9,10 +9,10 @@ from typing import Any
 from bridge import clock as clocks
 from bridge.kube.lease import Elector
 from bridge.loop import Dependencies, SlurmLoop
-from bridge.metrics import CONTROLLER_ACTIONS, EXTERNAL_NODES, counted
+from bridge.metrics import CONTROLLER_ACTIONS, EXTERNAL_NODES, NODES_TAKEN, counted
 from bridge.workload import missing_jobs, pods, pool_selection
 from bridge.workload.eligibility import readiness, slurm_name
-from controllers.brakes import Brakes
+from controllers.brakes import Brakes, config_map_path
 from controllers.node import act as node_act
 from controllers.node import decide as node_decide
 from controllers.node import external
@@ -39,10 +39,9 @@ class Controllers(SlurmLoop):
         self._node = node_act.Actor(dependencies, self.check_leadership)
         self._devices = DeviceReader(dependencies.kube, dependencies.config, self.clock)
         self._displaced: Mapping[str, workload_decide.Displaced] = {}
-        lease = dependencies.config.leader_election
         self._brakes = Brakes(
             dependencies.config.brake,
-            lease.namespace,
+            config_map_path(dependencies.config),
             dependencies.kube.fenced(self.check_leadership),
             dependencies.events,
             self.clock,
@@ -51,6 +50,7 @@ class Controllers(SlurmLoop):
         self._watched_until = 0.0
         self._resting: dict[str, float] = {}
         self._kube = dependencies.kube.fenced(self.check_leadership)
+        self._taken: Mapping[str, str] = {}
         self._told: dict[str, pod_groups.GroupCondition] = {}
 
     def reconcile(self) -> None:
@@ -81,6 +81,8 @@ class Controllers(SlurmLoop):
         synced = node_decide.decide(view)
         for state, count in synced.external.items():
             EXTERNAL_NODES.labels(state).set(count)
+        if not snapshot.error:  # else nothing is decided about nodes
+            self._tell_taken(nodes, synced.taken)
         for step in synced.actions:
             key = f"node/{step.node['metadata']['name']}"
             self._dispatch("node", key, step, lambda s=step: self._node.act(s))  # type: ignore[misc]
@@ -92,6 +94,15 @@ class Controllers(SlurmLoop):
         for key, condition in current.items():
             if self._told.get(key) != condition:
                 self._dispatch("workload", f"group/{key}", condition, lambda c=condition: self._tell(c))  # type: ignore[misc]
+
+    def _tell_taken(self, nodes: list[dict[str, Any]], taken: Mapping[str, str]) -> None:
+        """Report the nodes that another scheduler has taken, each once."""
+        NODES_TAKEN.set(len(taken))
+        for node in nodes:
+            holder = taken.get(node["metadata"]["name"], "")
+            if holder and self._taken.get(node["metadata"]["name"]) != holder:
+                self._node.tell_taken(node, holder)
+        self._taken = taken
 
     def _tell(self, condition: pod_groups.GroupCondition) -> None:
         pod_groups.write(self._kube, condition, clocks.rfc3339(self.clock.time()))

@@ -141,6 +141,7 @@ REASONS = (
     ("Node, Event", "SlurmNodeDrained", "podbridge cordoned the node, because it is drained or down in Slurm"),
     ("Node, Event", "SlurmNameConflict", "several nodes have the same Slurm node name; podbridge uses none of them"),
     ("Node, Event", "SlurmNameSettled", "the Slurm node name of the node is unique again"),
+    ("Node, Event", "NodeTakenByOther", "another scheduler has taken the node; see several-schedulers.md"),
     ("Node, Event", "SlurmNodeResumed", "podbridge uncordoned the node, because Slurm allocates it again"),
     ("Node, Event", "SlurmNodeDraining", "podbridge drained the node in Slurm; the message contains the cause"),
     ("Node, Event", "SlurmNodeUndrained", "podbridge resumed the node in Slurm, because the cause is over"),

@@ -13,7 +13,7 @@ from bridge.metrics import SCHEDULER_PODS
 from bridge.slurm import states
 from bridge.slurm.models import Snapshot
 from bridge.threads import Supervisor
-from bridge.workload import eligibility, links, missing_jobs, pods, pool_selection
+from bridge.workload import eligibility, links, missing_jobs, node_ownership, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from scheduler import actions, decide, rules
 from scheduler.act import URGENCY, Actor
@@ -216,8 +216,9 @@ class Scheduler(SlurmLoop):
         partitions = tuple(sorted(snapshot.partitions.items()))
         mark = (self._node_changes, taken, frozenset(snapshot.nodes), asleep, partitions)
         if mark != self._placed:
+            config = self.dependencies.config
             real = (node for node in self.dependencies.nodes.items() if not pool_selection.is_virtual(node))
-            nodes = eligibility.views(real, lasting)
+            nodes = eligibility.views((node for node in real if node_ownership.is_selected(config, node)), lasting)
             self._node_names = [node.name for node in nodes if node.slurm_name in snapshot.nodes]
             known = self._remembered | {node.slurm_name: node for node in nodes if not node.rivals}
             self._remembered = {name: node for name, node in known.items() if name in snapshot.nodes}

@@ -45,9 +45,9 @@ def answer(connection: ConnectionOptions, name: str, given: BrakeAnswer) -> None
 
 
 def _client(connection: ConnectionOptions) -> tuple[KubeClient, str]:
-    namespace = configuration.load(connection.config).leader_election.namespace
+    config = configuration.load(connection.config)
     kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=2)
-    return kube, CONFIGMAPS.path(namespace, names.BRAKE_CONFIG_MAP)
+    return kube, CONFIGMAPS.path(config.leader_election.namespace, names.brake_config_map(config.installation))
 
 
 def _read(kube: KubeClient, path: str) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
@@ -56,6 +56,6 @@ def _read(kube: KubeClient, path: str) -> tuple[dict[str, dict[str, Any]], dict[
         data: dict[str, str] = kube.get(path).get("data") or {}
     except KubeNotFoundError as error:
         raise BridgeError(
-            f"the ConfigMap {names.BRAKE_CONFIG_MAP} does not exist", hint="apply helm/rbac.yaml"
+            f"the ConfigMap {path.rpartition('/')[2]} does not exist", hint="apply helm/rbac.yaml"
         ) from error
     return {key: json.loads(text) for key, text in data.items() if not key.endswith(ANSWER_SUFFIX)}, data

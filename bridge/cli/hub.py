@@ -79,7 +79,7 @@ class Hub:
         self.loops: list[Loop] = []
         self.events = EventRecorder(
             self.kube.fenced(self._check_any_lease),
-            component=names.COMPONENT,
+            component=config.installation,
             clock=self.clock,
             rate=EVENT_RATE,
             burst=50,
@@ -153,7 +153,7 @@ class Hub:
 
         Raises retryable :class:`KubeError` before anything has started: the caller tries again.
         """
-        cluster, version = cluster_id(self.kube), node_version(self.kube)
+        cluster, version = cluster_id(self.kube, self.config.installation), node_version(self.kube)
         limits = self.config.kubernetes
         kube = self.kube.limited(TokenBucket(limits.qps, limits.burst)) if limits.qps else self.kube
         pods = self._pod_cache()
@@ -172,7 +172,7 @@ class Hub:
             elector = electors["controllers"]
             if self.config.pools.enabled:
                 loops.append(self._pool_loop(kube, elector, version, cluster))
-            loops.append(GuardedNodes(kube, self.nodes, elector, self.clock))
+            loops.append(GuardedNodes(self.config, kube, self.nodes, elector, self.clock))
         for loop in loops:
             self.loops.append(loop)
             self.health.live(loop.name, loop.stuck)
@@ -259,7 +259,7 @@ class Hub:
         elector = Elector(
             self.kube,
             lease.namespace,
-            f"podbridge-{name}",
+            names.lease(name, self.config.installation),
             self.identity,
             lease_duration=lease.lease_duration,
             renew_deadline=lease.renew_deadline,

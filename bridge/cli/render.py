@@ -94,7 +94,13 @@ def _record(
         if managed:
             record["note"] = f"not changed: the pod names the scheduler {pod['spec']['schedulerName']}"
         return record
-    rules = Rules(config.scheduler_name, gres=config.gres, exclusive=config.exclusive, partition=config.partition)
+    rules = Rules(
+        config.scheduler_name,
+        gres=config.gres,
+        exclusive=config.exclusive,
+        partition=config.partition,
+        partitions=config.partitions,
+    )
     verdict = create(pod, "", rules, scope=Scope(policy=policy, managed=managed))
     if keys := sorted({*verdict.permissions, *(denial.key for denial in verdict.denials)}):
         needed = f"{names.PERMISSION_RESOURCE}.{names.PERMISSION_GROUP}"

@@ -38,8 +38,8 @@ class CommandSession:
 
     @functools.cached_property
     def cluster(self) -> str:
-        """UID of kube-system."""
-        return cluster_id(self.kube)
+        """The owner of this installation's jobs."""
+        return cluster_id(self.kube, self.config.installation)
 
     @functools.cached_property
     def all_jobs(self) -> list[Job]:
@@ -50,7 +50,7 @@ class CommandSession:
 
     @functools.cached_property
     def jobs(self) -> list[Job]:
-        """The placeholder jobs of this cluster, sorted by id."""
+        """The placeholder jobs of this installation, sorted by id."""
         return [job for job in self.all_jobs if job.link is not None and job.link.cluster == self.cluster]
 
     @functools.cached_property

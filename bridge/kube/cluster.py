@@ -8,12 +8,18 @@ from bridge.kube.client import KubeClient
 from bridge.kube.resources import NAMESPACES
 
 
-def cluster_id(kube: KubeClient) -> str:
-    """Return the UID of the namespace kube-system, which identifies the cluster in Slurm and at sites.
+def cluster_id(kube: KubeClient, installation: str = names.COMPONENT) -> str:
+    """Return the owner of an installation's jobs, which identifies it in Slurm and at sites.
 
-    Raises ``Kube*`` errors.
+    It is the UID of the namespace kube-system, for an installation with another name than ``podbridge`` followed by
+    ``-`` and the name: two installations of one cluster may share one Slurm. Raises ``Kube*`` errors.
     """
-    return str(kube.get(NAMESPACES.path(name="kube-system"))["metadata"]["uid"])
+    return owner(str(kube.get(NAMESPACES.path(name="kube-system"))["metadata"]["uid"]), installation)
+
+
+def owner(uid: str, installation: str) -> str:
+    """Return the owner of an installation's jobs; ``uid`` is that of kube-system (36 characters)."""
+    return uid if installation == names.COMPONENT else f"{uid}-{installation}"
 
 
 def node_version(kube: KubeClient) -> str:

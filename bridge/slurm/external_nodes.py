@@ -21,6 +21,8 @@ from dataclasses import astuple, dataclass
 from bridge.slurm.models import Node
 
 ADDRESS = "127.0.0.1"
+_UID = 36
+"""Characters of a UID; the name of the installation follows it (:func:`bridge.kube.cluster.owner`)."""
 MARK_PREFIX = "podbridge-"
 ALREADY_EXISTS = 2168
 """Slurm's error number for the creation of a node whose name exists."""
@@ -59,7 +61,10 @@ class ExternalNode:
 
 
 def conf_line(node: ExternalNode, cluster: str) -> str:
-    """Return the line for ``POST new/node``, with podbridge's mark; ``cluster`` is the UID of kube-system."""
+    """Return the line for ``POST new/node``, with podbridge's mark.
+
+    ``cluster`` is the owner (:func:`bridge.kube.cluster.owner`).
+    """
     words = [
         f"NodeName={node.name} NodeAddr={ADDRESS} State=External",
         f"CPUs={node.cpus} Sockets=1 CoresPerSocket={node.cpus} ThreadsPerCore=1 RealMemory={node.memory_mib}",
@@ -73,14 +78,15 @@ def conf_line(node: ExternalNode, cluster: str) -> str:
 
 
 def mark(node: ExternalNode, cluster: str) -> str:
-    """Return the feature by which podbridge recognizes the node: the Kubernetes cluster and a hash of all values."""
+    """Return the feature by which podbridge recognizes the node: the installation and a hash of all values."""
     values = hashlib.sha256(json.dumps(astuple(node)).encode()).hexdigest()[:8]
-    return f"{_owner(cluster)}{values}"
+    return f"{_owner(cluster)}-{values}"
 
 
 def is_owned(node: Node, cluster: str) -> bool:
-    """Whether podbridge has created the node for this Kubernetes cluster."""
-    return "EXTERNAL" in node.states and any(feature.startswith(_owner(cluster)) for feature in node.features)
+    """Whether this installation has created the node."""
+    wanted = _owner(cluster)
+    return "EXTERNAL" in node.states and any(feature.rpartition("-")[0] == wanted for feature in node.features)
 
 
 def is_current(found: Node, node: ExternalNode, cluster: str) -> bool:
@@ -94,7 +100,8 @@ def is_idle(node: Node) -> bool:
 
 
 def _owner(cluster: str) -> str:
-    return f"{MARK_PREFIX}{cluster.partition('-')[0]}-"
+    uid, installation = cluster[:_UID], cluster[_UID:].lstrip("-")
+    return f"{MARK_PREFIX}{uid.partition('-')[0]}{f'.{installation}' if installation else ''}"
 
 
 def _gres_conf(item: str) -> str:

@@ -118,8 +118,12 @@ def readiness(node: Mapping[str, Any]) -> Mapping[str, Any]:
 def refusal(spec: Mapping[str, Any], requests: Resources, node: NodeView) -> str:
     """Return the reason why Kubernetes would refuse the node for the pod; empty if it would not.
 
-    The managed-node taint counts as tolerated: podbridge adds the toleration to its pods.
+    The managed-node taint of the pod's scheduler counts as tolerated: podbridge adds the toleration to its pods. A node
+    with that of another scheduler is refused, whatever the pod tolerates.
     """
+    holder = next((taint.get("value") for taint in node.taints if taint.get("key") == names.MANAGED_TAINT), None)
+    if holder is not None and holder != spec.get("schedulerName", holder):
+        return f"managed by scheduler {holder}"
     if node.rivals:
         return rivalry(node.slurm_name, node.rivals)
     tolerations = spec.get("tolerations") or ()

@@ -77,12 +77,18 @@ def request(
         raise UntranslatableError(
             f"{names.USER_ID} and {names.GROUP_ID} can't be used: Slurm's API {version.name} knows neither"
         )
+    partition = settings.get(names.PARTITION, config.partition)
+    if config.partitions and not set(partition.split(",")) <= set(config.partitions):
+        raise UntranslatableError(
+            f"{names.PARTITION}: {partition} is not a partition of this scheduler; allowed: "
+            + ", ".join(config.partitions)
+        )
     fewest = settings.get(names.MIN_NODES, 1)
     return JobRequest(
         name=settings.get(names.JOB_NAME, pod["metadata"]["name"]),
         link=JobLink(cluster, (pod_ref(pod),)),
         external=external,
-        partition=settings.get(names.PARTITION, config.partition),
+        partition=partition,
         account=settings.get(names.ACCOUNT, ""),
         qos=settings.get(names.QOS, ""),
         constraints=settings.get(names.CONSTRAINTS, ""),

@@ -89,6 +89,16 @@ class Actor:
         self._poller.wake(nodes=True)
         return False
 
+    def tell_taken(self, node: actions.KubeNode, holder: str) -> None:
+        """Report a node that another scheduler has taken, by an Event of the node and in the log."""
+        text = (
+            f"not used: scheduler {holder} has taken this node (taint {names.MANAGED_TAINT}={holder}). If it is not "
+            f"to, change nodes.selector or partitions in its configuration; if it does not exist any more, run: "
+            f"kubectl taint node {node['metadata']['name']} {names.MANAGED_TAINT}-"
+        )
+        self._events.event(node, "NodeTakenByOther", text, warning=True)
+        log.warning("node not used: another scheduler has taken it", extra=kv(node=node["metadata"]["name"], by=holder))
+
     def _register(self, action: actions.Register) -> None:
         wanted = action.wanted
         try:

@@ -5,6 +5,9 @@ mirrors a cordon and is removed with it. Any other drain belongs to Slurm's admi
 with the annotation ``bridge.vk.io/slurm-reason``, and podbridge never removes it. If a user uncordons a node that is
 still drained in Slurm, it stays uncordoned: the annotation shows that the drain was mirrored already.
 
+A node that another scheduler has taken, or that the configuration gives to another installation
+(:mod:`bridge.workload.node_ownership`), is left alone.
+
 podbridge also drains external nodes that it replaces or deletes (:mod:`controllers.node.external`), and nodes that are
 not Ready (:mod:`controllers.node.not_ready`).
 """
@@ -18,7 +21,7 @@ from bridge import names
 from bridge.config import Config
 from bridge.slurm import states
 from bridge.slurm.models import Node
-from bridge.workload import eligibility
+from bridge.workload import eligibility, node_ownership
 from bridge.workload.eligibility import slurm_name
 from controllers.node import external, not_ready
 from controllers.node.actions import Action, Cordon, Dispute, Drain, KubeNode, NodeSyncView, Taint, Uncordon, Undrain
@@ -27,10 +30,14 @@ from controllers.node.external import Plan
 
 @dataclass(frozen=True, slots=True)
 class NodeDecision:
-    """The actions, and the number of external nodes by the state of their plan."""
+    """The actions, and the number of external nodes by the state of their plan.
+
+    ``taken`` are the nodes that this installation is to manage, but another scheduler has taken: name -> scheduler.
+    """
 
     actions: list[Action] = field(default_factory=list)
     external: Mapping[str, int] = field(default_factory=dict)
+    taken: Mapping[str, str] = field(default_factory=dict)
 
 
 def decide(view: NodeSyncView) -> NodeDecision:
@@ -39,7 +46,16 @@ def decide(view: NodeSyncView) -> NodeDecision:
         return NodeDecision()
     actions: list[Action] = []
     plans: list[Plan] = []
-    nodes = list(view.nodes)
+    nodes, taken = [], {}
+    for node in view.nodes:
+        slurm_node = view.snapshot.nodes.get(slurm_name(node))
+        possible, holder = node_ownership.is_possible(view.config, node, slurm_node), node_ownership.holder(node)
+        if possible and holder in ("", view.config.scheduler_name):
+            nodes.append(node)
+        elif holder == view.config.scheduler_name:
+            actions.append(_release(view, node, slurm_node))
+        elif possible and (slurm_node is not None or external.is_labelled(node)):
+            taken[node["metadata"]["name"]] = holder
     rivals = eligibility.rivals(nodes)
     silent = not_ready.causes(view, nodes)
     for node in nodes:
@@ -66,7 +82,20 @@ def decide(view: NodeSyncView) -> NodeDecision:
         if not states.is_drained(orphan.states):
             actions.append(_drain(node, orphan, plan.drain))
     counts = {state: sum(plan.state == state for plan in plans) for state in external.STATES}
-    return NodeDecision(actions, counts)
+    return NodeDecision(actions, counts, taken)
+
+
+def _release(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) -> Action:
+    """Return the next step for a node that this installation has taken and does not manage any more.
+
+    The taint is removed last: no other installation changes the node before.
+    """
+    if slurm_node is not None and external.is_ours(slurm_node) and view.version.node_updates:
+        return Undrain(node, slurm_node.name)
+    if names.SLURM_REASON in (node["metadata"].get("annotations") or {}):
+        return Uncordon(node)
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return Taint(node, tuple(taint for taint in taints if taint.get("key") != names.MANAGED_TAINT))
 
 
 def _taint(config: Config, node: KubeNode, managed: bool) -> Taint | None:

@@ -95,7 +95,7 @@ def orphans(view: NodeSyncView, claimed: Iterable[str]) -> Iterator[tuple[KubeNo
 
 def orphan_plan(node: KubeNode, found: Node) -> Plan:
     """Plan for an external node in Slurm without a Kubernetes node."""
-    cause = f"Kubernetes has no node for external node {found.name}"
+    cause = f"no node of this installation in Kubernetes is external node {found.name}"
     return Plan(cause, _unregister(node, found), owned=True, state="leaving")
 
 

@@ -24,7 +24,7 @@ from bridge.pools.port import Pool
 from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import pods, pool_selection
-from controllers.brakes import Brakes
+from controllers.brakes import Brakes, config_map_path
 from controllers.virtual import node_decide, site_folder
 from controllers.virtual.act import Actor
 from controllers.virtual.node_manifest import Settings, State
@@ -118,8 +118,8 @@ class VirtualNodes(Loop):
             self.check_leadership,
             config.pools.submit_timeout,
         )
-        lease, fenced = config.leader_election, kube.fenced(self.check_leadership)
-        self._brakes = Brakes(config.brake, lease.namespace, fenced, events, clock, self.workers)
+        fenced = kube.fenced(self.check_leadership)
+        self._brakes = Brakes(config.brake, config_map_path(config), fenced, events, clock, self.workers)
         self._records: dict[str, PoolState] = {}
         self._loop_states: dict[str, _LoopState] = {}
         self._since = clock.monotonic()

@@ -146,9 +146,11 @@ class Cluster(Parts):
         """Start ``podbridge <args>`` of this checkout.
 
         ``config_overrides`` are merged into its configuration, ``<state>/<name>.yaml``. Several processes
-        may run, each under a ``name`` of its own. With ``wait``, return after ``/readyz`` has answered 200.
+        may run, each under a ``name`` of its own; they may belong to another ``installation``, which was added by
+        :meth:`add_installation`. With ``wait``, return after ``/readyz`` has answered 200.
         """
-        variables = {**self._podbridge_env(args[0]), **(env or {})}
+        installation = (config_overrides or {}).get("installation", "podbridge")
+        variables = {**self._podbridge_env(args[0], installation), **(env or {})}
         self._podbridges.start(args, name, config_overrides or {}, variables, self.api if wait else None)
 
     def stop_podbridge(self, name: str = "podbridge", grace: float = 20) -> None:

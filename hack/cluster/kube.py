@@ -23,7 +23,6 @@ ACCOUNTS = {
     "controllers": "podbridge-controllers",
 }
 """The service account of each command of podbridge, as helm/rbac.yaml and helm/rbac-run.yaml have them."""
-GROUPS = ("system:serviceaccounts", "system:serviceaccounts:podbridge")
 KWOK_ANNOTATION = "kwok.x-k8s.io/node"
 _AUDIT = """
 apiVersion: audit.k8s.io/v1
@@ -40,6 +39,16 @@ rules:
 PORTS = 5
 NEED_APISERVER = ("kube-controller-manager", "kwok")
 """Daemons that are started after kube-apiserver is ready: the first one ends if it waits longer than 10 s."""
+
+
+def account(command: str, installation: str = "podbridge") -> str:
+    """Return the service account of ``podbridge <command>`` in an installation."""
+    return ACCOUNTS[command].replace("podbridge", installation)
+
+
+def account_groups(installation: str = "podbridge") -> tuple[str, str]:
+    """Return the groups of the service accounts of an installation."""
+    return ("system:serviceaccounts", f"system:serviceaccounts:{installation}")
 
 
 @dataclass(frozen=True)
@@ -79,9 +88,15 @@ class KubeSetup:
         self.user_kubeconfig("admin", *ADMIN)
         self.user_kubeconfig("kwok", "kwok", ("system:masters",))
         self.user_kubeconfig("controller-manager", "system:kube-controller-manager")
-        for account in ACCOUNTS.values():
-            self.user_kubeconfig(account, f"system:serviceaccount:podbridge:{account}", GROUPS)
+        self.write_accounts("podbridge")
         self.folder.joinpath("audit-policy.yaml").write_text(_AUDIT)
+
+    def write_accounts(self, installation: str) -> None:
+        """Write a kubeconfig for each service account of an installation of podbridge."""
+        groups = account_groups(installation)
+        for command in ACCOUNTS:
+            name = account(command, installation)
+            self.user_kubeconfig(name, f"system:serviceaccount:{installation}:{name}", groups)
 
     def user_kubeconfig(self, file: str, user: str, groups: Sequence[str] = ()) -> Path:
         """Write a kubeconfig with a client certificate for ``user``."""

@@ -48,9 +48,9 @@ class Parts:
         """Kubeconfig of ``podbridge run``, with the permissions of all parts."""
         return self.part_kubeconfig("run")
 
-    def part_kubeconfig(self, command: str) -> Path:
+    def part_kubeconfig(self, command: str, installation: str = "podbridge") -> Path:
         """Return the kubeconfig of the service account of ``podbridge <command>``: ``run``, ``admission``, ..."""
-        return self._kube.kubeconfig(kube.ACCOUNTS[command])
+        return self._kube.kubeconfig(kube.account(command, installation))
 
     def user_kubeconfig(self, name: str, groups: Sequence[str] = ()) -> Path:
         """Write a kubeconfig with a client certificate for another user."""
@@ -75,6 +75,12 @@ class Parts:
     def apply_manifests(self) -> None:
         """Apply the manifests of ``helm/`` that an administrator applies before podbridge starts."""
         self.kubectl("apply", *(f"--filename={places.CHECKOUT / 'helm' / name}" for name in MANIFESTS))
+
+    def add_installation(self, name: str) -> None:
+        """Create the objects and the accounts of another podbridge, as docs/several-schedulers.md tells to."""
+        manifests = "---\n".join((places.CHECKOUT / "helm" / file).read_text() for file in MANIFESTS)
+        self.kubectl("apply", "--filename=-", input=manifests.replace("podbridge", name))
+        self._kube.write_accounts(name)
 
     def open_to_pools(self, namespace: str) -> None:
         """Let the controllers, also in ``podbridge run``, send a namespace's ConfigMaps and Secrets to any pool."""
@@ -216,8 +222,8 @@ class Parts:
         ports += gangs.PORTS if self.options.gangs else 0
         return ports + (realnode.PORTS if self.options.real_node else 0)
 
-    def _podbridge_env(self, command: str) -> dict[str, str]:
+    def _podbridge_env(self, command: str, installation: str) -> dict[str, str]:
         variables = self.env
         if self.options.kube:
-            variables["KUBECONFIG"] = str(self.part_kubeconfig(command))
+            variables["KUBECONFIG"] = str(self.part_kubeconfig(command, installation))
         return variables

@@ -61,7 +61,7 @@ class Podbridges:
             return
         port = settings["serving"]["healthPort"]
         self._processes.wait(name, lambda: http_status(f"http://127.0.0.1:{port}/readyz") == 200)
-        if args[0] in ("run", "admission") and not overrides:
+        if args[0] in ("run", "admission") and (not overrides or "installation" in overrides):
             self._processes.wait(name, lambda: _admits(api, settings["managedNamespaces"][0]))
 
     def stop(self, name: str, grace: float) -> None:

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bridge import names
 from bridge.clock import Clock
 from bridge.config import Config
 from bridge.errors import KubeError
@@ -18,7 +17,7 @@ from bridge.kube.lease import Elector
 from bridge.kube.namespaces import Namespaces
 from bridge.loop import Loop
 from bridge.threads import Supervisor
-from bridge.workload import eligibility, pods, pool_selection
+from bridge.workload import eligibility, node_ownership, pods, pool_selection
 from scheduler.pod_states import PodStates
 from scheduler.pod_writer import PodWriter
 from scheduler.pools import decide
@@ -82,7 +81,9 @@ class PoolScheduler(Loop):
         settings = self._config.pools
         view = decide.PoolSchedulerView(
             pods=ours,
-            pools={view.node.name: view for view in map(_pool, filter(pool_selection.is_virtual, nodes))},
+            pools={view.node.name: view for view in map(_pool, filter(pool_selection.is_virtual, nodes))}
+            if settings.enabled
+            else {},  # virtual nodes of another installation
             nodes=tuple(eligibility.views(n for n in nodes if self._colocated(n))),
             usage=self._usage,
             states=self._states.by_uid,
@@ -101,11 +102,11 @@ class PoolScheduler(Loop):
             self.workers.submit(pods.uid(action.pod), call, URGENCY[kind], kind=kind.__name__.lower())
 
     def _colocated(self, node: Mapping[str, Any]) -> bool:
-        """Whether the node is one of the colocated Slurm: by its taint, or any real node if ``nodes.taint`` is off."""
-        if self._taken is None or pool_selection.is_virtual(node):
+        """Whether the node is one of the colocated Slurm: by its taint, or any free one if ``nodes.taint`` is off."""
+        if self._taken is None or pool_selection.is_virtual(node) or not node_ownership.is_selected(self._config, node):
             return False
-        taints = (node.get("spec") or {}).get("taints") or ()
-        return not self._config.nodes.taint or any(t.get("key") == names.MANAGED_TAINT for t in taints)
+        holder = node_ownership.holder(node)
+        return holder == self._config.scheduler_name or (not holder and not self._config.nodes.taint)
 
 
 def _pool(node: Mapping[str, Any]) -> decide.PoolView:

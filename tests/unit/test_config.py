@@ -27,7 +27,7 @@ def test_an_empty_file_is_the_defaults():
     [
         ("shedulerName: x", ["shedulerName", "did you mean schedulerName?"]),
         ("slurm: {pollBsy: 1}", ["slurm.pollBsy", "did you mean pollBusy?"]),
-        ("nodes: {frobnicate: 1}", ["nodes.frobnicate", "known keys: taint, drain, cordon"]),
+        ("nodes: {frobnicate: 1}", ["nodes.frobnicate", "known keys: selector, taint, drain, cordon"]),
         ("workers: 999", ["workers", "999", "64"]),
         ("workers: many", ["workers", "'many'"]),
         ("schedulerName: Not A Name", ["schedulerName", "'Not A Name'"]),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.kube import ACCOUNTS, GROUPS
+from cluster.kube import ACCOUNTS, account_groups
 
 pytestmark = pytest.mark.real
 
@@ -140,7 +140,7 @@ def allowed(kubernetes: Any) -> Any:
         attributes |= {"namespace": namespace, "name": name}
         spec = {
             "user": f"system:serviceaccount:podbridge:{account}",
-            "groups": [*GROUPS, "system:authenticated"],
+            "groups": [*account_groups(), "system:authenticated"],
             "resourceAttributes": {key: value for key, value in attributes.items() if value},
         }
         answer = kubernetes.api("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": spec})

@@ -132,7 +132,14 @@ def clock():
 
 
 def brakes(kube, clock, events=None):
-    return Brakes(Settings(), "podbridge", kube, Events() if events is None else events, clock, AtOnce())
+    return Brakes(
+        Settings(),
+        "/api/v1/namespaces/podbridge/configmaps/podbridge-brake",
+        kube,
+        Events() if events is None else events,
+        clock,
+        AtOnce(),
+    )
 
 
 GONE = {f"u{number}": pod(number, marked=True) for number in range(1, 13)}

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from bridge import names
 from controllers.guarded_nodes import difference, guarded
 
-TAINT = {"key": names.MANAGED_TAINT, "value": "any", "effect": "NoExecute"}
+TAINT = {"key": names.MANAGED_TAINT, "value": "ours", "effect": "NoExecute"}
 
 
 def node(name, taints=(), **labels):
@@ -17,8 +17,10 @@ def test_managed_and_virtual_nodes_are_guarded_and_no_others():
         node("free", [{"key": "other", "effect": "NoSchedule"}]),
         node("site", **{names.POOL_LABEL: "site"}),
         {"metadata": {"name": "bare"}},
+        node("of-another", [{**TAINT, "value": "theirs"}]),
     ]
-    assert guarded(nodes) == {"managed": "slurm", "site": "pool"}
+    assert guarded(nodes, "ours") == {"managed": "slurm", "site": "pool"}
+    assert guarded(nodes, "ours", pools=False) == {"managed": "slurm"}
 
 
 LISTS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["slurm", "pool"]))

@@ -80,3 +80,12 @@ def test_a_node_with_a_job_is_not_idle(word):
 
 def test_the_address_needs_no_name_service():
     assert external_nodes.ADDRESS == "127.0.0.1"
+
+
+@given(st.sampled_from(["", "-b", "-b-c", "-podbridge-b"]), st.sampled_from(["", "-b", "-b-c", "-podbridge-b"]))
+def test_an_installation_owns_only_its_own_nodes(one, another):
+    node = ExternalNode("n", 1, 1)
+    line = conf_line(node, CLUSTER + one)
+    found = Node("n", frozenset({"IDLE", "EXTERNAL"}), features=(mark(node, CLUSTER + one),))
+    assert mark(node, CLUSTER + one) in line
+    assert is_owned(found, CLUSTER + another) == is_current(found, node, CLUSTER + another) == (one == another)

@@ -1,0 +1,46 @@
+"""The Kubernetes nodes of an installation. Pure, on raw nodes.
+
+Several installations of podbridge may run in one Kubernetes cluster. ``nodes.selector`` and ``partitions`` select the
+nodes of each. The managed-node taint, whose value is the scheduler's name, marks a node as taken: the API server allows
+one taint with this key, so one installation gets it, and the others do not use the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bridge import names
+from bridge.config import Config
+from bridge.slurm.models import Node
+
+KubeNode = Mapping[str, Any]
+
+
+def is_selected(config: Config, node: KubeNode) -> bool:
+    """Whether ``nodes.selector`` selects the node."""
+    selector = config.nodes.selector
+    return selector is None or selector.matches(node["metadata"].get("labels") or {})
+
+
+def is_possible(config: Config, node: KubeNode, slurm_node: Node | None) -> bool:
+    """Whether the configuration lets this installation manage the node; ``slurm_node`` is the node in Slurm.
+
+    A node that is not in Slurm has the partitions of its annotation, if it is to be registered as an external node.
+    """
+    if not is_selected(config, node):
+        return False
+    if slurm_node is not None:
+        partitions = slurm_node.partitions
+    elif names.EXTERNAL_NODE_LABEL in (node["metadata"].get("labels") or {}):
+        text = (node["metadata"].get("annotations") or {}).get(names.EXTERNAL_NODE_PARTITIONS, "")
+        partitions = tuple(word.strip() for word in text.split(","))
+    else:
+        return True
+    return not config.partitions or not set(config.partitions).isdisjoint(partitions)
+
+
+def holder(node: KubeNode) -> str:
+    """Return the scheduler that has taken the node; empty if the node does not have the managed-node taint."""
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return next((str(t.get("value") or "") for t in taints if t.get("key") == names.MANAGED_TAINT), "")
