@@ -1,4 +1,4 @@
-"""The job annotations of a pod's owners: of its Job, of that Job's JobSet, and so on."""
+"""The job annotations of a pod's owners: of its Job, of that Job's JobSet, and so on; and the deadline of its Job."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from admission import pods
+from bridge import names
 from bridge.clock import Clock, SystemClock
 from bridge.errors import KubeForbiddenError
 from bridge.kube.client import KubeClient
 from bridge.kube.discovery import get_if_served
-from bridge.kube.resources import resource_of
+from bridge.kube.resources import JOBS, resource_of
 from bridge.logs import kv
 from bridge.single_flight_cache import SingleFlightCache
 from bridge.workload.annotations import merge
@@ -34,16 +35,24 @@ def read_from(client: KubeClient) -> Read:
         resource = resource_of(str(reference["apiVersion"]), str(reference["kind"]))
         where = namespace if resource.namespaced else None
         try:
-            found = get_if_served(client, resource, where, str(reference["name"]), metadata_only=True)
+            found = get_if_served(client, resource, where, str(reference["name"]), metadata_only=resource != JOBS)
         except KubeForbiddenError as error:
             log.warning("reading an owner is forbidden: its annotations are ignored", extra=kv(error=error))
             return None
         if found is None:
             return None
         metadata: Mapping[str, Any] = found.get("metadata") or {}
-        return metadata
+        return _with_deadline(metadata, found) if resource == JOBS else metadata
 
     return read
+
+
+def _with_deadline(metadata: Mapping[str, Any], job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata of a Job with its deadline as an annotation."""
+    seconds = (job.get("spec") or {}).get("activeDeadlineSeconds")
+    if not seconds:
+        return metadata
+    return {**metadata, "annotations": {**(metadata.get("annotations") or {}), names.JOB_DEADLINE: str(seconds)}}
 
 
 class OwnerAnnotations:

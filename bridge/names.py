@@ -27,6 +27,8 @@ WCKEY = JOB_ANNOTATION_PREFIX + "wckey"
 
 GANG = "bridge.vk.io/gang"
 """Annotation on a pod, its owner or its namespace: ``true``, ``all`` or ``false``, whether its pods share one job."""
+JOB_DEADLINE = "bridge.vk.io/job-deadline"
+"""Annotation on a pod: ``spec.activeDeadlineSeconds`` of its Job, which admission copies."""
 MEMBERS_PER_NODE = "bridge.vk.io/members-per-node"
 """Annotation on a pod or its owner: how many pods of the group may share one node."""
 

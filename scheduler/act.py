@@ -169,14 +169,15 @@ class Actor:
         version, cluster = self._slurm.version, self._dependencies.cluster
         placement = self.placements.of_all(members, self._config.partition)
         excluded = placement.excluded if version.exclude_nodes else ()
+        longest = self.placements.longest(members[0], self._config.partition)
         if gang is None:
             self._check_nodes(placement)
-            return translate.request(members[0], self._config, version, cluster, excluded)
+            return translate.request(members[0], self._config, version, cluster, excluded, longest)
         done = gang.succeeded()
         size, least = max(gang.size - done, len(members)), max(gang.minimum - done, 1)
         shape = translate.GangShape(gang.ref, size, least, gang.together)
         self._check_nodes(placement, shape.fewest)
-        return translate.gang_request(members, shape, self._config, version, cluster, excluded)
+        return translate.gang_request(members, shape, self._config, version, cluster, excluded, longest)
 
     def _check_nodes(self, placement: Placement, fewest: int = 1) -> None:
         """Raise :class:`NoNodeError` if fewer than ``fewest`` nodes fit, or if Slurm could allocate a refused node.

@@ -123,7 +123,7 @@ class Placements:
         return _placement(refused, sorted(eligible - refused.keys()))
 
     def _find(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
-        partition = (pod["metadata"].get("annotations") or {}).get(names.PARTITION) or default_partition
+        partition = _partition(pod, default_partition)
         spec = pod["spec"]
         shape = json.dumps(
             [
@@ -167,13 +167,25 @@ class Placements:
         other = self._slurm_nodes.get(slurm_node)
         return other is not None and ("CLOUD" in other.states or states.is_asleep(other.states))
 
+    def longest(self, pod: Mapping[str, Any], default_partition: str) -> int:
+        """Return the largest time limit of the pod's partitions in minutes; 0 if one has no limit or none is known."""
+        limits = [found.max_minutes for found in self._wanted(_partition(pod, default_partition))]
+        return max(limits, default=0) if all(limits) else 0
+
+    def _wanted(self, partition: str) -> list[Partition]:
+        """Return the named partitions, or the default one."""
+        if not partition:
+            return [found for found in self._partitions.values() if found.default]
+        return [self._partitions[name] for name in partition.split(",") if name in self._partitions]
+
     def _names(self, partition: str) -> set[str]:
         """Return the nodes of the named partitions, or of the default one; all nodes if Slurm has not shown any."""
-        wanted = [self._partitions[name] for name in partition.split(",") if name in self._partitions]
-        if not partition:
-            wanted = [p for p in self._partitions.values() if p.default]
-        listed = {name for p in wanted for name in p.nodes if name in self._slurm_nodes}
+        listed = {name for p in self._wanted(partition) for name in p.nodes if name in self._slurm_nodes}
         return listed or set(self._slurm_nodes)
+
+
+def _partition(pod: Mapping[str, Any], default: str) -> str:
+    return (pod["metadata"].get("annotations") or {}).get(names.PARTITION) or default
 
 
 class _ByStorage:

@@ -1,4 +1,4 @@
-"""The ``slurmjob.slinky.slurm.net/*`` annotations: one table to validate, to read and to document them."""
+"""The annotations about a pod's job (``slurmjob.slinky.slurm.net/*``): a table to validate, read and document them."""
 
 from __future__ import annotations
 
@@ -160,6 +160,13 @@ KEYS: dict[str, Key] = {
             "time limit",
         ),
         Key(names.USER_ID, "a user's number or name", _ACCOUNT_ID, "20001", "user of the Slurm job"),
+        Key(
+            names.JOB_DEADLINE,
+            "a whole number of seconds from 1 to 2147483647",
+            _integer(1, 2**31 - 1),
+            "3600",
+            "`activeDeadlineSeconds` of the pod's Job; admission copies it. Without `timelimit`, it limits the job",
+        ),
         Key(names.WCKEY, _NAME_RULE, _NAME, "wc1", "workload characterisation key"),
     )
 }
@@ -173,7 +180,7 @@ def check(annotations: Mapping[str, str]) -> list[str]:
     problems: list[str] = []
     settings: JobSettings = {}
     for name in sorted(annotations):
-        if not name.startswith(names.JOB_ANNOTATION_PREFIX):
+        if not name.startswith(names.JOB_ANNOTATION_PREFIX) and name not in KEYS:
             continue
         key = KEYS.get(name)
         if key is None:
@@ -223,12 +230,13 @@ def merge(chain: list[Mapping[str, str]]) -> dict[str, str]:
 
 def is_inherited(name: str) -> bool:
     """Whether a pod without this annotation gets that of its owners."""
-    return name.startswith(names.JOB_ANNOTATION_PREFIX) or name in (names.GANG, names.MEMBERS_PER_NODE)
+    more = (names.GANG, names.MEMBERS_PER_NODE, names.JOB_DEADLINE)
+    return name.startswith(names.JOB_ANNOTATION_PREFIX) or name in more
 
 
 def _unknown(name: str) -> str:
     prefix = names.JOB_ANNOTATION_PREFIX
-    known = sorted(key.removeprefix(prefix) for key in KEYS)
+    known = sorted(key.removeprefix(prefix) for key in KEYS if key.startswith(prefix))
     near = difflib.get_close_matches(name.removeprefix(prefix), known, n=1, cutoff=0.5)
     if near:
         return f"annotation {name} is unknown; did you mean {prefix}{near[0]}?"

@@ -60,8 +60,12 @@ def request(
     version: ApiVersion,
     cluster: str,
     excluded: tuple[str, ...] = (),
+    longest: int = 0,
 ) -> JobRequest:
     """Return the request for a pod; ``excluded`` are the sorted names of the nodes that Slurm must not allocate.
+
+    ``longest`` is the largest time limit of the partitions in minutes (0: no limit). A deadline up to that is not
+    refused because of the grace period: the time limit is ``longest`` then.
 
     Admission has already copied the annotations of the pod's owners to the pod.
 
@@ -106,7 +110,7 @@ def request(
         max_nodes=settings.get(names.MAX_NODES, max(1, fewest)),
         # Slurm 26.05 refuses fewer tasks than nodes; each node gets the resources that the pod needs on one of them
         tasks=fewest,
-        time_limit=settings.get(names.TIME_LIMIT) or _deadline(pod["spec"]),
+        time_limit=settings.get(names.TIME_LIMIT) or _deadline(pod["spec"], settings.get(names.JOB_DEADLINE), longest),
         exclusive=exclusive,
         excluded_nodes=excluded,
     )
@@ -134,13 +138,14 @@ def gang_request(
     version: ApiVersion,
     cluster: str,
     excluded: tuple[str, ...] = (),
+    longest: int = 0,
 ) -> JobRequest:
     """Return the request for one job of all members; each node gets the resources of ``shape.together`` members.
 
     Raises as :func:`request`, and :class:`UntranslatableError` if the members do not request the same.
     """
     link = JobLink(cluster, (), shape.ref, shape.size, links.shape(members[0]))
-    requests = [_of_member(pod, link, config, version, cluster) for pod in members]
+    requests = [_of_member(pod, link, config, version, cluster, longest) for pod in members]
     first = requests[0]
     for pod, other in zip(members, requests, strict=True):
         if differing := [
@@ -165,10 +170,12 @@ def gang_request(
     )
 
 
-def _of_member(pod: Mapping[str, Any], link: JobLink, config: Config, version: ApiVersion, cluster: str) -> JobRequest:
+def _of_member(
+    pod: Mapping[str, Any], link: JobLink, config: Config, version: ApiVersion, cluster: str, longest: int
+) -> JobRequest:
     named = (pod["metadata"].get("annotations") or {}).get(names.JOB_NAME)
     name = named or (link.group.name if link.group is not None else "")
-    return replace(request(pod, config, version, cluster), link=link, name=name)
+    return replace(request(pod, config, version, cluster, longest=longest), link=link, name=name)
 
 
 def _external(config: Config, version: ApiVersion) -> bool:
@@ -181,14 +188,20 @@ def _external(config: Config, version: ApiVersion) -> bool:
     return external
 
 
-def _deadline(spec: Mapping[str, Any]) -> int:
-    """Return the minutes until the pod's deadline and the end of its grace period; 0 without a deadline.
+def _deadline(spec: Mapping[str, Any], of_job: int | None, longest: int) -> int:
+    """Return the minutes until the deadline and the end of the pod's grace period; 0 without a deadline.
 
-    At the deadline, the kubelet ends the containers with the grace period: the job must not end before.
+    The deadline is the shorter one of that of the pod and ``of_job``, that of its Job in seconds. At the deadline, the
+    kubelet ends the containers with the grace period, and the job must not end before. The grace period alone does not
+    make the result exceed ``longest`` minutes (0: no limit).
     """
-    seconds = spec.get("activeDeadlineSeconds")
-    grace = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE)
-    return math.ceil((seconds + grace) / 60) if seconds else 0
+    given = [int(seconds) for seconds in (spec.get("activeDeadlineSeconds"), of_job) if seconds]
+    if not given:
+        return 0
+    least = math.ceil(min(given) / 60)
+    grace = int(spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE))
+    wanted = math.ceil((min(given) + grace) / 60)
+    return max(least, min(wanted, longest)) if longest else wanted
 
 
 def _gres(asked: Resources, given: tuple[str, ...], table: Mapping[str, str], exclusive: bool) -> tuple[str, ...]:

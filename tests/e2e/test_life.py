@@ -3,6 +3,7 @@
 import pytest
 
 from cluster.polling import eventually
+from cluster.world import NAMESPACE
 
 pytestmark = pytest.mark.real
 
@@ -51,6 +52,26 @@ def test_another_time_limit_of_a_running_job_leaves_its_pod_alone(clean):
         update(world, job, f"timelimit={limit}")
         unharmed(world, pod, job)
         assert world.job(job)["TimeLimit"] == {"120": "02:00:00", "30": "00:30:00"}[limit]
+
+
+@pytest.mark.main_version
+def test_the_deadline_of_a_job_limits_the_jobs_of_its_pods(clean):
+    world = clean
+    template = world.manifest(terminationGracePeriodSeconds=60, restartPolicy="Never")
+    spec = {"activeDeadlineSeconds": 3500, "template": template}
+    del template["metadata"]["name"]
+    path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+    world.api("POST", path, {"metadata": {"name": "limited"}, "spec": spec})
+    (pod,) = eventually(lambda: world.pods(selector="job-name=limited"), "the pod of the Job")
+    assert world.job(world.labelled(pod))["TimeLimit"] == "01:00:00", "the deadline and the grace period"
+    world.api("DELETE", f"{path}/limited", {"propagationPolicy": "Background"})
+
+
+@pytest.mark.main_version
+def test_the_grace_period_does_not_make_a_job_too_long_for_its_partition(clean):
+    world = clean
+    pod = world.running(world.create(activeDeadlineSeconds=3600, job={"partition": "short"}))
+    assert world.job(world.labelled(pod))["TimeLimit"] == "01:00:00", "MaxTime of the partition"
 
 
 @pytest.mark.main_version

@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge import names
 from bridge.config import Config, parse
@@ -51,6 +53,34 @@ def test_annotations_win():
     assert (request.cpus, request.memory_mib, request.partition, request.time_limit) == (8, 2048, "gpu", 60)
     assert (request.name, request.user_id, request.priority, request.exclusive) == ("a b", "2001", 7, True)
     assert (request.min_nodes, request.max_nodes, request.tasks) == (2, 2, 2)
+
+
+def test_the_deadline_of_the_job_becomes_a_time_limit():
+    assert ask(pod({names.JOB_DEADLINE: "3500"})).time_limit == 59, "with the default grace period"
+    assert ask(pod({names.JOB_DEADLINE: "3500"}, activeDeadlineSeconds=60)).time_limit == 2
+    assert ask(pod({names.JOB_DEADLINE: "60"}, activeDeadlineSeconds=3500)).time_limit == 2
+    assert ask(pod({names.JOB_DEADLINE: "60", names.TIME_LIMIT: "9"})).time_limit == 9
+
+
+def test_the_grace_period_alone_does_not_exceed_the_limit_of_the_partition():
+    def limit(seconds, grace, longest):
+        the_pod = pod(activeDeadlineSeconds=seconds, terminationGracePeriodSeconds=grace)
+        return translate.request(the_pod, Config(), NEW, "c-1", longest=longest).time_limit
+
+    assert limit(3600, 30, 60) == 60
+    assert limit(3600, 30, 61) == 61
+    assert limit(3600, 30, 0) == 61
+    assert limit(3000, 1800, 60) == 60
+    assert limit(7200, 30, 60) == 120, "Slurm refuses it: the deadline itself is too late"
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**4), st.integers(0, 10**4))
+def test_a_time_limit_has_the_deadline_and_as_much_of_the_grace_period_as_fits(seconds, grace, longest):
+    the_pod = pod(activeDeadlineSeconds=seconds, terminationGracePeriodSeconds=grace)
+    limit = translate.request(the_pod, Config(), NEW, "c-1", longest=longest).time_limit
+    assert limit * 60 >= seconds
+    assert limit * 60 < seconds + grace + 60
+    assert limit * 60 >= seconds + grace or limit >= longest > 0
 
 
 def test_deadline_becomes_a_time_limit():
