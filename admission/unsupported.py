@@ -106,7 +106,12 @@ def too_big(asked: Resources, nodes: Sequence[Resources]) -> list[str]:
     warnings = []
     for name, value in sorted(asked.items()):
         largest = max(node.get(name, Decimal(0)) for node in nodes)
-        if value > largest:
+        if "/" in name and not largest:
+            warnings.append(
+                f"no node has {name} in its Allocatable: this pod can run only on a node whose devices provide it by "
+                f"DRA (DeviceClass, spec.extendedResourceName)"
+            )
+        elif value > largest:
             warnings.append(
                 f"no node can run this pod: it requests {name} {_show(name, value)}, the largest node has "
                 f"{_show(name, largest)}"

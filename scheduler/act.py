@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from bridge.workload.devices import DevicesNotReadyError, UnsupportedClaimError,
 from scheduler import actions
 from scheduler.claim_store import ClaimMissingError
 from scheduler.claims import Claims
+from scheduler.device_names import DeviceNames
 from scheduler.gangs import Gang
 from scheduler.placement import Placement, Placements
 from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
@@ -71,7 +72,12 @@ class Actor:
     """
 
     def __init__(
-        self, dependencies: Dependencies, states: PodStates, storage: Storage, check_leadership: Callable[[], None]
+        self,
+        dependencies: Dependencies,
+        states: PodStates,
+        storage: Storage,
+        device_names: DeviceNames,
+        check_leadership: Callable[[], None],
     ) -> None:
         self._dependencies = dependencies
         self._config = dependencies.config
@@ -84,7 +90,8 @@ class Actor:
         self._states = states
         self._writer = PodWriter(self._kube, self._cache, self._events, self._clock, states)
         self._check_leadership = check_leadership
-        self._claims = Claims(self._kube, self._slurm, self._config, self._clock)
+        self._device_names = device_names
+        self._claims = Claims(self._kube, self._slurm, self._config, self._clock, self._classes)
         self._volumes = VolumeWriter(self._kube, storage)
         self.placements = Placements([], {}, {})
 
@@ -263,6 +270,14 @@ class Actor:
         START_TO_BIND_SECONDS.observe(max(0.0, self._clock.time() - action.started))
         log.info("pod bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node))
 
+    def _classes(self, slurm_node: str | None) -> Mapping[str, str]:
+        """Return the classes that provide extended resources on a node, or on any: resource -> class."""
+        found = self._device_names.found
+        if slurm_node is None:
+            return found
+        node = self.placements.by_slurm_name.get(slurm_node)
+        return {name: found[name] for name in node.by_devices() if name in found} if node is not None else {}
+
     def _bind_together(self, action: actions.BindTogether) -> None:
         """Bind members of a gang, after the claims of all of them are allocated."""
         members = self._waiting([bind.pod for bind in action.binds])
@@ -274,13 +289,13 @@ class Actor:
     def _allocate_claims(self, binds: list[actions.Bind], gang: Gang | None = None) -> bool:
         """Allocate the ResourceClaims of pods; return false after their job was cancelled because they cannot be.
 
-        The job of a gang that has started, of which one pod is bound later, is not cancelled.
+        The job of a gang with running members is not cancelled: the claim of a successor may not be created yet.
         """
         pod, job_id = binds[0].pod, binds[0].job_id
         try:
             self._claims.allocate(binds)
         except (WrongDevicesError, UnsupportedClaimError, ClaimMissingError, DevicesNotReadyError) as error:
-            late = gang is None and links.membership(pod) is not None
+            late = links.membership(pod) is not None and (gang is None or gang.running)
             if late or isinstance(error, DevicesNotReadyError):
                 self._events.event(pod, error.reason, str(error), warning=True)
                 raise

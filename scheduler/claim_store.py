@@ -74,16 +74,20 @@ class ClaimStore:
     def create(self, wanted: Object, pod: Pod) -> Object:
         """Create the claim of extended resources, or return it if an earlier call has created it."""
         if (found := self.existing(wanted, pod)) is not None:
+            if devices.requests(found) != devices.requests(wanted):
+                raise UnsupportedClaimError(
+                    f"ResourceClaim {found['metadata']['name']} has requests for another node; allowed: a new pod"
+                )
             return found
         try:
             return self._kube.create(RESOURCE_CLAIMS.path(wanted["metadata"]["namespace"]), wanted)
         except KubeConflictError as error:
             raise DevicesNotReadyError(f"ResourceClaim {wanted['metadata']['name']} was just created") from error
 
-    def report(self, pod: Pod) -> None:
+    def report(self, pod: Pod, classes: Mapping[str, str]) -> None:
         """Write ``extendedResourceClaimStatus``; raises if the API server has no such field (before 1.36)."""
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "status")
-        status = extended_claims.status(pod)
+        status = extended_claims.status(pod, classes)
         if (pod.get("status") or {}).get("extendedResourceClaimStatus") == status:
             return
         patch = {"metadata": {"uid": pods.uid(pod)}, "status": {"extendedResourceClaimStatus": status}}
@@ -93,6 +97,12 @@ class ClaimStore:
                 "extended resources by device class need the feature DRAExtendedResource of the API server (Kubernetes "
                 "1.36, or its feature gate); allowed: spec.resourceClaims"
             )
+
+    def withdraw(self, pod: Pod) -> None:
+        """Remove ``extendedResourceClaimStatus``, which was written for another node."""
+        path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "status")
+        patch = {"metadata": {"uid": pods.uid(pod)}, "status": {"extendedResourceClaimStatus": None}}
+        self._kube.patch(path, patch, kind="strategic")
 
     def protect(self, claim: Object) -> Object:
         """Add the finalizer that keeps an allocated claim; return the claim."""

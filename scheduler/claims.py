@@ -17,7 +17,7 @@ are allocated before the first member is bound, so a crash between two bindings 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,8 @@ from scheduler.claim_store import ClaimStore
 
 Object = dict[str, Any]
 Pod = Mapping[str, Any]
+Classes = Callable[[str | None], Mapping[str, str]]
+"""Returns the classes that provide extended resources on a Slurm node, or on any (``None``): resource -> class."""
 MOST_USERS = 256
 """Entries of ``status.reservedFor`` that the API server allows."""
 
@@ -69,7 +71,10 @@ class Claims:
     One allocation runs at a time, so that two pods of one job never get the same device.
     """
 
-    def __init__(self, kube: KubeClient, slurm: SlurmClient, config: Config, clock: Clock) -> None:
+    def __init__(
+        self, kube: KubeClient, slurm: SlurmClient, config: Config, clock: Clock, classes: Classes = lambda _: {}
+    ) -> None:
+        self._classes = classes
         self._store = ClaimStore(kube)
         self._slurm = slurm
         self._table = config.device_classes
@@ -82,7 +87,8 @@ class Claims:
         ``members`` is the pod, or the waiting pods of the gang. An allocation of an earlier job is removed. Raises
         :class:`~bridge.workload.translate.UntranslatableError` if Slurm cannot satisfy the claims.
         """
-        if not any(extended_claims.wants_devices(member) for member in members):
+        anywhere = self._classes(None)
+        if not any(extended_claims.wants_devices(member, anywhere) for member in members):
             return request
         version = self._slurm.version
         if not version.allocations:
@@ -102,10 +108,13 @@ class Claims:
                     asked += devices.requests(claim)
                 else:
                     named.add(claim["metadata"]["uid"])
-            if (extended := _extended(pod)) is not None:
+            # the resources that a class provides are in the request already, by the table of gres
+            if (extended := _extended(pod, {})) is not None:
                 asked += devices.requests(extended)
-                if (existing := self._store.existing(extended, pod)) is not None:
-                    found[existing["metadata"]["uid"]] = existing
+            if (extended := _extended(pod, anywhere)) is not None and (
+                existing := self._store.existing(extended, pod)
+            ) is not None:
+                found[existing["metadata"]["uid"]] = existing
             own.append(self._demand(asked))
             shared.append(named)
         together = self._demand([one for uid in sorted(set().union(*shared)) for one in devices.requests(found[uid])])
@@ -134,7 +143,10 @@ class Claims:
         :class:`UnsupportedClaimError` if the job cannot be used, :class:`~bridge.workload.devices.DevicesNotReadyError`
         and ``Kube*``, ``Slurm*`` errors if the same call may succeed later.
         """
-        binds = [bind for bind in binds if extended_claims.wants_devices(bind.pod)]
+        for bind in binds:
+            if (bind.pod.get("status") or {}).get("extendedResourceClaimStatus") and self._extended_of(bind) is None:
+                self._store.withdraw(bind.pod)
+        binds = [bind for bind in binds if extended_claims.wants_devices(bind.pod, self._classes(bind.slurm_node))]
         if not binds:
             return
         given = self._slurm.resources(binds[0].job_id)
@@ -156,15 +168,18 @@ class Claims:
             for plan in plans.values():
                 self._allocate(plan, taken)
             for bind in binds:
-                if _extended(bind.pod) is not None:
-                    self._store.report(bind.pod)
+                if self._extended_of(bind) is not None:
+                    self._store.report(bind.pod, self._classes(bind.slurm_node))
+
+    def _extended_of(self, bind: Bind) -> Object | None:
+        return _extended(bind.pod, self._classes(bind.slurm_node))
 
     def _plan(self, bind: Bind, given: NodeResources, found: Sequence[Device], plans: dict[str, _Plan]) -> None:
         """Add the claims of one pod to ``plans`` (UID of a claim -> plan)."""
         pod, member = bind.pod, links.membership(bind.pod)
         own, together = list[_Plan](), list[_Plan]()
         claims = self._store.of_pod(pod)
-        if (extended := _extended(pod)) is not None:
+        if (extended := self._extended_of(bind)) is not None:
             claims.append((self._store.create(extended, pod), True))
         for claim, is_own in claims:
             plan = plans.get(claim["metadata"]["uid"]) or self._planned(claim, bind.node, given, found)
@@ -287,9 +302,9 @@ def _check_members(
         )
 
 
-def _extended(pod: Pod) -> Object | None:
+def _extended(pod: Pod, classes: Mapping[str, str]) -> Object | None:
     try:
-        return extended_claims.claim(pod)
+        return extended_claims.claim(pod, classes)
     except ValueError as error:
         raise UnsupportedClaimError(f"spec.containers: {error}") from error
 

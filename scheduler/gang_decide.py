@@ -247,7 +247,8 @@ def _start(
         return _bind_volumes(view, waits), state
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure))
-    if any(extended_claims.wants_devices(bind.pod) for bind in binds):
+    nodes = view.placements.by_slurm_name
+    if any(extended_claims.wants_devices(bind.pod, nodes[bind.slurm_node].by_devices()) for bind in binds):
         return [BindTogether(placed[0], gang, tuple(binds))], state
     return list(binds), state
 

@@ -17,6 +17,7 @@ from bridge.workload import eligibility, links, missing_jobs, node_ownership, po
 from bridge.workload.eligibility import NodeView
 from scheduler import actions, decide, rules
 from scheduler.act import URGENCY, Actor
+from scheduler.device_names import DeviceNames
 from scheduler.gangs import Gang, GangIndex
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
@@ -53,7 +54,8 @@ class Scheduler(SlurmLoop):
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken)
         self._states = PodStates()
         self._gangs = GangIndex()
-        self._actor = Actor(dependencies, self._states, self._storage, self.check_leadership)
+        self._device_names = DeviceNames(dependencies.kube, dependencies.config, dependencies.clock)
+        self._actor = Actor(dependencies, self._states, self._storage, self._device_names, self.check_leadership)
         self._node_changes = 0
         self._placed: tuple[object, ...] = ()
         self._node_names: list[str] = []
@@ -129,6 +131,7 @@ class Scheduler(SlurmLoop):
             for uid, pod in waiting.items()
             if uid not in in_gangs and not self.workers.busy(uid) and self._ours(uid, pod, snapshot)
         ]
+        self._device_names.request(self.workers)
         self._occupancy.correct(self.dependencies.pods.picked(), self._is_binding)
         time = self.dependencies.clock.time()
         view = rules.SchedulerView(
@@ -214,11 +217,13 @@ class Scheduler(SlurmLoop):
         taken = {name: lasting[name] for name in self._node_names if name in lasting}
         asleep = frozenset(name for name, node in snapshot.nodes.items() if states.is_asleep(node.states))
         partitions = tuple(sorted(snapshot.partitions.items()))
-        mark = (self._node_changes, taken, frozenset(snapshot.nodes), asleep, partitions)
+        extended = frozenset(self._device_names.found) if self.dependencies.slurm.version.allocations else frozenset()
+        mark = (self._node_changes, taken, frozenset(snapshot.nodes), asleep, partitions, extended)
         if mark != self._placed:
             config = self.dependencies.config
             real = (node for node in self.dependencies.nodes.items() if not pool_selection.is_virtual(node))
-            nodes = eligibility.views((node for node in real if node_ownership.is_selected(config, node)), lasting)
+            selected = (node for node in real if node_ownership.is_selected(config, node))
+            nodes = [eligibility.with_devices(node, extended) for node in eligibility.views(selected, lasting)]
             self._node_names = [node.name for node in nodes if node.slurm_name in snapshot.nodes]
             known = self._remembered | {node.slurm_name: node for node in nodes if not node.rivals}
             self._remembered = {name: node for name, node in known.items() if name in snapshot.nodes}

@@ -175,13 +175,14 @@ def _volumes(pod: pods.Pod, storage: Storage) -> list[str]:
 def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None) -> list[str]:
     asked = resources.node_requests(pod["spec"])
     allows = NodeFilter(volumes.needs(pod, storage), storage).refusal if storage is not None else lambda _: ""
-    lines = []
+    lines, extended = [], session.device_names()
     for view in eligibility.views((n for n in session.nodes() if not pool_selection.is_virtual(n)), _taken(session)):
         other = session.slurm_nodes.get(view.slurm_name)
         if other is None:
             continue
         if states.is_asleep(other.states):
             view = eligibility.once_up(view)
+        view = eligibility.with_devices(view, extended)
         why = eligibility.refusal(pod["spec"], asked, view) or allows(view)
         lines.append(f"{view.name}: {why or 'fits'}; Slurm: {'+'.join(sorted(other.states))} {other.reason}".rstrip())
     return lines

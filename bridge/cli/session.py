@@ -9,15 +9,24 @@ from typing import Any
 from bridge import config as configuration
 from bridge.cli.connection import ConnectionOptions
 from bridge.config import Config, jwt_source
-from bridge.errors import KubeForbiddenError
+from bridge.errors import KubeError, KubeForbiddenError
 from bridge.kube import namespaces
 from bridge.kube.access import current_namespace
 from bridge.kube.client import KubeClient
 from bridge.kube.cluster import cluster_id
 from bridge.kube.prune import prune_claim, prune_storage_class, prune_volume
-from bridge.kube.resources import EVENTS, NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
+from bridge.kube.resources import (
+    DEVICE_CLASSES,
+    EVENTS,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    STORAGE_CLASSES,
+)
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Job, Node
+from bridge.workload import extended_claims
 from bridge.workload.pods import Pod, uid
 from scheduler import occupancy
 
@@ -93,6 +102,14 @@ class CommandSession:
             (STORAGE_CLASSES.path(), prune_storage_class),
         )
         return [prune(item) for path, prune in kinds for item in self.kube.get(path)["items"]]
+
+    def device_names(self) -> Mapping[str, str]:
+        """Return the DeviceClass of each extended resource; empty if the user may not list the classes."""
+        try:
+            classes = self.kube.get(DEVICE_CLASSES.path())["items"]
+        except KubeError:
+            return {}
+        return extended_claims.names(classes, self.config.gres, self.config.device_classes)
 
     def annotations(self, namespace: str) -> Mapping[str, str] | None:
         """Return the annotations of a namespace; ``None`` if the user may not read it."""

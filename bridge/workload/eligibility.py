@@ -19,6 +19,8 @@ from bridge.workload.resources import PODS, Resources, allocatable
 
 BESIDE = "beside pods that Slurm does not count"
 """Part of the reason for a node that is large enough, but has pods of other schedulers, or pods that do not end."""
+UNCOUNTED = Decimal("Infinity")
+"""The amount of an extended resource that a node offers by DRA: Slurm counts its devices, Kubernetes does not."""
 NOTHING: Mapping[str, Resources] = MappingProxyType({})
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 LIFECYCLE_TAINTS = frozenset(
@@ -52,6 +54,10 @@ class NodeView:
     """The requests of the pods on the node that Slurm does not count."""
     ready: bool = True
 
+    def by_devices(self) -> list[str]:
+        """Return the extended resources that the node may offer by DRA."""
+        return [name for name, value in (self.offered or {}).items() if value == UNCOUNTED]
+
 
 def slurm_name(node: Mapping[str, Any]) -> str:
     """Return the name of a Kubernetes node in Slurm: its label, else the same name."""
@@ -80,6 +86,12 @@ def views(nodes: Iterable[Mapping[str, Any]], taken: Mapping[str, Resources] = N
     listed = [(str(node["metadata"]["name"]), node) for node in nodes]
     claims = rivals(node for _, node in listed)
     return [replace(view(node, taken.get(name)), rivals=claims.get(name, ())) for name, node in listed]
+
+
+def with_devices(node: NodeView, extended: Iterable[str]) -> NodeView:
+    """Return the node with the extended resources of DeviceClasses that its Allocatable does not have."""
+    more = {name: UNCOUNTED for name in extended if not (node.offered or {}).get(name)}
+    return replace(node, offered={**node.offered, **more}) if more and node.offered is not None else node
 
 
 def rivals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:

@@ -1,4 +1,7 @@
-"""The ResourceClaim of a pod's extended resources by DRA (``deviceclass.resource.kubernetes.io/<class>``). Pure.
+"""The ResourceClaim of a pod's extended resources by DRA. Pure.
+
+A container names the class (``deviceclass.resource.kubernetes.io/<class>``), or a resource of which the class says that
+its devices provide it (``spec.extendedResourceName``) on nodes whose Allocatable does not have the resource.
 
 The Kubernetes scheduler creates such a claim before it binds the pod; podbridge writes the same fields. Source:
 KEP-5004 and ``extendeddynamicresources.go`` of kube-scheduler 1.36.
@@ -7,7 +10,8 @@ KEP-5004 and ``extendeddynamicresources.go`` of kube-scheduler 1.36.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from bridge.workload import quantity
@@ -16,14 +20,44 @@ from bridge.workload.resources import DEVICE_CLASS_PREFIX as PREFIX
 ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 FINALIZER = "resource.kubernetes.io/delete-protection"
 _LONGEST = 253
+_Object = Mapping[str, Any]
 _Pod = Mapping[str, Any]
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def wants_devices(pod: _Pod) -> bool:
-    """Whether the pod has resource claims, or device classes in its containers."""
+def names(classes: Iterable[_Object], gres: Mapping[str, str], table: Mapping[str, str]) -> dict[str, str]:
+    """Return the class of each extended resource that classes provide: name of the resource -> name of the class.
+
+    Both must be mapped to gres, the resource by ``gres`` and the class by ``table``. Of several classes with one
+    resource, it is the newest, and of equally old ones the alphabetically first, as in kube-scheduler.
+    """
+    found: dict[str, str] = {}
+    # the last one stays: sorted by age, then against the alphabet
+    by_name = sorted(classes, key=lambda entry: str(entry["metadata"]["name"]), reverse=True)
+    for entry in sorted(by_name, key=lambda entry: str(entry["metadata"].get("creationTimestamp") or "")):
+        resource = (entry.get("spec") or {}).get("extendedResourceName")
+        if resource:
+            found[resource] = str(entry["metadata"]["name"])
+    return {
+        resource: name
+        for resource, name in found.items()
+        if resource in gres and _provides(table.get(name, ""), gres[resource])
+    }
+
+
+def _provides(kind: str, wanted: str) -> bool:
+    """Whether devices of the gres ``kind`` are devices of the gres ``wanted``, as ``gpu:a100`` is ``gpu``."""
+    return bool(kind) and (kind == wanted or (":" not in kind and kind == wanted.partition(":")[0]))
+
+
+def wants_devices(pod: _Pod, classes: Collection[str] = ()) -> bool:
+    """Whether the pod has resource claims, or requests devices by DRA.
+
+    ``classes`` are the extended resources that classes provide on its node.
+    """
     spec = pod["spec"]
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
-    return bool(spec.get("resourceClaims")) or any(map(device_classes, containers))
+    return bool(spec.get("resourceClaims")) or any(device_classes(container, classes) for container in containers)
 
 
 def shape(pod: _Pod) -> list[object]:
@@ -44,22 +78,23 @@ def name(pod: _Pod) -> str:
     return f"{pod['metadata']['name'][: _LONGEST - len(suffix)].rstrip('-.')}{suffix}"
 
 
-def claim(pod: _Pod) -> dict[str, Any] | None:
-    """Return the claim of a pod; ``None`` if its containers request no device class.
+def claim(pod: _Pod, classes: Mapping[str, str] = _NONE) -> dict[str, Any] | None:
+    """Return the claim of a pod; ``None`` if its containers request no devices by DRA.
 
-    Only containers and sidecars count: admission refuses device classes in other init containers. Raises ``ValueError``
-    for a quantity that is not a whole number.
+    ``classes`` are the classes that provide extended resources on the pod's node: resource -> class. Raises
+    ``ValueError`` for a quantity that is not a whole number, and for such a resource in an init container that is not a
+    sidecar; for the name of a class there, admission refuses the pod.
     """
     wanted = [
         {
             "name": request,
             "exactly": {
-                "deviceClassName": resource.removeprefix(PREFIX),
+                "deviceClassName": classes.get(resource) or resource.removeprefix(PREFIX),
                 "allocationMode": "ExactCount",
                 "count": count,
             },
         }
-        for _, resource, request, count in _entries(pod)
+        for _, resource, request, count in _entries(pod, classes)
     ]
     if not wanted:
         return None
@@ -85,31 +120,37 @@ def claim(pod: _Pod) -> dict[str, Any] | None:
     }
 
 
-def status(pod: _Pod) -> dict[str, Any]:
+def status(pod: _Pod, classes: Mapping[str, str] = _NONE) -> dict[str, Any]:
     """Return ``status.extendedResourceClaimStatus`` of the pod: which container uses which request of the claim."""
     mappings = [
         {"containerName": container, "resourceName": resource, "requestName": request}
-        for container, resource, request, _ in _entries(pod)
+        for container, resource, request, _ in _entries(pod, classes)
     ]
     return {"resourceClaimName": name(pod), "requestMappings": mappings}
 
 
-def device_classes(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the requests of a container by device class: resource name -> quantity."""
+def device_classes(container: _Object, classes: Collection[str] = ()) -> dict[str, Any]:
+    """Return the requests of a container for devices by DRA: resource name -> quantity."""
     holder = container.get("resources") or {}
     both = {**(holder.get("limits") or {}), **(holder.get("requests") or {})}
-    return {key: value for key, value in sorted(both.items()) if key.startswith(PREFIX)}
+    return {key: value for key, value in sorted(both.items()) if key.startswith(PREFIX) or key in classes}
 
 
-def _entries(pod: _Pod) -> list[tuple[str, str, str, int]]:
+def _entries(pod: _Pod, classes: Mapping[str, str]) -> list[tuple[str, str, str, int]]:
     """Return container, resource, name of the request and count, as kube-scheduler numbers the requests."""
     spec, found = pod["spec"], []
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    first = len(containers) - len(spec.get("containers") or ())
     for index, container in enumerate(containers):
         # the API server sets requests to the limits, so this is the list that kube-scheduler numbers
         holder = container.get("resources") or {}
         order = sorted({**(holder.get("limits") or {}), **(holder.get("requests") or {})})
-        for resource, text in device_classes(container).items():
+        for resource, text in device_classes(container, classes).items():
+            if resource in classes and index < first and container.get("restartPolicy") != "Always":
+                raise ValueError(
+                    f"{resource} in the init container {container['name']} is provided by DRA on the node; allowed: in "
+                    f"containers and sidecars"
+                )
             count = quantity.parse(text)
             if count != int(count) or count < 0:
                 raise ValueError(f"{resource}: {text!r} is not a whole number")

@@ -10,6 +10,8 @@ pytestmark = pytest.mark.real
 DRA = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{DRA}/namespaces/{NAMESPACE}/resourceclaims"
 GPU, CPU = "gpu.example.com", "dra.cpu"
+EXTENDED = "amd.com/gpu"
+"""No node advertises this resource; the configuration maps it to a gres."""
 CPUS, GPUS = 128, 8
 
 
@@ -35,8 +37,10 @@ def cpu_device(number):
 def drivers(world):
     """Publish what the drivers dra.cpu and gpu.example.com publish. Device names say nothing about the index."""
     made = []
-    for name in (GPU, CPU):
-        made.append((f"{DRA}/deviceclasses", device_class(name)))
+    for name, more in ((GPU, {"extendedResourceName": EXTENDED}), (CPU, {})):
+        body = device_class(name)
+        body["spec"] |= more
+        made.append((f"{DRA}/deviceclasses", body))
     for number in range(4):
         node = f"node-{number}"
         gpus = [{"name": f"card-{7 - n}", "attributes": {"index": {"int": n}}} for n in range(GPUS)]
@@ -91,6 +95,12 @@ def bound(world, gang, count, timeout=40):
 
 def with_claim(world, name, **more):
     return world.create(resourceClaims=[{"name": "d", "resourceClaimName": name}], **more)
+
+
+def with_resource(world, name, count):
+    body = world.manifest()
+    body["spec"]["containers"][0]["resources"]["limits"] = {name: str(count)}
+    return world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
 
 
 def with_class(world, **counts):
@@ -296,10 +306,19 @@ class TestClaims:
                 assert cpus <= on[node][1]
                 assert not seen & {(node, one) for one in gpus | cpus}
                 seen |= {(node, one) for one in gpus | cpus}
-            # the successor of a member gets the devices of the member
+            # the successor of a member gets the devices of the member; the job waits until its claim is created
+            path = f"{DRA}/namespaces/{NAMESPACE}/resourceclaimtemplates"
+            body = dra.api("GET", f"{path}/{source['resourceClaimTemplateName']}")
+            dra.api("DELETE", f"{path}/{body['metadata']['name']}")
             before = {(pods[0]["spec"]["nodeName"], one) for one in devices(owned(dra, pods[0])[0], GPU)}
             dra.delete(pods[0], grace=1)
             eventually(lambda: dra.get(pods[0]) is None, "the member gone")
+            eventually(
+                lambda: any(dra.events(pod, "ResourceClaimMissing") for pod in dra.members(gang)), "a missing claim"
+            )
+            dra.polled(2)
+            assert dra.queue() == {job: "RUNNING"}
+            dra.api("POST", path, {"metadata": {"name": body["metadata"]["name"]}, "spec": body["spec"]})
             after = {
                 (pod["spec"]["nodeName"], one)
                 for pod in bound(dra, gang, 3)
@@ -371,3 +390,20 @@ class TestClaims:
             return not open_pods
 
         eventually(no_device_twice, "all pods succeeded", 90)
+
+    @pytest.mark.main_version
+    def test_an_extended_resource_that_a_class_provides_gets_a_claim(self, dra):
+        pod = dra.running(with_resource(dra, EXTENDED, 3), 60)
+        (found,) = owned(dra, pod)
+        (request,) = found["spec"]["devices"]["requests"]
+        assert request["exactly"]["deviceClassName"] == GPU
+        status = pod["status"]["extendedResourceClaimStatus"]
+        assert status["resourceClaimName"] == found["metadata"]["name"]
+        assert status["requestMappings"] == [
+            {"containerName": "main", "resourceName": EXTENDED, "requestName": request["name"]}
+        ]
+        assert devices(found, GPU) == chosen(dra, pod)[0]
+        assert len(devices(found, GPU)) == 3
+        # what the kubelet's device plugin advertises is its own
+        plugin = dra.running(with_resource(dra, "nvidia.com/gpu", 1))
+        assert not owned(dra, plugin)

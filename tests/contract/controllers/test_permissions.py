@@ -43,6 +43,7 @@ SCHEDULER = {
     *(("update", "resource.k8s.io", "resourceclaims", sub, CLOSED, "c") for sub in ("status", "binding")),
     ("list", "resource.k8s.io", "resourceslices", "", "", ""),
     ("get", "resource.k8s.io", "deviceclasses", "", "", "gpu.example.com"),
+    ("list", "resource.k8s.io", "deviceclasses", "", "", ""),
     *((verb, "", "persistentvolumeclaims", "", CLOSED, "") for verb in ("list", "watch", "patch")),
     *((verb, "", "persistentvolumes", "", "", "") for verb in ("list", "watch", "patch")),
     *((verb, "storage.k8s.io", "storageclasses", "", "", "") for verb in ("list", "watch")),

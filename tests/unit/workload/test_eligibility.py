@@ -1,3 +1,6 @@
+from dataclasses import replace
+from decimal import Decimal
+
 import pytest
 
 from bridge import names
@@ -85,3 +88,15 @@ def test_too_little():
 def test_the_name_in_slurm():
     assert eligibility.slurm_name({"metadata": {"name": "k1"}}) == "k1"
     assert eligibility.slurm_name({"metadata": {"name": "k1", "labels": {names.SLURM_NODENAME_LABEL: "s1"}}}) == "s1"
+
+
+def test_an_extended_resource_of_a_class_fits_where_allocatable_does_not_have_it():
+    spec = {"containers": [{"resources": {"limits": {"x/gpu": "2"}}}]}
+    plain = node()
+    assert eligibility.refusal(spec, pod_requests(spec), plain) == "too little x/gpu"
+    offering = eligibility.with_devices(plain, ["x/gpu"])
+    assert eligibility.refusal(spec, pod_requests(spec), offering) == ""
+    assert offering.by_devices() == ["x/gpu"]
+    advertised = eligibility.with_devices(replace(plain, offered={**plain.offered, "x/gpu": Decimal(1)}), ["x/gpu"])
+    assert eligibility.refusal(spec, pod_requests(spec), advertised) == "too little x/gpu"
+    assert advertised.by_devices() == []

@@ -59,3 +59,47 @@ def test_the_name_is_valid_and_its_own(name: str, one: object, other: object) ->
     assert not first.startswith(("-", "."))
     again = extended_claims.name({"metadata": {"name": name, "uid": str(other)}})
     assert (first == again) is (one == other)
+
+
+def device_class(name: str, resource: str, created: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:
+    return {"metadata": {"name": name, "creationTimestamp": created}, "spec": {"extendedResourceName": resource}}
+
+
+def test_the_newest_class_provides_an_extended_resource() -> None:
+    table = {"a.x": "gpu", "b.x": "gpu", "c.x": "gpu"}
+    listed = [device_class("b.x", "x/gpu"), device_class("a.x", "x/gpu"), device_class("c.x", "x/gpu", "2025")]
+    assert extended_claims.names(listed, {"x/gpu": "gpu"}, table) == {"x/gpu": "a.x"}
+    listed.append(device_class("c.x", "x/gpu", "2026-02-01T00:00:00Z"))
+    assert extended_claims.names(listed, {"x/gpu": "gpu"}, table) == {"x/gpu": "c.x"}
+
+
+@pytest.mark.parametrize(
+    ("gres", "kind", "provides"),
+    [
+        ("gpu", "gpu", True),
+        ("gpu:a100", "gpu:a100", True),
+        ("gpu:a100", "gpu", True),
+        ("gpu", "gpu:a100", False),
+        ("gpu:a100", "gpu:h100", False),
+        ("gpu", "cpu", False),
+        ("gpu", "", False),
+    ],
+)
+def test_a_class_provides_a_resource_only_if_slurm_allocates_its_devices(gres: str, kind: str, provides: bool) -> None:
+    found = extended_claims.names([device_class("a.x", "x/gpu")], {"x/gpu": gres}, {"a.x": kind} if kind else {})
+    assert bool(found) is provides
+    assert not extended_claims.names([device_class("a.x", "x/gpu")], {}, {"a.x": "gpu"})
+
+
+def test_the_claim_names_the_class_of_the_resource() -> None:
+    body = pod(container("a", limits={"cpu": "1", "x/gpu": "2"}))
+    assert extended_claims.claim(body) is None
+    found = extended_claims.claim(body, {"x/gpu": "a.x"})
+    assert found is not None
+    assert found["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == "a.x"
+    assert extended_claims.status(body, {"x/gpu": "a.x"})["requestMappings"] == [
+        {"containerName": "a", "resourceName": "x/gpu", "requestName": "container-0-request-1"}
+    ]
+    body["spec"]["initContainers"] = [container("i", limits={"x/gpu": "1"})]
+    with pytest.raises(ValueError, match="init container i"):
+        extended_claims.claim(body, {"x/gpu": "a.x"})
