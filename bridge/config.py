@@ -87,7 +87,7 @@ class SlurmSection(Section):
     poll_busy: Seconds = Field(0.4, description="Poll period while a job is pending.")
     poll_idle: Seconds = Field(2, description="Poll period while no job is pending.")
     detail_budget: Annotated[int, Field(ge=1, le=100)] = Field(
-        4, description="Number of pending jobs whose reason each poll reads; it limits the load on Slurm."
+        4, description="Number of pending jobs whose reason podbridge reads per second; it limits the load on Slurm."
     )
 
 
@@ -107,7 +107,9 @@ class HintsSection(Section):
     cert_file: Path | None = Field(None, description="Certificate chain of the HTTPS port. Read on change.")
     key_file: Path | None = Field(None, description="Private key of the certificate. Read on change.")
     max_poll_rate: Annotated[float, Field(gt=0, le=20)] = Field(
-        5, description="Maximum number of polls per second that hints cause, on average."
+        3,
+        description="Maximum number of polls per second that hints cause, on average. To read one job counts as a "
+        "quarter of a poll.",
     )
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from bridge.config import HintsSection
 from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.serving.access import Access, Files, OptionNames
-from bridge.serving.hints import BODY_LIMIT, hint_app, remove_stale_sockets
+from bridge.serving.hints import BODY_LIMIT, Wake, hint_app, remove_stale_sockets
 from bridge.serving.https import Server
 from bridge.threads import Supervisor
 
@@ -30,7 +30,7 @@ _OPTIONS = OptionNames("hints.tokenFile", "hints.certFile", "hints.keyFile", "")
 class HintServers:
     """Receives hints for ``wake``. Raises :class:`ConfigError` if the token or the certificate cannot be used."""
 
-    def __init__(self, settings: HintsSection, parts: Sequence[str], wake: Callable[[], bool]) -> None:
+    def __init__(self, settings: HintsSection, parts: Sequence[str], wake: Wake) -> None:
         self._settings, self._wake = settings, wake
         self._name = f"{PREFIX}{'-'.join(parts)}-{secrets.token_hex(4)}.sock"
         self._access: Access | None = None

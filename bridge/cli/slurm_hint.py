@@ -1,4 +1,4 @@
-"""``podbridge slurm-hint``: tells podbridge's processes that a job of Slurm began or ended.
+"""``podbridge slurm-hint``: tells podbridge's processes that a job of Slurm (``SLURM_JOB_ID``) began or ended.
 
 slurmctld runs it before each job and after it, and requeues a job whose prolog fails. So it starts fast (this module
 imports only what it needs), ends after ``--timeout`` seconds in any case, and exits with 0 unless its options are
@@ -18,7 +18,7 @@ from functools import partial
 
 MOST_TARGETS = 16
 """Sockets of a directory, or addresses of a host name."""
-_REQUEST = "POST /hint HTTP/1.1\r\nHost: {host}\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n"
+_REQUEST = "POST /hint{query} HTTP/1.1\r\nHost: {host}\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -50,8 +50,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="podbridge slurm-hint",
         allow_abbrev=False,
-        description="Tell podbridge that a job of Slurm began or ended, so that it polls at once. For scripts in "
-        "PrologSlurmctld and EpilogSlurmctld. The exit status is 0 even if no process got the hint.",
+        description="Tell podbridge that the job SLURM_JOB_ID of Slurm began or ended, so that it reads it at once. "
+        "For scripts in PrologSlurmctld and EpilogSlurmctld. The exit status is 0 even if no process got the hint.",
     )
     parser.add_argument(
         "--directory", action="append", default=[], metavar="DIR", help="hints.directory of podbridge. Can be repeated."
@@ -161,7 +161,9 @@ def _url(url: tuple[str, int], options: argparse.Namespace) -> None:
 
 
 def _exchange(connection: socket.socket, target: str, host: str, more: str) -> None:
-    connection.sendall(_REQUEST.format(host=host, more=more).encode())
+    job = os.environ.get("SLURM_JOB_ID", "")
+    query = f"?job={job}" if job.isascii() and job.isdecimal() and len(job) <= 10 else ""
+    connection.sendall(_REQUEST.format(query=query, host=host, more=more).encode())
     status = connection.recv(1024).split(b"\r\n", 1)[0].decode("latin-1")
     if " 202 " not in f"{status} ":
         _warn(f"{target}: {status or 'no answer'}")

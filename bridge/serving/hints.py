@@ -1,13 +1,14 @@
-"""The web application that receives hints from Slurm: ``POST /hint`` says that some job began or ended.
+"""The web application that receives hints from Slurm: ``POST /hint?job=ID`` says that a job began or ended.
 
-Nothing in a hint is read or believed: it only causes a poll. So a forged, repeated or lost hint cannot change the state
-of a pod.
+A hint contains no state of the job, and its body is not read: podbridge asks Slurm. So a forged, repeated or lost hint
+cannot change the state of a pod. ``job`` is optional.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -22,19 +23,21 @@ log = logging.getLogger(__name__)
 PATH = "/hint"
 BODY_LIMIT = 1024
 """Bytes; podbridge's own hints have no body."""
+_QUERY = re.compile(r"(?:job=(\d{1,10}))?", re.ASCII)
 STALE_AFTER = 10.0
 """Seconds: a younger socket may belong to a process that does not listen yet."""
 
+Wake = Callable[[int | None], bool]
 Refusal = Callable[[Mapping[str, Any]], str | None]
 
 
-def hint_app(wake: Callable[[], bool], refusal: Refusal | None = None) -> Callable[..., Iterable[bytes]]:
+def hint_app(wake: Wake, refusal: Refusal | None = None) -> Callable[..., Iterable[bytes]]:
     """Create the WSGI application.
 
     Parameters
     ----------
     wake
-        called for each hint; returns false if this process is a standby.
+        called for each hint with the id of the job, or ``None``; returns false if this process is a standby.
     refusal
         returns why a request (its WSGI environment) is refused; ``None``: all requests are accepted.
     """
@@ -50,7 +53,7 @@ def hint_app(wake: Callable[[], bool], refusal: Refusal | None = None) -> Callab
     return app
 
 
-def _answer(environ: Mapping[str, Any], wake: Callable[[], bool], refusal: Refusal | None) -> tuple[str, str]:
+def _answer(environ: Mapping[str, Any], wake: Wake, refusal: Refusal | None) -> tuple[str, str]:
     why = refusal(environ) if refusal is not None else None
     if why is not None:
         SLURM_HINTS.labels("refused").inc()
@@ -59,7 +62,11 @@ def _answer(environ: Mapping[str, Any], wake: Callable[[], bool], refusal: Refus
         return "404 Not Found", f"hints are sent to {PATH}\n"
     if environ.get("REQUEST_METHOD") != "POST":
         return "405 Method Not Allowed", "hints are sent with POST\n"
-    accepted = wake()
+    query = environ.get("QUERY_STRING", "")
+    found = _QUERY.fullmatch(query)
+    if found is None:
+        return "400 Bad Request", f"the query {query[:100]!r} is not allowed; allowed: job=ID\n"
+    accepted = wake(int(found[1]) if found[1] else None)
     SLURM_HINTS.labels("accepted" if accepted else "standby").inc()
     return "202 Accepted", "" if accepted else "standby\n"
 

@@ -1,4 +1,4 @@
-"""Limits the polls that hints of Slurm cause: a flood of hints must not become a flood of requests to slurmctld."""
+"""Limits what hints of Slurm cause: a flood of hints must not become a flood of requests to slurmctld."""
 
 from __future__ import annotations
 
@@ -9,43 +9,69 @@ GAP = 0.05
 """Least seconds from the end of a poll to the next one that a hint causes."""
 BURST = 4.0
 """Number of polls that hints may cause in quick succession, after a pause without hints."""
+MOST_ALONE = 8
+"""Number of jobs that are read alone because of hints; for more of them, a poll costs less."""
+
+READ_COST = 0.25
+"""Cost of reading one job, as a share of a poll: a request of 3 ms instead of at least two, and a list of all jobs."""
 
 
 class HintPace:
-    """A token bucket over polls: hints that arrive before the next poll share it.
+    """A token bucket over polls and reads of single jobs: hints that arrive before the next one share it.
 
     Parameters
     ----------
     rate
-        polls per second that hints may cause, on average.
+        polls and reads per second that hints may cause, on average.
     now
         monotonic time, in seconds.
     """
 
     def __init__(self, rate: float, now: float) -> None:
         self._rate, self._tokens, self._at = rate, BURST, now
-        self._hinted = threading.Event()
+        self._lock = threading.Lock()
+        self._jobs: set[int] = set()
+        self._hinted = self._all = False
 
-    def add(self) -> None:
-        """Record a hint; for any thread."""
-        self._hinted.set()
+    def add(self, job_id: int | None = None) -> None:
+        """Record a hint about a job, or about jobs that it does not name; for any thread."""
+        with self._lock:
+            self._hinted = True
+            if job_id is not None and len(self._jobs) < MOST_ALONE:
+                self._jobs.add(job_id)
+            elif job_id not in self._jobs:
+                self._all = True
 
-    def due(self, earliest: float, now: float) -> float:
-        """Return when the next poll may begin because of a hint, not before ``earliest``; infinite without a hint."""
-        if not self._hinted.is_set():
+    @property
+    def jobs(self) -> frozenset[int]:
+        """The jobs to read alone; empty if there is no hint, or if the hints need a poll."""
+        with self._lock:
+            return frozenset() if self._all else frozenset(self._jobs)
+
+    def due(self, earliest: float, now: float, jobs: int = 0) -> float:
+        """Return when hints may cause a poll, or a read of ``jobs`` jobs, not before ``earliest``.
+
+        Infinite without a hint.
+        """
+        if not self._hinted:
             return math.inf
         self._refill(now)
-        return max(earliest, now + max(0.0, 1.0 - self._tokens) / self._rate)
+        return max(earliest, now + max(0.0, _cost(jobs) - self._tokens) / self._rate)
 
-    def take(self, now: float) -> bool:
-        """Begin a poll, which serves all hints so far; return whether there were any."""
-        if not self._hinted.is_set():
-            return False
-        self._hinted.clear()  # before the requests of the poll: a later hint needs a later poll
-        self._refill(now)
-        self._tokens = max(0.0, self._tokens - 1.0)
-        return True
+    def take(self, now: float, jobs: int = 0) -> bool:
+        """Begin a poll, or a read of ``jobs`` jobs, which serves all hints so far; return whether there were any."""
+        with self._lock:
+            hinted, self._hinted, self._all = self._hinted, False, False
+            self._jobs.clear()  # before the requests: a later hint needs a later poll
+        if hinted:
+            self._refill(now)
+            self._tokens = max(0.0, self._tokens - _cost(jobs))
+        return hinted
 
     def _refill(self, now: float) -> None:
         self._tokens = min(BURST, self._tokens + (now - self._at) * self._rate)
         self._at = now
+
+
+def _cost(jobs: int) -> float:
+    return READ_COST * jobs if jobs else 1.0

@@ -24,6 +24,8 @@ UNEXPLAINED = 5.0
 """Seconds between two full lists while a pending job has no reason: for Slurm 22.05, the first reason is no change."""
 FIRST_SINGLES = 1000
 """Number of jobs on pods that one poll reads before the first list of all jobs: running jobs first."""
+REASONS_PERIOD = 1.0
+"""Seconds between two polls that read the reasons of pending jobs, however many polls there are."""
 ASKERS = 3
 """Parallel requests about single jobs: slurmrestd has four threads by default."""
 
@@ -50,7 +52,7 @@ class JobReader:
     def __init__(self, client: SlurmClient, detail_budget: int, clock: Clock, known: Known | None = None) -> None:
         self._client, self._budget, self._clock = client, detail_budget, clock
         self.lists = StateLists(client, clock, known)
-        self._listed_at = -math.inf
+        self._listed_at = self._reasons_at = -math.inf
 
     def ask(self, last: PollState, expected: Mapping[int, Expected], began: float) -> JobAnswers:
         """Read everything about jobs that one poll needs."""
@@ -65,7 +67,8 @@ class JobReader:
         most = most_singles(len(states), found.seconds) if last.list_began or found.complete else FIRST_SINGLES
         allocations = self._client.version.allocations
         known = witnesses(last, found.listed, expected)
-        needed = plan_queries(last, states, expected, began, self._budget, allocations=allocations, witnessed=known)
+        budget = self._budget_now(began)
+        needed = plan_queries(last, states, expected, began, budget, allocations=allocations, witnessed=known)
         log.debug("reading jobs", extra=kv(listed=len(states), wanted=len(needed.jobs), started=len(needed.started)))
         first_nodes = self._started(last, states, expected, needed.started[:most])
         room = max(0, most - len(needed.started))
@@ -86,6 +89,12 @@ class JobReader:
             if job is not None:
                 answers = replace(answers, details={**answers.details, job_id: job})
         return JobAnswers(answers, backlog=backlog, list_seconds=0 if found.complete else found.seconds)
+
+    def _budget_now(self, began: float) -> int:
+        if began - self._reasons_at < REASONS_PERIOD:
+            return 0
+        self._reasons_at = began
+        return self._budget
 
     def _by_lists(self, last: PollState, expected: Mapping[int, Expected], began: float) -> JobAnswers:
         """Read all jobs if any has changed."""

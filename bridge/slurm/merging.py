@@ -69,7 +69,7 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
             detailed[job_id] = sequence
         elif same and job_id in last.detailed:
             detailed[job_id] = last.detailed[job_id]
-        jobs[job_id] = _observed(known if same else None, job, answers.began)
+        jobs[job_id] = observed(known if same else None, job, answers.began)
     for job_id in {*before.jobs, *expected} - states.keys():
         if carried := _absent(job_id, before.jobs.get(job_id), expected.get(job_id), answers, cluster):
             jobs[job_id] = carried
@@ -163,7 +163,7 @@ def _absent(
     detail = answers.details.get(job_id)
     if detail is not None and detail.link is not None and detail.link.cluster == cluster:  # newer than the list
         same = known is not None and _is_same(known.job, detail)
-        return _observed(known if same else None, detail, answers.began)
+        return observed(known if same else None, detail, answers.began)
     confirmed = known is not None and known.missing and known.is_confirmed
     if job_id in answers.unknown or detail is not None or confirmed:
         return _gone(known, expectation, job_id, answers.began)
@@ -177,7 +177,7 @@ def _assumed(job_id: int, known: ObservedJob | None, expectation: Expected | Non
     return known
 
 
-def _observed(known: ObservedJob | None, job: Job, began: float) -> ObservedJob:
+def observed(known: ObservedJob | None, job: Job, began: float) -> ObservedJob:
     """Return a job that was read now, with the number of answers in a row that reported the same end."""
     end = end_of(job.states)
     if end is None:

@@ -20,9 +20,10 @@ from bridge.clock import Clock, SystemClock
 from bridge.config import Config
 from bridge.errors import BridgeError, SlurmUnavailableError
 from bridge.logs import kv
-from bridge.metrics import SLURM_HINTED_POLLS, SLURM_ID_RESETS, SNAPSHOT_AGE, SNAPSHOT_JOBS
+from bridge.metrics import SLURM_HINTED_POLLS, SLURM_HINTED_READS, SLURM_ID_RESETS, SNAPSHOT_AGE, SNAPSHOT_JOBS
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.hint_pace import GAP, HintPace
+from bridge.slurm.hinted_jobs import are_known, merge_one
 from bridge.slurm.job_reader import JobReader
 from bridge.slurm.merging import is_busy, merge
 from bridge.slurm.models import JobLink, Snapshot
@@ -109,12 +110,16 @@ class Poller:
         self._woken.set()
         self._waiting.set()
 
-    def hint(self) -> bool:
-        """Poll at once, because Slurm says that a job began or ended; return false on a standby, which ignores it."""
+    def hint(self, job_id: int | None = None) -> bool:
+        """Read a job at once, because Slurm says that it began or ended; return false on a standby, which ignores it.
+
+        Without ``job_id``, or if podbridge does not know the job, poll at once. Jobs of others need neither.
+        """
         if not self._leads():
             return False
-        self._hints.add()
-        self._waiting.set()
+        if job_id is None or job_id not in self._state.foreign:
+            self._hints.add(job_id)
+            self._waiting.set()
         return True
 
     def expect(self, job_id: int, link: JobLink, *, sure: bool = True) -> None:
@@ -159,11 +164,17 @@ class Poller:
             stop.wait(longest)
             return
         began = self._clock.monotonic()
-        least = began + max(_WAKE_GAP, rest)
+        least, latest = began + max(_WAKE_GAP, rest), began + longest
         while not stop.is_set():
             self._waiting.clear()  # before the causes are read: a later one ends the wait below
             now = self._clock.monotonic()
-            due = min(began + longest, self._hints.due(began + max(GAP, rest), now))
+            alone = self._hinted_jobs()
+            hinted = self._hints.due(began if alone else began + max(GAP, rest), now, len(alone))
+            if alone and now >= hinted:
+                self._read_alone(alone, now)
+                latest = min(latest, now + max(self.pause(), rest))  # the first report of an end makes it shorter
+                continue
+            due = min(latest, hinted)
             if self._woken.is_set():
                 due = min(due, least)
             if now >= due or (now >= least and self._leads() and self._node_reader.changed()):
@@ -191,6 +202,39 @@ class Poller:
             for subscriber in self._subscribers:
                 subscriber(snapshot)
             return snapshot
+
+    def _hinted_jobs(self) -> frozenset[int]:
+        """Return the jobs to read alone because of hints; empty if there is no hint, or if a poll is needed."""
+        job_ids = self._hints.jobs
+        with self._expecting:
+            return job_ids if are_known(self._state, self._expected, job_ids) else frozenset()
+
+    def _read_alone(self, job_ids: frozenset[int], now: float) -> None:
+        """Read jobs and publish them; if one cannot be read, poll."""
+        self._hints.take(now, len(job_ids))
+        done = True
+        with self._polling:
+            try:
+                for job_id in sorted(job_ids):
+                    done &= self._read_job(job_id)
+                    SLURM_HINTED_READS.inc()
+            except BridgeError as error:
+                log.debug("job cannot be read", extra=kv(error=error))  # the next poll fails too, and logs it
+                done = False
+            for subscriber in self._subscribers:
+                subscriber(self.snapshot)
+        if not done:
+            self._hints.add()
+
+    def _read_job(self, job_id: int) -> bool:
+        began = self._clock.monotonic()
+        job = self._client.job(job_id)
+        with self._expecting:
+            merged = merge_one(self._state, self._expected, job, began)
+            if merged is not None:
+                self._state = merged
+                self._expected.pop(job_id, None)
+        return merged is not None
 
     # --- one poll -----------------------------------------------------------------------------------------------------
     def _poll(self) -> Snapshot:

@@ -20,7 +20,8 @@ PARTITION = "full"
 PROBES = 60
 PERL = (  # slurmctld's root folder has no curl; both start in about 10 ms
     'perl -MIO::Socket::UNIX -e \'for (glob "/srv/hints/*.sock") { my $s = IO::Socket::UNIX->new(Peer => $_) or next; '
-    'print $s "POST /hint HTTP/1.1\\r\\nHost: p\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n"; <$s> }\''
+    'print $s "POST /hint?job=$ENV{SLURM_JOB_ID} HTTP/1.1\\r\\nHost: p\\r\\nContent-Length: 0\\r\\n'
+    "Connection: close\\r\\n\\r\\n\"; <$s> }'"
 )
 WATCH_SECONDS = 30
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -30,15 +31,15 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[HintsSection], tuple[HintServers, list[int]]]]:
-    """Start the servers of a hub; return them, and a list that grows with each hint."""
+def start() -> Iterator[Callable[[HintsSection], tuple[HintServers, list[int | None]]]]:
+    """Start the servers of a hub; return them, and the jobs of the hints."""
     supervisor = Supervisor()
 
-    def start(settings: HintsSection) -> tuple[HintServers, list[int]]:
-        hints: list[int] = []
+    def start(settings: HintsSection) -> tuple[HintServers, list[int | None]]:
+        hints: list[int | None] = []
 
-        def wake() -> bool:
-            hints.append(1)
+        def wake(job_id: int | None) -> bool:
+            hints.append(job_id)
             return True
 
         servers = HintServers(settings, ["scheduler", "controllers"], wake)
@@ -63,18 +64,24 @@ def tls_settings(folder: Path) -> HintsSection:
 
 
 def test_each_socket_of_the_directory_gets_the_hint(
-    directory: Path, start: Callable[[HintsSection], tuple[HintServers, list[int]]]
+    directory: Path,
+    start: Callable[[HintsSection], tuple[HintServers, list[int | None]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = HintsSection(directory=directory)
     (_, first), (_, second) = start(settings), start(settings)
     eventually(lambda: len(list(directory.iterdir())) == 2)
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
     assert run(["--directory", str(directory)]) == 0
-    assert (first, second) == ([1], [1])
+    assert (first, second) == ([17], [17])
+    monkeypatch.setenv("SLURM_JOB_ID", "none")
+    assert run(["--directory", str(directory)]) == 0
+    assert (first, second) == ([17, None], [17, None])
 
 
 def test_https_with_a_token(
     tmp_path: Path,
-    start: Callable[[HintsSection], tuple[HintServers, list[int]]],
+    start: Callable[[HintsSection], tuple[HintServers, list[int | None]]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     servers, hints = start(tls_settings(tmp_path))
@@ -82,14 +89,14 @@ def test_https_with_a_token(
     url = f"https://127.0.0.1:{servers.port}"
     words = ["--url", url, "--token-file", str(tmp_path / "token"), "--ca-file", str(tmp_path / "ca")]
     assert run(words) == 0
-    assert hints == [1]
+    assert hints == [None]
     assert capsys.readouterr().err == ""
     (tmp_path / "wrong").write_text("wrong")
     assert run([*words[:2], "--token-file", str(tmp_path / "wrong"), *words[4:]]) == 0
     assert "401" in capsys.readouterr().err
     assert run(words[:4]) == 0, "an unknown CA"
     assert "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().err
-    assert hints == [1]
+    assert hints == [None]
 
 
 def command(*words: str) -> tuple[int, float, str]:
@@ -162,11 +169,13 @@ def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     settings = tls_settings(tmp_path)
     (tmp_path / "token").chmod(0o644)
     with pytest.raises(ConfigError, match=r"hints\.tokenFile: .* is open to other users"):
-        HintServers(settings, ["scheduler"], lambda: True)
+        HintServers(settings, ["scheduler"], lambda _: True)
 
 
 def test_a_directory_that_is_missing_does_not_end_the_hub(
-    directory: Path, start: Callable[[HintsSection], tuple[HintServers, list[int]]], monkeypatch: pytest.MonkeyPatch
+    directory: Path,
+    start: Callable[[HintsSection], tuple[HintServers, list[int | None]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bridge.cli.hub_hints.RETRY_PERIOD", 0.05)
     late = directory / "late"
@@ -175,16 +184,16 @@ def test_a_directory_that_is_missing_does_not_end_the_hub(
     late.mkdir()
     eventually(lambda: any(late.iterdir()))
     run(["--directory", str(late)])
-    assert hints == [1]
+    assert hints == [None]
 
 
 def test_the_script_with_curl_of_the_documentation_sends_a_hint(
-    directory: Path, start: Callable[[HintsSection], tuple[HintServers, list[int]]]
+    directory: Path, start: Callable[[HintsSection], tuple[HintServers, list[int | None]]]
 ) -> None:
     _, hints = start(HintsSection(directory=directory))
     eventually(lambda: any(directory.iterdir()))
     page = (ROOT / "docs" / "slurm-hints.md").read_text()
     [script] = [block for block in page.split("```") if block.startswith("bash\n#!/bin/sh\nfor socket")]
     script = script.removeprefix("bash\n").replace("/run/podbridge/", f"{directory}/")
-    assert subprocess.run(["sh", "-c", script], timeout=30).returncode == 0
-    assert hints == [1]
+    assert subprocess.run(["sh", "-c", script], timeout=30, env=os.environ | {"SLURM_JOB_ID": "17"}).returncode == 0
+    assert hints == [17]

@@ -24,10 +24,11 @@ class Poller:
     """Counts hints."""
 
     def __init__(self) -> None:
-        self.hints, self.leads = 0, True
+        self.jobs: list[int | None] = []
+        self.leads = True
 
-    def hint(self) -> bool:
-        self.hints += 1
+    def hint(self, job_id: int | None) -> bool:
+        self.jobs.append(job_id)
         return self.leads
 
 
@@ -69,8 +70,19 @@ def test_a_hint_wakes(port: int, poller: Poller) -> None:
     before = counted("accepted")
     assert send(port) == 202
     assert send(port, body=b"JobId=1 JobState=COMPLETED") == 202, "the body is not read"
-    assert poller.hints == 2
+    assert poller.jobs == [None, None]
     assert counted("accepted") == before + 2
+
+
+def test_a_hint_may_name_its_job(port: int, poller: Poller) -> None:
+    assert send(port, path="/hint?job=4294967295") == 202
+    assert poller.jobs == [4294967295]
+
+
+@pytest.mark.parametrize("query", ["job=", "job=-1", "job=1_[2-5]", "job=12345678901", "job=1&job=2", "other=1"])
+def test_another_query_is_refused(port: int, poller: Poller, query: str) -> None:
+    assert send(port, path=f"/hint?{query}") == 400
+    assert poller.jobs == []
 
 
 def test_a_standby_accepts_and_counts_apart(port: int, poller: Poller) -> None:
@@ -83,7 +95,7 @@ def test_a_standby_accepts_and_counts_apart(port: int, poller: Poller) -> None:
 def test_a_wrong_token_is_refused_and_counted(port: int, poller: Poller, token: str) -> None:
     before = counted("refused")
     assert send(port, token.encode().decode("latin-1")) == 401
-    assert poller.hints == 0
+    assert poller.jobs == []
     assert counted("refused") == before + 1
 
 
@@ -98,7 +110,7 @@ def test_a_new_token_counts_at_once(port: int, token_file: Path) -> None:
 )
 def test_other_requests_wake_nothing(port: int, poller: Poller, request_line: dict[str, Any], status: int) -> None:
     assert send(port, **request_line) == status
-    assert poller.hints == 0
+    assert poller.jobs == []
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.slurm.hint_pace import BURST, GAP, HintPace
+from bridge.slurm.hint_pace import BURST, GAP, MOST_ALONE, READ_COST, HintPace
 
 POLL = 0.01
 """Seconds that a poll takes."""
@@ -48,6 +48,36 @@ def test_the_hints_of_an_array_of_ten_thousand_share_few_polls() -> None:
     begun = polls_of([index / 5000 for index in range(10_000)], 5.0)  # two seconds
     assert len(begun) <= BURST + 2 * 5.0 + 1
     assert begun[-1] >= 9_999 / 5000, "the last hint has a poll that began after it"
+
+
+def test_up_to_eight_jobs_are_read_alone() -> None:
+    pace = HintPace(5.0, 0.0)
+    for job_id in [*range(MOST_ALONE), 0]:
+        pace.add(job_id)
+    assert pace.jobs == frozenset(range(MOST_ALONE))
+    pace.add(MOST_ALONE)
+    assert not pace.jobs, "a poll costs less"
+    assert pace.take(0.0)
+    assert pace.due(0.0, 0.0) == math.inf
+
+
+def test_a_hint_without_a_job_needs_a_poll() -> None:
+    pace = HintPace(5.0, 0.0)
+    pace.add(1)
+    pace.add()
+    assert not pace.jobs
+    assert pace.due(0.0, 0.0) == 0.0
+
+
+def test_four_reads_cost_as_much_as_a_poll() -> None:
+    pace, now = HintPace(2.0, 0.0), 0.0
+    for _ in range(int(4 * BURST)):
+        pace.add(1)
+        assert pace.due(now, now, 1) == now
+        pace.take(now, 1)
+    pace.add(1)
+    assert pace.due(now, now, 1) == now + READ_COST / 2.0
+    assert pace.due(now, now, 4) == pace.due(now, now) == now + 0.5
 
 
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=200), st.floats(0.5, 20))

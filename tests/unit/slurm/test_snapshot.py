@@ -13,6 +13,7 @@ import pytest
 from bridge.clock import FakeClock, SystemClock
 from bridge.config import Config, SlurmSection
 from bridge.slurm.client import SlurmClient
+from bridge.slurm.hint_pace import MOST_ALONE
 from bridge.slurm.job_reader import UNEXPLAINED
 from bridge.slurm.link import encode
 from bridge.slurm.models import Job, JobLink, JobRequest, PodRef, Snapshot
@@ -658,7 +659,114 @@ def test_a_flood_of_hints_causes_few_polls(scene: Scene) -> None:
         while time.monotonic() < end:
             running.poller.hint()
             time.sleep(0.001)
-        assert 2 <= scene.slurm.count("GET", "jobs/state") <= 10, "the burst of 4, and 5 per second"
+        assert 2 <= scene.slurm.count("GET", "jobs/state") <= 8, "the burst of 4, and 3 per second"
+
+
+def job_requests(slurm: FakeSlurm) -> list[str]:
+    return [call for call in paths(slurm.calls) if "job" in call]
+
+
+@pytest.mark.parametrize("known", ["by the poll", "by the submission"])
+def test_a_hint_about_a_job_of_podbridge_costs_one_request(scene: Scene, known: str) -> None:
+    job_id, other = scene.add("a") if known == "by the poll" else 0, scene.add("b")
+    with Running(scene.slurm, poll_busy=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        before = running.poller.snapshot
+        if not job_id:
+            job_id = scene.add("a")
+            running.poller.expect(job_id, link("a"))
+        scene.slurm.calls.clear()
+        scene.slurm.start(job_id)
+        running.poller.hint(job_id)
+        assert running.wait(lambda now: job_id in now.jobs and now.jobs[job_id].job.nodes == ("node-0",))
+        now = running.poller.snapshot
+        assert job_requests(scene.slurm) == [f"GET job/{job_id}?flags=MIXED"]
+        assert (now.sequence, now.began) == (before.sequence, before.began), "nothing is known of other jobs"
+        assert now.jobs[other] is before.jobs[other]
+        assert now.by_uid == {"a": (job_id,), "b": (other,)}
+        assert not now.absent
+        scene.slurm.end(job_id, "TIMEOUT")
+        running.poller.hint(job_id)
+        assert running.wait(lambda now: now.jobs[job_id].confirmations == 1)
+        running.poller.wake()
+        assert running.wait(lambda now: now.jobs[job_id].is_confirmed), "by the next list"
+
+
+def test_an_end_that_a_hint_reports_is_confirmed_after_the_busy_period(scene: Scene) -> None:
+    job_id = scene.add("a")
+    scene.slurm.start(job_id)
+    with Running(scene.slurm, poll_idle=60, poll_busy=0.2) as running:
+        running.poller._node_reader.changed = lambda: False  # type: ignore[method-assign]  # it causes a poll too
+        assert running.wait(lambda now: now.sequence == 1)
+        began = time.monotonic()
+        scene.slurm.end(job_id, "CANCELLED")
+        running.poller.hint(job_id)
+        assert running.wait(lambda now: now.jobs[job_id].is_confirmed)
+        assert time.monotonic() - began >= 0.2
+
+
+def test_a_hint_about_a_job_of_others_costs_nothing(scene: Scene) -> None:
+    foreign = scene.slurm.add().job_id
+    with Running(scene.slurm, poll_idle=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        scene.slurm.calls.clear()
+        assert running.poller.hint(foreign)
+        assert not running.wait(lambda now: now.sequence > 1, 0.3)
+        assert job_requests(scene.slurm) == []
+
+
+def test_a_hint_about_an_unknown_job_causes_a_poll(scene: Scene) -> None:
+    with Running(scene.slurm, poll_idle=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        job_id = scene.add("a")
+        running.poller.hint(job_id)
+        assert running.wait(lambda now: now.sequence == 2 and job_id in now.jobs)
+
+
+def test_a_hint_about_an_id_that_belongs_to_another_job_now_is_decided_by_a_poll(scene: Scene) -> None:
+    job_id = scene.add("a")
+    with Running(scene.slurm, poll_busy=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        scene.slurm.jobs[job_id].asked["admin_comment"] = encode(link("b"))
+        running.poller.hint(job_id)
+        assert running.wait(lambda now: now.sequence == 2)
+        assert running.poller.snapshot.by_uid.keys() == {"b"}
+
+
+def test_a_job_that_cannot_be_read_alone_is_left_to_the_poll(scene: Scene) -> None:
+    job_id = scene.add("a")
+    with Running(scene.slurm, poll_busy=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        scene.slurm.fault = lambda method, path: (502, b"") if f"/job/{job_id}" in path else None
+        running.poller.hint(job_id)
+        eventually(lambda: running.poller.snapshot.error, every=0.01)
+        assert running.poller.snapshot.jobs[job_id].job.states == {"PENDING"}
+
+
+def test_the_jobs_of_many_hints_are_read_by_one_poll(scene: Scene) -> None:
+    jobs = [scene.add(f"u{number}") for number in range(3 * MOST_ALONE)]
+    with Running(scene.slurm, poll_busy=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        time.sleep(0.1)
+        scene.slurm.calls.clear()
+        for job_id in jobs:
+            scene.slurm.start(job_id)
+            running.poller.hint(job_id)
+        assert running.wait(lambda now: all(now.jobs[job_id].job.nodes for job_id in jobs))
+        assert scene.slurm.count("GET", "jobs/state") >= 1
+        assert scene.slurm.count("GET", "/job/") <= 2 * MOST_ALONE + 2
+
+
+def test_reasons_are_read_once_a_second_however_many_polls_there_are(scene: Scene) -> None:
+    for number in range(20):
+        scene.add(str(number))
+    scene.poll()
+    scene.poll()
+    scene.slurm.calls.clear()
+    for _ in range(11):
+        scene.clock.advance(0.1)
+        scene.poller.refresh()
+    assert scene.slurm.count("GET", "/job/") == 11 + 1, "the witness of each poll, and one reason"
 
 
 def test_a_standby_ignores_hints(scene: Scene) -> None:
