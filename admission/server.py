@@ -155,6 +155,8 @@ class Admission:
             self.server = self._serve(reviewer)
         if self._registration is not None:
             self._registration.ensure(self._certificates.ca_bundle, create=True)
+            for problem in self._registration.collisions():
+                log.warning("collision with another installation of podbridge", extra=kv(problem=problem))
         self._supervisor.spawn("admission-certificate", lambda: rotator.run(self._supervisor.stopping))
         self._rotator = rotator
         log.info("admission started", extra=kv(port=self.server.port, trusted=",".join(sorted(trusted))))

@@ -22,11 +22,18 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bridge import names
+from bridge import installations, names
 from bridge.clock import Clock, SystemClock
 from bridge.config import Config
 from bridge.config_base import LabelSelector
-from bridge.errors import BridgeError, ConfigError, KubeConflictError, KubeForbiddenError, KubeNotFoundError
+from bridge.errors import (
+    BridgeError,
+    ConfigError,
+    KubeConflictError,
+    KubeError,
+    KubeForbiddenError,
+    KubeNotFoundError,
+)
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resource
 from bridge.logs import kv
@@ -217,6 +224,20 @@ class WebhookRegistration:
                 missing.append(name)
         return missing
 
+    def collisions(self) -> list[str]:
+        """Return how this installation collides with others; empty if they cannot be listed."""
+        try:
+            found = self._client.get(MUTATING_WEBHOOKS.path())["items"]
+        except KubeError:  # a report alone: admission starts without it
+            return []
+        own = installations.of(self._config)
+        return [
+            f"{name}: {problem}"
+            for name, other in installations.others(found, self.names[MUTATE])
+            if other is not None
+            for problem in installations.collisions(own, other, {})
+        ]
+
     def remove(self) -> list[str]:
         """Delete both configurations; return the names of those that existed."""
         removed = []
@@ -248,12 +269,13 @@ class WebhookRegistration:
                 log.info("webhooks registered", extra=kv(configuration=name))
                 return True
             wanted = self._configuration(path, name, self._trust(live, ca))
-            if live.get("webhooks") == wanted["webhooks"]:
-                return True
-            wanted["metadata"] = {
-                **live["metadata"],
-                "labels": {**(live["metadata"].get("labels") or {}), **wanted["metadata"]["labels"]},
+            metadata = live["metadata"]
+            merged = {
+                part: {**(metadata.get(part) or {}), **wanted["metadata"][part]} for part in ("labels", "annotations")
             }
+            if live.get("webhooks") == wanted["webhooks"] and merged["annotations"] == metadata.get("annotations"):
+                return True
+            wanted["metadata"] = {**metadata, **merged}
             try:
                 self._client.replace(resource.path(name=name), wanted)
             except (KubeConflictError, KubeNotFoundError):
@@ -266,7 +288,11 @@ class WebhookRegistration:
         return {
             "apiVersion": _resource(path).api_version,
             "kind": "MutatingWebhookConfiguration" if path == MUTATE else "ValidatingWebhookConfiguration",
-            "metadata": {"name": name, "labels": {"app.kubernetes.io/name": names.COMPONENT}},
+            "metadata": {
+                "name": name,
+                "labels": {"app.kubernetes.io/name": names.COMPONENT},
+                "annotations": {names.INSTALLATION: installations.encode(installations.of(self._config))},
+            },
             "webhooks": webhooks(self._config, path, ca, self._trusted),
         }
 

@@ -57,6 +57,9 @@ JOB_INTENT = "bridge.vk.io/job-intent"
 POOL_FINALIZER = "bridge.vk.io/job"
 """Finalizer, set with this annotation, until the pool has confirmed that it has no job of the pod."""
 
+INSTALLATION = "bridge.vk.io/installation"
+"""Annotation of a mutating webhook configuration: a record of its installation (:mod:`bridge.installations`)."""
+
 # --- pools ------------------------------------------------------------------------------------------------------------
 POOLS = "bridge.vk.io/pools"
 """Annotation on a pod or a namespace: a comma list of pools, ``*`` for any, ``local`` for the colocated Slurm."""

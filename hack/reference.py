@@ -260,6 +260,12 @@ OWN_NAMES = (
     (names.TOPOLOGY_SPEC, "annotation on a node", "topology of an external node, as `Topology` in slurm.conf"),
     (names.EXTERNAL_NODE_PROBLEM, "annotation on a node", "why the node is not registered as described"),
     (names.SLURM_REASON, "annotation on a node", "Slurm's state and reason, on a node that podbridge has cordoned"),
+    (
+        names.INSTALLATION,
+        "annotation of a mutating webhook configuration",
+        "scheduler, namespaces and partitions of the installation, by which others detect [collisions]("
+        "several-schedulers.md)",
+    ),
     (names.REMOTE_JOB, "annotation on the pod", "`<pool>/<job>`: the job at the site"),
     (
         names.JOB_INTENT,

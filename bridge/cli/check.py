@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from admission.webhook_registration import is_managed
 from bridge import names, namespace_policies
-from bridge.cli import check_pools, output
+from bridge.cli import check_installations, check_pools, output
 from bridge.cli.connection import ConnectionOptions
 from bridge.cli.findings import Finding
 from bridge.cli.session import CommandSession
@@ -52,6 +52,7 @@ def findings(connection: ConnectionOptions) -> Iterator[Finding]:
         ("permissions", _permissions),
         ("managed namespaces", _namespaces),
         ("webhook", _webhook),
+        ("other installations", check_installations.collisions),
         ("leases", _leases),
         *([("Slurm token", _token), ("Slurm", _slurm), ("nodes", _nodes)] if session.config.slurm_rest_api else []),
         ("NATS", check_pools.nats),
@@ -131,9 +132,13 @@ def _pools_without_effect(session: CommandSession) -> Iterator[Finding]:
             )
 
 
+def _configuration(session: CommandSession) -> str:
+    return f"{session.config.admission.webhook_name}-mutate"
+
+
 def _webhook(session: CommandSession) -> Iterator[Finding]:
     try:
-        registered = session.kube.get(MUTATING_WEBHOOKS.path(name="podbridge-mutate"))
+        registered = session.kube.get(MUTATING_WEBHOOKS.path(name=_configuration(session)))
     except KubeNotFoundError:
         yield Finding("FAIL", "webhook", "not registered: new pods are not processed", "start podbridge admission")
         return
@@ -153,7 +158,7 @@ def _webhook(session: CommandSession) -> Iterator[Finding]:
 
 def _leases(session: CommandSession) -> Iterator[Finding]:
     for part in ("scheduler", "controllers"):
-        name = f"podbridge-{part}"
+        name = names.lease(part, session.config.installation)
         try:
             spec = session.kube.get(LEASES.path(session.config.leader_election.namespace, name)).get("spec") or {}
         except KubeNotFoundError:
@@ -199,19 +204,21 @@ def _slurm(session: CommandSession) -> Iterator[Finding]:
     yield Finding("ok", "Slurm", f"{session.config.slurm_rest_api} Slurm {session.slurm.slurm_release}, {version.name}")
     for text in version.missing():
         yield Finding("warn", "Slurm", f"not supported: {text}")
-    names = {partition.name: partition for partition in session.slurm.partitions()}
+    known = {partition.name: partition for partition in session.slurm.partitions()}
     wanted = session.config.partition
-    if wanted and wanted not in names:
-        yield Finding("FAIL", "Slurm partition", f"{wanted} does not exist", f"one of: {', '.join(sorted(names))}")
+    if missing := sorted({*session.config.partitions, *([wanted] if wanted else ())} - set(known)):
+        fix = f"one of: {', '.join(sorted(known))}"
+        yield Finding("FAIL", "Slurm partition", f"{', '.join(missing)} does not exist", fix)
     elif not wanted and not version.default_partition:
         yield Finding("ok", "Slurm partition", "Slurm's default")
-    elif not wanted and not any(partition.default for partition in names.values()):
+    elif not wanted and not any(partition.default for partition in known.values()):
         yield Finding("FAIL", "Slurm partition", "no partition is the default", "set partition in the configuration")
     else:
-        yield Finding("ok", "Slurm partition", wanted or next(p.name for p in names.values() if p.default))
+        yield Finding("ok", "Slurm partition", wanted or next(p.name for p in known.values() if p.default))
 
 
 def _nodes(session: CommandSession) -> Iterator[Finding]:
+    yield from check_installations.taken_nodes(session)
     nodes = session.nodes()
     shared = [node for node in nodes if slurm_name(node) in session.slurm_nodes]
     result = "ok" if shared else "FAIL"

@@ -5,13 +5,16 @@ starts first, has it. The third installation has a Slurm 24.11, whose nodes have
 """
 
 import json
+import subprocess
 
 import pytest
+import yaml
 
 from bridge import names
 from cluster import Cluster, kube
 from cluster.errors import ClusterError
 from cluster.polling import eventually
+from cluster.tools import merged
 from cluster.world import World
 
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
@@ -150,6 +153,30 @@ def test_a_cordon_drains_the_node_of_the_right_slurm(clean):
     eventually(lambda: "DRAIN" not in in_second(clean, "scontrol", "show", "node", "node-1"), "resumed")
 
 
+def check(world, changes):
+    """Return the findings of ``podbridge check`` for a changed configuration of the right shard."""
+    config = world.cluster.state / "checked.yaml"
+    config.write_text(yaml.safe_dump(merged(yaml.safe_load(config.with_name(f"{RIGHT}.yaml").read_text()), changes)))
+    command = [world.cluster.state / "bin" / "podbridge", "check", "--config", config, "-o", "json"]
+    done = subprocess.run(command, env=world.cluster.env, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    return done.returncode, [f["found"] for f in found if f["what"] == "other installations"], found
+
+
+def test_check_names_what_two_installations_must_not_share(clean):
+    status, about, found = check(clean, {})
+    assert (status, about) == (0, [f"{LEFT}: scheduler left-scheduler", f"{SECOND}: scheduler second-scheduler"])
+    assert any(f["found"] == "node-1: taken by scheduler left-scheduler" for f in found)
+    changes = {"schedulerName": "second-scheduler", "managedNamespaces": ["left"], "partitions": ["left", "right"]}
+    status, about, _ = check(clean, changes)
+    assert status == 1
+    assert [text.partition(": set")[0] for text in about] == [
+        f"{LEFT}: both manage namespace left",
+        f"{LEFT}: both use partition left of {clean.cluster.slurm_rest_url}",
+        f"{SECOND}: both schedule the pods of second-scheduler",
+    ]
+
+
 def test_a_shard_goes_on_and_cancels_nothing_while_the_other_is_dead(clean):
     orphan, kept = (clean.create(namespace="right", run="600") for _ in range(2))
     jobs = {each["metadata"]["name"]: clean.labelled(clean.running(each)) for each in (orphan, kept)}
@@ -163,7 +190,7 @@ def test_a_shard_goes_on_and_cancels_nothing_while_the_other_is_dead(clean):
     clean.cluster.stop_podbridge(LEFT)
     start(clean, LEFT)  # with an empty cache
     mine = clean.running(clean.create(namespace="left", run="60"))
-    clean.polled(8)
+    clean.polled(5)
     orphaned = jobs[orphan["metadata"]["name"]]
     assert clean.queue()[orphaned] == "RUNNING", "the left shard has cancelled a job of the right one"
 

@@ -25,6 +25,7 @@ ADMISSION = {
     ("get", "jobset.x-k8s.io", "jobsets", "", CLOSED, "s"),
     ("get", "leaderworkerset.x-k8s.io", "leaderworkersets", "", CLOSED, "l"),
     ("create", "authorization.k8s.io", "subjectaccessreviews", "", "", ""),
+    ("list", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "", ""),
     ("update", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "", "podbridge-mutate"),
     ("update", "admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "", "podbridge-validate"),
     ("update", "", "secrets", "", "podbridge", "podbridge-webhook-tls"),
