@@ -205,7 +205,7 @@ class Claims:
         offered: dict[str, list[Device]] = {}
         for request in asked:
             matches = devices.class_selector(classes[request.name])
-            of_class = [device for device in found if matches(device.driver, device.attributes)]
+            of_class = [device for device in found if matches(device)]
             offered[request.name] = devices.chosen(of_class, self._table[request.device_class], given)
         return _Plan(claim, [], node, asked, classes, offered)
 

@@ -1,94 +1,54 @@
-"""The CEL expressions of DeviceClass selectors, in the subset that drivers use. Pure.
-
-The subset is a conjunction (``&&``) of comparisons of a device's driver or of one of its attributes with a literal::
-
-    device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"
-
-podbridge has no CEL engine: an expression outside the subset is refused, because a wrong result would select a wrong
-device.
-"""
+"""The selectors of DeviceClasses, and what they read of a device in a ResourceSlice. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-Value = str | int | bool
-Attributes = Mapping[str, Value]
-"""Attributes of a device by their full name, ``domain/name``."""
-Selector = Callable[[str, Attributes], bool]
-LONGEST = 10 * 1024
-"""Length of an expression that the API server allows."""
+from bridge.workload import cel, quantity
+from bridge.workload.cel_values import Described, Value
+from bridge.workload.semver import Semver
 
-_STRING = r"\"[^\"\\]*\"|'[^'\\]*'"
-_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_TERM = re.compile(
-    rf"\s*device\.(?:(driver)|attributes\[\s*({_STRING})\s*\](?:\.({_NAME})|\[\s*({_STRING})\s*\]))"
-    rf"\s*(==|!=)\s*({_STRING}|-?\d{{1,18}}|true|false)\s*"
-)
-
-
-class UnsupportedSelectorError(ValueError):
-    """An expression outside the subset."""
+Selector = Callable[[Described], bool]
 
 
 @lru_cache(maxsize=256)
 def parse(expression: str) -> Selector:
-    """Return the function that decides whether a device matches; it takes the driver and the attributes.
-
-    A device without the named attribute does not match. Raises :class:`UnsupportedSelectorError`.
-    """
-    terms, position, text = [], 0, expression
-    if len(text) > LONGEST:
-        raise UnsupportedSelectorError(f"CEL expression of more than {LONGEST} characters")
-    while True:
-        match = _TERM.match(text, position)
-        if match is None:
-            raise UnsupportedSelectorError(
-                f"CEL expression {text[:200]!r} is not supported at character {position}; allowed: comparisons "
-                f'(==, !=) of device.driver or device.attributes["domain"].name with a literal, joined by &&'
-            )
-        terms.append(_term(match))
-        position = match.end()
-        if position == len(text):
-            break
-        if not text.startswith("&&", position):
-            raise UnsupportedSelectorError(
-                f"CEL expression {text[:200]!r} is not supported at character {position}; allowed: && between "
-                f"comparisons"
-            )
-        position += 2
-    return lambda driver, attributes: all(term(driver, attributes) for term in terms)
+    """Return the function that decides whether a device matches; raises ``cel.UnsupportedExpressionError``."""
+    return cel.parse(expression)
 
 
 def attributes(driver: str, device: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the attributes of a device in a ResourceSlice; a name without a domain is in the domain of the driver."""
+    """Return the attributes of a device in a ResourceSlice; a name without a domain is in the domain of the driver.
+
+    A version that is none is left out.
+    """
     found: dict[str, Value] = {}
     for name, value in (device.get("attributes") or {}).items():
-        for kind in ("string", "int", "bool", "version"):
+        key = _full(driver, name)
+        for kind in ("string", "int", "bool"):
             if kind in (value or {}):
-                found[name if "/" in name else f"{driver}/{name}"] = value[kind]
+                found[key] = value[kind]
+        if "version" in (value or {}):
+            try:
+                found[key] = Semver.parse(str(value["version"]))
+            except ValueError:
+                continue
     return found
 
 
-def _term(match: re.Match[str]) -> Selector:
-    is_driver, domain, name, quoted, operator, literal = match.groups()
-    wanted, equal = _literal(literal), operator == "=="
-    if is_driver:
-        return lambda driver, _: (driver == wanted) is equal
-    key = f"{domain[1:-1]}/{name or quoted[1:-1]}"
-
-    def attribute(_: str, values: Attributes) -> bool:
-        value = values.get(key)
-        # CEL reports an error for a comparison of different types; such a device does not match
-        return value is not None and type(value) is type(wanted) and (value == wanted) is equal
-
-    return attribute
+def capacity(driver: str, device: Mapping[str, Any]) -> dict[str, Decimal]:
+    """Return the capacities of a device in a ResourceSlice, by their full names; one that is none is left out."""
+    found = {}
+    for name, value in (device.get("capacity") or {}).items():
+        try:
+            found[_full(driver, name)] = quantity.parse((value or {}).get("value") or "")
+        except ValueError:
+            continue
+    return found
 
 
-def _literal(text: str) -> Value:
-    if text in ("true", "false"):
-        return text == "true"
-    return text[1:-1] if text[0] in "\"'" else int(text)
+def _full(driver: str, name: str) -> str:
+    return name if "/" in name else f"{driver}/{name}"

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from bridge.errors import BridgeError
 from bridge.slurm.job_resources import NodeResources
-from bridge.workload import device_selectors
-from bridge.workload.device_selectors import Selector, Value
+from bridge.workload import cel, device_selectors
+from bridge.workload.cel_values import Value
+from bridge.workload.device_selectors import Selector
 from bridge.workload.translate import UntranslatableError
 
 Object = Mapping[str, Any]
@@ -84,6 +86,7 @@ class Device:
     name: str
     attributes: Mapping[str, Value]
     unusable: str = ""
+    capacity: Mapping[str, Decimal] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -106,10 +109,10 @@ def requests(claim: Object) -> tuple[Request, ...]:
         mode = exact.get("allocationMode") or "ExactCount"
         if mode != "ExactCount":
             raise UnsupportedClaimError(f"{path}: allocationMode {mode!r} is not supported; allowed: 'ExactCount'")
-        for field in ("selectors", "adminAccess", "tolerations", "capacity"):
-            if exact.get(field):
+        for name in ("selectors", "adminAccess", "tolerations", "capacity"):
+            if exact.get(name):
                 raise UnsupportedClaimError(
-                    f"{path}: {field} is not supported: Slurm selects the devices and does not know it; allowed: a "
+                    f"{path}: {name} is not supported: Slurm selects the devices and does not know it; allowed: a "
                     f"device class that is mapped to a gres of Slurm (configuration: deviceClasses)"
                 )
         found.append(Request(entry["name"], exact["deviceClassName"], int(exact.get("count") or 1)))
@@ -144,9 +147,9 @@ def class_selector(device_class: Object) -> Selector:
         raise UnsupportedClaimError(f"DeviceClass {name}: spec.selectors is empty; allowed: a selector of the driver")
     try:
         parsed = [device_selectors.parse(((one or {}).get("cel") or {}).get("expression") or "") for one in selectors]
-    except device_selectors.UnsupportedSelectorError as error:
+    except cel.UnsupportedExpressionError as error:
         raise UnsupportedClaimError(f"DeviceClass {name}: spec.selectors: {error}") from error
-    return lambda driver, values: all(one(driver, values) for one in parsed)
+    return lambda device: all(one(device) for one in parsed)
 
 
 def of_node(slices: Iterable[Object], node: str) -> list[Device]:
@@ -170,7 +173,14 @@ def of_node(slices: Iterable[Object], node: str) -> list[Device]:
             )
         for spec in specs:
             found += [
-                Device(driver, pool, entry["name"], device_selectors.attributes(driver, entry), _unusable(entry))
+                Device(
+                    driver,
+                    pool,
+                    entry["name"],
+                    device_selectors.attributes(driver, entry),
+                    _unusable(entry),
+                    device_selectors.capacity(driver, entry),
+                )
                 for entry in spec.get("devices") or ()
             ]
     return found

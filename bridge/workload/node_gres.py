@@ -32,7 +32,7 @@ def count(found: Iterable[Device], selectors: Mapping[str, Selector], table: Map
     for device in found:
         if device.unusable and device.unusable != devices.TAINTED:
             continue
-        kinds = {table[name] for name, matches in selectors.items() if matches(device.driver, device.attributes)}
+        kinds = {table[name] for name, matches in selectors.items() if matches(device)}
         for name in sorted({kind.partition(":")[0] for kind in kinds} - {CPU}):
             typed = sorted(kind for kind in kinds if kind.startswith(f"{name}:"))
             if len(typed) > 1:

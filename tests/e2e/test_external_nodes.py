@@ -278,5 +278,5 @@ def test_a_node_with_slurmd_that_is_not_ready_is_drained_and_comes_back(clean):
     finally:
         ready("True")
         patch(clean, {"metadata": {"annotations": {kube.KWOK_ANNOTATION: kept}}}, name="node-2")
-        clean.slurm("scontrol", "update", "nodename=node-2", "state=resume")
+        clean.cluster.run_slurm("scontrol", "update", "nodename=node-2", "state=resume", check=False)
     eventually(lambda: not clean.kube_node("node-2")["spec"].get("unschedulable"), "node-2 uncordoned", 30)

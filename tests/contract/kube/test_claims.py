@@ -17,7 +17,7 @@ from bridge.errors import KubeNotFoundError, LostLeadershipError
 from bridge.kube.client import KubeClient
 from bridge.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, SERVICE_ACCOUNTS
 from bridge.slurm.job_resources import GresIndices, NodeResources
-from bridge.workload import devices, extended_claims
+from bridge.workload import device_selectors, devices, extended_claims
 from bridge.workload.devices import DevicesNotReadyError, WrongDevicesError
 from cluster.polling import eventually
 from scheduler.actions import Bind
@@ -45,6 +45,26 @@ def request(count: int) -> dict[str, Any]:
 
 def bind(pod: dict[str, Any], job_id: int) -> Bind:
     return Bind(pod, job_id, NODE, 0.0, NODE)
+
+
+ATTRIBUTES, CAPACITY = 'device.attributes["x.com"]', 'device.capacity["x.com"]'
+SELECTORS = (
+    f'device.driver in ["x.com", "y.com"] && (has({ATTRIBUTES}.a) || !("b" in {ATTRIBUTES}))',
+    f'{ATTRIBUTES}.a == 1 && {ATTRIBUTES}.b != "1" && {ATTRIBUTES}["c"] == true && {ATTRIBUTES}.d in [1, -2]',
+    f"{ATTRIBUTES}.a > 1 || {ATTRIBUTES}.a >= 1 || {ATTRIBUTES}.a < 1 || {ATTRIBUTES}.a <= 1",
+    f'{ATTRIBUTES}.v.compareTo(semver("1.2.3")) >= 0 && {ATTRIBUTES}.v.isGreaterThan(semver("1.2.3-rc.1"))',
+    f'{CAPACITY}.memory.compareTo(quantity("40Gi")) >= 0 && {CAPACITY}.memory.isLessThan(quantity("1500m"))',
+    f"{ATTRIBUTES}.model.lowerAscii().matches('^.*a100.*$') && {ATTRIBUTES}.model.upperAscii() == 'A'",
+    'device.driver.startsWith("x") && device.driver.endsWith("m") && device.driver.contains(".")',
+)
+"""Every operator and function that podbridge reads."""
+
+
+@pytest.mark.parametrize("expression", SELECTORS)
+def test_an_expression_that_podbridge_reads_is_one_of_the_api_server(client: KubeClient, expression: str) -> None:
+    device_selectors.parse(expression)
+    body = {"metadata": {"name": "cel.example.com"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+    client.create(f"{DEVICE_CLASSES.path()}?dryRun=All", body)
 
 
 @pytest.fixture

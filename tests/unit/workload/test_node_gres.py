@@ -11,10 +11,10 @@ from bridge.workload.node_gres import NodeGres
 
 TABLE = {"gpu.x": "gpu", "a100.x": "gpu:a100", "h100.x": "gpu:h100", "cpu.x": CPU}
 SELECTORS = {
-    "gpu.x": lambda driver, values: driver == "x",
-    "a100.x": lambda driver, values: values.get("x/model") == "a100",
-    "h100.x": lambda driver, values: values.get("x/model") == "h100",
-    "cpu.x": lambda driver, values: driver == "c",
+    "gpu.x": lambda device: device.driver == "x",
+    "a100.x": lambda device: device.attributes.get("x/model") == "a100",
+    "h100.x": lambda device: device.attributes.get("x/model") == "h100",
+    "cpu.x": lambda device: device.driver == "c",
 }
 
 
