@@ -165,7 +165,10 @@ class Loop(ABC):
                         self.reconcile_some(touched or set())
                 except BridgeError as error:
                     log.warning("reconciliation failed", extra=kv(loop=self.name, error=error))
-            self._pause(whole, time.thread_time() - began)
+            took = time.thread_time() - began
+            if leads:
+                log.debug("reconciled", extra=kv(loop=self.name, whole=whole, cpu=round(took, 4)))
+            self._pause(whole, took)
 
     def _whole_at(self) -> float:
         return self._whole_from if self._wanted else self._resync_at

@@ -49,7 +49,9 @@ from scheduler.rules import (
     is_cancelled,
     last_job,
     lives,
+    may_exclude,
     obstacle,
+    paced,
     pending_text,
     starting,
     tell,
@@ -99,7 +101,7 @@ def decide(view: SchedulerView) -> Decision:
                 actions.append(action)
         if after is not before:
             changed[key] = after
-    return Decision(actions, changed, occupancy.planned)
+    return Decision(paced(view, actions), changed, occupancy.planned)
 
 
 def _decide_pod(view: SchedulerView, pod: Pod, state: PodState, occupancy: PlannedOccupancy) -> _Step:
@@ -168,9 +170,9 @@ def _pending(view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob)
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since)
     if pods.lacks_hold(pod, job.job_id):
         return Hold(pod, job.job_id), state
-    if view.version.exclude_nodes and (state.exclude_retry_at is None or view.now >= state.exclude_retry_at):
+    if may_exclude(view, state):
         wanted = view.placements.of(pod, view.config.partition).excluded
-        known = with_excluded(state, job, wanted)
+        known = with_excluded(view, state, job, wanted)
         if known is None:
             return Exclude(pod, job.job_id, wanted), state
         state = known

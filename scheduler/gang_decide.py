@@ -48,6 +48,7 @@ from scheduler.rules import (
     is_cancelled,
     last_job,
     lives,
+    may_exclude,
     obstacle,
     pending_text,
     starting,
@@ -166,9 +167,9 @@ def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job) -> _Ste
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since)
     if holds := _hold(gang, job.job_id):
         return holds, state
-    if view.version.exclude_nodes and (state.exclude_retry_at is None or view.now >= state.exclude_retry_at):
+    if may_exclude(view, state):
         wanted = view.placements.of_all(gang.waiting, view.config.partition).excluded
-        known = with_excluded(state, job, wanted)
+        known = with_excluded(view, state, job, wanted)
         if known is None:
             return [Exclude(gang.waiting[0], job.job_id, wanted)], state
         state = known

@@ -23,6 +23,7 @@ from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import Bound, PodStates
 from scheduler.storage import Storage
+from scheduler.update_pace import UpdatePace
 
 _OF_THE_JOB = (actions.Submit, actions.BindTogether, actions.Cancel, actions.GiveBack, actions.Exclude)
 """The actions that write the state of the job: for a gang, one at a time for all members."""
@@ -53,6 +54,7 @@ class Scheduler(SlurmLoop):
         self._storage = Storage(on_change=self.wake)
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken)
         self._states = PodStates()
+        self._update_pace = UpdatePace()
         self._gangs = GangIndex()
         self._device_names = DeviceNames(dependencies.kube, dependencies.config, dependencies.clock)
         self._actor = Actor(dependencies, self._states, self._storage, self._device_names, self.check_leadership)
@@ -148,8 +150,10 @@ class Scheduler(SlurmLoop):
             inherited_at=self._inherited_at,
             braked=self._is_braked(snapshot),
             gangs=self._idle_gangs(waiting, snapshot),
+            updates=self._update_pace.allowed(self.dependencies.clock.monotonic()),
         )
         decision = decide.decide(view)
+        self._update_pace.sent(sum(isinstance(action, actions.Exclude) for action in decision.actions))
         self._states.merge(decision.states)
         for occupant in decision.planned:
             self._occupancy.assume(occupant)
@@ -218,7 +222,8 @@ class Scheduler(SlurmLoop):
         asleep = frozenset(name for name, node in snapshot.nodes.items() if states.is_asleep(node.states))
         partitions = tuple(sorted(snapshot.partitions.items()))
         extended = frozenset(self._device_names.found) if self.dependencies.slurm.version.allocations else frozenset()
-        mark = (self._node_changes, taken, frozenset(snapshot.nodes), asleep, partitions, extended)
+        drained = frozenset(name for name, node in snapshot.nodes.items() if "DRAIN" in node.states)
+        mark = (self._node_changes, taken, frozenset(snapshot.nodes), asleep, drained, partitions, extended)
         if mark != self._placed:
             config = self.dependencies.config
             real = (node for node in self.dependencies.nodes.items() if not pool_selection.is_virtual(node))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge import names
@@ -51,13 +51,15 @@ class Placements:
         remembered: Mapping[str, NodeView] | None = None,
         storage: Storage | None = None,
     ) -> None:
-        self.by_slurm_name = {node.slurm_name: node for node in nodes}
+        self.by_slurm_name = {node.slurm_name: _resumed(node, slurm_nodes.get(node.slurm_name)) for node in nodes}
         self._nodes = list(expected(self.by_slurm_name, slurm_nodes, remembered or {}))
         self._slurm_nodes = slurm_nodes
         self._partitions = partitions
         self._expected = {node.slurm_name: node for node in self._nodes}
         self._known: dict[str, Placement] = {}
         self._bound: dict[tuple[object, ...], Placement] = {}
+        self._drained = frozenset(name for name, node in slurm_nodes.items() if "DRAIN" in node.states)
+        self._same: dict[tuple[int, int], tuple[tuple[str, ...], tuple[str, ...], bool]] = {}
         self._by_uid: dict[str, tuple[Mapping[str, Any], Placement]] = {}
         self._storage = storage or Storage()
         self._stored = _ByStorage(0)
@@ -109,6 +111,16 @@ class Placements:
         if self._stored.version != self._storage.version:
             self._stored = _ByStorage(self._storage.version)
         return self._stored
+
+    def same_for_slurm(self, one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+        """Whether two tuples of excluded nodes differ only by nodes that are drained in Slurm.
+
+        Pods share tuples, so the results are kept by identity; the tuples are kept with them.
+        """
+        key = id(one), id(other)
+        if key not in self._same:
+            self._same[key] = one, other, not set(one) ^ set(other) - self._drained
+        return self._same[key][2]
 
     def of_all(self, members: Iterable[Mapping[str, Any]], default_partition: str) -> Placement:
         """Return the placement of pods that share a job: a node counts if it fits all of them."""
@@ -199,6 +211,13 @@ class _ByStorage:
 
 def _placement(refused: Mapping[str, str], eligible: Iterable[str]) -> Placement:
     return Placement(refused, tuple(eligible), tuple(sorted(refused)))
+
+
+def _resumed(node: NodeView, other: Node | None) -> NodeView:
+    """Return the node without podbridge's own cordon if it is no longer drained in Slurm: the cordon is about to go."""
+    if not node.mirrors_drain or other is None or states.is_drained(other.states):
+        return node
+    return replace(node, cordoned=False)
 
 
 def expected(

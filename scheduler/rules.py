@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from bridge.config import Config
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, Job, ObservedJob, Snapshot
 from bridge.workload import pods
-from scheduler.actions import Pod, Tell
+from scheduler.actions import Action, Exclude, Pod, Tell
 from scheduler.conditions import is_due
 from scheduler.gangs import Gang
 from scheduler.occupancy import Occupancy
@@ -44,7 +45,8 @@ class SchedulerView:
     ``pods`` are the pods that have a job alone. ``states`` are the states of pods by UID and of gangs by key; one
     without is :data:`~scheduler.pod_states.NEW`. ``inherited_at`` is the time until which a former leader may have
     sent requests; 0 if there was none, or if the outcome of all its requests is known (:func:`is_settled`).
-    ``braked``: many jobs are missing, so no job is submitted.
+    ``braked``: many jobs are missing, so no job is submitted. ``updates`` is the number of pending jobs whose excluded
+    nodes the decision may change.
     """
 
     pods: Iterable[Pod]
@@ -60,6 +62,7 @@ class SchedulerView:
     inherited_at: float = 0
     braked: bool = False
     gangs: Iterable[Gang] = ()
+    updates: int = 1000
 
 
 def lives(entry: ObservedJob, cancelled: Set[int]) -> bool:
@@ -163,12 +166,42 @@ def is_cancelled(pod: Pod, state: PodState, entry: ObservedJob) -> bool:
     return "CANCELLED" in entry.job.states and not entry.missing and (waited or pods.job_id(pod) is not None)
 
 
-def with_excluded(state: PodState, job: Job, wanted: tuple[str, ...]) -> PodState | None:
-    """Return the state of a pod whose pending job excludes the nodes ``wanted``; ``None`` if it excludes others."""
+def may_exclude(view: SchedulerView, state: PodState) -> bool:
+    """Whether the excluded nodes of a pending job may be changed now."""
+    resting = state.exclude_retry_at is not None and view.now < state.exclude_retry_at
+    return view.updates > 0 and view.version.exclude_nodes and not resting
+
+
+def with_excluded(view: SchedulerView, state: PodState, job: Job, wanted: tuple[str, ...]) -> PodState | None:
+    """Return the state of a pod whose pending job excludes the nodes ``wanted``; ``None`` if it excludes others.
+
+    Nodes that are drained in Slurm do not count, because Slurm allocates them to no job.
+    """
     if state.excluded is wanted:
         return state
     excluded = state.excluded if state.excluded is not None else job.excluded_nodes
-    return replace(state, excluded=wanted) if excluded == wanted else None
+    if excluded == wanted:
+        return replace(state, excluded=wanted)
+    if not view.placements.same_for_slurm(excluded, wanted):
+        return None
+    return state if state.excluded is excluded else replace(state, excluded=excluded)
+
+
+def paced(view: SchedulerView, actions: list[Action]) -> list[Action]:
+    """Return the actions with at most ``view.updates`` updates of pending jobs: of those that probably start first."""
+    updates = [action for action in actions if isinstance(action, Exclude)]
+    if len(updates) <= view.updates:
+        return actions
+    updates.sort(key=lambda action: _start(view.snapshot.jobs.get(action.job_id)))
+    kept = {action.job_id for action in updates[: view.updates]}
+    return [action for action in actions if not isinstance(action, Exclude) or action.job_id in kept]
+
+
+def _start(entry: ObservedJob | None) -> tuple[float, float, int]:
+    """Return a key by which jobs sort as Slurm probably starts them: by priority, then by expected start."""
+    if entry is None:
+        return (0, math.inf, 0)
+    return (-entry.job.priority, entry.job.start_time or math.inf, entry.job.job_id)
 
 
 def pending_text(job: Job, waited: float) -> str:

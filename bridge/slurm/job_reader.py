@@ -54,20 +54,21 @@ class JobReader:
         self.lists = StateLists(client, clock, known)
         self._listed_at = self._reasons_at = -math.inf
 
-    def ask(self, last: PollState, expected: Mapping[int, Expected], began: float) -> JobAnswers:
-        """Read everything about jobs that one poll needs."""
+    def ask(
+        self, last: PollState, expected: Mapping[int, Expected], began: float, *, reasons: bool = True
+    ) -> JobAnswers:
+        """Read everything about jobs that one poll needs; with ``reasons``, also why some jobs are pending."""
         if self._client.version.job_states:
-            return self._by_states(last, expected, began)
+            return self._by_states(last, expected, began, self._budget_now(began) if reasons else 0)
         return self._by_lists(last, expected, began)
 
-    def _by_states(self, last: PollState, expected: Mapping[int, Expected], began: float) -> JobAnswers:
+    def _by_states(self, last: PollState, expected: Mapping[int, Expected], began: float, budget: int) -> JobAnswers:
         """Read the states of all jobs, then the details that are needed, then the witnesses."""
         found = self.lists.read(last, expected, began)
         states = found.states
         most = most_singles(len(states), found.seconds) if last.list_began or found.complete else FIRST_SINGLES
         allocations = self._client.version.allocations
         known = witnesses(last, found.listed, expected)
-        budget = self._budget_now(began)
         needed = plan_queries(last, states, expected, began, budget, allocations=allocations, witnessed=known)
         log.debug("reading jobs", extra=kv(listed=len(states), wanted=len(needed.jobs), started=len(needed.started)))
         first_nodes = self._started(last, states, expected, needed.started[:most])

@@ -137,7 +137,7 @@ def _is_submitted(known: ObservedJob, expectation: Expected) -> bool:
 
 
 def _is_same(before: Job, now: Job) -> bool:
-    return before.link == now.link and is_same(identity(before), identity(now))
+    return before is now or (before.link == now.link and is_same(identity(before), identity(now)))
 
 
 def _same_links(before: Mapping[int, ObservedJob], now: Mapping[int, ObservedJob]) -> bool:
@@ -181,7 +181,9 @@ def observed(known: ObservedJob | None, job: Job, began: float) -> ObservedJob:
     """Return a job that was read now, with the number of answers in a row that reported the same end."""
     end = end_of(job.states)
     if end is None:
-        return known if known is not None and known.job == job and not known.confirmations else ObservedJob(job)
+        if known is not None and (known.job is job or known.job == job) and not known.confirmations:
+            return known
+        return ObservedJob(job)
     if known is None or known.missing or end_of(known.job.states) != end:
         return ObservedJob(job, 1, since=began)
     return ObservedJob(job, min(known.confirmations + 1, CONFIRMATIONS), since=known.since)

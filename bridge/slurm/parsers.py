@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from functools import lru_cache
 
 from bridge.errors import SlurmError, SlurmRefusedError
 from bridge.slurm import hostlist, link
@@ -195,11 +196,17 @@ def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
         raw = entry.get("state")
         key = str(raw)
         if key not in combinations:
-            combinations[key] = states(raw)
+            combinations[key] = _shared(states(raw))
         try:
             found[job_id(entry)] = combinations[key]
         except ValueError:
             continue
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _shared(found: frozenset[str]) -> frozenset[str]:
+    """Return the same object for equal states, so that the lists of two polls are compared by identity."""
     return found
 
 

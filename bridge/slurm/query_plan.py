@@ -113,7 +113,8 @@ def _quiet(last: PollState, states: States, expected: Mapping[int, Expected], ch
 def changed_jobs(last: PollState, states: States, expected: Mapping[int, Expected]) -> list[int]:
     """Return the listed jobs whose details are needed; a job just submitted is left out while it is pending."""
     before, foreign = last.listed, last.foreign
-    changed = [job_id for job_id, now in states.items() if before.get(job_id) != now]
+    # most states are the same objects as in the last poll: of 60,000 jobs, few are compared
+    changed = [job_id for job_id, now in states.items() if (was := before.get(job_id)) is not now and was != now]
     changed += [
         i for i, expectation in expected.items() if expectation.sure and i in foreign and before.get(i) == states.get(i)
     ]

@@ -246,13 +246,13 @@ class Poller:
             last = forgotten(last)
         with self._expecting:
             expected = dict(self._expected)
-        asked = self._job_reader.ask(last, expected, began)
+        asked = self._job_reader.ask(last, expected, began, reasons=self._leads())
         if asked.reused is not None:
             log.warning("Slurm assigned a job id again: all jobs are read again", extra=kv(job=asked.reused))
             SLURM_ID_RESETS.inc()
             last, expected = forgotten(last), self._doubt_expected()
             began = self._clock.monotonic()
-            asked = self._job_reader.ask(last, expected, began)
+            asked = self._job_reader.ask(last, expected, began, reasons=self._leads())
             if asked.reused is not None:
                 raise SlurmUnavailableError(f"job {asked.reused} became another job twice within one poll")
         self._backlog, self._list_seconds = asked.backlog, asked.list_seconds
@@ -277,7 +277,9 @@ class Poller:
     def _tell_progress(self, read: int, total: int) -> None:
         """Log how many jobs have been read until the first snapshot is complete."""
         if self._state.snapshot.listed_at > -math.inf:
-            self.progress = ""
+            if self._told_at < math.inf:
+                log.info("all jobs are read", extra=kv(jobs=read))
+            self.progress, self._told_at = "", math.inf
             return
         self.progress = f"read {read} of {total} jobs"
         if self._clock.monotonic() - self._told_at >= PROGRESS_PERIOD:

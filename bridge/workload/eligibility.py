@@ -53,6 +53,8 @@ class NodeView:
     taken: Resources = field(default_factory=dict)
     """The requests of the pods on the node that Slurm does not count."""
     ready: bool = True
+    mirrors_drain: bool = False
+    """Whether podbridge has cordoned the node because it was drained in Slurm."""
 
     def by_devices(self) -> list[str]:
         """Return the extended resources that the node may offer by DRA."""
@@ -78,6 +80,7 @@ def view(node: Mapping[str, Any], taken: Resources | None = None) -> NodeView:
         offered=allocatable(node),
         taken=taken or {},
         ready=readiness(node).get("status") == "True",
+        mirrors_drain=names.SLURM_REASON in (node["metadata"].get("annotations") or {}),
     )
 
 

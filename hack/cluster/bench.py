@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
 
-from cluster import bare, bench_gangs, bench_interlink, drains, latency, pools_bench, reviews
+from cluster import bare, bench_gangs, bench_interlink, bench_scale, drains, latency, pools_bench, reviews
 from cluster.core import Cluster
 from cluster.polling import eventually
 from cluster.table import Table
@@ -162,6 +162,9 @@ def main() -> int:
     parser.add_argument("--hints", action="store_true", help="Measure start to bind with and without hints instead.")
     parser.add_argument("--nodes", type=int, default=0, help="Measure drains among this many nodes instead.")
     parser.add_argument("--gangs", type=int, default=0, help="Measure this many gangs of eight pods instead.")
+    parser.add_argument("--scale", action="store_true", help="Measure many nodes, pods and jobs of others instead.")
+    parser.add_argument("--waiting", type=int, default=10_000, help="Waiting pods, with --scale.")
+    parser.add_argument("--foreign", type=int, default=50_000, help="Pending jobs of others, with --scale.")
     options = parser.parse_args()
     if options.pools:
         return pools_bench.run(options.pods, options.many)
@@ -171,7 +174,9 @@ def main() -> int:
     state.chmod(0o755)
     table = Table()
     try:
-        if options.nodes:
+        if options.scale:
+            bench_scale.measure(table, state, bench_scale.Size(options.nodes or 1000, options.waiting, options.foreign))
+        elif options.nodes:
             drains.measure(table, state, options.nodes)
         elif options.hints:
             with _world(state, "26.05", options.pods) as world:

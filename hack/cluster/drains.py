@@ -51,9 +51,9 @@ def measure(table: Any, folder: Path, count: int) -> None:
         cordons, uncordons = [], []
         for number in random.sample(range(count), ROUNDS):
             name = f"{PREFIX}{number}"
-            cordons.append(_delay(world, name, "state=drain", "reason=bench"))
+            cordons.append(delay(world, name, "state=drain", "reason=bench"))
             time.sleep(random.uniform(0.5, 2.5))  # noqa: S311
-            uncordons.append(_delay(world, name, "state=resume"))
+            uncordons.append(delay(world, name, "state=resume"))
             time.sleep(random.uniform(0.5, 2.5))  # noqa: S311
         for what, delays in (("drain to cordon", cordons), ("resume to uncordon", uncordons)):
             figures = f"p50 {statistics.median(delays):.2f} s, longest {max(delays):.2f} s"
@@ -71,7 +71,7 @@ def _usable(world: World) -> int:
     return sum(bool(node["spec"].get("taints")) and not node["spec"].get("unschedulable") for node in ours)
 
 
-def _delay(world: World, name: str, *change: str) -> float:
+def delay(world: World, name: str, *change: str) -> float:
     """Return the seconds from the end of ``scontrol update`` until the Node has changed."""
     before = _is_cordoned(world, name)
     world.cluster.run_slurm("scontrol", "update", f"nodename={name}", *change)

@@ -108,9 +108,9 @@ def _waiting_pods(world: World, first: int, last: int) -> None:
 
 def load(port: int) -> tuple[float, float]:
     """Return the requests to slurmrestd and the bytes of its answers, both per minute."""
-    before = _counters(port)
+    before = counters(port)
     time.sleep(WATCH_SECONDS)
-    after = _counters(port)
+    after = counters(port)
     return tuple((b - a) * 60 / WATCH_SECONDS for a, b in zip(before, after, strict=True))  # type: ignore[return-value]
 
 
@@ -125,7 +125,8 @@ def by_endpoint(port: int) -> Counter[str]:
     return requests
 
 
-def _counters(port: int) -> tuple[float, float]:
+def counters(port: int) -> tuple[float, float]:
+    """Return the requests to slurmrestd and the bytes of its answers since the start of a process."""
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     requests = sum(float(n) for n in re.findall(r"^podbridge_slurm_requests_total\{.*\} (\S+)$", text, re.MULTILINE))

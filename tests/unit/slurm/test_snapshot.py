@@ -325,7 +325,10 @@ def test_a_first_list_that_is_too_large_is_read_in_parts(scene: Scene, caplog: p
     assert scene.slurm.count("GET", "/job/") == number + polls - 1  # and a witness each time
     assert [snapshot.jobs.keys() for snapshot in told] == [{ours}]
     assert scene.poller.progress == ""
-    assert {record.message for record in caplog.records} == {"reading all jobs for the first time"}
+    assert {record.message for record in caplog.records} == {
+        "reading all jobs for the first time",
+        "all jobs are read",
+    }
 
 
 def test_a_list_that_fails_is_read_in_parts_the_next_time(scene: Scene) -> None:
@@ -423,7 +426,11 @@ def test_silence_is_logged_once_and_so_is_the_return(scene: Scene, caplog: pytes
     scene.slurm.down = False
     scene.poll()
     scene.poll()
-    assert [record.message for record in caplog.records] == ["slurm does not answer", "slurm answers again"]
+    assert [record.message for record in caplog.records] == [
+        "slurm does not answer",
+        "all jobs are read",
+        "slurm answers again",
+    ]
 
 
 def test_pauses(scene: Scene) -> None:

@@ -1,0 +1,135 @@
+"""Updates of the excluded nodes of pending jobs: which are needed, and how many are sent."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge import names
+from bridge.config import Config
+from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
+from bridge.workload import eligibility
+from scheduler import actions, decide
+from scheduler.occupancy import Occupancy
+from scheduler.placement import Placements
+from scheduler.pod_states import PodState, PodStates
+from scheduler.rules import SchedulerView
+from scheduler.update_pace import BURST, RATE, UpdatePace
+
+VERSION = ApiVersion("v0.0.45", external_jobs=True)
+
+
+def node(name, *, mirrored=False, **spec):
+    annotations = {names.SLURM_REASON: "DRAIN: disk"} if mirrored else {}
+    return eligibility.view(
+        {"metadata": {"name": name, "annotations": annotations}, "spec": spec, "status": {"allocatable": {"cpu": "8"}}}
+    )
+
+
+def pod(uid, job):
+    metadata = {
+        "namespace": "ns",
+        "name": f"pod-{uid}",
+        "uid": uid,
+        "labels": {names.JOB_ID_LABEL: str(job)},
+        "finalizers": [names.FINALIZER],
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    spec = {"containers": [{"resources": {"requests": {"cpu": "1"}}}]}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending", "conditions": []}}
+
+
+def observed(job_id, state="PENDING", **more):
+    link = JobLink("c", (PodRef("ns", f"pod-u{job_id}", f"u{job_id}"),))
+    return ObservedJob(Job(job_id, frozenset({state}), link, reason="Resources", **more))
+
+
+def look(entries, nodes, drained=(), states=None, **more):
+    slurm = {
+        n.slurm_name: Node(n.slurm_name, frozenset({"IDLE", *(["DRAIN"] if n.name in drained else [])})) for n in nodes
+    }
+    jobs = {entry.job.job_id: entry for entry in entries}
+    snapshot = Snapshot(7, 1000.0, jobs=jobs, by_uid={f"u{job_id}": (job_id,) for job_id in jobs})
+    states = states or PodStates()
+    view = SchedulerView(
+        [pod(f"u{job_id}", job_id) for job_id in jobs],
+        snapshot,
+        Placements(nodes, slurm, {}),
+        states.by_uid,
+        VERSION,
+        Config(),
+        now=1000.0,
+        time=1000.0,
+        occupancy=Occupancy("ours"),
+        **more,
+    )
+    decision = decide.decide(view)
+    states.merge(decision.states)
+    return decision.actions
+
+
+def excluded(found):
+    return {action.job_id: action.nodes for action in found if isinstance(action, actions.Exclude)}
+
+
+def test_a_node_that_is_drained_in_slurm_causes_no_updates():
+    nodes = [node("n1"), node("n2", unschedulable=True)]
+    entry, states = observed(5), PodStates()
+    assert excluded(look([entry], nodes)) == {5: ("n2",)}
+    assert look([entry], nodes, drained=["n2"], states=states) == []
+    # nor does the end of its cordon
+    assert look([entry], [node("n1"), node("n2")], drained=["n2"], states=states) == []
+    # drained no longer, but still cordoned: now Slurm could allocate it
+    assert excluded(look([entry], nodes, states=states)) == {5: ("n2",)}
+
+
+def test_podbridges_own_cordon_refuses_no_node_that_slurm_has_resumed():
+    nodes = [node("n1"), node("n2", mirrored=True, unschedulable=True)]
+    assert look([observed(5)], nodes) == []
+    (bind,) = look([observed(5, "RUNNING", nodes=("n2",))], nodes)
+    assert isinstance(bind, actions.Bind)
+    (back,) = look([observed(5, "RUNNING", nodes=("n2",))], nodes, drained=["n2"])
+    assert isinstance(back, actions.GiveBack)
+
+
+def test_the_jobs_that_probably_start_first_are_updated_first():
+    nodes = [node("n1"), node("n2", unschedulable=True)]
+    entries = [
+        observed(1, priority=1),
+        observed(2, priority=5),
+        observed(3, priority=5, start_time=900.0),
+        observed(4, priority=5, start_time=800.0),
+    ]
+    assert list(excluded(look(entries, nodes, updates=2))) == [3, 4]
+    assert len(excluded(look(entries, nodes, updates=4))) == 4
+
+
+def test_without_updates_the_pods_get_their_conditions():
+    nodes = [node("n1"), node("n2", unschedulable=True)]
+    states = PodStates()
+    states.update("u5", lambda _: PodState(waiting_since=0.0))
+    (action,) = look([observed(5)], nodes, states=states, updates=0)
+    assert isinstance(action, actions.Tell)
+
+
+def test_ten_thousand_updates_are_spread_over_time():
+    pace, sent, now = UpdatePace(), 0, 0.0
+    while now < 60:
+        allowed = min(pace.allowed(now), 10_000 - sent)
+        pace.sent(allowed)
+        sent += allowed
+        now += 0.25
+    assert sent == pytest.approx(BURST + 60 * RATE, abs=1)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 100)), max_size=30))
+def test_never_more_updates_than_the_pace(steps):
+    pace, sent, now = UpdatePace(), 0, 1000.0
+    for wait, wanted in steps:
+        now += wait
+        allowed = pace.allowed(now)
+        pace.sent(min(wanted, allowed))
+        sent += min(wanted, allowed)
+        assert 0 <= allowed <= BURST
+        assert sent <= BURST + RATE * (now - 1000.0) + 0.001
