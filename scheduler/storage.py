@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 Object = Mapping[str, Any]
+
+T = TypeVar("T")
 
 CLAIM, VOLUME, CLASS = "PersistentVolumeClaim", "PersistentVolume", "StorageClass"
 
@@ -25,6 +27,7 @@ class Storage:
         self._classes: dict[str, Object] = {}
         self._of_class: dict[str, dict[str, Object]] = {}
         self._of_claim: dict[tuple[str, str], dict[str, Object]] = {}
+        self._derived: dict[str, tuple[Object, Any]] = {}
         self.version = 0
         for obj in objects:
             self.changed("add", None, obj)
@@ -62,6 +65,15 @@ class Storage:
         """Return a StorageClass."""
         return self._classes.get(name)
 
+    def derived(self, obj: Object, make: Callable[[Object], T]) -> T:
+        """Return ``make(obj)``, computed once for each state of the object; one ``make`` for each kind of object."""
+        uid = obj["metadata"]["uid"]
+        known = self._derived.get(uid)
+        if known is None or known[0] is not obj:
+            known = self._derived[uid] = (obj, make(obj))
+        value: T = known[1]
+        return value
+
     def volumes_of_class(self, name: str) -> list[Object]:
         """Return the PersistentVolumes of a StorageClass; an empty name stands for those without a class."""
         with self._lock:
@@ -92,6 +104,7 @@ class Storage:
                 self._of_claim.setdefault(key, {})[name] = obj
 
     def _remove(self, obj: Object) -> None:
+        self._derived.pop(obj["metadata"].get("uid", ""), None)
         name = obj["metadata"]["name"]
         if obj["kind"] == CLAIM:
             del self._claims[obj["metadata"]["namespace"], name]

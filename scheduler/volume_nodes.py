@@ -17,7 +17,7 @@ from typing import Any
 from bridge.workload import eligibility, quantity
 from bridge.workload.eligibility import NodeView
 from scheduler.storage import Object, Storage
-from scheduler.volumes import SELECTED_NODE, Needs, Unbound, affinity
+from scheduler.volumes import SELECTED_NODE, Needs, Term, Unbound, affinity
 
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 HOSTNAME = "kubernetes.io/hostname"
@@ -55,8 +55,8 @@ class ClaimVolume:
 
 Write = SelectNode | ClaimVolume
 
-_Candidate = tuple[Decimal, str, Object]
-"""A free volume with its capacity and its name."""
+_Candidate = tuple[Decimal, str, Object, tuple[Term, ...]]
+"""A free volume with its capacity, its name and its node affinity."""
 
 
 class NodeFilter:
@@ -87,9 +87,9 @@ class NodeFilter:
         chosen: set[str] = set()
         for claim, by_host in self._candidates:
             here = [*by_host.get(node.labels.get(HOSTNAME, ""), ()), *by_host.get(None, ())]
-            here = [one for one in here if one[1] not in chosen and _allows(one[2], node)]
+            here = [one for one in here if one[1] not in chosen and _allows(one[3], node)]
             if here:
-                _, name, volume = min(here, key=itemgetter(0, 1))
+                _, name, volume, _ = min(here, key=itemgetter(0, 1))
                 chosen.add(name)
                 found.append((claim, volume))
             elif not claim.provisioner:
@@ -105,16 +105,18 @@ def _by_host(claim: Unbound, storage: Storage) -> dict[str | None, list[_Candida
     """Return the free volumes that fit the claim by the host of their node affinity; ``None``: any other affinity."""
     spec = json.loads(claim.spec)
     found: dict[str | None, list[_Candidate]] = {}
+    least = quantity.parse(spec["storage"])
     for volume in storage.volumes_of_class(claim.storage_class):
-        if _fits(spec, volume):
-            candidate = (_capacity(volume), volume["metadata"]["name"], volume)
-            hosts = [_hosts(term.selector) for term in affinity(volume)]
+        if _fits(spec, least, volume):
+            terms = storage.derived(volume, affinity)
+            candidate = (_capacity(volume), volume["metadata"]["name"], volume, terms)
+            hosts = [_hosts(term.selector) for term in terms]
             for host in hosts[0] if hosts and hosts[0] is not None else (None,):
                 found.setdefault(host, []).append(candidate)
     return found
 
 
-def _fits(wanted: Mapping[str, Any], volume: Object) -> bool:
+def _fits(wanted: Mapping[str, Any], least: Decimal, volume: Object) -> bool:
     """Whether a volume is free and fulfils a claim, on whatever node."""
     spec = volume["spec"]
     return bool(
@@ -124,7 +126,7 @@ def _fits(wanted: Mapping[str, Any], volume: Object) -> bool:
         and (spec.get("volumeMode") or "Filesystem") == wanted["volumeMode"]
         and (spec.get("volumeAttributesClassName") or "") == wanted["attributes"]
         and set(wanted["accessModes"]) <= set(spec.get("accessModes") or ())
-        and _capacity(volume) >= quantity.parse(wanted["storage"])
+        and _capacity(volume) >= least
         and _selects(wanted["selector"], volume["metadata"].get("labels") or {})
     )
 
@@ -142,8 +144,8 @@ def _capacity(volume: Object) -> Decimal:
     return quantity.parse((volume["spec"].get("capacity") or {}).get("storage", "0"))
 
 
-def _allows(volume: Object, node: NodeView) -> bool:
-    return all(_matches(term.selector, node) for term in affinity(volume))
+def _allows(terms: tuple[Term, ...], node: NodeView) -> bool:
+    return all(_matches(term.selector, node) for term in terms)
 
 
 @lru_cache(4096)

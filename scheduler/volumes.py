@@ -125,7 +125,8 @@ def needs(pod: Pod, storage: Storage) -> Needs:
         else:
             terms += found.terms
             binding += found.binding
-    unbound.sort(key=lambda one: (quantity.parse(json.loads(one.spec)["storage"]), one.key))
+    if len(unbound) > 1:
+        unbound.sort(key=lambda one: (quantity.parse(json.loads(one.spec)["storage"]), one.key))
     return Needs("; ".join(problems), tuple(dict.fromkeys(terms)), tuple(unbound), tuple(binding), tuple(exclusive))
 
 
@@ -154,7 +155,7 @@ def _state(claim: Object, storage: Storage) -> Needs | Unbound | str:
         volume = storage.volume(volume_name)
         if volume is None:
             return f"PersistentVolume {volume_name} of PersistentVolumeClaim {name} does not exist"
-        return Needs(terms=affinity(volume))
+        return Needs(terms=storage.derived(volume, affinity))
     named = class_name(claim)
     storage_class = storage.storage_class(named) if named else None
     if named and storage_class is None:
@@ -163,28 +164,29 @@ def _state(claim: Object, storage: Storage) -> Needs | Unbound | str:
         return f"PersistentVolumeClaim {name} is not bound to a PersistentVolume yet"
     for volume in storage.volumes_of_claim(metadata["namespace"], name):
         if volume["spec"]["claimRef"].get("uid") in (None, "", metadata["uid"]):
-            return Needs(terms=affinity(volume), binding=(name,))
+            return Needs(terms=storage.derived(volume, affinity), binding=(name,))
     if node := annotations.get(SELECTED_NODE):
         fields = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
         return Needs(terms=(_term("a PersistentVolume is provisioned for another node", fields),), binding=(name,))
     return Unbound(
         (metadata["namespace"], name),
         named,
-        _canonical(_wanted(claim)),
+        storage.derived(claim, _wanted),
         storage_class.get("provisioner") != NO_PROVISIONER,
-        _topology(storage_class),
+        storage.derived(storage_class, _topology),
     )
 
 
-def _wanted(claim: Object) -> dict[str, Any]:
+def _wanted(claim: Object) -> str:
     spec = claim["spec"]
-    return {
+    wanted = {
         "storage": ((spec.get("resources") or {}).get("requests") or {}).get("storage", "0"),
         "accessModes": sorted(spec.get("accessModes") or ()),
         "volumeMode": spec.get("volumeMode") or "Filesystem",
         "selector": spec.get("selector") or {},
         "attributes": spec.get("volumeAttributesClassName") or "",
     }
+    return _canonical(wanted)
 
 
 def affinity(volume: Object) -> tuple[Term, ...]:

@@ -26,6 +26,9 @@ NEEDED = (
     ("", "pods", "status", ("patch",)),
     ("", "nodes", "", ("get", "list", "watch", "patch")),
     ("", "namespaces", "", ("get",)),
+    ("", "persistentvolumeclaims", "", ("list", "watch", "patch")),
+    ("", "persistentvolumes", "", ("list", "watch", "patch")),
+    ("storage.k8s.io", "storageclasses", "", ("list", "watch")),
     ("events.k8s.io", "events", "", ("create", "patch")),
     ("authorization.k8s.io", "subjectaccessreviews", "", ("create",)),
 )

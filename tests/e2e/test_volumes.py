@@ -6,6 +6,7 @@ import pytest
 
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
+from tests.e2e.test_commands import podbridge
 
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
 
@@ -93,6 +94,9 @@ def test_a_bound_volume_decides_the_node(storage):
         assert pod["spec"]["nodeName"] == f"node-{number}"
     both = world.create(volumes=mounts("data-1", "data-3"))
     message = eventually(lambda: told(world, both, "Unschedulable"), "no node has both")
+    story = podbridge(world, "explain", "pod", both["metadata"]["name"], "-n", NAMESPACE).stdout
+    assert "claim data-1: Bound, volume data-1" in story
+    assert "node-1: node affinity of a PersistentVolume does not match; Slurm: " in story
     assert "4 node affinity of a PersistentVolume does not match" in message
 
 
