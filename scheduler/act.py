@@ -323,7 +323,7 @@ class Actor:
             if pods.job_id(pod) is not None:
                 self._writer.patch(pod, pods.forget_job_patch(pod))
         self._cancel(action.pod, action.job_id)
-        self._failed(links.key(action.pod), REFUSED, "NodeRefused", action.why)
+        self._failed(links.key(action.pod), NO_NODE if action.soon else REFUSED, "NodeRefused", action.why)
         self._events.event(
             action.pod, "NodeRefused", f"Slurm job {action.job_id} was cancelled: {action.why}", warning=True
         )

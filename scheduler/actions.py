@@ -81,13 +81,15 @@ class Cancel:
 class GiveBack:
     """Remove the id of a job that cannot be used from the pod, or from all members of the ``gang``, then cancel it.
 
-    A new job is submitted later.
+    A new job is submitted later; after a short time if ``soon``, because another pod has taken the last free volume of
+    the node and the next job excludes that node.
     """
 
     pod: Pod
     job_id: int
     why: str
     gang: Gang | None = None
+    soon: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ def _allocated(
     why = view.placements.refusal(pod, job.nodes[0])
     if why:
         text = f"Slurm allocated node {job.nodes[0]}, which Kubernetes refuses for the pod: {why}"
-        return GiveBack(pod, job.job_id, text), state
+        return GiveBack(pod, job.job_id, text, soon=view.placements.needs(pod).restricts), state
     node = view.placements.by_slurm_name[job.nodes[0]]
     occupant = occupancy.occupant(pod, node.name)
     full = full_nodes.find(occupant, node, occupancy, view.snapshot)

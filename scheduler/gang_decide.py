@@ -232,7 +232,8 @@ def _start(
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
             text = f"Slurm allocated node {node}, which Kubernetes refuses for pod {pods.key(pod)}: {why}"
-            return [GiveBack(placed[0], job.job_id, text, gang)], state
+            soon = view.placements.needs(pod).restricts
+            return [GiveBack(placed[0], job.job_id, text, gang, soon)], state
     binds, full = _bind(view, job, placed, assigned, occupancy)
     if full is not None:
         occupancy.withdraw(len(binds))

@@ -286,6 +286,7 @@ class TestDecisions:
         (back,) = look([pod("data", job=5)], placements(claim(volume="v"), volume("v", "n1")), job(5, "n2"))
         assert isinstance(back, actions.GiveBack)
         assert "node affinity of a PersistentVolume does not match" in back.why
+        assert back.soon, "another node has the volume"
 
     def test_a_pending_job_excludes_the_other_nodes(self):
         (exclude,) = look([pod("data", job=5)], placements(claim(volume="v"), volume("v", "n1")), job(5))
