@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -197,3 +198,20 @@ def test_the_script_with_curl_of_the_documentation_sends_a_hint(
     script = script.removeprefix("bash\n").replace("/run/podbridge/", f"{directory}/")
     assert subprocess.run(["sh", "-c", script], timeout=30, env=os.environ | {"SLURM_JOB_ID": "17"}).returncode == 0
     assert hints == [17]
+
+
+def test_the_consumer_of_the_documentation_sends_a_hint_for_each_record(
+    directory: Path, start: Callable[[HintsSection], tuple[HintServers, list[int | None]]]
+) -> None:
+    _, hints = start(HintsSection(directory=directory))
+    eventually(lambda: any(directory.iterdir()))
+    page = (ROOT / "docs" / "slurm-hints.md").read_text()
+    [script] = [block for block in page.split("```") if block.startswith("bash\nkcat")]
+    consumer, colon, rest = script.removeprefix("bash\n").partition("|")
+    records = """'{"account":"a","jobid":17,"state":"COMPLETED"}' '{"jobid": 18}' '{"error": 19}'"""
+    program = f"{shlex.quote(sys.executable)} -c 'from bridge.cli.slurm_hint import main; main()'"
+    rest = rest.replace("podbridge slurm-hint", f"{program} slurm-hint").replace("/run/podbridge", str(directory))
+    assert consumer.startswith("kcat")
+    command = f"printf '%s\\n' {records} {colon}{rest}"
+    assert subprocess.run(["sh", "-c", command], timeout=30, cwd=ROOT).returncode == 0
+    assert hints == [17, 18]
