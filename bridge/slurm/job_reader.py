@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 UNEXPLAINED = 5.0
 """Seconds between two full lists while a pending job has no reason: for Slurm 22.05, the first reason is no change."""
-FIRST_SINGLES = 1000
+FIRST_SINGLES = 500
 """Number of jobs on pods that one poll reads before the first list of all jobs: running jobs first."""
 REASONS_PERIOD = 1.0
 """Seconds between two polls that read the reasons of pending jobs, however many polls there are."""
