@@ -130,20 +130,29 @@ def pod_body(name: str, scheduler: str | None, cpu: str = "1", **spec: Any) -> d
     return {"metadata": {"name": name}, "spec": body}
 
 
+_HELD = {"finalizers": ["scheduler.slinky.slurm.net/finalizer"]}
+
+
 def create_pods(
     world: World,
     count: int,
     threads: int,
     scheduler: str | None = "slurm-bridge-scheduler",
     annotations: Callable[[int], dict[str, str]] | None = None,
+    held: bool = False,
 ) -> list[dict[str, Any]]:
-    """Create ``count`` pods over ``threads`` connections; ``annotations`` returns those of a pod by its number."""
+    """Create ``count`` pods over ``threads`` connections; ``annotations`` returns those of a pod by its number.
+
+    With ``held``, they have the finalizer that admission sets.
+    """
     made: list[dict[str, Any]] = []
 
     def work(number: int) -> None:
         api = kube(world)
         for index in range(number, count, threads):
             body = pod_body(f"b{index}", scheduler)
+            if held:
+                body["metadata"] |= _HELD
             if annotations is not None:
                 body["metadata"]["annotations"] = annotations(index)
             made.append(api("POST", PODS, body))
@@ -190,33 +199,37 @@ def binding(name: str, index: int) -> dict[str, Any]:
     return {"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": f"node-{index % 4}"}}
 
 
-def _three_writes(world: World, kube_api: Connection, slurm_api: Connection, body: Any, pod: Any, index: int) -> None:
+def _write(
+    world: World, writes: int, kube_api: Connection, slurm_api: Connection, body: Any, pod: Any, index: int
+) -> None:
     name = pod["metadata"]["name"]
     job = slurm_api("POST", submit_path(world), body(name))["job_id"]
-    patch = {"metadata": {"labels": {LABEL: str(job)}, "finalizers": ["scheduler.slinky.slurm.net/finalizer"]}}
-    kube_api("PATCH", f"{PODS}/{name}", patch, STRATEGIC)
-    kube_api("POST", f"{PODS}/{name}/binding", binding(name, index))
+    if writes == 3:
+        kube_api("PATCH", f"{PODS}/{name}", {"metadata": {"labels": {LABEL: str(job)}, **_HELD}}, STRATEGIC)
+    bound = binding(name, index)
+    bound["metadata"]["labels"] = {LABEL: str(job)}
+    kube_api("POST", f"{PODS}/{name}/binding", bound)
 
 
-def straight_line(world: World, pods: Sequence[dict[str, Any]], threads: int) -> float:
-    """(d) submit, patch and bind pods that exist: pods per second."""
+def straight_line(world: World, pods: Sequence[dict[str, Any]], threads: int, writes: int) -> float:
+    """(d) submit, patch (with three writes) and bind pods that exist: pods per second."""
 
     def work(number: int) -> None:
         kube_api, (slurm_api, body) = kube(world, podbridge=True), slurm(world)
         for index in range(number, len(pods), threads):
-            _three_writes(world, kube_api, slurm_api, body, pods[index], index)
+            _write(world, writes, kube_api, slurm_api, body, pods[index], index)
 
     return len(pods) / parallel(threads, work)
 
 
-def straight_line_with_creation(world: World, count: int, threads: int) -> float:
+def straight_line_with_creation(world: World, count: int, threads: int, writes: int) -> float:
     """(d2) the same, each pod created first."""
 
     def work(number: int) -> None:
         admin, kube_api, (slurm_api, body) = kube(world), kube(world, podbridge=True), slurm(world)
         for index in range(number, count, threads):
             pod = admin("POST", PODS, pod_body(f"b{index}", None))
-            _three_writes(world, kube_api, slurm_api, body, pod, index)
+            _write(world, writes, kube_api, slurm_api, body, pod, index)
 
     return count / parallel(threads, work)
 
