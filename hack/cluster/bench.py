@@ -2,7 +2,7 @@
 
 Every figure of podbridge stands beside the limit of the same machine in the same run: what slurmrestd takes, what the
 API server binds, and the *straight line*: a bare client that makes the two writes of a pod (submit, bind) with nothing
-to decide. A second straight line makes three writes, as podbridge did in release 0.1.
+to decide. A second straight line also patches each pod, as podbridge did before.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def by_turns(
     results = []
 
     def both() -> None:
-        for writes, rates in ((2, two), (3, three)):
-            rates.append(line(writes))
+        for writes, measured in ((2, two), (3, three)):
+            measured.append(line(writes))
             bare.clean(world)
 
     both()
@@ -76,7 +76,7 @@ def compare(table: Table, letter: str, rates_of: tuple[list[float], list[float],
     two, three, ours = rates_of
     table.add(f"c{letter}/d{letter}, two writes", f"{mean(ours) / mean(two):.2f}", "to reach: 0.80")
     table.add(
-        f"c{letter}/d{letter}, three writes", f"{mean(ours) / mean(three):.2f}", "to reach: 1.00, with creation 0.95"
+        f"c{letter}/d{letter}, three writes", f"{mean(ours) / mean(three):.2f}", "to reach: 1.00; 0.95 with creation"
     )
 
 
