@@ -31,6 +31,11 @@ def fence(check: Check | None) -> Iterator[None]:
         _current.reset(token)
 
 
+def current() -> Check | None:
+    """Return the check of this context, for a client that has no connection class of Python."""
+    return _current.get()
+
+
 def guarded(connection_class: Any) -> Any:
     """Return a subclass of an ``http.client`` or urllib3 connection class that calls the fence before it sends."""
 
