@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 Check = Callable[[], None]
 
@@ -20,7 +19,7 @@ _current: ContextVar[Check | None] = ContextVar("fence", default=None)
 
 @contextmanager
 def fence(check: Check | None) -> Iterator[None]:
-    """In this context, call ``check`` before each send of this thread on a guarded connection.
+    """In this context, :mod:`bridge.curl_client` calls ``check`` right before it sends a request of this thread.
 
     If ``check`` raises (:class:`bridge.errors.LostLeadershipError`), nothing is sent and the connection is closed.
     """
@@ -32,26 +31,5 @@ def fence(check: Check | None) -> Iterator[None]:
 
 
 def current() -> Check | None:
-    """Return the check of this context, for a client that has no connection class of Python."""
+    """Return the check of this context."""
     return _current.get()
-
-
-def guarded(connection_class: Any) -> Any:
-    """Return a subclass of an ``http.client`` or urllib3 connection class that calls the fence before it sends."""
-
-    class Guarded(connection_class):  # type: ignore[misc]
-        def send(self, data: Any) -> None:
-            """Connect first, because that takes time, then call the fence, then send."""
-            if self.sock is None and self.auto_open:
-                self.connect()
-            check = _current.get()
-            if check is not None:
-                check()
-            super().send(data)
-
-    return Guarded
-
-
-def guard_pool(pool_class: Any) -> Any:
-    """Return a subclass of a urllib3 pool class with guarded connections."""
-    return type(f"Guarded{pool_class.__name__}", (pool_class,), {"ConnectionCls": guarded(pool_class.ConnectionCls)})

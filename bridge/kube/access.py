@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,8 @@ import urllib3
 import yaml
 
 from bridge.clock import Clock
+from bridge.curl_client import Address, CurlClient
 from bridge.errors import ConfigError
-from bridge.fencing import guarded
 from bridge.logs import kv
 
 log = logging.getLogger(__name__)
@@ -29,11 +30,11 @@ RENEW_PERIOD = 5.0
 
 
 class KubeAccess:
-    """A pool of connections to one API server, with credentials that are read again after rotation.
+    """The connections to one API server, with credentials that are read again after rotation.
 
-    The library reads an in-cluster token every minute and runs an exec plug-in again before its token expires. It does
-    not do so for ``tokenFile``, for certificates on disk and for plug-ins without an expiry; :meth:`renew` reads these
-    again after an answer 401.
+    ``client`` is for calls, ``pool`` for watches. The library reads an in-cluster token every minute and runs an exec
+    plug-in again before its token expires. It does not do so for ``tokenFile``, for certificates on disk and for
+    plug-ins without an expiry; :meth:`renew` reads these again after an answer 401.
     """
 
     def __init__(self, load: Callable[[], Any], *, pool_size: int, clock: Clock) -> None:
@@ -53,7 +54,7 @@ class KubeAccess:
         manager: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
         parts = urlsplit(self.server)
         self.pool = manager.connection_from_url(self.server)
-        self.pool.ConnectionCls = guarded(self.pool.ConnectionCls)
+        self.client = CurlClient(_address(configuration, manager), pool_size=self._pool_size)
         # a proxy needs the full URL for http only; https is tunnelled
         self.prefix = self.server if parts.scheme == "http" and manager.proxy is not None else parts.path
         self._configuration = configuration
@@ -94,6 +95,21 @@ class KubeAccess:
         except Exception as error:  # the library and plug-ins raise anything; the old header may still be valid
             self._read_at = self._clock.monotonic()
             log.warning("credentials not refreshed", extra=kv(error=str(error)))
+
+
+def _address(configuration: Any, manager: urllib3.PoolManager) -> Address:
+    """Return the address of the API server and how to reach it, from the library's ``Configuration``."""
+    return Address(
+        configuration.host.rstrip("/"),
+        ca_file=configuration.ssl_ca_cert or ssl.get_default_verify_paths().cafile,
+        verify=configuration.verify_ssl,
+        verify_name=configuration.assert_hostname is not False,
+        server_name=configuration.tls_server_name or "",
+        cert_file=configuration.cert_file,
+        key_file=configuration.key_file,
+        proxy=configuration.proxy if manager.proxy is not None else "",
+        proxy_headers=configuration.proxy_headers,
+    )
 
 
 def configuration(kubeconfig: str | None, context: str | None) -> Any:

@@ -1,7 +1,7 @@
 """The HTTP client of the API server. Arguments are paths and dictionaries, results are dictionaries.
 
 The typed objects of the ``kubernetes`` library need 3 to 10 times the CPU time, and its typed bind raises after a
-success. So the library is used only for configuration and connections (:mod:`bridge.kube.access`).
+success. So the library is used only for configuration and for the connections of watches (:mod:`bridge.kube.access`).
 
 A write is sent once. If its connection breaks or the answer is late, the outcome is unknown
 (:class:`KubeUnavailableError`), and the caller must read the object. Two answers mean that the server did nothing, and
@@ -25,12 +25,12 @@ from urllib.parse import urlencode
 import urllib3
 
 from bridge.clock import Clock, SystemClock
-from bridge.errors import KubeError, KubeUnavailableError
+from bridge.curl_client import Answer, CallError, Limits
 from bridge.fencing import fence
 from bridge.kube.access import KubeAccess, configuration
 from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import is_collection
-from bridge.kube.responses import IDLE, decode, error_of, error_of_status, unavailable
+from bridge.kube.responses import IDLE, decode, error_of, error_of_status, no_answer, parsed, unavailable
 from bridge.metrics import KUBE_REQUESTS
 
 Object = dict[str, Any]
@@ -46,6 +46,8 @@ PATCHES = {
 TRIES = 3
 MAX_WAIT = 10.0
 PIECE = 1 << 16
+LARGEST_ANSWER = 1 << 30
+LARGEST_REFUSAL = 1 << 20
 _SYSTEM_CLOCK = SystemClock()
 _NO_RETRIES = urllib3.Retry(False, redirect=False)
 _counter, _timeout = cache(KUBE_REQUESTS.labels), cache(urllib3.Timeout)
@@ -167,10 +169,10 @@ class KubeClient:
         event: a time limit of the server does not end a half-open connection.
         """
         what = f"WATCH {path}"
-        response = self._open("GET", path, {**params, "watch": True}, None, JSON, JSON, idle_timeout)
+        response = self._stream(path, {**params, "watch": True}, idle_timeout)
         self._count("WATCH", response.status)
         if response.status != 200:
-            raise error_of(what, response.status, self._body(what, response), response.headers)
+            raise error_of(what, response.status, self._refusal(what, response), response.headers)
         with self._watches_lock:
             self._watches.add(response)
         try:
@@ -244,103 +246,93 @@ class KubeClient:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         tries = 1
         while True:
-            response = self._open(method, path, params, data, content_type, accept, self._read_timeout)
-            answer = self._body(what, response)
-            self._count(method, response.status)
-            if 200 <= response.status < 300:
-                return _parsed(what, response.status, answer)
-            error = error_of(what, response.status, answer, response.headers)
-            if response.status != 429 or error.retry_after is None or tries >= self._tries:
+            answer = self._send(method, path, params, data, content_type, accept)
+            self._count(method, answer.status)
+            if 200 <= answer.status < 300:
+                return parsed(what, answer.status, answer.body)
+            error = error_of(what, answer.status, answer.body, answer.headers)
+            if answer.status != 429 or error.retry_after is None or tries >= self._tries:
                 raise error
             tries += 1
             self._sleep(min(error.retry_after, MAX_WAIT))
 
-    def _open(
-        self,
-        method: str,
-        path: str,
-        params: Params | None,
-        data: bytes | None,
-        content_type: str,
-        accept: str,
-        read_timeout: float,
-    ) -> urllib3.BaseHTTPResponse:
+    def _send(
+        self, method: str, path: str, params: Params | None, data: bytes | None, content_type: str, accept: str
+    ) -> Answer:
         """Send one request; after 401 and a change of the credentials, send it once more."""
-        url = f"{path}?{_query(params)}" if params else path
         headers = {"Accept": accept, "User-Agent": self._agent}
         if data is not None:
             headers["Content-Type"] = content_type
+        limits = Limits(self._connect_timeout, self._read_timeout, 2 * self._read_timeout, LARGEST_ANSWER)
         renewed = False
         if self._limit is not None and (wait := self._limit.take()):
             self._sleep(wait)
         while True:
+            authorization = self._authorize(headers)
             try:
-                authorization = self._access.authorization()
-                if authorization is not None:
-                    headers["Authorization"] = authorization
                 with fence(self._check if method != "GET" else None):
-                    response = self._access.pool.urlopen(
-                        method,
-                        self._access.prefix + url,
-                        body=data,
-                        headers=headers,
-                        retries=_NO_RETRIES,
-                        redirect=False,
-                        assert_same_host=False,
-                        timeout=_timeout(None, self._connect_timeout, read_timeout),
-                        preload_content=False,
-                    )
+                    answer = self._access.client.call(method, _url(path, params), headers, data, limits)
+            except CallError as error:
+                self._count(method, 0)
+                raise no_answer(f"{method} {path}", error) from error
+            if answer.status != 401 or renewed or not self._access.renew(authorization):
+                return answer
+            renewed = True
+
+    def _stream(self, path: str, params: Params, read_timeout: float) -> urllib3.BaseHTTPResponse:
+        """Open a watch; after 401 and a change of the credentials, open it once more."""
+        headers = {"Accept": JSON, "User-Agent": self._agent}
+        renewed = False
+        if self._limit is not None and (wait := self._limit.take()):
+            self._sleep(wait)
+        while True:
+            authorization = self._authorize(headers)
+            try:
+                response = self._access.pool.urlopen(
+                    "GET",
+                    self._access.prefix + _url(path, params),
+                    headers=headers,
+                    retries=_NO_RETRIES,
+                    redirect=False,
+                    assert_same_host=False,
+                    timeout=_timeout(None, self._connect_timeout, read_timeout),
+                    preload_content=False,
+                )
                 if response.status != 401 or renewed or not self._access.renew(authorization):
                     return response
                 response.drain_conn()
                 renewed = True
             except _BROKEN as error:
-                self._count(method, 0)
-                raise _no_answer(f"{method} {path}", error) from error
+                self._count("GET", 0)
+                raise unavailable(f"WATCH {path}: no answer: {_short(error)}", reason="Broken") from error
 
-    def _body(self, what: str, response: urllib3.BaseHTTPResponse) -> bytes:
-        """Read the answer in pieces; raise :class:`KubeUnavailableError` after twice the read time-out."""
-        give_up = self._clock.monotonic() + 2 * self._read_timeout
-        pieces = []
+    def _authorize(self, headers: dict[str, str]) -> str | None:
+        """Set the ``Authorization`` header and return it; ``None`` with client certificates."""
+        authorization = self._access.authorization()
+        if authorization is not None:
+            headers["Authorization"] = authorization
+        return authorization
+
+    @staticmethod
+    def _refusal(what: str, response: urllib3.BaseHTTPResponse) -> bytes:
+        """Read the body of an answer without events."""
         try:
-            while piece := response.read1(PIECE):
-                pieces.append(piece)
-                if self._clock.monotonic() > give_up:
-                    raise unavailable(f"{what}: the answer took too long", reason="TimedOut")
+            return bytes(response.read(LARGEST_REFUSAL))
         except _BROKEN as error:
-            response.close()
-            raise _no_answer(what, error) from error
-        except KubeUnavailableError:
-            response.close()
-            raise
+            raise unavailable(f"{what}: no answer: {_short(error)}", reason="Broken") from error
         finally:
-            response.release_conn()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            response.close()
 
     def _count(self, method: str, status: int) -> None:
         _counter(method, str(status)).inc()
 
 
-def _parsed(what: str, status: int, answer: bytes) -> Object:
-    try:
-        result = decode(answer) if answer else {}
-    except ValueError:
-        result = None
-    if not isinstance(result, dict):
-        raise unavailable(f"{what}: the answer is not a JSON object ({status})", status=status)
-    return result
+def _url(path: str, params: Params | None) -> str:
+    return f"{path}?{_query(params)}" if params else path
 
 
 def _query(params: Params) -> str:
     return urlencode({key: str(value).lower() if isinstance(value, bool) else value for key, value in params.items()})
-
-
-def _no_answer(what: str, error: BaseException) -> KubeError:
-    if isinstance(error, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError):
-        return unavailable(f"{what}: no connection: {_short(error)}", reason="Refused")
-    if isinstance(error, urllib3.exceptions.TimeoutError):
-        return unavailable(f"{what}: no answer in time", reason="TimedOut")
-    return unavailable(f"{what}: no answer: {_short(error)}", reason="Broken")
 
 
 def _short(error: BaseException) -> str:

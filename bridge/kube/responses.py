@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from bridge.curl_client import CallError
 from bridge.errors import (
     KubeConflictError,
     KubeError,
@@ -79,9 +80,29 @@ def unavailable(message: str, *, status: int = 0, reason: str = "", wait: float 
     return error
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Parse ``Retry-After`` in seconds; Kubernetes never sends a date."""
+def parsed(what: str, status: int, answer: bytes) -> dict[str, Any]:
+    """Parse the body of a successful answer; raises :class:`KubeUnavailableError` if it is not an object."""
     try:
-        return max(0.0, float(headers.get("Retry-After") or ""))
+        result = decode(answer) if answer else {}
+    except ValueError:
+        result = None
+    if not isinstance(result, dict):
+        raise unavailable(f"{what}: the answer is not a JSON object ({status})", status=status)
+    return result
+
+
+def no_answer(what: str, error: CallError) -> KubeUnavailableError:
+    """Convert a call without an answer to an error; if the request was sent, its outcome is unknown."""
+    if not error.sent:
+        return unavailable(f"{what}: no connection: {error}", reason="Refused")
+    if error.late:
+        return unavailable(f"{what}: no answer in time: {error}", reason="TimedOut")
+    return unavailable(f"{what}: no answer: {error}", reason="Broken")
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Parse ``Retry-After`` in seconds; Kubernetes never sends a date. Names of headers are in lower case."""
+    try:
+        return max(0.0, float(headers.get("retry-after") or ""))
     except ValueError:
         return None

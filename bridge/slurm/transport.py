@@ -10,7 +10,7 @@ from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies
 
 from bridge.clock import Clock
 from bridge.config import Config
-from bridge.curl_client import Address, CallError, CurlClient
+from bridge.curl_client import Address, CallError, CurlClient, Limits
 from bridge.errors import ConfigError, SlurmUnavailableError, SlurmUnknownOutcomeError
 from bridge.metrics import SLURM_REQUEST_SECONDS, SLURM_REQUESTS, SLURM_RESPONSE_BYTES
 from bridge.slurm.answers import WRITES
@@ -27,7 +27,7 @@ class Transport:
 
     def __init__(self, config: Config, tokens: TokenSource, *, pool_size: int, clock: Clock) -> None:
         self._tokens, self._clock = tokens, clock
-        self._read_timeout = config.slurm.read_timeout
+        self._connect, self._read = config.slurm.connect_timeout, config.slurm.read_timeout
         self._client = CurlClient(_address(config), pool_size=pool_size)
 
     def send(
@@ -46,13 +46,11 @@ class Transport:
             data = json.dumps(body).encode()
         began = self._clock.monotonic()
         code = "none"
-        read_timeout = patience * self._read_timeout
+        limits = Limits(self._connect, patience * self._read, 2 * patience * self._read, LARGEST_ANSWER)
         try:
-            status, content = self._client.call(
-                method, path, headers, data, read_timeout=read_timeout, longest=2 * read_timeout, most=LARGEST_ANSWER
-            )
-            code = str(status)
-            SLURM_RESPONSE_BYTES.inc(len(content))
+            answer = self._client.call(method, path, headers, data, limits)
+            code = str(answer.status)
+            SLURM_RESPONSE_BYTES.inc(len(answer.body))
         except ValueError as error:
             raise SlurmUnavailableError(f"{endpoint}: the request cannot be built: {error}") from error
         except CallError as error:
@@ -61,7 +59,7 @@ class Transport:
                 raise SlurmUnknownOutcomeError(why) from error
             raise SlurmUnavailableError(why) from error
         else:
-            return status, content
+            return answer.status, answer.body
         finally:
             _counter(endpoint, code).inc()
             _seconds(endpoint).observe(self._clock.monotonic() - began)
@@ -72,7 +70,7 @@ def _address(config: Config) -> Address:
     slurm, base = config.slurm, config.slurm_rest_api
     if base.startswith("unix://"):
         path = unquote(base.removeprefix("unix://"))
-        return Address("http://localhost", unix_socket=path, connect_timeout=slurm.connect_timeout)
+        return Address("http://localhost", unix_socket=path)
     for key, file in (("caFile", slurm.ca_file), ("certFile", slurm.cert_file), ("keyFile", slurm.key_file)):
         if file is not None and not file.is_file():
             raise ConfigError(f"slurm.{key}: no such file: {file}")
@@ -83,5 +81,4 @@ def _address(config: Config) -> Address:
         cert_file=slurm.cert_file,
         key_file=slurm.key_file,
         proxy=proxies.get(urlsplit(base).scheme) or proxies.get("all") or "",
-        connect_timeout=slurm.connect_timeout,
     )

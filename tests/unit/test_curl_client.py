@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.curl_client import Address, CallError, CurlClient
+from bridge.curl_client import Address, CallError, CurlClient, Limits
 from bridge.errors import LostLeadershipError
 from bridge.fencing import fence
 
@@ -20,6 +20,7 @@ class Server:
 
     def __init__(self) -> None:
         self.requests: list[bytes] = []
+        self.accepted = threading.Semaphore(0)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -31,12 +32,17 @@ class Server:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
+            self._connection = connection
+            self.accepted.release()
             with connection:
                 if first := connection.recv(65536):
                     self.requests.append(first)
                     connection.sendall(ANSWER)
                 if more := connection.recv(65536):
                     self.requests.append(more)
+
+    def close_connection(self) -> None:
+        self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
@@ -59,27 +65,33 @@ def client(server: Server) -> Iterator[CurlClient]:
 
 
 def call(client: CurlClient, method: str, body: bytes | None = None, most: int = 1000) -> tuple[int, bytes]:
-    return client.call(method, "/x", {"A": "b"}, body, read_timeout=5, longest=10, most=most)
+    answer = client.call(method, "/x", {"A": "b"}, body, Limits(3, 5, 10, most))
+    assert answer.headers == {"content-length": "2"}
+    return answer.status, answer.body
 
 
-def test_a_write_is_sent_once_although_the_server_closes_the_connection(server: Server, client: CurlClient) -> None:
+def test_a_request_is_sent_once_although_the_server_closes_the_connection(server: Server, client: CurlClient) -> None:
     assert call(client, "POST", b"1") == (200, b"{}")
-    for method, body in (("POST", b"2"), ("DELETE", None)):
+    for method, body in (("POST", b"2"), ("DELETE", None), ("GET", None)):
         with pytest.raises(CallError, match="the connection was closed") as told:
             call(client, method, body)
         assert told.value.sent
         assert call(client, "POST", b"3") == (200, b"{}")
     sent = [request.partition(b" ")[0] + request[-1:] for request in server.requests]
-    assert sent == [b"POST1", b"POST2", b"POST3", b"DELETE\n", b"POST3"]
+    assert sent == [b"POST1", b"POST2", b"POST3", b"DELETE\n", b"POST3", b"GET\n", b"POST3"]
 
 
-def test_a_read_is_sent_again(client: CurlClient) -> None:
-    assert [call(client, "GET")[0] for _ in range(3)] == [200, 200, 200]
+def test_a_connection_that_the_server_has_closed_is_replaced(server: Server, client: CurlClient) -> None:
+    for _ in range(2):
+        assert call(client, "POST", b"1")[0] == 200
+        server.close_connection()
+    assert server.requests[0] == server.requests[1]
 
 
 def test_a_process_that_has_lost_its_lease_sends_nothing(server: Server, client: CurlClient) -> None:
 
     def lost() -> None:
+        assert server.accepted.acquire(timeout=5), "the connection is ready before the check"
         raise LostLeadershipError("lost")
 
     for _ in range(2):  # on a new connection, and on one that has been used
@@ -106,7 +118,7 @@ def test_an_answer_that_is_too_long_is_cut_off(client: CurlClient) -> None:
 def test_a_header_cannot_end_its_line(server: Server, client: CurlClient) -> None:
     for value in ("a\r\nB: c", "a\nB: c", "a\0"):
         with pytest.raises(ValueError, match="A"):
-            client.call("GET", "/", {"A": value}, None, read_timeout=5, longest=10, most=10)
+            client.call("GET", "/", {"A": value}, None, Limits(3, 5, 10, 10))
     with pytest.raises(ValueError, match="path"):
-        client.call("GET", "/ HTTP/1.1\r\nB: c", {}, None, read_timeout=5, longest=10, most=10)
+        client.call("GET", "/ HTTP/1.1\r\nB: c", {}, None, Limits(3, 5, 10, 10))
     assert server.requests == []

@@ -183,17 +183,6 @@ def test_fence_is_asked_before_each_write_and_stops_it(api: FakeApi, client: Kub
     client.delete(POD)
 
 
-def test_fence_is_asked_after_connecting_right_before_bytes_leave(api: FakeApi, client: KubeClient) -> None:
-    def check() -> None:
-        connection = client._access.pool.pool.queue[-1]
-        assert connection is None or connection.sock is not None
-        raise errors.LostLeadershipError("lost while connecting")
-
-    with pytest.raises(errors.LostLeadershipError):
-        client.fenced(check).create(PODS.path("ns"), BODY)
-    assert api.requests == []
-
-
 def test_fence_is_asked_again_after_a_wait(api: FakeApi, client: KubeClient) -> None:
     clock = FakeClock()
     until = clock.now + 5
@@ -268,7 +257,7 @@ def test_answer_that_trickles(api: FakeApi, tmp_path: Path) -> None:
     api.faults.append(drip)
     client = KubeClient.load(api.kubeconfig(tmp_path), read_timeout=0.1)
     begun = time.monotonic()
-    with pytest.raises(errors.KubeUnavailableError, match="took too long"):
+    with pytest.raises(errors.KubeUnavailableError, match="not complete after"):
         client.get(POD)
     assert time.monotonic() - begun < 2
 
@@ -357,6 +346,8 @@ def test_in_cluster_token_that_is_empty_for_a_moment(tmp_path: Path, monkeypatch
 
     class Library:
         host = "https://127.0.0.1:1"
+        ssl_ca_cert = cert_file = key_file = tls_server_name = assert_hostname = proxy = proxy_headers = None
+        verify_ssl = True
         token = "one"
 
         def auth_settings(self) -> dict[str, Any]:
