@@ -89,7 +89,8 @@ def test_keys_that_are_touched_in_quick_succession_share_a_partial_reconciliatio
         for key in keys:
             loop.touch((key,))
             time.sleep(0.001)
-        eventually(lambda: set().union(*(part for _, part in loop.parts)) == set(keys), "all keys")
+        # on a busy machine, a whole reconciliation may come between and include some of the keys
+        eventually(lambda: set().union(*(part for _, part in loop.parts)) == set(keys) or loop.times[1:], "all keys")
     times = [at for at, _ in loop.parts]
     assert all(later - earlier >= 0.9 * BATCH_DELAY for earlier, later in pairwise(times))
 
