@@ -142,7 +142,9 @@ def _without_job(
         if entry is not None and not entry.is_confirmed:
             return [], state
         if entry is not None and is_cancelled(pod, state, entry):
-            return _label(gang, entry.job.job_id), state  # the workload controller terminates the pods
+            # the workload controller terminates these pods, but not those that are created in their place
+            labels = _label(gang, entry.job.job_id) if isinstance(state.phase, Submitted | Pending) else []
+            return labels, state.without_job()
     state = state.without_job()
     if gang.running:
         text = f"{len(gang.running)} pods of the last Slurm job of this group have not ended yet"

@@ -14,7 +14,7 @@ from bridge.workload import eligibility, links
 from scheduler import actions, decide, gangs, rules
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
-from scheduler.pod_states import BackingOff, Failure, NodeBusy, PodState, PodStates, Submitted
+from scheduler.pod_states import BackingOff, Failure, NodeBusy, Pending, PodState, PodStates, Submitted
 
 REF = GroupRef("jobset", "ns", "train", "o1", "workers")
 VERSION = ApiVersion("v0.0.45", external_jobs=True)
@@ -308,6 +308,19 @@ def test_a_job_for_other_members_than_those_that_wait_is_given_back():
     assert isinstance(back, actions.GiveBack)
     assert back.job_id == 5
     assert kinds(look(members, snapshot(submitted(5, NODES[:3], members[1])))) == ["Hold"] * 3
+
+
+def test_a_cancelled_job_ends_its_members_but_not_the_pods_that_are_created_in_their_place():
+    """Found by the state machine: Slurm lists the cancelled job for minutes, and each new member got its id again."""
+    states, ended = PodStates(), snapshot(replace(known(5, "CANCELLED"), confirmations=2))
+    states.update(REF.key, lambda _: PodState(Pending()))
+    first = [member(slot) for slot in range(3)]
+    assert look(first, ended, states) == [actions.Hold(pod, 5) for pod in first]
+    labelled = [member(slot, job=5) for slot in range(3)]
+    assert look(labelled, ended, states) == []
+    new = [member(slot, uid=f"new{slot}") for slot in range(3)]
+    assert look([*labelled[:1], *new[1:]], ended, states) == []
+    assert kinds(look(new, ended, states)) == ["Submit"]
 
 
 def test_the_shape_of_a_pod_is_what_it_requests():

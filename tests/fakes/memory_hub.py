@@ -1,0 +1,138 @@
+"""An API server and a slurmctld in memory, and the hub on them, for machines that try many orders of events.
+
+The loops, decisions and actions are the real ones. Nothing runs by itself: the test decides when a loop decides, which
+queued action runs next, when a watch delivers, when a poll reads and when a process is killed. So one process can try
+thousands of orders in seconds; what real servers answer is the matter of the contract and e2e tests.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.clock import FakeClock
+from bridge.config import Config
+from bridge.errors import BridgeError
+from bridge.kube.object_store import Object
+from bridge.loop import Dependencies
+from bridge.workload import pods
+from controllers.loop import Controllers
+from scheduler.loop import Scheduler
+from tests.fakes.memory_kube import Killed, MemoryCache, MemoryKube, Writes
+from tests.fakes.memory_slurm import MemoryPoller, MemorySlurm
+
+CLUSTER = "c1"
+
+
+class Queue:
+    """Workers whose calls the test runs, in any order."""
+
+    backlog = False
+
+    def __init__(self) -> None:
+        self.calls: dict[str, Callable[[], None]] = {}
+
+    def busy(self, key: str) -> bool:
+        return key in self.calls
+
+    def submit(self, key: str, call: Callable[[], None], urgency: int = 5, kind: str = "") -> bool:
+        del urgency, kind
+        return self.calls.setdefault(key, call) is call
+
+    def run(self, index: int) -> None:
+        key = sorted(self.calls)[index % len(self.calls)]
+        try:
+            self.calls[key]()
+        except BridgeError:
+            pass  # the workers log it; the next decision repeats the action
+        finally:
+            self.calls.pop(key)
+
+
+@dataclass
+class _Elector:
+    """A held lease; ``inherited``: from a process that was killed."""
+
+    inherited: bool
+    held: bool = True
+
+    def check(self) -> None:
+        """Do nothing: the lease is held."""
+
+
+class _Events:
+    def event(self, *args: object, **more: object) -> None:
+        """Drop the Event."""
+
+
+class MemoryHub:
+    """One process with scheduler and controllers; :meth:`restart` replaces it by a new one."""
+
+    def __init__(self, node_names: tuple[str, ...]) -> None:
+        self.clock, self.writes = FakeClock(), Writes()
+        self.kube = MemoryKube(self.writes)
+        self.slurm = MemorySlurm(self.writes, node_names)
+        self.config = Config()
+        for name in node_names:
+            self.kube.put(f"/api/v1/nodes/{name}", self._node(name))
+        self.restart(inherited=False)
+
+    def _node(self, name: str) -> Object:
+        taint = {"key": names.MANAGED_TAINT, "value": self.config.scheduler_name, "effect": "NoExecute"}
+        return {
+            "kind": "Node",
+            "metadata": {"name": name, "uid": name, "labels": {names.SLURM_NODENAME_LABEL: name}, "annotations": {}},
+            "spec": {"taints": [taint]},
+            "status": {"allocatable": {"cpu": "8", "pods": "10"}, "conditions": [{"type": "Ready", "status": "True"}]},
+        }
+
+    def restart(self, *, inherited: bool = True) -> None:
+        """Start a process that knows nothing; ``inherited``: the former one had the lease when it was killed."""
+        self.writes.kill_after = None
+        everything = [copy.deepcopy(obj) for obj in self.kube.objects.values()]
+        self.kube.changes.clear()
+        self.pods = MemoryCache([o for o in everything if o["kind"] == "Pod"], pods.is_open)
+        self.nodes = MemoryCache([o for o in everything if o["kind"] == "Node"])
+        self.poller = MemoryPoller(self.slurm, self.clock)
+        parts: Any = (self.config, self.kube, self.slurm, self.poller, self.pods, self.nodes, _Events(), CLUSTER)
+        dependencies = Dependencies(*parts, self.clock)
+        elector: Any = _Elector(inherited)
+        others: Any = MemoryCache([])
+        self.scheduler = Scheduler(dependencies, elector, set(), others, [])
+        self.controllers = Controllers(dependencies, elector)
+        self.pods.subscribe(self.scheduler._gangs.changed)
+        self.pods.subscribe(self.scheduler._occupancy.changed)
+        self.nodes.subscribe(self.scheduler._node_changed)
+        self.queues = (Queue(), Queue())
+        for loop, queue in zip(self.loops, self.queues, strict=True):
+            loop.workers = queue  # type: ignore[assignment]
+            loop.leading_since = self.clock.monotonic()
+            loop.on_started_leading()
+        brakes: Any = self.controllers._brakes
+        brakes._workers = self.queues[1]
+
+    @property
+    def loops(self) -> tuple[Scheduler, Controllers]:
+        return self.scheduler, self.controllers
+
+    def deliver(self) -> None:
+        """Deliver the changes of the API server to the caches."""
+        while self.kube.changes:
+            obj, gone = self.kube.changes.pop(0)
+            (self.pods if obj["kind"] == "Pod" else self.nodes).deliver(obj, gone=gone)
+
+    def run(self, what: Callable[[], None]) -> None:
+        """Run a part of the process; if it is killed there, start the next one."""
+        try:
+            what()
+        except Killed:
+            self.restart()
+
+    def run_all(self) -> None:
+        """Run all queued calls."""
+        for number in (0, 1):
+            while self.queues[number].calls:
+                self.run(lambda number=number: self.queues[number].run(0))  # type: ignore[misc]

@@ -1,0 +1,160 @@
+"""Pods and nodes of an API server in memory, the caches of them, and the count of the hub's writes.
+
+See :mod:`tests.fakes.memory_hub`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bridge.errors import KubeConflictError, KubeNotFoundError
+from bridge.kube.object_store import Change, Object, ObjectStore
+from bridge.workload import pods
+
+
+class Killed(BaseException):
+    """The process was killed with SIGKILL between two writes; no handler of the product catches it."""
+
+
+@dataclass
+class Writes:
+    """Counts the writes of the hub, and kills it after the next ``kill_after`` ones."""
+
+    count: int = 0
+    kill_after: int | None = None
+
+    def done(self) -> None:
+        self.count += 1
+        if self.kill_after is not None:
+            self.kill_after -= 1
+            if self.kill_after <= 0:
+                self.kill_after = None
+                raise Killed
+
+
+class MemoryCache(ObjectStore):
+    """A cache that gets its changes from :meth:`MemoryKube.deliver`."""
+
+    synced = True
+
+    def __init__(self, objects: list[Object], pick: Callable[[Object], bool] = lambda _: False) -> None:
+        super().__init__(pick)
+        self._subscribers: list[Callable[..., None]] = []
+        self.replace(objects)
+
+    def subscribe(self, fn: Callable[..., None]) -> None:
+        for obj in self.items():
+            fn("add", None, obj)
+        self._subscribers.append(fn)
+
+    def deliver(self, obj: Object, *, gone: bool) -> None:
+        changes: list[Change] = self.remove(obj) if gone else self.put(obj)
+        for change in changes:
+            for fn in self._subscribers:
+                fn(*change)
+
+
+class MemoryKube:
+    """Pods and nodes by path, with resource versions, finalizers and preconditions; deletions as the API server's."""
+
+    def __init__(self, writes: Writes) -> None:
+        self.objects: dict[str, Object] = {}
+        self.changes: list[tuple[Object, bool]] = []
+        self.copies_labels = True
+        """Whether a Binding's labels go to the pod: API servers from 1.33 on."""
+        self._writes, self._version = writes, 0
+
+    def fenced(self, check: Callable[[], None]) -> MemoryKube:
+        del check
+        return self
+
+    def put(self, path: str, obj: Object) -> Object:
+        """Store an object without counting a write of the hub; remove it if it is deleted and nothing keeps it."""
+        self._version += 1
+        obj["metadata"]["resourceVersion"] = str(self._version)
+        meta = obj["metadata"]
+        ended = not pods.is_bound(obj) or pods.is_finished(obj) if obj["kind"] == "Pod" else True
+        gone = bool(meta.get("deletionTimestamp")) and not meta.get("finalizers") and ended
+        if gone:
+            self.objects.pop(path, None)
+        else:
+            self.objects[path] = obj
+        self.changes.append((copy.deepcopy(obj), gone))
+        return copy.deepcopy(obj)
+
+    def pods(self) -> list[Object]:
+        return [obj for path, obj in self.objects.items() if "/pods/" in path]
+
+    def get(self, path: str, query: object = None) -> Object:
+        del query
+        if path in self.objects:
+            return copy.deepcopy(self.objects[path])
+        if path.endswith("/deviceclasses"):
+            return {"items": []}
+        if path.endswith("/pods"):
+            return {"items": copy.deepcopy([o for p, o in self.objects.items() if p.startswith(path + "/")])}
+        raise KubeNotFoundError(path)
+
+    def _of(self, path: str) -> tuple[str, Object]:
+        path = path.removesuffix("/status").removesuffix("/binding")
+        if path not in self.objects:
+            raise KubeNotFoundError(path)
+        return path, copy.deepcopy(self.objects[path])
+
+    def patch(self, path: str, patch: Object, kind: str = "merge") -> Object:
+        del kind
+        path, obj = self._of(path)
+        wanted = patch.get("metadata", {})
+        _check(obj, wanted)
+        meta = obj["metadata"]
+        dropped = wanted.get("$deleteFromPrimitiveList/finalizers", [])
+        kept = [name for name in meta.get("finalizers", []) if name not in dropped]
+        meta["finalizers"] = kept + [name for name in wanted.get("finalizers", []) if name not in kept]
+        for part in ("labels", "annotations"):
+            meta[part] = _merged(meta.get(part), wanted.get(part))
+        obj["spec"] = {**obj["spec"], **(patch.get("spec") or {})}
+        status = dict(patch.get("status") or {})
+        conditions = {entry["type"]: entry for entry in obj["status"].get("conditions", [])}
+        conditions |= {entry["type"]: entry for entry in status.pop("conditions", [])}
+        obj["status"] = {**obj["status"], **status, "conditions": list(conditions.values())}
+        answer = self.put(path, obj)
+        self._writes.done()
+        return answer
+
+    def create(self, path: str, body: Object) -> Object:
+        """Create a Binding; the API server refuses it for a pod that is deleted or bound."""
+        path, obj = self._of(path)
+        _check(obj, body["metadata"])
+        if pods.is_deleted(obj) or pods.is_bound(obj):
+            raise KubeConflictError(f"{path} is deleted or bound")
+        obj["metadata"]["annotations"] = _merged(obj["metadata"].get("annotations"), body["metadata"]["annotations"])
+        if self.copies_labels:
+            obj["metadata"]["labels"] = _merged(obj["metadata"].get("labels"), body["metadata"].get("labels"))
+        obj["spec"]["nodeName"] = body["target"]["name"]
+        answer = self.put(path, obj)
+        self._writes.done()
+        return answer
+
+    def delete(self, path: str, options: Object | None = None) -> None:
+        path, obj = self._of(path)
+        _check(obj, (options or {}).get("preconditions", {}))
+        self.request_deletion(path)
+        self._writes.done()
+
+    def request_deletion(self, path: str) -> None:
+        """Delete a pod as a user does: not a write of the hub."""
+        path, obj = self._of(path)
+        obj["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:01Z")
+        self.put(path, obj)
+
+
+def _check(obj: Object, wanted: Object) -> None:
+    meta = obj["metadata"]
+    if any(name in wanted and wanted[name] != meta[name] for name in ("uid", "resourceVersion")):
+        raise KubeConflictError(f"{meta['name']} has changed")
+
+
+def _merged(old: Object | None, new: Object | None) -> Object:
+    return {name: value for name, value in {**(old or {}), **(new or {})}.items() if value is not None}
