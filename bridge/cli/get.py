@@ -34,14 +34,15 @@ def run(
     selector: str,
     form: str,
     no_headers: bool,
+    ended: bool = False,
 ) -> None:
-    """Print the objects of ``kind`` as ``form`` (table, wide, json or yaml)."""
+    """Print the objects of ``kind`` as ``form`` (table, wide, json or yaml); ``ended``: all ended jobs, too."""
     session = CommandSession(connection)
     if kind != "jobs" and not all_namespaces and namespace is None:
         namespace = session.namespace
     kinds: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "pods": lambda: pod_records(session, namespace, selector),
-        "jobs": lambda: job_records(session, namespace),
+        "jobs": lambda: job_records(session, namespace, ended=ended),
         "nodes": lambda: node_records(session, selector),
         "pools": lambda: pool_records(session, selector),
     }
@@ -79,17 +80,18 @@ def _pod(pod: pods.Pod, job: Job | None) -> dict[str, Any]:
     }
 
 
-def job_records(session: CommandSession, namespace: str | None) -> list[dict[str, Any]]:
+def job_records(session: CommandSession, namespace: str | None, *, ended: bool) -> list[dict[str, Any]]:
     """Return a record for each placeholder job of this cluster, and for each pod without the job that it needs.
 
     ``namespace`` selects the jobs of its pods; ``None``: all jobs. The jobs are read first: a new pod is never missing.
+    ``ended``: see :func:`bridge.cli.job_records.records`.
     """
     jobs = session.jobs
     nodes = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
     slurm_names = (
         {node["metadata"]["name"]: slurm_name(node) for node in nodes} if session.config.slurm_rest_api else {}
     )
-    return records(jobs, session.pods(namespace), slurm_names, namespace)
+    return records(jobs, session.pods(namespace), slurm_names, namespace, ended=ended)
 
 
 def node_records(session: CommandSession, selector: str) -> list[dict[str, Any]]:

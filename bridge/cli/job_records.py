@@ -18,10 +18,16 @@ Record = dict[str, Any]
 
 
 def records(
-    jobs: Iterable[Job], found: Iterable[pods.Pod], slurm_names: Mapping[str, str], namespace: str | None = None
+    jobs: Iterable[Job],
+    found: Iterable[pods.Pod],
+    slurm_names: Mapping[str, str],
+    namespace: str | None = None,
+    *,
+    ended: bool = True,
 ) -> list[Record]:
     """Return a record for each job, and one for each pod that needs a job which is not in ``jobs``.
 
+    Without ``ended``, leave out the jobs that have ended and disagree with no pod: Slurm lists them for MinJobAge.
     ``found`` are the pods of the scheduler in ``namespace`` (``None``: in all namespaces); ``slurm_names`` maps the
     names of the Kubernetes nodes that are not virtual to their names in Slurm. The field ``problem`` says what
     disagrees; it is empty if both sides agree.
@@ -37,7 +43,9 @@ def records(
             continue
         refs = list(job.link.pods) if job.link.group is None else members.get(job.link.group.key, [])
         listed.update(ref.uid for ref in refs)
-        result.append(_of_job(job, job.link, refs, by_uid, slurm_names))
+        record = _of_job(job, job.link, refs, by_uid, slurm_names)
+        if ended or record["problem"] or states.end_of(job.states) is None:
+            result.append(record)
     return result + [
         _of_pod(pod, problem)
         for uid, pod in by_uid.items()

@@ -113,12 +113,15 @@ def _getter(kind: str, help_text: str, *examples: str) -> None:
         selector: str,
         no_headers: bool,
         output: str,
+        **more: bool,
     ) -> None:
         from bridge.cli import get as getting
 
-        getting.run(
-            kind, connection, None if all_namespaces else namespace, all_namespaces, selector, output, no_headers
-        )
+        place = None if all_namespaces else namespace
+        getting.run(kind, connection, place, all_namespaces, selector, output, no_headers, more.get("ended", False))
+
+    if kind == "jobs":
+        click.option("--all", "ended", is_flag=True, help="Also ended jobs that disagree with no pod.")(command)
 
 
 _getter("pods", "List the pods of the scheduler with their Slurm jobs.", " -A", " -n training -l app=train -o wide")
@@ -127,11 +130,12 @@ _getter(
     """List the Slurm jobs of this cluster beside their pods, and in the column PROBLEM where both disagree: a job
     without a pod, a pod without its job, different nodes, or only one of them has ended.
 
-    Without -n, all jobs of this cluster are listed. A problem that lasts longer than a minute is worth a look: a pod
+    Without -n, the jobs of all namespaces of this cluster are listed. Ended jobs are left out, unless they disagree
+    with a pod; --all lists them as long as Slurm does. A problem that lasts longer than a minute is worth a look: a pod
     and its job are not read at the same moment.""",
     " -n training",
     " -o wide",
-    " -o json",
+    " --all -o json",
 )
 _getter("nodes", "List the nodes with their state in Kubernetes and in Slurm.", " -o wide")
 _getter("pools", "List the pools: their Ready condition, and the resources in use.", " -o json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,17 +11,16 @@ import click
 import yaml
 
 from admission import field_policy
+from admission.group_reader import BARE, GroupReader
 from admission.mutate import mutate
 from admission.validate import Rules, Scope, create
 from bridge import config as configuration
 from bridge import names, namespace_policies
+from bridge.cli import render_pods
 from bridge.errors import BridgeError, ConfigError
 from bridge.slurm.parsers import job_body
 from bridge.slurm.versions import VERSIONS
-from bridge.workload import translate
-from bridge.workload.annotations import merge
-
-OFFLINE_UID = "00000000-0000-0000-0000-000000000000"
+from bridge.workload import links, translate
 
 
 def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str) -> int:
@@ -34,10 +33,15 @@ def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str)
         documents = [document for document in yaml.safe_load_all(manifest) if document]
     except yaml.YAMLError as error:
         raise ConfigError(f"{manifest.name}: not YAML: {error}") from error
-    found = [pod for document in documents for pod in _pods(document, config.managed_namespaces[:1])]
+    known = render_pods.objects(documents, next(iter(config.managed_namespaces), "default"))
+    found = list(render_pods.pods(known))
     if not found:
         raise ConfigError(f"{manifest.name}: contains no Pod and no object with a pod template")
-    records = [_record(pod, owner, config, name) for pod, owner in found]
+    groups = GroupReader(render_pods.read_from(known))
+    records = [_record(pod, owner, config, groups) for pod, owner in found]
+    for record, (pod, _) in zip(records, found, strict=True):
+        if "note" not in record and "refused" not in record:
+            _add_request(record, pod, [other for other, _ in found if links.key(other) == links.key(pod)], config, name)
     if form == "json":
         click.echo(json.dumps(records, indent=2))
     else:
@@ -45,47 +49,29 @@ def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str)
     return 1 if any(record.get("refused") for record in records) else 0
 
 
-def _pods(document: Any, namespaces: list[str]) -> Iterator[tuple[dict[str, Any], Mapping[str, str]]]:
-    """Yield the pods of a manifest, each with the annotations of the object that has the pod template."""
-    if not isinstance(document, dict):
-        return
-    if document.get("kind") == "List":
-        for item in document.get("items") or ():
-            yield from _pods(item, namespaces)
-        return
-    metadata = document.get("metadata") or {}
-    if document.get("kind") == "Pod":
-        yield _complete(document, metadata, namespaces), {}
-        return
-    spec = document.get("spec") or {}
-    if document.get("kind") == "CronJob":
-        spec = (spec.get("jobTemplate") or {}).get("spec") or {}
-    template = spec.get("template")
-    if isinstance(template, dict) and "spec" in template:
-        yield _complete(template, metadata, namespaces), metadata.get("annotations") or {}
-
-
-def _complete(pod: dict[str, Any], outer: Mapping[str, Any], namespaces: list[str]) -> dict[str, Any]:
-    """Add the fields that the API server would set."""
-    metadata = dict(pod.get("metadata") or {})
-    metadata.setdefault("name", outer.get("name") or outer.get("generateName") or "pod")
-    metadata.setdefault("namespace", outer.get("namespace") or (namespaces[0] if namespaces else "default"))
-    metadata.setdefault("uid", OFFLINE_UID)
-    spec = {"schedulerName": "default-scheduler", **(pod.get("spec") or {})}
-    return {"metadata": metadata, "spec": spec}
-
-
 def _record(
-    pod: dict[str, Any], inherited: Mapping[str, str], config: configuration.Config, api: str
+    pod: dict[str, Any], inherited: Mapping[str, str], config: configuration.Config, groups: GroupReader
 ) -> dict[str, Any]:
-    """Return the record of one pod: patch, permissions, warnings, job request, problems."""
+    """Return the record of one pod: patch, permissions, warnings, problems; apply the patch to the pod."""
     namespace = pod["metadata"]["namespace"]
     record: dict[str, Any] = {"pod": f"{namespace}/{pod['metadata']['name']}"}
     managed = config.managed_namespace_selector is not None or namespace in config.managed_namespaces
-    jobs = merge([inherited])
+    group = BARE
+    if managed or pod["spec"]["schedulerName"] == config.scheduler_name:
+        try:
+            group = groups.find(pod, namespace, inherited, {})
+        except BridgeError as error:
+            return record | {"refused": [str(error)]}
     policy = namespace_policies.find(config.namespace_policies, namespace, {"kubernetes.io/metadata.name": namespace})
     defaults = field_policy.defaults(policy)
-    patch = mutate(pod, scheduler=config.scheduler_name, managed=managed, inherited=jobs, defaults=defaults)
+    patch = mutate(
+        pod,
+        scheduler=config.scheduler_name,
+        managed=managed,
+        inherited={**group.inherited, **inherited},
+        defaults=defaults,
+        group=group.value,
+    )
     record["patch"] = patch
     for operation in patch:
         _apply(pod, operation)
@@ -107,16 +93,31 @@ def _record(
         record["needs"] = [f"{names.PERMISSION_VERB} {needed}/{key}" for key in keys]
     if verdict.warnings:
         record["warnings"] = verdict.warnings
-    problems = verdict.invalid + verdict.forbidden
-    try:
-        if not problems:
-            asked = translate.request(pod, config, VERSIONS[api], "offline")
-            record["slurm"] = {"api": api, "body": job_body(asked, VERSIONS[api])}
-    except BridgeError as error:
-        problems = [str(error)]
-    if problems:
+    if problems := verdict.invalid + verdict.forbidden:
         record["refused"] = problems
     return record
+
+
+def _add_request(
+    record: dict[str, Any],
+    pod: dict[str, Any],
+    members: list[dict[str, Any]],
+    config: configuration.Config,
+    api: str,
+) -> None:
+    """Add the request for the job of the pod to its record; ``members`` are the pods of the manifest in its group."""
+    version, member = VERSIONS[api], links.membership(pod)
+    try:
+        if member is None:
+            asked = translate.request(pod, config, version, "offline")
+        else:
+            record["group"] = {"kind": member.key.kind, "name": member.key.name, "index": member.key.index}
+            record["group"] |= {"size": member.size, "minimum": member.minimum, "slot": member.slot}
+            shape = translate.GangShape(member.key, member.size, member.minimum, member.together)
+            asked = translate.gang_request(members, shape, config, version, "offline")
+        record["slurm"] = {"api": api, "body": job_body(asked, version)}
+    except BridgeError as error:
+        record["refused"] = [str(error)]
 
 
 def _apply(pod: dict[str, Any], operation: Mapping[str, Any]) -> None:

@@ -53,6 +53,12 @@ def test_pods_jobs_and_nodes(world):
     world.delete(pod, grace=1)
     world.gone(pod)
 
+    def listed(*more):
+        return {record["job"] for record in json.loads(podbridge(world, "get", "jobs", "-o", "json", *more).stdout)}
+
+    eventually(lambda: job not in listed(), "the ended job left out")
+    assert job in listed("--all")
+
 
 def problems(world, pods):
     """Return the problem of each pod's job; Slurm lists the jobs of earlier tests too."""

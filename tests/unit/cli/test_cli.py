@@ -75,6 +75,64 @@ def test_render_takes_jobs_and_their_annotations():
     assert record["slurm"]["body"]["job"]["user_id"] == "7"
 
 
+def template(**requests):
+    return {"spec": {"containers": [{"name": "c", "image": "busybox", "resources": {"requests": requests}}]}}
+
+
+def test_render_shows_the_one_job_of_a_gang():
+    spec = {"completions": 4, "parallelism": 4, "completionMode": "Indexed", "template": template(cpu="2")}
+    metadata = {"name": "mpi", "namespace": "slurm-bridge", "annotations": {"bridge.vk.io/gang": "true"}}
+    (record,) = json.loads(render({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}).output)
+    assert record["group"] == {"kind": "job", "name": "mpi", "index": "", "size": 4, "minimum": 4, "slot": 0}
+    body = record["slurm"]["body"]["job"]
+    assert (body["minimum_nodes"], body["maximum_nodes"], body["cpus_per_task"], body["name"]) == (4, 4, 2, "mpi")
+    metadata["annotations"] = {}
+    (record,) = json.loads(render({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}).output)
+    assert "group" not in record
+    assert record["slurm"]["body"]["job"]["minimum_nodes"] == 1
+
+
+@pytest.mark.parametrize("gang", ["true", "all"])
+@pytest.mark.parametrize("cpu", ["1", "2"])
+def test_render_shows_the_groups_of_a_job_set(gang, cpu):
+    def job(name, replicas, pods, asked):
+        spec = {"completions": pods, "parallelism": pods, "template": template(cpu=asked)}
+        return {"name": name, "replicas": replicas, "template": {"spec": spec}}
+
+    metadata = {"name": "train", "namespace": "slurm-bridge", "annotations": {"bridge.vk.io/gang": gang}}
+    spec = {"replicatedJobs": [job("leader", 1, 1, "1"), job("workers", 2, 3, cpu)]}
+    document = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": spec}
+    leader, worker = json.loads(render(document).output)
+    if gang == "true":
+        assert "group" not in leader
+        assert (worker["group"]["index"], worker["group"]["size"]) == ("workers", 6)
+        assert worker["slurm"]["body"]["job"]["minimum_nodes"] == 6
+    elif cpu == "1":
+        assert (worker["group"]["index"], worker["group"]["size"], worker["group"]["slot"]) == ("", 7, 1)
+        assert leader["slurm"]["body"] == worker["slurm"]["body"]
+    else:
+        assert "differ in cpus" in worker["refused"][0]
+
+
+def test_render_shows_a_replica_of_a_leader_worker_set():
+    spec = {"leaderWorkerTemplate": {"size": 3, "workerTemplate": template(cpu="1")}}
+    metadata = {"name": "serve", "namespace": "slurm-bridge"}
+    found = json.loads(render({"kind": "LeaderWorkerSet", "metadata": metadata, "spec": spec}).output)
+    assert [(record["pod"], record["group"]["slot"]) for record in found] == [
+        ("slurm-bridge/serve-0", 0),
+        ("slurm-bridge/serve-0-1", 1),
+    ]
+    assert found[1]["slurm"]["body"]["job"]["minimum_nodes"] == 3
+
+
+def test_render_needs_the_owner_of_a_group_in_the_manifest():
+    pod = {**POD, "metadata": {**POD["metadata"], "labels": {"scheduling.x-k8s.io/pod-group": "g"}}}
+    assert "PodGroup 'g'" in json.loads(render(pod).output)[0]["refused"][0]
+    group = {"kind": "PodGroup", "metadata": {"name": "g", "namespace": "slurm-bridge"}, "spec": {"minMember": 3}}
+    (record,) = json.loads(render({"kind": "List", "items": [group, pod]}).output)
+    assert (record["group"]["kind"], record["group"]["minimum"]) == ("podgroup", 3)
+
+
 def test_render_refuses_what_admission_would():
     bad = {**POD, "metadata": {**POD["metadata"], "annotations": {"slurmjob.slinky.slurm.net/timelimt": "5"}}}
     result = render(bad)

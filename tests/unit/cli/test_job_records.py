@@ -101,3 +101,13 @@ def test_the_position_of_a_pending_job():
     line = explain._position(own, [own, *others])
     assert line == "priority 10: position 4 of 5 in partition main"
     assert "held" in explain._position(waiting(9, 0), others)
+
+
+def test_ended_jobs_are_left_out_unless_they_disagree_with_a_pod():
+    over = job("CANCELLED")
+    other = JobLink("here", (PodRef("ns", "q", "v"),))
+    wrong = Job(8, frozenset({"CANCELLED"}), other, ("node-1",))
+    runs = Job(9, frozenset({"RUNNING"}), JobLink("here", (PodRef("ns", "r", "w"),)), ("node-0",))
+    there = [pod("renamed", uid="v", name="q", label="8"), pod("node-0", uid="w", name="r", label="9")]
+    assert [record["job"] for record in records([over, wrong, runs], there, NODES, ended=False)] == [8, 9]
+    assert [record["job"] for record in records([over, wrong, runs], there, NODES)] == [7, 8, 9]

@@ -1,0 +1,122 @@
+"""The pods of a manifest: one for each Pod and pod template, with what controllers and the API server set. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from admission.group_reader import Read
+from bridge.kube.resources import Resource
+from bridge.workload.annotations import merge
+from bridge.workload.kinds import job, jobset, lws
+
+OFFLINE_UID = "00000000-0000-0000-0000-000000000000"
+
+Object = dict[str, Any]
+Found = tuple[Object, Mapping[str, str]]
+"""A pod, and the annotations that it inherits from its owners."""
+
+
+def objects(documents: Iterable[Any], namespace: str) -> list[Object]:
+    """Return the objects of the documents, those of Lists too, with the fields that the API server would set."""
+    found: list[Object] = []
+    for document in documents:
+        if not isinstance(document, dict):
+            continue
+        if document.get("kind") == "List":
+            found += objects(document.get("items") or (), namespace)
+            continue
+        metadata = {"namespace": namespace, "uid": OFFLINE_UID, **(document.get("metadata") or {})}
+        metadata.setdefault("name", metadata.get("generateName") or str(document.get("kind") or "pod").lower())
+        found.append({**document, "metadata": metadata, "spec": document.get("spec") or {}})
+    return found
+
+
+def read_from(found: Iterable[Object]) -> Read:
+    """Return a function that reads the owners of groups from the manifest's objects."""
+    known = {_key(str(obj.get("kind", "")).lower() + "s", obj["metadata"]): obj for obj in found}
+
+    def read(resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
+        return known.get((resource.plural, namespace, name))
+
+    return read
+
+
+def pods(found: Iterable[Object]) -> Iterator[Found]:
+    """Yield one pod for each Pod and pod template; of a JobSet, one for each replicated job."""
+    for obj in found:
+        metadata, spec = obj["metadata"], obj["spec"]
+        inherited = merge([metadata.get("annotations") or {}])
+        match obj.get("kind"):
+            case "Pod":
+                yield _pod(obj, metadata), {}
+            case "Job":
+                yield _pod_of_job(spec, metadata, metadata["name"]), inherited
+            case "CronJob":
+                spec = (spec.get("jobTemplate") or {}).get("spec") or {}
+                yield _pod_of_job(spec, metadata, metadata["name"]), inherited
+            case "JobSet":
+                yield from _pods_of_job_set(spec, metadata)
+            case "LeaderWorkerSet":
+                yield from ((pod, inherited) for pod in _pods_of_worker_set(spec, metadata))
+            case _:
+                if _is_template(spec.get("template")):
+                    yield _pod(spec["template"], metadata), inherited
+
+
+def _pods_of_job_set(spec: Mapping[str, Any], metadata: Object) -> Iterator[Found]:
+    for entry in spec.get("replicatedJobs") or ():
+        template, name = entry.get("template") or {}, f"{metadata['name']}-{entry.get('name', '')}-0"
+        labels = {jobset.NAME: metadata["name"], jobset.REPLICATED_JOB: entry.get("name", ""), jobset.JOB_INDEX: "0"}
+        given = (template.get("metadata") or {}).get("annotations") or {}
+        pod = _pod_of_job({"completionMode": "Indexed", **(template.get("spec") or {})}, metadata, name, labels)
+        yield pod, merge([given, metadata.get("annotations") or {}])
+
+
+def _pod_of_job(
+    spec: Mapping[str, Any], metadata: Object, name: str, labels: Mapping[str, str] | None = None
+) -> Object:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": OFFLINE_UID, "controller": True}
+    index = {job.COMPLETION_INDEX: "0"} if spec.get("completionMode") == "Indexed" else {}
+    template: Object = spec.get("template") or {}
+    return _pod(template, {**metadata, "name": name}, labels, index, owner)
+
+
+def _pods_of_worker_set(spec: Mapping[str, Any], metadata: Object) -> Iterator[Object]:
+    template = spec.get("leaderWorkerTemplate") or {}
+    workers = template.get("workerTemplate") or {}
+    size = template.get("size", 1)
+    parts = [("0", template.get("leaderTemplate") or workers)] + ([("1", workers)] if size != 1 else [])
+    for index, part in parts:
+        name = f"{metadata['name']}-0" + ("" if index == "0" else f"-{index}")
+        labels = {lws.NAME: metadata["name"], lws.GROUP_INDEX: "0", lws.WORKER_INDEX: index}
+        yield _pod(part, {**metadata, "name": name}, labels, {lws.SIZE: str(size)})
+
+
+def _pod(
+    template: Mapping[str, Any],
+    outer: Mapping[str, Any],
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    owner: Object | None = None,
+) -> Object:
+    """Return a pod with the fields that the API server and the controller would set."""
+    metadata = dict(template.get("metadata") or {})
+    metadata.setdefault("name", outer["name"])
+    metadata.setdefault("namespace", outer["namespace"])
+    metadata.setdefault("uid", OFFLINE_UID)
+    if labels:
+        metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+    if annotations:
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
+    if owner:
+        metadata["ownerReferences"] = [owner]
+    return {"metadata": metadata, "spec": {"schedulerName": "default-scheduler", **(template.get("spec") or {})}}
+
+
+def _is_template(template: Any) -> bool:
+    return isinstance(template, dict) and "spec" in template
+
+
+def _key(plural: str, metadata: Mapping[str, Any]) -> tuple[str, str, str]:
+    return plural, metadata["namespace"], metadata["name"]
