@@ -1,4 +1,7 @@
-"""Two schedulers, the leader stopped for longer than its lease and continued: no write by the old one takes effect."""
+"""Two schedulers, the leader stopped for longer than its lease and continued: no write by the old one takes effect.
+
+Single pods and gangs are created before the leader is stopped, and while it is stopped.
+"""
 
 import signal
 import time
@@ -10,7 +13,18 @@ from cluster.polling import eventually
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
+MEMBERS = 3
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
+
+
+def bound(world, gang):
+    """Return the nodes of the members of a gang if each has one, else nothing; the members may have ended."""
+    nodes = [pod["spec"].get("nodeName") for pod in world.members(gang)]
+    return sorted(nodes) if len(nodes) == MEMBERS and all(nodes) else []
+
+
+def nodes_of(world, job):
+    return sorted(world.slurm("scontrol", "show", "hostnames", world.job(job)["NodeList"]).split())
 
 
 @pytest.mark.parametrize("bare_world", ["26.05", "24.11"], indirect=True)
@@ -31,10 +45,14 @@ def test_a_stopped_leader_writes_nothing_when_it_goes_on(bare_world):
         pods = [world.create() for _ in range(4)]
         for pod in pods:
             world.running(pod)
-        pods += [world.create() for _ in range(20)]
+        pods += [world.create() for _ in range(17)]
+        gangs = [world.create_gang("caught", MEMBERS)]
         cluster.kill(leader, signal.SIGSTOP)
-        for _ in range(20):
-            pods.append(world.create())
+        for number in range(20):
+            if number % 10 == 0:
+                gangs.append(world.create_gang(f"late-{number}", MEMBERS))
+            else:
+                pods.append(world.create())
             time.sleep(1)
         assert eventually(lambda: holder() != old and holder(), "another leader", 30)
         continued = time.time()
@@ -42,8 +60,12 @@ def test_a_stopped_leader_writes_nothing_when_it_goes_on(bare_world):
         eventually(lambda: cluster.pid(leader) is None, "the old leader ends", 20)
         for pod in pods:
             world.running(pod, 60)
+        for gang in gangs:
+            eventually(lambda g=gang: bound(world, g), f"gang {gang['metadata']['name']} bound", 60)
         jobs = world.jobs_by_uid()
-        assert {len(jobs[pod["metadata"]["uid"]]) for pod in pods} == {1}
+        assert {len(jobs[owner["metadata"]["uid"]]) for owner in (*pods, *gangs)} == {1}
+        for gang in gangs:
+            assert nodes_of(world, jobs[gang["metadata"]["uid"]][0][0]) == bound(world, gang)
         sent = [
             (event["responseStatus"]["code"], f"{event['verb']} {event['requestURI']}")
             for event in cluster.audit_events()
