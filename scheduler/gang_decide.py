@@ -156,7 +156,9 @@ def _without_job(
         return (_tell(view, waiting, *why) if why[0] else []), state
     if (wait := volume_waits.before_submission(view, waiting, occupancy)) is not None:
         return _tell(view, waiting, wait.reason, wait.message), state
-    return [Submit(waiting[0], gang)], state
+    gang, strangers = gangs.alike(gang)
+    text = "the pod requests other resources or settings than the other members, for which a Slurm job is submitted"
+    return [Submit(gang.waiting[0], gang), *_tell(view, strangers, "GangDiffers", text)], state
 
 
 def _count_text(gang: Gang, count: int) -> str:

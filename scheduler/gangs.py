@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge import names
@@ -104,6 +105,21 @@ def assign(gang: Gang, nodes: Sequence[str]) -> dict[str, str]:
             assigned[pods.uid(pod)] = node
             free[node] -= 1
     return assigned
+
+
+def alike(gang: Gang) -> tuple[Gang, list[Pod]]:
+    """Return the gang without the waiting pods of which the next job does not count, and these pods.
+
+    Any user of the namespace may label a pod as a member. If at least as many waiting members as the gang needs request
+    the same, the job is for these. Otherwise all members stay, and the request for their job says how they differ.
+    """
+    waiting = gang.waiting
+    shapes = [links.shape(pod) for pod in waiting]
+    most, count = Counter(shapes).most_common(1)[0]
+    if count == len(waiting) or count < gang.minimum - gang.succeeded():
+        return gang, []
+    others = [pod for pod, shape in zip(waiting, shapes, strict=True) if shape != most]
+    return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in others])), others
 
 
 class GangIndex:

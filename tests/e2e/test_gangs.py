@@ -3,7 +3,7 @@
 import pytest
 
 from cluster.polling import eventually
-from cluster.world import NODE
+from cluster.world import NAMESPACE, NODE
 
 pytestmark = pytest.mark.real
 
@@ -102,3 +102,18 @@ class TestGangs:
         world.delete_gang(waiting)
         eventually(lambda: not world.members(waiting), "no member left")
         eventually(lambda: world.queue().keys() == {world.job_of(blocker)}, "its job gone")
+
+    @pytest.mark.main_version
+    def test_06_a_stranger_that_is_there_first_does_not_keep_the_members_from_their_job(self, clean):
+        world = clean
+        labels, annotations = {"kueue.x-k8s.io/pod-group-name": "pair"}, {"kueue.x-k8s.io/pod-group-total-count": "2"}
+        for name, cpu in (("stranger", "8"), ("own-0", "1"), ("own-1", "1")):
+            body = world.manifest(name, cpu=cpu)
+            body["metadata"] |= {"labels": labels, "annotations": annotations}
+            world.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
+        pods = {pod["metadata"]["name"]: pod for pod in world.pods(selector="kueue.x-k8s.io/pod-group-name=pair")}
+        jobs = {world.labelled(world.running(pods[name])) for name in ("own-0", "own-1")}
+        assert len(jobs) == 1
+        stranger = pods["stranger"]
+        eventually(lambda: world.condition(stranger, "PodScheduled").get("reason") == "GangDiffers", "told")
+        assert not world.get(stranger)["spec"].get("nodeName")

@@ -323,6 +323,20 @@ def test_a_cancelled_job_ends_its_members_but_not_the_pods_that_are_created_in_t
     assert kinds(look(new, ended, states)) == ["Submit"]
 
 
+def test_a_stranger_among_the_first_members_does_not_keep_the_others_from_their_job():
+    stranger = member(2, name="stranger", uid="s", cpu="8")
+    members = [member(0), member(1), stranger, member(2)]
+    submit, told = look(members, snapshot())
+    assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
+    assert (told.pod, told.reason) == (stranger, "GangDiffers")
+
+
+def test_members_that_differ_are_all_requested_if_too_few_are_alike():
+    """The translation refuses them and says how they differ."""
+    (submit,) = look([member(0), member(1), member(2, cpu="8")], snapshot())
+    assert len(submit.gang.waiting) == 3
+
+
 def test_the_shape_of_a_pod_is_what_it_requests():
     same = [member(0), member(1), member(0, cpu="1000m"), member(0, job=7, node="n0")]
     named = member(0)
