@@ -103,7 +103,9 @@ class Scheduler(SlurmLoop):
         """Decide for all waiting pods."""
         waiting, self._seen = self.dependencies.pods.picked(), self.dependencies.poller.snapshot
         self._states.forget_all_but(waiting.keys() | self._gangs.keys())
-        counts = self._decide_for(waiting, self._seen)
+        updates = self._update_pace.allowed(self.dependencies.clock.monotonic())
+        counts = self._decide_for(waiting, self._seen, updates)
+        self._update_pace.sent(counts[actions.Exclude.__name__.lower()])
         counts["node"] = self._states.busy
         counts["slurm"] = len(waiting) - sum(counts.values())
         for name in (*(kind.__name__.lower() for kind in URGENCY), "node", "slurm"):
@@ -117,9 +119,10 @@ class Scheduler(SlurmLoop):
         waiting = self.dependencies.pods.picked() if chosen else {}
         some = {uid: pod for uid, pod in waiting.items() if uid in chosen or gangs.get(uid) in chosen}
         if some:
-            self._decide_for(some, self._seen)
+            # updates of pending jobs are left to whole reconciliations: those of the most urgent jobs come first
+            self._decide_for(some, self._seen, updates=0)
 
-    def _decide_for(self, waiting: Mapping[str, actions.Pod], snapshot: Snapshot) -> Counter[str]:
+    def _decide_for(self, waiting: Mapping[str, actions.Pod], snapshot: Snapshot, updates: int) -> Counter[str]:
         """Decide for waiting pods and for the gangs that have one of them; return the number of actions by kind."""
         if self._inherited_at:
             self.dependencies.poller.wake()
@@ -150,10 +153,9 @@ class Scheduler(SlurmLoop):
             inherited_at=self._inherited_at,
             braked=self._is_braked(snapshot),
             gangs=self._idle_gangs(waiting, snapshot),
-            updates=self._update_pace.allowed(self.dependencies.clock.monotonic()),
+            updates=updates,
         )
         decision = decide.decide(view)
-        self._update_pace.sent(sum(isinstance(action, actions.Exclude) for action in decision.actions))
         self._states.merge(decision.states)
         for occupant in decision.planned:
             self._occupancy.assume(occupant)
