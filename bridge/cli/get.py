@@ -12,7 +12,7 @@ from bridge.cli.connection import ConnectionOptions
 from bridge.cli.job_records import records
 from bridge.cli.session import CommandSession
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, links, pods, pool_selection, resources
+from bridge.workload import eligibility, links, node_ownership, pods, pool_selection, resources
 from bridge.workload.eligibility import slurm_name
 
 COLUMNS = {
@@ -103,7 +103,6 @@ def node_records(session: CommandSession, selector: str) -> list[dict[str, Any]]
         other = session.slurm_nodes.get(slurm_name(node))
         spec = node.get("spec") or {}
         ready = eligibility.readiness(node).get("status", "Unknown")
-        taints = [t["key"] for t in spec.get("taints") or ()]
         records.append(
             {
                 "name": node["metadata"]["name"],
@@ -111,7 +110,7 @@ def node_records(session: CommandSession, selector: str) -> list[dict[str, Any]]
                 "ready": ready,
                 "cordoned": bool(spec.get("unschedulable")),
                 "slurm_state": "+".join(sorted(other.states)) if other else "",
-                "managed": names.MANAGED_TAINT in taints,
+                "managed": node_ownership.holder(node) == session.config.scheduler_name,
                 "reason": other.reason if other else "not a Slurm node",
                 "cpus": other.cpus if other else None,
                 "memory_mib": other.memory_mib if other else None,

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from cluster import debian, install, places, pools, realnode
+from cluster import debian, install, places, pools, realnode, shards
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.options import FILE as RECORD
@@ -41,6 +41,7 @@ def up(options: argparse.Namespace) -> None:
         before = False
         try:
             cluster.start_podbridge()
+            cluster.start_shards()
             cluster.start_submitters()
             pools.wait_nodes(cluster.api, cluster.sites)
         except BaseException:
@@ -50,6 +51,9 @@ def up(options: argparse.Namespace) -> None:
     print(f"{how}: Slurm {cluster.options.slurm}, {cluster.options.nodes} nodes, in {cluster.state}")
     if cluster.options.real_node:
         print(f"  node-0 is real (kubelet and containerd, {realnode.size().cpus} CPUs); image: busybox:1")
+    if (count := cluster.options.schedulers) > 1:
+        last = shards.numbered("slurm-bridge", count)
+        print(f"  {count} shards: namespaces slurm-bridge to {last}, partitions shard-1 to shard-{count}")
     for site in cluster.sites.values():
         print(f"  {site.describe()}")
     print(f"  source {shlex.quote(str(cluster.state / 'env'))}")
@@ -87,7 +91,18 @@ def get_all(options: argparse.Namespace) -> None:
 
 def _chosen(options: argparse.Namespace) -> Cluster:
     """Return the cluster of the options; options that are not set are those of the cluster that runs there."""
-    keys = ("slurm", "nodes", "real_node", "audit", "kubernetes", "gangs", "pools", "site_slurm", "nats_servers")
+    keys = (
+        "slurm",
+        "nodes",
+        "real_node",
+        "audit",
+        "kubernetes",
+        "gangs",
+        "pools",
+        "site_slurm",
+        "nats_servers",
+        "schedulers",
+    )
     named = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
     if named.get("pools") == []:
         named["pools"] = list(pools.DEFAULT_SITES)
@@ -144,6 +159,9 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--site-slurm", choices=versions, help="version of Slurm at slurm-site (24.11)")
     start.add_argument(
         "--nats-servers", type=int, choices=(1, 3), help="servers of the pools' NATS: one, or a cluster of three (1)"
+    )
+    start.add_argument(
+        "--schedulers", type=int, metavar="N", help="installations of podbridge, each with a part of the nodes (1)"
     )
     start.add_argument("--no-podbridge", dest="podbridge", action="store_false", help="leave podbridge out")
     start.set_defaults(act=up)

@@ -137,11 +137,11 @@ def create_pods(
     world: World,
     count: int,
     threads: int,
-    scheduler: str | None = "slurm-bridge-scheduler",
+    scheduler: str | Callable[[int], str] = "slurm-bridge-scheduler",
     annotations: Callable[[int], dict[str, str]] | None = None,
     held: bool = False,
 ) -> list[dict[str, Any]]:
-    """Create ``count`` pods over ``threads`` connections; ``annotations`` returns those of a pod by its number.
+    """Create ``count`` pods over ``threads`` connections; both functions get the number of the pod.
 
     With ``held``, they have the finalizer that admission sets.
     """
@@ -150,7 +150,7 @@ def create_pods(
     def work(number: int) -> None:
         api = kube(world)
         for index in range(number, count, threads):
-            body = pod_body(f"b{index}", scheduler)
+            body = pod_body(f"b{index}", scheduler if isinstance(scheduler, str) else scheduler(index))
             if held:
                 body["metadata"] |= _HELD
             if annotations is not None:

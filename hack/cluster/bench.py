@@ -17,7 +17,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
 
-from cluster import bare, bench_gangs, bench_interlink, bench_scale, drains, latency, pools_bench, reviews
+from cluster import (
+    bare,
+    bench_gangs,
+    bench_interlink,
+    bench_scale,
+    bench_shards,
+    drains,
+    latency,
+    pools_bench,
+    reviews,
+)
 from cluster.core import Cluster
 from cluster.polling import eventually
 from cluster.table import Table
@@ -184,6 +194,7 @@ def main() -> int:
     parser.add_argument("--many", type=int, default=10_000, help="Pods that run at once, with --pools.")
     parser.add_argument("--hints", action="store_true", help="Measure start to bind with and without hints instead.")
     parser.add_argument("--nodes", type=int, default=0, help="Measure drains among this many nodes instead.")
+    parser.add_argument("--schedulers", type=int, default=0, help="Measure one leader and this many shards instead.")
     parser.add_argument("--gangs", type=int, default=0, help="Measure this many gangs of eight pods instead.")
     parser.add_argument("--scale", action="store_true", help="Measure many nodes, pods and jobs of others instead.")
     parser.add_argument("--waiting", type=int, default=10_000, help="Waiting pods, with --scale.")
@@ -204,6 +215,8 @@ def main() -> int:
         elif options.hints:
             with _world(state, "26.05", options.pods) as world:
                 latency.measure_hints(table, world, options.pods)
+        elif options.schedulers:
+            bench_shards.measure(table, state, options.pods, options.schedulers)
         elif options.gangs:
             bench_gangs.measure(table, state, options.gangs)
         else:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cluster import gangs, install, kube, places, pools, realnode, tools
+from cluster import gangs, install, kube, places, pools, realnode, shards, tools
 from cluster.errors import ClusterError
 from cluster.options import Record
 from cluster.parts import Parts
@@ -153,6 +153,12 @@ class Cluster(Parts):
         variables = {**self._podbridge_env(args[0], installation), **(env or {})}
         self._podbridges.start(args, name, config_overrides or {}, variables, self.api if wait else None)
 
+    def start_shards(self) -> None:
+        """Start the podbridges of all shards but the first, each under the name of its installation."""
+        for number in range(2, self.options.schedulers + 1):
+            settings = shards.settings(number)
+            self.start_podbridge(name=settings["installation"], config_overrides=settings)
+
     def stop_podbridge(self, name: str = "podbridge", grace: float = 20) -> None:
         """Stop podbridge as Kubernetes would: SIGTERM, after ``grace`` seconds SIGKILL."""
         self._podbridges.stop(name, grace)
@@ -261,6 +267,9 @@ class Cluster(Parts):
             for name in NAMESPACES:
                 self.add_namespace(name)
             self.apply_manifests()
+            for number in range(2, self.options.schedulers + 1):
+                self.add_namespace(shards.numbered("slurm-bridge", number))
+                self.add_installation(shards.numbered("podbridge", number))
             if self.options.pools:
                 self.add_namespace(pools.NAMESPACE, {"bridge.vk.io/pools": "*"})
                 self.open_to_pools(pools.NAMESPACE)

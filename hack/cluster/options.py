@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster import places
+from cluster import places, shards
 from cluster.errors import ClusterError
 from cluster.slurm import Size
 
@@ -50,6 +50,8 @@ class Options:
     """Whether interLink's programs are installed, for :mod:`cluster.interlink`."""
     gangs: bool = False
     """Whether the controllers of JobSet, LeaderWorkerSet and scheduler-plugins run (see :mod:`cluster.gangs`)."""
+    schedulers: int = 1
+    """Number of shards of podbridge, each with a part of the nodes (see :mod:`cluster.shards`)."""
     podbridge: dict[str, Any] = field(default_factory=dict)
     """Settings that are merged into the configuration of each podbridge of this cluster."""
 
@@ -60,6 +62,8 @@ class Options:
         if self.kubernetes not in places.KUBERNETES:
             known = ", ".join(places.KUBERNETES)
             raise ClusterError(f"option kubernetes: no version {self.kubernetes}; there are {known}")
+        if not 1 <= self.schedulers <= min(shards.MOST, max(1, self.nodes)):
+            raise ClusterError(f"option schedulers: {self.schedulers}; allowed: 1 to {shards.MOST}, and at most a node")
         if self.gangs and not (self.kube and self.kcm):
             raise ClusterError("option gangs: needs kube and kcm, which create the pods of the groups' Jobs and sets")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster import debian, gangs, install, kube, places, realnode, slurm, tools
+from cluster import debian, gangs, install, kube, places, realnode, shards, slurm, tools
 from cluster.errors import ClusterError
 from cluster.nats import NatsSetup
 from cluster.options import Options, Record
@@ -200,7 +200,7 @@ class Parts:
             options.nodes,
             options.size,
             self._first_port + kube.PORTS + tools.PODBRIDGE_PORTS,
-            options.slurm_conf,
+            [*options.slurm_conf, *shards.partitions(options.schedulers, options.nodes)],
             first=realnode.size() if options.real_node else None,
         )
 
@@ -214,6 +214,8 @@ class Parts:
     def _podbridges(self) -> Podbridges:
         port = self._first_port + kube.PORTS
         settings = self.options.podbridge
+        if self.options.schedulers > 1:
+            settings = tools.merged(shards.settings(1), settings)
         return Podbridges(self.state, self.processes, self._pools, port, lambda: self.slurm_rest_url, settings)
 
     @property
