@@ -47,6 +47,7 @@ def test_a_job_of_the_pod_is_cancelled(slurm: FakeSlurm, client: SlurmClient) ->
     ("words", "uids"),
     [
         (comment("a", cluster="elsewhere"), ["a"]),
+        (comment("a", cluster="here-shard-b"), ["a"]),
         (comment("other"), ["a"]),
         (comment("a"), ["a", "b"]),
         ("", ["a"]),
