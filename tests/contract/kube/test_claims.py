@@ -150,8 +150,8 @@ def test_a_crash_before_each_write_is_repaired_by_the_next_call(
         client.delete(PODS.path(namespace, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
         eventually(lambda: not allocated(client, namespace), "kube-controller-manager releases the claims")
         crashed += 1
-    # finalizer and status of two claims, the creation of one, the status of the pod; headers and body of each
-    assert sends == 12
+    # finalizer and status of two claims, the creation of one, the status of the pod
+    assert sends == 6
 
 
 def test_a_crash_before_each_write_for_a_gang_ends_in_the_same_devices(
