@@ -1,6 +1,6 @@
 """podbridge's scheduler and controllers in a process that kills itself right after its N-th request.
 
-All requests to Kubernetes and to Slurm go through urllib3, where one hook counts them. N = 0: never.
+All requests to Kubernetes and to Slurm but the watches go through one method, where a hook counts them. N = 0: never.
 """
 
 import itertools
@@ -9,25 +9,23 @@ import signal
 import sys
 from pathlib import Path
 
-import urllib3.connectionpool
-
-from bridge import config, logs
+from bridge import config, curl_client, logs
 from bridge.cli.hub import Hub
 
 
 def kill_after(limit):
     calls = itertools.count(1)
-    original = urllib3.connectionpool.HTTPConnectionPool.urlopen
+    original = curl_client.CurlClient.call
 
-    def counted(pool, method, url, *args, **kwargs):
-        response = original(pool, method, url, *args, **kwargs)
+    def counted(client, method, path, *args):
+        answer = original(client, method, path, *args)
         if next(calls) == limit:
-            sys.stderr.write(f"killed after {method} {url}\n")
+            sys.stderr.write(f"killed after {method} {path}\n")
             sys.stderr.flush()
             os.kill(os.getpid(), signal.SIGKILL)
-        return response
+        return answer
 
-    urllib3.connectionpool.HTTPConnectionPool.urlopen = counted
+    curl_client.CurlClient.call = counted
 
 
 if __name__ == "__main__":
