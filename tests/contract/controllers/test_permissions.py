@@ -105,9 +105,10 @@ NOBODY = {
     *(("create", "certificates.k8s.io", "certificatesigningrequests", sub, "", "") for sub in ("", "approval")),
     *(
         (verb, "admissionregistration.k8s.io", kind, "", "", name)
-        for verb, name in (("create", ""), ("delete", "podbridge-mutate"), ("update", "somebody-elses"), ("list", ""))
+        for verb, name in (("create", ""), ("delete", "podbridge-mutate"), ("update", "somebody-elses"))
         for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
     ),
+    ("list", "admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "", ""),
     *(
         (verb, "admissionregistration.k8s.io", kind, "", "", "podbridge-nodes")
         for verb in ("create", "update", "patch", "delete")

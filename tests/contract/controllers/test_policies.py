@@ -10,6 +10,7 @@ import pytest
 
 from bridge import names
 from bridge.clock import SystemClock
+from bridge.config import Config
 from bridge.errors import KubeError, KubeForbiddenError, KubeInvalidError
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
@@ -53,7 +54,7 @@ def guard_once(kubernetes: Any) -> None:
     client = KubeClient.load(str(kubernetes.part_kubeconfig("controllers")))
     supervisor = Supervisor()
     nodes = Cache(client, NODES, name="nodes", prune=prune_node)
-    loop = GuardedNodes(client, nodes, None, SystemClock())
+    loop = GuardedNodes(Config(), client, nodes, None, SystemClock())
     loop.start(supervisor)
     supervisor.spawn("nodes", lambda: nodes.run(supervisor.stopping))
     admin = KubeClient.load(str(kubernetes.kubeconfig))
