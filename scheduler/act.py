@@ -34,6 +34,7 @@ from scheduler import actions
 from scheduler.claim_store import ClaimMissingError
 from scheduler.claims import Claims
 from scheduler.device_names import DeviceNames
+from scheduler.errors import LostJobsError, NoNodeError
 from scheduler.gangs import Gang
 from scheduler.placement import Placement, Placements
 from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
@@ -340,14 +341,3 @@ class Actor:
             log.info("excluded nodes not changed", extra=kv(pod=pods.key(action.pod), error=error))
             return
         self._states.update(key, lambda state: replace(state, excluded=action.nodes))
-
-
-class LostJobsError(BridgeError):
-    """Slurm lost the last jobs of a pod, or their comments. podbridge would not find another job either."""
-
-    reason = "SlurmJobsLost"
-    hint = "does a plugin of slurmctld change admin_comment?"
-
-
-class NoNodeError(translate.UntranslatableError):
-    """Kubernetes would refuse every node that Slurm could allocate."""

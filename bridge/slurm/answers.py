@@ -94,6 +94,13 @@ def own(body: bytes) -> JsonObject | None:
     return data if "plugin" in data["meta"] and isinstance(data.get("errors"), list) else None
 
 
+def served(body: bytes) -> set[str]:
+    """Return the API versions in an answer of ``/openapi/v3``; empty for any other answer."""
+    data = json_object(body)
+    paths = data.get("paths") if data else None
+    return {path.split("/")[2] for path in paths or () if path.startswith("/slurm/v")}
+
+
 def json_object(body: bytes) -> JsonObject | None:
     """Read a JSON object; ``None`` if the text is not one."""
     try:

@@ -102,10 +102,7 @@ class SlurmClient:
         return newest_common(served, self._pinned), ""
 
     def _served(self) -> set[str]:
-        _, body = self._transport.send("GET", "/openapi/v3", "openapi")
-        data = answers.json_object(body)
-        paths = data.get("paths") if data else None
-        return {path.split("/")[2] for path in paths or () if path.startswith("/slurm/v")}
+        return answers.served(self._transport.send("GET", "/openapi/v3", "openapi")[1])
 
     def _call(self, endpoint: str, method: str, path: str, body: JsonObject | None = None) -> JsonObject:
         return self._sized(endpoint, method, path, body)[0]
@@ -248,10 +245,7 @@ class SlurmClient:
 
         The next :meth:`job_states` of all jobs gets enough time for it.
         """
-        statistics = self._call("diag", "GET", "diag").get("statistics")
-        counts = statistics if isinstance(statistics, dict) else {}
-        total = sum(parsers.number(counts.get(key)) for key in ("jobs_pending", "jobs_running"))
-        seconds = (total / LIST_JOBS) ** 2
+        seconds = (parsers.read_job_count(self._call("diag", "GET", "diag")) / LIST_JOBS) ** 2
         if 2 * seconds > self._read_timeout:
             self._patience["jobs/state"] = min(2 * seconds / self._read_timeout * 2, MOST_PATIENCE)
         return seconds

@@ -188,6 +188,13 @@ def read_partition(obj: JsonObject) -> Partition:
     )
 
 
+def read_job_count(data: JsonObject) -> float:
+    """Return the number of pending and running jobs from the answer of ``diag``."""
+    statistics = data.get("statistics")
+    counts = statistics if isinstance(statistics, dict) else {}
+    return sum(number(counts.get(key)) for key in ("jobs_pending", "jobs_running"))
+
+
 def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
     """Read ``jobs/state``. Array and het jobs (``12_[1-3]``, ``12+0``) are ignored: podbridge submits none."""
     found = {}
