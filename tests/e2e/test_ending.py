@@ -105,8 +105,8 @@ def test_binds_that_fail_are_tried_again_later_and_later(clean):
     try:
         eventually(lambda: _refuses_bindings(world), "refused")
         pods = [world.create() for _ in range(30)]
-        for pod in pods:
-            world.labelled(pod)
+        uids = {pod["metadata"]["uid"] for pod in pods}
+        eventually(lambda: uids <= _with_running_jobs(world), "all jobs run")
         time.sleep(8)
     finally:
         for kind in ("ybindings", "ies"):
@@ -121,6 +121,11 @@ def test_binds_that_fail_are_tried_again_later_and_later(clean):
     assert max(tries.values()) <= 10, tries  # without a back-off there were hundreds
     lines = world.cluster.processes.log("podbridge").read_text().splitlines()
     assert sum("call failed" in line and "call=bind" in line for line in lines) <= 3
+
+
+def _with_running_jobs(world):
+    """Return the UIDs of the pods with a job that runs."""
+    return {uid for uid, jobs in world.jobs_by_uid().items() if jobs[0][1] == "RUNNING"}
 
 
 def _refuses_bindings(world):
