@@ -53,8 +53,9 @@ def guard_once(kubernetes: Any) -> None:
     """Let the controllers write the list of guarded nodes, with their own account, and end."""
     client = KubeClient.load(str(kubernetes.part_kubeconfig("controllers")))
     supervisor = Supervisor()
+    config = Config.model_validate({"pools": {"nats": {"servers": ["wss://nats.example.org"]}}})
     nodes = Cache(client, NODES, name="nodes", prune=prune_node)
-    loop = GuardedNodes(Config(), client, nodes, None, SystemClock())
+    loop = GuardedNodes(config, client, nodes, None, SystemClock())
     loop.start(supervisor)
     supervisor.spawn("nodes", lambda: nodes.run(supervisor.stopping))
     admin = KubeClient.load(str(kubernetes.kubeconfig))
