@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
 
 import urllib3
@@ -48,6 +48,7 @@ MAX_WAIT = 10.0
 PIECE = 1 << 16
 LARGEST_ANSWER = 1 << 30
 LARGEST_REFUSAL = 1 << 20
+R = TypeVar("R", Answer, urllib3.BaseHTTPResponse)
 _SYSTEM_CLOCK = SystemClock()
 _NO_RETRIES = urllib3.Retry(False, redirect=False)
 _counter, _timeout = cache(KUBE_REQUESTS.labels), cache(urllib3.Timeout)
@@ -259,52 +260,56 @@ class KubeClient:
     def _send(
         self, method: str, path: str, params: Params | None, data: bytes | None, content_type: str, accept: str
     ) -> Answer:
-        """Send one request; after 401 and a change of the credentials, send it once more."""
+        """Send one request and read its answer."""
         headers = {"Accept": accept, "User-Agent": self._agent}
         if data is not None:
             headers["Content-Type"] = content_type
         limits = Limits(self._connect_timeout, self._read_timeout, 2 * self._read_timeout, LARGEST_ANSWER)
-        renewed = False
-        if self._limit is not None and (wait := self._limit.take()):
-            self._sleep(wait)
-        while True:
-            authorization = self._authorize(headers)
-            try:
-                with fence(self._check if method != "GET" else None):
-                    answer = self._access.client.call(method, _url(path, params), headers, data, limits)
-            except CallError as error:
-                self._count(method, 0)
-                raise no_answer(f"{method} {path}", error) from error
-            if answer.status != 401 or renewed or not self._access.renew(authorization):
-                return answer
-            renewed = True
+
+        def send() -> Answer:
+            with fence(self._check if method != "GET" else None):
+                return self._access.client.call(method, _url(path, params), headers, data, limits)
+
+        try:
+            return self._authorized(headers, send)
+        except CallError as error:
+            self._count(method, 0)
+            raise no_answer(f"{method} {path}", error) from error
 
     def _stream(self, path: str, params: Params, read_timeout: float) -> urllib3.BaseHTTPResponse:
-        """Open a watch; after 401 and a change of the credentials, open it once more."""
+        """Open a watch."""
         headers = {"Accept": JSON, "User-Agent": self._agent}
-        renewed = False
+
+        def send() -> urllib3.BaseHTTPResponse:
+            return self._access.pool.urlopen(
+                "GET",
+                self._access.prefix + _url(path, params),
+                headers=headers,
+                retries=_NO_RETRIES,
+                redirect=False,
+                assert_same_host=False,
+                timeout=_timeout(None, self._connect_timeout, read_timeout),
+                preload_content=False,
+            )
+
+        try:
+            return self._authorized(headers, send)
+        except _BROKEN as error:
+            self._count("GET", 0)
+            raise unavailable(f"WATCH {path}: no answer: {_short(error)}", reason="Broken") from error
+
+    def _authorized(self, headers: dict[str, str], send: Callable[[], R]) -> R:
+        """Set the ``Authorization`` header and send; after 401 and a change of the credentials, send once more."""
         if self._limit is not None and (wait := self._limit.take()):
             self._sleep(wait)
-        while True:
-            authorization = self._authorize(headers)
-            try:
-                response = self._access.pool.urlopen(
-                    "GET",
-                    self._access.prefix + _url(path, params),
-                    headers=headers,
-                    retries=_NO_RETRIES,
-                    redirect=False,
-                    assert_same_host=False,
-                    timeout=_timeout(None, self._connect_timeout, read_timeout),
-                    preload_content=False,
-                )
-                if response.status != 401 or renewed or not self._access.renew(authorization):
-                    return response
-                response.drain_conn()
-                renewed = True
-            except _BROKEN as error:
-                self._count("GET", 0)
-                raise unavailable(f"WATCH {path}: no answer: {_short(error)}", reason="Broken") from error
+        authorization = self._authorize(headers)
+        answer = send()
+        if answer.status != 401 or not self._access.renew(authorization):
+            return answer
+        if isinstance(answer, urllib3.BaseHTTPResponse):
+            answer.drain_conn()
+        self._authorize(headers)
+        return send()
 
     def _authorize(self, headers: dict[str, str]) -> str | None:
         """Set the ``Authorization`` header and return it; ``None`` with client certificates."""

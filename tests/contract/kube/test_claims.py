@@ -114,25 +114,30 @@ def make_pod(client: KubeClient, namespace: str, drivers: None) -> Iterator[Any]
     eventually(lambda: not allocated(client, namespace), "kube-controller-manager releases the claims")
 
 
+class CrashBefore:
+    """A check of leadership that fails before the write with this number, from 0."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.writes = number, 0
+
+    def __call__(self) -> None:
+        if self.writes == self.number:
+            raise LostLeadershipError("crash")
+        self.writes += 1
+
+
 def test_a_crash_before_each_write_is_repaired_by_the_next_call(
     client: KubeClient, namespace: str, make_pod: Any
 ) -> None:
     crashed, sends = 0, 99
     while crashed < sends:
         pod = make_pod(f"crash-{crashed}", 2, 1)
-        done = 0
-
-        def check(last: int = crashed) -> None:
-            nonlocal done
-            if done == last:
-                raise LostLeadershipError("crash")
-            done += 1
-
+        check = CrashBefore(crashed)
         slurm: Any = AllocatedJobs(j1=(1, 4, 6))
         first = Claims(client.fenced(check), slurm, Config(), SystemClock())
         try:
             first.allocate([bind(pod, 1)])
-            sends = done
+            sends = check.writes
         except LostLeadershipError:
             pod = client.get(PODS.path(namespace, pod["metadata"]["name"]))
             Claims(client, slurm, Config(), SystemClock()).allocate([bind(pod, 1)])
@@ -164,18 +169,11 @@ def test_a_crash_before_each_write_for_a_gang_ends_in_the_same_devices(
         shared = {"metadata": {"name": f"shared-{crashed}"}, "spec": {"devices": {"requests": [request(1)]}}}
         client.create(RESOURCE_CLAIMS.path(namespace), shared)
         gang = [make_pod(f"gang-{crashed}-{slot}", 0, 2, slot=slot, shared=f"shared-{crashed}") for slot in range(2)]
-        done = 0
-
-        def check(last: int = crashed) -> None:
-            nonlocal done
-            if done == last:
-                raise LostLeadershipError("crash")
-            done += 1
-
+        check = CrashBefore(crashed)
         binds = [bind(pod, 1) for pod in gang]
         try:
             Claims(client.fenced(check), slurm, Config(), SystemClock()).allocate(binds)
-            sends = done
+            sends = check.writes
         except LostLeadershipError:
             Claims(client, slurm, Config(), SystemClock()).allocate(binds)
         listed = [f"shared-{crashed}", *(extended_claims.name(pod) for pod in gang)]
