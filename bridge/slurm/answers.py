@@ -53,7 +53,7 @@ _JOB_KEYS = frozenset(
     (
         *("job_id", "job_state", "name", "partition", "user_name", "admin_comment", "comment", "nodes"),
         *("state_reason", "state_description", "submit_time", "start_time", "end_time", "time_limit"),
-        *("restart_cnt", "exit_code", "excluded_nodes", "priority"),
+        *("restart_cnt", "exit_code", "excluded_nodes", "priority", "het_job_id", "het_job_offset"),
     )
 )
 

@@ -10,7 +10,7 @@ from bridge.fencing import fence
 from bridge.logs import kv
 from bridge.metrics import SLURM_CANCELS_REFUSED
 from bridge.slurm.client import SlurmClient
-from bridge.slurm.states import end_of
+from bridge.slurm.components import is_over
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +23,8 @@ def cancel_if_ours(
     ``keys`` are UIDs of pods, or the key of a group (:attr:`JobLink.keys`).
 
     The comment is read right before the cancellation (3 to 5 ms): since the last poll, slurmctld may have lost its
-    state and assigned the id to a job of another user. A job that slurmctld does not know, or that has ended, is not
-    cancelled. ``check_leadership`` raises when this process is not the leader. Raises the errors of
+    state and assigned the id to a job of another user. A job that slurmctld does not know, or all of whose components
+    have ended, is not cancelled. ``check_leadership`` raises when this process is not the leader. Raises the errors of
     :meth:`SlurmClient.job` and :meth:`SlurmClient.cancel`.
     """
     try:
@@ -39,7 +39,7 @@ def cancel_if_ours(
             extra=kv(job=job_id, user=job.user_name, pods=sorted(wanted)),
         )
         return False
-    if end_of(job.states) is None:
+    if not is_over(job):
         with fence(check_leadership):
             slurm.cancel(job_id)
     return True

@@ -15,13 +15,13 @@ from urllib.parse import quote
 from bridge.clock import Clock, SystemClock
 from bridge.config import Config
 from bridge.errors import SlurmError, SlurmRefusedError, SlurmUnavailableError
-from bridge.slurm import answers, hostlist, job_resources, parsers
+from bridge.slurm import answers, components, hostlist, job_resources, parsers
 from bridge.slurm.auth import TokenSource, claims
 from bridge.slurm.external_nodes import ExternalNode, conf_line
 from bridge.slurm.job_resources import NodeResources
 from bridge.slurm.models import ApiVersion, Job, JobRequest, JsonObject, Node, Partition, Submitted
 from bridge.slurm.transport import Transport
-from bridge.slurm.versions import VERSIONS, newest_common
+from bridge.slurm.versions import VERSIONS, newest_common, of_release
 
 T = TypeVar("T")
 
@@ -39,7 +39,8 @@ class SlurmClient:
     """A client of one slurmrestd, for any thread. Every call has a time limit and raises only ``Slurm...Error``.
 
     No call is repeated. A write raises :class:`SlurmUnavailableError` if it was certainly not carried out, and
-    :class:`SlurmUnknownOutcomeError` if it may have been carried out.
+    :class:`SlurmUnknownOutcomeError` if it may have been carried out. The id of a heterogeneous job is that of its
+    leader; :meth:`allocation`, :meth:`resources` and :meth:`set_excluded_nodes` are for one component.
     """
 
     def __init__(
@@ -93,7 +94,8 @@ class SlurmClient:
             status, body = self._transport.send("GET", f"/slurm/{name}/ping", "ping")
             data = answers.own(body)
             if data is not None:  # slurmrestd knows the version, whatever slurmctld does
-                return newest_common([name], self._pinned), answers.release(data)
+                release = answers.release(data)
+                return of_release(newest_common([name], self._pinned), release), release
             if status != 404:
                 answers.judge(None, "ping", status, body)
         served = self._served()
@@ -154,6 +156,7 @@ class SlurmClient:
     def job(self, job_id: int) -> Job:
         """Return one job. 4 kB (22.05) to 9 kB, 3 to 5 ms; without ``flags=MIXED`` 47 kB on a node of 128 CPUs.
 
+        The id of a leader returns the whole heterogeneous job, that of another component this component alone.
         Raises :class:`SlurmNotFoundError` only if slurmctld itself has reported that it knows no such job.
         """
         query = "?flags=MIXED" if self.version.numbers else ""
@@ -251,7 +254,7 @@ class SlurmClient:
         return seconds
 
     def set_excluded_nodes(self, job_id: int, nodes: tuple[str, ...]) -> None:
-        """Set the nodes that Slurm must not allocate to a pending job; ``nodes`` may be empty. 3 ms.
+        """Set the nodes that Slurm must not allocate to a pending job or component; ``nodes`` may be empty. 3 ms.
 
         Raises :class:`SlurmRefusedError` if the job is not pending, or if the API version cannot do it (22.05).
         """
@@ -262,7 +265,7 @@ class SlurmClient:
 
     def _read_jobs(self, data: JsonObject) -> list[Job]:
         own_user = self.user_name
-        return _read_all(data["jobs"], lambda obj: parsers.read_job(obj, own_user))
+        return components.joined(_read_all(data["jobs"], lambda obj: parsers.read_component(obj, own_user)))
 
     # --- nodes --------------------------------------------------------------------------------------------------------
     def nodes(self) -> list[Node]:

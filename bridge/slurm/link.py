@@ -14,9 +14,11 @@ def encode(link: JobLink) -> str:
     """Return ``{"cluster": ..., "pods": [{"namespace": ..., "name": ..., "uid": ...}], "shape": ...}`` without spaces.
 
     For a group: ``{"cluster": ..., "group": {"kind": ..., "namespace": ..., "name": ..., "uid": ..., "index": ...},
-    "size": ..., "shape": ...}``.
+    "size": ..., "shape": ...}``; for a component of a heterogeneous job, also ``"part": 0, "parts": 2``.
     """
-    shape = {"shape": link.shape} if link.shape else {}
+    shape: dict[str, Any] = {"shape": link.shape} if link.shape else {}
+    if link.parts > 1:
+        shape |= {"part": link.part, "parts": link.parts}
     if link.group is not None:
         return _text({"cluster": link.cluster, "group": asdict(link.group), "size": link.size, **shape})
     pods = [{"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in link.pods]
@@ -49,9 +51,10 @@ def _read_group(data: Mapping[str, Any]) -> JobLink | None:
         group.uid + group.index + shape, str
     ):
         return None
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+    part, parts = data.get("part", 0), data.get("parts", 1)
+    if any(type(number) is not int for number in (size, part, parts)) or size < 1 or not 0 <= part < parts:
         return None
-    return JobLink(cluster, (), group, size, shape)
+    return JobLink(cluster, (), group, size, shape, part, parts)
 
 
 def _text(data: Mapping[str, Any]) -> str:

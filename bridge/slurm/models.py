@@ -50,6 +50,8 @@ class JobLink:
     cancel the jobs of another. A job of a ``group`` has no ``pods``: Slurm limits a comment to 1,024 characters.
     ``size`` is the number of members for which the job was submitted, ``shape`` a digest of what each of them requests
     (:func:`bridge.workload.links.shape`); it is empty in comments of older releases, and is not part of the identity.
+    The comment of a component of a heterogeneous job has the ``shape`` of its own members, the number of the component
+    (``part``) and of all components (``parts``).
     """
 
     cluster: str
@@ -57,6 +59,8 @@ class JobLink:
     group: GroupRef | None = None
     size: int = 1
     shape: str = field(default="", compare=False)
+    part: int = field(default=0, compare=False)
+    parts: int = field(default=1, compare=False)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -83,7 +87,8 @@ class JobRequest:
 
     ``cpus`` is the number of CPUs of a task, ``tasks_per_node`` the largest number of tasks on a node (0: no limit),
     ``memory_mib`` the MiB of a node, ``time_limit`` in minutes; Slurm's default applies to values of 0 or empty.
-    ``gres`` holds expressions like ``gpu:2`` or ``gpu:a100:1``. ``external``: a job without any process.
+    ``gres`` holds expressions like ``gpu:2`` or ``gpu:a100:1``. ``external``: a job without any process. ``components``
+    are the further components of a heterogeneous job, of which the request itself is the first.
     """
 
     name: str
@@ -110,11 +115,33 @@ class JobRequest:
     time_limit: int = 0
     exclusive: bool = False
     excluded_nodes: tuple[str, ...] = ()
+    components: tuple[JobRequest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobPart:
+    """A component of a heterogeneous job, with its own id; ``shape`` as in its comment, ``excluded`` as a hostlist."""
+
+    job_id: int
+    states: frozenset[str]
+    nodes: tuple[str, ...] = ()
+    shape: str = ""
+    excluded: str = ""
+
+    @property
+    def excluded_nodes(self) -> tuple[str, ...]:
+        """The sorted names of the excluded nodes."""
+        return _names(self.excluded)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job in Slurm. ``states`` as in :mod:`bridge.slurm.states`; times in seconds since the epoch, 0 if unset."""
+    """A job in Slurm. ``states`` as in :mod:`bridge.slurm.states`; times in seconds since the epoch, 0 if unset.
+
+    A heterogeneous job has ``parts``, its components. Its ``states`` are those of all of them
+    (:func:`bridge.slurm.components.combined`), its ``nodes`` those of the parts one after the other; the other fields
+    are those of the first component.
+    """
 
     job_id: int
     states: frozenset[str]
@@ -135,6 +162,7 @@ class Job:
     """The excluded nodes as a hostlist; jobs with the same hostlist share one text."""
     priority: int = field(default=0, compare=False)
     """0: held, or not read. It changes with the age of the job and is no reason for a new decision."""
+    parts: tuple[JobPart, ...] = ()
 
     @property
     def excluded_nodes(self) -> tuple[str, ...]:
@@ -259,6 +287,10 @@ class ApiVersion:
     """Whether ``new/node`` is served: nodes without slurmd."""
     default_partition: bool = False
     """Whether the answer about partitions shows the default partition."""
+    heterogeneous: bool = False
+    """Whether one job may have components that differ."""
+    external_components: bool = False
+    """Whether these may be external jobs; depends on the release too (:func:`bridge.slurm.versions.of_release`)."""
 
     def missing(self) -> list[str]:
         """Return, as texts, what podbridge cannot do with this version."""
@@ -269,6 +301,7 @@ class ApiVersion:
             "drain nodes (a cordon stays in Kubernetes)": self.node_updates,
             "admin_comment (comment is used: the job's owner can change it)": self.admin_comment,
             "jobs of other users (user-id and group-id are refused)": self.other_users,
+            "heterogeneous jobs (groups whose pods request different resources are refused)": self.heterogeneous,
         }
         return [text for text, able in words.items() if not able]
 

@@ -6,12 +6,14 @@ text with commas; a state may be one word or several. Unknown fields are ignored
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 from bridge.errors import SlurmError, SlurmRefusedError
-from bridge.slurm import hostlist, link
+from bridge.slurm import components, hostlist, link
 from bridge.slurm.models import ApiVersion, Job, JobRequest, JsonObject, Node, Partition
 
 PLACEHOLDER_SCRIPT = """\
@@ -21,6 +23,7 @@ PLACEHOLDER_SCRIPT = """\
 [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0
 exec sleep 2147483647
 """
+_COMPONENT = re.compile(r"([0-9]{1,18})\+([0-9]{1,9})", re.ASCII)
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
@@ -30,6 +33,14 @@ def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
     Raises :class:`SlurmRefusedError` if the version has no field for a part of the request: without this part, Slurm
     would run another job than requested.
     """
+    if request.components:
+        if not version.heterogeneous or len(request.components) >= components.MOST:
+            raise SlurmRefusedError(
+                f"API version {version.name} of slurmrestd can't make a heterogeneous job of "
+                f"{len(request.components) + 1} components"
+            )
+        every = (replace(request, components=()), *request.components)
+        return {"jobs": [job_body(component, version)["job"] for component in every]}
     _check(request, version)
     job: JsonObject = {
         "name": request.name,
@@ -66,6 +77,7 @@ def job_body(request: JobRequest, version: ApiVersion) -> JsonObject:
 def _check(request: JobRequest, version: ApiVersion) -> None:
     cannot = [
         (request.external and not version.external_jobs, "make external jobs"),
+        (request.link.parts > 1 and request.external and not version.external_components, "make external components"),
         (request.excluded_nodes and not version.exclude_nodes, "exclude nodes"),
         ((request.user_id or request.group_id) and not version.other_users, "submit jobs of other users"),
         # slurmrestd 24.11.5 ends with "fatal: invalid type"
@@ -161,6 +173,12 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
     )
 
 
+def read_component(obj: JsonObject, own_user: str = "") -> components.Component:
+    """Read one job, which may be a component of a heterogeneous job; raises as :func:`read_job`."""
+    leader, offset = int(number(obj.get("het_job_id"))), int(number(obj.get("het_job_offset")))
+    return components.Component(leader, offset, read_job(obj, own_user))
+
+
 def read_node(obj: JsonObject) -> Node:
     """Read one node; raises ``ValueError`` if it has no name."""
     return Node(
@@ -196,8 +214,12 @@ def read_job_count(data: JsonObject) -> float:
 
 
 def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
-    """Read ``jobs/state``. Array and het jobs (``12_[1-3]``, ``12+0``) are ignored: podbridge submits none."""
+    """Read ``jobs/state``. A heterogeneous job (``12+0``, ``13+1``) has the id of its leader, 12.
+
+    Array jobs (``12_[1-3]``) are ignored: podbridge submits none.
+    """
     found = {}
+    parts: dict[int, tuple[int, frozenset[str]]] = {}
     combinations: dict[str, frozenset[str]] = {}  # thousands of jobs have a dozen combinations
     for entry in entries:
         raw = entry.get("state")
@@ -207,7 +229,11 @@ def read_states(entries: Iterable[JsonObject]) -> dict[int, frozenset[str]]:
         try:
             found[job_id(entry)] = combinations[key]
         except ValueError:
-            continue
+            match = _COMPONENT.fullmatch(text(entry.get("job_id")))
+            if match is not None and int(match[1]) > 0:
+                parts[int(match[1])] = int(match[2]), combinations[key]
+    for leader, now in components.joined_states(parts).items():
+        found[leader] = _shared(now)
     return found
 
 

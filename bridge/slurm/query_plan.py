@@ -133,8 +133,14 @@ def _goes_back(before: frozenset[str], now: frozenset[str]) -> bool:
 
 
 def _waited(last: PollState, job_id: int, expected: Mapping[int, Expected]) -> bool:
-    """Whether a job probably belongs to podbridge (its details are not read) and was pending in the last poll."""
+    """Whether a job probably belongs to podbridge (its details are not read) and was pending in the last poll.
+
+    False for a heterogeneous job: only its details have the nodes of all components.
+    """
     known, expectation = last.snapshot.jobs.get(job_id), expected.get(job_id)
+    links = (known.job.link if known else None, expectation.link if expectation else None)
+    if any(link is not None and link.parts > 1 for link in links):
+        return False
     if expectation is not None and expectation.sure:
         return True
     return known is not None and job_id in last.listed and not known.missing and is_pending(known.job.states)

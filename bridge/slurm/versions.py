@@ -7,7 +7,9 @@ serves it under v0.0.40 too, but 23.11, whose newest version is v0.0.40, does no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from bridge.errors import ConfigError, SlurmError
 from bridge.slurm.models import ApiVersion
@@ -27,14 +29,24 @@ _ROWS = (
     ),
     ApiVersion("v0.0.39", script_in_job=False, job_states=False),
     ApiVersion("v0.0.40", script_in_job=False, job_states=False),
-    ApiVersion("v0.0.41"),
-    ApiVersion("v0.0.42"),
-    ApiVersion("v0.0.43", external_jobs=True, group_names=True),
-    ApiVersion("v0.0.44", external_jobs=True, group_names=True, allocations=True, external_nodes=True),
+    ApiVersion("v0.0.41", heterogeneous=True),
+    ApiVersion("v0.0.42", heterogeneous=True),
+    ApiVersion("v0.0.43", heterogeneous=True, external_jobs=True, group_names=True),
     ApiVersion(
-        "v0.0.45", external_jobs=True, group_names=True, allocations=True, external_nodes=True, default_partition=True
+        "v0.0.44", heterogeneous=True, external_jobs=True, group_names=True, allocations=True, external_nodes=True
+    ),
+    ApiVersion(
+        "v0.0.45",
+        heterogeneous=True,
+        external_jobs=True,
+        group_names=True,
+        allocations=True,
+        external_nodes=True,
+        default_partition=True,
     ),
 )
+EXTERNAL_COMPONENTS = (26, 5, 3)
+"""The first release of Slurm whose external jobs may be components of a heterogeneous job."""
 
 VERSIONS: dict[str, ApiVersion] = {row.name: row for row in _ROWS}
 """Oldest first."""
@@ -61,3 +73,10 @@ def newest_common(served: Iterable[str], pinned: str | None) -> ApiVersion:
         f"slurmrestd serves no API version that podbridge knows: it serves {theirs}, podbridge knows {known}",
         hint="start slurmrestd with one of these data_parser plugins, or update podbridge",
     )
+
+
+def of_release(version: ApiVersion, release: str) -> ApiVersion:
+    """Return the version with what depends on the release of slurmrestd, e.g. ``26.05.5``; an unknown one is old."""
+    match = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", release, re.ASCII)
+    able = match is not None and tuple(map(int, match.groups())) >= EXTERNAL_COMPONENTS
+    return replace(version, external_components=version.external_jobs and version.heterogeneous and able)

@@ -8,34 +8,55 @@ from dataclasses import dataclass, field
 from bridge.clock import FakeClock
 from bridge.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError, SlurmUnknownOutcomeError
 from bridge.slurm import states
+from bridge.slurm.components import Component, joined
 from bridge.slurm.models import ApiVersion, Job, JobLink, JobRequest, Node, ObservedJob, Snapshot, Submitted
 from tests.fakes.memory_kube import Writes
 
-VERSION = ApiVersion("v0.0.45", external_jobs=True)
+VERSION = ApiVersion("v0.0.45", external_jobs=True, heterogeneous=True, external_components=True)
 
 
 @dataclass
 class MemoryJob:
-    """A job: its request, state and nodes."""
+    """A job: its request, state and nodes; ``components`` are those of a heterogeneous job after the first."""
 
     job_id: int
     request: JobRequest
     state: str = "PENDING"
     nodes: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
+    components: list[MemoryJob] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[MemoryJob]:
+        """The components, or the job itself."""
+        return [self, *self.components]
 
     @property
     def lives(self) -> bool:
-        return self.state in ("PENDING", "RUNNING")
+        """Whether the job or any of its components is pending or runs."""
+        return any(part.state in ("PENDING", "RUNNING") for part in self.all)
+
+    def set(self, state: str) -> None:
+        """Set the state of all components that live; a pending job has no nodes."""
+        for part in self.all:
+            if part.state in ("PENDING", "RUNNING"):
+                part.state, part.nodes = state, () if state == "PENDING" else part.nodes
 
     def shown(self) -> Job:
+        leader = self.job_id if self.components else 0
+        return joined(Component(leader, number, part._shown()) for number, part in enumerate(self.all))[0]
+
+    def _shown(self) -> Job:
         request = self.request
         return Job(self.job_id, frozenset({self.state}), request.link, self.nodes, excluded=",".join(self.excluded))
 
 
 @dataclass
 class MemorySlurm:
-    """Jobs on whole nodes, each with room for one job. ``fault`` is what happens to the next submission."""
+    """Jobs on whole nodes, each with room for one job. ``fault`` is what happens to the next submission.
+
+    ``jobs`` has a heterogeneous job once, under the id of its first component.
+    """
 
     writes: Writes
     node_names: tuple[str, ...]
@@ -65,9 +86,19 @@ class MemorySlurm:
         return Submitted(job.job_id)
 
     def add(self, request: JobRequest) -> MemoryJob:
-        self._last += 1
-        job = self.jobs[self._last] = MemoryJob(self._last, request, excluded=request.excluded_nodes)
-        return job
+        made = []
+        for part in (request, *request.components):
+            self._last += 1
+            made.append(MemoryJob(self._last, part, excluded=part.excluded_nodes))
+        made[0].components = made[1:]
+        self.jobs[made[0].job_id] = made[0]
+        return made[0]
+
+    def find(self, job_id: int) -> MemoryJob | None:
+        """Return a job, or a component by its own id."""
+        found = self.jobs.get(job_id)
+        parts = (part for job in self.jobs.values() for part in job.components if part.job_id == job_id)
+        return found or next(parts, None)
 
     def job(self, job_id: int) -> Job:
         if job_id not in self.jobs:
@@ -75,14 +106,16 @@ class MemorySlurm:
         return self.jobs[job_id].shown()
 
     def cancel(self, job_id: int) -> None:
-        if job_id in self.jobs and self.jobs[job_id].lives:
-            self.jobs[job_id].state = "CANCELLED"
+        job = self.find(job_id)
+        if job is not None:
+            job.set("CANCELLED")
         self.writes.done()
 
     def set_excluded_nodes(self, job_id: int, nodes: tuple[str, ...]) -> None:
-        if job_id not in self.jobs or self.jobs[job_id].state != "PENDING":
+        job = self.find(job_id)
+        if job is None or job.state != "PENDING":
             raise SlurmRefusedError("not pending")
-        self.jobs[job_id].excluded = nodes
+        job.excluded = nodes
         self.writes.done()
 
     def set_node(self, name: str, state: str, reason: str = "") -> None:
@@ -97,12 +130,18 @@ class MemorySlurm:
         return Node(name, frozenset({"IDLE"} if reason is None else {"IDLE", "DRAIN"}), reason or "")
 
     def start(self, job: MemoryJob) -> bool:
-        """Start a pending job if enough nodes are free; return whether it runs."""
-        taken = {node for other in self.jobs.values() if other.state == "RUNNING" for node in other.nodes}
-        free = [n for n in self.node_names if n not in taken and n not in self.drained and n not in job.excluded]
-        if job.state != "PENDING" or len(free) < job.request.min_nodes:
-            return False
-        job.state, job.nodes = "RUNNING", tuple(free[: job.request.max_nodes or job.request.min_nodes])
+        """Start a pending job if enough nodes are free, each component on nodes of its own; return whether it runs."""
+        running = [part for other in self.jobs.values() for part in other.all if part.state == "RUNNING"]
+        taken = {node for part in running for node in part.nodes} | self.drained.keys()
+        given = []
+        for part in job.all:
+            free = [name for name in self.node_names if name not in taken and name not in part.excluded]
+            if part.state != "PENDING" or len(free) < part.request.min_nodes:
+                return False
+            given.append(tuple(free[: part.request.max_nodes or part.request.min_nodes]))
+            taken |= {*given[-1]}
+        for part, nodes in zip(job.all, given, strict=True):
+            part.state, part.nodes = "RUNNING", nodes
         return True
 
     def live(self, key: str = "") -> list[MemoryJob]:

@@ -38,7 +38,10 @@ TOKEN = "e30.eyJzdW4iOiAic2x1cm0ifQ.c2lnbmF0dXJl"
 
 @dataclass
 class FakeJob:
-    """One job; ``asked`` is the ``job`` object of the submission."""
+    """One job; ``asked`` is the ``job`` object of the submission.
+
+    A component of a heterogeneous job has the id of its ``leader`` and its number ``offset``.
+    """
 
     job_id: int
     asked: dict[str, Any]
@@ -50,6 +53,13 @@ class FakeJob:
     start_time: int = 0
     end_time: int = 0
     restarts: int = 0
+    leader: int = 0
+    offset: int = 0
+
+    @property
+    def shown_id(self) -> str:
+        """Return its id in ``jobs/state``."""
+        return f"{self.job_id}+{self.offset}" if self.leader else str(self.job_id)
 
 
 @dataclass
@@ -190,11 +200,12 @@ class FakeSlurm:
             now = int(time.time())
             return self._json(200, {"statistics": {"req_time": now if old else _number(now)}})
         if path == "job/submit" and method == "POST":
-            return self._submit(version, json.loads(body))
+            asked = json.loads(body)
+            return self._submit_components(version, asked) if "jobs" in asked else self._submit(version, asked)
         if path == "jobs/state" and not old:
             ids = {int(job_id) for job_id in re.findall(r"job_id=(\d+)", query)}
-            chosen = [job for job in self.jobs.values() if not query or job.job_id in ids]
-            return self._json(200, {"jobs": [{"job_id": str(j.job_id), "state": j.states} for j in chosen]})
+            chosen = [job for job in self.jobs.values() if not query or job.job_id in ids or job.leader in ids]
+            return self._json(200, {"jobs": [{"job_id": j.shown_id, "state": j.states} for j in chosen]})
         if path == "jobs":
             return self._list(version, query)
         if head == "job" and tail.isdigit():
@@ -242,6 +253,28 @@ class FakeSlurm:
         extra = {"errors": note} if old else {"warnings": warnings}
         return self._json(200, {"job_id": made.job_id, "job_submit_user_msg": "", **extra})
 
+    def _submit_components(self, version: ApiVersion, asked: dict[str, Any]) -> Answer:
+        """Submit a heterogeneous job. If one component is refused, the others are cancelled."""
+        if not version.heterogeneous:
+            return self._error(500, 9000, "Query empty or not RFC7320 compliant")
+        made: list[FakeJob] = []
+        notes: list[Any] = []
+        for component in asked["jobs"]:
+            status, body = self._submit(version, {"job": component})
+            if status != 200:
+                for job in made:
+                    self.end(job.job_id, "CANCELLED")
+                return status, body
+            answer = json.loads(body)
+            notes += answer["warnings"]
+            made.append(self.jobs[answer["job_id"]])
+            made[-1].leader, made[-1].offset = made[0].job_id, len(made) - 1
+        return self._json(200, {"job_id": made[0].job_id, "job_submit_user_msg": "", "warnings": notes})
+
+    def whole(self, job_id: int) -> list[FakeJob]:
+        """Return the job, and if it is a leader, all components of its job."""
+        return [job for job in self.jobs.values() if job_id in (job.job_id, job.leader)]
+
     @staticmethod
     def _memory(job: dict[str, Any]) -> int:
         value = job.get("memory_per_node", 0)
@@ -277,8 +310,9 @@ class FakeSlurm:
                 return self._json(200, {"status": [{"error": {"code": 2017, "message": "Invalid job id specified"}}]})
             return self._error(500 if old else 404, 2017, "Invalid job id specified", jobs=[])
         if method == "DELETE":
-            if job.states[0] in ("PENDING", "RUNNING"):
-                self.end(job_id, "CANCELLED")
+            for part in self.whole(job_id):
+                if part.states[0] in ("PENDING", "RUNNING"):
+                    self.end(part.job_id, "CANCELLED")
             return self._json(200, {} if old else {"status": [{"error": {"code": 0}}]})
         if method == "POST" and version.exclude_nodes:
             if job.states[0] != "PENDING":
@@ -288,7 +322,7 @@ class FakeSlurm:
             if job.reason == "PartitionConfig":  # carried out nevertheless
                 return self._error(422, 2015, "Requested partition configuration not available now", results=None)
             return self._json(200, {"results": None})
-        return self._json(200, {"jobs": [self._job(job, version)]})
+        return self._json(200, {"jobs": [self._job(part, version) for part in self.whole(job_id)]})
 
     def _resources(self, job_id: int) -> Answer:
         job = self.jobs.get(job_id)
@@ -302,6 +336,8 @@ class FakeSlurm:
         flags = [state for state in job.states[1:] if state not in ("POWER_UP_NODE",)]
         return {
             "job_id": job.job_id,
+            "het_job_id": number(job.leader),
+            "het_job_offset": number(job.offset),
             # before the API had lists, one state hides the other
             "job_state": job.states if version.lists else (flags or job.states)[0],
             "state_reason": job.reason,

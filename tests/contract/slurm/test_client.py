@@ -26,6 +26,7 @@ from bridge.slurm.models import JobLink, JobRequest, PodRef
 from bridge.slurm.query_plan import LARGEST_BULK
 from bridge.slurm.snapshot import Poller
 from cluster.polling import eventually
+from tests.fakes.component_suite import ComponentSuite
 from tests.fakes.slurm_suite import SlurmSuite, ask
 from tests.fakes.slurm_suite import link as link_of
 
@@ -54,7 +55,7 @@ def client(site: RealSite) -> SlurmClient:
     return SlurmClient(Config(slurm_rest_api=site.url), site.token)
 
 
-class TestReal(SlurmSuite):
+class TestReal(SlurmSuite, ComponentSuite):
     """What the fake promises is true."""
 
 

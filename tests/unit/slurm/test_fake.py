@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fakes.component_suite import ComponentSuite
 from tests.fakes.slurm_suite import SlurmSuite
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm
 
@@ -17,7 +18,8 @@ class FakeSite:
     def settle(self) -> None:
         for job in self.slurm.jobs.values():
             if job.states == ["PENDING"] and job.asked.get("cpus_per_task", 1) < 128:
-                free = self.slurm.nodes.keys() - job.asked.get("excluded_nodes", [])
+                others = {other.nodes for other in self.slurm.whole(job.leader) if job.leader}
+                free = self.slurm.nodes.keys() - others - set(job.asked.get("excluded_nodes", []))
                 self.slurm.start(job.job_id, min(free))
 
 
@@ -28,5 +30,5 @@ def site(request: pytest.FixtureRequest) -> Iterator[FakeSite]:
         yield FakeSite(slurm)
 
 
-class TestFake(SlurmSuite):
+class TestFake(SlurmSuite, ComponentSuite):
     """The fake keeps what it promises."""

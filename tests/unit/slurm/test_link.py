@@ -13,6 +13,29 @@ WORD = st.text(min_size=1, max_size=20)
 LINKS = st.builds(JobLink, WORD, st.lists(st.builds(PodRef, WORD, WORD, WORD), min_size=1, max_size=4).map(tuple))
 
 
+GROUP_TEXT = (
+    '{"cluster":"c","group":{"kind":"kueue","namespace":"n","name":"g","uid":"","index":""},"size":2,"shape":"s",%s}'
+)
+GROUPS = st.builds(
+    JobLink,
+    WORD,
+    st.just(()),
+    st.builds(GroupRef, WORD, WORD, WORD, st.text(max_size=9)),
+    st.integers(1, 9),
+    st.text(max_size=9),
+    st.integers(0, 5),
+    st.integers(6, 9),
+)
+
+
+@given(GROUPS)
+def test_the_comment_of_a_component_is_read(link: JobLink) -> None:
+    found = decode(encode(link))
+    assert found == link
+    assert found is not None
+    assert (found.shape, found.part, found.parts) == (link.shape, link.part, link.parts)
+
+
 @given(LINKS)
 def test_what_is_written_is_read(link: JobLink) -> None:
     assert decode(encode(link)) == link
@@ -40,6 +63,10 @@ def test_the_form_on_the_wire() -> None:
         '{"cluster":1,"pods":[{"namespace":"n","name":"p","uid":"u"}]}',
         '{"cluster":"c","pods":[{"namespace":"n","name":"p","uid":""}]}',
         '{"cluster":"c","pods":[{"namespace":"n","name":"p"}]}',
+        GROUP_TEXT % '"part":2,"parts":2',
+        GROUP_TEXT % '"part":-1,"parts":2',
+        GROUP_TEXT % '"part":"0","parts":2',
+        GROUP_TEXT % '"part":0,"parts":true',
         "[" * 100_000,
         '{"a":' * 100_000,
     ],

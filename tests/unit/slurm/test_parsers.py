@@ -184,7 +184,7 @@ def test_numbers(value: object, expected: float) -> None:
     assert parsers.number(value) == expected
 
 
-def test_only_plain_ids_are_in_the_list_of_states() -> None:
+def test_array_jobs_are_left_out_of_the_list_of_states() -> None:
     entries = [
         {"job_id": "1", "state": ["RUNNING"]},
         {"job_id": 2, "state": "PENDING"},
@@ -193,7 +193,7 @@ def test_only_plain_ids_are_in_the_list_of_states() -> None:
         {"job_id": None},
         {},
     ]
-    assert parsers.read_states(entries) == {1: {"RUNNING"}, 2: {"PENDING"}}
+    assert parsers.read_states(entries) == {1: {"RUNNING"}, 2: {"PENDING"}, 4: {"PENDING"}}
 
 
 JSON = st.recursive(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.errors import ConfigError, SlurmError
-from bridge.slurm.versions import VERSIONS, newest_common
+from bridge.slurm.versions import VERSIONS, newest_common, of_release
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,22 @@ def test_none_in_common() -> None:
 
 
 def test_what_the_oldest_can_not_do_is_said() -> None:
-    assert len(VERSIONS["v0.0.38"].missing()) == 6
+    assert len(VERSIONS["v0.0.38"].missing()) == 7
     assert len(VERSIONS["v0.0.42"].missing()) == 2
     assert VERSIONS["v0.0.45"].missing() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "able"),
+    [
+        ("v0.0.45", "26.05.5", True),
+        ("v0.0.43", "26.05.3", True),
+        ("v0.0.45", "26.11.0", True),
+        ("v0.0.45", "26.05.2", False),
+        ("v0.0.45", "", False),
+        ("v0.0.45", "26.05.x", False),
+        ("v0.0.42", "26.05.5", False),
+    ],
+)
+def test_external_components_need_a_release(name: str, release: str, able: bool) -> None:
+    assert of_release(VERSIONS[name], release).external_components is able
