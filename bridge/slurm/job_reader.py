@@ -14,8 +14,8 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.merging import is_unexplained, started
 from bridge.slurm.models import Job
 from bridge.slurm.poll_state import Answers, Expected, PollState, States
-from bridge.slurm.query_plan import QueryPlan, most_singles, plan_queries, witnesses
-from bridge.slurm.state_lists import Known, StateLists
+from bridge.slurm.query_plan import QueryPlan, most_singles, plan_queries, starts_alone, witnesses
+from bridge.slurm.state_lists import Known, StateList, StateLists
 from bridge.threads import at_once
 
 log = logging.getLogger(__name__)
@@ -24,8 +24,10 @@ UNEXPLAINED = 5.0
 """Seconds between two full lists while a pending job has no reason: for Slurm 22.05, the first reason is no change."""
 FIRST_SINGLES = 500
 """Number of jobs on pods that one poll reads before the first list of all jobs: running jobs first."""
-REASONS_PERIOD = 1.0
-"""Seconds between two polls that read the reasons of pending jobs, however many polls there are."""
+CHECK_PERIOD = 1.0
+"""Seconds between two polls that read a witness and the reasons of pending jobs, however many polls there are."""
+MOST_STARTS = 8
+"""Number of jobs that may start in a poll without a witness: to read one alone costs twice as much as its nodes."""
 ASKERS = 3
 """Parallel requests about single jobs: slurmrestd has four threads by default."""
 
@@ -36,7 +38,8 @@ class JobAnswers:
 
     ``moment`` is a time of slurmctld: all earlier changes are in the answers. ``backlog``: the next poll must read more
     jobs. ``reused`` is an id that belongs to another job than before: the answers cannot be used. ``list_seconds`` is
-    the time of the requests for states, if they did not ask for all jobs.
+    the time of the requests for states, if they did not ask for all jobs. ``alone``: without a witness, so only the
+    details of the answers can be used, which contain comments.
     """
 
     answers: Answers
@@ -44,6 +47,7 @@ class JobAnswers:
     backlog: bool = False
     reused: int | None = None
     list_seconds: float = 0
+    alone: bool = False
 
 
 class JobReader:
@@ -52,26 +56,51 @@ class JobReader:
     def __init__(self, client: SlurmClient, detail_budget: int, clock: Clock, known: Known | None = None) -> None:
         self._client, self._budget, self._clock = client, detail_budget, clock
         self.lists = StateLists(client, clock, known)
-        self._listed_at = self._reasons_at = -math.inf
+        self._listed_at = self._checked_at = -math.inf
+        self._spent = 0
 
     def ask(
-        self, last: PollState, expected: Mapping[int, Expected], began: float, *, reasons: bool = True
+        self,
+        last: PollState,
+        expected: Mapping[int, Expected],
+        began: float,
+        *,
+        reasons: bool = True,
+        alone: bool = False,
     ) -> JobAnswers:
-        """Read everything about jobs that one poll needs; with ``reasons``, also why some jobs are pending."""
-        if self._client.version.job_states:
-            return self._by_states(last, expected, began, self._budget_now(began) if reasons else 0)
-        return self._by_lists(last, expected, began)
+        """Read everything about jobs that one poll needs; with ``reasons``, also why some jobs are pending.
 
-    def _by_states(self, last: PollState, expected: Mapping[int, Expected], began: float, budget: int) -> JobAnswers:
-        """Read the states of all jobs, then the details that are needed, then the witnesses."""
+        ``alone``: if the only news is that some of podbridge's jobs have started, read these alone, without a witness.
+        At least one poll in ``CHECK_PERIOD`` has a witness.
+        """
+        if not self._client.version.job_states:
+            return self._by_lists(last, expected, began)
+        if not reasons or self.lists.wanted or began - self._checked_at >= CHECK_PERIOD:
+            alone = False
         found = self.lists.read(last, expected, began)
+        starts = starts_alone(last, found.states, expected, began, MOST_STARTS) if alone else None
+        if starts is not None:
+            self.spend(len(starts))
+            answers = self._singles(Answers(began, found.states), QueryPlan(), starts)
+            return JobAnswers(answers, list_seconds=0 if found.complete else found.seconds, alone=True)
+        return self._by_states(last, expected, began, found, self._budget_now(began) if reasons else 0)
+
+    def spend(self, jobs: int) -> None:
+        """Record that ``jobs`` jobs were read: fewer reasons are read then, at least one in ``CHECK_PERIOD``."""
+        self._spent += jobs
+
+    def _by_states(
+        self, last: PollState, expected: Mapping[int, Expected], began: float, found: StateList, budget: int
+    ) -> JobAnswers:
+        """Read the details that are needed after a list of states, then the witnesses."""
         states = found.states
         most = most_singles(len(states), found.seconds) if last.list_began or found.complete else FIRST_SINGLES
         allocations = self._client.version.allocations
         known = witnesses(last, found.listed, expected)
         needed = plan_queries(last, states, expected, began, budget, allocations=allocations, witnessed=known)
         log.debug("reading jobs", extra=kv(listed=len(states), wanted=len(needed.jobs), started=len(needed.started)))
-        first_nodes = self._started(last, states, expected, needed.started[:most])
+        starts = [job_id for job_id in needed.started if job_id not in known]
+        first_nodes = self._started(last, states, expected, tuple(starts[:most]))
         room = max(0, most - len(needed.started))
         details: dict[int, Job] = {}
         singles = needed.jobs[:room]
@@ -82,6 +111,8 @@ class JobReader:
         backlog = len(needed.started) > most or 0 < len(singles) < len(needed.jobs)
         answers = Answers(began, states, details, started=first_nodes, complete=found.complete)
         answers = self._singles(answers, needed, singles)
+        if not budget:
+            self.spend(len(first_nodes) + len(singles) + len(known))
         # last: an unchanged witness confirms all earlier answers
         for job_id, witness in known.items():
             job = self._job(job_id)
@@ -92,10 +123,11 @@ class JobReader:
         return JobAnswers(answers, backlog=backlog, list_seconds=0 if found.complete else found.seconds)
 
     def _budget_now(self, began: float) -> int:
-        if began - self._reasons_at < REASONS_PERIOD:
+        if began - self._checked_at < CHECK_PERIOD:
             return 0
-        self._reasons_at = began
-        return self._budget
+        self._checked_at = began
+        budget, self._spent = max(1, self._budget - self._spent), 0
+        return budget
 
     def _by_lists(self, last: PollState, expected: Mapping[int, Expected], began: float) -> JobAnswers:
         """Read all jobs if any has changed."""

@@ -41,12 +41,12 @@ class NodeReader:
         self._wanted.set()
 
     def changed(self) -> bool:
-        """Return, between two polls, whether a node has changed; its nodes are kept for the next poll."""
+        """Return whether the next poll has news of nodes, after a request if one is due; its answer is kept."""
         try:
             self._ask(self._clock.monotonic())
         except BridgeError as error:
             log.debug("nodes cannot be read", extra=kv(error=error))  # the next poll fails too, and logs it
-        return self._read is not None
+        return self._read is not None or self._wanted.is_set()
 
     def add(self, answers: Answers) -> Answers:
         """Return the answers with the nodes, if one has changed, and every ``PARTITIONS`` seconds the partitions."""

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -101,6 +102,33 @@ def plan_queries(
     return QueryPlan(jobs, tuple(doubtful[:MOST_CONFIRMED]), tuple(started))
 
 
+def starts_alone(
+    last: PollState, states: States, expected: Mapping[int, Expected], began: float, most: int
+) -> tuple[int, ...] | None:
+    """Return podbridge's jobs that have started; ``None`` if there is other news, or more than ``most`` of them.
+
+    Without other news the last snapshot remains valid, and no witness is needed: the details of these jobs contain
+    their comments. The end of a job needs a second answer of slurmctld, so it is other news until then.
+    """
+    before = last.snapshot
+    if not before.sequence or before.error or last.unread or before.listed_at == -math.inf:
+        return None
+    starts = changed_jobs(last, states, expected)
+    if len(starts) > most or not all(is_allocated(states[i]) and _waited(last, i, expected) for i in starts):
+        return None
+    if any(
+        known.confirmations == 1 or (job_id not in states and _in_doubt(known, None, began))
+        for job_id, known in before.jobs.items()
+    ):
+        return None
+    if any(
+        job_id not in states and _in_doubt(before.jobs.get(job_id), expectation, began)
+        for job_id, expectation in expected.items()
+    ):
+        return None
+    return tuple(starts)
+
+
 def _quiet(last: PollState, states: States, expected: Mapping[int, Expected], changed: set[int]) -> list[int]:
     """Return podbridge's listed jobs without a change, those read least recently first."""
     ours = last.snapshot.jobs
@@ -156,8 +184,10 @@ def _in_doubt(known: ObservedJob | None, expected: Expected | None, began: float
 def witnesses(last: PollState, states: States, expected: Mapping[int, Expected]) -> dict[int, Witness]:
     """Return the jobs to read after all other answers of a poll, to see whether one is another job than before.
 
-    One is the highest id of the last list that is still listed. The other is the highest id that this process has just
-    submitted: slurmctld may have been killed before it saved its last jobs, and has then assigned their ids again.
+    One is the highest id of the last list that is still listed. The other is the highest id of the jobs that this
+    process has just submitted and that have started: slurmctld may have been killed before it saved its last jobs, and
+    has then assigned their ids again. While such a job is pending, nothing is decided about it: the next poll, in which
+    its id is in the last list, reads it.
     """
     found: dict[int, Witness] = {}
     known_id = highest(last.listed, states)
@@ -167,9 +197,8 @@ def witnesses(last: PollState, states: States, expected: Mapping[int, Expected])
             found[known_id] = Witness(last.foreign.get(known_id, UNREAD), None)
         else:
             found[known_id] = Witness(identity(known.job), known.job.link)
-    submitted_id = highest(
-        {job_id: expectation for job_id, expectation in expected.items() if expectation.sure}, states
-    )
+    submitted = {job_id: expectation for job_id, expectation in expected.items() if expectation.sure}
+    submitted_id = max((i for i in submitted if i in states and not is_pending(states[i])), default=None)
     if submitted_id is not None:
         found[submitted_id] = Witness(UNREAD, expected[submitted_id].link)
     return found

@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from bridge.backoff import Backoff
@@ -26,7 +26,7 @@ from bridge.slurm.hint_pace import GAP, HintPace
 from bridge.slurm.hinted_jobs import are_known, merge_one
 from bridge.slurm.job_reader import JobReader
 from bridge.slurm.merging import is_busy, merge
-from bridge.slurm.models import JobLink, Snapshot
+from bridge.slurm.models import Job, JobLink, Snapshot
 from bridge.slurm.node_reader import NodeReader
 from bridge.slurm.poll_state import Expected, PollState
 from bridge.slurm.query_plan import doubted, forgotten
@@ -184,6 +184,7 @@ class Poller:
     def refresh(self) -> Snapshot:
         """Poll now; return the newest snapshot, with ``error`` set if slurmctld did not answer."""
         with self._polling:
+            before = self.snapshot
             try:
                 snapshot = self._poll()
             except BridgeError as error:
@@ -196,7 +197,7 @@ class Poller:
             if self._failures:
                 log.info("slurm answers again", extra=kv(failures=self._failures))
             self._failures = 0
-            if not snapshot.sequence:  # not complete yet
+            if not snapshot.sequence or snapshot is before:  # not complete yet, or no news
                 return snapshot
             self._count(snapshot)
             for subscriber in self._subscribers:
@@ -212,6 +213,7 @@ class Poller:
     def _read_alone(self, job_ids: frozenset[int], now: float) -> None:
         """Read jobs and publish them; if one cannot be read, poll."""
         self._hints.take(now, len(job_ids))
+        self._job_reader.spend(len(job_ids))
         done = True
         with self._polling:
             try:
@@ -228,13 +230,7 @@ class Poller:
 
     def _read_job(self, job_id: int) -> bool:
         began = self._clock.monotonic()
-        job = self._client.job(job_id)
-        with self._expecting:
-            merged = merge_one(self._state, self._expected, job, began)
-            if merged is not None:
-                self._state = merged
-                self._expected.pop(job_id, None)
-        return merged is not None
+        return self._merge_alone([self._client.job(job_id)], began) is None
 
     # --- one poll -----------------------------------------------------------------------------------------------------
     def _poll(self) -> Snapshot:
@@ -246,7 +242,15 @@ class Poller:
             last = forgotten(last)
         with self._expecting:
             expected = dict(self._expected)
-        asked = self._job_reader.ask(last, expected, began, reasons=self._leads())
+        asked = self._job_reader.ask(
+            last, expected, began, reasons=self._leads(), alone=last is self._state and not self._node_reader.changed()
+        )
+        if asked.alone:
+            different = self._merge_alone(asked.answers.details.values(), began)
+            if different is None:
+                self._backlog, self._list_seconds = False, asked.list_seconds
+                return self.snapshot
+            asked = replace(asked, reused=different)
         if asked.reused is not None:
             log.warning("Slurm assigned a job id again: all jobs are read again", extra=kv(job=asked.reused))
             SLURM_ID_RESETS.inc()
@@ -265,6 +269,18 @@ class Poller:
                 self._expected.pop(job_id, None)
         self._tell_progress(len(merged.listed), len(answers.states))
         return merged.snapshot
+
+    def _merge_alone(self, jobs: Iterable[Job], began: float) -> int | None:
+        """Add jobs that were read alone, after ``began``, to the snapshot; return the id of one that is another job."""
+        with self._expecting:
+            state = self._state
+            for job in jobs:
+                merged = merge_one(state, self._expected, job, began)
+                if merged is None:
+                    return job.job_id
+                state = merged
+            self._state = state
+        return None
 
     def _doubt_expected(self) -> dict[int, Expected]:
         """Check the comment of every job submitted so far: slurmctld may have lost it, and assigned its id again."""

@@ -55,6 +55,11 @@ class StateLists:
         """Read the list of all jobs soon: a job without a known id may exist."""
         self._wanted = True
 
+    @property
+    def wanted(self) -> bool:
+        """Whether the list of all jobs is to be read soon."""
+        return self._wanted
+
     def on_pods(self, last: PollState) -> Mapping[int, JobLink]:
         """Return the jobs on pods that the snapshot lacks, while polls do not read the list of all jobs."""
         if self._known is None or self._is_cheap(last):

@@ -7,6 +7,7 @@ import re
 import statistics
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from urllib.request import urlopen
@@ -58,18 +59,23 @@ def measure(table: Any, world: World, count: int) -> None:
         table.add(f"{title} after that: CPU, peak memory", f"{cpu:.1f} s, {peak:.0f} MiB", "to reach: under 150 MiB")
 
 
-def measure_hints(table: Any, world: World, count: int) -> None:
+MODES: dict[str, str | None] = {
+    "no hints": None,
+    "podbridge slurm-hint": "",
+    "a small program": PERL,
+    "no hints, again": None,
+}
+"""The commands that send hints, by title; empty: :func:`hints.script` has one."""
+
+
+def measure_hints(table: Any, world: World, count: int, modes: Sequence[str] = tuple(MODES)) -> None:
     """Measure by turns without hints, and with each command that sends them."""
     cluster = world.cluster
     cluster.start_podbridge(("admission",))
     folder = hints.directory(cluster)
     blocked = False
-    for title, command in (
-        ("no hints", None),
-        ("podbridge slurm-hint", ""),
-        ("a small program", PERL),
-        ("no hints, again", None),
-    ):
+    for title in modes:
+        command = MODES[title]
         with hints.script(cluster, command) if command is not None else contextlib.nullcontext():
             overrides = {} if command is None else {"hints": {"directory": str(folder)}}
             for part in ("scheduler", "controllers"):
