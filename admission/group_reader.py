@@ -16,7 +16,7 @@ from bridge.clock import Clock, SystemClock
 from bridge.errors import KubeForbiddenError
 from bridge.kube.client import KubeClient
 from bridge.kube.discovery import get_if_served
-from bridge.kube.resources import Resource, resource_of
+from bridge.kube.resources import JOBS, Resource, resource_of
 from bridge.single_flight_cache import SingleFlightCache
 from bridge.slurm.models import GroupRef
 from bridge.workload import groups
@@ -124,7 +124,9 @@ class GroupReader:
             return FoundGroup(None, more)
         groups.together({**more, **settings})
         key = GroupRef(kind.name, namespace, name, str(owner["metadata"].get("uid") or ""), place.index)
-        return FoundGroup(groups.encode(Membership(key, place.size, place.minimum, place.slot)), more)
+        completed = min(self._completed(pod, namespace, place.index), place.size)
+        member = Membership(key, place.size, place.minimum, place.slot, completed=completed)
+        return FoundGroup(groups.encode(member), more)
 
     def _owner(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any]:
         if not kind.resources:
@@ -151,6 +153,21 @@ class GroupReader:
             return 0
         spec = found["spec"]
         return (job.pods_of(spec) if reference["kind"] == "Job" else number(spec.get("replicas", 1))) or 0
+
+    def _completed(self, pod: pods.Pod, namespace: str, index: str) -> int:
+        """Return the number of pods of the group that have succeeded, from the status of the pod's Job and JobSet.
+
+        Pods of a JobSet that have succeeded in a Job which is not complete count only if that Job is the pod's own.
+        """
+        reference = controller(pod)
+        if (reference.get("apiVersion"), reference.get("kind")) != (JOBS.api_version, "Job"):
+            return 0
+        own = self._get(JOBS, namespace, reference["name"])
+        # the pod's author may write any reference
+        done = job.completed(own) if own is not None and own["metadata"]["uid"] == reference.get("uid") else 0
+        name = label(pod, jobset.NAME)
+        found = None if name is None else self._get(jobset.KIND.resources[0], namespace, name)
+        return done if found is None else done + jobset.completed(found, index)
 
     def _get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
         def load() -> tuple[Mapping[str, Any] | None, float]:

@@ -183,7 +183,7 @@ class Actor:
             return translate.request(members[0], self._config, version, cluster, excluded, longest)
         done = gang.succeeded()
         size, least = max(gang.size - done, len(members)), max(gang.minimum - done, 1)
-        shape = translate.GangShape(gang.ref, size, least, gang.together)
+        shape = translate.GangShape(gang.ref, size, least, gang.together, done)
         self._check_nodes(placement, shape.fewest)
         return translate.gang_request(members, shape, self._config, version, cluster, excluded, longest)
 

@@ -201,8 +201,8 @@ def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occup
     late = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
     text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
     told += _tell(view, late, "GangFull", text)
-    started = gang.started(job.job_id) + gang.succeeded(job.job_id)
-    if started >= gang.minimum:
+    started = gang.started(job.job_id) + gang.succeeded(job)
+    if started >= gang.minimum or gang.has_started(job.job_id, _placed(gang, assigned)):
         actions, state = _replacements(view, gang, state, job, assigned, occupancy)
         return told + actions, state
     if started + len(assigned) < gang.minimum:

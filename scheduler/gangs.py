@@ -10,7 +10,7 @@ from typing import Any
 
 from bridge import names
 from bridge.kube.cache import Cache
-from bridge.slurm.models import GroupRef
+from bridge.slurm.models import GroupRef, Job
 from bridge.workload import links, pods
 from bridge.workload.groups import Membership
 
@@ -22,7 +22,8 @@ class Gang:
     """A group and its pods that the cache has, ended ones included, in the order of their slots and names.
 
     The job starts with at least ``minimum`` of ``size`` members; ``together`` members may share a node. ``slots`` are
-    the slots of the pods by UID, ``None`` for a pod without one.
+    the slots of the pods by UID, ``None`` for a pod without one. ``completed`` is the number of members that had
+    succeeded when the newest pods were created; their own pods may be deleted.
     """
 
     ref: GroupRef
@@ -31,6 +32,7 @@ class Gang:
     together: int
     pods: tuple[Pod, ...]
     slots: Mapping[str, int | None]
+    completed: int = 0
 
     @property
     def key(self) -> str:
@@ -52,15 +54,29 @@ class Gang:
         """The members that are bound and have not ended."""
         return [pod for pod in self.pods if pods.is_bound(pod) and not pods.is_finished(pod)]
 
-    def succeeded(self, job_id: int | None = None) -> int:
-        """Return the number of members that have succeeded in another job than ``job_id``: not needed again."""
-        return sum(
-            (pod.get("status") or {}).get("phase") == "Succeeded" and pods.job_id(pod) != job_id for pod in self.pods
-        )
+    def succeeded(self, job: Job | None = None) -> int:
+        """Return the number of members that have succeeded in another job than ``job``: not needed again.
+
+        For a job, the members whose pods are deleted count if they had succeeded before its submission.
+        """
+        before = self.completed if job is None else job.link.completed if job.link is not None else 0
+        job_id = None if job is None else job.job_id
+        ended = [pod for pod in self.pods if (pod.get("status") or {}).get("phase") == "Succeeded"]
+        return max(before, sum(pods.job_id(pod) != job_id for pod in ended))
 
     def started(self, job_id: int) -> int:
         """Return the number of members that were bound to a node of the job, ended ones included."""
-        return sum(pods.is_bound(pod) and pods.job_id(pod) == job_id for pod in self.pods)
+        return len(self._bound(job_id))
+
+    def has_started(self, job_id: int, placed: Iterable[Pod]) -> bool:
+        """Whether the waiting members with a place were all created after a member was bound to a node of the job.
+
+        They are then successors of members that have run: a job is submitted after its members were created.
+        """
+        return pods.bound_before(self._bound(job_id), placed)
+
+    def _bound(self, job_id: int) -> list[Pod]:
+        return [pod for pod in self.pods if pods.is_bound(pod) and pods.job_id(pod) == job_id]
 
 
 def make(members: Iterable[tuple[Pod, Membership]]) -> Gang:
@@ -76,6 +92,7 @@ def make(members: Iterable[tuple[Pod, Membership]]) -> Gang:
         together=min(member.together for _, member in found),
         pods=tuple(pod for pod, _ in found),
         slots=slots,
+        completed=max(member.completed for _, member in found),
     )
 
 

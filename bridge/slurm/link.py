@@ -14,13 +14,15 @@ def encode(link: JobLink) -> str:
     """Return ``{"cluster": ..., "pods": [{"namespace": ..., "name": ..., "uid": ...}], "shape": ...}`` without spaces.
 
     For a group: ``{"cluster": ..., "group": {"kind": ..., "namespace": ..., "name": ..., "uid": ..., "index": ...},
-    "size": ..., "shape": ...}``; for a component of a heterogeneous job, also ``"part": 0, "parts": 2``.
+    "size": ..., "completed": ..., "shape": ...}``; for a component of a heterogeneous job, also ``"part": 0, "parts":
+    2``. An empty ``shape`` and a ``completed`` of 0 are absent.
     """
     shape: dict[str, Any] = {"shape": link.shape} if link.shape else {}
     if link.parts > 1:
         shape |= {"part": link.part, "parts": link.parts}
     if link.group is not None:
-        return _text({"cluster": link.cluster, "group": asdict(link.group), "size": link.size, **shape})
+        completed = {"completed": link.completed} if link.completed else {}
+        return _text({"cluster": link.cluster, "group": asdict(link.group), "size": link.size, **completed, **shape})
     pods = [{"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in link.pods]
     return _text({"cluster": link.cluster, "pods": pods, **shape})
 
@@ -45,16 +47,18 @@ def decode(text: str) -> JobLink | None:
 def _read_group(data: Mapping[str, Any]) -> JobLink | None:
     fields = data["group"]
     group = GroupRef(*(fields[name] for name in ("kind", "namespace", "name", "uid", "index")))
-    cluster, size, shape = data["cluster"], data["size"], data.get("shape", "")
+    cluster, size, shape, completed = data["cluster"], data["size"], data.get("shape", ""), data.get("completed", 0)
     texts = (cluster, group.kind, group.namespace, group.name)
     if not all(isinstance(text, str) and text for text in texts) or not isinstance(
         group.uid + group.index + shape, str
     ):
         return None
     part, parts = data.get("part", 0), data.get("parts", 1)
-    if any(type(number) is not int for number in (size, part, parts)) or size < 1 or not 0 <= part < parts:
+    if any(type(number) is not int for number in (size, part, parts, completed)):
         return None
-    return JobLink(cluster, (), group, size, shape, part, parts)
+    if size < 1 or completed < 0 or not 0 <= part < parts:
+        return None
+    return JobLink(cluster, (), group, size, shape, part, parts, completed)
 
 
 def _text(data: Mapping[str, Any]) -> str:

@@ -51,7 +51,8 @@ class JobLink:
     ``size`` is the number of members for which the job was submitted, ``shape`` a digest of what each of them requests
     (:func:`bridge.workload.links.shape`); it is empty in comments of older releases, and is not part of the identity.
     The comment of a component of a heterogeneous job has the ``shape`` of its own members, the number of the component
-    (``part``) and of all components (``parts``).
+    (``part``) and of all components (``parts``). ``completed`` is the number of members that had succeeded before the
+    submission: the job starts without them; it is not part of the identity.
     """
 
     cluster: str
@@ -61,6 +62,7 @@ class JobLink:
     shape: str = field(default="", compare=False)
     part: int = field(default=0, compare=False)
     parts: int = field(default=1, compare=False)
+    completed: int = field(default=0, compare=False)
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ created, from the objects that :mod:`bridge.workload.kinds` names, and it cannot
 read from the pod alone, and stays the same if its owner is changed or deleted.
 
 The value is a JSON object: ``{"kind": "jobset", "name": "train", "uid": "1f6e…", "index": "workers", "size": 8,
-"minimum": 8, "slot": 3}``. ``uid``, ``index`` and ``slot`` may be absent.
+"minimum": 8, "slot": 3, "completed": 1}``. ``uid``, ``index``, ``slot`` and ``completed`` may be absent.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Membership:
         Index of the pod in the group, from 0 to ``size - 1``; ``None`` if the kind has none: slots follow the names.
     together
         Number of members that may share one node.
+    completed
+        Number of members that had succeeded when the pod was created; their pods may be deleted.
     """
 
     key: GroupRef
@@ -53,6 +55,7 @@ class Membership:
     minimum: int
     slot: int | None
     together: int = 1
+    completed: int = 0
 
 
 def membership(pod: Mapping[str, Any]) -> Membership:
@@ -90,6 +93,8 @@ def encode(member: Membership) -> str:
     value |= {"size": member.size, "minimum": member.minimum}
     if member.slot is not None:
         value["slot"] = member.slot
+    if member.completed:
+        value["completed"] = member.completed
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -113,8 +118,9 @@ def decode(text: str, namespace: str, together: int = 1) -> Membership:
     size = _number(value, "size", 1, MAX_SIZE)
     minimum = _number(value, "minimum", 1, size)
     slot = None if value.get("slot") is None else _number(value, "slot", 0, size - 1)
+    completed = _number({"completed": 0, **value}, "completed", 0, size)
     key = GroupRef(kind, namespace, name, value.get("uid", ""), value.get("index", ""))
-    return Membership(key, size, minimum, slot, together)
+    return Membership(key, size, minimum, slot, together, completed)
 
 
 def _number(value: Mapping[str, Any], field: str, low: int, high: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bridge import names
@@ -37,6 +37,16 @@ def job_id(pod: Pod) -> int | None:
 def is_bound(pod: Pod) -> bool:
     """Whether the pod is bound to a node."""
     return bool(pod["spec"].get("nodeName"))
+
+
+def bound_before(bound: Iterable[Pod], waiting: Iterable[Pod]) -> bool:
+    """Whether at least one of the ``bound`` pods was bound before each of the ``waiting`` pods was created.
+
+    Both times are those of the API server, in whole seconds (RFC 3339, UTC).
+    """
+    conditions = (condition(pod, names.POD_SCHEDULED) for pod in bound)
+    times = [entry["lastTransitionTime"] for entry in conditions if entry.get("status") == "True"]
+    return bool(times) and all(pod["metadata"]["creationTimestamp"] > min(times) for pod in waiting)
 
 
 def is_open(pod: Pod) -> bool:

@@ -118,12 +118,16 @@ def request(
 
 @dataclass(frozen=True, slots=True)
 class GangShape:
-    """The size of a gang: at least ``minimum`` of ``size`` members, at most ``together`` of them on a node."""
+    """The size of a gang: at least ``minimum`` of ``size`` members, at most ``together`` of them on a node.
+
+    ``completed`` members have succeeded in an earlier job; ``size`` and ``minimum`` do not count them.
+    """
 
     ref: GroupRef
     size: int
     minimum: int
     together: int = 1
+    completed: int = 0
 
     @property
     def fewest(self) -> int:
@@ -144,7 +148,7 @@ def gang_request(
 
     Raises as :func:`request`, and :class:`UntranslatableError` if the members do not request the same.
     """
-    link = JobLink(cluster, (), shape.ref, shape.size, links.shape(members[0]))
+    link = JobLink(cluster, (), shape.ref, shape.size, links.shape(members[0]), completed=shape.completed)
     requests = [_of_member(pod, link, config, version, cluster, longest) for pod in members]
     first = requests[0]
     for pod, other in zip(members, requests, strict=True):

@@ -36,8 +36,9 @@ class GroupCondition:
 def conditions(everyone: Iterable[Pod]) -> dict[str, GroupCondition]:
     """Return the condition of each PodGroup with a pod, by the key of its group. Pure.
 
-    A PodGroup is scheduled when as many members as its minimum are bound or have ended on a node. Otherwise, the
-    message is that of the first member with a condition.
+    A PodGroup is scheduled when as many members as its minimum are bound or have ended on a node. It stays so when such
+    members are deleted, as long as another one exists and no member waits from the time before it was bound. Otherwise,
+    the message is that of the first member with a condition.
     """
     members: dict[str, list[Pod]] = {}
     for pod in everyone:
@@ -50,8 +51,8 @@ def conditions(everyone: Iterable[Pod]) -> dict[str, GroupCondition]:
 
 def _condition(place: Membership, members: list[Pod]) -> GroupCondition:
     members = sorted(members, key=lambda pod: str(pod["metadata"]["name"]))
-    bound = sum(map(pods.is_bound, members))
-    if bound >= place.minimum:
+    bound = [pod for pod in members if pods.is_bound(pod)]
+    if len(bound) >= place.minimum or pods.bound_before(bound, filter(pods.is_open, members)):
         return GroupCondition(place.key, True, "Scheduled", f"{place.minimum} pods are bound to nodes")
     told = (str(pods.condition(pod, names.POD_SCHEDULED).get("message", "")) for pod in members)
     return GroupCondition(place.key, False, "Unschedulable", next(filter(None, told), "the pods wait for Slurm"))

@@ -37,6 +37,30 @@ def reasons(world, gang):
     return {world.condition(pod, "PodScheduled").get("reason") for pod in world.members(gang)}
 
 
+def at_slot(world, gang, slot):
+    return next(pod for pod in world.members(gang) if pod["metadata"]["annotations"][SLOT] == str(slot))
+
+
+def finish(world, pod):
+    """Let the containers of a pod end with exit code 0."""
+    body = {"metadata": {"annotations": {"hack/run-seconds": "0"}}}
+    world.api("PATCH", world.path(pod["metadata"]["name"]), body, "application/merge-patch+json")
+
+
+def succeeded(world, gang):
+    name = gang["metadata"]["name"]
+    return world.api("GET", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{name}")["status"].get("succeeded", 0)
+
+
+def succeed_and_delete(world, gang, slot):
+    """Let a member end successfully, and delete its pod after the Job controller has counted it."""
+    pod = world.running(at_slot(world, gang, slot))
+    finish(world, pod)
+    eventually(lambda: succeeded(world, gang) == 1, "the member has succeeded")
+    world.delete(pod, grace=1)
+    world.gone(pod)
+
+
 def hosts(world, job):
     return world.slurm("scontrol", "show", "hostnames", world.job(job)["NodeList"]).split()
 
@@ -60,15 +84,17 @@ class TestGangs:
         assert [found[0] for found in world.jobs_by_uid()[waiting["metadata"]["uid"]]] == [job]
 
     def test_02_a_member_that_is_made_again_takes_its_place_in_the_same_job(self, clean, gang):
+        """The pod of a member that has succeeded is deleted before: the others do not need it."""
         world = clean
         running = gang("again", 3, run="600")
         eventually(lambda: all(nodes(world, running).values()) and len(nodes(world, running)) == 3, "all bound")
         before, jobs = nodes(world, running), {world.job_of(pod) for pod in world.members(running)}
-        victim = world.running(next(p for p in world.members(running) if p["metadata"]["annotations"][SLOT] == "1"))
+        succeed_and_delete(world, running, 0)
+        victim = world.running(at_slot(world, running, 1))
         world.delete(victim, grace=1)
         eventually(lambda: world.get(victim) is None, "the member gone")
-        eventually(lambda: len(found := nodes(world, running)) == 3 and all(found.values()), "its successor bound")
-        assert nodes(world, running) == before
+        eventually(lambda: len(found := nodes(world, running)) == 2 and all(found.values()), "its successor bound")
+        assert nodes(world, running) == {1: before[1], 2: before[2]}
         assert {world.job_of(pod) for pod in world.members(running)} == jobs
         world.slurm("scancel", str(*jobs))
         ended = [pod for pod in world.members(running) if pod["metadata"]["uid"]]
@@ -117,3 +143,20 @@ class TestGangs:
         stranger = pods["stranger"]
         eventually(lambda: world.condition(stranger, "PodScheduled").get("reason") == "GangDiffers", "told")
         assert not world.get(stranger)["spec"].get("nodeName")
+
+    @pytest.mark.main_version
+    def test_07_members_that_are_made_again_do_not_wait_for_one_that_has_succeeded(self, clean, gang):
+        world = clean
+        group = gang("once", 3, run="600")
+        eventually(lambda: all(nodes(world, group).values()) and len(nodes(world, group)) == 3, "all bound")
+        (first,) = {world.job_of(pod) for pod in world.members(group)}
+        succeed_and_delete(world, group, 0)
+        world.slurm("scancel", str(first))
+        eventually(lambda: {world.job_of(pod) for pod in world.members(group)} - {0, first}, "the next job", 40)
+        eventually(lambda: nodes(world, group).keys() == {1, 2} and all(nodes(world, group).values()), "both bound")
+        (second,) = {world.job_of(pod) for pod in world.members(group)}
+        assert len(hosts(world, second)) == 2
+        for slot in (1, 2):
+            finish(world, at_slot(world, group, slot))
+        eventually(lambda: second not in world.queue(), "the job ends with its last member")
+        eventually(lambda: succeeded(world, group) == 3, "the Job is complete")

@@ -25,6 +25,13 @@ def pods_of(spec: Mapping[str, Any]) -> int | None:
     return completions if completions <= parallelism else None
 
 
+def completed(owner: Owner) -> int:
+    """Return the number of pods of a Job that have succeeded; the Job controller does not create them again."""
+    status = owner.get("status") or {}
+    uncounted = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
+    return (number(status.get("succeeded")) or 0) + len(uncounted)
+
+
 def completion_index(pod: Pod, spec: Mapping[str, Any], size: int) -> int | None:
     """Return the completion index of the pod in a Job of ``size`` pods; ``None`` if it has none below ``size``."""
     found = number(annotation(pod, COMPLETION_INDEX)) if spec.get("completionMode") == "Indexed" else None

@@ -24,6 +24,14 @@ def pods_of(owner: Owner) -> int:
     return sum(_size(entry) or 0 for entry in _replicated_jobs(owner))
 
 
+def completed(owner: Owner, index: str) -> int:
+    """Return the number of pods of the complete Jobs of one replicated job, or of all if ``index`` is empty."""
+    found = (owner.get("status") or {}).get("replicatedJobsStatus") or ()
+    jobs = {entry["name"]: number(entry.get("succeeded")) or 0 for entry in found}
+    entries = [entry for entry in _replicated_jobs(owner) if index in ("", entry["name"])]
+    return sum(jobs.get(entry["name"], 0) * (job.pods_of(_job_spec(entry)) or 0) for entry in entries)
+
+
 def _replicated_jobs(owner: Owner) -> list[ReplicatedJob]:
     found: list[ReplicatedJob] = owner["spec"].get("replicatedJobs") or []
     return found

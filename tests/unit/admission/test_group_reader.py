@@ -153,6 +153,38 @@ def test_a_training_job_s_pod_group_is_as_large_as_its_job_set(objects: Objects)
     assert value(find(objects, pod({podgroup.NAME: "g", jobset.NAME: "s"})))["size"] == 6
 
 
+@pytest.mark.parametrize(
+    ("status", "completed"),
+    [
+        ({"succeeded": 2}, 2),
+        ({"succeeded": 1, "uncountedTerminatedPods": {"succeeded": ["u1", "u2"]}}, 3),
+        ({"succeeded": 9}, 4),
+        ({"failed": 2}, None),
+    ],
+)
+def test_a_pod_says_how_many_members_had_succeeded_when_it_was_created(
+    objects: Objects, status: Json, completed: int | None
+) -> None:
+    objects.found["jobs.batch/j"]["status"] = status
+    assert value(find(objects, pod(), {names.GANG: "true"})).get("completed") == completed
+    forged = {**JOB, "uid": "other"}
+    assert "completed" not in value(find(objects, pod(owner=forged), {names.GANG: "true"}))
+    objects.add("podgroups.scheduling.x-k8s.io/g", {"minMember": 2})
+    assert value(find(objects, pod({podgroup.NAME: "g"}))).get("completed") == completed
+
+
+@pytest.mark.parametrize(("gang", "completed"), [("true", 1 + 3), ("all", 1 + 3 + 5)])
+def test_complete_jobs_of_a_job_set_count_with_all_their_pods(objects: Objects, gang: str, completed: int) -> None:
+    parallel = [{"name": "w", "replicas": 2, "template": {"spec": {"parallelism": 3}}}]
+    parallel += [{"name": "d", "template": {"spec": {"parallelism": 5, "completions": 5}}}]
+    objects.add("jobsets.jobset.x-k8s.io/s", {"replicatedJobs": parallel})
+    statuses = [{"name": "w", "succeeded": 1}, {"name": "d", "succeeded": 1}, {"name": "removed", "succeeded": 7}]
+    objects.found["jobsets.jobset.x-k8s.io/s"]["status"] = {"replicatedJobsStatus": statuses}
+    objects.found["jobs.batch/j"]["status"] = {"succeeded": 1}
+    labels = {jobset.NAME: "s", jobset.REPLICATED_JOB: "w", jobset.JOB_INDEX: "0"}
+    assert value(find(objects, pod(labels, {names.GANG: gang})))["completed"] == completed
+
+
 def test_a_pod_group_is_read_in_the_version_that_is_served(objects: Objects) -> None:
     in_old_version = {"v1alpha2 podgroups.scheduling.k8s.io/w"}
 

@@ -28,6 +28,19 @@ def test_a_group_with_its_minimum_on_nodes_is_scheduled():
     assert (condition.scheduled, condition.reason, condition.group.name) == (True, "Scheduled", "native")
 
 
+def test_a_group_stays_scheduled_when_members_that_have_ended_are_deleted():
+    running = member(1, "n1", phase="Running")
+    running["status"]["conditions"] = [
+        {"type": names.POD_SCHEDULED, "status": "True", "lastTransitionTime": "2026-01-01T00:00:03Z"}
+    ]
+    old, new = member(0), member(2)
+    old["metadata"]["creationTimestamp"] = "2026-01-01T00:00:01Z"
+    new["metadata"]["creationTimestamp"] = "2026-01-01T00:00:09Z"
+    assert one(running).scheduled
+    assert one(running, new).scheduled
+    assert not one(running, old).scheduled
+
+
 def test_a_waiting_group_has_the_message_of_its_first_member():
     condition = one(member(1, message="second"), member(0, message="Slurm job 5 is pending"))
     assert (condition.reason, condition.message) == ("Unschedulable", "Slurm job 5 is pending")

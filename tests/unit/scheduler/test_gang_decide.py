@@ -21,8 +21,10 @@ VERSION = ApiVersion("v0.0.45", external_jobs=True)
 NODES = ("n0", "n1", "n2", "n3")
 
 
-def member(slot, *, job=None, deleted=False, node=None, phase="Pending", cpu="1", size=3, minimum=None, **metadata):
-    group = {"kind": "jobset", "name": "train", "uid": "o1", "index": "workers", "size": size}
+def member(
+    slot, *, job=None, deleted=False, node=None, phase="Pending", cpu="1", size=3, minimum=None, completed=0, **metadata
+):
+    group = {"kind": "jobset", "name": "train", "uid": "o1", "index": "workers", "size": size, "completed": completed}
     group |= {"minimum": size if minimum is None else minimum, "slot": slot}
     meta = {
         "namespace": "ns",
@@ -193,6 +195,53 @@ def test_a_replacement_whose_node_is_refused_waits_and_the_others_go_on():
     pods = [member(0, job=5, node="n0", phase="Running"), ended, member(1, job=5), member(2, job=5, node="n2")]
     (action,) = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])), refused=("n1",))
     assert (type(action), action.reason) == (actions.Tell, "NodeRefused")
+
+
+def bound_at(pod, seconds):
+    pod["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": f"2026-01-01T00:00:{seconds:02}Z"}
+    ]
+    return pod
+
+
+@pytest.mark.parametrize("refused", [(), ("n2",)])
+def test_a_replacement_is_bound_though_the_pod_of_a_succeeded_member_is_deleted(refused):
+    """Member 0 has succeeded and its pod is gone; the job runs on, whatever happens to the successor of member 2."""
+    running = bound_at(member(1, job=5, node="n1", phase="Running"), 1)
+    first, states = member(2, creationTimestamp="2026-01-01T00:00:07Z"), PodStates()
+    snap = snapshot(known(5, "RUNNING", nodes=NODES[:3]))
+    look([running, first], snap, states, refused=refused)
+    later = Config().busy_node_timeout + 1001
+    successor = member(2, job=5, creationTimestamp="2026-01-01T00:00:07Z")
+    (action,) = look([running, successor], snap, states, later, refused)
+    if refused:
+        assert (type(action), action.reason) == (actions.Tell, "NodeRefused")
+    else:
+        assert (action.pod["metadata"]["uid"], action.node) == ("u2", "n2")
+
+
+def test_a_member_that_waited_before_the_first_was_bound_is_no_replacement():
+    pods, states = [bound_at(member(0, job=5, node="n0", phase="Running"), 1), member(1, job=5)], PodStates()
+    found = look(pods, snapshot(known(5, "RUNNING", nodes=NODES[:3])), states)
+    assert {action.reason for action in found} == {"GangIncomplete"}
+
+
+def test_members_that_have_succeeded_are_not_needed_again_after_their_pods_are_deleted():
+    """Admission has read from the Job that one member had succeeded when these two were created again."""
+    first, second = member(1, completed=1), member(2, completed=1)
+    assert [action.reason for action in look([first], snapshot())] == ["GangIncomplete"]
+    (submit,) = look([first, second], snapshot())
+    assert submit.gang.succeeded() == 1
+    done = member(0, job=5, node="n0", phase="Succeeded")
+    assert [action.reason for action in look([done, first], snapshot())] == ["GangIncomplete"], "counted once"
+
+
+def test_a_job_starts_with_the_members_that_were_needed_when_it_was_submitted():
+    """The pod of member 0 was deleted while the second job, for members 1 and 2, was pending."""
+    entry = known(6, "RUNNING", nodes=NODES[:2])
+    job = replace(entry, job=replace(entry.job, link=JobLink("c", (), REF, 2, completed=1)))
+    found = look([member(1, job=6), member(2, job=6)], snapshot(job))
+    assert [(type(action), action.node) for action in found] == [(actions.Bind, "n1"), (actions.Bind, "n0")]
 
 
 def test_a_late_member_of_a_smaller_job_waits():

@@ -89,9 +89,17 @@ def test_the_comment_of_a_group_is_read_back(link: JobLink) -> None:
     assert decode(encode(link)) == link
 
 
+def test_the_number_of_members_that_have_succeeded_is_read_back_and_is_not_the_identity() -> None:
+    link = JobLink("c", (), GroupRef("job", "ns", "n", "u"), 2, completed=3)
+    found = decode(encode(link))
+    assert found is not None
+    assert found.completed == 3
+    assert found == JobLink("c", (), GroupRef("job", "ns", "n", "u"), 2)
+
+
 def test_the_longest_comment_of_a_group_is_below_the_limit_of_slurm() -> None:
     uid = "0" * 36
-    link = JobLink(uid, (), GroupRef("podgroup", "n" * 63, "m" * 253, uid, "i" * 63), 100_000, "f" * 16)
+    link = JobLink(uid, (), GroupRef("podgroup", "n" * 63, "m" * 253, uid, "i" * 63), 100_000, "f" * 16, 100_000)
     assert len(encode(link)) < 1024
 
 
@@ -104,7 +112,17 @@ def test_the_shape_of_the_members_is_read_back_and_is_not_the_identity() -> None
 
 
 @pytest.mark.parametrize(
-    "change", [{"shape": 7}, {"size": 0}, {"size": True}, {"size": "2"}, {"cluster": ""}, {"group": {}}]
+    "change",
+    [
+        {"shape": 7},
+        {"completed": -1},
+        {"completed": "1"},
+        {"size": 0},
+        {"size": True},
+        {"size": "2"},
+        {"cluster": ""},
+        {"group": {}},
+    ],
 )
 def test_an_invalid_comment_of_a_group_is_not_ours(change: dict[str, object]) -> None:
     fields = {"kind": "job", "namespace": "ns", "name": "n", "uid": "u", "index": ""}

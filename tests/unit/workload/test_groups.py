@@ -29,7 +29,8 @@ def memberships(draw: st.DrawFn) -> Membership:
     size = draw(st.integers(1, groups.MAX_SIZE))
     key = GroupRef(draw(st.sampled_from(groups.KINDS)), "ns", draw(TEXT), draw(TEXT), draw(st.text(max_size=40)))
     slot = draw(st.none() | st.integers(0, size - 1))
-    return Membership(key, size, draw(st.integers(1, size)), slot, draw(st.integers(1, groups.MAX_TOGETHER)))
+    together, completed = draw(st.integers(1, groups.MAX_TOGETHER)), draw(st.integers(0, size))
+    return Membership(key, size, draw(st.integers(1, size)), slot, together, completed)
 
 
 def test_a_bare_pod_is_a_group_of_one() -> None:
@@ -66,6 +67,7 @@ def test_what_admission_writes_is_what_the_scheduler_reads(expected: Membership)
         ({"size": 10**9}, "size: '1000000000' is not allowed"),
         ({"minimum": 9}, "minimum: '9' is not allowed; allowed: a whole number from 1 to 8"),
         ({"minimum": 0}, "minimum: '0' is not allowed"),
+        ({"completed": 9}, "completed: '9' is not allowed; allowed: a whole number from 0 to 8"),
         ({"slot": 8}, "slot: '8' is not allowed; allowed: a whole number from 0 to 7"),
         ({"slot": -1}, "slot: '-1' is not allowed"),
     ],
