@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from cluster import debian, install, places, pools, realnode, shards
+from cluster import debian, install, kueue, places, pools, realnode, shards
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.options import FILE as RECORD
@@ -54,6 +54,8 @@ def up(options: argparse.Namespace) -> None:
     if (count := cluster.options.schedulers) > 1:
         last = shards.numbered("slurm-bridge", count)
         print(f"  {count} shards: namespaces slurm-bridge to {last}, partitions shard-1 to shard-{count}")
+    if cluster.options.kueue:
+        print(f"  LocalQueue {kueue.QUEUE} in namespace slurm-bridge; kube-scheduler binds to {kueue.LOCAL_NODE}")
     for site in cluster.sites.values():
         print(f"  {site.describe()}")
     print(f"  source {shlex.quote(str(cluster.state / 'env'))}")
@@ -85,7 +87,8 @@ def get_all(options: argparse.Namespace) -> None:
         machine=debian.MACHINE,
         accounting=accounting,
         real_node=True,
-        modules=[install.INTERLINK, install.GANGS, install.KUBERNETES_1_37],
+        scheduler=True,
+        modules=[install.INTERLINK, install.GANGS, install.KUEUE, install.KUBERNETES_1_37],
     )
 
 
@@ -98,6 +101,7 @@ def _chosen(options: argparse.Namespace) -> Cluster:
         "audit",
         "kubernetes",
         "gangs",
+        "kueue",
         "pools",
         "site_slurm",
         "nats_servers",
@@ -141,6 +145,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         default=None,
         help="run the controllers of JobSet, LeaderWorkerSet and scheduler-plugins' PodGroup",
+    )
+    start.add_argument(
+        "--kueue",
+        action="store_true",
+        default=None,
+        help="run Kueue, with a queue for Slurm's nodes, and kube-scheduler, with a node of its own",
     )
     start.add_argument(
         "--real-node",

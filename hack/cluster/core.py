@@ -8,12 +8,12 @@ import fcntl
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cluster import gangs, install, kube, places, pools, realnode, shards, tools
+from cluster import install, kube, kueue, places, pools, realnode, shards, tools
 from cluster.errors import ClusterError
 from cluster.options import Record
 from cluster.parts import Parts
@@ -209,8 +209,10 @@ class Cluster(Parts):
         kubernetes = self._kube.daemons() if self.options.kube else {}
         slurm = self._slurm.daemons() if self.options.slurm else {}
         real_node = self.real_node.daemons() if self.options.real_node else {}
-        controllers = self._gangs.daemons() if self.options.gangs else {}
-        return {**kubernetes, **controllers, **slurm, **real_node, **self._pools.daemons()}
+        return {**kubernetes, **self._controller_daemons(), **slurm, **real_node, **self._pools.daemons()}
+
+    def _controller_daemons(self) -> dict[str, list[str]]:
+        return {name: command for setup in self._controllers for name, command in setup.daemons().items()}
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -234,9 +236,9 @@ class Cluster(Parts):
         Record(self.options, self._first_port).write(self.state)
         if self.options.kube:
             self._kube.write()
-        if self.options.gangs:
-            self._kube.user_kubeconfig(gangs.USER, gangs.USER, ("system:masters",))
-            self._gangs.write()
+        for setup in self._controllers:
+            self._kube.user_kubeconfig(setup.user, setup.user, ("system:masters",))
+            setup.write()
         if self.options.slurm:
             self._slurm.write()
             self.jwt_file.touch(mode=0o600)
@@ -255,15 +257,14 @@ class Cluster(Parts):
         """Start the daemons, most of them at once, wait for each, and create nodes and namespaces."""
         commands = self._commands()
         for name, command in commands.items():
-            if name not in (*kube.NEED_APISERVER, *gangs.DAEMONS):
+            if name not in (*kube.NEED_APISERVER, *self._controller_daemons()):
                 self.processes.start(name, command)
         if self.options.kube:
             self.wait_daemon("etcd")
             self.wait_daemon("kube-apiserver")
             for name in commands.keys() & set(kube.NEED_APISERVER):
                 self.processes.start(name, commands[name])
-            if self.options.gangs:
-                self._start_gangs(commands)
+            self._start_controllers()
             for name in NAMESPACES:
                 self.add_namespace(name)
             self.apply_manifests()
@@ -274,33 +275,31 @@ class Cluster(Parts):
                 self.add_namespace(pools.NAMESPACE, {"bridge.vk.io/pools": "*"})
                 self.open_to_pools(pools.NAMESPACE)
             if self.options.kwok:
-                for name in node_names(self.options.nodes):
+                for name in [*node_names(self.options.nodes), *([kueue.LOCAL_NODE] if self.options.kueue else [])]:
                     if self.options.real_node and name == realnode.NAME:
                         continue  # its kubelet creates it
                     self.api.ensure("/api/v1/nodes", kube.node_object(name, self.options.size))
         for name in commands:
             self.wait_daemon(name)
-        if self.options.gangs:
-            for path, body in self._gangs.webhook_objects():
+        for setup in self._controllers:
+            for path, body in setup.webhook_objects():
+                self.api.ensure(path, body)
+        if self.options.kueue:
+            for path, body in kueue.first_objects(self.options.nodes, self.options.size):
                 self.api.ensure(path, body)
         if self.options.real_node:
-            self._wait_real_node()
+            self.processes.wait(realnode.KUBELET, lambda: realnode.accepts_pods(self.api))
 
-    def _start_gangs(self, commands: Mapping[str, Sequence[str]]) -> None:
-        """Create the CRDs of groups of pods, and start their controllers, which end without the CRDs."""
-        self.kubectl("create", f"--filename={self._gangs.crds}")
-        self.processes.wait("kube-apiserver", lambda: kube.crds_established(self.api))
-        for name in gangs.DAEMONS:
-            self.processes.start(name, commands[name])
-
-    def _wait_real_node(self) -> None:
-        """Wait until the real node accepts pods: it is not ready at first, and its taint is removed a moment later."""
-
-        def ready() -> bool:
-            status, node = self.api.request("GET", f"/api/v1/nodes/{realnode.NAME}")
-            return status == 200 and kube.is_ready(node) and not node["spec"].get("taints")
-
-        self.processes.wait(realnode.KUBELET, ready)
+    def _start_controllers(self) -> None:
+        """Create the CRDs of the controllers beside the control plane, and start those, which end without the CRDs."""
+        for setup in self._controllers:
+            self.kubectl("create", f"--filename={setup.crds}")
+        if self._controllers:
+            self.processes.wait("kube-apiserver", lambda: kube.crds_established(self.api))
+        if self.options.kueue:
+            self.add_namespace(kueue.NAMESPACE)
+        for name, command in self._controller_daemons().items():
+            self.processes.start(name, command)
 
     def _install(self) -> None:
         """Install everything that this cluster needs."""
@@ -312,16 +311,24 @@ class Cluster(Parts):
             (install.KUBERNETES_1_37, self.options.kube and self.options.kubernetes == "1.37"),
             (install.INTERLINK, self.options.interlink),
             (install.GANGS, self.options.gangs),
+            (install.KUEUE, self.options.kueue),
         )
         modules = [module for module, chosen in wanted if chosen]
-        install.ensure(**needs, kube=self.options.kube, real_node=self.options.real_node, modules=modules)
+        install.ensure(
+            **needs,
+            kube=self.options.kube,
+            real_node=self.options.real_node,
+            scheduler=self.options.kueue,
+            modules=modules,
+        )
 
     def _answers(self, name: str) -> bool:
         """Return whether a daemon answers."""
         if self.options.kube and name in self._kube.daemons():
             return self._kube.answers(name)
-        if name in gangs.DAEMONS:
-            return self._gangs.answers(name)
+        for setup in self._controllers:
+            if name in setup.daemons():
+                return setup.answers(name)
         if self.options.real_node and name in self.real_node.daemons():
             return self.real_node.answers(name)
         if name in self._pools.daemons():

@@ -42,7 +42,7 @@ def take(tools: Path, folder: Path) -> None:
     """
     crds, webhooks = [], {}
     for name, source in SOURCES.items():
-        there = _module_folder(tools, source.module)
+        there = module_folder(tools, source.module)
         crds += [file.read_text() for file in sorted((there / source.crds).glob("*.yaml"))]
         webhooks[name] = webhook_configurations(there / source.webhooks) if source.webhooks else []
     aside = folder.with_name(f"{folder.name}.tmp")
@@ -89,7 +89,7 @@ def addressed(
     return path, {**configuration, "metadata": {"name": name}, "webhooks": webhooks}
 
 
-def _module_folder(tools: Path, module: str) -> Path:
+def module_folder(tools: Path, module: str) -> Path:
     """Return the folder of a module in Go's module cache."""
     command = ["go", "list", "-m", "-f", "{{.Dir}}", module]
     done = subprocess.run(command, cwd=tools, capture_output=True, text=True, timeout=120)

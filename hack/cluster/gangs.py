@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster import gang_manifests, pki
+from cluster import controllers, gang_manifests, pki
 from cluster.ports import http_status
 
 JOBSET, LWS, PODGROUPS = "jobset-controller", "lws-controller", "scheduler-plugins-controller"
 DAEMONS = (JOBSET, LWS, PODGROUPS)
 """They are started after their CRDs exist."""
-USER = "gang-controllers"
 PORTS = 5
 _MANIFESTS = {JOBSET: "jobset", LWS: "lws"}
 """Controllers with webhooks, and their names in :mod:`cluster.gang_manifests`."""
@@ -43,6 +39,8 @@ class GangSetup:
     manifests: Path
     """Folder that :func:`cluster.gang_manifests.take` has written."""
     kubeconfig: Path
+
+    user = "gang-controllers"
 
     def write(self) -> None:
         """Write configuration and serving certificates.
@@ -77,7 +75,10 @@ class GangSetup:
         """Return whether a controller runs, and serves each of its webhooks: it registers them after it is healthy."""
         if http_status(f"http://127.0.0.1:{self._health(name)}/readyz") != 200:
             return False
-        return all(self._serves(name, path) for path in self._paths(name))
+        if name not in _MANIFESTS:
+            return True
+        paths, port = controllers.paths(self._configurations(name)), self._webhooks(name)
+        return all(controllers.serves(port, path, self.folder / "ca.crt") for path in paths)
 
     @property
     def crds(self) -> Path:
@@ -86,7 +87,7 @@ class GangSetup:
 
     def webhook_objects(self) -> list[tuple[str, dict[str, Any]]]:
         """Return path and body of each webhook configuration."""
-        authority = base64.b64encode((self.folder / "ca.crt").read_bytes()).decode()
+        authority = controllers.bundle(self.folder / "ca.crt")
         return [
             gang_manifests.addressed(item, short, f"https://127.0.0.1:{self._webhooks(name)}", authority)
             for name, short in _MANIFESTS.items()
@@ -97,23 +98,6 @@ class GangSetup:
         content = json.loads((self.manifests / gang_manifests.WEBHOOKS).read_text())
         found: list[dict[str, Any]] = content[_MANIFESTS[name]]
         return found
-
-    def _paths(self, name: str) -> list[str]:
-        if name not in _MANIFESTS:
-            return []
-        hooks = [hook for item in self._configurations(name) for hook in item["webhooks"]]
-        return [hook["clientConfig"]["service"]["path"] for hook in hooks]
-
-    def _serves(self, name: str, path: str) -> bool:
-        context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-        connection = http.client.HTTPSConnection("127.0.0.1", self._webhooks(name), timeout=2, context=context)
-        try:
-            connection.request("POST", path, "{}", {"Content-Type": "application/json"})
-            return connection.getresponse().status != 404
-        except OSError:
-            return False
-        finally:
-            connection.close()
 
     def _webhooks(self, name: str) -> int:
         return self.first_port + list(_MANIFESTS).index(name)

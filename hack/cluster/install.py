@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import debian, gang_manifests, gangs, places
+from cluster import debian, gang_manifests, gangs, kueue, kueue_manifests, places
 from cluster.errors import ClusterError
 from cluster.steps import locked, run_long, say
 
@@ -34,6 +34,8 @@ PACKAGES = {
 """The programs of the control plane, and the Go packages that they are built from."""
 KUBELET = {"kubelet": "k8s.io/kubernetes/cmd/kubelet"}
 """The same for a real node (see :mod:`cluster.realnode`)."""
+SCHEDULER = {"kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler"}
+"""The same for pods that podbridge does not schedule (see :mod:`cluster.kueue`)."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ def gang_manifests_folder() -> Path:
     return places.cache() / "gangs"
 
 
+def kueue_manifests_folder() -> Path:
+    """Return the folder of Kueue's manifests in the cache."""
+    return places.cache() / "kueue"
+
+
 INTERLINK = GoModule(
     "interlink",
     "interLink's API server and virtual kubelet",
@@ -83,6 +90,14 @@ GANGS = GoModule(
     after=lambda tools: gang_manifests.take(tools, gang_manifests_folder()),
 )
 """The controllers of groups of pods (see :mod:`cluster.gangs`)."""
+KUEUE = GoModule(
+    "kueue",
+    "Kueue's controller",
+    5,
+    {kueue.KUEUE: "sigs.k8s.io/kueue/cmd/kueue"},
+    after=lambda tools: kueue_manifests.take(tools, kueue_manifests_folder()),
+)
+"""Kueue (see :mod:`cluster.kueue`)."""
 
 
 def _version_flags(version: str) -> str:
@@ -94,9 +109,13 @@ def _version_flags(version: str) -> str:
 
 KUBERNETES_1_37 = GoModule(
     "kubernetes-1.37",
-    "kube-apiserver and kube-controller-manager of Kubernetes 1.37",
+    "kube-apiserver, kube-controller-manager and kube-scheduler of Kubernetes 1.37",
     6,
-    {f"{name}-1.37": PACKAGES[name] for name in ("kube-apiserver", "kube-controller-manager")},
+    {
+        f"{name}-1.37": package
+        for name, package in (PACKAGES | SCHEDULER).items()
+        if name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+    },
     _version_flags(places.KUBERNETES["1.37"]),
 )
 """The newer of the two control planes; etcd, kubectl and kwok are the same for both."""
@@ -105,7 +124,7 @@ KUBERNETES_1_37 = GoModule(
 def control_plane(kubernetes: str) -> dict[str, Path]:
     """Return the path of each program of the control plane of a version of Kubernetes."""
     newer = binaries(KUBERNETES_1_37.packages) if kubernetes == "1.37" else {}
-    return binaries() | {name.removesuffix("-1.37"): path for name, path in newer.items()}
+    return binaries(PACKAGES | SCHEDULER) | {name.removesuffix("-1.37"): path for name, path in newer.items()}
 
 
 def ensure(
@@ -115,17 +134,18 @@ def ensure(
     machine: Iterable[str] = (),
     accounting: Iterable[str] = (),
     real_node: bool = False,
+    scheduler: bool = False,
     modules: Iterable[GoModule] = (),
 ) -> None:
     """Install everything that a cluster needs; print the steps that take long.
 
     ``slurm`` and ``accounting`` are versions of Slurm, ``added`` and ``machine`` names of the tables in
-    :mod:`cluster.debian`. ``real_node`` adds the kubelet and its container runtime. The programs of ``modules``
-    are built while Debian's packages are downloaded.
+    :mod:`cluster.debian`. ``real_node`` adds the kubelet and its container runtime, ``scheduler`` kube-scheduler. The
+    programs of ``modules`` are built while Debian's packages are downloaded.
     """
     with locked(), ThreadPoolExecutor(1) as background:
         if kube:
-            _ensure_binaries([*PACKAGES, *(KUBELET if real_node else ())])
+            _ensure_binaries([*PACKAGES, *(KUBELET if real_node else ()), *(SCHEDULER if scheduler else ())])
         building = [background.submit(_ensure_module, module) for module in modules]
         for version in slurm:
             debian.ensure_slurm(version)
@@ -226,7 +246,7 @@ def _build_kubernetes(names: Sequence[str], folder: Path) -> None:
         f"building {', '.join(names)} of Kubernetes {KUBERNETES} from source: there is no container engine and no "
         "release archive to take them from. About 6 minutes for all on 2 cores and 8 GB of Go caches, once."
     )
-    packages = PACKAGES | KUBELET
+    packages = PACKAGES | KUBELET | SCHEDULER
     _build("go build", about, TOOLS, {name: packages[name] for name in names}, folder, _version_flags(KUBERNETES))
 
 

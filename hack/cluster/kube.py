@@ -36,8 +36,8 @@ rules:
 - level: Metadata
 """
 
-PORTS = 5
-NEED_APISERVER = ("kube-controller-manager", "kwok")
+PORTS = 6
+NEED_APISERVER = ("kube-controller-manager", "kube-scheduler", "kwok")
 """Daemons that are started after kube-apiserver is ready: the first one ends if it waits longer than 10 s."""
 
 
@@ -57,14 +57,16 @@ class KubeSetup:
 
     folder: Path
     first_port: int
-    """Ports: etcd's clients, its peers, kube-apiserver, kube-controller-manager, kwok."""
+    """Ports: etcd's clients, its peers, kube-apiserver, kube-controller-manager, kwok, kube-scheduler."""
     binaries: Mapping[str, Path]
     controller_manager: bool = True
     kwok: bool = True
+    scheduler: bool = False
     audit: Path | None = None
     """File of the audit log (JSON lines, metadata only, without kwok's writes)."""
     apiserver_args: Sequence[str] = ()
     controller_manager_args: Sequence[str] = ()
+    scheduler_args: Sequence[str] = ()
 
     @property
     def server(self) -> str:
@@ -88,6 +90,7 @@ class KubeSetup:
         self.user_kubeconfig("admin", *ADMIN)
         self.user_kubeconfig("kwok", "kwok", ("system:masters",))
         self.user_kubeconfig("controller-manager", "system:kube-controller-manager")
+        self.user_kubeconfig("scheduler", "system:kube-scheduler")
         self.write_accounts("podbridge")
         self.folder.joinpath("audit-policy.yaml").write_text(_AUDIT)
 
@@ -130,6 +133,15 @@ class KubeSetup:
                 *(f"--cert-dir={self.folder}", "--concurrent-job-syncs=10"),
                 *self.controller_manager_args,
             ]
+        if self.scheduler:
+            own = self.kubeconfig("scheduler")
+            result["kube-scheduler"] = [
+                *(str(self.binaries["kube-scheduler"]), f"--kubeconfig={own}", "--leader-elect=false"),
+                *(f"--authentication-kubeconfig={own}", f"--authorization-kubeconfig={own}"),
+                *("--bind-address=127.0.0.1", f"--secure-port={self.first_port + 5}", f"--cert-dir={self.folder}"),
+                *("--kube-api-qps=500", "--kube-api-burst=1000"),
+                *self.scheduler_args,
+            ]
         if self.kwok:
             result["kwok"] = [
                 *(str(self.binaries["kwok"]), f"--kubeconfig={self.kubeconfig('kwok')}"),
@@ -148,6 +160,8 @@ class KubeSetup:
             return Api(self).ready()
         if name == "kube-controller-manager":
             return listening(self.first_port + 3)
+        if name == "kube-scheduler":
+            return listening(self.first_port + 5)
         try:
             status, nodes = Api(self).request("GET", "/api/v1/nodes")
         except OSError:

@@ -50,6 +50,8 @@ class Options:
     """Whether interLink's programs are installed, for :mod:`cluster.interlink`."""
     gangs: bool = False
     """Whether the controllers of JobSet, LeaderWorkerSet and scheduler-plugins run (see :mod:`cluster.gangs`)."""
+    kueue: bool = False
+    """Whether Kueue, kube-scheduler and a node for it run (see :mod:`cluster.kueue`)."""
     schedulers: int = 1
     """Number of shards of podbridge, each with a part of the nodes (see :mod:`cluster.shards`)."""
     podbridge: dict[str, Any] = field(default_factory=dict)
@@ -64,8 +66,9 @@ class Options:
             raise ClusterError(f"option kubernetes: no version {self.kubernetes}; there are {known}")
         if not 1 <= self.schedulers <= min(shards.MOST, max(1, self.nodes)):
             raise ClusterError(f"option schedulers: {self.schedulers}; allowed: 1 to {shards.MOST}, and at most a node")
-        if self.gangs and not (self.kube and self.kcm):
-            raise ClusterError("option gangs: needs kube and kcm, which create the pods of the groups' Jobs and sets")
+        for name in ("gangs", "kueue"):
+            if getattr(self, name) and not (self.kube and self.kcm):
+                raise ClusterError(f"option {name}: needs kube and kcm, which create the pods of Jobs and sets")
 
     @property
     def size(self) -> Size:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster import debian, gangs, install, kube, places, realnode, shards, slurm, tools
+from cluster import debian, gangs, install, kube, kueue, places, realnode, shards, slurm, tools
+from cluster.controllers import ControllerSetup
 from cluster.errors import ClusterError
 from cluster.nats import NatsSetup
 from cluster.options import Options, Record
@@ -168,8 +169,10 @@ class Parts:
             install.control_plane(options.kubernetes),
             controller_manager=options.kcm,
             kwok=options.kwok,
+            scheduler=options.kueue,
             audit=self.state / "audit.log" if options.audit else None,
             controller_manager_args=[gangs.GATES] if options.gangs else [],
+            scheduler_args=[gangs.GATES] if options.gangs else [],
             apiserver_args=[
                 *(gangs.apiserver_args(options.kubernetes) if options.gangs else ()),
                 *options.apiserver_args,
@@ -177,16 +180,35 @@ class Parts:
         )
 
     @property
-    def _gangs(self) -> gangs.GangSetup:
+    def _controllers(self) -> list[ControllerSetup]:
+        """The controllers beside the control plane; their ports are the last but those of the real node."""
         options = self.options
-        after = gangs.PORTS + (realnode.PORTS if options.real_node else 0)
-        return gangs.GangSetup(
-            self.state / "gangs",
-            self._first_port + self._local_ports - after,
-            install.binaries(install.GANGS.packages),
-            install.gang_manifests_folder(),
-            self._kube.kubeconfig(gangs.USER),
-        )
+        port = self._first_port + self._local_ports - (realnode.PORTS if options.real_node else 0)
+        result: list[ControllerSetup] = []
+        if options.gangs:
+            port -= gangs.PORTS
+            result.append(
+                gangs.GangSetup(
+                    self.state / "gangs",
+                    port,
+                    install.binaries(install.GANGS.packages),
+                    install.gang_manifests_folder(),
+                    self._kube.kubeconfig(gangs.GangSetup.user),
+                )
+            )
+        if options.kueue:
+            port -= kueue.PORTS
+            result.append(
+                kueue.KueueSetup(
+                    self.state / "kueue",
+                    port,
+                    install.binaries(install.KUEUE.packages)[kueue.KUEUE],
+                    install.kueue_manifests_folder(),
+                    self._kube.kubeconfig(kueue.KueueSetup.user),
+                    options.gangs,
+                )
+            )
+        return result
 
     @property
     def _slurm(self) -> SlurmSetup:
@@ -222,6 +244,7 @@ class Parts:
     def _local_ports(self) -> int:
         ports = kube.PORTS + tools.PODBRIDGE_PORTS + slurm.PORTS + self.options.nodes
         ports += gangs.PORTS if self.options.gangs else 0
+        ports += kueue.PORTS if self.options.kueue else 0
         return ports + (realnode.PORTS if self.options.real_node else 0)
 
     def _podbridge_env(self, command: str, installation: str) -> dict[str, str]:

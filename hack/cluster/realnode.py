@@ -20,6 +20,7 @@ from pathlib import Path
 
 from cluster import cgroups, containerd, debian, views
 from cluster.errors import ClusterError
+from cluster.kube import Api, is_ready
 from cluster.ports import http_status
 from cluster.processes import kill_inside, run
 from cluster.slurm import Size
@@ -195,6 +196,12 @@ def address() -> str:
         except OSError as error:
             raise ClusterError(f"a real node needs an address besides the loopback: {error}") from error
         return str(probe.getsockname()[0])
+
+
+def accepts_pods(api: Api) -> bool:
+    """Return whether the real node is Ready; it is not at first, and its taint is removed a moment later."""
+    status, node = api.request("GET", f"/api/v1/nodes/{NAME}")
+    return status == 200 and is_ready(node) and not node["spec"].get("taints")
 
 
 def end(folder: Path) -> None:

@@ -72,10 +72,11 @@ def test_webhooks_are_called_by_url(tmp_path):
     assert "service" in item["webhooks"][0]["clientConfig"], "the input stays as it is"
 
 
+@pytest.mark.parametrize("option", ["gangs", "kueue"])
 @pytest.mark.parametrize("options", [{"kube": False}, {"kcm": False}])
-def test_gangs_need_the_controllers_of_their_jobs(options):
-    with pytest.raises(ClusterError, match="option gangs: needs kube and kcm"):
-        Options(gangs=True, **options)
+def test_the_controllers_need_those_of_their_jobs(option, options):
+    with pytest.raises(ClusterError, match=f"option {option}: needs kube and kcm"):
+        Options(**{option: True}, **options)
 
 
 def test_a_version_of_kubernetes_that_no_module_pins_is_refused():

@@ -111,7 +111,11 @@ def test_the_newer_control_plane_is_built_beside_the_other(machine):
     assert "gitVersion=v1.37.2" in call
     older, newer = install.control_plane("1.36"), install.control_plane("1.37")
     assert all(path.read_text() == "built\n" for path in newer.values())
-    assert {name for name in older if older[name] != newer[name]} == {"kube-apiserver", "kube-controller-manager"}
+    assert {name for name in older if older[name] != newer[name]} == {
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+    }
 
 
 def test_another_pin_builds_again(machine):

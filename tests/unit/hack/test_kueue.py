@@ -1,0 +1,99 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster import kueue, kueue_manifests
+from cluster.errors import ClusterError
+from cluster.slurm import Size
+
+
+def hook(name, group):
+    return {"name": name, "clientConfig": {"service": {"path": f"/{name}"}}, "rules": [{"apiGroups": [group]}]}
+
+
+def kustomization(folder, **content):
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
+
+
+def setup(folder, gangs=False):
+    manifests = folder / "manifests"
+    manifests.mkdir()
+    hooks = [hook("mpod", ""), hook("mset", "jobset.x-k8s.io"), hook("mray", "ray.io")]
+    configuration = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": "mutating"}, "webhooks": hooks}
+    (manifests / kueue_manifests.WEBHOOKS).write_text(json.dumps([configuration]))
+    (manifests / kueue_manifests.CRDS).write_text(json.dumps([crd("cohorts", "Webhook"), crd("flavors", None)]))
+    return kueue.KueueSetup(folder / "kueue", 20000, Path("/bin/kueue"), manifests, folder / "kubeconfig", gangs)
+
+
+def crd(name, strategy):
+    spec = {"group": "g"}
+    if strategy:
+        spec["conversion"] = {"strategy": strategy, "webhook": {"clientConfig": {"service": {"path": "/convert"}}}}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.parametrize(("gangs", "names"), [(False, ["mpod"]), (True, ["mpod", "mset"])])
+def test_webhooks_are_those_of_the_kinds_that_the_cluster_has(tmp_path, gangs, names):
+    made = setup(tmp_path, gangs)
+    made.write()
+    ((_, body),) = made.webhook_objects()
+    assert [item["name"] for item in body["webhooks"]] == names
+    assert body["webhooks"][0]["clientConfig"]["url"] == "https://127.0.0.1:20000/mpod"
+    frameworks = json.loads((made.folder / "kueue.json").read_text())["integrations"]["frameworks"]
+    assert ("jobset.x-k8s.io/jobset" in frameworks) == gangs
+
+
+def test_crds_are_converted_by_url(tmp_path):
+    made = setup(tmp_path)
+    made.write()
+    converted, plain = json.loads(made.crds.read_text())["items"]
+    assert converted["spec"]["conversion"]["webhook"]["clientConfig"]["url"] == "https://127.0.0.1:20000/convert"
+    assert converted["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"]
+    assert plain == crd("flavors", None)
+
+
+def test_the_certificate_of_the_metrics_is_below_the_etc_of_the_controller(tmp_path):
+    made = setup(tmp_path)
+    made.write()
+    (command,) = made.daemons().values()
+    assert f"mount --bind {made.folder}/etc /etc" in command[-1]
+    assert (made.folder / "etc" / "kueue" / "metrics" / "certs" / "tls.key").exists()
+
+
+def test_a_controller_of_which_nothing_runs_does_not_answer(tmp_path):
+    assert not setup(tmp_path).answers("kueue")
+
+
+def test_patches_set_the_conversion_of_crds(tmp_path):
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(crd("ones", None)))
+    (tmp_path / "patch.yaml").write_text(yaml.safe_dump({**crd("ones", "Webhook"), "spec": {"conversion": {"a": 1}}}))
+    kustomization(tmp_path, resources=["one.yaml"], patches=[{"path": "patch.yaml"}])
+    (found,) = kueue_manifests.custom_resources(tmp_path)
+    assert found["spec"] == {"group": "g", "conversion": {"a": 1}}
+    (tmp_path / "patch.yaml").write_text(yaml.safe_dump(crd("ones", "Webhook")))
+    with pytest.raises(ClusterError, match=r"only a patch of spec\.conversion is supported"):
+        kueue_manifests.custom_resources(tmp_path)
+
+
+def test_patches_set_fields_of_webhooks_by_name(tmp_path):
+    item = {"kind": "A", "webhooks": [hook("one", ""), hook("two", "")]}
+    (tmp_path / "manifests.yaml").write_text(yaml.safe_dump(item))
+    patch = {"kind": "A", "webhooks": [{"name": "two", "namespaceSelector": {"x": 1}}]}
+    kustomization(tmp_path, patches=[{"patch": yaml.safe_dump(patch)}])
+    (found,) = kueue_manifests.webhook_configurations(tmp_path)
+    assert found["webhooks"] == [hook("one", ""), {**hook("two", ""), "namespaceSelector": {"x": 1}}]
+    kustomization(tmp_path, patches=[{"path": "patch.yaml"}])
+    with pytest.raises(ClusterError, match="only inline patches are supported"):
+        kueue_manifests.webhook_configurations(tmp_path)
+
+
+def test_the_first_queue_has_what_the_nodes_of_slurm_have():
+    _, (_, queue), (path, local) = kueue.first_objects(2, Size(4, 1000, 1))
+    (group,) = queue["spec"]["resourceGroups"]
+    quotas = {item["name"]: item["nominalQuota"] for item in group["flavors"][0]["resources"]}
+    assert quotas == {"cpu": "8", "memory": "2000Mi", "nvidia.com/gpu": "2"}
+    assert group["coveredResources"] == list(quotas)
+    assert path.endswith("/namespaces/slurm-bridge/localqueues")
+    assert local["spec"] == {"clusterQueue": queue["metadata"]["name"]}
