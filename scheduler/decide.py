@@ -4,8 +4,8 @@ The order of writes ensures that a pod never has two jobs, that no pod is bound 
 is left behind:
 
 1. Submit. The comment of the job contains the pod's UID. After a crash, the next decision finds the job by UID; the
-   workload controller finds a job whose pod is gone. Nothing is submitted while the outcome of an earlier submission is
-   unknown, or before a complete list of jobs has been read.
+   workload controller finds a job whose pod is gone. A pod is not submitted while the outcome of an earlier submission
+   is unknown, or while a former leader may have submitted it (:func:`scheduler.rules.unsettled`).
 2. Bind. The node is that of a job which slurmctld shows as allocated. The UID is the precondition, and the same write
    sets the job id on the pod. The bind waits while the kubelet would reject the pod because other pods there have not
    ended, and until the claims of the pod are bound. The write that binds a claim fixes its node.
@@ -135,7 +135,7 @@ def _keep(pod: Pod, live: list[ObservedJob]) -> ObservedJob:
 
 def _deleted(view: SchedulerView, pod: Pod, state: PodState, live: list[ObservedJob]) -> _Step:
     """Release a deleted pod. If a job may still appear, keep its finalizer, but cancel the jobs that are known."""
-    waits, state = unsettled(view, state)
+    waits, state = unsettled(view, state, [pod])
     if (waits or not pods.is_held(pod)) and not live:
         return None, state
     return _release(pod, [entry.job.job_id for entry in live]), state
@@ -155,7 +155,7 @@ def _without_job(
         # the workload controller terminates a pod that has the id of a cancelled job
         return (Hold(pod, entry.job.job_id) if pods.job_id(pod) is None else None), state
     state = state.without_job()
-    why, state = obstacle(view, state)
+    why, state = obstacle(view, state, [pod])
     if why is not None:
         return (tell(view, pod, state, *why) if why[0] else None), state
     if (wait := volume_waits.before_submission(view, [pod], occupancy)) is not None:

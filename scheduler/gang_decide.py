@@ -79,7 +79,7 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
         state = state.seen()
     deleted = [pod for pod in gang.open if pods.is_deleted(pod)]
     if deleted and not gang.waiting and not gang.running and not _gated(gang):
-        waits, state = unsettled(view, state)
+        waits, state = unsettled(view, state, gang.pods)
         held = any(map(pods.is_held, deleted))
         if not live and (waits or not held):
             return [], state
@@ -151,7 +151,7 @@ def _without_job(
         return _tell(view, waiting, "GangEnding", text), state
     if len(waiting) + gang.succeeded() < gang.minimum:
         return _tell(view, waiting, INCOMPLETE, _count_text(gang, len(waiting) + gang.succeeded())), state
-    why, state = obstacle(view, state)
+    why, state = obstacle(view, state, gang.pods)
     if why is not None:
         return (_tell(view, waiting, *why) if why[0] else []), state
     if (wait := volume_waits.before_submission(view, waiting, occupancy)) is not None:

@@ -19,6 +19,7 @@ from scheduler import actions, decide, rules
 from scheduler.act import URGENCY, Actor
 from scheduler.device_names import DeviceNames
 from scheduler.gangs import Gang, GangIndex
+from scheduler.new_pods import NewPods
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import Bound, PodStates
@@ -56,6 +57,7 @@ class Scheduler(SlurmLoop):
         self._states = PodStates()
         self._update_pace = UpdatePace()
         self._gangs = GangIndex()
+        self._new = NewPods(dependencies.pods)
         self._device_names = DeviceNames(dependencies.kube, dependencies.config, dependencies.clock)
         self._actor = Actor(dependencies, self._states, self._storage, self._device_names, self.check_leadership)
         self._node_changes = 0
@@ -72,6 +74,7 @@ class Scheduler(SlurmLoop):
         """Start the loop and its workers."""
         self.dependencies.nodes.subscribe(self._node_changed)
         self.dependencies.pods.subscribe(self._gangs.changed)
+        self.dependencies.pods.subscribe(self._new.changed)
         for cache in (self.dependencies.pods, self._others):
             cache.subscribe(self._occupancy.changed)
         for cache in self._storage_caches:
@@ -85,8 +88,11 @@ class Scheduler(SlurmLoop):
         return super().ready() and all(cache.synced for cache in (self._others, *self._storage_caches))
 
     def on_started_leading(self) -> None:
-        """Request a poll, and note until when a former leader may have sent requests."""
+        """Request a poll and a list of all jobs, and note until when a former leader may have sent requests."""
         self._inherited_at = (self.leading_since or 0.0) if self.inherited else 0.0
+        if self._inherited_at:  # an earlier list would not show the outcome of all of them
+            self.dependencies.poller.list_all(self._inherited_at + rules.SETTLE)
+        self._new.begin()
         super().on_started_leading()
 
     @property
@@ -124,11 +130,13 @@ class Scheduler(SlurmLoop):
 
     def _decide_for(self, waiting: Mapping[str, actions.Pod], snapshot: Snapshot, updates: int) -> Counter[str]:
         """Decide for waiting pods and for the gangs that have one of them; return the number of actions by kind."""
-        if self._inherited_at:
+        if self._inherited_at and rules.is_settled(snapshot, self._inherited_at):
+            self._inherited_at = 0.0
+        # a list that shows the requests of a former leader may still have to be read, but not another one
+        waits = self._inherited_at and snapshot.requested_at < rules.settled_at(snapshot, self._inherited_at)
+        if waits:
             self.dependencies.poller.wake()
-            if rules.is_settled(snapshot, self._inherited_at):
-                self._inherited_at = 0.0
-        if self.unsettled:
+        if waits or self._states.unsettled:
             self.dependencies.poller.list_all()
         in_gangs = self._gangs.uids
         idle = [
@@ -154,6 +162,7 @@ class Scheduler(SlurmLoop):
             braked=self._is_braked(snapshot),
             gangs=self._idle_gangs(waiting, snapshot),
             updates=updates,
+            new=self._new.uids,
         )
         decision = decide.decide(view)
         self._states.merge(decision.states)

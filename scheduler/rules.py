@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from bridge import clock
@@ -29,6 +29,9 @@ from scheduler.pod_states import (
 
 SETTLE = 5.0
 """Seconds without a failed poll after which a submission without an answer counts as not carried out."""
+CLOCKS = 300.0
+"""Largest difference in seconds between the clocks of the API server and of slurmctld. Munge accepts no larger one
+between the hosts of Slurm."""
 TELL_AFTER = 3.0
 """Seconds for which a job is pending before the pod's condition reports it: most jobs start sooner."""
 WAKE_LIMIT = 900.0
@@ -46,7 +49,8 @@ class SchedulerView:
     without is :data:`~scheduler.pod_states.NEW`. ``inherited_at`` is the time until which a former leader may have
     sent requests; 0 if there was none, or if the outcome of all its requests is known (:func:`is_settled`).
     ``braked``: many jobs are missing, so no job is submitted. ``updates`` is the number of pending jobs whose excluded
-    nodes the decision may change.
+    nodes the decision may change. ``new`` holds the UIDs of pods that were created under this leadership
+    (:mod:`scheduler.new_pods`).
     """
 
     pods: Iterable[Pod]
@@ -63,6 +67,7 @@ class SchedulerView:
     braked: bool = False
     gangs: Iterable[Gang] = ()
     updates: int = 1000
+    new: Set[str] = frozenset()
 
 
 def lives(entry: ObservedJob, cancelled: Set[int]) -> bool:
@@ -71,33 +76,61 @@ def lives(entry: ObservedJob, cancelled: Set[int]) -> bool:
     return not over and entry.job.job_id not in cancelled
 
 
-def is_settled(snapshot: Snapshot, sent_at: float) -> bool:
+def is_settled(snapshot: Snapshot, sent_at: float, since: float = 0) -> bool:
     """Whether the snapshot shows the outcome of every request that was sent until ``sent_at`` (monotonic seconds).
 
     slurmctld has then answered every poll for ``SETTLE`` seconds since that time; it carries out a request in less. A
-    request that a proxy or slurmrestd delays for longer ends as a second job, which is cancelled.
+    request that a proxy or slurmrestd delays for longer ends as a second job, which is cancelled. Only jobs count that
+    were submitted after ``since``, a time of slurmctld.
     """
-    return not snapshot.error and snapshot.listed_at >= max(sent_at, snapshot.settled_since) + SETTLE
+    return not snapshot.error and snapshot.listed_for(since) >= settled_at(snapshot, sent_at)
 
 
-def unsettled(view: SchedulerView, state: PodState) -> tuple[bool, PodState]:
-    """Return whether a request of this process or of a former leader may still appear as a job, and the next state.
+def settled_at(snapshot: Snapshot, sent_at: float) -> float:
+    """Return when slurmctld has carried out or lost every request that was sent until ``sent_at`` (monotonic)."""
+    return max(sent_at, snapshot.settled_since) + SETTLE
 
-    So it is until all jobs have been listed and read once since the leadership began.
+
+def unsettled(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> tuple[bool, PodState]:
+    """Return whether a request about these pods may still appear as a job, and the next state.
+
+    A former leader may have sent it, except for pods that were created under this leadership. The list of all jobs
+    that was requested since then shows its job, as soon as the jobs have been read that are not older than the pods.
     """
-    if view.snapshot.listed_at < view.leading_since:
-        return True, state
-    if view.inherited_at and not is_settled(view.snapshot, view.inherited_at):
-        return True, state
-    if not isinstance(state.phase, OutcomeUnknown):
+    snapshot, phase = view.snapshot, state.phase
+    if any(pods.uid(pod) not in view.new for pod in members):
+        needed = view.leading_since
+        if view.inherited_at:
+            needed = max(needed, settled_at(snapshot, view.inherited_at))
+            if snapshot.error:
+                return True, state
+        if snapshot.listed_at < needed and (
+            snapshot.requested_at < needed or snapshot.listed_for(_earliest_submission(snapshot, members)) < needed
+        ):
+            return True, state
+    if not isinstance(phase, OutcomeUnknown):
         return False, state
-    if not is_settled(view.snapshot, state.phase.since):
+    if not is_settled(snapshot, phase.since, _earliest_submission(snapshot, members)):
         return True, state
-    return False, replace(state, phase=BackingOff(state.phase.failure))
+    return False, replace(state, phase=BackingOff(phase.failure))
 
 
-def obstacle(view: SchedulerView, state: PodState) -> tuple[tuple[str, str] | None, PodState]:
-    """Return why no job may be submitted now, and the next state; ``None`` if one may be.
+def _earliest_submission(snapshot: Snapshot, members: Iterable[Pod]) -> float:
+    """Return a time of slurmctld before which no job of these pods was submitted; 0 if there is none.
+
+    It is the creation of the oldest pod, less ``CLOCKS``. A pod with a job id that the snapshot lacks has none.
+    """
+    earliest = math.inf
+    for pod in members:
+        created, job_id = pod["metadata"].get("creationTimestamp"), pods.job_id(pod)
+        if not created or (job_id is not None and job_id not in snapshot.jobs):
+            return 0
+        earliest = min(earliest, clock.parse_rfc3339(created) - CLOCKS)
+    return earliest
+
+
+def obstacle(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> tuple[tuple[str, str] | None, PodState]:
+    """Return why no job of these pods may be submitted now, and the next state; ``None`` if one may be.
 
     The obstacle is the reason and the message of the condition; both are empty where no condition is written.
     """
@@ -105,7 +138,7 @@ def obstacle(view: SchedulerView, state: PodState) -> tuple[tuple[str, str] | No
         return ("SlurmUnavailable", f"Slurm does not answer: {view.snapshot.error}"), state
     if view.braked:
         return ("SlurmJobsMissing", "many jobs are missing in Slurm: podbridge submits no job now"), state
-    waits, state = unsettled(view, state)
+    waits, state = unsettled(view, state, members)
     if waits:
         if not isinstance(state.phase, OutcomeUnknown):
             return ("", ""), state

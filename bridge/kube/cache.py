@@ -75,6 +75,8 @@ class Cache:
         self._synced = threading.Event()
         self._subscribers: list[Subscriber] = []
         self._delivery = threading.RLock()  # subscribers see each change and its delivery as one step
+        self.listing = False
+        """Whether the changes that subscribers get now come from a list; for the cache's thread."""
 
     @property
     def synced(self) -> bool:
@@ -92,6 +94,14 @@ class Cache:
         age is below the idle time-out.
         """
         return self._clock.monotonic() - self._confirmed
+
+    def request_version(self) -> int:
+        """Request the current resource version: every object that exists now has at most this one.
+
+        Raises :class:`KubeError`.
+        """
+        page = self._client.get(self._path, {**self._selectors, "limit": 1})
+        return number((page.get("metadata") or {}).get("resourceVersion", ""))
 
     def get(self, namespace: str, name: str) -> Object | None:
         """Return an object by name (``namespace`` is empty for cluster-scoped kinds)."""
@@ -187,7 +197,9 @@ class Cache:
         if rewritten:
             log.warning("resource version of the API server decreased", extra=kv(cache=self.name, version=version))
         with self._delivery:
+            self.listing = True
             self._deliver(self._store.replace(objects, rewritten=rewritten))
+            self.listing = False
         self._version = self._highest = version
         self._confirm()
         self._synced.set()

@@ -14,16 +14,14 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.merging import is_unexplained, started
 from bridge.slurm.models import Job
 from bridge.slurm.poll_state import Answers, Expected, PollState, States
-from bridge.slurm.query_plan import QueryPlan, most_singles, plan_queries, starts_alone, witnesses
-from bridge.slurm.state_lists import Known, StateList, StateLists
+from bridge.slurm.query_plan import LARGEST_SINGLES, QueryPlan, most_singles, plan_queries, starts_alone, witnesses
+from bridge.slurm.state_lists import StateList, StateLists
 from bridge.threads import at_once
 
 log = logging.getLogger(__name__)
 
 UNEXPLAINED = 5.0
 """Seconds between two full lists while a pending job has no reason: for Slurm 22.05, the first reason is no change."""
-FIRST_SINGLES = 500
-"""Number of jobs on pods that one poll reads before the first list of all jobs: running jobs first."""
 CHECK_PERIOD = 1.0
 """Seconds between two polls that read a witness and the reasons of pending jobs, however many polls there are."""
 MOST_STARTS = 8
@@ -53,9 +51,9 @@ class JobAnswers:
 class JobReader:
     """Sends the requests about jobs. Any error fails the whole poll."""
 
-    def __init__(self, client: SlurmClient, detail_budget: int, clock: Clock, known: Known | None = None) -> None:
+    def __init__(self, client: SlurmClient, detail_budget: int, clock: Clock, lists: StateLists) -> None:
         self._client, self._budget, self._clock = client, detail_budget, clock
-        self.lists = StateLists(client, clock, known)
+        self.lists = lists
         self._listed_at = self._checked_at = -math.inf
         self._spent = 0
 
@@ -77,12 +75,16 @@ class JobReader:
             return self._by_lists(last, expected, began)
         if not reasons or self.lists.wanted or began - self._checked_at >= CHECK_PERIOD:
             alone = False
-        found = self.lists.read(last, expected, began)
-        starts = starts_alone(last, found.states, expected, began, MOST_STARTS) if alone else None
+        found = self.lists.read(last, expected)
+        starts = (
+            starts_alone(last, found.states, expected, began, MOST_STARTS)
+            if alone and (found.cheap or not found.complete)
+            else None
+        )
         if starts is not None:
             self.spend(len(starts))
             answers = self._singles(Answers(began, found.states), QueryPlan(), starts)
-            return JobAnswers(answers, list_seconds=0 if found.complete else found.seconds, alone=True)
+            return JobAnswers(answers, list_seconds=found.seconds, alone=True)
         return self._by_states(last, expected, began, found, self._budget_now(began) if reasons else 0)
 
     def spend(self, jobs: int) -> None:
@@ -94,7 +96,7 @@ class JobReader:
     ) -> JobAnswers:
         """Read the details that are needed after a list of states, then the witnesses."""
         states = found.states
-        most = most_singles(len(states), found.seconds) if last.list_began or found.complete else FIRST_SINGLES
+        most = most_singles(len(states)) if found.cheap else LARGEST_SINGLES
         allocations = self._client.version.allocations
         known = witnesses(last, found.listed, expected)
         needed = plan_queries(last, states, expected, began, budget, allocations=allocations, witnessed=known)
@@ -109,7 +111,9 @@ class JobReader:
             details = {job.job_id: job for job in self._client.jobs() if job.job_id in asked}
             singles = needed.jobs[:0]
         backlog = len(needed.started) > most or 0 < len(singles) < len(needed.jobs)
-        answers = Answers(began, states, details, started=first_nodes, complete=found.complete)
+        answers = Answers(
+            began, states, details, started=first_nodes, complete=found.complete, list_began=found.list_began
+        )
         answers = self._singles(answers, needed, singles)
         if not budget:
             self.spend(len(first_nodes) + len(singles) + len(known))
@@ -120,7 +124,7 @@ class JobReader:
                 return JobAnswers(answers, reused=job_id)
             if job is not None:
                 answers = replace(answers, details={**answers.details, job_id: job})
-        return JobAnswers(answers, backlog=backlog, list_seconds=0 if found.complete else found.seconds)
+        return JobAnswers(answers, backlog=backlog, list_seconds=found.seconds)
 
     def _budget_now(self, began: float) -> int:
         if began - self._checked_at < CHECK_PERIOD:

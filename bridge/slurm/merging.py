@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from bridge.slurm.identity import UNREAD, identity, is_same
+from bridge.slurm.identity import UNREAD, Identity, identity, is_same
 from bridge.slurm.models import CONFIRMATIONS, Job, ObservedJob, Snapshot
 from bridge.slurm.poll_state import Answers, Expected, PollState, States
 from bridge.slurm.query_plan import changed_jobs
@@ -42,10 +42,12 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
     before, states = last.snapshot, answers.states
     answered = answers.details.keys() | answers.started.keys()
     unread = {job_id for job_id in changed_jobs(last, states, expected) if job_id not in answered}
-    unheard = any(job_id not in last.listed for job_id in unread)
+    unheard = {job_id for job_id in unread if job_id not in last.listed}
     complete = bool(before.sequence) or not unread or not answers.complete
     sequence = before.sequence + 1 if complete else 0
-    list_began = answers.began if answers.complete else last.list_began
+    list_began = last.list_began
+    if answers.complete:
+        list_began = answers.began if answers.list_began is None else answers.list_began
     earlier = before.listed_at if last.list_began else -math.inf
     listed_at = list_began if list_began and not unheard else earlier
     jobs: dict[int, ObservedJob] = {}
@@ -77,9 +79,31 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
     snapshot = replace(
         _snapshot(before, answers, jobs, sequence, settled),
         list_age=answers.began - listed_at if listed_at > -math.inf else math.inf,
+        partial_age=answers.began - list_began if list_began else math.inf,
+        partial_since=_read_since(unheard, foreign, jobs) if unheard else math.inf,
     )
     left = {job_id: states[job_id] for job_id in unread if job_id not in answers.unknown}
     return PollState(snapshot, _listed(last, states, unread), detailed, foreign, list_began=list_began, unread=left)
+
+
+def _read_since(unheard: Set[int], foreign: Mapping[int, Identity], jobs: Mapping[int, ObservedJob]) -> float:
+    """Return the submit time after which every listed job has been read, although ``unheard`` jobs have not.
+
+    slurmctld assigns ids in ascending order, so jobs submitted after one that is higher than all of ``unheard`` have
+    been read. A requeue only makes a submit time later. Infinite if there is no such job, or if slurmctld has begun
+    again with low ids: a lower job is then newer than a higher one.
+    """
+    last = max(unheard)
+    since, newest_lower = math.inf, 0.0
+    seen = {**foreign, **{job_id: identity(known.job) for job_id, known in jobs.items() if not known.missing}}
+    for job_id, job in seen.items():
+        if not job.submit_time:
+            continue
+        if job_id > last:
+            since = min(since, job.submit_time)
+        elif not job.restarts:
+            newest_lower = max(newest_lower, job.submit_time)
+    return since if newest_lower <= since else math.inf
 
 
 def _snapshot(

@@ -253,10 +253,26 @@ class Snapshot:
     """Seconds from the request for the last list of all jobs of which every new job has been read until ``began``;
     infinite if there was none."""
 
+    partial_age: float = math.inf
+    """Seconds from the request for the last list of all jobs until ``began``, also if not every new job of that list
+    has been read; infinite if there was none."""
+    partial_since: float = math.inf
+    """Time of slurmctld (seconds since the epoch): every job of that list that was submitted later has been read."""
+
     @property
     def listed_at(self) -> float:
         """The monotonic time up to which the snapshot contains every submitted job, also one with an unknown id."""
         return self.began - self.list_age if self.list_age < math.inf else -math.inf
+
+    @property
+    def requested_at(self) -> float:
+        """The monotonic time of the request for the last list of all jobs, read or not."""
+        age = min(self.partial_age, self.list_age)
+        return self.began - age if age < math.inf else -math.inf
+
+    def listed_for(self, since: float) -> float:
+        """Return, as :attr:`listed_at`, the time for jobs that were submitted after ``since`` on slurmctld's clock."""
+        return max(self.listed_at, self.requested_at) if since > self.partial_since else self.listed_at
 
 
 @dataclass(frozen=True, slots=True)

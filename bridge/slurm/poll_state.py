@@ -48,8 +48,9 @@ class Answers:
     """The answers of slurmctld in one poll that began at the monotonic time ``began``.
 
     ``unknown`` are the ids that slurmctld reported as unknown. ``started`` are podbridge's jobs of which only the nodes
-    were read. ``nodes`` and ``partitions`` are ``None`` if they were not read. ``complete``: slurmctld was asked for
-    the states of all jobs in this poll; otherwise those of the jobs of others are older.
+    were read. ``nodes`` and ``partitions`` are ``None`` if they were not read. ``complete``: the states contain those
+    of a new list of all jobs; otherwise those of the jobs of others are older. ``list_began`` is the monotonic time of
+    the request for this list, ``None`` if it is ``began``.
     """
 
     began: float
@@ -60,3 +61,4 @@ class Answers:
     nodes: Mapping[str, Node] | None = None
     partitions: Mapping[str, Partition] | None = None
     complete: bool = True
+    list_began: float | None = None

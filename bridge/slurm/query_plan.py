@@ -29,10 +29,8 @@ LARGEST_BULK = 1 << 25
 """Largest size in bytes of a list of all jobs: slurmrestd and podbridge both hold it in memory."""
 MOST_SINGLES = 64
 """Number of jobs that one poll reads alone. The next poll reads more, while podbridge acts on these."""
-SINGLE_SECONDS = 0.003
-"""Seconds to read one job alone."""
-LARGEST_SINGLES = 5000
-"""Largest number of jobs that one poll reads alone: their answers are in memory until the poll ends."""
+LARGEST_SINGLES = 500
+"""Largest number of jobs that one poll reads alone: about 0.7 s."""
 SINGLES_SHARE = 50
 """One poll reads alone one in this many jobs of the list, if this is more than ``MOST_SINGLES``."""
 
@@ -55,13 +53,12 @@ class QueryPlan:
         return len(self.jobs) > 1 and len(self.jobs) * BULK_FACTOR > total and total * job_bytes <= LARGEST_BULK
 
 
-def most_singles(total: int, seconds: float) -> int:
-    """Return how many jobs one poll reads alone, so that they cost about as much as the list of ``total`` states.
+def most_singles(total: int) -> int:
+    """Return how many jobs one poll reads alone: more if the list of ``total`` states is long, but in about a second.
 
-    ``seconds`` is the time that slurmrestd took for this list. It grows with the square of ``total``, so tens of
-    thousands of jobs must be read in few polls.
+    The jobs that are left are read by the next polls, which need no other list for this.
     """
-    return max(MOST_SINGLES, total // SINGLES_SHARE, min(int(seconds / SINGLE_SECONDS), LARGEST_SINGLES))
+    return min(max(MOST_SINGLES, total // SINGLES_SHARE), LARGEST_SINGLES)
 
 
 def plan_queries(
@@ -88,7 +85,7 @@ def plan_queries(
     for job_id in changed:
         now = states[job_id]
         (started if allocations and is_allocated(now) and _waited(last, job_id, expected) else asked).append(job_id)
-    asked.sort(key=lambda job_id: (job_id not in ours and job_id not in expected, is_pending(states[job_id])))
+    asked = _in_order(asked, ours.keys() | expected.keys(), states)
     quiet = _quiet(last, states, expected, set(changed))
     pending = [job_id for job_id in quiet if is_pending(states[job_id])]
     waiting = [job_id for job_id in pending if job_id not in witnessed]
@@ -127,6 +124,17 @@ def starts_alone(
     ):
         return None
     return tuple(starts)
+
+
+def _in_order(asked: Iterable[int], known: Collection[int], states: States) -> list[int]:
+    """Return jobs as they are read: podbridge's jobs first, those that run before pending ones; then the others.
+
+    Of the others, the newest come first: a job whose id podbridge does not know was submitted a short time ago. The
+    lowest id is read before them: it is newer if slurmctld has begun again with low ids (``MaxJobId``).
+    """
+    ours = sorted((i for i in asked if i in known), key=lambda job_id: is_pending(states[job_id]))
+    others = sorted((i for i in asked if i not in known), reverse=True)
+    return [*ours, *others[-1:], *others[:-1]]
 
 
 def _quiet(last: PollState, states: States, expected: Mapping[int, Expected], changed: set[int]) -> list[int]:

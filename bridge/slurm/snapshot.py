@@ -30,7 +30,7 @@ from bridge.slurm.models import Job, JobLink, Snapshot
 from bridge.slurm.node_reader import NodeReader
 from bridge.slurm.poll_state import Expected, PollState
 from bridge.slurm.query_plan import doubted, forgotten
-from bridge.slurm.state_lists import Known
+from bridge.slurm.state_lists import Known, Start, StateLists, in_thread
 from bridge.slurm.states import Phase, phase
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,9 @@ REST = 0.5
 LIST_REST = 3.0
 """Least pause after a poll, as a multiple of the time of its requests for the states of podbridge's jobs: slurmrestd
 and slurmctld spend a quarter of one core on thousands of pending jobs."""
+STANDBY_PERIOD = 8.0
+"""Least seconds between two polls of a standby: it sends less than one request per second about 10,000 waiting pods,
+and polls at once when it becomes the leader."""
 _STOP_CHECK = 0.25
 PROGRESS_PERIOD = 5.0
 """Seconds between two log lines during the first reading of all jobs."""
@@ -55,7 +58,7 @@ class Poller:
 
     The first published snapshot (sequence 1) is complete: the comment of every job has been read. Until then,
     ``progress`` is the number of jobs read so far. A failed poll changes only ``error``. While ``leads`` returns false,
-    the process is a standby and polls at the idle period.
+    the process is a standby and polls every ``STANDBY_PERIOD`` seconds.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Poller:
         clock: Clock | None = None,
         leads: Callable[[], bool] = lambda: True,
         known: Known | None = None,
+        start: Start = in_thread,
     ) -> None:
         self._leads = leads
         self._client, self._cluster, self._settings = client, cluster, config.slurm
@@ -82,7 +86,8 @@ class Poller:
         self._hints = HintPace(config.hints.max_poll_rate, self._clock.monotonic())
         self._told_at = -math.inf
         self._node_reader = NodeReader(client, self._clock)
-        self._job_reader = JobReader(client, config.slurm.detail_budget, self._clock, known)
+        lists = StateLists(client, self._clock, known, start)
+        self._job_reader = JobReader(client, config.slurm.detail_budget, self._clock, lists)
         self._list_seconds = 0.0
         self._backlog = False
         self.progress = ""
@@ -99,9 +104,9 @@ class Poller:
         """Call ``fn`` in the poller's thread after each new snapshot."""
         self._subscribers.append(fn)
 
-    def list_all(self) -> None:
-        """Read the list of all jobs in one of the next polls: a job without a known id may exist."""
-        self._job_reader.lists.want_all()
+    def list_all(self, at: float = -math.inf) -> None:
+        """Read the list of all jobs soon, not before the monotonic time ``at``: a job without a known id may exist."""
+        self._job_reader.lists.want_all(at)
 
     def wake(self, nodes: bool = False) -> None:
         """Poll soon; with ``nodes``, read nodes and partitions too."""
@@ -155,7 +160,9 @@ class Poller:
         """Return the seconds until the next poll, unless :meth:`wake` is called."""
         if self._failures:
             return self._backoff.delay(self._failures)
-        busy = self._leads() and (bool(self._expected) or is_busy(self.snapshot))
+        if not self._leads():
+            return max(STANDBY_PERIOD, self._settings.poll_idle)
+        busy = bool(self._expected) or is_busy(self.snapshot)
         return self._settings.poll_busy if busy else self._settings.poll_idle
 
     def _wait(self, stop: threading.Event, longest: float, rest: float) -> None:
@@ -298,7 +305,7 @@ class Poller:
             self.progress, self._told_at = "", math.inf
             return
         self.progress = f"read {read} of {total} jobs"
-        if self._clock.monotonic() - self._told_at >= PROGRESS_PERIOD:
+        if read < total and self._clock.monotonic() - self._told_at >= PROGRESS_PERIOD:
             self._told_at = self._clock.monotonic()
             log.info("reading all jobs for the first time", extra=kv(read=read, of=total))
 

@@ -3,19 +3,26 @@
 slurmrestd frees a list of n jobs in a time that grows with the square of n: 60,000 jobs take 26 s of its CPU time,
 observed with 26.05.5. A request with ids has no such cost: the same jobs, 2,500 by 2,500, take 0.8 s. So while the list
 of all jobs is expensive, a poll asks only for podbridge's jobs. The list of all jobs is then read for two purposes: to
-find a job that a request without an answer has created, and to find jobs whose pods are gone.
+find a job that a request without an answer has created, and to find jobs whose pods are gone. A thread of its own reads
+it, so that the polls go on meanwhile.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bridge.clock import Clock
+from bridge.errors import BridgeError
+from bridge.logs import kv
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import JobLink
 from bridge.slurm.poll_state import Expected, PollState, States
+
+log = logging.getLogger(__name__)
 
 CHEAP = 0.25
 """Seconds. As long as the list of all jobs takes less time, every poll reads it: about 6,000 jobs."""
@@ -26,33 +33,49 @@ SHARE_IF_WANTED = 1.0
 
 Known = Callable[[Callable[[int], bool]], Mapping[int, JobLink]]
 """Returns the jobs on pods whose ids pass a filter."""
+Start = Callable[[Callable[[], None]], None]
+"""Runs a function beside the polls."""
+
+
+def in_thread(run: Callable[[], None]) -> None:
+    """Run a function in a thread that does not keep the process from its end."""
+    threading.Thread(target=run, name="slurm-list", daemon=True).start()
 
 
 @dataclass(frozen=True, slots=True)
 class StateList:
     """The states of one poll.
 
-    ``states`` are those of all jobs, as far as they are known. ``listed`` are those in the answers of this poll, and
-    ``complete`` tells whether these answers contain all jobs. ``seconds`` is the time of the requests.
+    ``states`` are those of all jobs, as far as they are known. ``listed`` are those in new answers, and ``complete``
+    tells whether these answers contain all jobs; they were requested at ``list_began`` or later. ``cheap``: each poll
+    reads the list of all jobs; otherwise ``seconds`` is the time of the requests with ids.
     """
 
     states: States
     listed: States
     complete: bool
-    seconds: float
+    list_began: float
+    cheap: bool = False
+    seconds: float = 0
 
 
 class StateLists:
-    """Reads one list of states for each poll. ``known`` returns jobs that are podbridge's before any list is read."""
+    """Reads one list of states for each poll. Only for the poller's thread, except :meth:`want_all`.
 
-    def __init__(self, client: SlurmClient, clock: Clock, known: Known | None) -> None:
-        self._client, self._clock, self._known = client, clock, known
+    ``known`` returns jobs that are podbridge's before any list is read. ``start`` runs the request for an expensive
+    list of all jobs.
+    """
+
+    def __init__(self, client: SlurmClient, clock: Clock, known: Known | None, start: Start = in_thread) -> None:
+        self._client, self._clock, self._known, self._start = client, clock, known, start
         self._seconds = 0.0
-        self._ended = -math.inf
-        self._wanted = False
+        self._ended = self._not_before = -math.inf
+        self._wanted = self._running = False
+        self._found: tuple[float, States] | None = None
 
-    def want_all(self) -> None:
-        """Read the list of all jobs soon: a job without a known id may exist."""
+    def want_all(self, at: float = -math.inf) -> None:
+        """Read the list of all jobs soon, not before the monotonic time ``at``: a job without a known id may exist."""
+        self._not_before = max(self._not_before, at)
         self._wanted = True
 
     @property
@@ -67,10 +90,12 @@ class StateLists:
         jobs, foreign = last.snapshot.jobs, last.foreign
         return self._known(lambda job_id: job_id not in jobs and job_id not in foreign)
 
-    def read(self, last: PollState, expected: Mapping[int, Expected], began: float) -> StateList:
+    def read(self, last: PollState, expected: Mapping[int, Expected]) -> StateList:
         """Read the states that a poll needs. Raises the errors of the client."""
-        if self._is_due(last, began, expected):
-            return self._all()
+        if self._is_cheap(last):
+            began, self._wanted = self._clock.monotonic(), False
+            listed = self._all()
+            return StateList(listed, listed, complete=True, list_began=began, cheap=True)
         asked = [job_id for job_id, job in last.snapshot.jobs.items() if not job.is_confirmed]
         ids = {*asked, *expected}
         at = self._clock.monotonic()
@@ -79,17 +104,27 @@ class StateLists:
         else:
             listed = {}
             self._client.ping()  # a poll succeeds only if slurmctld answers
-        rest = {job_id: now for job_id, now in {**last.listed, **last.unread}.items() if job_id not in ids}
         seconds = self._clock.monotonic() - at
-        return StateList({**rest, **listed}, listed, complete=False, seconds=seconds)
+        found, self._found = self._found, None
+        earlier = found[1] if found is not None else {**last.listed, **last.unread}
+        rest = {job_id: now for job_id, now in earlier.items() if job_id not in ids}
+        states = {**rest, **listed}
+        if found is None and self._is_due(last, at):
+            self._running, self._wanted = True, False
+            self._start(self._read_beside)
+        if found is not None:
+            return StateList(states, states, complete=True, list_began=found[0], seconds=seconds)
+        return StateList(states, listed, complete=False, list_began=0, seconds=seconds)
 
-    def _is_due(self, last: PollState, began: float, expected: Mapping[int, Expected]) -> bool:
-        """Whether this poll reads the list of all jobs. Before the first one, the jobs on pods are read."""
-        if self._is_cheap(last):
-            return True
-        if not last.list_began:
-            return self._ended > -math.inf or (not expected and not last.unread)
-        return began - self._ended >= self._seconds * (SHARE_IF_WANTED if self._wanted else SHARE)
+    def _is_due(self, last: PollState, now: float) -> bool:
+        """Whether an expensive list of all jobs is to be read now. A standby, which wants none, reads none."""
+        if self._running or now < self._not_before:
+            return False
+        if not last.list_began and self._ended > -math.inf:
+            return True  # the poller has forgotten what it had read
+        if not self._wanted:
+            return now - self._ended >= self._seconds * SHARE and bool(last.list_began)
+        return now - self._ended >= self._seconds * SHARE_IF_WANTED
 
     def _is_cheap(self, last: PollState) -> bool:
         """Whether every poll reads the list of all jobs. Until the first one was read, its time is estimated."""
@@ -97,10 +132,21 @@ class StateLists:
             self._seconds = self._client.estimate_list()
         return self._seconds <= CHEAP
 
-    def _all(self) -> StateList:
-        self._wanted = False
+    def _read_beside(self) -> None:
+        """Read the list of all jobs for the next poll. After a failure, the list remains wanted."""
+        began = self._clock.monotonic()
+        try:
+            self._found = began, self._all()
+        except BridgeError as error:
+            log.warning("list of all jobs cannot be read", extra=kv(error=error))
+            self._ended, self._wanted = self._clock.monotonic(), True
+            self._seconds = max(self._seconds, self._ended - began)
+        finally:
+            self._running = False
+
+    def _all(self) -> States:
         at = self._clock.monotonic()
         listed = self._client.job_states()
         self._ended = self._clock.monotonic()
         self._seconds = self._ended - at
-        return StateList(listed, listed, complete=True, seconds=self._seconds)
+        return listed

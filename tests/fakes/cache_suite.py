@@ -17,6 +17,7 @@ from bridge.errors import KubeGoneError
 from bridge.kube import cache as cache_module
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
+from bridge.kube.object_store import number
 from bridge.kube.resources import LEASES
 from cluster.polling import eventually
 
@@ -26,6 +27,10 @@ FAST = Backoff(first=0.02, limit=0.2)
 
 def spec(value: str) -> Object:
     return {"holderIdentity": value}
+
+
+def version(obj: Object | None) -> int:
+    return number(obj["metadata"]["resourceVersion"]) if obj else 0
 
 
 def value(obj: Object | None) -> str | None:
@@ -40,6 +45,8 @@ class Running:
         options = {"name": "leases", "idle_timeout": 30.0, "backoff": FAST, **options}
         self.cache = Cache(client, LEASES, namespace=namespace, **options)
         self.changes: list[tuple[str, Object | None, Object | None]] = []
+        self.from_list: list[bool] = []
+        self.cache.subscribe(lambda *_: self.from_list.append(self.cache.listing))
         self.cache.subscribe(lambda *change: self.changes.append(change))
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.cache.run, args=(self.stop,), daemon=True)
@@ -115,6 +122,15 @@ class CacheSuite:
         assert len(running.cache) == 1
         assert running.cache.age() < 30
 
+    def test_an_added_object_is_newer_than_a_version_requested_before(self, running: Running, world: World) -> None:
+        before = running.cache.request_version()
+        assert version(running.cache.get(world.namespace, "first")) <= before
+        world.create("second")
+        eventually(lambda: running.heard()[1:] == [("add", "second")])
+        assert running.from_list == [True, False]
+        assert version(running.cache.get(world.namespace, "second")) > before
+        assert running.cache.request_version() >= version(running.cache.get(world.namespace, "second"))
+
     def test_objects_say_what_they_are_and_not_who_wrote_them(self, running: Running, world: World) -> None:
         world.create("watched")
         eventually(lambda: running.cache.get(world.namespace, "watched"))
@@ -167,9 +183,9 @@ class CacheSuite:
         assert sorted(name for change, name in heard if change == "add") == ["first"]
 
     def test_broken_connection_loses_nothing(self, running: Running, world: World) -> None:
-        for number in range(5):
+        for count in range(5):
             running.client._interrupt()
-            world.create(f"later-{number}")
+            world.create(f"later-{count}")
         eventually(lambda: len(running.cache) == 6)
         assert sorted(running.heard()) == sorted(set(running.heard()))
 

@@ -104,6 +104,7 @@ class MemoryHub:
         self.scheduler = Scheduler(dependencies, elector, set(), others, [])
         self.controllers = Controllers(dependencies, elector)
         self.pods.subscribe(self.scheduler._gangs.changed)
+        self.pods.subscribe(self.scheduler._new.changed)
         self.pods.subscribe(self.scheduler._occupancy.changed)
         self.nodes.subscribe(self.scheduler._node_changed)
         self.queues = (Queue(), Queue())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bridge.errors import KubeConflictError, KubeNotFoundError
-from bridge.kube.object_store import Change, Object, ObjectStore
+from bridge.kube.object_store import Change, Object, ObjectStore, number
 from bridge.workload import pods
 
 
@@ -38,11 +38,15 @@ class MemoryCache(ObjectStore):
     """A cache that gets its changes from :meth:`MemoryKube.deliver`."""
 
     synced = True
+    listing = False
 
     def __init__(self, objects: list[Object], pick: Callable[[Object], bool] = lambda _: False) -> None:
         super().__init__(pick)
         self._subscribers: list[Callable[..., None]] = []
         self.replace(objects)
+
+    def request_version(self) -> int:
+        return max((number(obj["metadata"]["resourceVersion"]) for obj in self.items()), default=1)
 
     def subscribe(self, fn: Callable[..., None]) -> None:
         for obj in self.items():

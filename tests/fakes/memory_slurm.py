@@ -160,7 +160,7 @@ class MemoryPoller:
     def wake(self, nodes: bool = False) -> None:
         """Do nothing: the test polls."""
 
-    def list_all(self) -> None:
+    def list_all(self, at: float = 0) -> None:
         """Do nothing: each poll lists all jobs."""
 
     def subscribe(self, fn: Callable[..., None]) -> None:

@@ -1,14 +1,15 @@
 """The scheduler's decisions, one situation at a time, and a machine that tries all orders of crashes."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from bridge import names
+from bridge import clock, names
 from bridge.config import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility, links
-from scheduler import actions, decide
+from scheduler import actions, decide, rules
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import (
@@ -107,6 +108,55 @@ def test_nothing_is_submitted_before_all_jobs_are_listed_under_this_leadership()
     assert one([pod("u2")], replace(partial, list_age=900.0), leading_since=100.0)
     # a pod whose job is known is bound
     assert one([the_pod], partial, leading_since=100.0) == actions.Bind(the_pod, 5, "n1", 0, "s-n1")
+
+
+CREATED = clock.parse_rfc3339("2026-01-01T00:00:00Z")
+
+
+def partly_read(since, *entries, age=900.0, **more):
+    """A snapshot of which only the jobs submitted after ``since`` have been read; the list is from 100.0."""
+    return replace(snapshot(*entries, **more), list_age=math.inf, partial_age=age, partial_since=since)
+
+
+def test_a_pod_is_submitted_when_the_jobs_as_new_as_it_have_been_read():
+    early, late = partly_read(CREATED - rules.CLOCKS), partly_read(CREATED - rules.CLOCKS - 1)
+    assert look([pod()], early, leading_since=100.0) == []
+    assert one([pod()], late, leading_since=100.0) == actions.Submit(pod())
+    assert look([pod(deleted=True, held=True)], early, leading_since=100.0) == []
+    assert isinstance(one([pod(deleted=True, held=True)], late, leading_since=100.0), actions.Release)
+    # the list must be from this leadership, and as late as the requests of a former leader may take effect
+    assert look([pod()], late, leading_since=101.0) == []
+    settled = partly_read(CREATED - rules.CLOCKS - 1, age=900.0 - rules.SETTLE)
+    assert look([pod()], late, leading_since=100.0, inherited_at=100.0) == []
+    down = replace(settled, error="down")
+    assert look([pod(deleted=True, held=True)], down, leading_since=100.0, inherited_at=100.0) == []
+    assert one([pod()], settled, leading_since=100.0, inherited_at=100.0) == actions.Submit(pod())
+
+
+def test_a_pod_with_an_unread_job_is_not_submitted():
+    late = partly_read(CREATED - rules.CLOCKS - 1)
+    assert look([pod(job=5)], late, leading_since=100.0) == []
+    gone = known(5, "PENDING", missing=True, confirmations=2)
+    again = partly_read(CREATED - rules.CLOCKS - 1, gone)
+    assert isinstance(one([pod(job=5)], again, leading_since=100.0), actions.Submit)
+
+
+def test_a_lost_answer_about_a_pod_is_known_when_the_jobs_as_new_as_it_have_been_read():
+    states, since = in_state(unknown(100.0)), CREATED - rules.CLOCKS
+    settled = 900.0 - rules.SETTLE
+    assert one([pod()], partly_read(since, age=settled), states).reason == "SlurmUnknownOutcome"
+    assert look([pod()], partly_read(since - 1, age=settled), states, leading_since=50.0) == [actions.Submit(pod())]
+
+
+def test_a_pod_created_under_this_leadership_is_submitted_before_any_list():
+    never = partly_read(math.inf, age=math.inf)
+    assert one([pod(), pod("u2")], never, leading_since=100.0, inherited_at=100.0, new={"u2"}) == actions.Submit(
+        pod("u2")
+    )
+    assert one([pod("u2")], never, in_state(), leading_since=100.0, new={"u2"}) == actions.Submit(pod("u2"))
+    assert look([pod("u1")], never, in_state(unknown(200.0)), leading_since=100.0, new={"u1"})[0].reason == (
+        "SlurmUnknownOutcome"
+    )
 
 
 def test_a_new_pod_is_asked_for():

@@ -56,7 +56,7 @@ def needs(view: PollState, states: Mapping[int, str], budget: int = 0, **more: A
 
 def test_the_first_snapshot_knows_whose_each_job_is() -> None:
     states = {1: "PENDING", 2: "RUNNING", 3: "RUNNING"}
-    assert needs(PollState(), states).jobs == (2, 3, 1)  # running jobs first: their pods can be bound
+    assert needs(PollState(), states).jobs == (1, 3, 2)  # the newest first, after the lowest
     details = {1: job(1, "PENDING"), 2: job(2, "RUNNING", THEIRS), 3: job(3, "RUNNING", None)}
     view = step(PollState(), states, details)
     assert view.snapshot.sequence == 1

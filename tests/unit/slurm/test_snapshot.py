@@ -18,8 +18,8 @@ from bridge.slurm.job_reader import UNEXPLAINED
 from bridge.slurm.link import encode
 from bridge.slurm.models import Job, JobLink, JobRequest, PodRef, Snapshot
 from bridge.slurm.node_reader import PARTITIONS, PERIOD
-from bridge.slurm.query_plan import LARGEST_BULK, MOST_SINGLES, SINGLE_SECONDS
-from bridge.slurm.snapshot import FORGET_OTHERS, Poller
+from bridge.slurm.query_plan import LARGEST_BULK, MOST_SINGLES
+from bridge.slurm.snapshot import FORGET_OTHERS, STANDBY_PERIOD, Poller
 from cluster.polling import eventually
 from tests.fakes.slurmrestd import TOKEN, FakeJob, FakeSlurm, paths
 
@@ -291,22 +291,6 @@ def test_after_a_long_silence_jobs_of_others_are_read_anew(scene: Scene) -> None
 
 
 # --- many jobs --------------------------------------------------------------------------------------------------------
-def test_the_longer_a_list_of_states_takes_the_more_jobs_are_read_after_it(scene: Scene) -> None:
-    number = 4 * MOST_SINGLES
-    for _ in range(number):
-        scene.slurm.add(user="alice")
-
-    def slow(_: str, path: str) -> None:
-        if path.endswith("jobs/state"):
-            scene.clock.advance(3 * MOST_SINGLES * SINGLE_SECONDS + 1e-6)
-
-    scene.slurm.fault = slow
-    scene.client.job_bytes = LARGEST_BULK
-    assert not scene.poll().sequence
-    assert scene.poller.progress == f"read {3 * MOST_SINGLES} of {number} jobs"
-    assert scene.poll().sequence == 1
-
-
 def test_a_first_list_that_is_too_large_is_read_in_parts(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "bridge.slurm.snapshot")
     number, size = 400, 2 * LARGEST_BULK // 400
@@ -459,7 +443,7 @@ def test_pauses(scene: Scene) -> None:
     assert 8 <= pauses[-1] <= 10
 
 
-def test_a_stand_by_polls_at_the_idle_period(scene: Scene) -> None:
+def test_a_standby_polls_seldom(scene: Scene) -> None:
     leading = [True]
     config = Config(slurm_rest_api=scene.slurm.url)
     poller = Poller(scene.client, "here", config, clock=scene.clock, leads=lambda: leading[0])
@@ -468,7 +452,7 @@ def test_a_stand_by_polls_at_the_idle_period(scene: Scene) -> None:
     poller.refresh()
     assert poller.pause() == config.slurm.poll_busy
     leading[0] = False
-    assert poller.pause() == config.slurm.poll_idle
+    assert poller.pause() == STANDBY_PERIOD
 
 
 def test_a_drain_is_seen_at_the_next_poll(scene: Scene) -> None:

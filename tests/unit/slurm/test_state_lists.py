@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from bridge.clock import FakeClock
 from bridge.config import Config, SlurmSection
 from bridge.slurm import client as clients
+from bridge.slurm import job_reader, query_plan
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobLink, PodRef, Snapshot
@@ -48,7 +49,8 @@ class Scene:
         client.fake = self.clock
         self.on_pods: dict[int, JobLink] = {}
         known = lambda wanted: {i: found for i, found in self.on_pods.items() if wanted(i)}  # noqa: E731
-        self.poller = Poller(client, "here", config, clock=self.clock, known=known)
+        self.started: list[Callable[[], None]] = []
+        self.poller = Poller(client, "here", config, clock=self.clock, known=known, start=self.started.append)
         for _ in range(5):
             slurm.add(user="alice")
 
@@ -63,6 +65,12 @@ class Scene:
         self.clock.advance(wait)
         return self.poller.refresh()
 
+    def read_list(self) -> Snapshot:
+        """Let the request for the list of all jobs, which a poll has started, end; return the snapshot of a poll."""
+        self.started.pop()()
+        assert not self.started
+        return self.poll()
+
     def lists(self) -> list[str]:
         """Return the last poll's requests for states."""
         return [call for call in paths(self.slurm.calls) if call.startswith("GET jobs/state")]
@@ -76,52 +84,145 @@ def scene() -> Iterator[Scene]:
 
 def test_the_first_snapshot_has_the_jobs_on_pods_before_the_list_of_all_jobs(scene: Scene) -> None:
     ours, unlabelled = scene.add("a"), scene.add("b", labelled=False)
+    scene.poller.list_all()
     first = scene.poll()
     assert scene.lists() == [f"GET jobs/state?job_id={ours}"]
     assert (first.sequence, first.jobs.keys(), first.listed_at) == (1, {ours}, -math.inf)
-    second = scene.poll()
-    assert scene.lists() == ["GET jobs/state"]
+    second = scene.read_list()
     assert second.jobs.keys() == {ours, unlabelled}
-    assert second.listed_at == second.began
+    assert second.listed_at == first.began
 
 
-def test_without_a_job_on_a_pod_the_first_snapshot_is_complete(scene: Scene) -> None:
+def test_polls_go_on_while_the_list_of_all_jobs_is_read(scene: Scene) -> None:
+    ours, late = scene.add("a"), scene.add("late", labelled=False)
+    scene.poller.list_all()
+    scene.poll()
+    (request,) = scene.started
+    scene.slurm.start(ours)
+    assert scene.poll().jobs[ours].job.nodes == ("node-0",)
+    began = scene.clock.monotonic()
+    request()
+    scene.slurm.end(ours, "COMPLETED")
+    submitted = scene.add("b", labelled=False)  # later than the list
+    scene.poller.expect(submitted, link("b"))
+    snapshot = scene.poll()
+    # newer answers count: the list still has the job as running, and lacks the submitted one
+    assert snapshot.jobs.keys() == {ours, late, submitted}
+    assert snapshot.jobs[ours].confirmations == 1
+    assert snapshot.listed_at == began
+    assert len(scene.started) == 1
+
+
+def test_a_standby_reads_no_expensive_list_of_all_jobs(scene: Scene) -> None:
+    ours = scene.add("a")
+    for _ in range(3):
+        snapshot = scene.poll(SHARE * LIST)
+    assert (snapshot.jobs.keys(), scene.started) == ({ours}, [])
+    scene.poller.list_all()  # it becomes the leader
+    scene.poll()
+    assert scene.read_list().listed_at > -math.inf
+
+
+def test_without_a_job_on_a_pod_the_first_snapshot_waits_for_no_list(scene: Scene) -> None:
     unlabelled = scene.add("b", labelled=False)
-    first = scene.poll()
-    assert scene.lists() == ["GET jobs/state"]
-    assert (first.jobs.keys(), first.listed_at) == ({unlabelled}, first.began)
+    scene.poller.list_all()
+    assert scene.poll().sequence == 1
+    second = scene.read_list()
+    assert second.jobs.keys() == {unlabelled}
 
 
 def test_a_poll_asks_for_podbridges_jobs_only_while_the_list_of_all_jobs_is_slow(scene: Scene) -> None:
     ours = scene.add("a")
-    scene.poll()
-    complete = scene.poll()
+    scene.poller.list_all()
+    began = scene.poll().began
+    scene.read_list()
     for _ in range(3):
         snapshot = scene.poll()
         assert scene.lists() == [f"GET jobs/state?job_id={ours}"]
-    assert snapshot.listed_at == complete.began < snapshot.began
+    assert snapshot.listed_at == began < snapshot.began
     scene.slurm.start(ours)
     assert scene.poll().jobs[ours].job.nodes == ("node-0",)
+    assert not scene.started
     scene.poll(SHARE * LIST)
-    assert scene.lists() == ["GET jobs/state"]
+    assert len(scene.started) == 1
 
 
 def test_a_wanted_list_of_all_jobs_is_read_after_a_rest(scene: Scene) -> None:
     scene.add("a")
+    scene.poller.list_all()
     scene.poll()
-    scene.poll()
+    scene.read_list()
     late = scene.add("late", labelled=False)
     scene.poller.list_all()
-    assert late not in scene.poll(1).jobs
-    assert late in scene.poll(SHARE_IF_WANTED * LIST).jobs
+    scene.poll(1)
+    assert not scene.started
     scene.poll(SHARE_IF_WANTED * LIST)
-    assert scene.lists() != ["GET jobs/state"]
+    assert late in scene.read_list().jobs
+    scene.poll(SHARE_IF_WANTED * LIST)
+    assert not scene.started
+
+
+def test_a_list_that_is_wanted_later_is_not_read_before(scene: Scene) -> None:
+    scene.poller.list_all(scene.clock.monotonic() + 5)
+    scene.poller.list_all()
+    scene.poll(4)
+    assert not scene.started
+    scene.poll(1)
+    assert len(scene.started) == 1
+
+
+def test_a_failed_list_of_all_jobs_is_read_again_and_fails_no_poll(scene: Scene) -> None:
+    scene.add("a")
+    scene.poller.list_all()
+    scene.poll()
+    scene.slurm.down = True
+    scene.started.pop()()
+    scene.slurm.down = False
+    assert not scene.poll().error
+    scene.poll(SHARE_IF_WANTED * LIST)
+    assert scene.read_list().listed_at > -math.inf
+
+
+def test_the_newest_jobs_are_read_first_and_pods_as_new_as_them_need_no_others(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_reader, "LARGEST_SINGLES", 3)
+    monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
+    ids = [*scene.slurm.jobs, scene.add("crashed", labelled=False), scene.slurm.add(user="alice").job_id]
+    for job_id in ids:
+        scene.slurm.jobs[job_id].submit_time = 1000 + 10 * job_id
+    scene.poller.list_all()
+    began = scene.poll().began
+    first = scene.read_list()
+    assert set(first.by_uid) == {"crashed"}
+    last = ids[-2]
+    assert (first.listed_at, first.requested_at, first.partial_since) == (-math.inf, began, 1000 + 10 * last)
+    assert first.listed_for(1000 + 10 * last) == -math.inf
+    assert first.listed_for(1001 + 10 * last) == began
+    second = scene.poll()
+    assert second.partial_since < first.partial_since
+    third = scene.poll()
+    assert (third.listed_at, third.partial_since) == (began, math.inf)
+
+
+def test_after_ids_have_begun_again_newer_jobs_may_have_lower_ids(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_reader, "LARGEST_SINGLES", 3)
+    monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
+    for job_id in scene.slurm.jobs:
+        scene.slurm.jobs[job_id].submit_time = 1000 + 10 * job_id
+    scene.slurm.jobs[min(scene.slurm.jobs)].submit_time = 5000
+    scene.poller.list_all()
+    scene.poll()
+    assert scene.read_list().partial_since == math.inf
 
 
 def test_submitted_ended_and_lost_jobs_are_found_without_the_list_of_all_jobs(scene: Scene) -> None:
     ended, lost = scene.add("a"), scene.add("b")
+    scene.poller.list_all()
     scene.poll()
-    scene.poll()
+    scene.read_list()
     submitted = scene.add("c", labelled=False)
     scene.poller.expect(submitted, link("c"))
     on_pod = scene.add("d")
@@ -148,15 +249,16 @@ def test_without_any_job_a_poll_checks_that_slurmctld_answers(scene: Scene) -> N
 
 def test_a_reused_id_is_found_without_the_list_of_all_jobs(scene: Scene) -> None:
     ours = scene.add("a")
+    scene.poller.list_all()
     scene.poll()
-    scene.poll()
+    scene.read_list()
     scene.slurm.forget(ours)
     scene.slurm.jobs[ours] = scene.slurm.add(user="alice")
     scene.slurm.jobs[ours].job_id = ours
     scene.slurm.jobs[ours].submit_time += 100
     snapshot = scene.poll()
-    assert scene.lists()[-1] == "GET jobs/state"
     assert snapshot.jobs[ours].missing
+    assert scene.read_list().listed_at > -math.inf
 
 
 def test_ids_are_asked_for_in_parts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
