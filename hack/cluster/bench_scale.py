@@ -27,6 +27,8 @@ WATCH = 60
 """Seconds over which requests and CPU time are counted."""
 CLOCKS = 310
 """Seconds: a pod needs the jobs of others that were submitted up to 300 s before it (:mod:`scheduler.rules`)."""
+BEGIN = 1.5
+"""Seconds after which the loop of a new leader has begun: pods count as new from then on."""
 CORDONS = 5
 DEBUG = {"logging": {"level": "debug"}}
 """The leader logs the CPU time of each look."""
@@ -154,12 +156,12 @@ def _pod(name: str) -> dict[str, Any]:
 def _wait_submitted(aims: Aims, world: World, size: Size) -> None:
     """Wait until each pod has the id of its job; the leader sets it after some seconds."""
 
-    def submitted() -> bool:
-        count = len(bare.said(world, "job submitted", "leader"))
-        aims.step(f"{count} of {size.pods} pods have jobs")
-        return count >= size.pods
+    def has_submitted(count: int) -> bool:
+        return len(bare.said(world, "job submitted", "leader")) >= count
 
-    eventually(submitted, "all pods have jobs", LIMIT, 10)
+    for part in range(1, 11):
+        eventually(lambda part=part: has_submitted(size.pods * part // 10), "pods have jobs", LIMIT, 1)  # type: ignore[misc]
+        aims.step(f"{part * 10} % of the pods have jobs")
     # a list with a selector has no count of the rest: a page shows whether pods without the id are left
     query = f"{bare.PODS}?limit=1&labelSelector=%21{LABEL.replace('/', '%2F')}"
     eventually(lambda: not world.api("GET", query)["items"], "all pods have the ids of their jobs", LIMIT, 1)
@@ -205,7 +207,7 @@ def _restarts(aims: Aims, world: World) -> None:
             aims.add(f"{name}: ready after {how}", seconds, "s", 15)
         leads = eventually(lambda: bare.said(world, "leader lease acquired", "leader"), "leader", LIMIT, 0.2)
         aims.table.add(f"leader: lease acquired after {how}", f"{leads[0] - epoch:.1f} s")
-        time.sleep(1)
+        time.sleep(BEGIN)
         created = time.time()
         world.api("POST", bare.PODS, _pod(f"after-{word}"))
         seconds = _wait_pod(world, f"after-{word}", "leader") - created
@@ -224,6 +226,7 @@ def _takeover(aims: Aims, world: World) -> None:
     aims.step("the leader is killed")
     world.cluster.kill("leader")
     leads = eventually(lambda: bare.said(world, "leader lease acquired", "standby"), "a leader", LIMIT, 0.1)
+    time.sleep(BEGIN)
     world.api("POST", bare.PODS, _pod("after-takeover"))
     seconds = _wait_pod(world, "after-takeover", "standby") - leads[0]
     aims.add("new pod submitted by the standby", seconds, "s", 15, "from its leadership")
