@@ -41,6 +41,7 @@ from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, Repo
 from scheduler.pod_writer import PodWriter
 from scheduler.rules import lives
 from scheduler.storage import Storage
+from scheduler.update_pace import UpdatePace
 from scheduler.volume_writer import VolumeWriter
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ class Actor:
         self._device_names = device_names
         self._claims = Claims(self._kube, self._slurm, self._config, self._clock, self._classes)
         self._volumes = VolumeWriter(self._kube, storage)
+        self.update_pace = UpdatePace()
         self.placements = Placements([], {}, {})
 
     def act(self, action: actions.Action) -> None:
@@ -332,7 +334,7 @@ class Actor:
     def _exclude(self, action: actions.Exclude) -> None:
         key = links.key(action.pod)
         try:
-            with fence(self._check_leadership):
+            with fence(self._check_leadership), self.update_pace.measured(self._clock):
                 self._slurm.set_excluded_nodes(action.job_id, action.nodes)
         except SlurmRefusedError as error:
             # the job has started meanwhile, or all nodes are excluded now: the node is checked again before the bind

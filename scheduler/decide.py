@@ -170,7 +170,7 @@ def _pending(view: SchedulerView, pod: Pod, state: PodState, entry: ObservedJob)
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since)
     if pods.lacks_hold(pod, job.job_id):
         return Hold(pod, job.job_id), state
-    if may_exclude(view, state):
+    if may_exclude(view, state, job.job_id):
         wanted = view.placements.of(pod, view.config.partition).excluded
         known = with_excluded(view, state, job, wanted)
         if known is None:

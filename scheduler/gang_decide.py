@@ -171,7 +171,7 @@ def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job) -> _Ste
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since)
     if holds := _hold(gang, job.job_id):
         return holds, state
-    if may_exclude(view, state):
+    if may_exclude(view, state, job.job_id):
         wanted = view.placements.of_all(gang.waiting, view.config.partition).excluded
         known = with_excluded(view, state, job, wanted)
         if known is None:

@@ -23,8 +23,8 @@ from scheduler.new_pods import NewPods
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import Bound, PodStates
+from scheduler.queue_head import QueueHead
 from scheduler.storage import Storage
-from scheduler.update_pace import UpdatePace
 
 _OF_THE_JOB = (actions.Submit, actions.BindTogether, actions.Cancel, actions.GiveBack, actions.Exclude)
 """The actions that write the state of the job: for a gang, one at a time for all members."""
@@ -55,7 +55,6 @@ class Scheduler(SlurmLoop):
         self._storage = Storage(on_change=self.wake)
         self._occupancy = Occupancy(dependencies.config.scheduler_name, self._woken)
         self._states = PodStates()
-        self._update_pace = UpdatePace()
         self._gangs = GangIndex()
         self._new = NewPods(dependencies.pods)
         self._device_names = DeviceNames(dependencies.kube, dependencies.config, dependencies.clock)
@@ -109,9 +108,9 @@ class Scheduler(SlurmLoop):
         """Decide for all waiting pods."""
         waiting, self._seen = self.dependencies.pods.picked(), self.dependencies.poller.snapshot
         self._states.forget_all_but(waiting.keys() | self._gangs.keys())
-        updates = self._update_pace.allowed(self.dependencies.clock.monotonic())
+        updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
         counts = self._decide_for(waiting, self._seen, updates)
-        self._update_pace.sent(counts[actions.Exclude.__name__.lower()])
+        self._actor.update_pace.sent(counts[actions.Exclude.__name__.lower()])
         counts["node"] = self._states.busy
         counts["slurm"] = len(waiting) - sum(counts.values())
         for name in (*(kind.__name__.lower() for kind in URGENCY), "node", "slurm"):
@@ -163,6 +162,7 @@ class Scheduler(SlurmLoop):
             gangs=self._idle_gangs(waiting, snapshot),
             updates=updates,
             new=self._new.uids,
+            head=QueueHead(snapshot.jobs),
         )
         decision = decide.decide(view)
         self._states.merge(decision.states)

@@ -26,6 +26,7 @@ from scheduler.pod_states import (
     Submitted,
     failure_of,
 )
+from scheduler.queue_head import QueueHead, start_order
 
 SETTLE = 5.0
 """Seconds without a failed poll after which a submission without an answer counts as not carried out."""
@@ -50,7 +51,7 @@ class SchedulerView:
     sent requests; 0 if there was none, or if the outcome of all its requests is known (:func:`is_settled`).
     ``braked``: many jobs are missing, so no job is submitted. ``updates`` is the number of pending jobs whose excluded
     nodes the decision may change. ``new`` holds the UIDs of pods that were created under this leadership
-    (:mod:`scheduler.new_pods`).
+    (:mod:`scheduler.new_pods`). ``head`` are the jobs that Slurm probably starts next, ``None`` for all.
     """
 
     pods: Iterable[Pod]
@@ -68,6 +69,7 @@ class SchedulerView:
     gangs: Iterable[Gang] = ()
     updates: int = 1000
     new: Set[str] = frozenset()
+    head: QueueHead | None = None
 
 
 def lives(entry: ObservedJob, cancelled: Set[int]) -> bool:
@@ -199,10 +201,12 @@ def is_cancelled(pod: Pod, state: PodState, entry: ObservedJob) -> bool:
     return "CANCELLED" in entry.job.states and not entry.missing and (waited or pods.job_id(pod) is not None)
 
 
-def may_exclude(view: SchedulerView, state: PodState) -> bool:
+def may_exclude(view: SchedulerView, state: PodState, job_id: int) -> bool:
     """Whether the excluded nodes of a pending job may be changed now."""
+    if view.updates <= 0 or not view.version.exclude_nodes:
+        return False
     resting = state.exclude_retry_at is not None and view.now < state.exclude_retry_at
-    return view.updates > 0 and view.version.exclude_nodes and not resting
+    return not resting and (view.head is None or job_id in view.head)
 
 
 def with_excluded(view: SchedulerView, state: PodState, job: Job, wanted: tuple[str, ...]) -> PodState | None:
@@ -225,16 +229,10 @@ def paced(view: SchedulerView, actions: list[Action]) -> list[Action]:
     updates = [action for action in actions if isinstance(action, Exclude)]
     if len(updates) <= view.updates:
         return actions
-    updates.sort(key=lambda action: _start(view.snapshot.jobs.get(action.job_id)))
+    jobs = view.snapshot.jobs
+    updates.sort(key=lambda action: start_order(jobs[action.job_id].job))
     kept = {action.job_id for action in updates[: view.updates]}
     return [action for action in actions if not isinstance(action, Exclude) or action.job_id in kept]
-
-
-def _start(entry: ObservedJob | None) -> tuple[float, float, int]:
-    """Return a key by which jobs sort as Slurm probably starts them: by priority, then by expected start."""
-    if entry is None:
-        return (0, math.inf, 0)
-    return (-entry.job.priority, entry.job.start_time or math.inf, entry.job.job_id)
 
 
 def pending_text(job: Job, waited: float) -> str:

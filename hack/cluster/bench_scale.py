@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from cluster import bare, drains, latency
 from cluster.core import Cluster
@@ -27,6 +29,8 @@ WATCH = 60
 """Seconds over which requests and CPU time are counted."""
 CLOCKS = 310
 """Seconds: a pod needs the jobs of others that were submitted up to 300 s before it (:mod:`scheduler.rules`)."""
+HEAD = 1000
+"""Jobs whose excluded nodes are kept up to date (:mod:`scheduler.queue_head`)."""
 BEGIN = 1.5
 """Seconds after which the loop of a new leader has begun: pods count as new from then on."""
 CORDONS = 5
@@ -106,6 +110,7 @@ def measure(table: Table, folder: Path, size: Size) -> None:
             peak = f"peak {bare.usage(pid)[1]:.0f} MiB"
             aims.add(f"memory of the {name}", bare.resident(pid), "MiB", limit, peak)
         table.add("memory of slurmrestd", f"{bare.resident(cluster.pid('slurmrestd')):.0f} MiB")
+        _closings(aims, world, size)
         _takeover(aims, world)
         aims.show()
 
@@ -219,6 +224,31 @@ def _restarts(aims: Aims, world: World) -> None:
     aims.table.add(
         "leader: all jobs read after a kill", f"{seconds:.0f} s", "jobs of others are read in the background"
     )
+
+
+def _closings(aims: Aims, world: World, size: Size) -> None:
+    """Make half of the open nodes unusable for the pods, and count the updates of pending jobs."""
+    port = world.cluster.podbridge_port("metrics", "leader")
+    numbers = range(int(size.nodes * size.closed), size.nodes, 2)
+    aims.step(f"{len(numbers)} nodes are tainted")
+    before, requests, began = _updates(port), latency.counters(port)[0], time.monotonic()
+    for number in numbers:
+        node = f"/api/v1/nodes/{drains.PREFIX}{number}"
+        taints = [*world.api("GET", node)["spec"].get("taints", []), {"key": CLOSED, "effect": "NoSchedule"}]
+        world.api("PATCH", node, {"spec": {"taints": taints}})
+    expected = min(size.pods, HEAD)
+    eventually(lambda: _updates(port) - before >= expected, "the first jobs are updated", LIMIT, 0.5)
+    seconds = time.monotonic() - began
+    rate = (latency.counters(port)[0] - requests) / seconds
+    aims.add(f"the first {expected} jobs exclude them after", seconds, "s", 120, f"{rate:.1f} requests/s meanwhile")
+
+
+def _updates(port: int) -> float:
+    """Return the number of updates of pending jobs since the start of a process."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.findall(r'^podbridge_slurm_requests_total\{.*endpoint="set_job".*\} (\S+)$', text, re.MULTILINE)
+    return sum(map(float, found))
 
 
 def _takeover(aims: Aims, world: World) -> None:

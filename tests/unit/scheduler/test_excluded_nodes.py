@@ -7,15 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge import names
+from bridge.clock import FakeClock
 from bridge.config import Config
 from bridge.slurm.models import ApiVersion, Job, JobLink, Node, ObservedJob, PodRef, Snapshot
 from bridge.workload import eligibility
-from scheduler import actions, decide
+from scheduler import actions, decide, queue_head
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import PodState, PodStates
+from scheduler.queue_head import QueueHead
 from scheduler.rules import SchedulerView
-from scheduler.update_pace import BURST, RATE, UpdatePace
+from scheduler.update_pace import BURST, FASTEST, SHARE, SLOWEST, UpdatePace
 
 VERSION = ApiVersion("v0.0.45", external_jobs=True)
 
@@ -113,23 +115,66 @@ def test_without_updates_the_pods_get_their_conditions():
     assert isinstance(action, actions.Tell)
 
 
-def test_ten_thousand_updates_are_spread_over_time():
+def test_only_the_jobs_that_slurm_considers_next_are_updated(monkeypatch):
+    monkeypatch.setattr(queue_head, "HEAD", 2)
+    nodes = [node("n1"), node("n2", unschedulable=True)]
+    entries = [observed(1, partition="a"), observed(2, partition="a", priority=5), observed(3, partition="b")]
+    entries += [observed(4, partition="a", priority=7), observed(5, "RUNNING", nodes=("n1",), partition="a")]
+    states = PodStates()
+    states.update("u1", lambda _: PodState(waiting_since=0.0))
+    head = lambda: QueueHead({entry.job.job_id: entry for entry in entries})  # noqa: E731
+    found = look(entries, nodes, states=states, head=head())
+    assert set(excluded(found)) == {2, 3, 4}
+    # the pod of the other job gets its condition
+    assert [action.pod["metadata"]["uid"] for action in found if isinstance(action, actions.Tell)] == ["u1"]
+    # the job that was first has started: another one is considered
+    entries[3] = observed(4, "RUNNING", nodes=("n1",), partition="a")
+    assert 1 in excluded(look(entries, nodes, head=head()))
+
+
+def test_few_jobs_are_all_updated():
+    assert 5 in QueueHead({5: observed(5)})
+
+
+def test_a_thousand_updates_take_less_than_a_minute_if_slurmctld_answers_fast():
+    assert seconds_for(1000, answer=0.003) == pytest.approx((1000 - BURST) / FASTEST, abs=6)
+
+
+def test_a_slow_slurmctld_gets_few_updates():
+    assert seconds_for(100, answer=0.05) == pytest.approx((100 - BURST) * 0.05 / SHARE, rel=0.2)
+    assert seconds_for(50, answer=30.0) == pytest.approx((50 - BURST) / SLOWEST, rel=0.3)
+
+
+def seconds_for(count, answer):
+    """The seconds for ``count`` updates of jobs, if slurmctld takes ``answer`` seconds for each."""
     pace, sent, now = UpdatePace(), 0, 0.0
-    while now < 60:
-        allowed = min(pace.allowed(now), 10_000 - sent)
+    while sent < count:
+        allowed = min(pace.allowed(now), count - sent)
         pace.sent(allowed)
+        for _ in range(allowed):
+            pace.took(answer)
         sent += allowed
         now += 0.25
-    assert sent == pytest.approx(BURST + 60 * RATE, abs=1)
+    return now
 
 
-@given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 100)), max_size=30))
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 100), st.floats(0, 100)), max_size=30))
 def test_never_more_updates_than_the_pace(steps):
     pace, sent, now = UpdatePace(), 0, 1000.0
-    for wait, wanted in steps:
+    for wait, wanted, answer in steps:
         now += wait
         allowed = pace.allowed(now)
         pace.sent(min(wanted, allowed))
+        pace.took(answer)
         sent += min(wanted, allowed)
         assert 0 <= allowed <= BURST
-        assert sent <= BURST + RATE * (now - 1000.0) + 0.001
+        assert SLOWEST <= pace.rate <= FASTEST
+        assert sent <= BURST + FASTEST * (now - 1000.0) + 0.001
+
+
+def test_an_update_that_fails_is_measured():
+    pace, clock = UpdatePace(), FakeClock()
+    with pytest.raises(ValueError, match="x"), pace.measured(clock):
+        clock.advance(60)
+        raise ValueError("x")
+    assert pace.rate == SLOWEST
