@@ -90,7 +90,7 @@ def request(
     fewest = settings.get(names.MIN_NODES, 1)
     return JobRequest(
         name=settings.get(names.JOB_NAME, pod["metadata"]["name"]),
-        link=JobLink(cluster, (pod_ref(pod),)),
+        link=JobLink(cluster, (pod_ref(pod),), shape=links.shape(pod)),
         external=external,
         partition=partition,
         account=settings.get(names.ACCOUNT, ""),

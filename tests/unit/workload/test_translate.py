@@ -27,6 +27,7 @@ def ask(the_pod, config=None, version=NEW, excluded=()):
 def test_a_plain_pod():
     request = ask(pod(requests={"cpu": "1500m", "memory": "1000Mi"}), excluded=("n1", "n2"))
     assert request.link == JobLink("c-1", (PodRef("ns", "p", "u-1"),))
+    assert request.link.shape
     assert (request.name, request.cpus, request.memory_mib, request.external) == ("p", 2, 1000, True)
     assert (request.min_nodes, request.max_nodes, request.exclusive) == (1, 1, False)
     assert request.excluded_nodes == ("n1", "n2")
