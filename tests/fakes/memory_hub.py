@@ -15,16 +15,17 @@ from typing import Any
 from bridge import names
 from bridge.clock import FakeClock
 from bridge.config import Config
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, LostLeadershipError
 from bridge.kube.object_store import Object
 from bridge.loop import Dependencies
 from bridge.workload import pods
 from controllers.loop import Controllers
 from scheduler.loop import Scheduler
 from tests.fakes.memory_kube import Killed, MemoryCache, MemoryKube, Writes
-from tests.fakes.memory_slurm import MemoryPoller, MemorySlurm
+from tests.fakes.memory_slurm import CLUSTER, MemoryPoller, MemorySlurm
 
-CLUSTER = "c1"
+CPUS = "8"
+"""CPUs of a node."""
 
 
 class Queue:
@@ -54,13 +55,14 @@ class Queue:
 
 @dataclass
 class _Elector:
-    """A held lease; ``inherited``: from a process that was killed."""
+    """A lease; ``inherited``: from a process that was killed."""
 
     inherited: bool
     held: bool = True
 
     def check(self) -> None:
-        """Do nothing: the lease is held."""
+        if not self.held:
+            raise LostLeadershipError("the lease has expired")
 
 
 class _Events:
@@ -78,6 +80,11 @@ class MemoryHub:
         self.config = Config()
         for name in node_names:
             self.kube.put(f"/api/v1/nodes/{name}", self._node(name))
+        self.former: list[Queue] = []
+        """Queues of processes that were stopped, have lost their lease and continue."""
+        self.restarts = 0
+        self.blockers: dict[str, Object] = {}
+        """Pods of another scheduler that take all CPUs of a node, by the name of the node."""
         self.restart(inherited=False)
 
     def _node(self, name: str) -> Object:
@@ -86,11 +93,12 @@ class MemoryHub:
             "kind": "Node",
             "metadata": {"name": name, "uid": name, "labels": {names.SLURM_NODENAME_LABEL: name}, "annotations": {}},
             "spec": {"taints": [taint]},
-            "status": {"allocatable": {"cpu": "8", "pods": "10"}, "conditions": [{"type": "Ready", "status": "True"}]},
+            "status": {"allocatable": {"cpu": CPUS, "pods": "10"}, "conditions": [{"type": "Ready", "status": "True"}]},
         }
 
     def restart(self, *, inherited: bool = True) -> None:
         """Start a process that knows nothing; ``inherited``: the former one had the lease when it was killed."""
+        self.restarts += 1
         self.writes.kill_after = None
         everything = [copy.deepcopy(obj) for obj in self.kube.objects.values()]
         self.kube.changes.clear()
@@ -100,12 +108,14 @@ class MemoryHub:
         parts: Any = (self.config, self.kube, self.slurm, self.poller, self.pods, self.nodes, _Events(), CLUSTER)
         dependencies = Dependencies(*parts, self.clock)
         elector: Any = _Elector(inherited)
-        others: Any = MemoryCache([])
-        self.scheduler = Scheduler(dependencies, elector, set(), others, [])
+        self._elector: _Elector = elector
+        self.others: Any = MemoryCache([*self.blockers.values()])
+        self.scheduler = Scheduler(dependencies, elector, set(), self.others, [])
         self.controllers = Controllers(dependencies, elector)
         self.pods.subscribe(self.scheduler._gangs.changed)
         self.pods.subscribe(self.scheduler._new.changed)
         self.pods.subscribe(self.scheduler._occupancy.changed)
+        self.others.subscribe(self.scheduler._occupancy.changed)
         self.nodes.subscribe(self.scheduler._node_changed)
         self.queues = (Queue(), Queue())
         for loop, queue in zip(self.loops, self.queues, strict=True):
@@ -115,9 +125,29 @@ class MemoryHub:
         brakes: Any = self.controllers._brakes
         brakes._workers = self.queues[1]
 
+    def depose(self) -> None:
+        """Stop the process for longer than its lease lasts; its calls continue when the test runs them."""
+        self._elector.held = False
+        self.former = [queue for queue in (*self.former, *self.queues) if queue.calls][-4:]
+        self.restart()
+
     @property
     def loops(self) -> tuple[Scheduler, Controllers]:
         return self.scheduler, self.controllers
+
+    def block(self, node: str) -> None:
+        """Start a pod of another scheduler on a node, or end it."""
+        pod = self.blockers.pop(node, None)
+        gone = pod is not None
+        if pod is None:
+            pod = {
+                "kind": "Pod",
+                "metadata": {"namespace": "other", "name": f"on-{node}", "uid": f"on-{node}"},
+                "spec": {"nodeName": node, "containers": [{"resources": {"requests": {"cpu": CPUS}}}]},
+                "status": {"phase": "Running"},
+            }
+            self.blockers[node] = pod
+        self.others.deliver(copy.deepcopy(pod), gone=gone)
 
     def deliver(self) -> None:
         """Deliver the changes of the API server to the caches."""

@@ -68,11 +68,13 @@ class MemoryKube:
         self.changes: list[tuple[Object, bool]] = []
         self.copies_labels = True
         """Whether a Binding's labels go to the pod: API servers from 1.33 on."""
+        self.on_bind: Callable[[Object, str], None] = lambda pod, node: None
+        self.on_delete: Callable[[Object], None] = lambda pod: None
+        """Called with the pod right before the hub binds or deletes it."""
         self._writes, self._version = writes, 0
 
-    def fenced(self, check: Callable[[], None]) -> MemoryKube:
-        del check
-        return self
+    def fenced(self, check: Callable[[], None]) -> FencedKube:
+        return FencedKube(self, check)
 
     def put(self, path: str, obj: Object) -> Object:
         """Store an object without counting a write of the hub; remove it if it is deleted and nothing keeps it."""
@@ -136,6 +138,7 @@ class MemoryKube:
         obj["metadata"]["annotations"] = _merged(obj["metadata"].get("annotations"), body["metadata"]["annotations"])
         if self.copies_labels:
             obj["metadata"]["labels"] = _merged(obj["metadata"].get("labels"), body["metadata"].get("labels"))
+        self.on_bind(obj, body["target"]["name"])
         obj["spec"]["nodeName"] = body["target"]["name"]
         answer = self.put(path, obj)
         self._writes.done()
@@ -144,6 +147,7 @@ class MemoryKube:
     def delete(self, path: str, options: Object | None = None) -> None:
         path, obj = self._of(path)
         _check(obj, (options or {}).get("preconditions", {}))
+        self.on_delete(obj)
         self.request_deletion(path)
         self._writes.done()
 
@@ -152,6 +156,26 @@ class MemoryKube:
         path, obj = self._of(path)
         obj["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:01Z")
         self.put(path, obj)
+
+
+class FencedKube:
+    """The client of a leader: ``check`` runs before every write, and raises if the lease is lost."""
+
+    def __init__(self, kube: MemoryKube, check: Callable[[], None]) -> None:
+        self._kube, self._check = kube, check
+        self.get = kube.get
+
+    def patch(self, path: str, patch: Object, kind: str = "merge") -> Object:
+        self._check()
+        return self._kube.patch(path, patch, kind)
+
+    def create(self, path: str, body: Object) -> Object:
+        self._check()
+        return self._kube.create(path, body)
+
+    def delete(self, path: str, options: Object | None = None) -> None:
+        self._check()
+        self._kube.delete(path, options)
 
 
 def _check(obj: Object, wanted: Object) -> None:

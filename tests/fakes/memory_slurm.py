@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from bridge import fencing
 from bridge.clock import FakeClock
 from bridge.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError, SlurmUnknownOutcomeError
 from bridge.slurm import states
@@ -12,7 +13,9 @@ from bridge.slurm.components import Component, joined
 from bridge.slurm.models import ApiVersion, Job, JobLink, JobRequest, Node, ObservedJob, Snapshot, Submitted
 from tests.fakes.memory_kube import Writes
 
+CLUSTER, OTHER_CLUSTER = "c1", "c2"
 VERSION = ApiVersion("v0.0.45", external_jobs=True, heterogeneous=True, external_components=True)
+LIVE = ("PENDING", "RUNNING")
 
 
 @dataclass
@@ -34,13 +37,17 @@ class MemoryJob:
     @property
     def lives(self) -> bool:
         """Whether the job or any of its components is pending or runs."""
-        return any(part.state in ("PENDING", "RUNNING") for part in self.all)
+        return any(part.state in LIVE for part in self.all)
 
     def set(self, state: str) -> None:
         """Set the state of all components that live; a pending job has no nodes."""
         for part in self.all:
-            if part.state in ("PENDING", "RUNNING"):
+            if part.state in LIVE:
                 part.state, part.nodes = state, () if state == "PENDING" else part.nodes
+
+    @property
+    def ours(self) -> bool:
+        return self.request.link.cluster == CLUSTER
 
     def shown(self) -> Job:
         leader = self.job_id if self.components else 0
@@ -56,6 +63,8 @@ class MemorySlurm:
     """Jobs on whole nodes, each with room for one job. ``fault`` is what happens to the next submission.
 
     ``jobs`` has a heterogeneous job once, under the id of its first component.
+    ``on_submit`` and ``on_cancel`` are called right before the hub submits or cancels a job. ``moved`` are the ids of
+    jobs that have ended, or were requeued, by something else than the hub.
     """
 
     writes: Writes
@@ -65,9 +74,14 @@ class MemorySlurm:
     late: list[JobRequest] = field(default_factory=list)
     fault: str = ""
     version: ApiVersion = VERSION
+    on_submit: Callable[[JobRequest], None] = lambda request: None
+    on_cancel: Callable[[MemoryJob], None] = lambda job: None
+    moved: set[int] = field(default_factory=set)
     _last: int = 0
 
     def submit(self, request: JobRequest) -> Submitted:
+        _check_fence()
+        self.on_submit(request)
         fault, self.fault = self.fault, ""
         if fault == "refused":
             raise SlurmRefusedError("no such partition")
@@ -88,11 +102,17 @@ class MemorySlurm:
     def add(self, request: JobRequest) -> MemoryJob:
         made = []
         for part in (request, *request.components):
-            self._last += 1
-            made.append(MemoryJob(self._last, part, excluded=part.excluded_nodes))
+            made.append(MemoryJob(self._next_id(), part, excluded=part.excluded_nodes))
         made[0].components = made[1:]
         self.jobs[made[0].job_id] = made[0]
         return made[0]
+
+    def _next_id(self) -> int:
+        """Return the next id that no live job of this cluster and no job of another one has."""
+        self._last += 1
+        while (found := self.find(self._last)) is not None and (found.state in LIVE or not found.ours):
+            self._last += 1
+        return self._last
 
     def find(self, job_id: int) -> MemoryJob | None:
         """Return a job, or a component by its own id."""
@@ -106,12 +126,16 @@ class MemorySlurm:
         return self.jobs[job_id].shown()
 
     def cancel(self, job_id: int) -> None:
+        _check_fence()
         job = self.find(job_id)
         if job is not None:
+            if job.lives:
+                self.on_cancel(job)
             job.set("CANCELLED")
         self.writes.done()
 
     def set_excluded_nodes(self, job_id: int, nodes: tuple[str, ...]) -> None:
+        _check_fence()
         job = self.find(job_id)
         if job is None or job.state != "PENDING":
             raise SlurmRefusedError("not pending")
@@ -119,6 +143,7 @@ class MemorySlurm:
         self.writes.done()
 
     def set_node(self, name: str, state: str, reason: str = "") -> None:
+        _check_fence()
         if state == "DRAIN":
             self.drained[name] = reason
         else:
@@ -144,17 +169,41 @@ class MemorySlurm:
             part.state, part.nodes = "RUNNING", nodes
         return True
 
-    def live(self, key: str = "") -> list[MemoryJob]:
-        return [job for job in self.jobs.values() if job.lives and (not key or key in job.request.link.keys)]
+    def live(self) -> list[MemoryJob]:
+        """Return the jobs of this cluster that have not ended."""
+        return [job for job in self.jobs.values() if job.lives and job.ours]
+
+    def lose(self, job: MemoryJob, *, reuse: bool) -> None:
+        """Forget a job, as a slurmctld that has lost its state; ``reuse``: another cluster gets its id at once.
+
+        That cluster has a pod with the same UID: it is a restored copy of this one.
+        """
+        self.moved.add(job.job_id)
+        del self.jobs[job.job_id]
+        self._last = min(self._last, job.job_id - 1)
+        if reuse:
+            request = replace(job.request, link=replace(job.request.link, cluster=OTHER_CLUSTER))
+            self.jobs[job.job_id] = MemoryJob(job.job_id, request, "RUNNING")
+
+
+def _check_fence() -> None:
+    """Do what :mod:`bridge.curl_client` does before it sends a request."""
+    check = fencing.current()
+    if check is not None:
+        check()
 
 
 @dataclass
 class MemoryPoller:
-    """Makes a snapshot of all jobs at each :meth:`poll`; counts confirmations as the real one."""
+    """Makes a snapshot of all jobs of the cluster at each :meth:`poll`; counts confirmations as the real one.
+
+    ``hidden``: a known job that the next answer does not contain, as that of a proxy.
+    """
 
     slurm: MemorySlurm
     clock: FakeClock
     snapshot: Snapshot = field(default_factory=Snapshot)
+    hidden: int = 0
     _expected: dict[int, JobLink] = field(default_factory=dict)
 
     def wake(self, nodes: bool = False) -> None:
@@ -172,7 +221,9 @@ class MemoryPoller:
 
     def poll(self) -> None:
         before, found = self.snapshot.jobs, {}
-        for job in self.slurm.jobs.values():
+        hidden, self.hidden = self.hidden if self.hidden in before else 0, 0
+        shown = [job for job in self.slurm.jobs.values() if job.ours and job.job_id != hidden]
+        for job in shown:
             found[job.job_id] = self._observed(job.shown(), before.get(job.job_id), missing=False)
         known = {job_id: entry.job for job_id, entry in before.items()}
         known |= {job_id: Job(job_id, frozenset(), link) for job_id, link in self._expected.items()}

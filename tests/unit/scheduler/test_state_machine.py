@@ -1,10 +1,8 @@
 """A machine that drives the real scheduler and controllers through orders of events, with two gangs and a bare pod.
 
-After any events, a time without faults must bring every pod to a place, and after the deletion of all pods no job and
-no pod may be left.
+Each write of the hub must keep the rules of :class:`~tests.fakes.memory_checks.WriteChecks`. After any events, a time
+without faults must bring every pod to a place, and after the deletion of all pods no job and no pod may be left.
 """
-
-import json
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -12,32 +10,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bridge import names
 from bridge.workload import links, pods
-from tests.fakes.memory_hub import MemoryHub
+from tests.fakes.memory_world import NODES, PLACES, UNITS, MemoryWorld, path_of
 
-NODES = tuple(f"n{i}" for i in range(9))
 ROUNDS = 60
-UNITS = {
-    "train": {"kind": "jobset", "index": "workers", "size": 3, "minimum": 3, "slots": True},
-    "ring": {"kind": "podgroup", "size": 4, "minimum": 2, "slots": False},
-    "alone": {"size": 1},
-}
-PLACES = [(name, slot) for name, unit in UNITS.items() for slot in range(unit["size"])]
+THEN = ("", "wait", "kill")
 NUMBER = st.integers(0, 7)
 
 
-def path_of(pod):
-    return f"/api/v1/namespaces/ns/pods/{pod['metadata']['name']}"
-
-
-class Hub(RuleBasedStateMachine):
+class Hub(MemoryWorld, RuleBasedStateMachine):
     """The owners create pods, Slurm starts and ends jobs, kubelets run pods, and processes are killed."""
-
-    def __init__(self):
-        super().__init__()
-        self.hub = MemoryHub(NODES)
-        self.made = 0
-        self.done = set()
-        self.unheard = 0.0
 
     # --- owners and users ---------------------------------------------------------------------------------------------
     @initialize(
@@ -62,35 +43,6 @@ class Hub(RuleBasedStateMachine):
             if place == (name, slot) or (whole and place[0] == name):
                 self.create(place)
 
-    def absent(self):
-        have = {pod["metadata"]["name"] for pod in self.hub.kube.pods()}
-        return [place for place in PLACES if "{}-{}".format(*place) not in have and place not in self.done]
-
-    def create(self, place):
-        name, slot = place
-        unit = UNITS[name]
-        self.made += 1
-        annotations = {}
-        if unit["size"] > 1:
-            group = {key: unit[key] for key in ("kind", "index", "size", "minimum") if key in unit}
-            slots = {"slot": slot} if unit["slots"] else {}
-            annotations[names.GROUP] = json.dumps(group | {"name": name, "uid": f"o-{name}"} | slots)
-        meta = {"namespace": "ns", "name": f"{name}-{slot}", "uid": f"u{self.made}", "labels": {}}
-        meta |= {
-            "finalizers": [*self.finalizers],
-            "annotations": annotations,
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-        }
-        spec = {
-            "containers": [{"resources": {"requests": {"cpu": "1"}}}],
-            "schedulerName": self.hub.config.scheduler_name,
-        }
-        path = f"/api/v1/namespaces/ns/pods/{name}-{slot}"
-        self.hub.kube.put(path, {"kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
-
-    def unfinished(self):
-        return [pod for pod in self.hub.kube.pods() if pod["status"]["phase"] != "Succeeded"]
-
     @precondition(lambda self: self.unfinished())
     @rule(number=NUMBER, whole=st.booleans())
     def delete(self, number, whole):
@@ -101,16 +53,26 @@ class Hub(RuleBasedStateMachine):
             if index == number % len(everyone) or (whole and links.key(pod) == key):
                 self.hub.kube.request_deletion(path_of(pod))
 
+    @precondition(lambda self: self.changeable())
+    @rule(number=NUMBER, starts=st.booleans())
+    def change(self, number, starts):
+        """A user changes what a waiting pod requests, or changes it back; then its job may start."""
+        self.request(self.changeable()[number % len(self.changeable())])
+        if starts:
+            self.look(starts)
+
     @rule(number=NUMBER)
     def cordon(self, number):
         node = self.hub.kube.get(f"/api/v1/nodes/{NODES[number]}")
         node["spec"]["unschedulable"] = not node["spec"].get("unschedulable")
         self.hub.kube.put(f"/api/v1/nodes/{NODES[number]}", node)
 
-    # --- kubelets -----------------------------------------------------------------------------------------------------
-    def running(self):
-        return [pod for pod in self.hub.kube.pods() if pods.is_bound(pod) and not pods.is_finished(pod)]
+    @rule(number=NUMBER)
+    def block(self, number):
+        """A pod of another scheduler takes all CPUs of a node, or ends."""
+        self.hub.block(NODES[number])
 
+    # --- kubelets -----------------------------------------------------------------------------------------------------
     @precondition(lambda self: self.running())
     @rule(number=NUMBER, phase=st.sampled_from(["Failed", "Succeeded"]))
     def kubelet(self, number, phase):
@@ -118,18 +80,7 @@ class Hub(RuleBasedStateMachine):
         pod = self.running()[number % len(self.running())]
         self.finish(pod, "Failed" if pods.is_deleted(pod) else phase)
 
-    def finish(self, pod, phase):
-        pod = self.hub.kube.get(path_of(pod))
-        pod["status"]["phase"] = phase
-        self.hub.kube.put(path_of(pod), pod)
-        if phase == "Succeeded":
-            name, _, slot = pod["metadata"]["name"].rpartition("-")
-            self.done.add((name, int(slot)))
-
     # --- Slurm --------------------------------------------------------------------------------------------------------
-    def jobs(self, state):
-        return [job for job in self.hub.slurm.live() if job.state == state]
-
     @precondition(lambda self: self.jobs("PENDING"))
     @rule(number=NUMBER)
     def start(self, number):
@@ -137,19 +88,44 @@ class Hub(RuleBasedStateMachine):
         self.hub.slurm.start(jobs[number % len(jobs)])
 
     @precondition(lambda self: self.hub.slurm.live())
-    @rule(number=NUMBER, state=st.sampled_from(["CANCELLED", "NODE_FAIL", "TIMEOUT", "PENDING", ""]))
+    @rule(number=NUMBER, state=st.sampled_from(["CANCELLED", "NODE_FAIL", "TIMEOUT", "PENDING"]))
     def end(self, number, state):
-        """A job ends, is requeued, or is forgotten at once (MinJobAge)."""
-        jobs = self.hub.slurm.live()
-        job = jobs[number % len(jobs)]
-        job.state, job.nodes = state or "TIMEOUT", () if state == "PENDING" else job.nodes
-        if not state:
-            del self.hub.slurm.jobs[job.job_id]
+        """A job ends, or is requeued."""
+        job = self.live_job(number)
+        self.hub.slurm.moved.add(job.job_id)
+        job.state, job.nodes = state, () if state == "PENDING" else job.nodes
+
+    @precondition(lambda self: self.hub.slurm.live())
+    @rule(number=NUMBER, reuse=st.booleans())
+    def lose(self, number, reuse):
+        """slurmctld loses a job, and assigns its id again: at once to another cluster, or to the next submission."""
+        self.hub.slurm.lose(self.live_job(number), reuse=reuse)
+
+    @precondition(lambda self: self.hub.slurm.live())
+    @rule(number=NUMBER)
+    def copy(self, number):
+        """A request that was delayed for longer than podbridge waits becomes a second job."""
+        request = self.live_job(number).request
+        self.hub.slurm.add(request)
+        self.copied |= set(request.link.keys)
+
+    @precondition(lambda self: self.hub.slurm.live())
+    @rule(number=NUMBER)
+    def hide(self, number):
+        """One answer of Slurm lacks a job that runs; two in a row would be believed."""
+        self.hub.poller.hidden = self.live_job(number).job_id
+        self.look()
+        self.poll()
 
     @precondition(lambda self: not self.hub.slurm.fault)
-    @rule(fault=st.sampled_from(["late", "unanswered", "lost", "unavailable", "refused"]))
-    def next_submission(self, fault):
+    @rule(fault=st.sampled_from(["late", "unanswered", "lost", "unavailable", "refused"]), then=st.sampled_from(THEN))
+    def next_submission(self, fault, then):
+        """The next submission fails; then, some seconds pass, or the process is killed."""
         self.hub.slurm.fault, self.unheard = fault, 0
+        if then:
+            self.look()
+            self.wait(2) if then == "wait" else self.hub.restart()
+            self.look()
 
     @precondition(lambda self: self.hub.slurm.late)
     @rule()
@@ -189,18 +165,30 @@ class Hub(RuleBasedStateMachine):
             if queue.calls:
                 self.hub.run(lambda queue=queue, number=number: queue.run(number))
 
-    @rule(starts=st.booleans())
+    @rule(times=st.integers(1, 3), starts=st.booleans())
+    def looks(self, times, starts):
+        for _ in range(times):
+            self.look(starts)
+
     def look(self, starts=False):
-        """The usual order: poll, deliver, decide, act."""
+        """The usual order: finish what is queued, then poll, deliver, decide, act."""
+        hub = self.hub
+        hub.run_all()
         for job in self.jobs("PENDING") if starts else ():
-            self.hub.slurm.start(job)
+            hub.slurm.start(job)
+        quiet = not hub.poller.hidden
         self.poll()
         for number in (0, 1):
-            self.hub.deliver()
-            if not self.hub.poller.snapshot.sequence:
+            hub.deliver()
+            if not hub.poller.snapshot.sequence:
                 self.poll()
-            self.hub.loops[number].reconcile()
-            self.hub.run_all()
+            hub.loops[number].reconcile()
+            before = hub.restarts, [job for job in hub.slurm.live() if not self.checks.started(job)]
+            self.checks.fresh = quiet and number == 0
+            hub.run_all()
+            if self.checks.fresh and hub.restarts == before[0]:
+                assert not any(map(self.checks.half_bound, before[1])), self.story()
+            self.checks.fresh = False
 
     @rule(writes=st.integers(1, 8))
     def kill(self, writes):
@@ -214,11 +202,28 @@ class Hub(RuleBasedStateMachine):
             self.arrive_late()
         self.hub.restart(inherited=not stopped)
 
+    @precondition(lambda self: any(queue.calls for queue in self.hub.queues))
+    @rule()
+    def depose(self):
+        """The process is stopped for longer than its lease lasts, and another one becomes the leader."""
+        self.hub.depose()
+
+    @precondition(lambda self: self.hub.former)
+    @rule()
+    def continue_former(self):
+        """A stopped process continues with its queued calls: it writes nothing."""
+        before = self.hub.writes.count
+        for queue in self.hub.former:
+            while queue.calls:
+                queue.run(0)
+        self.hub.former.clear()
+        assert self.hub.writes.count == before, "a process without the lease has written"
+
     # --- what must hold -----------------------------------------------------------------------------------------------
     @invariant()
     def no_place_is_used_twice(self):
         used = [
-            (pods.job_id(pod), pod["spec"]["nodeName"])
+            (links.key(pod), pods.job_id(pod), pod["spec"]["nodeName"])
             for pod in self.hub.kube.pods()
             if pods.is_bound(pod) and not pods.is_finished(pod)
         ]
@@ -226,7 +231,7 @@ class Hub(RuleBasedStateMachine):
 
     @invariant()
     def no_group_has_two_jobs(self):
-        keys = [job.request.link.keys for job in self.hub.slurm.live()]
+        keys = [job.request.link.keys for job in self.hub.slurm.live() if self.copied.isdisjoint(job.request.link.keys)]
         assert len(keys) == len(set(keys)), self.story()
 
     @invariant()
@@ -242,6 +247,10 @@ class Hub(RuleBasedStateMachine):
             node = hub.kube.get(f"/api/v1/nodes/{name}")
             node["spec"]["unschedulable"] = False
             hub.kube.put(f"/api/v1/nodes/{name}", node)
+        for name in [*hub.blockers]:
+            hub.block(name)
+        for pod in self.changeable():
+            self.request(pod, back=True)
         if self.made % 2:  # nobody creates the deleted pods again: what is left without them must go
             self.settle(lambda: len(hub.slurm.live()) <= len({links.key(pod) for pod in hub.kube.pods()}))
         self.settle(self.every_pod_has_a_place, owners=True)
@@ -274,37 +283,9 @@ class Hub(RuleBasedStateMachine):
             self.create(place)
         for _ in range(2):
             self.look(starts=True)
-
-    def every_pod_has_a_place(self):
-        """Whether each index has a pod, each pod is bound or its group's job is full, and each group has one job."""
-        hub, running = self.hub, {}
-        everyone = hub.kube.pods()
-        for pod in everyone:
-            if pods.is_bound(pod) and not pods.is_finished(pod):
-                running.setdefault(links.key(pod), set()).add((pods.job_id(pod), pod["spec"]["nodeName"]))
-        jobs = {job.request.link.keys[0]: {(job.job_id, node) for node in job.nodes} for job in hub.slurm.live()}
-        if len(jobs) != len(hub.slurm.live()) or any(pods.is_deleted(pod) for pod in everyone):
-            return False
-        if jobs.keys() != running.keys() or any(not running[key] <= jobs[key] for key in jobs):
-            return False
-        if any(pods.is_open(pod) and running.get(links.key(pod), ()) != jobs.get(links.key(pod)) for pod in everyone):
-            return False
-        have = {pod["metadata"]["name"] for pod in everyone}
-        return all("{}-{}".format(*place) in have or place in self.done for place in PLACES)
-
-    def story(self):
-        lines = [f"at {self.hub.clock.now}"]
-        for pod in self.hub.kube.pods():
-            meta, said = pod["metadata"], pods.condition(pod, names.POD_SCHEDULED)
-            lines.append(
-                f"{meta['name']} {meta['uid']} node {pod['spec'].get('nodeName')} {pod['status']['phase']} job "
-                f"{pods.job_id(pod)} deleted {pods.is_deleted(pod)} held {pods.is_held(pod)} {said.get('message', '')}"
-            )
-        lines += [
-            f"job {job.job_id} {job.state} {job.nodes} {job.request.link.keys}" for job in self.hub.slurm.jobs.values()
-        ]
-        lines += [f"{key} {state}" for key, state in self.hub.scheduler._states.by_uid.items()]
-        return "\n".join(lines)
+            self.no_place_is_used_twice()
+            self.no_group_has_two_jobs()
+            self.the_members_of_a_group_run_in_one_job()
 
 
 # a failure shows its steps as they were tried: to shrink them would take minutes

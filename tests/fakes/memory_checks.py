@@ -1,0 +1,82 @@
+"""What must hold at each write of the hub in memory; see :mod:`tests.fakes.memory_hub`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bridge.kube.object_store import Object
+from bridge.slurm.models import JobLink, JobRequest
+from bridge.workload import links, pods
+from tests.fakes.memory_hub import MemoryHub
+from tests.fakes.memory_slurm import MemoryJob
+
+
+class WriteChecks:
+    """Assertions that the API server and slurmctld in memory make when the hub writes.
+
+    ``fresh``: the hub decides from the present state of both, so that its decision has no excuse. ``minimum`` returns
+    the number of members that start together, by the link of their job.
+    """
+
+    def __init__(self, hub: MemoryHub, minimum: Callable[[JobLink], int]) -> None:
+        self.fresh = False
+        self._hub, self._minimum = hub, minimum
+        hub.kube.on_bind, hub.kube.on_delete = self._bind, self._delete
+        hub.slurm.on_submit, hub.slurm.on_cancel = self._submit, self._cancel
+
+    def members(self, link: JobLink) -> list[Object]:
+        """Return the pods of a job."""
+        return [pod for pod in self._hub.kube.pods() if links.key(pod) in link.keys]
+
+    def started(self, job: MemoryJob) -> list[Object]:
+        """Return the pods that were bound to the job, and those that have succeeded before."""
+        return [
+            pod
+            for pod in self.members(job.request.link)
+            if (pods.is_bound(pod) and pods.job_id(pod) == job.job_id) or pod["status"]["phase"] == "Succeeded"
+        ]
+
+    def half_bound(self, job: MemoryJob) -> bool:
+        """Whether members of the job are bound, but not enough of them."""
+        bound = [pod for pod in self.started(job) if pods.job_id(pod) == job.job_id]
+        return bool(bound) and len(self.started(job)) < self._minimum(job.request.link)
+
+    def _bind(self, pod: Object, node: str) -> None:
+        name, job_id = pod["metadata"]["name"], pods.job_id(pod)
+        assert pods.is_held(pod), f"{name} has no finalizer and is bound"
+        job = self._hub.slurm.jobs.get(job_id or 0)
+        if job is None or not job.lives or job_id in self._hub.slurm.moved:
+            return  # the job has ended since the decision
+        link = job.request.link
+        assert job.ours, f"{name} is bound to job {job_id} of another cluster"
+        assert links.key(pod) in link.keys, f"{name} is bound to job {job_id} of {link.keys}"
+        assert node in job.nodes, f"{name} is bound to {node}, job {job_id} has {job.nodes}"
+        if self.fresh:
+            assert links.shape(pod) == link.shape, f"{name} requests something else than its job {job_id}"
+            spec = self._hub.kube.get(f"/api/v1/nodes/{node}")["spec"]
+            assert not spec.get("unschedulable"), f"{name} is bound to {node}, which is cordoned"
+            assert node not in self._hub.blockers, f"{name} is bound to {node}, which is full"
+
+    def _delete(self, pod: Object) -> None:
+        job_id = pods.job_id(pod) or 0
+        job = self._hub.slurm.jobs.get(job_id)
+        ended = job is None or not job.lives or not job.ours or job_id in self._hub.slurm.moved
+        assert ended, f"{pod['metadata']['name']} is terminated, and its job {job_id} has not ended"
+
+    def _submit(self, request: JobRequest) -> None:
+        if not self.fresh or request.link.group is None:
+            return
+        members = [pod for pod in self.members(request.link) if not pods.is_deleted(pod)]
+        present = [pod for pod in members if pods.is_open(pod) or pod["status"]["phase"] == "Succeeded"]
+        assert len(present) >= self._minimum(request.link), f"{len(present)} members of {request.link.keys} exist"
+
+    def _cancel(self, job: MemoryJob) -> None:
+        assert job.ours, f"job {job.job_id} of another cluster is cancelled"
+        if job.job_id in self._hub.slurm.moved or self.half_bound(job):
+            return
+        running = [
+            pod["metadata"]["name"]
+            for pod in self.started(job)
+            if pods.job_id(pod) == job.job_id and not pods.is_finished(pod)
+        ]
+        assert not running, f"job {job.job_id} is cancelled, and {running} run"

@@ -1,0 +1,132 @@
+"""The hub in memory with two gangs and a bare pod: their owners, users and kubelets, and the jobs of Slurm."""
+
+from __future__ import annotations
+
+import json
+
+from bridge import names
+from bridge.workload import links, pods
+from tests.fakes.memory_checks import WriteChecks
+from tests.fakes.memory_hub import MemoryHub
+
+NODES = tuple(f"n{i}" for i in range(9))
+UNITS = {
+    "train": {"kind": "jobset", "index": "workers", "size": 3, "minimum": 3, "slots": True},
+    "ring": {"kind": "podgroup", "size": 4, "minimum": 2, "slots": False},
+    "alone": {"size": 1},
+}
+PLACES = [(name, slot) for name, unit in UNITS.items() for slot in range(unit["size"])]
+
+
+def minimum(link):
+    return UNITS[link.group.name]["minimum"] if link.group else 1
+
+
+def path_of(pod):
+    return f"/api/v1/namespaces/ns/pods/{pod['metadata']['name']}"
+
+
+class MemoryWorld:
+    """What the rules of a machine need to know and to do. ``made`` counts the pods; ``done`` are the ended places."""
+
+    def __init__(self):
+        super().__init__()
+        self.hub = MemoryHub(NODES)
+        self.checks = WriteChecks(self.hub, minimum)
+        self.made = 0
+        self.done = set()
+        self.unheard = 0.0
+        self.copied = set()
+
+    def absent(self):
+        have = {pod["metadata"]["name"] for pod in self.hub.kube.pods()}
+        return [place for place in PLACES if "{}-{}".format(*place) not in have and place not in self.done]
+
+    def create(self, place):
+        name, slot = place
+        unit = UNITS[name]
+        self.made += 1
+        annotations = {}
+        if unit["size"] > 1:
+            group = {key: unit[key] for key in ("kind", "index", "size", "minimum") if key in unit}
+            slots = {"slot": slot} if unit["slots"] else {}
+            annotations[names.GROUP] = json.dumps(group | {"name": name, "uid": f"o-{name}"} | slots)
+        meta = {"namespace": "ns", "name": f"{name}-{slot}", "uid": f"u{self.made}", "labels": {}}
+        meta |= {
+            "finalizers": [*self.finalizers],
+            "annotations": annotations,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        }
+        spec = {
+            "containers": [{"resources": {"requests": {"cpu": "1"}}}],
+            "schedulerName": self.hub.config.scheduler_name,
+        }
+        path = f"/api/v1/namespaces/ns/pods/{name}-{slot}"
+        self.hub.kube.put(path, {"kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+
+    def unfinished(self):
+        return [pod for pod in self.hub.kube.pods() if pod["status"]["phase"] != "Succeeded"]
+
+    def changeable(self):
+        """Return the pods whose job annotations a user may change: those without a job id."""
+        return [pod for pod in self.hub.kube.pods() if pods.is_open(pod) and pods.job_id(pod) is None]
+
+    def request(self, pod, back=False):
+        pod = self.hub.kube.get(path_of(pod))
+        annotations = pod["metadata"]["annotations"]
+        if annotations.pop(names.TIME_LIMIT, None) is None and not back:
+            annotations[names.TIME_LIMIT] = "5"
+        self.hub.kube.put(path_of(pod), pod)
+
+    def running(self):
+        return [pod for pod in self.hub.kube.pods() if pods.is_bound(pod) and not pods.is_finished(pod)]
+
+    def finish(self, pod, phase):
+        pod = self.hub.kube.get(path_of(pod))
+        pod["status"]["phase"] = phase
+        self.hub.kube.put(path_of(pod), pod)
+        if phase == "Succeeded":
+            name, _, slot = pod["metadata"]["name"].rpartition("-")
+            self.done.add((name, int(slot)))
+
+    def jobs(self, state):
+        return [job for job in self.hub.slurm.live() if job.state == state]
+
+    def live_job(self, number):
+        jobs = self.hub.slurm.live()
+        return jobs[number % len(jobs)]
+
+    def every_pod_has_a_place(self):
+        """Whether each index has a pod, each pod is bound or its group's job is full, and each group has one job."""
+        hub, running = self.hub, {}
+        everyone = hub.kube.pods()
+        for pod in everyone:
+            if pods.is_bound(pod) and not pods.is_finished(pod):
+                running.setdefault(links.key(pod), set()).add((pods.job_id(pod), pod["spec"]["nodeName"]))
+        jobs = {job.request.link.keys[0]: {(job.job_id, node) for node in job.nodes} for job in hub.slurm.live()}
+        shapes = {job.request.link.keys[0]: job.request.link.shape for job in hub.slurm.live()}
+        if len(jobs) != len(hub.slurm.live()) or any(pods.is_deleted(pod) for pod in everyone):
+            return False
+        if jobs.keys() != running.keys() or any(not running[key] <= jobs[key] for key in jobs):
+            return False
+        for pod in filter(pods.is_open, everyone):
+            key = links.key(pod)
+            differs = shapes.get(key, "") != links.shape(pod)  # it waits for the next job
+            if key not in jobs or (running[key] != jobs[key] and not differs):
+                return False
+        have = {pod["metadata"]["name"] for pod in everyone}
+        return all("{}-{}".format(*place) in have or place in self.done for place in PLACES)
+
+    def story(self):
+        lines = [f"at {self.hub.clock.now}"]
+        for pod in self.hub.kube.pods():
+            meta, said = pod["metadata"], pods.condition(pod, names.POD_SCHEDULED)
+            lines.append(
+                f"{meta['name']} {meta['uid']} node {pod['spec'].get('nodeName')} {pod['status']['phase']} job "
+                f"{pods.job_id(pod)} deleted {pods.is_deleted(pod)} held {pods.is_held(pod)} {said.get('message', '')}"
+            )
+        lines += [
+            f"job {job.job_id} {job.state} {job.nodes} {job.request.link.keys}" for job in self.hub.slurm.jobs.values()
+        ]
+        lines += [f"{key} {state}" for key, state in self.hub.scheduler._states.by_uid.items()]
+        return "\n".join(lines)
