@@ -6,7 +6,6 @@ import base64
 import copy
 import json
 import os
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -39,6 +38,7 @@ from bridge.kube.prune import prune_node
 from bridge.kube.resources import MUTATING_WEBHOOKS, NODES, PODS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from bridge.threads import Supervisor
 from cluster.polling import eventually
+from cluster.ports import free_block
 
 pytestmark = pytest.mark.real
 
@@ -56,12 +56,6 @@ POLICIES = [
 ]
 
 Json = dict[str, Any]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def pod(name: str = "", **changes: Any) -> Json:
@@ -102,7 +96,7 @@ def plain_session(folder: Path, kubeconfig: Path) -> requests.Session:
 def hub(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     for namespace in (MANAGED, OTHER):
         cluster.add_namespace(namespace)
-    port = free_port()
+    port = free_block(1)
     config = Config.model_validate(
         {
             "schedulerName": SCHEDULER,
@@ -811,7 +805,7 @@ def test_every_way_to_choose_namespaces_is_stored_as_written(hub: SimpleNamespac
 
 def test_namespaces_by_label(hub: SimpleNamespace) -> None:
     """The API server evaluates the selector at the moment of the label's change."""
-    port = free_port()
+    port = free_block(1)
     config = Config.model_validate(
         {
             "schedulerName": "adm-label",
@@ -853,7 +847,7 @@ def test_namespaces_by_label(hub: SimpleNamespace) -> None:
 
 
 def test_two_replicas_share_one_certificate(hub: SimpleNamespace) -> None:
-    port = free_port()
+    port = free_block(1)
     config = hub.config.model_copy(
         update={"admission": hub.config.admission.model_copy(update={"port": port, "register_webhooks": False})}
     )

@@ -78,6 +78,13 @@ class Job:
     def state(self, container: str) -> dict[str, Any]:
         return self._json(container)
 
+    def ended(self, container: str = "main") -> dict[str, Any]:
+        """Return how a container ended; fail with all that is known of the job if it did not."""
+        found: dict[str, Any] | None = self.state(container).get("ended")
+        if found is None:
+            pytest.fail(f"{container} has no end: {self.state(container)}\n{self.everything()}")
+        return found
+
     def _json(self, name: str) -> dict[str, Any]:
         try:
             return dict(json.loads((self.folder / "state" / f"{name}.json").read_text()))

@@ -68,7 +68,7 @@ def test_a_pod(site):
         "/disk/sub", "first", "hello", "hello", own, "yes", "/disk/x", "/disk/sub",
     ], job.everything()  # fmt: skip
     assert sum("ead-only file system" in line for line in lines) == 3, job.everything()
-    ends = {name: job.state(name)["ended"] for name in ("init", "main", "other")}
+    ends = {name: job.ended(name) for name in ("init", "main", "other")}
     assert {name: (end["exitCode"], end["reason"]) for name, end in ends.items()} == {
         "init": (0, "Completed"),
         "main": (0, "Completed"),
@@ -96,7 +96,7 @@ def test_a_folder_of_the_site_is_no_image(site):
         )
     finally:
         link.unlink()
-    assert job.state("main")["ended"]["reason"] == "InvalidImageName", job.everything()
+    assert job.ended()["reason"] == "InvalidImageName", job.everything()
     assert job.message() == f"the image {link} leads to /, which is in no folder that this site keeps for images\n"
     assert inside.log() == "yes\n", inside.everything()
 
@@ -253,7 +253,7 @@ def test_a_link_that_comes_between_check_and_mount_leads_nowhere(site):
     logs = [job.log_if_any(f"c{number}") for number in range(8)]
     assert not [log for log in logs if "site's user" in log], job.everything()
     assert (outside / "file").read_text() == "of the site's user\n"
-    ends = [job.state(f"c{number}")["ended"] for number in range(8)]
+    ends = [job.ended(f"c{number}") for number in range(8)]
     for log, end in zip(logs, ends, strict=True):
         if end["exitCode"] == 128:
             assert end["reason"] == "CreateContainerConfigError" and "out of the volume" in log
@@ -298,7 +298,7 @@ def test_graceful_end(site):
     job.eventually(lambda: job.log_if_any() == "ready\n")
     job.ask_to_stop(20)
     assert job.wait(15) == 1 and job.log() == "ready\ncaught\n"
-    assert job.state("main")["ended"]["exitCode"] == 7, job.everything()
+    assert job.ended()["exitCode"] == 7, job.everything()
 
 
 def test_grace_runs_out(site):
@@ -308,7 +308,7 @@ def test_grace_runs_out(site):
     job.ask_to_stop(1)
     job.wait(15)
     assert 0.8 < time.monotonic() - before < 6
-    ended = job.state("main")["ended"]
+    ended = job.ended()
     assert (ended["exitCode"], ended["signal"]) == (137, 9), job.everything()
 
 
@@ -336,13 +336,13 @@ def test_probes_and_hooks_run_in_the_container(site):
     job = site.job({**DISK, "containers": [container]}).start()
     job.eventually(lambda: job.state("main").get("ready"))
     (job.folder / "scratch" / "disk" / "go").touch()
-    assert job.wait(15) == 1 and job.state("main")["ended"]["exitCode"] == 4, job.everything()
+    assert job.wait(15) == 1 and job.ended()["exitCode"] == 4, job.everything()
 
 
 def test_memory_limit(site):
     text = "dd if=/dev/zero bs=200M count=1 2>/dev/null | sleep 1000"
     job = site.run({"containers": [site.shell(text, resources={"limits": {"memory": "64Mi"}})]})
-    ended = job.state("main")["ended"]
+    ended = job.ended()
     assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled"), job.everything()
 
 
@@ -359,7 +359,7 @@ def test_users_of_a_container(site):
     }
     job = site.run(spec)
     if site.kind == "apptainer":
-        assert job.state("main")["ended"]["reason"] == "CreateContainerConfigError", job.everything()
+        assert job.ended()["reason"] == "CreateContainerConfigError", job.everything()
         assert job.message() == f"runAsUser: 1000 is not allowed; allowed: {NOBODY}, the user of this site\n"
         return
     assert job.log().split() == ["1000", "5"], job.everything()
@@ -368,7 +368,7 @@ def test_users_of_a_container(site):
 
 def test_command_that_is_not_there(site):
     job = site.run({"containers": [site.shell("", command=["/no/such/program"])]})
-    ended = job.state("main")["ended"]
+    ended = job.ended()
     # apptainer has a shell of the image run it
     assert (ended["exitCode"], ended["reason"]) == (127, "Error" if site.kind == "apptainer" else "ContainerCannotRun")
     assert "/no/such/program" in (job.log() if site.kind == "apptainer" else job.message())
@@ -453,9 +453,7 @@ def test_podman_takes_images_that_are_files_of_the_site(podman, form, read_only)
 
 def test_podman_does_not_run_the_images_root_where_the_pod_forbids_it(podman):
     job = podman.run({"containers": [podman.shell("id", securityContext={"runAsNonRoot": True})]})
-    assert (
-        job.state("main")["ended"]["reason"] == "CreateContainerConfigError" and "image runs as root" in job.message()
-    )
+    assert job.ended()["reason"] == "CreateContainerConfigError" and "image runs as root" in job.message()
 
 
 def test_podman_without_subordinate_ids(podman):
@@ -466,6 +464,6 @@ def test_podman_without_subordinate_ids(podman):
         job = podman.run({"containers": [podman.shell("id -u")]})
         assert job.log().splitlines()[-1] == "0" and job.pod()["phase"] == "Succeeded", job.everything()
         job = podman.run({"containers": [podman.shell("id -u", securityContext={"runAsUser": 1000})]})
-        assert job.state("main")["ended"]["reason"] == "ContainerCannotRun" and "setres" in job.message()
+        assert job.ended()["reason"] == "ContainerCannotRun" and "setres" in job.message()
     finally:
         ids.write_text(before)

@@ -191,7 +191,7 @@ def test_sub_path_does_not_follow_links_out(site):
     }
     job = site.run(spec)
     for name in "abc":
-        assert job.state(name)["ended"]["reason"] == "CreateContainerConfigError"
+        assert job.ended(name)["reason"] == "CreateContainerConfigError"
         assert "passwd" not in job.log(name)
 
 

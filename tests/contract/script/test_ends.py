@@ -43,14 +43,14 @@ def test_exit_codes(site, text, code, reason):
 )
 def test_command_not_found(site, command, code):
     job = site.run({"containers": [{"name": "main", "image": "x", "command": command}]})
-    ended = job.state("main")["ended"]
+    ended = job.ended()
     assert (ended["exitCode"], ended["reason"]) == (code, "ContainerCannotRun")
     assert command[0] in job.message()
 
 
 def test_command_not_found_by_a_shell_is_the_shells_own_code(ordinary):
     job = ordinary.run({"containers": [ordinary.shell("no-such-program")]})
-    ended = job.state("main")["ended"]
+    ended = job.ended()
     assert (ended["exitCode"], ended["reason"]) == (127, "Error")
 
 
@@ -64,10 +64,10 @@ def test_parallel_containers_one_fails(site):
             ]
         }
     )
-    assert [job.state(name)["ended"]["exitCode"] for name in "abc"] == [0, 5, 0]
+    assert [job.ended(name)["exitCode"] for name in "abc"] == [0, 5, 0]
     assert job.pod()["phase"] == "Failed"
     assert [job.log(name) for name in "abc"] == ["a\n", "b\n", "c\n"]
-    began = [job.state(name)["ended"]["startedAt"] for name in "abc"]
+    began = [job.ended(name)["startedAt"] for name in "abc"]
     assert max(began) - min(began) <= 1
 
 
@@ -122,7 +122,7 @@ def test_killed_child_is_an_end_like_any_other(ordinary):
     pid = int(job.log())
     os.kill(pid, 9)
     assert job.wait(10) == 1
-    assert job.state("main")["ended"]["exitCode"] == 137
+    assert job.ended()["exitCode"] == 137
     assert processes_below(job) == []
 
 

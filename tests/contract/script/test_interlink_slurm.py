@@ -59,7 +59,7 @@ def test_a_pod_as_under_the_plugin(site: Containers) -> None:
     }
     objects = Objects(configmaps={"c": {"data": {"key": "key\n"}}})
     job = site.run(spec, config=settings(), annotations=annotations, objects=objects)
-    assert job.state("main")["ended"]["exitCode"] == 0, job.everything()
+    assert job.ended()["exitCode"] == 0, job.everything()
     text, _, rest = job.log().partition("tmp\n")
     assert text.endswith("first\nkey\n")
     got = dict(pair.split("=", 1) for pair in rest.split("\0") if "=" in pair)

@@ -31,7 +31,7 @@ def test_init_containers_one_after_the_other(site):
     }
     job = site.run(spec)
     assert order(job) == ["one", "two"]
-    assert [job.state(n)["ended"]["reason"] for n in ("one", "two", "main")] == ["Completed"] * 3
+    assert [job.ended(n)["reason"] for n in ("one", "two", "main")] == ["Completed"] * 3
     assert job.pod()["phase"] == "Succeeded"
 
 
@@ -42,7 +42,7 @@ def test_failing_init_container_ends_the_pod(site):
     }
     job = site.run(spec)
     assert job.pod()["phase"] == "Failed" and job.wait() == 1
-    assert job.state("bad")["ended"]["exitCode"] == 9
+    assert job.ended("bad")["exitCode"] == 9
     for name in ("later", "main"):
         assert job.state(name) == {
             "state": "waiting",
@@ -160,14 +160,14 @@ def test_deadline(site):
     job = site.run(spec)
     assert 2.5 < time.monotonic() - before < 8
     assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "DeadlineExceeded")
-    assert job.state("main")["ended"]["exitCode"] == 137
+    assert job.ended()["exitCode"] == 137
 
 
 def test_deadline_is_failure_even_if_the_container_ends_well(ordinary):
     text = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
     job = ordinary.run({"activeDeadlineSeconds": 1, "containers": [ordinary.shell(text)]})
     assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "DeadlineExceeded")
-    assert job.state("main")["ended"]["exitCode"] == 0
+    assert job.ended()["exitCode"] == 0
 
 
 @pytest.mark.parametrize("how", ["file", "signal"])
@@ -181,7 +181,7 @@ def test_graceful_end(site, how):
         job.process.send_signal(signal.SIGTERM)
     assert job.wait(10) == 1
     assert job.log() == "ready\ncaught\n"
-    assert job.state("main")["ended"]["exitCode"] == 7
+    assert job.ended()["exitCode"] == 7
     assert job.pod()["reason"] == ("Deleted" if how == "file" else "Terminated")
 
 
@@ -193,7 +193,7 @@ def test_grace_runs_out(site):
     job.ask_to_stop(2)
     job.wait(15)
     assert 1.8 < time.monotonic() - before < 5
-    assert job.state("main")["ended"]["exitCode"] == 137 and job.state("main")["ended"]["signal"] == 9
+    assert job.ended()["exitCode"] == 137 and job.ended()["signal"] == 9
 
 
 def test_a_shorter_grace_counts(ordinary):
@@ -204,7 +204,7 @@ def test_a_shorter_grace_counts(ordinary):
     time.sleep(1)
     job.ask_to_stop(0)
     job.wait(10)
-    assert job.state("main")["ended"]["exitCode"] == 137
+    assert job.ended()["exitCode"] == 137
 
 
 def test_stop_before_the_main_containers(ordinary):
@@ -216,7 +216,7 @@ def test_stop_before_the_main_containers(ordinary):
     job.eventually(lambda: job.state("init").get("state") == "running")
     job.ask_to_stop(5)
     assert job.wait(10) == 1
-    assert job.pod()["phase"] == "Failed" and job.state("init")["ended"]["exitCode"] == 143
+    assert job.pod()["phase"] == "Failed" and job.ended("init")["exitCode"] == 143
     assert not (job.folder / "logs" / "main.log").exists()
 
 
@@ -236,7 +236,7 @@ def test_hooks(site):
 def test_failing_post_start_kills(ordinary):
     lifecycle = {"postStart": {"exec": {"command": ["false"]}}}
     job = ordinary.run({"containers": [ordinary.shell("exec sleep 1000", lifecycle=lifecycle)]})
-    assert job.state("main")["ended"]["exitCode"] == 143 and job.pod()["phase"] == "Failed"
+    assert job.ended()["exitCode"] == 143 and job.pod()["phase"] == "Failed"
 
 
 def test_pre_stop_that_hangs_is_cut(ordinary):
@@ -270,7 +270,7 @@ def test_liveness_failure_with_its_own_grace_and_never(ordinary):
     text = "trap '' TERM; while :; do sleep 0.1; done"
     container = ordinary.shell(text, livenessProbe={**probe, "terminationGracePeriodSeconds": 1})
     job = ordinary.run({"terminationGracePeriodSeconds": 600, "containers": [container]})
-    assert job.state("main")["ended"]["exitCode"] == 137 and job.pod()["phase"] == "Failed"
+    assert job.ended()["exitCode"] == 137 and job.pod()["phase"] == "Failed"
 
 
 def test_readiness(site):
@@ -302,13 +302,13 @@ def test_startup_probe_holds_the_others_back(ordinary):
 def test_startup_probe_gives_up(ordinary):
     startup = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 2}
     job = ordinary.run({"containers": [ordinary.shell("exec sleep 1000", startupProbe=startup)]})
-    assert job.state("main")["ended"]["exitCode"] == 143
+    assert job.ended()["exitCode"] == 143
 
 
 def test_probe_that_hangs_is_a_failure(ordinary):
     probe = {"exec": {"command": ["sleep", "1000"]}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 1}
     job = ordinary.run({"containers": [ordinary.shell("exec sleep 1000", livenessProbe=probe)]})
-    assert job.state("main")["ended"]["exitCode"] == 143
+    assert job.ended()["exitCode"] == 143
 
 
 @pytest.mark.parametrize(("path", "good"), [("/good?x=1", True), ("/bad", False)])
@@ -341,7 +341,7 @@ def test_tcp_probe(ordinary, http_port, closed_port):
 def test_http_hook(ordinary, http_port):
     lifecycle = {"postStart": {"httpGet": {"port": http_port, "path": "/bad"}}}
     job = ordinary.run({"containers": [ordinary.shell("exec sleep 1000", lifecycle=lifecycle)]})
-    assert job.state("main")["ended"]["exitCode"] == 143
+    assert job.ended()["exitCode"] == 143
 
 
 MEMORY = "python3 -c 'x = bytearray(120 << 20); import time; print(len(x), flush=True); time.sleep(1000)'"
@@ -350,7 +350,7 @@ MEMORY = "python3 -c 'x = bytearray(120 << 20); import time; print(len(x), flush
 def test_memory_limit(site, python):
     container = site.shell(MEMORY.replace("python3", python), resources={"limits": {"memory": "64Mi"}})
     job = site.run({"containers": [container]})
-    ended = job.state("main")["ended"]
+    ended = job.ended()
     assert (ended["exitCode"], ended["signal"], ended["reason"]) == (137, 9, "OOMKilled")
     assert job.pod()["phase"] == "Failed"
 

@@ -163,7 +163,7 @@ def test_names_that_no_shell_assigns_without_perl_and_python(ordinary, stubs, ki
     env = [{"name": "a.b", "value": "two\nlines"}]
     container = {"name": "main", "image": "busybox:1", "command": ["true"], "env": env}
     job = ordinary.run({"containers": [container]}, config=stubs.settings(kind))
-    ended = job.state("main")["ended"]
+    ended = job.ended()
     assert (ended["exitCode"], ended["reason"]) == (128, "ContainerCannotRun"), job.everything()
     assert "need perl or python3 on this machine" in job.message()
     assert not any("exec" in call or "create" in call or "--" in call for call in stubs.calls(KINDS[kind]))
@@ -186,7 +186,7 @@ def test_exit_code_and_restart(ordinary, stubs, kind):
 def test_pull_that_fails(ordinary, stubs, kind):
     container = {"name": "main", "image": "registry.example/missing:1", "command": ["true"]}
     job = ordinary.run({"containers": [container]}, config=stubs.settings(kind))
-    ended = job.state("main")["ended"]
+    ended = job.ended()
     assert (ended["reason"], ended["exitCode"]) == ("ErrImagePull", 128)
     assert "no such image" in job.message() and job.pod()["phase"] == "Failed"
 
@@ -367,7 +367,7 @@ def test_a_link_out_of_the_folders_for_images_is_no_image(ordinary, stubs, kind,
         link.symlink_to(home)
     spec = {"containers": [{"name": "main", "image": name.format(dir=images), "command": ["true"]}]}
     job = ordinary.run(spec, config=stubs.settings(kind, volumes={"image_dir": str(images)}))
-    ended = job.state("main")["ended"]
+    ended = job.ended()
     assert (ended["exitCode"], ended["reason"]) == (128, "InvalidImageName"), job.everything()
     assert f"leads to {home}" in job.message()
     assert not [call for call in stubs.calls(kind) if str(home) in " ".join(call)]
@@ -413,7 +413,7 @@ def test_podman_gets_gpus_of_amd(ordinary, stubs):
 @pytest.mark.parametrize("variables", [{}, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, {"CUDA_VISIBLE_DEVICES": "1 --x"}])
 def test_a_pod_gets_no_gpus_that_nobody_gave(ordinary, stubs, kind, variables):
     job = ordinary.run(gpu_pod(), config=stubs.settings(kind), environment=variables)
-    assert job.state("main")["ended"]["reason"] == "CreateContainerConfigError", job.everything()
+    assert job.ended()["reason"] == "CreateContainerConfigError", job.everything()
     assert "the batch system named no devices" in job.message()
 
 

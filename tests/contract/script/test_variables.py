@@ -161,7 +161,7 @@ def test_names_that_no_shell_assigns_without_perl_and_python(ordinary):
     path = folder_of_programs(ordinary, "perl", python3="exit 1")
     env = [{"name": "a.b", "value": "x"}]
     job = ordinary.run({"containers": [ordinary.shell("echo", env=env)]}, environment={"PATH": path})
-    ended = job.state("main")["ended"]
+    ended = job.ended()
     assert (ended["exitCode"], ended["reason"]) == (128, "ContainerCannotRun"), job.everything()
     assert "need perl or python3 on this machine" in job.message()
     assert ordinary.run({"containers": [ordinary.shell("echo fine")]}, environment={"PATH": path}).log() == "fine\n"

@@ -38,6 +38,7 @@ from bridge.wire.messages import (
 )
 from bridge.wire.server import StreamClosed, Write
 from cluster.polling import eventually
+from cluster.ports import free_block
 
 OWNER = "c1"
 
@@ -45,10 +46,8 @@ PREFIX = "bridge.v1"
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Find a port without a listener that no outgoing connection takes."""
+    return free_block(1)
 
 
 def concurrently(count: int, call: Callable[[int], object], threads: int = 16) -> None:
