@@ -14,7 +14,13 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.merging import is_unexplained, started
 from bridge.slurm.models import Job
 from bridge.slurm.poll_state import Answers, Expected, PollState, States
-from bridge.slurm.query_plan import LARGEST_SINGLES, QueryPlan, most_singles, plan_queries, starts_alone, witnesses
+from bridge.slurm.query_plan import (
+    QueryPlan,
+    most_singles,
+    plan_queries,
+    starts_alone,
+    witnesses,
+)
 from bridge.slurm.state_lists import StateList, StateLists
 from bridge.threads import at_once
 
@@ -26,6 +32,10 @@ CHECK_PERIOD = 1.0
 """Seconds between two polls that read a witness and the reasons of pending jobs, however many polls there are."""
 MOST_STARTS = 8
 """Number of jobs that may start in a poll without a witness: to read one alone costs twice as much as its nodes."""
+FIRST_RATE = 200.0
+"""Jobs per second that are assumed before any were read."""
+MEASURED = 20
+"""Least number of jobs whose reading shows the rate."""
 ASKERS = 3
 """Parallel requests about single jobs: slurmrestd has four threads by default."""
 
@@ -56,6 +66,7 @@ class JobReader:
         self.lists = lists
         self._listed_at = self._checked_at = -math.inf
         self._spent = 0
+        self._rate = FIRST_RATE
 
     def ask(
         self,
@@ -96,7 +107,7 @@ class JobReader:
     ) -> JobAnswers:
         """Read the details that are needed after a list of states, then the witnesses."""
         states = found.states
-        most = most_singles(len(states)) if found.cheap else LARGEST_SINGLES
+        most = most_singles(len(states), self._rate, cheap=found.cheap)
         allocations = self._client.version.allocations
         known = witnesses(last, found.listed, expected)
         needed = plan_queries(last, states, expected, began, budget, allocations=allocations, witnessed=known)
@@ -149,7 +160,10 @@ class JobReader:
         return JobAnswers(self._singles(Answers(began, states, details), needed, ()), moment)
 
     def _singles(self, answers: Answers, needed: QueryPlan, singles: tuple[int, ...]) -> Answers:
+        began = self._clock.monotonic()
         found = at_once(ASKERS, self._job, (*singles, *needed.absent))
+        if len(found) >= MEASURED:
+            self._rate = len(found) / max(self._clock.monotonic() - began, 1e-3)
         unknown = {job_id for job_id, job in found.items() if job is None}
         details = {job_id: job for job_id, job in found.items() if job is not None}
         return replace(answers, details={**answers.details, **details}, unknown=unknown)

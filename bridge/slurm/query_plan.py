@@ -15,6 +15,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import zip_longest
 
 from bridge.slurm.identity import UNREAD, Witness, highest, identity
 from bridge.slurm.models import ObservedJob
@@ -30,7 +31,9 @@ LARGEST_BULK = 1 << 25
 MOST_SINGLES = 64
 """Number of jobs that one poll reads alone. The next poll reads more, while podbridge acts on these."""
 LARGEST_SINGLES = 500
-"""Largest number of jobs that one poll reads alone: about 0.7 s."""
+"""Largest number of jobs that one poll reads alone: their answers are in memory until the poll ends."""
+SINGLES_SECONDS = 1.0
+"""Seconds for which one poll reads jobs alone: until it ends, podbridge sees no start of a job."""
 SINGLES_SHARE = 50
 """One poll reads alone one in this many jobs of the list, if this is more than ``MOST_SINGLES``."""
 
@@ -53,12 +56,14 @@ class QueryPlan:
         return len(self.jobs) > 1 and len(self.jobs) * BULK_FACTOR > total and total * job_bytes <= LARGEST_BULK
 
 
-def most_singles(total: int) -> int:
-    """Return how many jobs one poll reads alone: more if the list of ``total`` states is long, but in about a second.
+def most_singles(total: int, rate: float, *, cheap: bool) -> int:
+    """Return how many jobs one poll reads alone: in about a second, and few if the list of ``total`` states is cheap.
 
-    The jobs that are left are read by the next polls, which need no other list for this.
+    ``rate`` is the number of jobs that slurmrestd has returned per second. The jobs that are left are read by the next
+    polls. While the list is expensive, these need no other list.
     """
-    return min(max(MOST_SINGLES, total // SINGLES_SHARE), LARGEST_SINGLES)
+    limit = min(total // SINGLES_SHARE, LARGEST_SINGLES) if cheap else LARGEST_SINGLES
+    return max(MOST_SINGLES, min(limit, int(rate * SINGLES_SECONDS)))
 
 
 def plan_queries(
@@ -126,15 +131,18 @@ def starts_alone(
     return tuple(starts)
 
 
-def _in_order(asked: Iterable[int], known: Collection[int], states: States) -> list[int]:
-    """Return jobs as they are read: podbridge's jobs first, those that run before pending ones; then the others.
+def _in_order(asked: Collection[int], known: Collection[int], states: States) -> list[int]:
+    """Return jobs as they are read: those of podbridge that run or have ended first; then the others.
 
     Of the others, the newest come first: a job whose id podbridge does not know was submitted a short time ago. The
-    lowest id is read before them: it is newer if slurmctld has begun again with low ids (``MaxJobId``).
+    lowest id is read before them: it is newer if slurmctld has begun again with low ids (``MaxJobId``). Every second
+    one is a pending job of podbridge, as long as there are any.
     """
-    ours = sorted((i for i in asked if i in known), key=lambda job_id: is_pending(states[job_id]))
+    first = [job_id for job_id in asked if job_id in known and not is_pending(states[job_id])]
+    pending = sorted((i for i in asked if i in known and is_pending(states[i])), reverse=True)
     others = sorted((i for i in asked if i not in known), reverse=True)
-    return [*ours, *others[-1:], *others[:-1]]
+    others = [*others[-1:], *others[:-1]]
+    return [*first, *(job_id for pair in zip_longest(pending, others) for job_id in pair if job_id is not None)]
 
 
 def _quiet(last: PollState, states: States, expected: Mapping[int, Expected], changed: set[int]) -> list[int]:

@@ -235,7 +235,7 @@ def _closings(aims: Aims, world: World, size: Size) -> None:
     for number in numbers:
         node = f"/api/v1/nodes/{drains.PREFIX}{number}"
         taints = [*world.api("GET", node)["spec"].get("taints", []), {"key": CLOSED, "effect": "NoSchedule"}]
-        world.api("PATCH", node, {"spec": {"taints": taints}})
+        world.api("PATCH", node, {"spec": {"taints": taints}}, bare.STRATEGIC)
     expected = min(size.pods, HEAD)
     eventually(lambda: _updates(port) - before >= expected, "the first jobs are updated", LIMIT, 0.5)
     seconds = time.monotonic() - began

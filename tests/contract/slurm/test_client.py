@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +22,7 @@ from bridge.errors import (
     SlurmUnavailableError,
     SlurmUnknownOutcomeError,
 )
-from bridge.slurm import hostlist, link, states
+from bridge.slurm import hostlist, link, query_plan, state_lists, states
 from bridge.slurm.client import MOST_IDS, SlurmClient
 from bridge.slurm.models import JobLink, JobRequest, PodRef
 from bridge.slurm.query_plan import LARGEST_BULK
@@ -371,3 +373,51 @@ def test_slurmrestd_gone_and_back(site: RealSite, patient: SlurmClient) -> None:
     finally:
         site.cluster.start_daemon("slurmrestd")
     assert {type(error) for error in told.values()} == {SlurmUnavailableError}
+
+
+def test_ids_and_submit_times_ascend_and_a_requeue_is_later(site: RealSite, client: SlurmClient) -> None:
+    """So the jobs that are not older than a pod are those with the highest ids."""
+    ids = [client.submit(ask(client, external=False)).job_id for _ in range(3)]
+    try:
+        assert ids == sorted(ids)
+        first = client.job(ids[0]).submit_time
+        assert 0 < first <= client.job(ids[1]).submit_time <= client.job(ids[2]).submit_time
+        assert abs(first - time.time()) < 5
+        site.scontrol("update", f"jobid={ids[0]}", "requeue=1")
+        eventually(lambda: states.is_allocated(client.job(ids[0]).states), "the job runs")
+        eventually(lambda: time.time() > first + 1, "another second")
+        site.scontrol("requeue", str(ids[0]))
+        eventually(lambda: client.job(ids[0]).submit_time > first, "requeued")
+        assert client.job(ids[0]).restarts == 1
+    finally:
+        for job_id in ids:
+            client.cancel(job_id)
+
+
+def test_an_expensive_list_is_read_beside_the_polls_the_newest_jobs_first(
+    client: SlurmClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not client.version.job_states:
+        return  # these versions have only the list with all details
+    monkeypatch.setattr(state_lists, "CHEAP", -1.0)
+    monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
+    monkeypatch.setattr(query_plan, "LARGEST_SINGLES", 2)
+    monkeypatch.setattr(query_plan, "MOST_SINGLES", 2)
+    others = [client.submit(ask(client, link=link_of("elsewhere"))).job_id for _ in range(5)]
+    request = ask(client, link=link_of("here"))
+    ours = client.submit(request).job_id
+    try:
+        poller = Poller(client, "here", Config(), known=lambda _: {})
+        standby = poller.refresh()
+        assert (standby.sequence, dict(standby.jobs), standby.requested_at) == (1, {}, -math.inf)
+        poller.list_all()
+        eventually(lambda: ours in poller.refresh().jobs, "the crashed leader's job")
+        early = poller.snapshot
+        assert early.listed_at == -math.inf
+        assert early.listed_for(early.jobs[ours].job.submit_time + 1) == early.requested_at > -math.inf
+        assert early.listed_for(0) == -math.inf
+        eventually(lambda: poller.refresh().listed_at == early.requested_at, "all jobs are read")
+        assert set(others).isdisjoint(poller.snapshot.jobs)
+    finally:
+        for job_id in (*others, ours):
+            client.cancel(job_id)

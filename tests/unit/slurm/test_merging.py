@@ -15,10 +15,13 @@ from bridge.slurm.poll_state import Answers, Expected, PollState
 from bridge.slurm.query_plan import (
     BULK_FACTOR,
     LARGEST_BULK,
+    LARGEST_SINGLES,
     MOST_CONFIRMED,
+    MOST_SINGLES,
     QueryPlan,
     doubted,
     forgotten,
+    most_singles,
     plan_queries,
     witnesses,
 )
@@ -63,6 +66,20 @@ def test_the_first_snapshot_knows_whose_each_job_is() -> None:
     assert view.snapshot.jobs.keys() == {1}
     assert view.snapshot.by_uid == {"uid": (1,)}
     assert needs(view, states) == QueryPlan()
+
+
+def test_running_jobs_of_podbridge_are_read_first_then_the_newest() -> None:
+    expected = {job_id: Expected(OURS, since=1, sure=False) for job_id in (2, 4, 6, 8)}
+    states = {2: "PENDING", 4: "RUNNING", 6: "PENDING", 8: "PENDING"} | dict.fromkeys((1, 3, 5, 7, 9), "PENDING")
+    assert needs(PollState(), states, expected=expected).jobs == (4, 8, 1, 6, 9, 2, 7, 5, 3)
+
+
+def test_one_poll_reads_jobs_alone_for_about_a_second() -> None:
+    assert most_singles(60_000, rate=300, cheap=False) == 300
+    assert most_singles(60_000, rate=9000, cheap=False) == LARGEST_SINGLES
+    assert most_singles(60_000, rate=3, cheap=False) == MOST_SINGLES
+    assert most_singles(1000, rate=300, cheap=True) == MOST_SINGLES
+    assert most_singles(6000, rate=300, cheap=True) == 120
 
 
 def test_a_job_of_others_is_asked_for_once() -> None:

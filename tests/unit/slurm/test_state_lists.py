@@ -8,7 +8,7 @@ import pytest
 from bridge.clock import FakeClock
 from bridge.config import Config, SlurmSection
 from bridge.slurm import client as clients
-from bridge.slurm import job_reader, query_plan
+from bridge.slurm import query_plan
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobLink, PodRef, Snapshot
@@ -186,7 +186,8 @@ def test_a_failed_list_of_all_jobs_is_read_again_and_fails_no_poll(scene: Scene)
 def test_the_newest_jobs_are_read_first_and_pods_as_new_as_them_need_no_others(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_reader, "LARGEST_SINGLES", 3)
+    monkeypatch.setattr(query_plan, "LARGEST_SINGLES", 3)
+    monkeypatch.setattr(query_plan, "MOST_SINGLES", 3)
     monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
     ids = [*scene.slurm.jobs, scene.add("crashed", labelled=False), scene.slurm.add(user="alice").job_id]
     for job_id in ids:
@@ -208,7 +209,8 @@ def test_the_newest_jobs_are_read_first_and_pods_as_new_as_them_need_no_others(
 def test_after_ids_have_begun_again_newer_jobs_may_have_lower_ids(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_reader, "LARGEST_SINGLES", 3)
+    monkeypatch.setattr(query_plan, "LARGEST_SINGLES", 3)
+    monkeypatch.setattr(query_plan, "MOST_SINGLES", 3)
     monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
     for job_id in scene.slurm.jobs:
         scene.slurm.jobs[job_id].submit_time = 1000 + 10 * job_id
