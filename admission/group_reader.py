@@ -28,6 +28,8 @@ from bridge.workload.kinds.table import check_gang, claimed
 
 REMEMBER = 5.0
 """Seconds to cache an owner: the pods of a group are created in quick succession."""
+MAX_DEPTH = 8
+"""Kubernetes allows trees of four levels of groups."""
 _SYSTEM_CLOCK = SystemClock()
 _SCALED = ("ReplicaSet", "StatefulSet")
 
@@ -118,6 +120,7 @@ class GroupReader:
         more = merge([annotations])
         if gang == "false":
             return FoundGroup(None, more)
+        self._check_parents(kind, owner, namespace)
         replicas = self._replicas(pod, namespace) if kind.created_first else 0
         place = kind.place(pod, owner, gang == "all", replicas)
         if place is None or place.size == 1:
@@ -138,6 +141,22 @@ class GroupReader:
         what = f"{kind.title} {name!r} ({kind.resources[0].group}) does not exist in namespace {namespace!r}"
         hint = f"create the {kind.title} before its pods" if kind.created_first else "its pods cannot start without it"
         raise InvalidGroupError(f"the group of the pod cannot be determined: {what}; {hint}")
+
+    def _check_parents(self, kind: Kind, owner: Mapping[str, Any], namespace: str) -> None:
+        """Raise :class:`InvalidGroupError` if the group is in a group that podbridge does not support."""
+        found = owner
+        for _ in range(MAX_DEPTH):
+            above = kind.parent(found)
+            if above is None:
+                return
+            resource, name = above
+            parent = self._get(resource, namespace, name)
+            if parent is None:
+                raise InvalidGroupError(
+                    f"{kind.title} {found['metadata']['name']}: spec.parentCompositePodGroupName: {name!r} is not "
+                    f"allowed: there is no such object in namespace {namespace!r}; create it before the pods"
+                )
+            found = parent
 
     def _replicas(self, pod: pods.Pod, namespace: str) -> int:
         """Return the number of pods that the pod's JobSet, Job, ReplicaSet or StatefulSet creates; 0 if unknown."""

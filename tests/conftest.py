@@ -17,6 +17,7 @@ settings.register_profile("podbridge", deadline=None, suppress_health_check=[Hea
 settings.load_profile("podbridge")
 REPORT = "report"
 SLURMS = ("26.05", "24.11", "22.05")
+VERSIONS = (*SLURMS, *places.KUBERNETES)
 
 
 def pytest_addoption(parser):
@@ -52,21 +53,23 @@ def pytest_report_header(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """In a short run, keep one version of Slurm of the tests with the marker ``main_version``."""
+    """In a short run, keep one version of Slurm and of Kubernetes of the tests with the marker ``main_version``."""
     if config.getoption("--long"):
         return
     left_out = [
-        item for item in items if item.get_closest_marker("main_version") and _slurm(item) not in ("", SLURMS[0])
+        item
+        for item in items
+        if item.get_closest_marker("main_version") and _version(item) not in ("", SLURMS[0], places.DEFAULT_KUBERNETES)
     ]
     if left_out:
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=list(left_out))
 
 
-def _slurm(item):
-    """Return the version of Slurm in a test's parameters; empty if there is none."""
+def _version(item):
+    """Return the version of Slurm or of Kubernetes in a test's parameters; empty if there is none."""
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return next((value for value in values if value in SLURMS), "")
+    return next((value for value in values if isinstance(value, str) and value in VERSIONS), "")
 
 
 class ByCluster(LoadScopeScheduling):
@@ -80,6 +83,8 @@ class ByCluster(LoadScopeScheduling):
         if file.startswith("tests/unit/"):
             return file
         parameters = nodeid.partition("[")[2]
+        if file.startswith("tests/e2e/gangs/"):
+            return next(f"gangs {version}" for version in places.KUBERNETES if version in parameters)
         return next((version for version in SLURMS if version in parameters), file)
 
     def _reschedule(self, node):

@@ -1,6 +1,6 @@
-"""The condition PodGroupScheduled of the PodGroups of Kubernetes' Workload API, which their scheduler writes.
+"""The condition of the PodGroups of Kubernetes' Workload API that says whether they are scheduled.
 
-Source: ``PodGroupConditionType`` in ``k8s.io/api/scheduling`` (v1alpha2 of Kubernetes 1.36, v1beta1 of 1.37).
+Their scheduler writes it. Source: ``PodGroupStatus`` in ``k8s.io/api/scheduling`` (v1alpha2, v1beta1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from bridge.workload.groups import Membership
 from bridge.workload.kinds import workload_api
 
 Pod = Mapping[str, Any]
-TYPE = "PodGroupScheduled"
+TYPES = {"v1alpha2": "PodGroupScheduled", "v1beta1": "PodGroupInitiallyScheduled"}
+"""API version -> type of the condition. The one of v1beta1 stays ``True`` whatever happens to the pods later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,17 @@ def write(kube: KubeClient, condition: GroupCondition, now: str) -> None:
             continue
         if found["metadata"]["uid"] != group.uid:
             return
+        kind = TYPES[resource.version]
         present = (found.get("status") or {}).get("conditions") or []
-        before: Mapping[str, Any] = next((entry for entry in present if entry.get("type") == TYPE), {})
+        before: Mapping[str, Any] = next((entry for entry in present if entry.get("type") == kind), {})
+        if resource.version == "v1beta1" and before.get("status") == "True":
+            return
         status = "True" if condition.scheduled else "False"
-        wanted = {"type": TYPE, "status": status, "reason": condition.reason, "message": condition.message[:1024]}
+        wanted = {"type": kind, "status": status, "reason": condition.reason, "message": condition.message[:1024]}
         if all(before.get(field) == value for field, value in wanted.items()):
             return
         wanted["lastTransitionTime"] = before["lastTransitionTime"] if before.get("status") == status else now
-        others = [entry for entry in present if entry.get("type") != TYPE]
+        others = [entry for entry in present if entry.get("type") != kind]
         patch = {
             "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
             "status": {"conditions": [*others, wanted]},

@@ -18,14 +18,24 @@ PORTS = 5
 _MANIFESTS = {JOBSET: "jobset", LWS: "lws"}
 """Controllers with webhooks, and their names in :mod:`cluster.gang_manifests`."""
 _GROUPS = {JOBSET: "config.jobset.x-k8s.io", LWS: "config.lws.x-k8s.io"}
-WORKLOAD_API = {"1.36": "scheduling.k8s.io/v1alpha2", "1.37": "scheduling.k8s.io/v1beta1"}
-"""Kubernetes version -> the version of Kubernetes' own Workload API that it serves (off by default)."""
-GATES = "--feature-gates=GenericWorkload=true"
+WORKLOAD_API = {
+    "1.36": ("scheduling.k8s.io/v1alpha2",),
+    "1.37": ("scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3"),
+}
+"""Kubernetes version -> the versions of Kubernetes' own Workload API that it serves (off by default)."""
+_FEATURES = {"1.36": (), "1.37": ("CompositePodGroup",)}
+_GATES = ("GenericWorkload", "TopologyAwareWorkloadScheduling", "DRAWorkloadResourceClaims")
 
 
 def apiserver_args(kubernetes: str) -> list[str]:
     """Return the arguments with which kube-apiserver serves the Workload API."""
-    return [GATES, f"--runtime-config={WORKLOAD_API[kubernetes]}=true"]
+    served = ",".join(f"{version}=true" for version in WORKLOAD_API[kubernetes])
+    return [gates(kubernetes), f"--runtime-config={served}"]
+
+
+def gates(kubernetes: str) -> str:
+    """Return the argument of kube-apiserver and kube-controller-manager that turns the Workload API on."""
+    return "--feature-gates=" + ",".join(f"{gate}=true" for gate in (*_GATES, *_FEATURES[kubernetes]))
 
 
 @dataclass(frozen=True)

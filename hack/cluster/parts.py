@@ -171,8 +171,8 @@ class Parts:
             kwok=options.kwok,
             scheduler=options.kueue,
             audit=self.state / "audit.log" if options.audit else None,
-            controller_manager_args=[gangs.GATES] if options.gangs else [],
-            scheduler_args=[gangs.GATES] if options.gangs else [],
+            controller_manager_args=[gangs.gates(options.kubernetes)] if options.gangs else [],
+            scheduler_args=[gangs.gates(options.kubernetes)] if options.gangs else [],
             apiserver_args=[
                 *(gangs.apiserver_args(options.kubernetes) if options.gangs else ()),
                 *options.apiserver_args,

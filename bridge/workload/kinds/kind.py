@@ -47,6 +47,10 @@ class Kind:
         Whether pods are a group only if an annotation says so.
     created_first
         Whether users have to create the owner before its pods; other owners create their pods themselves.
+    parent
+        Returns the resource and the name of the group that contains an owner, or such a group; ``None`` if there is
+        none. Raises :class:`~bridge.workload.groups.InvalidGroupError` for a group whose pods cannot share the rules
+        of podbridge.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Kind:
     place: Callable[[Pod, Owner, bool, int], Place | None]
     opt_in: bool = False
     created_first: bool = False
+    parent: Callable[[Owner], tuple[Resource, str] | None] = lambda owner: None
 
 
 def label(pod: Pod, name: str) -> str | None:

@@ -9,6 +9,7 @@ from bridge.workload.kinds.kind import Kind, Pod
 
 KINDS: tuple[Kind, ...] = (
     workload_api.KIND,
+    workload_api.WORKLOAD_REF,
     podgroup.KIND,
     lws.KIND,  # before Kueue, which also sets its label on the pods of a LeaderWorkerSet
     kueue.KIND,

@@ -199,6 +199,60 @@ def test_a_pod_group_is_read_in_the_version_that_is_served(objects: Objects) -> 
     assert objects.read == ["v1beta1 podgroups.scheduling.k8s.io/w", "v1alpha2 podgroups.scheduling.k8s.io/w"]
 
 
+def nested(objects: Objects, **composites: Json) -> FoundGroup:
+    """Return the group of a pod in a PodGroup that is in the composite ``a``."""
+    spec = {"schedulingPolicy": {"gang": {"minCount": 2}}, "parentCompositePodGroupName": "a"}
+    objects.add("podgroups.scheduling.k8s.io/w", spec)
+    for name, composite in composites.items():
+        objects.add(f"compositepodgroups.scheduling.k8s.io/{name}", composite)
+    return find(objects, pod(owner=None, schedulingGroup={"podGroupName": "w"}))
+
+
+BASIC: Json = {"schedulingPolicy": {"basic": {}}}
+
+
+def test_a_group_in_basic_composites_is_a_group_of_its_own(objects: Objects) -> None:
+    found = nested(objects, a={**BASIC, "parentCompositePodGroupName": "b"}, b=BASIC)
+    assert value(found)["size"] == 2
+    assert objects.read[-1] == "v1alpha3 compositepodgroups.scheduling.k8s.io/b"
+
+
+@pytest.mark.parametrize(
+    ("composites", "message"),
+    [
+        (
+            {"a": {"schedulingPolicy": {"gang": {"minGroupCount": 3}}}},
+            r"CompositePodGroup a: spec\.schedulingPolicy\.gang\.minGroupCount: 3 is not allowed: .* allowed: .*basic",
+        ),
+        (
+            {"a": {**BASIC, "schedulingConstraints": {"topology": [{"key": "rack"}]}}},
+            r"group a: spec\.schedulingConstraints\.topology\[0\]\.key: 'rack' is not allowed",
+        ),
+        ({}, "PodGroup w: spec.parentCompositePodGroupName: 'a' is not allowed: there is no such object"),
+        (
+            {"a": {**BASIC, "parentCompositePodGroupName": "b"}},
+            "PodGroup a: spec.parentCompositePodGroupName: 'b' is not allowed: there is no such object",
+        ),
+    ],
+)
+def test_a_group_in_a_composite_that_is_a_gang_is_refused(objects: Objects, composites: Json, message: str) -> None:
+    with pytest.raises(InvalidGroupError, match=message):
+        nested(objects, **composites)
+
+
+def test_composites_that_contain_each_other_end_somewhere(objects: Objects) -> None:
+    assert value(nested(objects, a={**BASIC, "parentCompositePodGroupName": "a"}))["size"] == 2
+
+
+def test_a_workload_of_kubernetes_1_35_is_refused_unless_the_pods_start_alone(objects: Objects) -> None:
+    body = pod(owner=None, workloadRef={"name": "w", "podGroup": "workers"})
+    with pytest.raises(
+        InvalidGroupError, match=r"spec\.workloadRef\.name: 'w' is not allowed.*schedulingGroup.*'false'"
+    ):
+        find(objects, body)
+    assert find(objects, body, {names.GANG: "false"}) == BARE
+
+
 def test_a_group_without_its_owner_is_refused_until_the_owner_exists(objects: Objects) -> None:
     reader = GroupReader(objects, FakeClock())
     body = pod({podgroup.NAME: "g"}, owner=None)

@@ -1,73 +1,42 @@
-"""The group on the pods that real controllers create: JobSet, LeaderWorkerSet, scheduler-plugins, the Workload API."""
+"""The group on the pods that real controllers create: JobSet, LeaderWorkerSet, scheduler-plugins.
+
+The pods have a scheduling gate, so that none of them is submitted.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from admission.server import Admission, unregister
 from bridge import names
-from bridge.config import Config
 from bridge.kube.client import KubeClient
-from bridge.kube.resources import JOBS, PODS, Resource
+from bridge.kube.resources import JOBS, PODS
 from bridge.slurm.models import GroupRef
-from bridge.threads import Supervisor
 from bridge.workload.groups import Membership, membership
-from bridge.workload.kinds import jobset, lws, podgroup, workload_api
-from cluster import Cluster, places
+from bridge.workload.kinds import jobset, lws, podgroup
 from cluster.polling import eventually
+from cluster.world import NAMESPACE, World
 
 pytestmark = pytest.mark.real
 
-NAMESPACE = f"groups-{os.getpid()}"
-SCHEDULER = "groups-scheduler"
 Json = dict[str, Any]
 
 JOBSETS, SETS, GROUPS = jobset.KIND.resources[0], lws.KIND.resources[0], podgroup.KIND.resources[0]
-OPTIONS: Json = {"slurm": None, "nodes": 1, "gangs": True}
-CONTAINERS = [{"name": "c", "image": "none", "resources": {"requests": {"cpu": "1"}}}]
+GATED: Json = {
+    "containers": [{"name": "c", "image": "none", "resources": {"requests": {"cpu": "1"}}}],
+    "schedulingGates": [{"name": "test/wait"}],
+}
 
 
-@pytest.fixture(scope="module", params=places.KUBERNETES)
-def hub(request: pytest.FixtureRequest, state_folder: Any) -> Iterator[SimpleNamespace]:
-    """Kubernetes with the controllers of groups, and podbridge's admission; no pod is scheduled."""
-    with Cluster(state_folder / f"groups-{request.param}", **OPTIONS, kubernetes=request.param) as cluster:
-        cluster.add_namespace(NAMESPACE)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        config = Config.model_validate(
-            {
-                "schedulerName": SCHEDULER,
-                "managedNamespaces": [NAMESPACE],
-                "slurmRestApi": "http://127.0.0.1:1",
-                "admission": {"host": "127.0.0.1", "port": port, "url": f"https://127.0.0.1:{port}"},
-            }
-        )
-        client, admin = (
-            KubeClient.load(str(file)) for file in (cluster.part_kubeconfig("admission"), cluster.kubeconfig)
-        )
-        supervisor = Supervisor()
-        Admission(config, client, supervisor, tuple).start()
-
-        def mutated() -> bool:
-            body = {"metadata": {"name": "probe"}, "spec": {"containers": CONTAINERS}}
-            made = admin.create(PODS.path(NAMESPACE), body, {"dryRun": "All"})
-            return bool(made["spec"]["schedulerName"] == SCHEDULER)
-
-        eventually(mutated)
-        yield SimpleNamespace(cluster=cluster, admin=admin)
-        unregister(config, admin)
-        supervisor.stop()
-        client.close()
-        assert supervisor.join(10) == []
-        assert supervisor.failure is None
+@pytest.fixture
+def hub(world: World) -> Iterator[SimpleNamespace]:
+    """A client of the administrator."""
+    admin = KubeClient.load(str(world.cluster.kubeconfig))
+    yield SimpleNamespace(admin=admin)
+    admin.close()
 
 
 def members(hub: SimpleNamespace, selector: str, count: int) -> dict[str, Membership]:
@@ -84,7 +53,7 @@ def members(hub: SimpleNamespace, selector: str, count: int) -> dict[str, Member
 
 def job(parallelism: int, **template: Any) -> Json:
     """Return the specification of an indexed Job."""
-    pod = {"metadata": template, "spec": {"containers": CONTAINERS, "restartPolicy": "Never"}}
+    pod = {"metadata": template, "spec": {**GATED, "restartPolicy": "Never"}}
     return {"parallelism": parallelism, "completions": parallelism, "completionMode": "Indexed", "template": pod}
 
 
@@ -127,28 +96,22 @@ def test_a_whole_job_set_is_a_group_by_annotation(hub: SimpleNamespace) -> None:
     assert found == {"whole-driver-0-0": Membership(key, 7, 7, 0, 2), **workers}
 
 
-def create_set(hub: SimpleNamespace, name: str, startup: str) -> str:
+def create_set(hub: SimpleNamespace, name: str) -> str:
     """Create a LeaderWorkerSet of two replicas of three pods; return its UID."""
-    template = {"size": 3, "workerTemplate": {"spec": {"containers": CONTAINERS}}}
-    spec = {"replicas": 2, "startupPolicy": startup, "leaderWorkerTemplate": template}
+    template = {"size": 3, "workerTemplate": {"spec": GATED}}
+    spec = {"replicas": 2, "leaderWorkerTemplate": template}
     body = {"apiVersion": SETS.api_version, "kind": "LeaderWorkerSet", "metadata": {"name": name}, "spec": spec}
     return str(hub.admin.create(SETS.path(NAMESPACE), body)["metadata"]["uid"])
 
 
 def test_each_replica_of_a_leader_worker_set_is_a_group(hub: SimpleNamespace) -> None:
-    uid = create_set(hub, "serve", "LeaderCreated")
+    uid = create_set(hub, "serve")
     found = members(hub, f"{lws.NAME}=serve", 6)
     for replica in range(2):
         key = GroupRef("lws", NAMESPACE, "serve", uid, str(replica))
         assert found[f"serve-{replica}"] == Membership(key, 3, 3, 0)
         assert found[f"serve-{replica}-1"] == Membership(key, 3, 3, 1)
         assert found[f"serve-{replica}-2"] == Membership(key, 3, 3, 2)
-
-
-def test_a_leader_whose_workers_wait_for_it_starts_alone(hub: SimpleNamespace) -> None:
-    create_set(hub, "first", "LeaderReady")
-    found = members(hub, f"{lws.NAME}=first", 2)
-    assert {member.key.kind for member in found.values()} == {"pod"}
 
 
 def test_pods_of_a_job_follow_the_pod_group_of_scheduler_plugins(hub: SimpleNamespace) -> None:
@@ -158,18 +121,3 @@ def test_pods_of_a_job_follow_the_pod_group_of_scheduler_plugins(hub: SimpleName
     hub.admin.create(JOBS.path(NAMESPACE), labelled)
     found = members(hub, f"{podgroup.NAME}=g", 3)
     assert set(found.values()) == {Membership(GroupRef("podgroup", NAMESPACE, "g", uid), 3, 2, None)}
-
-
-def test_pods_follow_the_pod_group_of_the_workload_api(hub: SimpleNamespace) -> None:
-    served = {entry["groupVersion"] for group in hub.admin.get("/apis")["groups"] for entry in group["versions"]}
-    resource: Resource = next(entry for entry in workload_api.KIND.resources if entry.api_version in served)
-    for name, policy in (("gang", {"gang": {"minCount": 2}}), ("basic", {"basic": {}})):
-        spec = {"schedulingPolicy": policy}
-        body = {"apiVersion": resource.api_version, "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
-        uid = hub.admin.create(resource.path(NAMESPACE), body)["metadata"]["uid"]
-        pod = {"metadata": {"name": f"in-{name}"}, "spec": {"containers": CONTAINERS}}
-        pod["spec"]["schedulingGroup"] = {"podGroupName": name}
-        found = hub.admin.create(PODS.path(NAMESPACE), pod)
-        expected = {"kind": "workload", "name": "gang", "uid": uid, "size": 2, "minimum": 2}
-        written = (found["metadata"].get("annotations") or {}).get(names.GROUP)
-        assert written == (json.dumps(expected, separators=(",", ":")) if name == "gang" else None)

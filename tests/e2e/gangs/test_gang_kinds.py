@@ -2,21 +2,11 @@
 
 import pytest
 
-from cluster import Cluster
 from cluster.polling import eventually
-from cluster.world import NAMESPACE, World
+from cluster.world import NAMESPACE
 
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
 CORES = f"/api/v1/namespaces/{NAMESPACE}"
-
-
-@pytest.fixture(scope="module")
-def world(state_folder):
-    """A cluster with the controllers of JobSet, LeaderWorkerSet and PodGroup."""
-    options = {"nodes": 4, "gangs": True, "podbridge": {"slurm": {"pollIdle": 0.5}}}
-    with Cluster(state_folder / "e2e-gangs", slurm="26.05", **options) as cluster:
-        cluster.start_podbridge()
-        yield World(cluster)
 
 
 def create(world, version, plural, kind, name, spec):
@@ -42,11 +32,6 @@ def one_job(world, pods, size):
 
 def bound(pod):
     return pod["spec"].get("nodeName")
-
-
-def scheduled(world, path):
-    conditions = world.api("GET", path).get("status", {}).get("conditions") or ()
-    return next(((c["status"], c["reason"]) for c in conditions if c["type"] == "PodGroupScheduled"), None)
 
 
 def labelled(world, label):
@@ -85,33 +70,36 @@ def test_each_replica_of_a_leader_worker_set_is_one_slurm_job_and_becomes_availa
     eventually(lambda: not set(jobs) & world.queue().keys(), "their jobs gone", 40)
 
 
-@pytest.mark.parametrize("kind", ["podgroup", "workload", "kueue"])
+def test_a_leader_that_its_workers_wait_for_starts_alone_and_the_workers_share_one_slurm_job(world):
+    spec = {"replicas": 1, "startupPolicy": "LeaderReady"}
+    spec["leaderWorkerTemplate"] = {"size": 3, "workerTemplate": template(world)}
+    path = create(world, "leaderworkerset.x-k8s.io/v1", "leaderworkersets", "LeaderWorkerSet", "first", spec)
+    label = "leaderworkerset.sigs.k8s.io/name=first,leaderworkerset.sigs.k8s.io/worker-index"
+    leader = one_job(world, labelled(world, f"{label}=0"), 1)
+    workers = one_job(world, labelled(world, f"{label}!=0"), 2)
+    assert leader != workers
+    eventually(lambda: world.api("GET", path).get("status", {}).get("readyReplicas") == 1, "the replica is ready")
+
+
+@pytest.mark.parametrize("kind", ["podgroup", "kueue"])
 def test_bare_pods_of_a_group_share_one_slurm_job(world, kind):
-    labels, annotations, spec = {"group": kind}, {}, {}
+    labels, annotations = {"group": kind}, {}
     if kind == "podgroup":
         path = create(world, "scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup", "plain", {"minMember": 3})
         labels["scheduling.x-k8s.io/pod-group"] = "plain"
-    elif kind == "workload":
-        policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}
-        path = create(world, "scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup", "native", policy)
-        spec["schedulingGroup"] = {"podGroupName": "native"}
     else:
         labels["kueue.x-k8s.io/pod-group-name"] = "kueue"
         annotations["kueue.x-k8s.io/pod-group-total-count"] = "3"
     for number in range(3):
-        body = world.manifest(f"{kind}-{number}", **spec)
+        body = world.manifest(f"{kind}-{number}")
         body["metadata"] |= {"labels": labels, "annotations": annotations}
         world.api("POST", f"{CORES}/pods", body)
         if number == 1:
             first = world.pods(selector=f"group={kind}")[0]
-            if kind == "workload":
-                eventually(lambda: scheduled(world, path) == ("False", "Unschedulable"), "PodGroupScheduled=False")
             eventually(lambda p=first: world.condition(p, "PodScheduled").get("reason") == "GangIncomplete", "told")
     job = one_job(world, labelled(world, f"group={kind}"), 3)
     if kind == "podgroup":
         eventually(lambda: world.api("GET", path).get("status", {}).get("phase") == "Running", "the PodGroup runs")
-    elif kind == "workload":
-        eventually(lambda: scheduled(world, path) == ("True", "Scheduled"), "PodGroupScheduled")
     for pod in world.pods(selector=f"group={kind}"):
         world.delete(pod, grace=1)
     eventually(lambda: job not in world.queue(), "its job gone", 40)
