@@ -144,6 +144,18 @@ class NodesSection(Section):
     )
 
 
+class QueuesSection(Section):
+    """MasterQueues: ClusterQueues of Kueue whose quota follows the pools. See kueue.md."""
+
+    enabled: bool = Field(
+        False,
+        description="Whether the controllers write the objects of MasterQueues; it needs helm/rbac-queues.yaml.",
+    )
+    release_after: Annotated[float, Field(ge=0, le=86400)] = Field(
+        10, description="Time for which the virtual node of a held pool must be Ready before the pool is offered again."
+    )
+
+
 class BrakeSection(Section):
     """The brake on mass ending: if many jobs disappear at once, no pod is terminated for a while."""
 
@@ -228,6 +240,7 @@ class Config(Section):
     pools: PoolsSection = PoolsSection()
     admission: AdmissionSection = AdmissionSection()
     leader_election: LeaderElectionSection = LeaderElectionSection()
+    queues: QueuesSection = QueuesSection()
     brake: BrakeSection = BrakeSection()
     serving: ServingSection = ServingSection()
     logging: LoggingSection = LoggingSection()

@@ -90,6 +90,14 @@ BRAKE_ENGAGED = Gauge(
 BRAKE_HELD = Gauge("podbridge_brake_held_pods", "Pods with a missing job that the brake holds.", ["brake"])
 POOL_UP = Gauge("podbridge_pool_up", "1 while the site of a pool sends messages and accepts jobs.", ["pool"])
 POOL_JOBS = Gauge("podbridge_pool_jobs", "Jobs of a pool, as reported by its site.", ["pool", "phase"])
+QUEUE_FLAVORS = Gauge(
+    "podbridge_queue_flavors",
+    "Flavors of MasterQueues, by state: offered, held, missing, conflict, leaving.",
+    ["state"],
+)
+QUEUE_WRITES = Counter(
+    "podbridge_queue_writes_total", "Writes of ResourceFlavors, ClusterQueues and MasterQueues.", ["kind", "result"]
+)
 POOL_ACTIONS = Counter("podbridge_pool_actions_total", "Actions for pods on pools.", ["action", "result"])
 POOL_EVENT_SECONDS = Histogram(
     "podbridge_pool_event_to_pod_seconds",

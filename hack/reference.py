@@ -204,6 +204,10 @@ REASONS = (
         "SubmittedElsewhere",
         "the batch system has a job of the pod that is not in the submitter's directory",
     ),
+    ("MasterQueue, Event", "QueueInStep", "the ClusterQueues and ResourceFlavors of the MasterQueue are in step"),
+    ("MasterQueue, Event", "QueueInvalid", "the MasterQueue cannot be used; the message has the field and its value"),
+    ("MasterQueue, Event", "QueueConflict", "an object with the name of a ClusterQueue belongs to somebody else"),
+    ("MasterQueue, Event", "QueueWriteFailed", "the API server or Kueue has refused an object; podbridge retries"),
     (
         "Node, Event",
         "PoolNameTaken",
@@ -280,6 +284,11 @@ OWN_NAMES = (
     (names.POOL_TAINT, "taint of a virtual node", "value: the pool; effect NoSchedule; Kueue tolerates it for a pod"),
     (names.VIRTUAL_TAINT, "taint of a virtual node", "value `true`; effect NoSchedule"),
     (names.POOL_LABEL, "label of a virtual node", "its pool"),
+    (
+        names.QUEUE_APPLIED,
+        "annotation of a ResourceFlavor or ClusterQueue",
+        "digest of what podbridge has applied for its [MasterQueue](kueue.md)",
+    ),
     (names.SITE_FOLDER, "annotation of a virtual node", "id of the directory at the site that contains its jobs"),
 )
 

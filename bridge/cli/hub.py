@@ -17,6 +17,7 @@ from admission.server import Admission
 from bridge import __version__, names
 from bridge.cli.hub_hints import HintServers
 from bridge.cli.hub_pools import HubPools
+from bridge.cli.hub_queues import HubQueues
 from bridge.clock import SystemClock
 from bridge.config import Config, jwt_source
 from bridge.errors import BridgeError, KubeError, LostLeadershipError
@@ -173,6 +174,10 @@ class Hub:
             if self.config.pools.enabled:
                 loops.append(self._pool_loop(kube, elector, version, cluster))
             loops.append(GuardedNodes(self.config, kube, self.nodes, elector, self.clock))
+            if self.config.queues.enabled:
+                HubQueues(self.config, kube, self.nodes, self.events, elector, self.clock).start(
+                    self.supervisor, self.health
+                )
         for loop in loops:
             self.loops.append(loop)
             self.health.live(loop.name, loop.stuck)

@@ -21,7 +21,14 @@ from cluster.sites import Site
 from cluster.slurm import SlurmSetup, make_token
 from cluster.views import SEEN_AS
 
-MANIFESTS = ("rbac.yaml", "rbac-run.yaml", "rbac-pools.yaml", "policies.yaml")
+MANIFESTS = (
+    "rbac.yaml",
+    "rbac-run.yaml",
+    "rbac-pools.yaml",
+    "rbac-queues.yaml",
+    "policies.yaml",
+    "crds/masterqueues.yaml",
+)
 """The files of ``helm/`` that are applied."""
 
 

@@ -71,6 +71,10 @@ CONTROLLERS = {
     ("patch", "scheduling.k8s.io", "podgroups", "status", CLOSED, "g"),
     *((verb, "", "configmaps", "", "podbridge", "podbridge-brake") for verb in ("get", "patch")),
     ("get", "", "configmaps", "", KUBE_SYSTEM, "extension-apiserver-authentication"),
+    *((verb, "vk.io", "masterqueues", "", "", "") for verb in ("list", "watch")),
+    ("patch", "vk.io", "masterqueues", "status", "", "q"),
+    *((verb, "kueue.x-k8s.io", "resourceflavors", "", "", "f") for verb in ("get", "create", "patch", "delete")),
+    *((verb, "kueue.x-k8s.io", "clusterqueues", "", "", "q") for verb in ("list", "watch", "patch", "delete")),
     ("get", "", "secrets", "", OPEN, "s"),
     ("get", "", "configmaps", "", OPEN, "c"),
     ("create", "", "serviceaccounts", "token", OPEN, "default"),
@@ -126,6 +130,8 @@ NOBODY = {
     *((verb, "storage.k8s.io", "storageclasses", "", "", "x") for verb in ("create", "update", "patch", "delete")),
     *((verb, "resource.k8s.io", "resourceclaims", "", CLOSED, "c") for verb in ("delete", "patch")),
     *((verb, "resource.k8s.io", "resourceslices", "", "", "s") for verb in ("create", "update", "delete")),
+    *((verb, "vk.io", "masterqueues", "", "", "q") for verb in ("create", "patch", "update", "delete")),
+    *((verb, "kueue.x-k8s.io", "workloads", "", CLOSED, "w") for verb in ("create", "patch", "delete")),
     ("*", "*", "*", "", "", ""),
 }
 

@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from cluster import Cluster, kueue
+from cluster import Cluster, kueue, pools
 from cluster.pods import PoolWorld
 from cluster.polling import eventually
 from cluster.world import LABEL, NAMESPACE
 
 SITES = ("local-site", "slurm-site")
-FAST = {"slurm": {"pollIdle": 0.5}}
+FAST = {"slurm": {"pollIdle": 0.5}, "queues": {"enabled": True, "releaseAfter": 1}}
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 REQUEST = {"cpu": "1", "memory": "1Gi"}
 
@@ -84,6 +84,24 @@ class KueueWorld(PoolWorld):
             return any(c["type"] == "Complete" and c["status"] == "True" for c in conditions)
 
         eventually(look, f"{owner['metadata']['name']} complete", timeout)
+
+    def master_queue(self, name, flavors, **spec):
+        """Create a MasterQueue, and a LocalQueue for pools; return the path of the MasterQueue."""
+        path = "/apis/vk.io/v1/masterqueues"
+        body = {"apiVersion": "vk.io/v1", "kind": "MasterQueue", "metadata": {"name": name}}
+        self.api("POST", path, {**body, "spec": {"flavors": flavors, **spec}})
+        self.api("POST", *kueue.local_queue(name, pools.NAMESPACE, name))
+        return f"{path}/{name}"
+
+    def offered(self, name):
+        """Return the CPU quota of each flavor of a ClusterQueue; empty without the queue."""
+        status, found = self.api.request("GET", f"{kueue.API}/clusterqueues/{name}")
+        groups = found["spec"].get("resourceGroups") or () if status == 200 else ()
+        return {
+            flavor["name"]: next(r["nominalQuota"] for r in flavor["resources"] if r["name"] == "cpu")
+            for group in groups
+            for flavor in group["flavors"]
+        }
 
     def slurm_jobs(self, pods):
         """Return the ids of the Slurm jobs of pods."""

@@ -9,6 +9,7 @@ from cluster.world import NAMESPACE
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
 SLURM = kueue.QUEUE
 GROUP, TOTAL = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
+TOLERATION = {"key": "virtual-node.interlink/no-schedule", "operator": "Exists"}
 SCRIPT = "until [ -e /srv/home/kueue-go ]; do sleep 0.1; done"
 
 
@@ -176,3 +177,72 @@ def test_each_job_runs_on_the_pool_of_its_flavor_and_on_no_other(world):
     let_go(world)
     for job in jobs:
         world.completed(job, 60)
+
+
+def state(world, path):
+    """Return the status of a MasterQueue: reason of the condition Ready, and state by flavor."""
+    found = world.api("GET", path).get("status") or {"conditions": ()}
+    reasons = [c["reason"] for c in found["conditions"] if c["type"] == "Ready"]
+    return (*reasons, {item["name"] + item.get("pool", ""): item["state"] for item in found.get("flavors", ())})
+
+
+def test_the_flavors_of_a_master_queue_follow_the_pools(world):
+    name = f"master-{next(world.counts)}"
+    flavors = [{"name": "p", "share": 50, "poolFlavor": {"pools": ["slurm-site", "local-site"]}}]
+    foreign = f"{name}-p-slurm-site"
+    world.api("POST", *kueue.flavor(foreign))
+    path = world.master_queue(name, flavors)
+    mine = f"{name}-p-local-site"
+    eventually(lambda: list(world.offered(name)) == [mine], "the flavor of local-site is offered")
+    eventually(lambda: state(world, path) == ("InStep", {"pslurm-site": "Conflict", "plocal-site": "Offered"}))
+    assert not world.api("GET", f"{kueue.API}/resourceflavors/{foreign}")["spec"]
+    world.api("DELETE", f"{kueue.API}/resourceflavors/{foreign}")
+    eventually(lambda: list(world.offered(name)) == [foreign, mine], "both are offered")
+    half = int(world.kube_node("local-site")["status"]["allocatable"]["cpu"]) // 2
+    assert world.offered(name)[mine] == str(half)
+    job = world.queued(name, namespace=pools.NAMESPACE, script="true", tolerations=[TOLERATION])
+    assert world.admitted(job) == foreign
+    world.completed(job, 60)
+
+    before = world.metric("podbridge_queue_writes_total")
+    world.cluster.stop_submitter("local-site")
+    eventually(lambda: world.offered(name)[mine] == "0", "held")
+    assert world.offered(name)[foreign] != "0"
+    world.cluster.start_submitter("local-site")
+    eventually(lambda: world.offered(name)[mine] == str(half), "offered again")
+    after = world.metric("podbridge_queue_writes_total")
+    assert after - before <= 5, "two writes of the ClusterQueue and three of the status: held, ready, offered"
+
+    world.cluster.stop_podbridge()
+    world.cluster.start_podbridge()
+    eventually(lambda: world.metric("podbridge_queue_flavors", state="offered") >= 2, "observed again")
+    assert not world.metric("podbridge_queue_writes_total"), "a restart changes nothing"
+    world.api("PATCH", path, {"spec": {"flavors": [{"name": "p"}]}}, "application/merge-patch+json")
+    eventually(lambda: state(world, path)[0] == "Invalid", "told")
+    assert list(world.offered(name)) == [foreign, mine]
+    world.api("DELETE", path)
+    eventually(lambda: not world.offered(name), "its objects are garbage", 60)
+
+
+def test_a_job_without_the_toleration_of_virtual_nodes_stays_local(world):
+    name = f"master-{next(world.counts)}"
+    world.api("POST", *kueue.flavor(f"{name}-local"))
+    flavors = [
+        {"name": "site", "natsFlavor": {"poolRegExp": "slurm", "natsSubject": "interlink"}},
+        {"name": f"{name}-local", "localFlavor": {}, "nominalQuota": {"cpu": 2, "memory": "4Gi"}},
+    ]
+    path = world.master_queue(name, flavors)
+    world.api("POST", *kueue.local_queue(name, "default", name))
+    eventually(lambda: len(world.offered(name)) == 2, "both flavors are offered")
+    job = world.queued(name, namespace="default")
+    assert world.admitted(job) == f"{name}-local"
+    (pod,) = world.running_members(job, 1)
+    assert pod["spec"]["nodeName"] == kueue.LOCAL_NODE
+    remote = world.queued(name, namespace=pools.NAMESPACE, script="true", tolerations=[TOLERATION])
+    assert world.admitted(remote) == f"{name}-site-slurm-site"
+    world.completed(remote, 60)
+    conditions = {c["type"]: c for c in world.api("GET", path)["status"]["conditions"]}
+    assert "natsFlavor.natsSubject" in conditions["FieldsIgnored"]["message"]
+    world.delete_gang(job)
+    world.api("DELETE", path)
+    eventually(lambda: not world.offered(name), "its queue is garbage", 60)

@@ -1,0 +1,87 @@
+"""The hub's part for MasterQueues: it starts when the API server serves them and Kueue."""
+
+from __future__ import annotations
+
+import logging
+
+from bridge.clock import Clock
+from bridge.config import Config
+from bridge.errors import KubeError
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.discovery import is_served
+from bridge.kube.events import EventRecorder
+from bridge.kube.lease import Elector
+from bridge.kube.resources import MASTER_QUEUES, Resource
+from bridge.logs import kv
+from bridge.serving.health import Health
+from bridge.threads import Supervisor
+from controllers.queues.loop import Kueue, Queues
+from controllers.queues.manifests import GROUP, VERSIONS
+
+log = logging.getLogger(__name__)
+
+RETRY_PERIOD = 10.0
+"""Seconds between two looks for the APIs."""
+
+
+class HubQueues:
+    """Waits for the APIs, and starts the loop of the MasterQueues and its caches."""
+
+    def __init__(
+        self,
+        config: Config,
+        kube: KubeClient,
+        nodes: Cache,
+        events: EventRecorder,
+        elector: Elector | None,
+        clock: Clock,
+    ) -> None:
+        self._config, self._kube, self._nodes = config, kube, nodes
+        self._events, self._elector, self._clock = events, elector, clock
+        self._told = ""
+
+    def start(self, supervisor: Supervisor, health: Health) -> None:
+        """Start the thread that waits for the APIs."""
+        supervisor.spawn("queues-start", lambda: self._start(supervisor, health))
+
+    def _start(self, supervisor: Supervisor, health: Health) -> None:
+        stopping = supervisor.stopping
+        while not stopping.is_set():
+            version = self._served()
+            if version:
+                self._run(version, supervisor, health)
+                break
+            stopping.wait(RETRY_PERIOD)
+        stopping.wait()
+
+    def _run(self, version: str, supervisor: Supervisor, health: Health) -> None:
+        log.info("MasterQueues are served", extra=kv(kueue=version))
+        names = {"masterqueues": MASTER_QUEUES} | {
+            plural: Resource(GROUP, version, plural, False) for plural in ("resourceflavors", "clusterqueues")
+        }
+        caches = {name: Cache(self._kube, resource, name=name, clock=self._clock) for name, resource in names.items()}
+        kueue = Kueue(version, caches["masterqueues"], caches["resourceflavors"], caches["clusterqueues"])
+        loop = Queues(self._config, self._kube, self._nodes, kueue, self._events, self._elector, self._clock)
+        health.live(loop.name, loop.stuck)
+        loop.start(supervisor)
+        for name, cache in caches.items():
+            supervisor.spawn(f"cache-{name}", lambda c=cache: c.run(supervisor.stopping))  # type: ignore[misc]
+
+    def _served(self) -> str:
+        """Return the version of Kueue's API; empty if it, or that of MasterQueues, is not served."""
+        try:
+            if not is_served(self._kube, MASTER_QUEUES):
+                return self._say("kubectl apply -f helm/crds/masterqueues.yaml")
+            for version in VERSIONS:
+                if is_served(self._kube, Resource(GROUP, version, "clusterqueues", False)):
+                    return version
+            return self._say("install Kueue")
+        except KubeError as error:
+            return self._say(str(error))
+
+    def _say(self, what: str) -> str:
+        if what != self._told:
+            log.warning("MasterQueues are not served", extra=kv(hint=what))
+        self._told = what
+        return ""

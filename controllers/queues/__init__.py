@@ -1,0 +1,1 @@
+"""MasterQueues: the ResourceFlavors and ClusterQueues of Kueue that follow the pools."""

@@ -1,0 +1,247 @@
+"""Decides what Kueue's objects of all MasterQueues are to be. Pure: plain data in, actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+from controllers.queues import manifests, offers, specification, status
+from controllers.queues.manifests import Quota
+from controllers.queues.offers import Offer
+from controllers.queues.specification import Flavor, Specification, SpecificationError
+from controllers.queues.status import FlavorState
+
+Object = dict[str, Any]
+Kind = Literal["ResourceFlavor", "ClusterQueue"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is observed.
+
+    Attributes
+    ----------
+    queues
+        MasterQueues.
+    nodes
+        Nodes of Kubernetes.
+    flavors, cluster_queues
+        ResourceFlavors and ClusterQueues by name, also those of others.
+    version
+        Version of Kueue's API.
+    now
+        Seconds since 1970.
+    release_after
+        Seconds for which the node of a held pool must have been ready.
+    silent_after
+        Seconds of silence after which the node of a pool is not ready.
+    failures
+        UID of a MasterQueue -> what the API server has answered to the last write for it.
+    """
+
+    queues: Sequence[Object]
+    nodes: Sequence[Mapping[str, Any]]
+    flavors: Mapping[str, Object]
+    cluster_queues: Mapping[str, Object]
+    version: str
+    now: float
+    release_after: float
+    silent_after: float
+    failures: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Write an object by server-side apply; ``observed_uid`` is that of the object, empty if there is none."""
+
+    owner: Object
+    body: Object
+    observed_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete an object that belongs to a MasterQueue, and that nothing uses."""
+
+    owner: Object
+    kind: Kind
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetStatus:
+    """Write the status of a MasterQueue."""
+
+    queue: Object
+    status: Object
+
+
+Action = Apply | Delete | SetStatus
+_ANY_PODS = Fraction(100_000)
+"""Quota of pods of a local flavor that has none: its other resources limit it."""
+_STRICTNESS = ("None", "Hold", "HoldAndDrain")
+
+
+def decide(view: View) -> list[Action]:
+    """Return the actions that bring Kueue's objects in step with the pools; none if they are."""
+    found = offers.read(view.nodes)
+    actions: list[Action] = []
+    for queue in sorted(view.queues, key=lambda item: str(item["metadata"]["name"])):
+        if not queue["metadata"].get("deletionTimestamp"):
+            actions += _Plan(view, queue, found).actions()
+    return actions
+
+
+class _Plan:
+    """The decision about one MasterQueue."""
+
+    def __init__(self, view: View, queue: Object, found: Mapping[str, Offer]) -> None:
+        self.view, self.queue, self.found = view, queue, found
+        self.name, self.uid = queue["metadata"]["name"], queue["metadata"]["uid"]
+        self.states: list[FlavorState] = []
+        self.conflicts: list[str] = []
+        self.result: list[Action] = []
+
+    def actions(self) -> list[Action]:
+        try:
+            spec = specification.read(self.queue)
+        except SpecificationError as error:
+            self._report(status.invalid(str(error)))
+            return self.result
+        quotas, lent = self._flavors(spec)
+        self._leaving(quotas)
+        offering = any(state.state == "Offered" for state in self.states)
+        policy = spec.stop_policy if offering else max(spec.stop_policy, spec.when_silent, key=_STRICTNESS.index)
+        self._queue(self.name, spec, policy, quotas)
+        for name, borrowed in lent.items():
+            self._queue(name, spec, spec.stop_policy, borrowed)
+        self._remove({self.name, *lent}, {name for name, _, _ in quotas})
+        problem = status.conflict(self.conflicts) if self.conflicts else self.view.failures.get(self.uid, "")
+        self._report(status.in_step(self.states, spec.ignored, problem, bool(self.conflicts)))
+        return self.result
+
+    def _flavors(self, spec: Specification) -> tuple[list[Quota], dict[str, list[Quota]]]:
+        """Return the quotas of the own queue, and those of the queues that borrow."""
+        quotas: list[Quota] = []
+        lent: dict[str, list[Quota]] = {}
+        for flavor in spec.flavors:
+            names = self._local(flavor, quotas) if flavor.local else self._pools(flavor, quotas)
+            for lending in flavor.lending:
+                lent.setdefault(lending.queue, []).extend((name, {}, lending.limit) for name in names)
+        covered = manifests.resources(quotas)
+        zero = dict.fromkeys(covered, Fraction(0))
+        return quotas, {queue: [(name, zero, limit) for name, _, limit in items] for queue, items in lent.items()}
+
+    def _local(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
+        if flavor.name not in self.view.flavors:
+            reason = f"ResourceFlavor {flavor.name} does not exist"
+            self.states.append(FlavorState(flavor.name, flavor.name, "", "Missing", reason))
+            return []
+        self.states.append(FlavorState(flavor.name, flavor.name, "", "Offered", ""))
+        quotas.append((flavor.name, {"pods": _ANY_PODS, **flavor.cap}, None))
+        return [flavor.name]
+
+    def _pools(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
+        pools = flavor.pools or tuple(p for p in self.found if flavor.pattern and flavor.pattern.search(p))
+        if not pools:
+            reason = "no pool matches poolRegExp"
+            self.states.append(FlavorState(flavor.name, "", "", "Missing", reason))
+        names = []
+        for pool in pools:
+            name = f"{self.name}-{flavor.name}-{pool}"
+            offer = self.found.get(pool)
+            if offer is None:
+                self.states.append(FlavorState(flavor.name, name, pool, "Missing", "the pool has no virtual node"))
+                continue
+            view = self.view
+            body = manifests.resource_flavor(view.version, name, self.queue, offer.hostname, offer.taints, pool)
+            if not self._apply(body, view.flavors.get(name)):
+                self.states.append(FlavorState(flavor.name, name, pool, "Conflict", "not of this MasterQueue"))
+                continue
+            held = self._held(flavor, offer, name)
+            self.states.append(FlavorState(flavor.name, name, pool, "Held" if held else "Offered", held))
+            quotas.append((name, _quota(flavor, offer, bool(held)), None))
+            names.append(name)
+        return names
+
+    def _held(self, flavor: Flavor, offer: Offer, name: str) -> str:
+        """Return why nothing is admitted to a pool; empty if it is."""
+        own = self.view.cluster_queues.get(self.name)
+        known = own is not None and name in manifests.flavor_names(own)
+        had = known and own is not None and manifests.has_quota(own, name)
+        age = self.view.now - offer.since
+        if offer.state == "held":
+            silent = max(0.0, flavor.patience - self.view.silent_after) if offer.reason == offers.SILENT else 0.0
+            return "" if had and age < silent else offer.reason
+        if offer.state == "unknown":
+            return "" if had else offer.reason
+        if known and not had and age < self.view.release_after:
+            return f"ready for less than {self.view.release_after:g} s"
+        return ""
+
+    def _leaving(self, quotas: list[Quota]) -> None:
+        """Keep flavors without a pool, with no quota, while workloads of the queue use them."""
+        own = self.view.cluster_queues.get(self.name)
+        if own is None or not manifests.is_owned(own, self.uid):
+            return
+        present = {name for name, _, _ in quotas}
+        zero = dict.fromkeys(manifests.resources(quotas), Fraction(0))
+        for name in manifests.flavor_names(own):
+            if name not in present and name in self.view.flavors and manifests.is_used(own, name):
+                quotas.append((name, zero or _covered(own), None))
+                self.states = [state for state in self.states if state.flavor != name]
+                self.states.append(FlavorState("", name, "", "Leaving", "workloads use it"))
+
+    def _queue(self, name: str, spec: Specification, policy: str, quotas: Sequence[Quota]) -> None:
+        body = manifests.cluster_queue(self.view.version, name, self.queue, spec.template, policy, quotas)
+        if not self._apply(body, self.view.cluster_queues.get(name)):
+            self.conflicts.append(f"ClusterQueue {name}")
+
+    def _apply(self, body: Object, observed: Object | None) -> bool:
+        """Plan a write if the object differs; return whether it may be written."""
+        if observed is None:
+            self.result.append(Apply(self.queue, body, ""))
+            return True
+        if not manifests.is_owned(observed, self.uid):
+            return False
+        if not observed["metadata"].get("deletionTimestamp") and not manifests.is_applied(body, observed):
+            self.result.append(Apply(self.queue, body, observed["metadata"]["uid"]))
+        return True
+
+    def _remove(self, queues: set[str], flavors: set[str]) -> None:
+        """Delete own objects that are no longer wanted, flavors only after no ClusterQueue names them."""
+        named = {flavor for queue in self.view.cluster_queues.values() for flavor in manifests.flavor_names(queue)}
+        unwanted: list[tuple[Kind, Object]] = [
+            ("ClusterQueue", queue) for name, queue in self.view.cluster_queues.items() if name not in queues
+        ]
+        unwanted += [
+            ("ResourceFlavor", flavor)
+            for name, flavor in self.view.flavors.items()
+            if name not in flavors and name not in named
+        ]
+        for kind, item in unwanted:
+            metadata = item["metadata"]
+            if manifests.is_owned(item, self.uid) and not metadata.get("deletionTimestamp"):
+                self.result.append(Delete(self.queue, kind, metadata["name"], metadata["uid"]))
+
+    def _report(self, wanted: Object) -> None:
+        body = status.dated(wanted, self.queue, self.view.now)
+        if body != (self.queue.get("status") or {}):
+            self.result.append(SetStatus(self.queue, body))
+
+
+def _quota(flavor: Flavor, offer: Offer, held: bool) -> dict[str, Fraction]:
+    found = {}
+    for resource, amount in offer.amounts.items():
+        limited = min(amount * flavor.share, flavor.cap.get(resource, amount))
+        found[resource] = Fraction(0) if held else limited
+    return found
+
+
+def _covered(queue: Object) -> dict[str, Fraction]:
+    """Return the covered resources of a ClusterQueue, with no amount."""
+    groups = (queue.get("spec") or {}).get("resourceGroups") or ()
+    return {resource: Fraction(0) for group in groups for resource in group.get("coveredResources") or ()}

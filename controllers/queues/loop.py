@@ -1,0 +1,153 @@
+"""The loop of the MasterQueues: observes pools and Kueue, and carries out the actions of the decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.clock import Clock
+from bridge.config import Config
+from bridge.errors import BridgeError, KubeConflictError, KubeNotFoundError, KubeUnavailableError
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.lease import Elector
+from bridge.kube.resources import MASTER_QUEUES, Resource
+from bridge.loop import Loop
+from bridge.metrics import QUEUE_FLAVORS, QUEUE_WRITES, counted
+from controllers.queues import status
+from controllers.queues.decide import Action, Apply, Delete, SetStatus, View, decide
+from controllers.queues.manifests import GROUP
+
+Object = dict[str, Any]
+_PLURALS = {"ResourceFlavor": "resourceflavors", "ClusterQueue": "clusterqueues"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kueue:
+    """The served version of Kueue's API, and the caches of MasterQueues, ResourceFlavors and ClusterQueues."""
+
+    version: str
+    queues: Cache
+    flavors: Cache
+    cluster_queues: Cache
+
+
+class Queues(Loop):
+    """Keeps Kueue's objects of all MasterQueues in step with the pools."""
+
+    def __init__(
+        self,
+        config: Config,
+        kube: KubeClient,
+        nodes: Cache,
+        kueue: Kueue,
+        events: EventRecorder,
+        elector: Elector | None,
+        clock: Clock,
+    ) -> None:
+        caches = (nodes, kueue.queues, kueue.flavors, kueue.cluster_queues)
+        super().__init__("queues", caches, elector, 1, clock)  # one worker: flavors are written before queues
+        self._config, self._nodes, self._kueue, self._events = config, nodes, kueue, events
+        self._kube = kube.fenced(self.check_leadership)
+        self._manager = f"{config.installation}-queues"
+        self._failures: dict[str, str] = {}
+        self._done_for: dict[str, str] = {}
+
+    def reconcile(self) -> None:
+        """Decide about all MasterQueues, and submit what is to be written."""
+        kueue, config = self._kueue, self.config
+        queues = kueue.queues.items()
+        view = View(
+            queues,
+            self._nodes.items(),
+            {item["metadata"]["name"]: item for item in kueue.flavors.items()},
+            {item["metadata"]["name"]: item for item in kueue.cluster_queues.items()},
+            kueue.version,
+            self.clock.time(),
+            config.queues.release_after,
+            config.pools.silent_after,
+            self._failures,
+        )
+        for action in decide(view):
+            key, call = self._call(action)
+            self.workers.submit(key, call, kind="queues")
+        self._measure(queues)
+
+    @property
+    def config(self) -> Config:
+        """Return the configuration."""
+        return self._config
+
+    def _call(self, action: Action) -> tuple[str, Any]:
+        match action:
+            case Apply(owner, body, observed):
+                key = f"{body['kind']} {body['metadata']['name']}"
+                return key, lambda: self._write(key, owner, body["kind"], lambda: self._apply(body, observed))
+            case Delete(owner, kind, name, uid):
+                key = f"{kind} {name}"
+                return key, lambda: self._write(key, owner, kind, lambda: self._delete(kind, name, uid))
+            case SetStatus(queue, body):
+                key = f"MasterQueue {queue['metadata']['name']}"
+                return key, lambda: self._set_status(queue, body)
+
+    def _write(self, key: str, owner: Object, kind: str, call: Any) -> None:
+        """Carry out a write; remember the answer of the API server if it refuses."""
+        uid = owner["metadata"]["uid"]
+        try:
+            with counted(QUEUE_WRITES, kind.lower()):
+                call()
+        except (KubeConflictError, KubeNotFoundError, KubeUnavailableError):
+            raise
+        except BridgeError as error:
+            self._failures[uid] = f"{key}: {error}"
+            raise
+        if self._failures.get(uid, "").startswith(f"{key}: "):
+            del self._failures[uid]
+
+    def _apply(self, body: Object, observed: str) -> None:
+        """Apply an object of which podbridge is the only field manager.
+
+        Without an observed object, podbridge reads first: what somebody else has just created is not changed.
+        """
+        kind, name = body["kind"], body["metadata"]["name"]
+        path = self._resource(kind).path(None, name)
+        cache = self._kueue.flavors if kind == "ResourceFlavor" else self._kueue.cluster_queues
+        if not observed:
+            try:
+                cache.apply(self._kube.get(path))
+                return
+            except KubeNotFoundError:
+                pass
+        uid = {"uid": observed} if observed else {}
+        sent = {**body, "metadata": {**body["metadata"], **uid}}
+        params: dict[str, str | int | bool] = {"fieldManager": self._manager, "force": bool(observed)}
+        cache.apply(self._kube.patch(path, sent, kind="apply", params=params))
+
+    def _delete(self, kind: str, name: str, uid: str) -> None:
+        self._kube.delete(self._resource(kind).path(None, name), {"preconditions": {"uid": uid}})
+
+    def _set_status(self, queue: Object, body: Object) -> None:
+        metadata = {key: queue["metadata"][key] for key in ("uid", "resourceVersion")}
+        path = MASTER_QUEUES.path(None, queue["metadata"]["name"], "status")
+        with counted(QUEUE_WRITES, "masterqueue"):
+            self._kueue.queues.apply(self._kube.patch(path, {"metadata": metadata, "status": body}))
+        ready = next(c for c in body["conditions"] if c["type"] == status.READY)
+        if self._told(queue, f"{ready['status']} {ready['message']}"):
+            warning = ready["status"] != "True"
+            self._events.event(queue, f"Queue{ready['reason']}", ready["message"], warning=warning, action="Queues")
+
+    def _told(self, queue: Object, text: str) -> bool:
+        """Remember what was reported of a MasterQueue; return whether it is new."""
+        uid = queue["metadata"]["uid"]
+        new = self._done_for.get(uid) != text
+        self._done_for[uid] = text
+        return new
+
+    def _measure(self, queues: list[Object]) -> None:
+        states = [flavor["state"] for queue in queues for flavor in (queue.get("status") or {}).get("flavors") or ()]
+        for state in ("Offered", "Held", "Missing", "Conflict", "Leaving"):
+            QUEUE_FLAVORS.labels(state.lower()).set(states.count(state))
+
+    def _resource(self, kind: str) -> Resource:
+        return Resource(GROUP, self._kueue.version, _PLURALS[kind], False)

@@ -1,0 +1,147 @@
+"""The objects of Kueue that podbridge writes, and their comparison with the observed ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from bridge import names
+from bridge.workload.quantity import parse
+
+Object = dict[str, Any]
+GROUP = "kueue.x-k8s.io"
+VERSIONS = ("v1beta2", "v1beta1")
+"""Versions of Kueue's API that podbridge writes, the preferred one first."""
+Amounts = Mapping[str, Fraction]
+Quota = tuple[str, Amounts, Amounts | None]
+"""Flavor, nominal quota, borrowing limit (``None``: none) per resource; resources without a limit have none."""
+_BETA1_POLICIES = {"whenCanBorrow": "Borrow", "whenCanPreempt": "Preempt"}
+_QUANTITIES = ("nominalQuota", "borrowingLimit")
+_FIRST = ("cpu", "memory", "pods")
+
+
+def resource_flavor(version: str, name: str, owner: Object, hostname: str, taints: Sequence[Any], pool: str) -> Object:
+    """Return the ResourceFlavor of a pool: its virtual node, and the toleration for the pod."""
+    spec: Object = {
+        "nodeLabels": {"kubernetes.io/hostname": hostname},
+        "nodeTaints": [dict(taint) for taint in taints],
+        "tolerations": [{"key": names.POOL_TAINT, "operator": "Equal", "value": pool, "effect": "NoSchedule"}],
+    }
+    return _object(version, "ResourceFlavor", name, owner, spec)
+
+
+def cluster_queue(
+    version: str, name: str, owner: Object, template: Mapping[str, Any], stop_policy: str, quotas: Sequence[Quota]
+) -> Object:
+    """Return a ClusterQueue with one resource group; ``template`` has the names of v1beta1."""
+    spec: Object = {"queueingStrategy": "BestEffortFIFO", "namespaceSelector": {}, **_template(version, template)}
+    spec["stopPolicy"] = stop_policy
+    covered = resources(quotas)
+    flavors = [
+        {"name": flavor, "resources": [_quota(resource, nominal, limit) for resource in covered]}
+        for flavor, nominal, limit in quotas
+    ]
+    spec["resourceGroups"] = [{"coveredResources": covered, "flavors": flavors}] if flavors else []
+    return _object(version, "ClusterQueue", name, owner, spec)
+
+
+def resources(quotas: Sequence[Quota]) -> list[str]:
+    """Return the resources of all flavors, in the order in which each flavor of a ClusterQueue must name them."""
+    every = {resource for _, nominal, _ in quotas for resource in nominal}
+    return [*(name for name in _FIRST if name in every), *sorted(every.difference(_FIRST))]
+
+
+def text(resource: str, amount: Fraction) -> str:
+    """Return a quantity, rounded down: CPUs to 1/1000, others to whole numbers."""
+    thousandths = math.floor(amount * 1000)
+    if resource == "cpu" and thousandths % 1000:
+        return f"{thousandths}m"
+    return str(thousandths // 1000)
+
+
+def is_applied(wanted: Object, observed: Object) -> bool:
+    """Whether the observed object has all that is wanted; the API server and Kueue add defaults."""
+    annotations = observed["metadata"].get("annotations") or {}
+    same = annotations.get(names.QUEUE_APPLIED) == wanted["metadata"]["annotations"][names.QUEUE_APPLIED]
+    return same and _contains(observed.get("spec") or {}, wanted["spec"])
+
+
+def is_owned(observed: Object, uid: str) -> bool:
+    """Whether an object belongs to the MasterQueue with this UID."""
+    return any(entry.get("uid") == uid for entry in observed["metadata"].get("ownerReferences") or ())
+
+
+def flavor_names(queue: Object) -> list[str]:
+    """Return the flavors of a ClusterQueue."""
+    groups = (queue.get("spec") or {}).get("resourceGroups") or ()
+    return [flavor["name"] for group in groups for flavor in group.get("flavors") or ()]
+
+
+def has_quota(queue: Object, flavor: str) -> bool:
+    """Whether a ClusterQueue has any quota of a flavor above 0."""
+    groups = (queue.get("spec") or {}).get("resourceGroups") or ()
+    entries = [entry for group in groups for entry in group.get("flavors") or () if entry["name"] == flavor]
+    return any(_amount(item.get("nominalQuota")) for entry in entries for item in entry.get("resources") or ())
+
+
+def is_used(queue: Object, flavor: str) -> bool:
+    """Whether workloads of a ClusterQueue have a reservation of a flavor."""
+    entries = (queue.get("status") or {}).get("flavorsReservation") or ()
+    return any(_amount(item.get("total")) for e in entries if e["name"] == flavor for item in e.get("resources") or ())
+
+
+def _object(version: str, kind: str, name: str, owner: Object, spec: Object) -> Object:
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+    metadata = {"name": name, "ownerReferences": [reference], "annotations": {names.QUEUE_APPLIED: digest}}
+    return {"apiVersion": f"{GROUP}/{version}", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _template(version: str, template: Mapping[str, Any]) -> Object:
+    """Return the fields of the template by their names and values in a version."""
+    result = dict(template)
+    if version != "v1beta1" and "cohort" in result:
+        result["cohortName"] = result.pop("cohort")
+    fungibility = result.get("flavorFungibility")
+    if isinstance(fungibility, Mapping):
+        result["flavorFungibility"] = {
+            key: "MayStopSearch" if value == _BETA1_POLICIES.get(key) else value for key, value in fungibility.items()
+        }
+    return result
+
+
+def _quota(resource: str, nominal: Amounts, limit: Amounts | None) -> Object:
+    result = {"name": resource, "nominalQuota": text(resource, nominal.get(resource, Fraction(0)))}
+    if limit is not None and resource in limit:
+        result["borrowingLimit"] = text(resource, limit[resource])
+    return result
+
+
+def _contains(observed: Any, wanted: Any, key: str = "") -> bool:
+    if isinstance(wanted, Mapping):
+        return isinstance(observed, Mapping) and all(
+            name in observed and _contains(observed[name], value, name) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        observed = observed or []
+        return len(observed) == len(wanted) and all(map(_contains, observed, wanted))
+    if key in _QUANTITIES:
+        return _amount(observed) == _amount(wanted)
+    return bool(observed == wanted)
+
+
+def _amount(value: Any) -> Fraction:
+    try:
+        return Fraction(parse(value))
+    except ValueError:
+        return Fraction(0)

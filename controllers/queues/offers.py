@@ -1,0 +1,97 @@
+"""What each pool offers to queues: the resources, taints and state of its virtual node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+from bridge import names
+from bridge.clock import parse_rfc3339
+from bridge.workload.pool_selection import is_virtual
+from bridge.workload.quantity import parse
+
+State = Literal["ready", "held", "unknown"]
+SILENT = "SiteSilent"
+_HOSTNAME = "kubernetes.io/hostname"
+_TRANSIENT = "node.kubernetes.io/"
+"""Prefix of the taints that Kubernetes sets and removes with the condition of a node."""
+MOST_TAINTS = 8
+"""Limit of a ResourceFlavor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The virtual node of a pool.
+
+    Attributes
+    ----------
+    hostname
+        Value of the label ``kubernetes.io/hostname`` of the node.
+    taints
+        Taints that pods must tolerate to use the pool, without the pool's own one and without transient ones.
+    amounts
+        Allocatable resources of the node.
+    state
+        ``unknown``: nobody has reported the condition ``Ready`` of the node, for example after a restart of podbridge.
+    reason
+        Reason of the condition, or ``Cordoned``.
+    since
+        Time (seconds since 1970) from which the condition has been as it is.
+    """
+
+    pool: str
+    hostname: str
+    taints: tuple[Mapping[str, str], ...]
+    amounts: Mapping[str, Fraction]
+    state: State
+    reason: str
+    since: float
+
+
+def read(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Offer]:
+    """Return the offers of all virtual nodes by pool."""
+    found = [_offer(node) for node in nodes if is_virtual(node)]
+    return {offer.pool: offer for offer in sorted(found, key=lambda offer: offer.pool)}
+
+
+def _offer(node: Mapping[str, Any]) -> Offer:
+    metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
+    labels = metadata.get("labels") or {}
+    ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), {})
+    state: State = {"True": "ready", "False": "held"}.get(str(ready.get("status")), "unknown")  # type: ignore[assignment]
+    reason = str(ready.get("reason") or "NotReported")
+    if spec.get("unschedulable"):
+        state, reason = "held", "Cordoned"
+    taints = [
+        {key: taint[key] for key in ("key", "value", "effect") if taint.get(key)}
+        for taint in spec.get("taints") or ()
+        if taint["key"] != names.POOL_TAINT and not taint["key"].startswith(_TRANSIENT)
+    ]
+    return Offer(
+        labels[names.POOL_LABEL],
+        labels.get(_HOSTNAME, metadata["name"]),
+        tuple(sorted(taints, key=lambda taint: (taint["key"], taint["effect"])))[:MOST_TAINTS],
+        _amounts(status.get("allocatable") or {}),
+        state,
+        reason,
+        _time(ready.get("lastTransitionTime")),
+    )
+
+
+def _amounts(allocatable: Mapping[str, Any]) -> dict[str, Fraction]:
+    found = {}
+    for resource, value in allocatable.items():
+        try:
+            found[resource] = Fraction(parse(value))
+        except ValueError:
+            continue  # a quantity that cannot be read is no offer
+    return found
+
+
+def _time(text: object) -> float:
+    try:
+        return parse_rfc3339(str(text))
+    except ValueError:
+        return 0.0

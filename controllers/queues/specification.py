@@ -1,0 +1,190 @@
+"""The specification of a MasterQueue, read from its object; errors name field, value and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from bridge.errors import BridgeError
+from bridge.workload.quantity import parse
+
+Object = Mapping[str, Any]
+
+STOP_POLICIES = {
+    "None": "None",
+    "Hold": "Hold",
+    "HoldAndDrain": "HoldAndDrain",
+    "Stop": "Hold",
+    "StopAndHold": "HoldAndDrain",
+}
+"""Stop policy of a manifest -> Kueue's name; the last two are the spelling of older manifests."""
+IGNORED = ("natsConnector", "natsSubject", "virtualNode")
+"""Fields of ``natsFlavor`` of older manifests without a meaning: podbridge knows the pools and their nodes."""
+KINDS = ("poolFlavor", "natsFlavor", "localFlavor")
+LARGEST = 2**63 - 1
+"""Kubernetes' own limit of quantities."""
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,200}[a-z0-9])?")
+_TEMPLATE = ("cohort", "flavorFungibility", "preemption", "queueingStrategy", "namespaceSelector")
+Quantities = Mapping[str, Fraction]
+
+
+class SpecificationError(BridgeError):
+    """A MasterQueue cannot be used."""
+
+    reason = "Invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Lending:
+    """A ClusterQueue that may borrow a flavor; ``limit`` per resource, none for the others."""
+
+    queue: str
+    limit: Quantities
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """One entry of ``spec.flavors``.
+
+    Attributes
+    ----------
+    name
+        Name in the MasterQueue.
+    cap
+        Upper limit of the quota per resource, for each pool.
+    share
+        Part of the offer that becomes quota, from 0 to 1.
+    pools, pattern
+        The pools by name in order of preference, or a regular expression; neither for a local flavor.
+    patience
+        Seconds of silence after which a pool is held; 0: when its node is not ready.
+    lending
+        Queues that may borrow this flavor.
+    """
+
+    name: str
+    cap: Quantities
+    share: Fraction
+    pools: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    patience: float
+    lending: tuple[Lending, ...]
+
+    @property
+    def local(self) -> bool:
+        """Whether this is a ResourceFlavor of the administrator."""
+        return not self.pools and self.pattern is None
+
+
+@dataclass(frozen=True, slots=True)
+class Specification:
+    """A MasterQueue that can be used; ``ignored`` names fields without a meaning."""
+
+    flavors: tuple[Flavor, ...]
+    template: Mapping[str, Any]
+    """Fields of ``spec.template`` that the ClusterQueue gets, by their names in v1beta1."""
+    stop_policy: str
+    when_silent: str
+    """Stop policy while no flavor has an offer."""
+    ignored: tuple[str, ...]
+
+
+def read(queue: Object) -> Specification:
+    """Read a MasterQueue. Raises :class:`SpecificationError`."""
+    spec = queue.get("spec") or {}
+    template = spec.get("template") or {}
+    entries = spec.get("flavors") or []
+    flavors = tuple(_flavor(f"spec.flavors[{number}]", entry) for number, entry in enumerate(entries))
+    names = [flavor.name for flavor in flavors]
+    for name in names:
+        if names.count(name) > 1:
+            raise SpecificationError(f"spec.flavors: name {name!r} occurs more than once; allowed: once")
+    if any(flavor.lending for flavor in flavors) and not template.get("cohort"):
+        raise SpecificationError("spec.template.cohort: is missing; queues of canLendTo borrow within a cohort")
+    own = queue["metadata"]["name"]
+    if any(lending.queue == own for flavor in flavors for lending in flavor.lending):
+        raise SpecificationError(f"spec.flavors: canLendTo names {own!r}, the queue of this MasterQueue itself")
+    ignored = sorted(
+        {f"natsFlavor.{key}" for entry in entries for key in IGNORED if key in (entry.get("natsFlavor") or {})}
+    )
+    return Specification(
+        flavors,
+        {key: template[key] for key in _TEMPLATE if key in template},
+        _policy("spec.template.stopPolicy", template.get("stopPolicy", "None")),
+        _policy("spec.whenSilent", spec.get("whenSilent", "Hold")),
+        tuple(ignored),
+    )
+
+
+def _flavor(where: str, entry: Object) -> Flavor:
+    name = _name(f"{where}.name", entry.get("name"))
+    kinds = [kind for kind in KINDS if kind in entry]
+    if len(kinds) != 1:
+        raise SpecificationError(f"{where}: has {' and '.join(kinds) or 'no kind'}; allowed: one of {', '.join(KINDS)}")
+    (kind,) = kinds
+    body = entry[kind] or {}
+    where_body = f"{where}.{kind}"
+    pools, pattern, patience = _selection(where_body, body) if kind != "localFlavor" else ((), None, 0.0)
+    share = entry.get("share", 100)
+    if type(share) is not int or not 0 <= share <= 100:
+        raise SpecificationError(f"{where}.share: {share!r} is not allowed; allowed: a percentage from 0 to 100")
+    lending = tuple(
+        Lending(
+            _name(f"{where}.canLendTo[{number}].queue", item.get("queue")),
+            _quantities(f"{where}.canLendTo[{number}].lendingLimit", item.get("lendingLimit")),
+        )
+        for number, item in enumerate(entry.get("canLendTo") or ())
+    )
+    cap = _quantities(f"{where}.nominalQuota", entry.get("nominalQuota"))
+    if kind == "localFlavor" and not cap:
+        raise SpecificationError(f"{where}.nominalQuota: is missing; a local flavor has no other quota")
+    return Flavor(name, cap, Fraction(share, 100), pools, pattern, patience, lending)
+
+
+def _selection(where: str, body: Object) -> tuple[tuple[str, ...], re.Pattern[str] | None, float]:
+    pools, expression = body.get("pools"), body.get("poolRegExp")
+    if bool(pools) == bool(expression):
+        raise SpecificationError(f"{where}: needs pools or poolRegExp, and not both")
+    timeout = body.get("poolTimeout", 0)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout <= 86400:
+        raise SpecificationError(f"{where}.poolTimeout: {timeout!r} is not allowed; allowed: 0 to 86400 seconds")
+    if pools:
+        names = tuple(_name(f"{where}.pools", pool) for pool in pools)
+        if len(set(names)) < len(names):
+            raise SpecificationError(f"{where}.pools: {', '.join(names)} is not allowed; allowed: each pool once")
+        return names, None, float(timeout)
+    try:
+        return (), re.compile(str(expression)), float(timeout)
+    except re.error as error:
+        raise SpecificationError(f"{where}.poolRegExp: {expression!r} is no regular expression: {error}") from error
+
+
+def _name(where: str, value: object) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise SpecificationError(f"{where}: {value!r} is not allowed; allowed: lower case letters, digits, '-' and '.'")
+    return value
+
+
+def _quantities(where: str, values: object) -> dict[str, Fraction]:
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise SpecificationError(f"{where}: {values!r} is not allowed; allowed: quantities by resource")
+    found = {}
+    for resource, value in values.items():
+        try:
+            found[resource] = Fraction(parse(str(value)))
+        except ValueError as error:
+            raise SpecificationError(f"{where}.{resource}: {value!r} is no quantity") from error
+        if not 0 <= found[resource] <= LARGEST:
+            raise SpecificationError(f"{where}.{resource}: {value!r} is not allowed; allowed: 0 to {LARGEST}")
+    return found
+
+
+def _policy(where: str, value: object) -> str:
+    if not isinstance(value, str) or value not in STOP_POLICIES:
+        raise SpecificationError(f"{where}: {value!r} is not allowed; allowed: {', '.join(STOP_POLICIES)}")
+    return STOP_POLICIES[value]

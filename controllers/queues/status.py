@@ -1,0 +1,88 @@
+"""The status of a MasterQueue: conditions, and the state of each flavor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.clock import rfc3339
+
+Object = dict[str, Any]
+READY, OFFERING, IGNORED = "Ready", "Offering", "FieldsIgnored"
+
+
+@dataclass(frozen=True, slots=True)
+class FlavorState:
+    """The state of a flavor.
+
+    Attributes
+    ----------
+    name
+        Name in ``spec.flavors``.
+    flavor
+        The ResourceFlavor.
+    pool
+        Its pool; empty for a local flavor.
+    state
+        ``Offered``: it has quota. ``Held``: it has none for now. ``Missing``: there is no pool or ResourceFlavor.
+        ``Conflict``: the ResourceFlavor belongs to somebody else. ``Leaving``: the pool is gone, workloads are not.
+    reason
+        Why it is not ``Offered``.
+    """
+
+    name: str
+    flavor: str
+    pool: str
+    state: str
+    reason: str
+
+
+def invalid(message: str) -> Object:
+    """Return the status of a MasterQueue that cannot be used; its objects stay as they are."""
+    return {"conditions": [_condition(READY, False, "Invalid", message)]}
+
+
+def conflict(objects: Sequence[str]) -> str:
+    """Return the message about objects of somebody else."""
+    return f"{', '.join(objects)} exists and does not belong to this MasterQueue: delete or rename it"
+
+
+def in_step(states: Sequence[FlavorState], ignored: Sequence[str], problem: str, conflict: bool) -> Object:
+    """Return the status of a MasterQueue that can be used; ``problem`` says what could not be written."""
+    offered = sum(state.state == "Offered" for state in states)
+    share = f"{offered} of {len(states)}"
+    reason = ("Conflict" if conflict else "WriteFailed") if problem else "InStep"
+    conditions = [
+        _condition(READY, not problem, reason, problem or "ClusterQueues and ResourceFlavors are in step"),
+        _condition(OFFERING, offered > 0, "Offered" if offered else "NoOffer", f"{share} flavors are offered"),
+    ]
+    if ignored:
+        text = f"{', '.join(ignored)}: podbridge knows the pools and their virtual nodes; the values have no effect"
+        conditions.append(_condition(IGNORED, True, "NoMeaning", text))
+    flavors = [
+        {key: value for key, value in vars_of(state).items() if value or key in ("name", "state")} for state in states
+    ]
+    return {"conditions": conditions, "offered": share, "flavors": flavors}
+
+
+def vars_of(state: FlavorState) -> dict[str, str]:
+    """Return the fields of a state by name."""
+    return {key: getattr(state, key) for key in ("name", "flavor", "pool", "state", "reason")}
+
+
+def dated(wanted: Object, queue: Object, now: float) -> Object:
+    """Return the status with generation and times; a condition keeps its time until its status changes."""
+    before = {c["type"]: c for c in (queue.get("status") or {}).get("conditions") or ()}
+    generation = queue["metadata"].get("generation", 0)
+    conditions = []
+    for condition in wanted["conditions"]:
+        old = before.get(condition["type"], {})
+        same = old.get("status") == condition["status"]
+        since = old.get("lastTransitionTime") if same else None
+        conditions.append({**condition, "observedGeneration": generation, "lastTransitionTime": since or rfc3339(now)})
+    return {**wanted, "conditions": conditions, "observedGeneration": generation}
+
+
+def _condition(kind: str, true: bool, reason: str, message: str) -> Object:
+    return {"type": kind, "status": "True" if true else "False", "reason": reason, "message": message}

@@ -1,0 +1,428 @@
+from dataclasses import dataclass, field
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.clock import rfc3339
+from controllers.queues import manifests, specification
+from controllers.queues.decide import Apply, Delete, SetStatus, View, decide
+
+NOW = 1_800_000_000.0
+
+
+def node(pool, *, cpu="8", ready="True", reason="SiteReady", since=3600.0, taints=(), **amounts):
+    own = [{"key": "pool.vk.io", "value": pool, "effect": "NoSchedule"}]
+    virtual = [{"key": "virtual-node.interlink/no-schedule", "value": "true", "effect": "NoSchedule"}]
+    condition = {"type": "Ready", "status": ready, "reason": reason, "lastTransitionTime": rfc3339(NOW - since)}
+    return {
+        "metadata": {"name": pool, "labels": {"bridge.vk.io/pool": pool, "kubernetes.io/hostname": pool}},
+        "spec": {"taints": [*own, *virtual, *taints]},
+        "status": {"allocatable": {"cpu": cpu, "memory": "16Gi", **amounts}, "conditions": [condition]},
+    }
+
+
+def master(name="batch", flavors=None, **spec):
+    flavors = [{"name": "nats", "poolFlavor": {"poolRegExp": "."}}] if flavors is None else flavors
+    return {
+        "apiVersion": "vk.io/v1",
+        "kind": "MasterQueue",
+        "metadata": {"name": name, "uid": f"uid-{name}", "generation": 1, "resourceVersion": "1"},
+        "spec": {"flavors": flavors, **spec},
+    }
+
+
+@dataclass
+class Kube:
+    """An API server that stores what is applied."""
+
+    queues: list
+    nodes: list
+    flavors: dict = field(default_factory=dict)
+    cluster_queues: dict = field(default_factory=dict)
+    version: str = "v1beta2"
+    now: float = NOW
+    failures: dict = field(default_factory=dict)
+
+    def decide(self):
+        return decide(
+            View(
+                self.queues,
+                self.nodes,
+                self.flavors,
+                self.cluster_queues,
+                self.version,
+                self.now,
+                10,
+                30,
+                self.failures,
+            )
+        )
+
+    def step(self):
+        """Carry out one decision; return its actions."""
+        actions = self.decide()
+        for action in actions:
+            match action:
+                case Apply(_, body, _):
+                    name = body["metadata"]["name"]
+                    stored = {**body, "metadata": {**body["metadata"], "uid": f"uid-of-{name}"}}
+                    place = self._place(body["kind"])
+                    if "status" in place.get(name, {}):
+                        stored["status"] = place[name]["status"]
+                    place[name] = stored
+                case Delete(_, kind, name, _):
+                    del self._place(kind)[name]
+                case SetStatus(queue, body):
+                    queue["status"] = body
+        return actions
+
+    def settle(self):
+        """Carry out decisions until there is nothing to do."""
+        for _ in range(5):
+            if not self.step():
+                return self
+        raise AssertionError("never at rest")
+
+    def _place(self, kind):
+        return self.flavors if kind == "ResourceFlavor" else self.cluster_queues
+
+    def quota(self, flavor, queue="batch", resource="cpu"):
+        (group,) = self.cluster_queues[queue]["spec"]["resourceGroups"]
+        (found,) = [item for item in group["flavors"] if item["name"] == flavor]
+        return next(item for item in found["resources"] if item["name"] == resource)
+
+    def cpus(self, flavor, queue="batch"):
+        return self.quota(flavor, queue)["nominalQuota"]
+
+    def order(self, queue="batch"):
+        return manifests.flavor_names(self.cluster_queues[queue])
+
+    def condition(self, kind, number=0):
+        found = [c for c in self.queues[number]["status"]["conditions"] if c["type"] == kind]
+        return (found[0]["status"], found[0]["reason"]) if found else None
+
+    def states(self):
+        return {item["flavor"]: item["state"] for item in self.queues[0]["status"]["flavors"] if "flavor" in item}
+
+    def used(self, flavor, queue="batch"):
+        usage = [{"name": flavor, "resources": [{"name": "cpu", "total": "1"}]}]
+        self.cluster_queues[queue]["status"] = {"flavorsReservation": usage}
+
+
+def test_each_pool_has_a_flavor_and_a_quota_of_what_it_offers():
+    taint = {"key": "physics", "value": "yes", "effect": "NoSchedule"}
+    transient = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}
+    kube = Kube([master()], [node("a", taints=[taint, transient]), node("b", cpu="1500m", **{"nvidia.com/gpu": "2"})])
+    kube.settle()
+    spec = kube.flavors["batch-nats-a"]["spec"]
+    assert spec["nodeLabels"] == {"kubernetes.io/hostname": "a"}
+    assert [taint["key"] for taint in spec["nodeTaints"]] == ["physics", "virtual-node.interlink/no-schedule"]
+    assert [(t["key"], t["value"]) for t in spec["tolerations"]] == [("pool.vk.io", "a")]
+    group = kube.cluster_queues["batch"]["spec"]["resourceGroups"][0]
+    assert group["coveredResources"] == ["cpu", "memory", "nvidia.com/gpu"]
+    assert [[item["nominalQuota"] for item in f["resources"]] for f in group["flavors"]] == [
+        ["8", str(16 * 2**30), "0"],
+        ["1500m", str(16 * 2**30), "2"],
+    ]
+    assert kube.condition("Ready") == ("True", "InStep")
+    assert kube.queues[0]["status"]["offered"] == "2 of 2"
+
+
+def test_nothing_is_written_at_rest_not_even_after_a_restart():
+    kube = Kube([master()], [node("a"), node("b", ready="False", reason="SiteSilent")]).settle()
+    assert kube.decide() == []
+    kube.nodes[0]["status"]["conditions"][0] |= {"status": "Unknown", "reason": "NodeStatusUnknown"}
+    kube.nodes[1]["status"]["conditions"][0] |= {"status": "Unknown", "reason": "NodeStatusUnknown"}
+    assert [action for action in kube.decide() if isinstance(action, Apply)] == []
+
+
+def test_defaults_of_the_api_server_and_other_spellings_of_quantities_are_no_change():
+    kube = Kube([master()], [node("a")]).settle()
+    spec = kube.cluster_queues["batch"]["spec"]
+    spec |= {"flavorFungibility": {"whenCanBorrow": "MayStopSearch"}, "preemption": {"withinClusterQueue": "Never"}}
+    spec["resourceGroups"][0]["flavors"][0]["resources"][1]["nominalQuota"] = "16Gi"
+    assert kube.decide() == []
+    spec["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = "9"
+    (action,) = kube.decide()
+    assert isinstance(action, Apply), "somebody has changed the quota"
+    assert action.observed_uid == "uid-of-batch"
+
+
+def test_quota_follows_capacity():
+    kube = Kube([master()], [node("a")]).settle()
+    kube.nodes = [node("a", cpu="3")]
+    (action,) = kube.step()
+    assert isinstance(action, Apply)
+    assert kube.cpus("batch-nats-a") == "3"
+
+
+def test_share_and_nominal_quota_limit_the_quota():
+    flavors = [{"name": "nats", "share": 50, "nominalQuota": {"memory": "1Gi"}, "poolFlavor": {"pools": ["a"]}}]
+    kube = Kube([master(flavors=flavors)], [node("a", cpu="3")]).settle()
+    assert kube.cpus("batch-nats-a") == "1500m"
+    assert kube.quota("batch-nats-a", resource="memory")["nominalQuota"] == str(2**30)
+
+
+def test_flavors_have_the_order_of_the_manifest():
+    flavors = [
+        {"name": "first", "natsFlavor": {"pools": ["c", "a"]}},
+        {"name": "rest", "poolFlavor": {"poolRegExp": "^b"}},
+    ]
+    kube = Kube([master(flavors=flavors)], [node("a"), node("b1"), node("b2"), node("c")]).settle()
+    assert kube.order() == ["batch-first-c", "batch-first-a", "batch-rest-b1", "batch-rest-b2"]
+
+
+def test_a_silent_pool_has_no_quota_until_it_has_been_ready_for_a_while():
+    kube = Kube([master()], [node("a"), node("b")]).settle()
+    kube.nodes[1] = node("b", ready="False", reason="SiteSilent", since=0)
+    kube.settle()
+    assert (kube.cpus("batch-nats-a"), kube.cpus("batch-nats-b")) == ("8", "0")
+    assert kube.states() == {"batch-nats-a": "Offered", "batch-nats-b": "Held"}
+    assert kube.cluster_queues["batch"]["spec"]["stopPolicy"] == "None"
+    kube.nodes[1] = node("b", since=9)
+    kube.settle()
+    assert kube.cpus("batch-nats-b") == "0", "back for 9 s"
+    kube.now += 1
+    kube.settle()
+    assert kube.cpus("batch-nats-b") == "8", "back for 10 s"
+
+
+def test_a_new_pool_is_offered_at_once():
+    kube = Kube([master()], [node("a")]).settle()
+    kube.nodes.append(node("b", since=0))
+    kube.settle()
+    assert kube.cpus("batch-nats-b") == "8"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "reason", "age", "cpus"),
+    [(60, "SiteSilent", 29, "8"), (60, "SiteSilent", 30, "0"), (60, "SiteLeft", 0, "0"), (10, "SiteSilent", 0, "0")],
+)
+def test_the_pool_timeout_counts_from_the_last_message(timeout, reason, age, cpus):
+    flavors = [{"name": "nats", "natsFlavor": {"pools": ["a"], "poolTimeout": timeout}}]
+    kube = Kube([master(flavors=flavors)], [node("a")]).settle()
+    kube.nodes = [node("a", ready="False", reason=reason, since=age)]
+    kube.settle()
+    assert kube.cpus("batch-nats-a") == cpus
+
+
+def test_a_cordoned_pool_is_held():
+    kube = Kube([master()], [node("a")])
+    kube.nodes[0]["spec"]["unschedulable"] = True
+    kube.settle()
+    assert kube.cpus("batch-nats-a") == "0"
+    assert kube.queues[0]["status"]["flavors"][0]["reason"] == "Cordoned"
+
+
+@pytest.mark.parametrize(
+    ("own", "silent", "expected"),
+    [
+        ("None", "Hold", "Hold"),
+        ("None", "HoldAndDrain", "HoldAndDrain"),
+        ("Stop", "None", "Hold"),
+        ("StopAndHold", "Hold", "HoldAndDrain"),
+        ("None", "None", "None"),
+    ],
+)
+def test_a_queue_without_an_offer_is_stopped(own, silent, expected):
+    kube = Kube([master(template={"stopPolicy": own}, whenSilent=silent)], []).settle()
+    assert kube.cluster_queues["batch"]["spec"]["stopPolicy"] == expected
+    assert kube.condition("Offering") == ("False", "NoOffer")
+    kube.nodes = [node("a")]
+    kube.settle()
+    assert kube.cluster_queues["batch"]["spec"]["stopPolicy"] == specification.STOP_POLICIES[own]
+
+
+def test_the_flavor_of_a_pool_that_is_gone_stays_while_workloads_use_it():
+    kube = Kube([master()], [node("a"), node("b")]).settle()
+    kube.used("batch-nats-b")
+    kube.nodes = [node("a")]
+    kube.settle()
+    assert kube.cpus("batch-nats-b") == "0"
+    assert kube.states()["batch-nats-b"] == "Leaving"
+    kube.cluster_queues["batch"]["status"] = {}
+    assert [type(action) for action in kube.step()] == [Apply, SetStatus], "first the queue names it no longer"
+    assert "batch-nats-b" in kube.flavors
+    kube.settle()
+    assert list(kube.flavors) == ["batch-nats-a"]
+
+
+def test_a_flavor_that_another_queue_names_is_not_deleted():
+    kube = Kube([master()], [node("a")]).settle()
+    other = {"metadata": {"name": "other"}, "spec": {"resourceGroups": [{"flavors": [{"name": "batch-nats-a"}]}]}}
+    kube.cluster_queues["other"] = other
+    kube.nodes = []
+    kube.settle()
+    assert "batch-nats-a" in kube.flavors
+    assert kube.cluster_queues["other"] == other
+
+
+@pytest.mark.parametrize("kind", ["flavor", "queue"])
+def test_what_belongs_to_somebody_else_is_not_changed(kind):
+    kube = Kube([master()], [node("a"), node("b")])
+    foreign = {"metadata": {"name": "x", "uid": "u"}, "spec": {"nodeLabels": {"theirs": "yes"}}}
+    if kind == "flavor":
+        kube.flavors["batch-nats-a"] = foreign
+    else:
+        kube.cluster_queues["batch"] = foreign
+    kube.settle()
+    if kind == "flavor":
+        assert kube.flavors["batch-nats-a"] is foreign
+        assert kube.order() == ["batch-nats-b"]
+        assert kube.states()["batch-nats-a"] == "Conflict"
+    else:
+        assert kube.cluster_queues["batch"] is foreign
+        assert kube.condition("Ready") == ("False", "Conflict")
+
+
+def test_two_masters_keep_to_their_own():
+    kube = Kube([master("a"), master("b")], [node("x")]).settle()
+    assert set(kube.flavors) == {"a-nats-x", "b-nats-x"}
+    kube.queues[0]["metadata"]["deletionTimestamp"] = rfc3339(NOW)
+    assert kube.decide() == [], "Kubernetes deletes what a deleted MasterQueue owns"
+
+
+def test_queues_of_can_lend_to_borrow_within_the_limit_for_each_pool():
+    lending = [{"queue": "group", "lendingLimit": {"cpu": 2}}]
+    flavors = [{"name": "nats", "poolFlavor": {"poolRegExp": "."}, "canLendTo": lending}]
+    kube = Kube([master(flavors=flavors, template={"cohort": "all"})], [node("a"), node("b")]).settle()
+    assert kube.order("group") == ["batch-nats-a", "batch-nats-b"]
+    assert kube.quota("batch-nats-a", "group") == {"name": "cpu", "nominalQuota": "0", "borrowingLimit": "2"}
+    assert "borrowingLimit" not in kube.quota("batch-nats-a", "group", "memory")
+    assert kube.cluster_queues["group"]["spec"]["cohortName"] == "all"
+    del kube.queues[0]["spec"]["flavors"][0]["canLendTo"]
+    kube.settle()
+    assert list(kube.cluster_queues) == ["batch"]
+
+
+def test_a_local_flavor_is_one_of_the_administrator():
+    flavors = [{"name": "local", "localFlavor": {}, "nominalQuota": {"cpu": 4}}]
+    kube = Kube([master(flavors=flavors)], []).settle()
+    assert kube.states() == {"local": "Missing"}
+    kube.flavors["local"] = {"metadata": {"name": "local", "uid": "u"}, "spec": {}}
+    kube.settle()
+    assert kube.cpus("local") == "4"
+    assert "local" in kube.flavors
+
+
+def test_the_template_has_the_names_of_the_served_version():
+    template = {"cohort": "all", "flavorFungibility": {"whenCanBorrow": "Borrow", "whenCanPreempt": "TryNextFlavor"}}
+    new = Kube([master(template=template)], [node("a")]).settle().cluster_queues["batch"]
+    assert new["spec"]["cohortName"] == "all"
+    assert new["spec"]["flavorFungibility"] == {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"}
+    old = Kube([master(template=template)], [node("a")], version="v1beta1").settle().cluster_queues["batch"]
+    assert old["apiVersion"] == "kueue.x-k8s.io/v1beta1"
+    assert old["spec"]["cohort"] == "all"
+    old_kube = Kube([master(template=template)], [node("a")], version="v1beta1").settle()
+    assert old_kube.decide() == []
+
+
+def test_a_removed_field_is_a_change():
+    kube = Kube([master(template={"cohort": "all"})], [node("a")]).settle()
+    kube.queues[0]["spec"]["template"] = {}
+    kube.settle()
+    assert "cohortName" not in kube.cluster_queues["batch"]["spec"]
+
+
+def test_an_invalid_master_queue_says_why_and_keeps_its_objects():
+    kube = Kube([master(), master("other")], [node("a")]).settle()
+    kube.queues[0]["spec"]["flavors"][0]["poolFlavor"] = {"poolRegExp": "("}
+    kube.settle()
+    assert kube.condition("Ready") == ("False", "Invalid")
+    (condition,) = kube.queues[0]["status"]["conditions"]
+    assert "spec.flavors[0].poolFlavor.poolRegExp: '(' is no regular" in condition["message"]
+    assert kube.order() == ["batch-nats-a"]
+    assert kube.condition("Ready", 1) == ("True", "InStep")
+
+
+def test_a_bad_pool_spoils_only_itself():
+    bad = node("b", cpu="many")
+    bad["status"]["conditions"] = []
+    kube = Kube([master()], [node("a"), bad]).settle()
+    assert kube.cpus("batch-nats-a") == "8"
+    assert kube.cpus("batch-nats-b") == "0"
+
+
+def test_a_refused_write_is_in_the_status():
+    kube = Kube([master()], [node("a")], failures={"uid-batch": "ClusterQueue batch: 403"}).settle()
+    assert kube.condition("Ready") == ("False", "WriteFailed")
+
+
+def test_fields_of_older_manifests_are_accepted_and_explained():
+    manifest = yaml.safe_load("""
+    apiVersion: vk.io/v1
+    kind: MasterQueue
+    metadata: {name: batch, uid: uid-batch, generation: 1}
+    spec:
+      template:
+        cohort: all
+        flavorFungibility: {whenCanBorrow: Borrow, whenCanPreempt: TryNextFlavor}
+        preemption: {borrowWithinCohort: {policy: LowerPriority}, reclaimWithinCohort: Any}
+        stopPolicy: None
+        queueingStrategy: BestEffortFIFO
+        namespaceSelector: {}
+      flavors:
+      - name: infn
+        nominalQuota: {cpu: 2, memory: 4Gi, pods: 10, nvidia.com/gpu: 0}
+        canLendTo: [{queue: group-a, lendingLimit: {cpu: 1, memory: 2Gi, pods: 5}}]
+        natsFlavor:
+          natsConnector: nats://user:password@nats:4222
+          natsSubject: interlink
+          virtualNode: vk
+          poolRegExp: "[a-z]+"
+          poolTimeout: 60
+      - {name: local, localFlavor: {}, nominalQuota: {cpu: 1}}
+    """)
+    kube = Kube([manifest], [node("site")]).settle()
+    assert kube.cpus("batch-infn-site") == "2"
+    assert kube.condition("FieldsIgnored") == ("True", "NoMeaning")
+    assert kube.condition("Ready") == ("True", "InStep")
+
+
+@pytest.mark.parametrize(
+    ("flavor", "message"),
+    [
+        ({"name": "X", "poolFlavor": {"pools": ["a"]}}, "name: 'X' is not allowed"),
+        ({"name": "x"}, "has no kind; allowed: one of poolFlavor"),
+        ({"name": "x", "poolFlavor": {"pools": ["a"]}, "localFlavor": {}}, "has poolFlavor and localFlavor"),
+        ({"name": "x", "poolFlavor": {}}, "needs pools or poolRegExp"),
+        ({"name": "x", "poolFlavor": {"pools": ["a", "a"]}}, "allowed: each pool once"),
+        ({"name": "x", "poolFlavor": {"pools": ["a"], "poolTimeout": -1}}, "poolTimeout: -1 is not allowed"),
+        ({"name": "x", "poolFlavor": {"pools": ["a"]}, "share": 101}, "share: 101 is not allowed"),
+        ({"name": "x", "poolFlavor": {"pools": ["a"]}, "nominalQuota": {"cpu": "x"}}, "cpu: 'x' is no quantity"),
+        ({"name": "x", "poolFlavor": {"pools": ["a"]}, "nominalQuota": {"cpu": -1}}, "cpu: -1 is not allowed"),
+        ({"name": "x", "poolFlavor": {"pools": ["a"]}, "canLendTo": [{"queue": "q"}]}, "cohort: is missing"),
+        ({"name": "x", "localFlavor": {}}, "nominalQuota: is missing"),
+    ],
+)
+def test_each_wrong_field_is_named(flavor, message):
+    with pytest.raises(specification.SpecificationError, match=message):
+        specification.read(master(flavors=[flavor]))
+
+
+_WORDS = ("a", "A", "(", ".", "1", "1Gi", "-1", "None", "Stop")
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 200) | st.sampled_from(_WORDS),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)
+_BODY = st.fixed_dictionaries({}, optional={"pools": _JSON, "poolRegExp": _JSON, "poolTimeout": _JSON})
+_QUOTAS = st.dictionaries(st.sampled_from(("cpu", "memory")), st.integers(-1, 5) | st.sampled_from(_WORDS), max_size=2)
+_FLAVOR = st.fixed_dictionaries(
+    {"name": st.sampled_from(_WORDS)},
+    optional={"poolFlavor": _BODY, "localFlavor": st.just({}), "share": _JSON, "nominalQuota": _QUOTAS},
+)
+
+
+@given(st.lists(_FLAVOR, max_size=3))
+def test_whatever_a_manifest_has_is_read_or_refused_in_words(flavors):
+    kube = Kube([master(flavors=flavors)], [node("a"), node("b", ready="False")])
+    kube.settle()
+    try:
+        specification.read(kube.queues[0])
+        assert kube.condition("Ready")[0] == "True"
+    except specification.SpecificationError as error:
+        assert str(error).startswith("spec.")
+        assert kube.condition("Ready") == ("False", "Invalid")

@@ -1,0 +1,88 @@
+"""The writes of MasterQueues: what is sent, and what is not."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from bridge.clock import SystemClock
+from bridge.config import parse
+from bridge.errors import KubeForbiddenError, KubeNotFoundError
+from controllers.queues import manifests
+from controllers.queues.decide import Apply, SetStatus
+from controllers.queues.loop import Kueue, Queues
+
+OWNER = {"apiVersion": "vk.io/v1", "kind": "MasterQueue", "metadata": {"name": "q", "uid": "u", "resourceVersion": "7"}}
+BODY = manifests.cluster_queue("v1beta2", "q", OWNER, {}, "None", [])
+
+
+class Kube:
+    """Notes what is sent; ``live`` is the object that a GET finds, ``error`` the answer to a PATCH."""
+
+    def __init__(self, live=None, error=None):
+        self.live, self.error, self.sent = live, error, []
+
+    def fenced(self, _):
+        return self
+
+    def get(self, path):
+        if self.live is None:
+            raise KubeNotFoundError(f"GET {path}: not found")
+        return self.live
+
+    def patch(self, path, body, **more):
+        self.sent.append((path, body, more))
+        if self.error:
+            raise self.error
+        return body
+
+
+def loop(kube):
+    applied, events = [], []
+    cache = SimpleNamespace(apply=applied.append, subscribe=lambda _: None, synced=True, items=list)
+    recorder = SimpleNamespace(event=lambda *args, **more: events.append((args[1:], more)))
+    made = Queues(parse(""), kube, cache, Kueue("v1beta2", cache, cache, cache), recorder, None, SystemClock())
+    return made, applied, events
+
+
+def test_a_new_object_is_applied_without_force_and_an_own_one_with_its_uid():
+    kube = Kube()
+    made, _, _ = loop(kube)
+    for observed in ("", "uid-1"):
+        made._call(Apply(OWNER, BODY, observed))[1]()
+    (path, first, options), (_, second, forced) = kube.sent
+    assert path == "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/q"
+    assert (options["kind"], options["params"]) == ("apply", {"fieldManager": "podbridge-queues", "force": False})
+    assert "uid" not in first["metadata"]
+    assert second["metadata"]["uid"] == "uid-1"
+    assert forced["params"]["force"] is True
+
+
+def test_an_object_that_somebody_has_just_created_is_read_and_not_written():
+    foreign = {"metadata": {"name": "q", "uid": "theirs"}}
+    kube = Kube(live=foreign)
+    made, applied, _ = loop(kube)
+    made._call(Apply(OWNER, BODY, ""))[1]()
+    assert kube.sent == []
+    assert applied == [foreign]
+
+
+def test_what_the_api_server_refuses_is_remembered_until_it_is_accepted():
+    kube = Kube(error=KubeForbiddenError("no"))
+    made, _, _ = loop(kube)
+    call = made._call(Apply(OWNER, BODY, "uid-1"))[1]
+    with pytest.raises(KubeForbiddenError):
+        call()
+    assert made._failures == {"u": "ClusterQueue q: no"}
+    kube.error = None
+    call()
+    assert made._failures == {}
+
+
+def test_an_event_tells_each_state_once():
+    kube = Kube()
+    made, _, events = loop(kube)
+    condition = {"type": "Ready", "status": "False", "reason": "Invalid", "message": "spec.flavors: no"}
+    for _ in range(2):
+        made._call(SetStatus(OWNER, {"conditions": [condition]}))[1]()
+    assert events == [(("QueueInvalid", "spec.flavors: no"), {"warning": True, "action": "Queues"})]
+    assert kube.sent[0][1]["metadata"] == {"uid": "u", "resourceVersion": "7"}
