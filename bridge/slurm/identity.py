@@ -14,10 +14,14 @@ from bridge.slurm.models import Job, JobLink
 
 
 class Identity(NamedTuple):
-    """Submit time (seconds since the epoch, 0 if not read) and number of requeues."""
+    """Submit time (seconds since the epoch, 0 if not read) and number of requeues.
+
+    ``ordered``: Slurm assigned the id at the submission, so higher ids have later submit times.
+    """
 
     submit_time: float = 0
     restarts: int = 0
+    ordered: bool = True
 
 
 UNREAD = Identity()
@@ -25,7 +29,7 @@ UNREAD = Identity()
 
 def identity(job: Job) -> Identity:
     """Return the job's identity."""
-    return Identity(job.submit_time, job.restarts)
+    return Identity(job.submit_time, job.restarts, not job.is_array_task)
 
 
 def is_same(before: Identity, now: Identity) -> bool:

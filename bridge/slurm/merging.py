@@ -17,6 +17,8 @@ from bridge.slurm.poll_state import Answers, Expected, PollState, States
 from bridge.slurm.query_plan import changed_jobs
 from bridge.slurm.states import Phase, end_of, phase
 
+HIGHEST_ID = 0x03FFFFFF
+"""Largest job id outside of a federation (MAX_JOB_ID in slurm.h)."""
 FORGET_AFTER = 600.0
 """Seconds for which a job that slurmctld no longer knows stays in the snapshot."""
 
@@ -90,14 +92,17 @@ def _read_since(unheard: Set[int], foreign: Mapping[int, Identity], jobs: Mappin
     """Return the submit time after which every listed job has been read, although ``unheard`` jobs have not.
 
     slurmctld assigns ids in ascending order, so jobs submitted after one that is higher than all of ``unheard`` have
-    been read. A requeue only makes a submit time later. Infinite if there is no such job, or if slurmctld has begun
-    again with low ids: a lower job is then newer than a higher one.
+    been read. A requeue only makes a submit time later; tasks of arrays get their ids later and do not count. Infinite
+    if there is no such job, if slurmctld has begun again with low ids (a lower job is then newer than a higher one), or
+    in a federation, where the highest bits of an id are those of a cluster.
     """
     last = max(unheard)
     since, newest_lower = math.inf, 0.0
     seen = {**foreign, **{job_id: identity(known.job) for job_id, known in jobs.items() if not known.missing}}
+    if max(last, max(seen, default=0)) > HIGHEST_ID:
+        return math.inf
     for job_id, job in seen.items():
-        if not job.submit_time:
+        if not job.submit_time or not job.ordered:
             continue
         if job_id > last:
             since = min(since, job.submit_time)

@@ -164,6 +164,8 @@ class Job:
     """The excluded nodes as a hostlist; jobs with the same hostlist share one text."""
     priority: int = field(default=0, compare=False)
     """0: held, or not read. It changes with the age of the job and is no reason for a new decision."""
+    is_array_task: bool = field(default=False, compare=False)
+    """Whether the id was assigned later than the submission: a task of an array gets it when it starts or changes."""
     parts: tuple[JobPart, ...] = ()
 
     @property

@@ -152,8 +152,9 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
     if found is None and own_user and user == own_user:
         found = link.decode(text(obj.get("comment")))
     reason = text(obj.get("state_reason"))
+    number_of_job, array = job_id(obj), int(number(obj.get("array_job_id")))
     return Job(
-        job_id=job_id(obj),
+        job_id=number_of_job,
         states=states(obj.get("job_state")),
         link=found,
         nodes=_hosts(text(obj.get("nodes"))) if found else (),
@@ -170,6 +171,7 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
         exit_code=_exit_code(obj.get("exit_code")),
         excluded=sys.intern(text(obj.get("excluded_nodes"))) if found else "",
         priority=int(number(obj.get("priority"))),
+        is_array_task=array not in (0, number_of_job),
     )
 
 

@@ -421,3 +421,21 @@ def test_an_expensive_list_is_read_beside_the_polls_the_newest_jobs_first(
     finally:
         for job_id in (*others, ours):
             client.cancel(job_id)
+
+
+def test_a_task_of_an_array_gets_its_id_later_than_its_submit_time(site: RealSite, client: SlurmClient) -> None:
+    words = ("sbatch", "--parsable", "--array=0-1", "-c1", "--mem=10", "--hold", "-pmain", "-D/", "-o/dev/null")
+    array = int(site.cluster.run_slurm(*words, "--wrap=sleep 60").strip())
+    later = client.submit(ask(client)).job_id
+    try:
+        site.scontrol("release", str(array))
+        eventually(lambda: states.is_allocated(client.job(array).states), "the last task runs under the array's id")
+        found = {job.job_id: job for job in client.jobs()}
+        (task,) = (job for job in found.values() if job.is_array_task)
+        assert array < later < task.job_id
+        assert task.submit_time == found[array].submit_time
+        assert not found[array].is_array_task
+        assert not found[later].is_array_task
+    finally:
+        for job_id in {array, later, *(job.job_id for job in client.jobs() if job.is_array_task)}:
+            client.cancel(job_id)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -406,3 +407,51 @@ def test_nothing_is_ended_before_it_was_told_twice(polls: list[tuple[dict[int, s
         for uid, ids in view.snapshot.by_uid.items():
             assert uid == "uid"
             assert ids == tuple(sorted(view.snapshot.jobs))
+
+
+# --- the newest jobs of a list that is read in parts ------------------------------------------------------------------
+def partial(*read: Job, unread: tuple[int, ...] = (), link: JobLink | None = THEIRS) -> float:
+    states = dict.fromkeys((*(job.job_id for job in read), *unread), "PENDING")
+    details = {job.job_id: replace(job, link=link) for job in read}
+    return step(PollState(snapshot=Snapshot(sequence=1)), states, details).snapshot.partial_since
+
+
+def test_jobs_are_read_back_to_the_submission_of_the_first_one_above_all_unread_ones() -> None:
+    read = [job(1, "PENDING", submit_time=10), job(7, "PENDING", submit_time=70), job(8, "PENDING", submit_time=80)]
+    assert partial(*read, unread=(2, 6)) == 70
+    assert partial(*read, unread=(2, 6), link=OURS) == 70
+    assert partial(*read, unread=(9,)) == math.inf
+    assert partial(*read) == math.inf  # all jobs are read
+
+
+def test_a_requeue_makes_the_time_later_and_a_task_of_an_array_does_not_count() -> None:
+    requeued = job(7, "PENDING", submit_time=95, restarts=1)
+    task = job(8, "PENDING", submit_time=5, is_array_task=True)
+    normal = job(9, "PENDING", submit_time=90)
+    assert partial(requeued, unread=(6,)) == 95
+    assert partial(task, normal, unread=(6,)) == 90
+    assert partial(task, unread=(6,)) == math.inf
+
+
+def test_ids_that_do_not_ascend_prove_nothing() -> None:
+    high = job(7, "PENDING", submit_time=70)
+    assert partial(job(1, "PENDING", submit_time=71), high, unread=(6,)) == math.inf
+    assert partial(job(1, "PENDING", submit_time=71, restarts=1), high, unread=(6,)) == 70
+    assert partial(job(1, "PENDING", submit_time=71, is_array_task=True), high, unread=(6,)) == 70
+    # in a federation, the highest bits are those of the cluster
+    assert partial(high, job(1 << 26, "PENDING", submit_time=80), unread=(6,)) == math.inf
+    assert partial(high, unread=(6, 1 << 26)) == math.inf
+
+
+@given(st.lists(st.tuples(st.floats(1, 100), st.booleans(), st.booleans(), st.booleans()), max_size=12))
+def test_every_job_submitted_after_that_time_has_been_read(jobs: list[tuple[float, bool, bool, bool]]) -> None:
+    """Jobs in the order of their ids: seconds since the one before, whether read, requeued later, a late array task."""
+    now, listed, submitted = 100.0, [], {}
+    for job_id, (wait, read, again, late) in enumerate(jobs, start=1):
+        now += wait
+        submitted[job_id] = 1.0 if late else now
+        shown = now + 500 if again and not late else submitted[job_id]
+        listed.append((read, job(job_id, "PENDING", submit_time=shown, restarts=int(again), is_array_task=late)))
+    unread = tuple(found.job_id for read, found in listed if not read)
+    since = partial(*(found for read, found in listed if read), unread=unread)
+    assert not [job_id for job_id in unread if submitted[job_id] > since]
