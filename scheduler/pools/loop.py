@@ -54,6 +54,7 @@ class PoolScheduler(Loop):
         self._usage = Usage()
         self._local = local
         self._taken = taken
+        self._remote: dict[str, tuple[Mapping[str, Any], bool]] = {}
         self._namespaces = Namespaces(namespaces.read_from(kube), clock, NAMESPACE_REMEMBERED)
         writer = PodWriter(kube.fenced(self.check_leadership), self._pods, events, clock, self._states)
         self._actor = Actor(writer, self._usage, local)
@@ -68,12 +69,13 @@ class PoolScheduler(Loop):
         waiting = self._pods.picked()
         self._states.forget_all_but(waiting.keys())
         self._local &= waiting.keys()
+        self._remote = {uid: known for uid, known in self._remote.items() if uid in waiting}
         ours = [
             pod
             for uid, pod in waiting.items()
             if uid not in self._local
             and not self.workers.busy(uid)
-            and (self._taken is None or pool_selection.of(pod).remote)
+            and (self._taken is None or self._may_go_to_a_pool(uid, pod))
         ]
         if not ours:
             return
@@ -100,6 +102,13 @@ class PoolScheduler(Loop):
         for action in decision.actions:
             call, kind = (lambda a=action: self._actor.act(a)), type(action)
             self.workers.submit(pods.uid(action.pod), call, URGENCY[kind], kind=kind.__name__.lower())
+
+    def _may_go_to_a_pool(self, uid: str, pod: Mapping[str, Any]) -> bool:
+        """Whether the pod selects a pool, computed once for each state of the pod: most pods never do."""
+        known = self._remote.get(uid)
+        if known is None or known[0] is not pod:
+            known = self._remote[uid] = (pod, pool_selection.of(pod).remote)
+        return known[1]
 
     def _colocated(self, node: Mapping[str, Any]) -> bool:
         """Whether the node is one of the colocated Slurm: by its taint, or any free one if ``nodes.taint`` is off."""

@@ -165,7 +165,7 @@ def test_deadline(site):
 
 def test_deadline_is_failure_even_if_the_container_ends_well(ordinary):
     text = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
-    job = ordinary.run({"activeDeadlineSeconds": 1, "containers": [ordinary.shell(text)]})
+    job = ordinary.run({"activeDeadlineSeconds": 3, "containers": [ordinary.shell(text)]})
     assert (job.pod()["phase"], job.pod()["reason"]) == ("Failed", "DeadlineExceeded")
     assert job.ended()["exitCode"] == 0
 
