@@ -84,7 +84,7 @@ class SlurmSection(Section):
     key_file: Path | None = None
     connect_timeout: Seconds = 3
     read_timeout: Seconds = 15
-    poll_busy: Seconds = Field(0.4, description="Poll period while a job is pending.")
+    poll_busy: Seconds = Field(0.33, description="Poll period while a job is pending.")
     poll_idle: Seconds = Field(2, description="Poll period while no job is pending.")
     detail_budget: Annotated[int, Field(ge=1, le=100)] = Field(
         4, description="Number of pending jobs whose reason podbridge reads per second; it limits the load on Slurm."
@@ -96,8 +96,8 @@ class HintsSection(Section):
 
     directory: Path | None = Field(
         None,
-        description="Directory in which each process with the scheduler or the controllers creates a Unix domain "
-        "socket with mode 0660; unset: no sockets.",
+        description="Directory in which each process with the scheduler or the controllers creates a named pipe with "
+        "mode 0620; unset: no pipes.",
     )
     host: str = "0.0.0.0"  # noqa: S104  (slurmctld connects from another host)
     port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
@@ -114,8 +114,8 @@ class HintsSection(Section):
 
     @model_validator(mode="after")
     def _complete(self) -> HintsSection:
-        if self.directory is not None and (not self.directory.is_absolute() or len(str(self.directory).encode()) > 60):
-            raise ValueError(f"directory: must be an absolute path of at most 60 bytes, not {self.directory}")
+        if self.directory is not None and not self.directory.is_absolute():
+            raise ValueError(f"directory: must be an absolute path, not {self.directory}")
         needed = {"tokenFile": self.token_file, "certFile": self.cert_file, "keyFile": self.key_file}
         missing = [key for key, value in needed.items() if value is None]
         if self.port is not None and missing:

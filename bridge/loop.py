@@ -79,6 +79,7 @@ class Loop(ABC):
         self._wanted = False
         self._touching = threading.Lock()
         self._touched: set[str] | None = None
+        self._urgent = self._begun = False
         self._progress = clock.monotonic()
         self._whole_from = self._some_from = -math.inf  # the next reconciliations do not begin earlier
         self._resync_at = -math.inf
@@ -117,10 +118,14 @@ class Loop(ABC):
         self._wanted = True
         self._changed.set()
 
-    def touch(self, keys: Iterable[str]) -> None:
-        """Reconcile in part soon, without waiting until a whole reconciliation may begin."""
+    def touch(self, keys: Iterable[str], *, at_once: bool = False) -> None:
+        """Reconcile in part soon, without waiting until a whole reconciliation may begin.
+
+        ``at_once``: do not wait for other changes or for a pause either. The caller limits how often this happens.
+        """
         with self._touching:
             self._touched = (self._touched or set()).union(keys)
+            self._urgent |= at_once
         self._changed.set()
 
     def acted(self, key: str) -> None:
@@ -147,19 +152,21 @@ class Loop(ABC):
             if begin > now:
                 self._changed.wait(min(begin - now, RESYNC_PERIOD))
                 continue
-            if supervisor.wait(FIRST_DELAY):
+            if not self._urgent and supervisor.wait(FIRST_DELAY):
                 return
             self._progress = self.clock.monotonic()
             leads = self._leads() and self.ready()
-            whole = self._whole_at() <= self._progress
-            if whole:
-                self._wanted = False
             with self._touching:
                 touched, self._touched = self._touched, None
+                urgent, self._urgent = self._urgent, False
+            whole = self._whole_at() <= self._progress and not (urgent and self._begun)
+            if whole:
+                self._wanted = False
             began = time.thread_time()
             if leads:
                 try:
                     if whole:
+                        self._begun = True
                         self.reconcile()
                     else:
                         self.reconcile_some(touched or set())
@@ -175,7 +182,9 @@ class Loop(ABC):
 
     def _next(self) -> float:
         """Return when the next reconciliation may begin."""
-        return self._whole_at() if self._touched is None else min(self._whole_at(), self._some_from)
+        if self._touched is None:
+            return self._whole_at()
+        return min(self._whole_at(), -math.inf if self._urgent else self._some_from)
 
     def _pause(self, whole: bool, took: float) -> None:
         """Note when the next reconciliations may begin, after one that took ``took`` seconds of CPU time."""
@@ -194,7 +203,7 @@ class Loop(ABC):
             return False
         if self.leading_since is None:
             self.leading_since = self.clock.monotonic()
-            self._wanted, self._whole_from = True, -math.inf
+            self._wanted, self._whole_from, self._begun = True, -math.inf, False
             self.on_started_leading()
         return True
 

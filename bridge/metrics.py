@@ -34,7 +34,7 @@ SLURM_ID_RESETS = Counter(
 SLURM_HINTS = Counter(
     "podbridge_slurm_hints_total",
     "Hints from Slurm, by result: accepted, standby (ignored, because this process holds no lease), refused (wrong or "
-    "no token).",
+    "no token), invalid (a line of a pipe that is no job id).",
     ["result"],
 )
 SLURM_HINTED_POLLS = Counter("podbridge_slurm_hinted_polls_total", "Polls of Slurm that served hints.")

@@ -162,7 +162,6 @@ class Actor:
         self._states.update(key, lambda state: state.submitted(submitted.job_id, now, request.excluded_nodes))
         log.info("job submitted", extra=kv(pod=pods.key(pod), job=submitted.job_id))
         self._poller.expect(submitted.job_id, request.link)
-        self._poller.wake()
         if action.gang is None and not pods.is_held(pod):
             self._hold(pod, submitted.job_id)
         if submitted.warning:

@@ -80,6 +80,7 @@ class Scheduler(SlurmLoop):
             cache.subscribe(self._storage.changed)
         self.dependencies.pods.subscribe(self._pod_changed)
         self.dependencies.poller.subscribe(self._woken)
+        self.dependencies.poller.subscribe_hints(lambda link: self.touch(link.keys, at_once=True))
         super().start(supervisor)
 
     def ready(self) -> bool:

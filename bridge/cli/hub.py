@@ -215,6 +215,7 @@ class Hub:
         HintServers(self.config.hints, [*electors], dependencies.poller.hint).start(self.supervisor)
         self.health.ready("slurm", lambda: _slurm_problem(dependencies.poller))
         spawn("slurm-poller", lambda: dependencies.poller.run(stopping))
+        spawn("slurm-hints", lambda: dependencies.poller.run_hints(stopping))
         return loops
 
     def _pool_loop(self, kube: KubeClient, elector: Elector | None, version: str, cluster: str) -> Loop:

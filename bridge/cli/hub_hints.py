@@ -1,24 +1,25 @@
-"""The servers of a hub that receive hints from Slurm: a Unix domain socket, and a port for HTTPS with a token."""
+"""Receives hints from Slurm in a hub: a named pipe, and a port for HTTPS with a token."""
 
 from __future__ import annotations
 
 import logging
 import secrets
+import threading
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from bridge.config import HintsSection
 from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.serving.access import Access, Files, OptionNames
-from bridge.serving.hints import BODY_LIMIT, Wake, hint_app, remove_stale_sockets
+from bridge.serving.hint_pipe import HintPipe, remove_stale_pipes
+from bridge.serving.hints import BODY_LIMIT, Wake, hint_app
 from bridge.serving.https import Server
 from bridge.threads import Supervisor
 
 log = logging.getLogger(__name__)
 
 PREFIX = "podbridge-"
-SOCKET_MODE = 0o660
-"""The group of the directory may send hints, without a token."""
 RETRY_PERIOD = 5.0
 """Seconds between two attempts to listen. podbridge works without hints too, so it does not end."""
 REFRESH_PERIOD = 30.0
@@ -27,12 +28,23 @@ THREADS = 2
 _OPTIONS = OptionNames("hints.tokenFile", "hints.certFile", "hints.keyFile", "")
 
 
+class _Receiver(Protocol):
+    name: str
+
+    @property
+    def port(self) -> int: ...
+
+    def start(self) -> None: ...
+
+    def run(self, stop: threading.Event) -> None: ...
+
+
 class HintServers:
     """Receives hints for ``wake``. Raises :class:`ConfigError` if the token or the certificate cannot be used."""
 
     def __init__(self, settings: HintsSection, parts: Sequence[str], wake: Wake) -> None:
         self._settings, self._wake = settings, wake
-        self._name = f"{PREFIX}{'-'.join(parts)}-{secrets.token_hex(4)}.sock"
+        self._name = f"{PREFIX}{'-'.join(parts)}-{secrets.token_hex(4)}.pipe"
         self._access: Access | None = None
         if settings.port is not None:
             self._access = Access(Files(settings.token_file, settings.cert_file, settings.key_file), _OPTIONS)
@@ -41,27 +53,17 @@ class HintServers:
     def start(self, supervisor: Supervisor) -> None:
         """Start the threads of the servers that are configured."""
         if self._settings.directory is not None:
-            supervisor.spawn("hints-socket", lambda: self._serve(supervisor, self._unix))
+            supervisor.spawn("hints-pipe", lambda: self._serve(supervisor, self._pipe))
         access = self._access
         if access is not None:
             supervisor.spawn("hints-https", lambda: self._serve(supervisor, lambda: self._https(access)))
             supervisor.spawn("hints-files", lambda: _refresh(supervisor, access))
 
-    def _unix(self) -> Server:
+    def _pipe(self) -> HintPipe:
         directory = self._settings.directory
         assert directory is not None  # noqa: S101
-        remove_stale_sockets(directory, PREFIX)
-        return Server(
-            hint_app(self._wake),
-            "",
-            0,
-            threads=THREADS,
-            name="hints-socket",
-            drain=0.0,
-            body_limit=BODY_LIMIT,
-            unix=directory / self._name,
-            unix_mode=SOCKET_MODE,
-        )
+        remove_stale_pipes(directory, PREFIX)
+        return HintPipe(directory / self._name, self._wake)
 
     def _https(self, access: Access) -> Server:
         return Server(
@@ -74,7 +76,7 @@ class HintServers:
             body_limit=BODY_LIMIT,
         )
 
-    def _serve(self, supervisor: Supervisor, make: Callable[[], Server]) -> None:
+    def _serve(self, supervisor: Supervisor, make: Callable[[], _Receiver]) -> None:
         failed = False
         while not supervisor.stopping.is_set():
             server = make()

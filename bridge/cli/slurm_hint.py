@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import stat
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 MOST_TARGETS = 16
-"""Sockets of a directory, or addresses of a host name."""
+"""Pipes of a directory, or addresses of a host name."""
 _REQUEST = "POST /hint{query} HTTP/1.1\r\nHost: {host}\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n"
 
 
@@ -28,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as error:  # from argparse
         return int(error.code or 0)
     end = time.monotonic() + options.timeout
-    calls = [partial(_directory, directory, options.timeout) for directory in options.directory]
+    calls = [partial(_directory, directory) for directory in options.directory]
     calls += [partial(_url, url, options) for url in options.url]
     threads = [threading.Thread(target=_guard, args=(call,), daemon=True) for call in calls]
     for thread in threads:
@@ -118,23 +119,31 @@ def _at_once(calls: Sequence[Callable[[], None]]) -> None:
         thread.join()
 
 
-def _directory(directory: str, timeout: float) -> None:
-    names = sorted(name for name in os.listdir(directory) if name.endswith(".sock"))[:MOST_TARGETS]
-    paths = [f"{directory}/{name}" for name in names]
-    if not paths:
-        _warn(f"no socket in {directory}")
-        return
-    _at_once([partial(_unix, path, timeout) for path in paths])
-
-
-def _unix(path: str, timeout: float) -> None:
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(timeout)
+def _directory(directory: str) -> None:
+    names = sorted(name for name in os.listdir(directory) if name.endswith(".pipe"))[:MOST_TARGETS]
+    if not names:
+        _warn(f"no pipe in {directory}")
+    for name in names:
         try:
-            connection.connect(path)
-            _exchange(connection, path, "podbridge", "")
+            _write(f"{directory}/{name}")
         except OSError as error:
-            _warn(f"{path}: {error}")
+            _warn(f"{directory}/{name}: {error.strerror}")
+
+
+def _write(path: str) -> None:
+    """Write the hint into a pipe, without waiting for its reader, and never into another file."""
+    pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if stat.S_ISFIFO(os.fstat(pipe).st_mode):
+            os.write(pipe, f"{_job()}\n".encode())
+    finally:
+        os.close(pipe)
+
+
+def _job() -> str:
+    """Return the id of the job; empty if the environment has none."""
+    job = os.environ.get("SLURM_JOB_ID", "")
+    return job if job.isascii() and job.isdecimal() and len(job) <= 10 else ""
 
 
 def _url(url: tuple[str, int], options: argparse.Namespace) -> None:
@@ -161,8 +170,8 @@ def _url(url: tuple[str, int], options: argparse.Namespace) -> None:
 
 
 def _exchange(connection: socket.socket, target: str, host: str, more: str) -> None:
-    job = os.environ.get("SLURM_JOB_ID", "")
-    query = f"?job={job}" if job.isascii() and job.isdecimal() and len(job) <= 10 else ""
+    job = _job()
+    query = f"?job={job}" if job else ""
     connection.sendall(_REQUEST.format(query=query, host=host, more=more).encode())
     status = connection.recv(1024).split(b"\r\n", 1)[0].decode("latin-1")
     if " 202 " not in f"{status} ":

@@ -1,4 +1,4 @@
-"""The web application that receives hints from Slurm: ``POST /hint?job=ID`` says that a job began or ended.
+"""The web application that receives hints from Slurm over HTTPS: ``POST /hint?job=ID`` says that a job began or ended.
 
 A hint contains no state of the job, and its body is not read: podbridge asks Slurm. So a forged, repeated or lost hint
 cannot change the state of a pod. ``job`` is optional.
@@ -6,26 +6,16 @@ cannot change the state of a pod. ``job`` is optional.
 
 from __future__ import annotations
 
-import logging
-import os
 import re
-import socket
-import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from bridge.logs import kv
 from bridge.metrics import SLURM_HINTS
-
-log = logging.getLogger(__name__)
 
 PATH = "/hint"
 BODY_LIMIT = 1024
 """Bytes; podbridge's own hints have no body."""
 _QUERY = re.compile(r"(?:job=(\d{1,10}))?", re.ASCII)
-STALE_AFTER = 10.0
-"""Seconds: a younger socket may belong to a process that does not listen yet."""
 
 Wake = Callable[[int | None], bool]
 Refusal = Callable[[Mapping[str, Any]], str | None]
@@ -69,27 +59,3 @@ def _answer(environ: Mapping[str, Any], wake: Wake, refusal: Refusal | None) -> 
     accepted = wake(int(found[1]) if found[1] else None)
     SLURM_HINTS.labels("accepted" if accepted else "standby").inc()
     return "202 Accepted", "" if accepted else "standby\n"
-
-
-def remove_stale_sockets(directory: Path, prefix: str) -> None:
-    """Remove the sockets ``<prefix>*.sock`` of killed processes: nobody has listened on them for some seconds."""
-    for path in sorted(directory.glob(f"{prefix}*.sock")):
-        try:
-            old = time.time() - path.lstat().st_mtime > STALE_AFTER
-            if old and path.is_socket() and _refuses(path):
-                os.unlink(path)
-                log.info("removed the socket of an ended process", extra=kv(path=path))
-        except OSError as error:
-            log.warning("socket not removed", extra=kv(path=path, error=error.strerror))
-
-
-def _refuses(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(0.2)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return False

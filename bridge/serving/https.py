@@ -54,8 +54,8 @@ WSGI = Callable[[dict[str, Any], Any], Iterable[bytes]]
 class Server:
     """Serves ``app`` at ``host:port`` with ``threads`` workers; plain HTTP if ``certificates`` is None.
 
-    With ``unix``, it listens on this Unix domain socket instead. Only the user of the process can open it, unless
-    ``unix_mode`` allows others. A request body larger than ``body_limit`` bytes is answered with 413.
+    With ``unix``, it listens on this Unix domain socket instead, which only the user of the process can open. A request
+    body larger than ``body_limit`` bytes is answered with 413.
 
     ``start`` binds the port and raises :class:`BridgeError` if that fails. ``run`` serves until ``stop`` is set, and
     then answers requests for at least ``drain`` more seconds, so that clients can connect to another replica.
@@ -74,7 +74,6 @@ class Server:
         streams: Streams | None = None,
         body_limit: int = BODY_LIMIT,
         unix: Path | None = None,
-        unix_mode: int = 0o600,
     ) -> None:
         self.name = name
         self._unix = unix
@@ -91,7 +90,6 @@ class Server:
         self._server.max_request_body_size = body_limit
         self._server.gateway = Gateway
         self._server.streams = streams
-        self._server.unix_mode = unix_mode
         if certificates is not None:
             adapter = _Adapter()
             self._server.ssl_adapter = adapter
@@ -163,7 +161,6 @@ class _Server(cheroot.wsgi.Server):
     max_request_header_size = HEADER_LIMIT
     draining = False
     streams: Streams | None = None
-    unix_mode = 0o600
     socket: Any
     _connections: Any
 
@@ -174,7 +171,7 @@ class _Server(cheroot.wsgi.Server):
         self._connections = Connections(self)
 
     def bind_unix_socket(self, bind_addr: str) -> Any:
-        """Bind a socket with ``unix_mode``; cheroot's own method lets every user connect.
+        """Bind a socket with mode 0600; cheroot's own method lets every user connect.
 
         A file that a killed process has left is replaced. A socket that another process serves is an error.
         """
@@ -186,8 +183,6 @@ class _Server(cheroot.wsgi.Server):
         self.socket = socket.socket(socket.AF_UNIX)
         os.fchmod(self.socket.fileno(), 0o600)  # Linux creates the file with the mode of the unbound socket
         self.socket.bind(bind_addr)
-        if self.unix_mode != 0o600:  # the umask has removed the bits of the group
-            Path(bind_addr).chmod(self.unix_mode)
         return self.socket
 
     def put_conn(self, conn: Any) -> None:

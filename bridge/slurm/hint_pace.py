@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Set
 
 GAP = 0.05
 """Least seconds from the end of a poll to the next one that a hint causes."""
@@ -53,20 +54,32 @@ class HintPace:
 
         Infinite without a hint.
         """
-        if not self._hinted:
-            return math.inf
-        self._refill(now)
-        return max(earliest, now + max(0.0, _cost(jobs) - self._tokens) / self._rate)
-
-    def take(self, now: float, jobs: int = 0) -> bool:
-        """Begin a poll, or a read of ``jobs`` jobs, which serves all hints so far; return whether there were any."""
         with self._lock:
-            hinted, self._hinted, self._all = self._hinted, False, False
-            self._jobs.clear()  # before the requests: a later hint needs a later poll
-        if hinted:
+            if not self._hinted:
+                return math.inf
             self._refill(now)
-            self._tokens = max(0.0, self._tokens - _cost(jobs))
-        return hinted
+            return max(earliest, now + max(0.0, _cost(jobs) - self._tokens) / self._rate)
+
+    def take(self, now: float, keep: Set[int] = frozenset()) -> bool:
+        """Begin a poll, which serves all hints but those of the jobs to ``keep``; return whether it serves any."""
+        with self._lock:
+            served = self._all or (self._hinted and not self._jobs <= keep)
+            self._jobs &= keep if not self._all else frozenset()  # before the requests: a later hint needs a later poll
+            self._hinted, self._all = bool(self._jobs), False
+            if served:
+                self._spend(now, 1.0)
+        return served
+
+    def take_jobs(self, now: float, job_ids: Set[int]) -> None:
+        """Begin to read these jobs alone, which serves their hints."""
+        with self._lock:
+            self._jobs -= job_ids
+            self._hinted = self._all or bool(self._jobs)
+            self._spend(now, _cost(len(job_ids)))
+
+    def _spend(self, now: float, cost: float) -> None:
+        self._refill(now)
+        self._tokens = max(0.0, self._tokens - cost)
 
     def _refill(self, now: float) -> None:
         self._tokens = min(BURST, self._tokens + (now - self._at) * self._rate)

@@ -1,4 +1,4 @@
-"""Reads single jobs between two polls, because a hint says that they began or ended.
+"""Single jobs that are read beside the polls, because a hint says that they began or ended.
 
 A hint contains the id of a job and no state. The details of the job show its state, and its comment shows that it is
 the job that podbridge knows under this id. If anything else is found, a poll decides. A read changes one job of the
@@ -7,13 +7,13 @@ snapshot. It does not change the time of the snapshot or its sequence: it says n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from bridge.slurm.identity import identity, is_same
-from bridge.slurm.merging import by_uid, observed
+from bridge.slurm.merging import assumed, by_uid, observed, with_nodes
 from bridge.slurm.models import Job, JobLink
-from bridge.slurm.poll_state import Expected, PollState
+from bridge.slurm.poll_state import Answers, Expected, PollState
 from bridge.slurm.states import is_allocated
 
 
@@ -26,10 +26,9 @@ def link_of(state: PollState, expected: Mapping[int, Expected], job_id: int) -> 
     return known.job.link if known is not None and not known.missing and state.snapshot.sequence else None
 
 
-def are_known(state: PollState, expected: Mapping[int, Expected], job_ids: Iterable[int]) -> bool:
-    """Whether podbridge knows each of these jobs as its own; without any job, false."""
-    links = [link_of(state, expected, job_id) for job_id in job_ids]
-    return bool(links) and None not in links
+def known_jobs(state: PollState, expected: Mapping[int, Expected], job_ids: Iterable[int]) -> frozenset[int]:
+    """Return those of the jobs that podbridge knows as its own."""
+    return frozenset(job_id for job_id in job_ids if link_of(state, expected, job_id) is not None)
 
 
 def merge_one(state: PollState, expected: Mapping[int, Expected], job: Job, began: float) -> PollState | None:
@@ -56,4 +55,63 @@ def merge_one(state: PollState, expected: Mapping[int, Expected], job: Job, bega
         listed={**state.listed, job_id: job.states},
         detailed={**state.detailed, job_id: before.sequence},
         unread={other: now for other, now in state.unread.items() if other != job_id},
+    )
+
+
+def merge_some(
+    state: PollState, expected: Mapping[int, Expected], answers: Answers, newer: Set[int]
+) -> PollState | int:
+    """Return the next state after a poll without a witness, or the id of a job that is not the one that is known.
+
+    Only the jobs in ``answers.details`` and the nodes are new. Jobs in ``newer`` were read alone meanwhile.
+    """
+    state = _with_expected(with_nodes(state, answers), expected)
+    for job_id, job in answers.details.items():
+        if job_id not in newer:
+            merged = merge_one(state, expected, job, answers.began)
+            if merged is None:
+                return job_id
+            state = merged
+    return state
+
+
+def _with_expected(state: PollState, expected: Mapping[int, Expected]) -> PollState:
+    """Return a state whose snapshot contains every job that this process has just submitted, as pending if unread."""
+    before = state.snapshot
+    new = {
+        job_id: found
+        for job_id, expectation in expected.items()
+        if expectation.sure
+        and (found := assumed(job_id, before.jobs.get(job_id), expectation)) is not None
+        and found is not before.jobs.get(job_id)
+    }
+    if not new:
+        return state
+    jobs = {**before.jobs, **new}
+    return replace(state, snapshot=replace(before, jobs=jobs, by_uid=by_uid(jobs), absent=before.absent - new.keys()))
+
+
+def carried(polled: PollState, current: PollState, job_ids: Iterable[int]) -> PollState:
+    """Return the state after a poll, with the jobs that were read alone since its beginning as in ``current``.
+
+    It is unknown whether the answers of the poll about these jobs are older. The next poll finds later changes.
+    """
+    alone = {job_id: known for job_id in job_ids if (known := current.snapshot.jobs.get(job_id)) is not None}
+    if not alone:
+        return polled
+    before = polled.snapshot
+    jobs = {**before.jobs, **alone}
+    same = all(i in before.jobs and before.jobs[i].job.link == known.job.link for i, known in alone.items())
+    return replace(
+        polled,
+        snapshot=replace(
+            before,
+            jobs=jobs,
+            by_uid=before.by_uid if same else by_uid(jobs),
+            absent=before.absent - alone.keys(),
+        ),
+        listed={**polled.listed, **{job_id: known.job.states for job_id, known in alone.items()}},
+        detailed={**polled.detailed, **dict.fromkeys(alone, before.sequence)},
+        foreign={job_id: seen for job_id, seen in polled.foreign.items() if job_id not in alone},
+        unread={job_id: now for job_id, now in polled.unread.items() if job_id not in alone},
     )

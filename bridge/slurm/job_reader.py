@@ -98,6 +98,10 @@ class JobReader:
             return JobAnswers(answers, list_seconds=found.seconds, alone=True)
         return self._by_states(last, expected, began, found, self._budget_now(began) if reasons else 0)
 
+    def require_check(self) -> None:
+        """Read a witness in the next poll: a job was not as expected. For any thread."""
+        self._checked_at = -math.inf
+
     def spend(self, jobs: int) -> None:
         """Record that ``jobs`` jobs were read: fewer reasons are read then, at least one in ``CHECK_PERIOD``."""
         self._spent += jobs

@@ -58,7 +58,7 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
     for job_id in (job_id for job_id in before.jobs.keys() | expected.keys() | answered if job_id in states):
         known, expectation, detail = before.jobs.get(job_id), expected.get(job_id), answers.details.get(job_id)
         if job_id in unread:
-            if kept := _assumed(job_id, known, expectation):
+            if kept := assumed(job_id, known, expectation):
                 jobs[job_id] = kept
             continue
         job = _ours(job_id, states[job_id], known, expectation, detail or answers.started.get(job_id), cluster)
@@ -68,6 +68,8 @@ def merge(last: PollState, answers: Answers, expected: Mapping[int, Expected], c
                 jobs[job_id] = not_ours
             continue
         foreign.pop(job_id, None)
+        if job.states != states[job_id] and detail is None:  # CONFIGURING has ended (query_plan)
+            job = replace(job, states=states[job_id])
         same = known is not None and _is_same(known.job, job)
         if detail is not None:
             detailed[job_id] = sequence
@@ -125,6 +127,16 @@ def _snapshot(
         partitions=before.partitions if answers.partitions is None else answers.partitions,
         absent=frozenset(jobs.keys() - answers.states.keys()),
     )
+
+
+def with_nodes(last: PollState, answers: Answers) -> PollState:
+    """Return a state with the nodes and partitions of a poll, if it has read any; nothing else changes."""
+    if answers.nodes is None and answers.partitions is None:
+        return last
+    before = last.snapshot
+    nodes = before.nodes if answers.nodes is None else answers.nodes
+    partitions = before.partitions if answers.partitions is None else answers.partitions
+    return replace(last, snapshot=replace(before, nodes=nodes, partitions=partitions))
 
 
 def _listed(last: PollState, states: States, unread: Set[int]) -> States:
@@ -188,7 +200,7 @@ def _absent(
     job_id: int, known: ObservedJob | None, expectation: Expected | None, answers: Answers, cluster: str
 ) -> ObservedJob | None:
     """Return a job that is not in the list; ``None`` if it is no longer kept."""
-    known = _assumed(job_id, known, expectation)
+    known = assumed(job_id, known, expectation)
     detail = answers.details.get(job_id)
     if detail is not None and detail.link is not None and detail.link.cluster == cluster:  # newer than the list
         same = known is not None and _is_same(known.job, detail)
@@ -199,7 +211,7 @@ def _absent(
     return known
 
 
-def _assumed(job_id: int, known: ObservedJob | None, expectation: Expected | None) -> ObservedJob | None:
+def assumed(job_id: int, known: ObservedJob | None, expectation: Expected | None) -> ObservedJob | None:
     """Return a job without an answer about it: as known, or as pending if this process has just submitted it."""
     if expectation is not None and expectation.sure and (known is None or not _is_submitted(known, expectation)):
         return ObservedJob(Job(job_id, frozenset({"PENDING"}), expectation.link))

@@ -37,6 +37,7 @@ SINGLES_SECONDS = 1.0
 SINGLES_SHARE = 50
 """One poll reads alone one in this many jobs of the list, if this is more than ``MOST_SINGLES``."""
 
+_RUNNING, _CONFIGURING = frozenset({"RUNNING"}), frozenset({"RUNNING", "CONFIGURING"})
 _ORDER = {Phase.PENDING: 0, Phase.ALLOCATED: 1, Phase.BETWEEN: 1, Phase.ENDED: 2}
 
 
@@ -165,7 +166,17 @@ def changed_jobs(last: PollState, states: States, expected: Mapping[int, Expecte
     return [job_id for job_id in changed if _matters(last, job_id, states[job_id], expected.get(job_id))]
 
 
+def _is_configured(last: PollState, job_id: int, now: frozenset[str]) -> bool:
+    """Whether a job whose nodes are known is no longer ``CONFIGURING``: nothing else of it has changed."""
+    known = last.snapshot.jobs.get(job_id)
+    if known is None or known.missing or not known.job.nodes:
+        return False
+    return now == _RUNNING and last.listed.get(job_id) == _CONFIGURING
+
+
 def _matters(last: PollState, job_id: int, now: frozenset[str], expectation: Expected | None) -> bool:
+    if _is_configured(last, job_id, now):
+        return False
     if expectation is not None and expectation.sure:
         return not is_pending(now)
     return job_id not in last.foreign or job_id not in last.listed or _goes_back(last.listed[job_id], now)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from bridge.backoff import Backoff
@@ -20,21 +19,23 @@ from bridge.clock import Clock, SystemClock
 from bridge.config import Config
 from bridge.errors import BridgeError, SlurmUnavailableError
 from bridge.logs import kv
-from bridge.metrics import SLURM_HINTED_POLLS, SLURM_HINTED_READS, SLURM_ID_RESETS, SNAPSHOT_AGE, SNAPSHOT_JOBS
+from bridge.metrics import SLURM_HINTED_POLLS, SLURM_HINTED_READS, SLURM_ID_RESETS, SNAPSHOT_AGE
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.hint_pace import GAP, HintPace
-from bridge.slurm.hinted_jobs import are_known, merge_one
+from bridge.slurm.hinted_jobs import carried, known_jobs, merge_one, merge_some
 from bridge.slurm.job_reader import JobReader
 from bridge.slurm.merging import is_busy, merge
-from bridge.slurm.models import Job, JobLink, Snapshot
+from bridge.slurm.models import JobLink, Snapshot
 from bridge.slurm.node_reader import NodeReader
-from bridge.slurm.poll_state import Expected, PollState
+from bridge.slurm.poll_state import Answers, Expected, PollState
+from bridge.slurm.progress import Progress, count_jobs
 from bridge.slurm.query_plan import doubted, forgotten
 from bridge.slurm.state_lists import Known, Start, StateLists, in_thread
-from bridge.slurm.states import Phase, phase
 
 log = logging.getLogger(__name__)
 
+SETTLE = 0.1
+"""Least seconds from the submission of a job, or the first report of its end, to a poll because of it."""
 _WAKE_GAP = 0.25
 """Least seconds between two polls."""
 REST = 0.5
@@ -46,8 +47,8 @@ STANDBY_PERIOD = 8.0
 """Least seconds between two polls of a standby: it sends less than one request per second about 10,000 waiting pods,
 and polls at once when it becomes the leader."""
 _STOP_CHECK = 0.25
-PROGRESS_PERIOD = 5.0
-"""Seconds between two log lines during the first reading of all jobs."""
+READS = 3
+"""Attempts to read a job for a hint while polls change the snapshot; after them, a poll decides."""
 FORGET_OTHERS = 300.0
 """Seconds without an answer after which the jobs of others are read again. Slurm keeps an ended job for ``MinJobAge``,
 300 s by default. Only then can it assign the id again, if its counter has reached ``MaxJobId``."""
@@ -79,18 +80,22 @@ class Poller:
         self._state = PollState()
         self._expected: dict[int, Expected] = {}
         self._subscribers: list[Callable[[Snapshot], None]] = []
+        self._hint_subscribers: list[Callable[[JobLink], None]] = []
         self._polling = threading.Lock()
         self._expecting = threading.Lock()
         self._woken = threading.Event()
         self._waiting = threading.Event()
+        self._hinted = threading.Event()
+        self._alone: set[int] = set()  # the jobs that were read alone since the poll in progress began
+        self._merges = 0
+        self._busier = False  # a job was submitted, or read alone: the pause may be shorter now
         self._hints = HintPace(config.hints.max_poll_rate, self._clock.monotonic())
-        self._told_at = -math.inf
         self._node_reader = NodeReader(client, self._clock)
         lists = StateLists(client, self._clock, known, start)
         self._job_reader = JobReader(client, config.slurm.detail_budget, self._clock, lists)
         self._list_seconds = 0.0
         self._backlog = False
-        self.progress = ""
+        self._progress = Progress(self._clock)
         self._failures = 0
         SNAPSHOT_AGE.set_function(self.age)
 
@@ -100,9 +105,18 @@ class Poller:
         """The newest snapshot; read-only."""
         return self._state.snapshot
 
+    @property
+    def progress(self) -> str:
+        """The number of jobs read so far; empty after the first complete reading."""
+        return self._progress.text
+
     def subscribe(self, fn: Callable[[Snapshot], None]) -> None:
-        """Call ``fn`` in the poller's thread after each new snapshot."""
+        """Call ``fn`` after each new snapshot, in the thread that has published it."""
         self._subscribers.append(fn)
+
+    def subscribe_hints(self, fn: Callable[[JobLink], None]) -> None:
+        """Call ``fn`` after each snapshot in which one job is new because of a hint, with the comment of this job."""
+        self._hint_subscribers.append(fn)
 
     def list_all(self, at: float = -math.inf) -> None:
         """Read the list of all jobs soon, not before the monotonic time ``at``: a job without a known id may exist."""
@@ -124,6 +138,7 @@ class Poller:
             return False
         if job_id is None or job_id not in self._state.foreign:
             self._hints.add(job_id)
+            self._hinted.set()
             self._waiting.set()
         return True
 
@@ -134,6 +149,9 @@ class Poller:
         """
         with self._expecting:
             self._expected[job_id] = Expected(link, self._clock.monotonic(), sure)
+        if sure:
+            self._busier = True
+            self._waiting.set()
 
     def age(self) -> float:
         """Return the seconds since the request of the last answer of slurmctld; infinite before the first one."""
@@ -146,7 +164,7 @@ class Poller:
         while not stop.is_set():
             began = self._clock.monotonic()
             self._woken.clear()
-            if self._hints.take(began):
+            if self._hints.take(began, self._hinted_jobs()):
                 SLURM_HINTED_POLLS.inc()
             self.refresh()
             took = self._clock.monotonic() - began
@@ -175,13 +193,13 @@ class Poller:
         while not stop.is_set():
             self._waiting.clear()  # before the causes are read: a later one ends the wait below
             now = self._clock.monotonic()
-            alone = self._hinted_jobs()
-            hinted = self._hints.due(began if alone else began + max(GAP, rest), now, len(alone))
-            if alone and now >= hinted:
-                self._read_alone(alone, now)
-                latest = min(latest, now + max(self.pause(), rest))  # the first report of an end makes it shorter
-                continue
-            due = min(latest, hinted)
+            if self._busier:
+                self._busier = False
+                latest = min(latest, max(now + SETTLE, began + max(self.pause(), rest)))
+            jobs = self._hints.jobs
+            due = latest
+            if not jobs or jobs != self._hinted_jobs():
+                due = min(due, self._hints.due(began + max(GAP, rest), now))
             if self._woken.is_set():
                 due = min(due, least)
             if now >= due or (now >= least and self._leads() and self._node_reader.changed()):
@@ -199,61 +217,93 @@ class Poller:
                     log.warning("slurm does not answer", extra=kv(error=error))
                 self._failures += 1
                 self._doubt_expected()
-                self._state = replace(doubted(self._state), snapshot=replace(self._state.snapshot, error=str(error)))
+                with self._expecting:
+                    failed = replace(self._state.snapshot, error=str(error))
+                    self._state = replace(doubted(self._state), snapshot=failed)
                 return self.snapshot
             if self._failures:
                 log.info("slurm answers again", extra=kv(failures=self._failures))
             self._failures = 0
             if not snapshot.sequence or snapshot is before:  # not complete yet, or no news
                 return snapshot
-            self._count(snapshot)
+            count_jobs(snapshot)
             for subscriber in self._subscribers:
                 subscriber(snapshot)
             return snapshot
 
+    # --- hints --------------------------------------------------------------------------------------------------------
+    def run_hints(self, stop: threading.Event) -> None:
+        """Read the jobs that hints name until ``stop`` is set; a poll in progress does not delay this."""
+        while not stop.is_set():
+            self._hinted.clear()  # before the causes are read: a later one ends the wait below
+            job_ids, now = self._hinted_jobs(), self._clock.monotonic()
+            due = self._hints.due(now, now, len(job_ids)) if job_ids and not self._failures else math.inf
+            if due > now:
+                self._hinted.wait(min(due - now, _STOP_CHECK))
+                continue
+            self._hints.take_jobs(now, job_ids)
+            self._job_reader.spend(len(job_ids))
+            for job_id in sorted(job_ids):
+                SLURM_HINTED_READS.inc()
+                self._read_hinted(job_id)
+
     def _hinted_jobs(self) -> frozenset[int]:
-        """Return the jobs to read alone because of hints; empty if there is no hint, or if a poll is needed."""
+        """Return the jobs of hints that can be read alone; the others need a poll."""
         job_ids = self._hints.jobs
         with self._expecting:
-            return job_ids if are_known(self._state, self._expected, job_ids) else frozenset()
+            return known_jobs(self._state, self._expected, job_ids)
 
-    def _read_alone(self, job_ids: frozenset[int], now: float) -> None:
-        """Read jobs and publish them; if one cannot be read, poll."""
-        self._hints.take(now, len(job_ids))
-        self._job_reader.spend(len(job_ids))
-        done = True
-        with self._polling:
-            try:
-                for job_id in sorted(job_ids):
-                    done &= self._read_job(job_id)
-                    SLURM_HINTED_READS.inc()
-            except BridgeError as error:
-                log.debug("job cannot be read", extra=kv(error=error))  # the next poll fails too, and logs it
-                done = False
+    def _read_hinted(self, job_id: int) -> None:
+        """Read a job and publish it; if this is not possible, cause a poll."""
+        try:
+            link = self._read_job(job_id)
+        except BridgeError as error:
+            log.debug("job cannot be read", extra=kv(error=error))  # the next poll fails too, and logs it
+            link = None
+        if link is None:
+            self._job_reader.require_check()
+            self._hints.add()
+        else:
+            for changed in self._hint_subscribers:
+                changed(link)
             for subscriber in self._subscribers:
                 subscriber(self.snapshot)
-        if not done:
-            self._hints.add()
+        self._busier = True
+        self._waiting.set()
 
-    def _read_job(self, job_id: int) -> bool:
-        began = self._clock.monotonic()
-        return self._merge_alone([self._client.job(job_id)], began) is None
+    def _read_job(self, job_id: int) -> JobLink | None:
+        """Read a job alone; return its comment, or ``None`` if it is another job, or if polls change the snapshot."""
+        for _ in range(READS):
+            merges, began = self._merges, self._clock.monotonic()
+            job = self._client.job(job_id)
+            with self._expecting:
+                if self._merges != merges:
+                    continue  # the answers of that poll may be newer
+                merged = merge_one(self._state, self._expected, job, began)
+                if merged is None:
+                    return None
+                self._state = merged
+                self._alone.add(job_id)
+            log.debug("hinted job read", extra=kv(job=job_id, seconds=round(self._clock.monotonic() - began, 4)))
+            return job.link
+        return None
 
     # --- one poll -----------------------------------------------------------------------------------------------------
     def _poll(self) -> Snapshot:
-        last = self._state
+        with self._expecting:
+            last = self._state
+            self._alone.clear()
         for job_id, link in self._job_reader.lists.on_pods(last).items():
             self.expect(job_id, link, sure=False)
         began = self._clock.monotonic()
-        if began - last.snapshot.began > FORGET_OTHERS and last.snapshot.sequence:
+        forget = began - last.snapshot.began > FORGET_OTHERS and bool(last.snapshot.sequence)
+        if forget:
             last = forgotten(last)
         with self._expecting:
             expected = dict(self._expected)
-        asked = self._job_reader.ask(
-            last, expected, began, reasons=self._leads(), alone=last is self._state and not self._node_reader.changed()
-        )
+        asked = self._job_reader.ask(last, expected, began, reasons=self._leads(), alone=not forget)
         if asked.alone:
-            different = self._merge_alone(asked.answers.details.values(), began)
+            different = self._merge_alone(self._node_reader.add(asked.answers))
             if different is None:
                 self._backlog, self._list_seconds = False, asked.list_seconds
                 return self.snapshot
@@ -262,6 +312,8 @@ class Poller:
             log.warning("Slurm assigned a job id again: all jobs are read again", extra=kv(job=asked.reused))
             SLURM_ID_RESETS.inc()
             last, expected = forgotten(last), self._doubt_expected()
+            with self._expecting:
+                self._alone.clear()
             began = self._clock.monotonic()
             asked = self._job_reader.ask(last, expected, began, reasons=self._leads())
             if asked.reused is not None:
@@ -271,23 +323,21 @@ class Poller:
         # under the lock, so that the published snapshot contains every job added meanwhile
         with self._expecting:
             merged = merge(last, answers, self._expected, self._cluster)
+            merged = carried(merged, self._state, self._alone)
+            self._merges += 1
             self._state = replace(merged, changed_at=asked.moment)
             for job_id in [*merged.listed, *answers.unknown]:
                 self._expected.pop(job_id, None)
-        self._tell_progress(len(merged.listed), len(answers.states))
+        self._progress.record(merged.snapshot, len(merged.listed), len(answers.states))
         return merged.snapshot
 
-    def _merge_alone(self, jobs: Iterable[Job], began: float) -> int | None:
-        """Add jobs that were read alone, after ``began``, to the snapshot; return the id of one that is another job."""
+    def _merge_alone(self, answers: Answers) -> int | None:
+        """Add the answers of a poll without a witness to the snapshot; return a job id that was used again."""
         with self._expecting:
-            state = self._state
-            for job in jobs:
-                merged = merge_one(state, self._expected, job, began)
-                if merged is None:
-                    return job.job_id
-                state = merged
-            self._state = state
-        return None
+            merged = merge_some(self._state, self._expected, answers, self._alone)
+            if isinstance(merged, PollState):
+                self._state, self._merges = merged, self._merges + len(answers.details)
+        return None if isinstance(merged, PollState) else merged
 
     def _doubt_expected(self) -> dict[int, Expected]:
         """Check the comment of every job submitted so far: slurmctld may have lost it, and assigned its id again."""
@@ -296,20 +346,3 @@ class Poller:
                 job_id: replace(expectation, sure=False) for job_id, expectation in self._expected.items()
             }
             return dict(self._expected)
-
-    def _tell_progress(self, read: int, total: int) -> None:
-        """Log how many jobs have been read until the first snapshot is complete."""
-        if self._state.snapshot.listed_at > -math.inf:
-            if self._told_at < math.inf:
-                log.info("all jobs are read", extra=kv(jobs=read))
-            self.progress, self._told_at = "", math.inf
-            return
-        self.progress = f"read {read} of {total} jobs"
-        if read < total and self._clock.monotonic() - self._told_at >= PROGRESS_PERIOD:
-            self._told_at = self._clock.monotonic()
-            log.info("reading all jobs for the first time", extra=kv(read=read, of=total))
-
-    def _count(self, snapshot: Snapshot) -> None:
-        counts = Counter("missing" if k.missing else phase(k.job.states).value for k in snapshot.jobs.values())
-        for name in [*(each.value for each in Phase), "missing"]:
-            SNAPSHOT_JOBS.labels(name).set(counts[name])

@@ -1,13 +1,16 @@
-"""PrologSlurmctld and EpilogSlurmctld of a cluster: a script that runs ``podbridge slurm-hint``."""
+"""PrologSlurmctld and EpilogSlurmctld of a cluster: the script of the documentation, or another one."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 from cluster import places
 from cluster.core import Cluster
@@ -15,6 +18,8 @@ from cluster.slurm import SLURM_UID
 from cluster.views import SEEN_AS
 
 FOLDER = "hints"
+SEEN = f"{SEEN_AS}/{FOLDER}"
+"""The folder as slurmctld sees it."""
 PROGRAM = ("__init__.py", "cli/__init__.py", "cli/entry.py", "cli/slurm_hint.py")
 """What ``podbridge slurm-hint`` imports; slurmctld's root folder has Python, but none of podbridge's dependencies."""
 
@@ -24,14 +29,47 @@ def directory(cluster: Cluster) -> Path:
     return cluster.state / "slurm" / FOLDER
 
 
-def calls(cluster: Cluster) -> list[str]:
-    """Return a line for each run of the script: context, job, exit status of ``podbridge slurm-hint``."""
-    return (directory(cluster) / "calls").read_text().splitlines()
+@dataclass(frozen=True)
+class Call:
+    """A run of the script: its context, e.g. ``prolog_slurmctld`` or ``jobcomp``, and its time (epoch seconds)."""
+
+    context: str
+    job_id: int
+    began: float
+    ended: float
+
+
+def calls(cluster: Cluster) -> list[Call]:
+    """Return the runs of the script so far."""
+    lines = (directory(cluster) / "calls").read_text().splitlines()
+    return [Call(what, int(job), float(began), float(ended)) for what, job, began, ended in map(str.split, lines)]
+
+
+def documented() -> str:
+    """Return the script of the documentation, without its first and its last line."""
+    page = (places.CHECKOUT / "docs" / "slurm-hints.md").read_text()
+    [script] = re.findall(r"^ +#!/bin/sh\n( +for pipe in .*?\n +done\n) +exit 0$", page, re.MULTILINE | re.DOTALL)
+    return dedent(script)
+
+
+def _documented_jobcomp() -> str:
+    page = (places.CHECKOUT / "docs" / "slurm-hints.md").read_text()
+    [script] = re.findall(r"^#!/bin/sh\nSLURM_JOB_ID=\$JOBID .*\n", page, re.MULTILINE)
+    return str(script)
+
+
+def command() -> str:
+    """Return a script that runs ``podbridge slurm-hint``."""
+    code = "import sys; from bridge.cli.entry import main; main()"
+    return f"PYTHONPATH={SEEN}/program python3 -c {shlex.quote(code)} slurm-hint --directory {SEEN}"
 
 
 @contextmanager
-def script(cluster: Cluster, command: str = "") -> Iterator[None]:
-    """Restart slurmctld with a script that sends hints, and without it at the end. ``command`` sends a hint instead."""
+def script(cluster: Cluster, text: str = "", *, jobcomp: bool = False) -> Iterator[None]:
+    """Restart slurmctld with a script that sends hints, and without it at the end.
+
+    ``text`` replaces the script of the documentation. ``jobcomp``: the plugin ``jobcomp/script`` runs the script too.
+    """
     folder = directory(cluster)
     folder.mkdir()
     os.chown(folder, 0, SLURM_UID)
@@ -42,17 +80,18 @@ def script(cluster: Cluster, command: str = "") -> Iterator[None]:
         shutil.copy(places.CHECKOUT / "bridge" / name, target)
     folder.joinpath("calls").touch()
     folder.joinpath("calls").chmod(0o666)
-    seen = f"{SEEN_AS}/{FOLDER}"
-    code = "import sys; from bridge.cli.entry import main; main()"
-    command = command or f"PYTHONPATH={seen}/program python3 -c {shlex.quote(code)} slurm-hint --directory {seen}"
-    text = (
-        f'#!/bin/sh\n{command} 2>>{seen}/errors\necho "$SLURM_SCRIPT_CONTEXT $SLURM_JOB_ID $?" >>{seen}/calls\nexit 0\n'
+    text = (text or documented()).strip().replace("/run/podbridge", SEEN)
+    folder.joinpath("hint").write_text(  # only bash has a clock, without starting a process
+        f"#!/bin/bash\nbegan=$EPOCHREALTIME\n{text}\n"
+        f'echo "${{SLURM_SCRIPT_CONTEXT:-jobcomp}} $SLURM_JOB_ID $began $EPOCHREALTIME" >>{SEEN}/calls\nexit 0\n'
     )
-    folder.joinpath("hint").write_text(text)
-    folder.joinpath("hint").chmod(0o755)
+    folder.joinpath("jobcomp").write_text(_documented_jobcomp().replace("/etc/slurm/podbridge-hint", f"{SEEN}/hint"))
+    for name in ("hint", "jobcomp"):
+        folder.joinpath(name).chmod(0o755)
+    plugin = f"JobCompType=jobcomp/script\nJobCompLoc={SEEN}/jobcomp\n" if jobcomp else ""
     conf = cluster.state / "slurm" / "etc" / "slurm.conf"
     before = conf.read_text()
-    conf.write_text(f"{before}PrologSlurmctld={seen}/hint\nEpilogSlurmctld={seen}/hint\n")
+    conf.write_text(f"{before}PrologSlurmctld={SEEN}/hint\nEpilogSlurmctld={SEEN}/hint\n{plugin}")
     _restart(cluster)
     try:
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import statistics
 import time
@@ -19,11 +20,6 @@ from cluster.world import JOB_PREFIX, LABEL, World
 PARTITION = "full"
 """A partition of one node: Slurm considers only the first 500 pending jobs of a partition."""
 PROBES = 60
-PERL = (  # slurmctld's root folder has no curl; both start in about 10 ms
-    'perl -MIO::Socket::UNIX -e \'for (glob "/srv/hints/*.sock") { my $s = IO::Socket::UNIX->new(Peer => $_) or next; '
-    'print $s "POST /hint?job=$ENV{SLURM_JOB_ID} HTTP/1.1\\r\\nHost: p\\r\\nContent-Length: 0\\r\\n'
-    "Connection: close\\r\\n\\r\\n\"; <$s> }'"
-)
 WATCH_SECONDS = 30
 
 
@@ -61,11 +57,11 @@ def measure(table: Any, world: World, count: int) -> None:
 
 MODES: dict[str, str | None] = {
     "no hints": None,
-    "podbridge slurm-hint": "",
-    "a small program": PERL,
+    "the script": "",
+    "podbridge slurm-hint": hints.command(),
     "no hints, again": None,
 }
-"""The commands that send hints, by title; empty: :func:`hints.script` has one."""
+"""The scripts that send hints, by title; empty: the one of the documentation."""
 
 
 def measure_hints(table: Any, world: World, count: int, modes: Sequence[str] = tuple(MODES)) -> None:
@@ -77,7 +73,9 @@ def measure_hints(table: Any, world: World, count: int, modes: Sequence[str] = t
     for title in modes:
         command = MODES[title]
         with hints.script(cluster, command) if command is not None else contextlib.nullcontext():
-            overrides = {} if command is None else {"hints": {"directory": str(folder)}}
+            overrides: dict[str, Any] = {"logging": {"level": "debug", "format": "json"}}
+            if command is not None:
+                overrides["hints"] = {"directory": str(folder)}
             for part in ("scheduler", "controllers"):
                 cluster.start_podbridge((part,), name=part, config_overrides=overrides)
             if not blocked:
@@ -89,6 +87,8 @@ def measure_hints(table: Any, world: World, count: int, modes: Sequence[str] = t
             delays, running = _probe(world, f"probe-{title.replace(' ', '-').replace(',', '')}")
             asked = by_endpoint(port) - before
             took = time.monotonic() - began
+            if command is not None:
+                table.add(f"of that, p50: {title}", _parts(world, running))
             endings.measure(table, world, running, title)
             for part in ("scheduler", "controllers"):
                 cluster.stop_podbridge(part)
@@ -149,18 +149,55 @@ def _probe(world: World, prefix: str = "probe") -> tuple[list[float], list[Any]]
         pods.append(world.create(f"{prefix}-{number}", nodeSelector={"kubernetes.io/hostname": f"node-{number % 3}"}))
         time.sleep(0.3)
     bound = [world.bound(pod, 60) for pod in pods]
+    started, binds = _starts(world), _binds(world)
+    ids = {pod["metadata"]["name"]: int(pod["metadata"]["labels"][LABEL]) for pod in bound}
+    delays = [max(0.0, binds[name][1] - started[job_id]) for name, job_id in ids.items() if job_id in started]
+    return delays, bound
+
+
+def _starts(world: World) -> dict[int, float]:
+    """Return when slurmctld has logged the start of each job."""
     log = world.cluster.processes.log("slurmctld").read_text(errors="replace")
     started: dict[int, float] = {}
     for stamp, job in re.findall(r"^\[(\S+?)\] .*?(?:Allocate|Started|_start_job).*?JobId=(\d+)", log, re.MULTILINE):
         started.setdefault(int(job), datetime.fromisoformat(stamp).timestamp())
-    binds = {
-        event["objectRef"]["name"]: datetime.fromisoformat(event["stageTimestamp"]).timestamp()
+    return started
+
+
+def _binds(world: World) -> dict[str, tuple[float, float]]:
+    """Return when the API server has received the binding of each pod, and when it has answered."""
+    return {
+        event["objectRef"]["name"]: (
+            datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp(),
+            datetime.fromisoformat(event["stageTimestamp"]).timestamp(),
+        )
         for event in world.cluster.audit_events()
         if event.get("objectRef", {}).get("subresource") == "binding" and event["stage"] == "ResponseComplete"
     }
-    delays = [
-        max(0.0, binds[pod["metadata"]["name"]] - started[int(pod["metadata"]["labels"][LABEL])])
-        for pod in bound
-        if int(pod["metadata"]["labels"][LABEL]) in started
-    ]
-    return delays, bound
+
+
+def _parts(world: World, pods: list[Any]) -> str:
+    """Return the medians of the times from the start of a job to each step that a hint causes."""
+    started, binds = _starts(world), _binds(world)
+    prologs = {call.job_id: call for call in hints.calls(world.cluster) if call.context == "prolog_slurmctld"}
+    reads: dict[int, tuple[float, float]] = {}
+    for line in world.cluster.processes.log("scheduler").read_text(errors="replace").splitlines():
+        if '"hinted job read"' in line:
+            entry = json.loads(line)
+            reads.setdefault(entry["job"], (entry["ts"] - entry["seconds"], entry["ts"]))
+    steps: dict[str, list[float]] = {}
+    for pod in pods:
+        job_id = int(pod["metadata"]["labels"][LABEL])
+        if job_id in started and job_id in prologs and job_id in reads:
+            received, answered = binds[pod["metadata"]["name"]]
+            moments = {
+                "script starts": prologs[job_id].began,
+                "script ends": prologs[job_id].ended,
+                "job is requested": reads[job_id][0],
+                "job is read": reads[job_id][1],
+                "API server gets the bind": received,
+                "bound": answered,
+            }
+            for name, moment in moments.items():
+                steps.setdefault(name, []).append(moment - started[job_id])
+    return ", ".join(f"{name} {1000 * statistics.median(times):.0f} ms" for name, times in steps.items())

@@ -1,6 +1,6 @@
 """Hints from the prolog and the epilog of the real slurmctld."""
 
-import socket
+import os
 
 import pytest
 
@@ -24,12 +24,16 @@ def hinted(world):
     cluster = world.cluster
     world.clear()
     cluster.stop_podbridge()
-    with hints.script(cluster):
+    with hints.script(cluster, jobcomp=True):
         start(cluster)
         yield world
         world.clear()
         cluster.stop_podbridge()
     cluster.start_podbridge()
+
+
+def calls_of(cluster, job):
+    return [call for call in hints.calls(cluster) if call.job_id == int(job)]
 
 
 def accepted(world):
@@ -38,8 +42,8 @@ def accepted(world):
 
 def test_slurmctld_sends_a_hint_at_the_begin_and_at_the_end_of_a_job(hinted):
     cluster = hinted.cluster
-    listening = eventually(lambda: list(hints.directory(cluster).glob("*.sock")))[0]
-    assert listening.stat().st_mode & 0o777 == 0o660
+    listening = eventually(lambda: list(hints.directory(cluster).glob("*.pipe")))[0]
+    assert listening.stat().st_mode & 0o777 == 0o620
     assert listening.stat().st_gid == hints.directory(cluster).stat().st_gid
     hints_before, reads_before = accepted(hinted), hinted.metric("podbridge_slurm_hinted_reads_total")
     pod = hinted.running(hinted.create())
@@ -49,20 +53,18 @@ def test_slurmctld_sends_a_hint_at_the_begin_and_at_the_end_of_a_job(hinted):
     hinted.seen(pod, "ends", lambda now: now["status"]["phase"] == "Failed", 10)
     # a poll that was due anyway may have served the first hint
     assert hinted.metric("podbridge_slurm_hinted_reads_total") > reads_before, "the job was read alone"
-    eventually(lambda: len([line for line in hints.calls(cluster) if line.split()[1] == job]) == 2)
-    assert {tuple(line.split()) for line in hints.calls(cluster) if line.split()[1] == job} == {
-        ("prolog_slurmctld", job, "0"),
-        ("epilog_slurmctld", job, "0"),
-    }
+    calls = eventually(lambda: len(found := calls_of(cluster, job)) == 3 and found, "the epilog and jobcomp/script")
+    assert calls[0].context == "prolog_slurmctld"
+    assert {call.context for call in calls[1:]} == {"epilog_slurmctld", "jobcomp"}
+    eventually(lambda: accepted(hinted) >= hints_before + 3, "each of them sent a hint")
 
 
 def test_jobs_begin_and_end_without_a_podbridge_too(hinted):
     cluster = hinted.cluster
     cluster.stop_podbridge()
-    with socket.socket(socket.AF_UNIX) as ended:  # what a killed podbridge leaves
-        ended.bind(str(hints.directory(cluster) / "podbridge-killed.sock"))
+    os.mkfifo(hints.directory(cluster) / "podbridge-killed.pipe")  # what a killed podbridge leaves
     job = cluster.run_slurm("sbatch", "--parsable", "-n1", "--mem=10", "--wrap=sleep 0.1").strip()
-    eventually(lambda: f"epilog_slurmctld {job} 0" in hints.calls(cluster))
+    eventually(lambda: len(calls_of(cluster, job)) == 3, "the epilog and jobcomp/script")
     shown = cluster.run_slurm("scontrol", "show", "job", job)
     assert "JobState=COMPLETED" in shown
     assert "Restarts=0" in shown

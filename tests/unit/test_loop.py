@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 from bridge.clock import SystemClock
-from bridge.loop import BATCH_DELAY, PAUSE_FACTOR, RESYNC_PERIOD, Loop
+from bridge.loop import BATCH_DELAY, FIRST_DELAY, PAUSE_FACTOR, RESYNC_PERIOD, Loop
 from bridge.threads import Supervisor
 from cluster.polling import eventually
 
@@ -80,6 +80,29 @@ def test_touched_objects_do_not_wait_for_the_pause_of_a_whole_reconciliation() -
             eventually(lambda key=key: any(key in keys for _, keys in loop.parts), "a partial one", 5)  # type: ignore[misc]
             delays.append(loop.parts[-1][0] - began)
     assert min(delays) < RESYNC_PERIOD / 4
+
+
+def test_an_urgent_key_waits_for_no_pause_and_no_whole_reconciliation() -> None:
+    loop, delays = Recorder(cost=RESYNC_PERIOD / PAUSE_FACTOR), []
+    with running(loop):
+        eventually(lambda: loop.times, "the first one is whole")
+        for key in map(str, range(6)):
+            loop.touch(("other",))
+            loop.wake()
+            time.sleep(1.2 * BATCH_DELAY)  # a partial one has just been, and a whole one is due or not
+            began = time.monotonic()
+            loop.touch((key,), at_once=True)
+            eventually(lambda key=key: any(key in keys for _, keys in loop.parts), "a partial one", 5, 0.001)  # type: ignore[misc]
+            delays.append(loop.parts[-1][0] - began)
+    assert min(delays) < FIRST_DELAY, "the fastest, since the machine may be busy"
+
+
+def test_an_urgent_key_before_the_first_reconciliation_makes_no_partial_one() -> None:
+    loop = Recorder()
+    loop.touch(("one",), at_once=True)
+    with running(loop):
+        eventually(lambda: loop.times, "a reconciliation")
+    assert not loop.parts or loop.times[0] < loop.parts[0][0]
 
 
 def test_keys_that_are_touched_in_quick_succession_share_a_partial_reconciliation() -> None:

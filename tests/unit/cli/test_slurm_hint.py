@@ -64,7 +64,7 @@ def tls_settings(folder: Path) -> HintsSection:
     )
 
 
-def test_each_socket_of_the_directory_gets_the_hint(
+def test_each_pipe_of_the_directory_gets_the_hint(
     directory: Path,
     start: Callable[[HintsSection], tuple[HintServers, list[int | None]]],
     monkeypatch: pytest.MonkeyPatch,
@@ -74,10 +74,10 @@ def test_each_socket_of_the_directory_gets_the_hint(
     eventually(lambda: len(list(directory.iterdir())) == 2)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     assert run(["--directory", str(directory)]) == 0
-    assert (first, second) == ([17], [17])
+    eventually(lambda: (first, second) == ([17], [17]))
     monkeypatch.setenv("SLURM_JOB_ID", "none")
     assert run(["--directory", str(directory)]) == 0
-    assert (first, second) == ([17, None], [17, None])
+    eventually(lambda: (first, second) == ([17, None], [17, None]))
 
 
 def test_https_with_a_token(
@@ -109,13 +109,24 @@ def command(*words: str) -> tuple[int, float, str]:
     return done.returncode, time.monotonic() - began, done.stderr
 
 
-def test_a_silent_podbridge_does_not_delay_slurmctld(directory: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(directory / "podbridge-a.sock"))
-        silent.listen()
-        status, seconds, _ = command("--directory", str(directory), "--timeout", "0.3")
+def test_a_silent_podbridge_does_not_delay_slurmctld(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        status, seconds, _ = command("--url", url, "--token-file", str(tmp_path / "token"), "--timeout", "0.3")
     assert status == 0
     assert seconds < 5, "0.3 s and the start of Python"
+
+
+def test_a_pipe_that_no_process_reads_is_no_error(directory: Path) -> None:
+    os.mkfifo(directory / "podbridge-killed.pipe")
+    (directory / "job_state").write_text("state")
+    (directory / "podbridge-link.pipe").symlink_to(directory / "job_state")
+    status, _, text = command("--directory", str(directory))
+    assert status == 0
+    assert "podbridge-killed.pipe: No such device" in text
+    assert "podbridge-link.pipe: Too many levels" in text
+    assert (directory / "job_state").read_text() == "state"
 
 
 def test_no_podbridge_is_no_error(directory: Path) -> None:
@@ -157,7 +168,6 @@ def test_it_imports_nothing_but_the_standard_library() -> None:
         ("hints: {port: 10443}", "tokenFile, certFile, keyFile"),
         ("hints: {port: 10443, tokenFile: /t, certFile: /c}", "not set: keyFile"),
         ("hints: {directory: run}", "absolute path"),
-        ("hints: {directory: /" + "x" * 60 + "}", "at most 60 bytes"),
         ("hints: {maxPollRate: 0}", "greater than 0"),
     ],
 )
@@ -185,19 +195,7 @@ def test_a_directory_that_is_missing_does_not_end_the_hub(
     late.mkdir()
     eventually(lambda: any(late.iterdir()))
     run(["--directory", str(late)])
-    assert hints == [None]
-
-
-def test_the_script_with_curl_of_the_documentation_sends_a_hint(
-    directory: Path, start: Callable[[HintsSection], tuple[HintServers, list[int | None]]]
-) -> None:
-    _, hints = start(HintsSection(directory=directory))
-    eventually(lambda: any(directory.iterdir()))
-    page = (ROOT / "docs" / "slurm-hints.md").read_text()
-    [script] = [block for block in page.split("```") if block.startswith("bash\n#!/bin/sh\nfor socket")]
-    script = script.removeprefix("bash\n").replace("/run/podbridge/", f"{directory}/")
-    assert subprocess.run(["sh", "-c", script], timeout=30, env=os.environ | {"SLURM_JOB_ID": "17"}).returncode == 0
-    assert hints == [17]
+    eventually(lambda: hints == [None])
 
 
 def test_the_consumer_of_the_documentation_sends_a_hint_for_each_record(
@@ -210,8 +208,8 @@ def test_the_consumer_of_the_documentation_sends_a_hint_for_each_record(
     consumer, colon, rest = script.removeprefix("bash\n").partition("|")
     records = """'{"account":"a","jobid":17,"state":"COMPLETED"}' '{"jobid": 18}' '{"error": 19}'"""
     program = f"{shlex.quote(sys.executable)} -c 'from bridge.cli.slurm_hint import main; main()'"
-    rest = rest.replace("podbridge slurm-hint", f"{program} slurm-hint").replace("/run/podbridge", str(directory))
+    rest = rest.replace("/etc/slurm/podbridge-hint", f"{program} slurm-hint --directory {directory}")
     assert consumer.startswith("kcat")
     command = f"printf '%s\\n' {records} {colon}{rest}"
     assert subprocess.run(["sh", "-c", command], timeout=30, cwd=ROOT).returncode == 0
-    assert hints == [17, 18]
+    eventually(lambda: hints == [17, 18])

@@ -1,12 +1,9 @@
-"""The application that receives hints, and the sockets of ended processes."""
+"""The application that receives hints over HTTPS."""
 
 from __future__ import annotations
 
 import http.client
-import os
-import socket
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from bridge.serving.access import Access, Files
-from bridge.serving.hints import BODY_LIMIT, hint_app, remove_stale_sockets
+from bridge.serving.hints import BODY_LIMIT, hint_app
 from bridge.serving.https import Server
 
 SECRET = "secret"
@@ -111,42 +108,3 @@ def test_a_new_token_counts_at_once(port: int, token_file: Path) -> None:
 def test_other_requests_wake_nothing(port: int, poller: Poller, request_line: dict[str, Any], status: int) -> None:
     assert send(port, **request_line) == status
     assert poller.jobs == []
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="hints-") as folder:
-        yield Path(folder)
-
-
-def listening(path: Path, age: float) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX)
-    made.bind(str(path))
-    made.listen()
-    os.utime(path, (path.stat().st_mtime - age,) * 2)
-    return made
-
-
-def test_only_sockets_of_ended_processes_are_removed(directory: Path) -> None:
-    alive, dead, young = (directory / f"podbridge-{name}.sock" for name in ("alive", "dead", "young"))
-    other, plain = directory / "other.sock", directory / "podbridge-plain.sock"
-    kept = listening(alive, 60)
-    for path, age in ((dead, 60), (young, 0), (other, 60)):
-        listening(path, age).close()
-    plain.touch()
-    os.utime(plain, (0, 0))
-    remove_stale_sockets(directory, "podbridge-")
-    kept.close()
-    assert sorted(directory.iterdir()) == sorted([alive, young, other, plain])
-
-
-@pytest.mark.parametrize("umask", [0o022, 0o077])
-def test_the_group_of_a_socket_may_connect(
-    run_server: Callable[[Server], Server], poller: Poller, directory: Path, umask: int
-) -> None:
-    path, before = directory / "s", os.umask(umask)
-    try:
-        run_server(Server(hint_app(poller.hint), "", 0, drain=0.0, unix=path, unix_mode=0o660))
-    finally:
-        os.umask(before)
-    assert path.stat().st_mode & 0o777 == 0o660

@@ -74,10 +74,36 @@ def test_four_reads_cost_as_much_as_a_poll() -> None:
     for _ in range(int(4 * BURST)):
         pace.add(1)
         assert pace.due(now, now, 1) == now
-        pace.take(now, 1)
+        pace.take_jobs(now, {1})
     pace.add(1)
     assert pace.due(now, now, 1) == now + READ_COST / 2.0
     assert pace.due(now, now, 4) == pace.due(now, now) == now + 0.5
+
+
+def test_a_poll_leaves_the_hints_of_jobs_that_are_read_alone() -> None:
+    pace = HintPace(5.0, 0.0)
+    pace.add(1)
+    assert not pace.take(0.0, keep={1, 2})
+    assert pace.jobs == {1}
+    pace.add(3)
+    assert pace.take(0.0, keep={1, 2}), "it serves the hint about job 3"
+    assert pace.jobs == {1}
+    pace.add()
+    assert pace.take(0.0, keep={1}), "a hint without a job may be about any job"
+    assert (pace.jobs, pace.due(0.0, 0.0)) == (frozenset(), math.inf)
+
+
+def test_a_read_leaves_the_hints_that_arrived_meanwhile() -> None:
+    pace = HintPace(5.0, 0.0)
+    pace.add(1)
+    chosen = pace.jobs
+    pace.add(2)
+    pace.take_jobs(0.0, chosen)
+    assert pace.jobs == {2}
+    assert pace.due(0.0, 0.0, 1) == 0.0
+    pace.add()
+    pace.take_jobs(0.0, {2})
+    assert pace.due(0.0, 0.0) == 0.0, "the hint without a job still needs a poll"
 
 
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=200), st.floats(0.5, 20))

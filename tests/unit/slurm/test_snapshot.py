@@ -14,12 +14,12 @@ from bridge.clock import FakeClock, SystemClock
 from bridge.config import Config, SlurmSection
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.hint_pace import MOST_ALONE
-from bridge.slurm.job_reader import UNEXPLAINED
+from bridge.slurm.job_reader import CHECK_PERIOD, UNEXPLAINED
 from bridge.slurm.link import encode
 from bridge.slurm.models import Job, JobLink, JobRequest, PodRef, Snapshot
 from bridge.slurm.node_reader import PARTITIONS, PERIOD
 from bridge.slurm.query_plan import LARGEST_BULK, MOST_SINGLES
-from bridge.slurm.snapshot import FORGET_OTHERS, STANDBY_PERIOD, Poller
+from bridge.slurm.snapshot import FORGET_OTHERS, SETTLE, STANDBY_PERIOD, Poller
 from cluster.polling import eventually
 from tests.fakes.slurmrestd import TOKEN, FakeJob, FakeSlurm, paths
 
@@ -292,7 +292,7 @@ def test_after_a_long_silence_jobs_of_others_are_read_anew(scene: Scene) -> None
 
 # --- many jobs --------------------------------------------------------------------------------------------------------
 def test_a_first_list_that_is_too_large_is_read_in_parts(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "bridge.slurm.snapshot")
+    caplog.set_level(logging.INFO, "bridge.slurm")
     number, size = 400, 2 * LARGEST_BULK // 400
     for _ in range(number - 1):
         scene.slurm.add(user="alice")
@@ -405,7 +405,7 @@ def test_a_slurmctld_that_is_down_ends_nothing(scene: Scene) -> None:
 
 
 def test_silence_is_logged_once_and_so_is_the_return(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "bridge.slurm.snapshot")
+    caplog.set_level(logging.INFO, "bridge.slurm")
     scene.slurm.down = True
     for _ in range(3):
         scene.poll()
@@ -596,7 +596,10 @@ class Running:
         self.stop = threading.Event()
         self.new = threading.Condition()
         self.poller.subscribe(self._note)
-        self.thread = threading.Thread(target=self.poller.run, args=(self.stop,), daemon=True)
+        self.threads = [
+            threading.Thread(target=run, args=(self.stop,), daemon=True)
+            for run in (self.poller.run, self.poller.run_hints)
+        ]
 
     def _note(self, _: Snapshot) -> None:
         with self.new:
@@ -607,13 +610,15 @@ class Running:
             return self.new.wait_for(lambda: wish(self.poller.snapshot), seconds)
 
     def __enter__(self) -> Running:
-        self.thread.start()
+        for thread in self.threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop.set()
-        self.thread.join(5)
-        assert not self.thread.is_alive()
+        for thread in self.threads:
+            thread.join(5)
+            assert not thread.is_alive()
 
 
 def test_a_wake_shortens_a_long_pause(scene: Scene) -> None:
@@ -623,6 +628,28 @@ def test_a_wake_shortens_a_long_pause(scene: Scene) -> None:
         assert not running.wait(lambda now: now.sequence > 1, 0.05)
         running.poller.wake()
         assert running.wait(lambda now: job_id in now.jobs)
+
+
+def test_a_submission_is_followed_by_a_poll_when_slurm_has_had_time_to_start_the_job(scene: Scene) -> None:
+    with Running(scene.slurm, poll_idle=60, poll_busy=0.1) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        time.sleep(0.3)
+        scene.slurm.calls.clear()
+        submitted, job_id = time.monotonic(), scene.add("a")
+        running.poller.expect(job_id, link("a"))
+        eventually(lambda: scene.slurm.count("GET", "jobs/state"), every=0.005)
+        assert SETTLE <= time.monotonic() - submitted < 2, "not at the end of the idle period"
+
+
+def test_submissions_one_after_another_do_not_shorten_the_busy_period(scene: Scene) -> None:
+    with Running(scene.slurm, poll_idle=60, poll_busy=0.5) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        scene.slurm.calls.clear()
+        end = time.monotonic() + 1.2
+        while time.monotonic() < end:
+            running.poller.expect(scene.add("a"), link("a"))
+            time.sleep(0.05)
+        assert scene.slurm.count("GET", "jobs/state") <= 3
 
 
 def test_wakes_do_not_hammer(scene: Scene) -> None:
@@ -683,6 +710,101 @@ def test_a_hint_about_a_job_of_podbridge_costs_one_request(scene: Scene, known: 
         assert running.wait(lambda now: now.jobs[job_id].confirmations == 1)
         running.poller.wake()
         assert running.wait(lambda now: now.jobs[job_id].is_confirmed), "by the next list"
+
+
+class Held:
+    """Lets requests for a path wait until they are let go; ``arrived`` is set when one waits."""
+
+    def __init__(self, slurm: FakeSlurm, part: str) -> None:
+        self.slurm, self.part = slurm, part
+        self.arrived, self.go = threading.Event(), threading.Event()
+        slurm.fault = self
+
+    def __call__(self, method: str, path: str) -> None:
+        if self.part in path and not self.go.is_set():
+            self.arrived.set()
+            self.go.wait(5)
+
+
+def test_a_poll_in_progress_does_not_delay_a_hint_and_does_not_undo_it(scene: Scene) -> None:
+    job_id, other = scene.add("a"), scene.add("b")
+    with Running(scene.slurm, poll_busy=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        running.poller._job_reader.require_check()
+        running.poller.wake(nodes=True)
+        held = Held(scene.slurm, "partitions")  # after the list of states, in which both jobs are pending
+        assert held.arrived.wait(5)
+        scene.slurm.start(job_id)
+        running.poller.hint(job_id)
+        assert running.wait(lambda now: now.jobs[job_id].job.nodes == ("node-0",)), "during the poll"
+        assert running.poller.snapshot.sequence == 1
+        read = running.poller.snapshot.jobs[job_id]
+        held.go.set()
+        assert running.wait(lambda now: now.sequence == 2)
+        now = running.poller.snapshot
+        assert now.jobs[job_id] is read, "the answers of the poll are older"
+        assert now.jobs.keys() == {job_id, other}
+        scene.slurm.end(job_id, "CANCELLED")
+        running.poller.wake()
+        assert running.wait(lambda now: now.jobs[job_id].confirmations == 1), "the next poll is newer"
+
+
+def test_a_job_just_submitted_that_a_hint_reports_during_a_poll_stays_in_the_snapshot(scene: Scene) -> None:
+    scene.add("a")
+    with Running(scene.slurm, poll_busy=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        running.poller._job_reader.require_check()
+        running.poller.wake(nodes=True)
+        held = Held(scene.slurm, "partitions")
+        assert held.arrived.wait(5)
+        job_id = scene.add("new")
+        running.poller.expect(job_id, link("new"))
+        scene.slurm.start(job_id)
+        running.poller.hint(job_id)
+        assert running.wait(lambda now: job_id in now.jobs and now.jobs[job_id].job.nodes == ("node-0",))
+        held.go.set()
+        assert running.wait(lambda now: now.sequence == 2)
+        assert running.poller.snapshot.jobs[job_id].job.nodes == ("node-0",)
+        assert running.poller.snapshot.by_uid["new"] == (job_id,)
+        lists = scene.slurm.count("GET", "jobs/state")
+        running.poller.wake()
+        eventually(lambda: scene.slurm.count("GET", "jobs/state") > lists + 1 or running.poller.wake())
+        assert running.poller.snapshot.jobs[job_id].job.nodes == ("node-0",)
+
+
+def test_the_answer_to_a_hint_that_is_older_than_a_poll_is_not_used(scene: Scene) -> None:
+    job_id = scene.add("a")
+    scene.slurm.start(job_id)
+    with Running(scene.slurm, poll_busy=60, poll_idle=60) as running:
+        assert running.wait(lambda now: now.sequence == 1)
+        states: list[frozenset[str]] = []
+        running.poller.subscribe(lambda now: states.append(now.jobs[job_id].job.states))
+        read, held = running.poller._client.job, threading.Event()
+
+        def late(number: int) -> Job:
+            job = read(number)
+            if not held.is_set() and threading.current_thread() is running.threads[1]:
+                held.set()
+                scene.slurm.end(job_id, "CANCELLED")
+                running.poller.wake()
+                assert running.wait(lambda now: now.sequence == 2)
+            return job
+
+        running.poller._client.job = late  # type: ignore[method-assign]
+        running.poller.hint(job_id)
+        assert running.wait(lambda now: now.jobs[job_id].is_confirmed)
+        assert set(states) == {frozenset({"CANCELLED"})}, "never running again"
+
+
+def test_subscribers_learn_which_job_a_hint_was_about(scene: Scene) -> None:
+    job_id = scene.add("a")
+    links: list[JobLink] = []
+    with Running(scene.slurm, poll_busy=60) as running:
+        running.poller.subscribe_hints(links.append)
+        assert running.wait(lambda now: now.sequence == 1)
+        scene.slurm.start(job_id)
+        running.poller.hint(job_id)
+        eventually(lambda: links == [link("a")])
 
 
 def test_an_end_that_a_hint_reports_is_confirmed_after_the_busy_period(scene: Scene) -> None:
@@ -771,14 +893,14 @@ def test_a_poll_without_news_has_a_witness_once_a_second(scene: Scene) -> None:
     scene.poller.subscribe(told.append)
     before = scene.poller.snapshot
     scene.slurm.calls.clear()
-    for _ in range(4):
-        scene.clock.advance(0.2)
+    for _ in range(3):
+        scene.clock.advance(CHECK_PERIOD / 4)
         assert scene.poller.refresh() is before, "without a witness, the old answers are not confirmed"
-    assert job_requests(scene.slurm) == ["GET jobs/state"] * 4
+    assert job_requests(scene.slurm) == ["GET jobs/state"] * 3
     assert not told
-    scene.clock.advance(0.2)
+    scene.clock.advance(CHECK_PERIOD / 4)
     assert scene.poller.refresh().sequence == before.sequence + 1
-    assert job_requests(scene.slurm) == ["GET jobs/state"] * 5 + ["GET job/1?flags=MIXED"]
+    assert job_requests(scene.slurm) == ["GET jobs/state"] * 4 + ["GET job/1?flags=MIXED"]
     assert len(told) == 1
 
 
@@ -800,6 +922,32 @@ def test_a_start_between_two_witnesses_costs_one_request(scene: Scene, known: st
     assert (now.sequence, now.began) == (before.sequence, before.began), "nothing is confirmed about other jobs"
     scene.clock.advance(0.3)
     assert scene.poller.refresh() is now
+
+
+def test_the_end_of_a_prolog_is_in_the_list_of_states(scene: Scene) -> None:
+    job_id, _ = scene.add("a"), scene.add("b")
+    scene.slurm.start(job_id, configuring=True)
+    assert scene.poll().jobs[job_id].job.states == {"RUNNING", "CONFIGURING"}
+    scene.slurm.start(job_id)
+    assert f"GET job/{job_id}?flags=MIXED" not in scene.asked()
+    now = scene.poller.snapshot.jobs[job_id]
+    assert (now.job.states, now.job.nodes) == ({"RUNNING"}, ("node-0",))
+    scene.slurm.jobs[job_id].states = ["RUNNING", "RESIZING"]
+    assert f"GET job/{job_id}?flags=MIXED" in scene.asked()
+
+
+def test_changed_nodes_need_no_witness(scene: Scene) -> None:
+    job_id = scene.add("a")
+    before = scene.poll()
+    scene.slurm.nodes["node-2"].states.add("DRAIN")
+    scene.slurm._nodes_changed += 1
+    scene.slurm.start(job_id)
+    scene.slurm.calls.clear()
+    scene.clock.advance(0.9 * CHECK_PERIOD)
+    now = scene.poller.refresh()
+    assert job_requests(scene.slurm) == ["GET jobs/state", f"GET job/{job_id}?flags=MIXED"]
+    assert "DRAIN" in now.nodes["node-2"].states
+    assert (now.sequence, now.jobs[job_id].job.nodes) == (before.sequence, ("node-0",))
 
 
 @pytest.mark.parametrize("what", ["an end", "a new job of others", "a missing job", "another job", "many starts"])
@@ -837,6 +985,19 @@ def test_a_wanted_list_of_all_jobs_is_in_the_next_snapshot(scene: Scene) -> None
     scene.poller.list_all()
     scene.clock.advance(0.3)
     assert scene.poller.refresh().listed_at == scene.clock.monotonic()
+
+
+def test_a_submitted_job_is_in_the_snapshot_of_a_poll_without_a_witness(scene: Scene) -> None:
+    before = scene.poll()
+    job_id = scene.client.submit(JobRequest("n", link("new"), external=True)).job_id
+    scene.poller.expect(job_id, link("new"))
+    scene.clock.advance(0.3)
+    now = scene.poller.refresh()
+    assert now.sequence == before.sequence
+    assert (now.by_uid, now.jobs[job_id].job.states) == ({"new": (job_id,)}, {"PENDING"})
+    scene.slurm.start(job_id)
+    scene.clock.advance(0.3)
+    assert scene.poller.refresh().jobs[job_id].job.nodes == ("node-0",)
 
 
 def test_an_end_is_confirmed_by_the_next_poll_without_delay(scene: Scene) -> None:

@@ -1,0 +1,121 @@
+"""A named pipe that receives hints from Slurm: each line is the id of a job that began or ended, or is empty.
+
+A shell can write such a line without starting an interpreter or a client. The process that reads the pipe keeps it open
+for writing too, so it sees no end of file when a writer has closed it. A writer that opens the pipe with
+``O_NONBLOCK`` never waits: it gets ``ENXIO`` if no process reads, and ``EAGAIN`` if the pipe is full (64 KiB, thousands
+of hints).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import select
+import stat
+import threading
+import time
+from pathlib import Path
+
+from bridge.errors import BridgeError
+from bridge.logs import kv
+from bridge.metrics import SLURM_HINTS
+from bridge.serving.hints import Wake
+
+log = logging.getLogger(__name__)
+
+MODE = 0o620
+"""The group of the directory may send hints."""
+READ_SIZE = 1 << 16
+LONGEST_LINE = 64
+"""Bytes of an incomplete line that are kept; an id has at most 10 digits."""
+STOP_CHECK = 0.5
+STALE_AFTER = 10.0
+"""Seconds: a process may not have opened a younger pipe yet."""
+_JOB = re.compile(rb"\d{1,10}", re.ASCII)
+
+
+def read_lines(data: bytes) -> tuple[list[int | None], int, bytes]:
+    """Return the jobs of the complete lines of ``data``, the number of invalid lines, and the incomplete last line.
+
+    An empty line is a hint without a job, ``None``.
+    """
+    *lines, rest = data.split(b"\n")
+    jobs: list[int | None] = []
+    invalid = 0
+    for line in lines:
+        word = line.strip(b" \t\r")
+        if _JOB.fullmatch(word):
+            jobs.append(int(word))
+        elif word:
+            invalid += 1
+        else:
+            jobs.append(None)
+    return jobs, invalid, rest if len(rest) <= LONGEST_LINE else rest[:LONGEST_LINE]
+
+
+class HintPipe:
+    """Creates a pipe at ``path`` and calls ``wake`` for each hint that it receives.
+
+    ``start`` raises :class:`BridgeError` if the pipe cannot be created. ``run`` reads until ``stop`` is set, and then
+    removes the pipe.
+    """
+
+    name = "hints-pipe"
+    port = 0
+
+    def __init__(self, path: Path, wake: Wake) -> None:
+        self._path, self._wake = path, wake
+        self._file = -1
+
+    def start(self) -> None:
+        """Create the pipe and open it."""
+        try:
+            os.mkfifo(self._path, 0o600)
+            self._file = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._path.chmod(MODE)  # now that it has a reader; the umask does not apply
+        except OSError as error:
+            raise BridgeError(f"the pipe {self._path} cannot be created: {error.strerror}") from error
+
+    def run(self, stop: threading.Event) -> None:
+        """Receive hints until ``stop`` is set."""
+        poll, rest = select.poll(), b""
+        poll.register(self._file, select.POLLIN)
+        try:
+            while not stop.is_set():
+                if poll.poll(STOP_CHECK * 1000):
+                    rest = self._receive(rest + os.read(self._file, READ_SIZE))
+        finally:
+            self._path.unlink(missing_ok=True)
+            os.close(self._file)
+
+    def _receive(self, data: bytes) -> bytes:
+        jobs, invalid, rest = read_lines(data)
+        for job_id in jobs:
+            SLURM_HINTS.labels("accepted" if self._wake(job_id) else "standby").inc()
+        if invalid:
+            SLURM_HINTS.labels("invalid").inc(invalid)
+        return rest
+
+
+def remove_stale_pipes(directory: Path, prefix: str) -> None:
+    """Remove the pipes ``<prefix>*.pipe`` of killed processes: no process reads them, and they are not new."""
+    for path in sorted(directory.glob(f"{prefix}*.pipe")):
+        try:
+            found = path.lstat()
+            if stat.S_ISFIFO(found.st_mode) and time.time() - found.st_mtime > STALE_AFTER and not _has_reader(path):
+                path.unlink()
+                log.info("removed the pipe of an ended process", extra=kv(path=path))
+        except OSError as error:
+            log.warning("pipe not removed", extra=kv(path=path, error=error.strerror))
+
+
+def _has_reader(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return False
+        raise
+    return True

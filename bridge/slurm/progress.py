@@ -1,0 +1,46 @@
+"""Reports what the poller knows: metrics of a snapshot, and log lines until the first one is complete."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+
+from bridge.clock import Clock
+from bridge.logs import kv
+from bridge.metrics import SNAPSHOT_JOBS
+from bridge.slurm.models import Snapshot
+from bridge.slurm.states import Phase, phase
+
+log = logging.getLogger(__name__)
+
+PERIOD = 5.0
+"""Seconds between two log lines."""
+
+
+class Progress:
+    """The progress of the first reading; ``text`` is empty when it is complete."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._logged_at = -math.inf
+        self.text = ""
+
+    def record(self, snapshot: Snapshot, read: int, total: int) -> None:
+        """Record the result of a poll: ``read`` of ``total`` listed jobs have been read."""
+        if snapshot.listed_at > -math.inf:
+            if self._logged_at < math.inf:
+                log.info("all jobs are read", extra=kv(jobs=read))
+            self.text, self._logged_at = "", math.inf
+            return
+        self.text = f"read {read} of {total} jobs"
+        if read < total and self._clock.monotonic() - self._logged_at >= PERIOD:
+            self._logged_at = self._clock.monotonic()
+            log.info("reading all jobs for the first time", extra=kv(read=read, of=total))
+
+
+def count_jobs(snapshot: Snapshot) -> None:
+    """Set the metrics of podbridge's jobs."""
+    counts = Counter("missing" if k.missing else phase(k.job.states).value for k in snapshot.jobs.values())
+    for name in [*(each.value for each in Phase), "missing"]:
+        SNAPSHOT_JOBS.labels(name).set(counts[name])
