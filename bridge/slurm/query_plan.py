@@ -133,17 +133,18 @@ def starts_alone(
 
 
 def _in_order(asked: Collection[int], known: Collection[int], states: States) -> list[int]:
-    """Return jobs as they are read: those of podbridge that run or have ended first; then the others.
+    """Return jobs as they are read: those of podbridge that run or have ended first; then the newest ones.
 
-    Of the others, the newest come first: a job whose id podbridge does not know was submitted a short time ago. The
-    lowest id is read before them: it is newer if slurmctld has begun again with low ids (``MaxJobId``). Every second
-    one is a pending job of podbridge, as long as there are any.
+    A job whose id podbridge does not know was submitted a short time ago. The lowest id is read before the newest ones:
+    it is newer if slurmctld has begun again with low ids (``MaxJobId``). Every third job is a pending one of podbridge.
     """
     first = [job_id for job_id in asked if job_id in known and not is_pending(states[job_id])]
-    pending = sorted((i for i in asked if i in known and is_pending(states[i])), reverse=True)
-    others = sorted((i for i in asked if i not in known), reverse=True)
-    others = [*others[-1:], *others[:-1]]
-    return [*first, *(job_id for pair in zip_longest(pending, others) for job_id in pair if job_id is not None)]
+    ours = {job_id for job_id in asked if job_id in known and is_pending(states[job_id])}
+    newest = sorted({*asked}.difference(first), reverse=True)
+    pending = sorted(ours, reverse=True)
+    newest = [*newest[-1:], *newest[:-1]]
+    turns = zip_longest(newest[::2], newest[1::2], pending)
+    return list(dict.fromkeys([*first, *(job_id for turn in turns for job_id in turn if job_id is not None)]))
 
 
 def _quiet(last: PollState, states: States, expected: Mapping[int, Expected], changed: set[int]) -> list[int]:

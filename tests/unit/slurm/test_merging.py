@@ -72,7 +72,7 @@ def test_the_first_snapshot_knows_whose_each_job_is() -> None:
 def test_running_jobs_of_podbridge_are_read_first_then_the_newest() -> None:
     expected = {job_id: Expected(OURS, since=1, sure=False) for job_id in (2, 4, 6, 8)}
     states = {2: "PENDING", 4: "RUNNING", 6: "PENDING", 8: "PENDING"} | dict.fromkeys((1, 3, 5, 7, 9), "PENDING")
-    assert needs(PollState(), states, expected=expected).jobs == (4, 8, 1, 6, 9, 2, 7, 5, 3)
+    assert needs(PollState(), states, expected=expected).jobs == (4, 1, 9, 8, 7, 6, 5, 2, 3)
 
 
 def test_one_poll_reads_jobs_alone_for_about_a_second() -> None:
