@@ -13,6 +13,7 @@ unit, contract, e2e and chaos stand for the directories of that name in tests/. 
   --long    run fuzzing, chaos and outages at full length, on each version of Slurm
   --keep    keep clusters running, so that the next run of the same tests starts in seconds; stop them with
             ./hack/down.sh --tests
+  --kills N number of kills of tests/chaos/test_storm.py
 
 examples: ./hack/test.sh unit -k hostlist
           ./hack/test.sh e2e -k 'test_story and 26.05' --keep
@@ -68,7 +69,7 @@ done
 # A test with real daemons mostly waits, so several processes run tests at once (tests/conftest.py distributes them). A
 # long run of chaos uses one process.
 declare -A spread=(
-    [unit]="-n 3" [contract]="-n 4" [e2e]="-n 3" [chaos]="-n 2"
+    [unit]="-n 3" [contract]="-n 4" [e2e]="-n 3" [chaos]="-n 3"
 )
 [[ ${#long[@]} -eq 0 ]] || spread[chaos]="-n 0"
 # Contract and end-to-end tests that fail beside others run again alone, and the last line names the suite. Unit tests

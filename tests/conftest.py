@@ -23,6 +23,7 @@ VERSIONS = (*SLURMS, *places.KUBERNETES)
 def pytest_addoption(parser):
     """Add the options that ``./hack/test.sh --help`` describes."""
     parser.addoption("--long", action="store_true", default=False, help="full length: fuzzing and chaos, too")
+    parser.addoption("--kills", type=int, default=0, help="number of kills of tests/chaos/test_storm.py")
     parser.addoption("--update-golden", action="store_true", default=False, help="write golden files")
     parser.addoption("--keep", action="store_true", default=False, help="keep clusters running for the next run")
 
@@ -37,6 +38,12 @@ def pytest_configure(config):
 def long(request):
     """Whether the run is a long one (``--long``)."""
     return request.config.getoption("--long")
+
+
+@pytest.fixture
+def kills(request):
+    """The number of kills of a storm (``--kills``); 0: the test's own."""
+    return request.config.getoption("--kills")
 
 
 @pytest.fixture

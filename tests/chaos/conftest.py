@@ -15,6 +15,7 @@ def pytest_itemcollected(item):
 @pytest.fixture(scope="session", params=SLURMS)
 def bare_world(request, state_folder):
     """Slurm and Kubernetes with podbridge's admission alone, for each version of Slurm."""
-    with Cluster(state_folder / f"chaos-{request.param}", slurm=request.param, nodes=4, audit=True) as cluster:
+    options = {"nodes": 4, "audit": True, "gangs": True}
+    with Cluster(state_folder / f"chaos-{request.param}", slurm=request.param, **options) as cluster:
         cluster.start_podbridge(("admission",))
         yield World(cluster)

@@ -4,53 +4,22 @@ import pytest
 
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
+from tests.fakes.device_drivers import CPU, DRA, GPU, GPUS, publish, requests
 
 pytestmark = pytest.mark.real
 
-DRA = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{DRA}/namespaces/{NAMESPACE}/resourceclaims"
-GPU, CPU = "gpu.example.com", "dra.cpu"
 EXTENDED = "amd.com/gpu"
 """No node advertises this resource; the configuration maps it to a gres."""
-CPUS, GPUS = 128, 8
-
-
-def device_class(name):
-    expression = f'device.driver == "{name}"'
-    config = [{"opaque": {"driver": name, "parameters": {"kind": "Test"}}}]
-    return {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}], "config": config}}
-
-
-def resource_slice(node, driver, devices):
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
-    return {"metadata": {"name": f"{node}-{driver}"}, "spec": spec}
-
-
-def cpu_device(number):
-    # Slurm counts 128 sockets with one core: the cluster's slurm.conf has CPUs=128 alone
-    attributes = {"socketID": {"int": number}, "coreID": {"int": 0}, "cpuID": {"int": number}}
-    return {"name": f"cpudev{number:03d}", "attributes": attributes}
 
 
 @pytest.fixture(scope="module")
 def drivers(world):
-    """Publish what the drivers dra.cpu and gpu.example.com publish. Device names say nothing about the index."""
-    made = []
-    for name, more in ((GPU, {"extendedResourceName": EXTENDED}), (CPU, {})):
-        body = device_class(name)
-        body["spec"] |= more
-        made.append((f"{DRA}/deviceclasses", body))
-    for number in range(4):
-        node = f"node-{number}"
-        gpus = [{"name": f"card-{7 - n}", "attributes": {"index": {"int": n}}} for n in range(GPUS)]
-        made.append((f"{DRA}/resourceslices", resource_slice(node, GPU, gpus)))
-        made.append((f"{DRA}/resourceslices", resource_slice(node, CPU, [cpu_device(n) for n in range(CPUS)])))
-    for path, body in made:
-        world.api("POST", path, body)
+    """Publish what the drivers dra.cpu and gpu.example.com publish."""
+    made = publish(world, EXTENDED)
     yield
-    for path, body in made:
-        world.api("DELETE", f"{path}/{body['metadata']['name']}")
+    for path in made:
+        world.api("DELETE", path)
 
 
 @pytest.fixture
@@ -61,11 +30,6 @@ def dra(clean, drivers):
         clean.api.request("DELETE", f"{CLAIMS}/{claim['metadata']['name']}")
     clean.clear()
     eventually(lambda: not clean.api("GET", CLAIMS)["items"], "no claims")
-
-
-def requests(*wanted):
-    exactly = [{"deviceClassName": name, "allocationMode": "ExactCount", "count": count} for name, count in wanted]
-    return {"devices": {"requests": [{"name": f"r{n}", "exactly": one} for n, one in enumerate(exactly)]}}
 
 
 def claim(world, name, *wanted):

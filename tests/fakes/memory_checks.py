@@ -55,7 +55,9 @@ class WriteChecks:
             assert links.shape(pod) == link.shape, f"{name} requests something else than its job {job_id}"
             spec = self._hub.kube.get(f"/api/v1/nodes/{node}")["spec"]
             assert not spec.get("unschedulable"), f"{name} is bound to {node}, which is cordoned"
-            assert node not in self._hub.blockers, f"{name} is bound to {node}, which is full"
+            bound = [other for other in self._hub.kube.pods() if other["spec"].get("nodeName") == node]
+            full = node in self._hub.blockers or not all(map(pods.is_finished, bound))
+            assert not full, f"{name} is bound to {node}, which has room for one pod"
 
     def _delete(self, pod: Object) -> None:
         job_id = pods.job_id(pod) or 0

@@ -58,7 +58,7 @@ class MemoryWorld:
             "creationTimestamp": "2026-01-01T00:00:00Z",
         }
         spec = {
-            "containers": [{"resources": {"requests": {"cpu": "1"}}}],
+            "containers": [{"resources": {"requests": {"cpu": "5"}}}],
             "schedulerName": self.hub.config.scheduler_name,
         }
         path = f"/api/v1/namespaces/ns/pods/{name}-{slot}"

@@ -34,43 +34,54 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
         self.look()
 
     @precondition(lambda self: self.absent())
-    @rule(number=NUMBER, whole=st.booleans())
-    def owner(self, number, whole):
+    @rule(number=NUMBER, whole=st.booleans(), starts=st.booleans())
+    def owner(self, number, whole, starts):
         """A controller creates the missing pods of a group, or one of them."""
         absent = self.absent()
         name, slot = absent[number % len(absent)]
         for place in absent:
             if place == (name, slot) or (whole and place[0] == name):
                 self.create(place)
+        self.may_start(starts)
 
     @precondition(lambda self: self.unfinished())
-    @rule(number=NUMBER, whole=st.booleans())
-    def delete(self, number, whole):
+    @rule(number=NUMBER, whole=st.booleans(), starts=st.booleans())
+    def delete(self, number, whole, starts):
         """A user deletes a pod, or all pods of a group that have not succeeded (docs/gangs.md)."""
         everyone = self.unfinished()
         key = links.key(everyone[number % len(everyone)])
         for index, pod in enumerate(everyone):
             if index == number % len(everyone) or (whole and links.key(pod) == key):
                 self.hub.kube.request_deletion(path_of(pod))
+        self.may_start(starts)
 
     @precondition(lambda self: self.changeable())
-    @rule(number=NUMBER, starts=st.booleans())
-    def change(self, number, starts):
-        """A user changes what a waiting pod requests, or changes it back; then its job may start."""
-        self.request(self.changeable()[number % len(self.changeable())])
-        if starts:
-            self.look(starts)
+    @rule(number=NUMBER, whole=st.booleans(), starts=st.booleans())
+    def change(self, number, whole, starts):
+        """A user changes what a waiting pod, or all waiting pods of a group request, or changes it back."""
+        keys = sorted({links.key(pod) for pod in self.changeable()})
+        own = [pod for pod in self.changeable() if links.key(pod) == keys[number % len(keys)]]
+        for pod in own if whole else own[-1:]:
+            self.request(pod)
+        self.may_start(starts)
 
-    @rule(number=NUMBER)
-    def cordon(self, number):
+    @rule(number=NUMBER, starts=st.booleans())
+    def cordon(self, number, starts):
         node = self.hub.kube.get(f"/api/v1/nodes/{NODES[number]}")
         node["spec"]["unschedulable"] = not node["spec"].get("unschedulable")
         self.hub.kube.put(f"/api/v1/nodes/{NODES[number]}", node)
+        self.may_start(starts)
 
-    @rule(number=NUMBER)
-    def block(self, number):
+    @rule(number=NUMBER, starts=st.booleans())
+    def block(self, number, starts):
         """A pod of another scheduler takes all CPUs of a node, or ends."""
         self.hub.block(NODES[number])
+        self.may_start(starts)
+
+    def may_start(self, starts):
+        """Start jobs right after an event, so that the hub decides about both at once."""
+        if starts:
+            self.look(starts)
 
     # --- kubelets -----------------------------------------------------------------------------------------------------
     @precondition(lambda self: self.running())
@@ -265,15 +276,15 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
         self.settle(lambda: not hub.kube.pods() and not hub.slurm.live())
 
     def settle(self, good, owners=False):
-        for _ in range(ROUNDS):
-            self.round(owners)
+        for number in range(ROUNDS):
+            self.round(owners, 6 if number < ROUNDS / 3 else 20)  # a back-off lasts for up to 300 s
             if good():
                 return
         raise AssertionError(self.story())
 
-    def round(self, owners):
+    def round(self, owners, seconds):
         hub = self.hub
-        self.wait(6)
+        self.wait(seconds)
         for pod in hub.kube.pods():
             if pods.is_bound(pod) and not pods.is_finished(pod) and pods.is_deleted(pod):
                 self.finish(pod, "Failed")
