@@ -80,8 +80,6 @@ class MemoryHub:
         self.config = Config()
         for name in node_names:
             self.kube.put(f"/api/v1/nodes/{name}", self._node(name))
-        self.former: list[Queue] = []
-        """Queues of processes that were stopped, have lost their lease and continue."""
         self.restarts = 0
         self.blockers: dict[str, Object] = {}
         """Pods of another scheduler that take all CPUs of a node, by the name of the node."""
@@ -125,11 +123,12 @@ class MemoryHub:
         brakes: Any = self.controllers._brakes
         brakes._workers = self.queues[1]
 
-    def depose(self) -> None:
-        """Stop the process for longer than its lease lasts; its calls continue when the test runs them."""
+    def depose(self) -> tuple[Queue, Queue]:
+        """Stop the process for longer than its lease lasts, and start the next one; return the queues of the first."""
         self._elector.held = False
-        self.former = [queue for queue in (*self.former, *self.queues) if queue.calls][-4:]
+        former = self.queues
         self.restart()
+        return former
 
     @property
     def loops(self) -> tuple[Scheduler, Controllers]:

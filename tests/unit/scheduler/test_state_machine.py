@@ -213,22 +213,24 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
             self.arrive_late()
         self.hub.restart(inherited=not stopped)
 
-    @precondition(lambda self: any(queue.calls for queue in self.hub.queues))
-    @rule()
-    def depose(self):
-        """The process is stopped for longer than its lease lasts, and another one becomes the leader."""
-        self.hub.depose()
-
-    @precondition(lambda self: self.hub.former)
-    @rule()
-    def continue_former(self):
-        """A stopped process continues with its queued calls: it writes nothing."""
-        before = self.hub.writes.count
-        for queue in self.hub.former:
+    @rule(starts=st.booleans(), late=st.booleans())
+    def depose(self, starts, late):
+        """The process is stopped after its decisions, and loses its lease; when it continues, it writes nothing."""
+        hub = self.hub
+        for job in self.jobs("PENDING") if starts else ():
+            hub.slurm.start(job)
+        self.poll()
+        hub.deliver()
+        for loop in hub.loops:
+            loop.reconcile()
+        former = hub.depose()
+        if late:
+            self.look()
+        before = hub.writes.count
+        for queue in former:
             while queue.calls:
                 queue.run(0)
-        self.hub.former.clear()
-        assert self.hub.writes.count == before, "a process without the lease has written"
+        assert hub.writes.count == before, "a process without the lease has written"
 
     # --- what must hold -----------------------------------------------------------------------------------------------
     @invariant()
