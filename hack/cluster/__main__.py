@@ -88,7 +88,7 @@ def get_all(options: argparse.Namespace) -> None:
         accounting=accounting,
         real_node=True,
         scheduler=True,
-        modules=[install.INTERLINK, install.GANGS, install.KUEUE, install.KUBERNETES_1_37],
+        modules=[install.INTERLINK, install.GANGS, install.TRAINER, install.KUEUE, install.KUBERNETES_1_37],
     )
 
 

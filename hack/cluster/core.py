@@ -311,6 +311,7 @@ class Cluster(Parts):
             (install.KUBERNETES_1_37, self.options.kube and self.options.kubernetes == "1.37"),
             (install.INTERLINK, self.options.interlink),
             (install.GANGS, self.options.gangs),
+            (install.TRAINER, self.options.gangs),
             (install.KUEUE, self.options.kueue),
         )
         modules = [module for module, chosen in wanted if chosen]

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import debian, gang_manifests, gangs, kueue, kueue_manifests, places
+from cluster import debian, gang_manifests, gangs, kueue, kueue_manifests, places, trainer
 from cluster.errors import ClusterError
 from cluster.steps import locked, run_long, say
 
@@ -63,6 +63,11 @@ def gang_manifests_folder() -> Path:
     return places.cache() / "gangs"
 
 
+def trainer_manifests_folder() -> Path:
+    """Return the folder of Kubeflow Trainer's manifests in the cache."""
+    return places.cache() / "trainer"
+
+
 def kueue_manifests_folder() -> Path:
     """Return the folder of Kueue's manifests in the cache."""
     return places.cache() / "kueue"
@@ -90,6 +95,14 @@ GANGS = GoModule(
     after=lambda tools: gang_manifests.take(tools, gang_manifests_folder()),
 )
 """The controllers of groups of pods (see :mod:`cluster.gangs`)."""
+TRAINER = GoModule(
+    "trainer",
+    "the controller of Kubeflow Trainer",
+    1,
+    {trainer.TRAINER: "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"},
+    after=lambda tools: trainer.take(tools, trainer_manifests_folder()),
+)
+"""Kubeflow Trainer (see :mod:`cluster.trainer`)."""
 KUEUE = GoModule(
     "kueue",
     "Kueue's controller",

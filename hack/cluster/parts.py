@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster import debian, gangs, install, kube, kueue, places, realnode, shards, slurm, tools
+from cluster import debian, gangs, install, kube, kueue, places, realnode, shards, slurm, tools, trainer
 from cluster.controllers import ControllerSetup
 from cluster.errors import ClusterError
 from cluster.nats import NatsSetup
@@ -203,6 +203,16 @@ class Parts:
                     self._kube.kubeconfig(gangs.GangSetup.user),
                 )
             )
+            port -= trainer.PORTS
+            result.append(
+                trainer.TrainerSetup(
+                    self.state / "trainer",
+                    port,
+                    install.binaries(install.TRAINER.packages)[trainer.TRAINER],
+                    install.trainer_manifests_folder(),
+                    self._kube.kubeconfig(trainer.TrainerSetup.user),
+                )
+            )
         if options.kueue:
             port -= kueue.PORTS
             result.append(
@@ -250,7 +260,7 @@ class Parts:
     @property
     def _local_ports(self) -> int:
         ports = kube.PORTS + tools.PODBRIDGE_PORTS + slurm.PORTS + self.options.nodes
-        ports += gangs.PORTS if self.options.gangs else 0
+        ports += gangs.PORTS + trainer.PORTS if self.options.gangs else 0
         ports += kueue.PORTS if self.options.kueue else 0
         return ports + (realnode.PORTS if self.options.real_node else 0)
 

@@ -10,6 +10,8 @@ from cluster.world import NAMESPACE, World
 
 OPTIONS = {"nodes": 4, "gangs": True, "podbridge": {"slurm": {"pollIdle": 0.5}}}
 OWNERS = (
+    "trainer.kubeflow.org/v1alpha1/namespaces/{}/trainjobs",
+    "trainer.kubeflow.org/v1alpha1/namespaces/{}/trainingruntimes",
     "jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",
     "leaderworkerset.x-k8s.io/v1/namespaces/{}/leaderworkersets",
     "batch/v1/namespaces/{}/jobs",

@@ -1,5 +1,7 @@
 """Every kind of group with its real controller: one Slurm job for all members, on one cluster."""
 
+import json
+
 import pytest
 
 from cluster.polling import eventually
@@ -34,6 +36,11 @@ def bound(pod):
     return pod["spec"].get("nodeName")
 
 
+def condition(world, path, kind):
+    found = world.api("GET", path).get("status", {}).get("conditions") or ()
+    return next((entry["status"] for entry in found if entry["type"] == kind), "")
+
+
 def labelled(world, label):
     return lambda: world.pods(selector=label)
 
@@ -50,13 +57,28 @@ def test_a_jobset_runs_each_replicated_job_in_one_slurm_job_and_completes(world)
     workers = one_job(world, labelled(world, f"{label}workers"), 4)
     driver = one_job(world, labelled(world, f"{label}driver"), 1)
     assert driver != workers
-
-    def completed():
-        conditions = world.api("GET", path).get("status", {}).get("conditions") or ()
-        return any(c["type"] == "Completed" and c["status"] == "True" for c in conditions)
-
-    eventually(completed, "the JobSet completed", 40)
+    eventually(lambda: condition(world, path, "Completed") == "True", "the JobSet completed", 40)
     eventually(lambda: not {driver, workers} & world.queue().keys(), "its jobs gone")
+
+
+@pytest.mark.parametrize("policy", [{}, {"podGroupPolicy": {"coscheduling": {}}}], ids=["alone", "with-pod-group"])
+def test_the_nodes_of_a_train_job_are_one_slurm_job(world, policy):
+    """Kubeflow Trainer's own controller makes a JobSet of it, and with a policy also a PodGroup."""
+    api = "trainer.kubeflow.org/v1alpha1"
+    step = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+    job = {"metadata": step, "spec": {"template": template(world, run="2")}}
+    job["spec"]["template"]["spec"]["containers"][0]["name"] = "node"
+    runtime = {
+        "mlPolicy": {"numNodes": 1},
+        "template": {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}},
+    }
+    create(world, api, "trainingruntimes", "TrainingRuntime", "runtime", runtime | policy)
+    reference = {"name": "runtime", "kind": "TrainingRuntime", "apiGroup": "trainer.kubeflow.org"}
+    path = create(world, api, "trainjobs", "TrainJob", "tune", {"runtimeRef": reference, "trainer": {"numNodes": 3}})
+    one_job(world, labelled(world, "jobset.sigs.k8s.io/jobset-name=tune"), 3)
+    groups = {json.loads(pod["metadata"]["annotations"]["bridge.vk.io/group"])["kind"] for pod in world.pods()}
+    assert groups == {"podgroup" if policy else "jobset"}
+    eventually(lambda: condition(world, path, "Complete") == "True", "the TrainJob is complete", 40)
 
 
 def test_each_replica_of_a_leader_worker_set_is_one_slurm_job_and_becomes_available(world):
@@ -103,6 +125,22 @@ def test_bare_pods_of_a_group_share_one_slurm_job(world, kind):
     for pod in world.pods(selector=f"group={kind}"):
         world.delete(pod, grace=1)
     eventually(lambda: job not in world.queue(), "its job gone", 40)
+
+
+def test_pods_as_kuberay_creates_them_share_one_slurm_job(world):
+    """KubeRay's operator cannot be built here: these are the labels and owners that it writes, made by hand."""
+    create(world, "scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup", "ray", {"minMember": 3})
+    owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "ray", "uid": "3f1c", "controller": True}
+    for name in ("ray-head", "ray-small-worker-a", "ray-small-worker-b"):
+        body = world.manifest(name)
+        body["metadata"] |= {"ownerReferences": [owner]}
+        body["metadata"]["labels"] = {
+            "ray.io/cluster": "ray",
+            "ray.io/node-type": "head" if name == "ray-head" else "worker",
+            "scheduling.x-k8s.io/pod-group": "ray",
+        }
+        world.api("POST", f"{CORES}/pods", body)
+    one_job(world, labelled(world, "ray.io/cluster=ray"), 3)
 
 
 def test_a_pod_that_joins_a_running_group_needs_the_request_of_its_members(world):

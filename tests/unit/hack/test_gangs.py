@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import gang_manifests, gangs
+from cluster import gang_manifests, gangs, trainer
 from cluster.errors import ClusterError
 from cluster.options import Options
 
@@ -31,6 +31,27 @@ def test_each_controller_has_ports_of_its_own(tmp_path):
     group.write()
     text = json.dumps(group.daemons()) + "".join(file.read_text() for file in group.folder.glob("*.json"))
     assert {port for port in range(20000, 20010) if str(port) in text} == set(range(20000, 20000 + gangs.PORTS))
+
+
+def test_the_controller_of_training_jobs_reads_the_certificate_of_its_cluster(tmp_path):
+    made = trainer.TrainerSetup(tmp_path / "trainer", 20000, Path("/bin/trainer"), tmp_path, tmp_path / "kubeconfig")
+    made.write()
+    (command,) = made.daemons().values()
+    assert f"mount --bind {tmp_path}/trainer /tmp/k8s-webhook-server" in command[-1]
+    assert "--webhook-server-port=20000 --health-probe-bind-address=127.0.0.1:20001" in command[-1]
+    assert {file.name for file in (tmp_path / "trainer" / "serving-certs").iterdir()} == {"tls.crt", "tls.key"}
+    assert not made.answers(trainer.TRAINER)
+
+
+def test_the_manifest_of_training_jobs_has_the_crds_and_what_the_controller_waits_for(tmp_path, monkeypatch):
+    bases = tmp_path / "module" / "manifests" / "base" / "crds"
+    bases.mkdir(parents=True)
+    (bases / "kustomization.yaml").write_text("kind: Kustomization\n")
+    (bases / "trainer.kubeflow.org_trainjobs.yaml").write_text("kind: CustomResourceDefinition\n")
+    monkeypatch.setattr(gang_manifests, "module_folder", lambda tools, module: tmp_path / "module")
+    trainer.take(tmp_path, tmp_path / "manifests")
+    found = [item["kind"] for item in yaml.safe_load_all((tmp_path / "manifests" / trainer.CRDS).read_text())]
+    assert found == ["CustomResourceDefinition", "Namespace", "Secret", "ValidatingWebhookConfiguration"]
 
 
 def test_a_controller_of_which_nothing_runs_does_not_answer(tmp_path):
