@@ -16,7 +16,7 @@ from bridge.kube.resources import MASTER_QUEUES, Resource
 from bridge.logs import kv
 from bridge.serving.health import Health
 from bridge.threads import Supervisor
-from controllers.queues.loop import Kueue, Queues
+from controllers.queues.loop import PLURALS, Kueue, Queues, resource
 from controllers.queues.manifests import GROUP, VERSIONS
 
 log = logging.getLogger(__name__)
@@ -57,16 +57,17 @@ class HubQueues:
 
     def _run(self, version: str, supervisor: Supervisor, health: Health) -> None:
         log.info("MasterQueues are served", extra=kv(kueue=version))
-        names = {"masterqueues": MASTER_QUEUES} | {
-            plural: Resource(GROUP, version, plural, False) for plural in ("resourceflavors", "clusterqueues")
+        queues = Cache(self._kube, MASTER_QUEUES, name="masterqueues", clock=self._clock)
+        kinds = {
+            kind: Cache(self._kube, resource(version, kind), name=plural, clock=self._clock)
+            for kind, plural in PLURALS.items()
         }
-        caches = {name: Cache(self._kube, resource, name=name, clock=self._clock) for name, resource in names.items()}
-        kueue = Kueue(version, caches["masterqueues"], caches["resourceflavors"], caches["clusterqueues"])
+        kueue = Kueue(version, queues, kinds)
         loop = Queues(self._config, self._kube, self._nodes, kueue, self._events, self._elector, self._clock)
         health.live(loop.name, loop.stuck)
         loop.start(supervisor)
-        for name, cache in caches.items():
-            supervisor.spawn(f"cache-{name}", lambda c=cache: c.run(supervisor.stopping))  # type: ignore[misc]
+        for cache in (queues, *kinds.values()):
+            supervisor.spawn(f"cache-{cache.name}", lambda c=cache: c.run(supervisor.stopping))  # type: ignore[misc]
 
     def _served(self) -> str:
         """Return the version of Kueue's API; empty if it, or that of MasterQueues, is not served."""

@@ -14,7 +14,7 @@ from controllers.queues.specification import Flavor, Specification, Specificatio
 from controllers.queues.status import FlavorState
 
 Object = dict[str, Any]
-Kind = Literal["ResourceFlavor", "ClusterQueue"]
+Kind = Literal["ResourceFlavor", "ClusterQueue", "LocalQueue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class View:
         Nodes of Kubernetes.
     flavors, cluster_queues
         ResourceFlavors and ClusterQueues by name, also those of others.
+    local_queues
+        LocalQueues by namespace and name, also those of others.
     version
         Version of Kueue's API.
     now
@@ -39,17 +41,21 @@ class View:
         Seconds of silence after which the node of a pool is not ready.
     failures
         UID of a MasterQueue -> what the API server has answered to the last write for it.
+    scheduler
+        Name of podbridge's scheduler, the value of the taint of Slurm's nodes.
     """
 
     queues: Sequence[Object]
     nodes: Sequence[Mapping[str, Any]]
     flavors: Mapping[str, Object]
     cluster_queues: Mapping[str, Object]
+    local_queues: Mapping[tuple[str, str], Object]
     version: str
     now: float
     release_after: float
     silent_after: float
     failures: Mapping[str, str]
+    scheduler: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class Delete:
 
     owner: Object
     kind: Kind
+    namespace: str
     name: str
     uid: str
 
@@ -118,7 +125,9 @@ class _Plan:
         self._queue(self.name, spec, policy, quotas)
         for name, borrowed in lent.items():
             self._queue(name, spec, spec.stop_policy, borrowed)
-        self._remove({self.name, *lent}, {name for name, _, _ in quotas})
+        for namespace, name in spec.local_queues:
+            self._local_queue(namespace, name)
+        self._remove({self.name, *lent}, {name for name, _, _ in quotas}, set(spec.local_queues))
         problem = status.conflict(self.conflicts) if self.conflicts else self.view.failures.get(self.uid, "")
         self._report(status.in_step(self.states, spec.ignored, problem, bool(self.conflicts)))
         return self.result
@@ -128,14 +137,32 @@ class _Plan:
         quotas: list[Quota] = []
         lent: dict[str, list[Quota]] = {}
         for flavor in spec.flavors:
-            names = self._local(flavor, quotas) if flavor.local else self._pools(flavor, quotas)
+            if flavor.nodes and flavor.labels is None:
+                names = self._administrators(flavor, quotas)
+            else:
+                names = self._nodes(flavor, quotas) if flavor.nodes else self._pools(flavor, quotas)
             for lending in flavor.lending:
                 lent.setdefault(lending.queue, []).extend((name, {}, lending.limit) for name in names)
         covered = manifests.resources(quotas)
         zero = dict.fromkeys(covered, Fraction(0))
         return quotas, {queue: [(name, zero, limit) for name, _, limit in items] for queue, items in lent.items()}
 
-    def _local(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
+    def _nodes(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
+        view, name = self.view, f"{self.name}-{flavor.name}"
+        body = manifests.node_flavor(view.version, name, self.queue, flavor.labels or {})
+        if not self._apply(body, view.flavors.get(name)):
+            self.states.append(FlavorState(flavor.name, name, "", "Conflict", "not of this MasterQueue"))
+            return []
+        amounts = offers.of_nodes(
+            view.nodes, flavor.labels or {}, slurm=flavor.nodes == "slurm", scheduler=view.scheduler
+        )
+        offered = any(amounts.values())
+        reason = "" if offered else "no node is ready"
+        self.states.append(FlavorState(flavor.name, name, "", "Offered" if offered else "Held", reason))
+        quotas.append((name, _limited(flavor, amounts), None))
+        return [name]
+
+    def _administrators(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
         if flavor.name not in self.view.flavors:
             reason = f"ResourceFlavor {flavor.name} does not exist"
             self.states.append(FlavorState(flavor.name, flavor.name, "", "Missing", reason))
@@ -200,6 +227,11 @@ class _Plan:
         if not self._apply(body, self.view.cluster_queues.get(name)):
             self.conflicts.append(f"ClusterQueue {name}")
 
+    def _local_queue(self, namespace: str, name: str) -> None:
+        body = manifests.local_queue(self.view.version, namespace, name, self.queue, self.name)
+        if not self._apply(body, self.view.local_queues.get((namespace, name))):
+            self.conflicts.append(f"LocalQueue {namespace}/{name}")
+
     def _apply(self, body: Object, observed: Object | None) -> bool:
         """Plan a write if the object differs; return whether it may be written."""
         if observed is None:
@@ -211,7 +243,7 @@ class _Plan:
             self.result.append(Apply(self.queue, body, observed["metadata"]["uid"]))
         return True
 
-    def _remove(self, queues: set[str], flavors: set[str]) -> None:
+    def _remove(self, queues: set[str], flavors: set[str], local_queues: set[tuple[str, str]]) -> None:
         """Delete own objects that are no longer wanted, flavors only after no ClusterQueue names them."""
         named = {flavor for queue in self.view.cluster_queues.values() for flavor in manifests.flavor_names(queue)}
         unwanted: list[tuple[Kind, Object]] = [
@@ -222,10 +254,12 @@ class _Plan:
             for name, flavor in self.view.flavors.items()
             if name not in flavors and name not in named
         ]
+        unwanted += [("LocalQueue", item) for key, item in self.view.local_queues.items() if key not in local_queues]
         for kind, item in unwanted:
             metadata = item["metadata"]
             if manifests.is_owned(item, self.uid) and not metadata.get("deletionTimestamp"):
-                self.result.append(Delete(self.queue, kind, metadata["name"], metadata["uid"]))
+                namespace = metadata.get("namespace", "")
+                self.result.append(Delete(self.queue, kind, namespace, metadata["name"], metadata["uid"]))
 
     def _report(self, wanted: Object) -> None:
         body = status.dated(wanted, self.queue, self.view.now)
@@ -234,11 +268,12 @@ class _Plan:
 
 
 def _quota(flavor: Flavor, offer: Offer, held: bool) -> dict[str, Fraction]:
-    found = {}
-    for resource, amount in offer.amounts.items():
-        limited = min(amount * flavor.share, flavor.cap.get(resource, amount))
-        found[resource] = Fraction(0) if held else limited
-    return found
+    return dict.fromkeys(offer.amounts, Fraction(0)) if held else _limited(flavor, offer.amounts)
+
+
+def _limited(flavor: Flavor, amounts: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    """Return the share of amounts that becomes quota, at most ``nominalQuota``."""
+    return {name: min(amount * flavor.share, flavor.cap.get(name, amount)) for name, amount in amounts.items()}
 
 
 def _covered(queue: Object) -> dict[str, Fraction]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +21,17 @@ from controllers.queues.decide import Action, Apply, Delete, SetStatus, View, de
 from controllers.queues.manifests import GROUP
 
 Object = dict[str, Any]
-_PLURALS = {"ResourceFlavor": "resourceflavors", "ClusterQueue": "clusterqueues"}
+PLURALS = {"ResourceFlavor": "resourceflavors", "ClusterQueue": "clusterqueues", "LocalQueue": "localqueues"}
+_NAMESPACED = ("LocalQueue",)
 
 
 @dataclass(frozen=True, slots=True)
 class Kueue:
-    """The served version of Kueue's API, and the caches of MasterQueues, ResourceFlavors and ClusterQueues."""
+    """The served version of Kueue's API, the cache of MasterQueues, and one for each kind of Kueue's objects."""
 
     version: str
     queues: Cache
-    flavors: Cache
-    cluster_queues: Cache
+    kinds: Mapping[str, Cache]
 
 
 class Queues(Loop):
@@ -46,7 +47,7 @@ class Queues(Loop):
         elector: Elector | None,
         clock: Clock,
     ) -> None:
-        caches = (nodes, kueue.queues, kueue.flavors, kueue.cluster_queues)
+        caches = (nodes, kueue.queues, *kueue.kinds.values())
         super().__init__("queues", caches, elector, 1, clock)  # one worker: flavors are written before queues
         self._config, self._nodes, self._kueue, self._events = config, nodes, kueue, events
         self._kube = kube.fenced(self.check_leadership)
@@ -61,13 +62,15 @@ class Queues(Loop):
         view = View(
             queues,
             self._nodes.items(),
-            {item["metadata"]["name"]: item for item in kueue.flavors.items()},
-            {item["metadata"]["name"]: item for item in kueue.cluster_queues.items()},
+            {item["metadata"]["name"]: item for item in kueue.kinds["ResourceFlavor"].items()},
+            {item["metadata"]["name"]: item for item in kueue.kinds["ClusterQueue"].items()},
+            {(i["metadata"]["namespace"], i["metadata"]["name"]): i for i in kueue.kinds["LocalQueue"].items()},
             kueue.version,
             self.clock.time(),
             config.queues.release_after,
             config.pools.silent_after,
             self._failures,
+            config.scheduler_name,
         )
         for action in decide(view):
             key, call = self._call(action)
@@ -82,11 +85,12 @@ class Queues(Loop):
     def _call(self, action: Action) -> tuple[str, Any]:
         match action:
             case Apply(owner, body, observed):
-                key = f"{body['kind']} {body['metadata']['name']}"
+                key = _key(body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"])
                 return key, lambda: self._write(key, owner, body["kind"], lambda: self._apply(body, observed))
-            case Delete(owner, kind, name, uid):
-                key = f"{kind} {name}"
-                return key, lambda: self._write(key, owner, kind, lambda: self._delete(kind, name, uid))
+            case Delete(owner, kind, namespace, name, uid):
+                key, path = _key(kind, namespace, name), self._path(kind, namespace, name)
+                precondition = {"preconditions": {"uid": uid}}
+                return key, lambda: self._write(key, owner, kind, lambda: self._kube.delete(path, precondition))
             case SetStatus(queue, body):
                 key = f"MasterQueue {queue['metadata']['name']}"
                 return key, lambda: self._set_status(queue, body)
@@ -97,7 +101,7 @@ class Queues(Loop):
         try:
             with counted(QUEUE_WRITES, kind.lower()):
                 call()
-        except (KubeConflictError, KubeNotFoundError, KubeUnavailableError):
+        except (KubeConflictError, KubeUnavailableError):
             raise
         except BridgeError as error:
             self._failures[uid] = f"{key}: {error}"
@@ -110,9 +114,8 @@ class Queues(Loop):
 
         Without an observed object, podbridge reads first: what somebody else has just created is not changed.
         """
-        kind, name = body["kind"], body["metadata"]["name"]
-        path = self._resource(kind).path(None, name)
-        cache = self._kueue.flavors if kind == "ResourceFlavor" else self._kueue.cluster_queues
+        kind, metadata = body["kind"], body["metadata"]
+        path, cache = self._path(kind, metadata.get("namespace", ""), metadata["name"]), self._kueue.kinds[kind]
         if not observed:
             try:
                 cache.apply(self._kube.get(path))
@@ -123,9 +126,6 @@ class Queues(Loop):
         sent = {**body, "metadata": {**body["metadata"], **uid}}
         params: dict[str, str | int | bool] = {"fieldManager": self._manager, "force": bool(observed)}
         cache.apply(self._kube.patch(path, sent, kind="apply", params=params))
-
-    def _delete(self, kind: str, name: str, uid: str) -> None:
-        self._kube.delete(self._resource(kind).path(None, name), {"preconditions": {"uid": uid}})
 
     def _set_status(self, queue: Object, body: Object) -> None:
         metadata = {key: queue["metadata"][key] for key in ("uid", "resourceVersion")}
@@ -149,5 +149,14 @@ class Queues(Loop):
         for state in ("Offered", "Held", "Missing", "Conflict", "Leaving"):
             QUEUE_FLAVORS.labels(state.lower()).set(states.count(state))
 
-    def _resource(self, kind: str) -> Resource:
-        return Resource(GROUP, self._kueue.version, _PLURALS[kind], False)
+    def _path(self, kind: str, namespace: str, name: str) -> str:
+        return resource(self._kueue.version, kind).path(namespace or None, name)
+
+
+def resource(version: str, kind: str) -> Resource:
+    """Return the resource of a kind of Kueue's objects."""
+    return Resource(GROUP, version, PLURALS[kind], kind in _NAMESPACED)
+
+
+def _key(kind: str, namespace: str, name: str) -> str:
+    return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"

@@ -34,6 +34,18 @@ def resource_flavor(version: str, name: str, owner: Object, hostname: str, taint
     return _object(version, "ResourceFlavor", name, owner, spec)
 
 
+def node_flavor(version: str, name: str, owner: Object, labels: Mapping[str, str]) -> Object:
+    """Return the ResourceFlavor of nodes with these labels."""
+    return _object(version, "ResourceFlavor", name, owner, {"nodeLabels": dict(labels)} if labels else {})
+
+
+def local_queue(version: str, namespace: str, name: str, owner: Object, target: str) -> Object:
+    """Return a LocalQueue of a ClusterQueue."""
+    body = _object(version, "LocalQueue", name, owner, {"clusterQueue": target})
+    body["metadata"]["namespace"] = namespace
+    return body
+
+
 def cluster_queue(
     version: str, name: str, owner: Object, template: Mapping[str, Any], stop_policy: str, quotas: Sequence[Quota]
 ) -> Object:
@@ -52,7 +64,8 @@ def cluster_queue(
 def resources(quotas: Sequence[Quota]) -> list[str]:
     """Return the resources of all flavors, in the order in which each flavor of a ClusterQueue must name them."""
     every = {resource for _, nominal, _ in quotas for resource in nominal}
-    return [*(name for name in _FIRST if name in every), *sorted(every.difference(_FIRST))]
+    found = [*(name for name in _FIRST if name in every), *sorted(every.difference(_FIRST))]
+    return found or ["cpu"]  # a resource group of Kueue has at least one
 
 
 def text(resource: str, amount: Fraction) -> str:

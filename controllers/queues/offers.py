@@ -56,6 +56,32 @@ def read(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Offer]:
     return {offer.pool: offer for offer in sorted(found, key=lambda offer: offer.pool)}
 
 
+def of_nodes(
+    nodes: Iterable[Mapping[str, Any]], labels: Mapping[str, str], *, slurm: bool, scheduler: str
+) -> dict[str, Fraction]:
+    """Return what the nodes with these labels offer together: nodes that are not ready or cordoned offer 0.
+
+    ``slurm``: the nodes with the taint of podbridge's ``scheduler``; else those that no podbridge has tainted.
+    """
+    total: dict[str, Fraction] = {}
+    for node in nodes:
+        spec, own = node.get("spec") or {}, node["metadata"].get("labels") or {}
+        managers = [taint.get("value") for taint in spec.get("taints") or () if taint["key"] == names.MANAGED_TAINT]
+        if is_virtual(node) or managers != ([scheduler] if slurm else []):
+            continue
+        ready = _is_ready(node)
+        if all(own.get(key) == value for key, value in labels.items()):
+            for resource, amount in _amounts((node.get("status") or {}).get("allocatable") or {}).items():
+                total[resource] = total.get(resource, Fraction(0)) + (amount if ready else 0)
+    return total
+
+
+def _is_ready(node: Mapping[str, Any]) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    return ready and not (node.get("spec") or {}).get("unschedulable")
+
+
 def _offer(node: Mapping[str, Any]) -> Offer:
     metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
     labels = metadata.get("labels") or {}

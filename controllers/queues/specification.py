@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from bridge.errors import BridgeError
 from bridge.workload.quantity import parse
@@ -23,12 +23,16 @@ STOP_POLICIES = {
 """Stop policy of a manifest -> Kueue's name; the last two are the spelling of older manifests."""
 IGNORED = ("natsConnector", "natsSubject", "virtualNode")
 """Fields of ``natsFlavor`` of older manifests without a meaning: podbridge knows the pools and their nodes."""
-KINDS = ("poolFlavor", "natsFlavor", "localFlavor")
+KINDS = ("poolFlavor", "natsFlavor", "slurmFlavor", "localFlavor")
 LARGEST = 2**63 - 1
 """Kubernetes' own limit of quantities."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,200}[a-z0-9])?")
 _TEMPLATE = ("cohort", "flavorFungibility", "preemption", "queueingStrategy", "namespaceSelector")
 Quantities = Mapping[str, Fraction]
+Nodes = Literal["slurm", "local", ""]
+_NODES: Mapping[str, Nodes] = {"slurmFlavor": "slurm", "localFlavor": "local"}
+MOST_LABELS = 8
+"""Limit of a ResourceFlavor."""
 
 
 class SpecificationError(BridgeError):
@@ -58,7 +62,11 @@ class Flavor:
     share
         Part of the offer that becomes quota, from 0 to 1.
     pools, pattern
-        The pools by name in order of preference, or a regular expression; neither for a local flavor.
+        The pools by name in order of preference, or a regular expression; neither for a flavor of nodes.
+    nodes
+        ``slurm``: the nodes of the Slurm beside the kubelets; ``local``: those of kube-scheduler; empty: no nodes.
+    labels
+        Labels of these nodes; ``None``: the flavor is a ResourceFlavor of the administrator.
     patience
         Seconds of silence after which a pool is held; 0: when its node is not ready.
     lending
@@ -72,11 +80,8 @@ class Flavor:
     pattern: re.Pattern[str] | None
     patience: float
     lending: tuple[Lending, ...]
-
-    @property
-    def local(self) -> bool:
-        """Whether this is a ResourceFlavor of the administrator."""
-        return not self.pools and self.pattern is None
+    nodes: Nodes = ""
+    labels: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,8 @@ class Specification:
     when_silent: str
     """Stop policy while no flavor has an offer."""
     ignored: tuple[str, ...]
+    local_queues: tuple[tuple[str, str], ...]
+    """Namespace and name of each LocalQueue."""
 
 
 def read(queue: Object) -> Specification:
@@ -116,7 +123,19 @@ def read(queue: Object) -> Specification:
         _policy("spec.template.stopPolicy", template.get("stopPolicy", "None")),
         _policy("spec.whenSilent", spec.get("whenSilent", "Hold")),
         tuple(ignored),
+        _local_queues(spec.get("localQueues") or [], own),
     )
+
+
+def _local_queues(entries: Sequence[Object], own: str) -> tuple[tuple[str, str], ...]:
+    found = []
+    for number, entry in enumerate(entries):
+        where = f"spec.localQueues[{number}]"
+        item = (_name(f"{where}.namespace", entry.get("namespace")), _name(f"{where}.name", entry.get("name", own)))
+        if item in found:
+            raise SpecificationError(f"{where}: LocalQueue {'/'.join(item)} occurs more than once; allowed: once")
+        found.append(item)
+    return tuple(found)
 
 
 def _flavor(where: str, entry: Object) -> Flavor:
@@ -127,7 +146,9 @@ def _flavor(where: str, entry: Object) -> Flavor:
     (kind,) = kinds
     body = entry[kind] or {}
     where_body = f"{where}.{kind}"
-    pools, pattern, patience = _selection(where_body, body) if kind != "localFlavor" else ((), None, 0.0)
+    nodes = _NODES.get(kind, "")
+    labels = _labels(f"{where_body}.nodeLabels", body.get("nodeLabels", {} if kind == "slurmFlavor" else None))
+    pools, pattern, patience = ((), None, 0.0) if nodes else _selection(where_body, body)
     share = entry.get("share", 100)
     if type(share) is not int or not 0 <= share <= 100:
         raise SpecificationError(f"{where}.share: {share!r} is not allowed; allowed: a percentage from 0 to 100")
@@ -139,9 +160,19 @@ def _flavor(where: str, entry: Object) -> Flavor:
         for number, item in enumerate(entry.get("canLendTo") or ())
     )
     cap = _quantities(f"{where}.nominalQuota", entry.get("nominalQuota"))
-    if kind == "localFlavor" and not cap:
-        raise SpecificationError(f"{where}.nominalQuota: is missing; a local flavor has no other quota")
-    return Flavor(name, cap, Fraction(share, 100), pools, pattern, patience, lending)
+    if nodes and labels is None and not cap:
+        raise SpecificationError(f"{where}: needs nominalQuota or {kind}.nodeLabels; it has no other quota")
+    return Flavor(name, cap, Fraction(share, 100), pools, pattern, patience, lending, nodes, labels)
+
+
+def _labels(where: str, values: object) -> dict[str, str] | None:
+    if values is None:
+        return None
+    if not isinstance(values, Mapping) or not all(isinstance(value, str) for value in values.values()):
+        raise SpecificationError(f"{where}: {values!r} is not allowed; allowed: values by label")
+    if len(values) > MOST_LABELS:
+        raise SpecificationError(f"{where}: {len(values)} labels are not allowed; allowed: at most {MOST_LABELS}")
+    return dict(values)
 
 
 def _selection(where: str, body: Object) -> tuple[tuple[str, ...], re.Pattern[str] | None, float]:

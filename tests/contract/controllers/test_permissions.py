@@ -75,6 +75,7 @@ CONTROLLERS = {
     ("patch", "vk.io", "masterqueues", "status", "", "q"),
     *((verb, "kueue.x-k8s.io", "resourceflavors", "", "", "f") for verb in ("get", "create", "patch", "delete")),
     *((verb, "kueue.x-k8s.io", "clusterqueues", "", "", "q") for verb in ("list", "watch", "patch", "delete")),
+    *((verb, "kueue.x-k8s.io", "localqueues", "", CLOSED, "q") for verb in ("list", "create", "patch", "delete")),
     ("get", "", "secrets", "", OPEN, "s"),
     ("get", "", "configmaps", "", OPEN, "c"),
     ("create", "", "serviceaccounts", "token", OPEN, "default"),

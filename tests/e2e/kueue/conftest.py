@@ -86,11 +86,11 @@ class KueueWorld(PoolWorld):
         eventually(look, f"{owner['metadata']['name']} complete", timeout)
 
     def master_queue(self, name, flavors, **spec):
-        """Create a MasterQueue, and a LocalQueue for pools; return the path of the MasterQueue."""
+        """Create a MasterQueue with a LocalQueue for pools; return the path of the MasterQueue."""
         path = "/apis/vk.io/v1/masterqueues"
         body = {"apiVersion": "vk.io/v1", "kind": "MasterQueue", "metadata": {"name": name}}
-        self.api("POST", path, {**body, "spec": {"flavors": flavors, **spec}})
-        self.api("POST", *kueue.local_queue(name, pools.NAMESPACE, name))
+        queues = {"localQueues": [{"namespace": pools.NAMESPACE}]}
+        self.api("POST", path, {**body, "spec": {"flavors": flavors, **queues, **spec}})
         return f"{path}/{name}"
 
     def offered(self, name):

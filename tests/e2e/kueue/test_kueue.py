@@ -226,13 +226,11 @@ def test_the_flavors_of_a_master_queue_follow_the_pools(world):
 
 def test_a_job_without_the_toleration_of_virtual_nodes_stays_local(world):
     name = f"master-{next(world.counts)}"
-    world.api("POST", *kueue.flavor(f"{name}-local"))
     flavors = [
         {"name": "site", "natsFlavor": {"poolRegExp": "slurm", "natsSubject": "interlink"}},
-        {"name": f"{name}-local", "localFlavor": {}, "nominalQuota": {"cpu": 2, "memory": "4Gi"}},
+        {"name": "local", "localFlavor": {"nodeLabels": {"kubernetes.io/hostname": kueue.LOCAL_NODE}}},
     ]
-    path = world.master_queue(name, flavors)
-    world.api("POST", *kueue.local_queue(name, "default", name))
+    path = world.master_queue(name, flavors, localQueues=[{"namespace": name} for name in ("default", pools.NAMESPACE)])
     eventually(lambda: len(world.offered(name)) == 2, "both flavors are offered")
     job = world.queued(name, namespace="default")
     assert world.admitted(job) == f"{name}-local"
@@ -243,6 +241,28 @@ def test_a_job_without_the_toleration_of_virtual_nodes_stays_local(world):
     world.completed(remote, 60)
     conditions = {c["type"]: c for c in world.api("GET", path)["status"]["conditions"]}
     assert "natsFlavor.natsSubject" in conditions["FieldsIgnored"]["message"]
+    world.delete_gang(job)
+    world.api("DELETE", path)
+    eventually(lambda: not world.offered(name), "its queue is garbage", 60)
+
+
+def test_a_flavor_of_slurm_follows_its_nodes_and_takes_jobs_to_them(world):
+    name = f"master-{next(world.counts)}"
+    node = "node-1"
+    patch = {"metadata": {"labels": {"rack": "r1"}}}
+    world.api("PATCH", f"/api/v1/nodes/{node}", patch, "application/merge-patch+json")
+    flavors = [{"name": "slurm", "slurmFlavor": {"nodeLabels": {"rack": "r1"}}}]
+    path = world.master_queue(name, flavors, localQueues=[{"namespace": NAMESPACE}])
+    flavor = f"{name}-slurm"
+    eventually(lambda: world.offered(name) == {flavor: "128"}, "the CPUs of one node")
+    job = world.queued(name)
+    assert world.admitted(job) == flavor
+    (pod,) = world.running_members(job, 1)
+    assert pod["spec"]["nodeName"] == node
+    world.cluster.kubectl("cordon", node)
+    eventually(lambda: world.offered(name) == {flavor: "0"}, "no CPUs of a cordoned node")
+    world.cluster.kubectl("uncordon", node)
+    eventually(lambda: world.offered(name) == {flavor: "128"}, "the node is back")
     world.delete_gang(job)
     world.api("DELETE", path)
     eventually(lambda: not world.offered(name), "its queue is garbage", 60)

@@ -44,6 +44,7 @@ class Kube:
     version: str = "v1beta2"
     now: float = NOW
     failures: dict = field(default_factory=dict)
+    local_queues: dict = field(default_factory=dict)
 
     def decide(self):
         return decide(
@@ -52,11 +53,13 @@ class Kube:
                 self.nodes,
                 self.flavors,
                 self.cluster_queues,
+                self.local_queues,
                 self.version,
                 self.now,
                 10,
                 30,
                 self.failures,
+                "ours",
             )
         )
 
@@ -66,14 +69,14 @@ class Kube:
         for action in actions:
             match action:
                 case Apply(_, body, _):
-                    name = body["metadata"]["name"]
+                    name, namespace = body["metadata"]["name"], body["metadata"].get("namespace")
                     stored = {**body, "metadata": {**body["metadata"], "uid": f"uid-of-{name}"}}
                     place = self._place(body["kind"])
                     if "status" in place.get(name, {}):
                         stored["status"] = place[name]["status"]
-                    place[name] = stored
-                case Delete(_, kind, name, _):
-                    del self._place(kind)[name]
+                    place[(namespace, name) if namespace else name] = stored
+                case Delete(_, kind, namespace, name, _):
+                    del self._place(kind)[(namespace, name) if namespace else name]
                 case SetStatus(queue, body):
                     queue["status"] = body
         return actions
@@ -86,7 +89,8 @@ class Kube:
         raise AssertionError("never at rest")
 
     def _place(self, kind):
-        return self.flavors if kind == "ResourceFlavor" else self.cluster_queues
+        places = {"ResourceFlavor": self.flavors, "LocalQueue": self.local_queues}
+        return places.get(kind, self.cluster_queues)
 
     def quota(self, flavor, queue="batch", resource="cpu"):
         (group,) = self.cluster_queues[queue]["spec"]["resourceGroups"]
@@ -307,6 +311,56 @@ def test_a_local_flavor_is_one_of_the_administrator():
     assert "local" in kube.flavors
 
 
+def plain(name, manager="", ready="True", **labels):
+    taints = [{"key": "slinky.slurm.net/managed-node", "value": manager, "effect": "NoExecute"}] if manager else []
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": taints},
+        "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def test_nodes_of_slurm_and_of_kube_scheduler_are_flavors_with_what_the_ready_ones_offer():
+    flavors = [
+        {"name": "slurm", "slurmFlavor": {}},
+        {"name": "gpu", "slurmFlavor": {"nodeLabels": {"kind": "gpu"}}, "share": 50},
+        {"name": "local", "localFlavor": {"nodeLabels": {}}, "nominalQuota": {"cpu": 3}},
+    ]
+    nodes = [plain("a", "ours"), plain("b", "ours", kind="gpu"), plain("c", "ours", "False"), plain("d", "theirs")]
+    kube = Kube([master(flavors=flavors)], [*nodes, plain("e"), plain("f"), node("pool")]).settle()
+    assert [kube.cpus(f"batch-{name}") for name in ("slurm", "gpu", "local")] == ["8", "2", "3"]
+    assert kube.flavors["batch-gpu"]["spec"] == {"nodeLabels": {"kind": "gpu"}}
+    assert kube.flavors["batch-slurm"]["spec"] == {}
+    kube.nodes[1]["spec"]["unschedulable"] = True
+    kube.settle()
+    assert [kube.cpus(f"batch-{name}") for name in ("slurm", "gpu")] == ["4", "0"]
+    assert kube.states() == {"batch-slurm": "Offered", "batch-gpu": "Held", "batch-local": "Offered"}
+
+
+def test_a_flavor_without_any_resource_still_covers_one_as_kueue_demands():
+    kube = Kube([master(flavors=[{"name": "slurm", "slurmFlavor": {}}])], []).settle()
+    assert kube.quota("batch-slurm") == {"name": "cpu", "nominalQuota": "0"}
+
+
+def test_local_queues_are_created_and_removed_and_those_of_others_stay():
+    kube = Kube([master(localQueues=[{"namespace": "team"}, {"namespace": "team", "name": "own"}])], [node("a")])
+    theirs = {"metadata": {"namespace": "team", "name": "own", "uid": "x"}, "spec": {"clusterQueue": "theirs"}}
+    kube.local_queues["team", "own"] = theirs
+    kube.settle()
+    assert kube.local_queues["team", "batch"]["spec"] == {"clusterQueue": "batch"}
+    assert kube.local_queues["team", "own"] is theirs
+    assert "LocalQueue team/own" in kube.queues[0]["status"]["conditions"][0]["message"]
+    kube.queues[0]["spec"]["localQueues"] = []
+    kube.settle()
+    assert list(kube.local_queues) == [("team", "own")]
+    assert kube.condition("Ready") == ("True", "InStep")
+
+
+def test_a_local_queue_twice_is_refused():
+    with pytest.raises(specification.SpecificationError, match="LocalQueue a/batch occurs more than once"):
+        specification.read(master(localQueues=[{"namespace": "a"}, {"namespace": "a", "name": "batch"}]))
+
+
 def test_the_template_has_the_names_of_the_served_version():
     template = {"cohort": "all", "flavorFungibility": {"whenCanBorrow": "Borrow", "whenCanPreempt": "TryNextFlavor"}}
     new = Kube([master(template=template)], [node("a")]).settle().cluster_queues["batch"]
@@ -394,7 +448,9 @@ def test_fields_of_older_manifests_are_accepted_and_explained():
         ({"name": "x", "poolFlavor": {"pools": ["a"]}, "nominalQuota": {"cpu": "x"}}, "cpu: 'x' is no quantity"),
         ({"name": "x", "poolFlavor": {"pools": ["a"]}, "nominalQuota": {"cpu": -1}}, "cpu: -1 is not allowed"),
         ({"name": "x", "poolFlavor": {"pools": ["a"]}, "canLendTo": [{"queue": "q"}]}, "cohort: is missing"),
-        ({"name": "x", "localFlavor": {}}, "nominalQuota: is missing"),
+        ({"name": "x", "localFlavor": {}}, r"needs nominalQuota or localFlavor\.nodeLabels"),
+        ({"name": "x", "slurmFlavor": {"nodeLabels": {"a": 1}}}, "allowed: values by label"),
+        ({"name": "x", "slurmFlavor": {"nodeLabels": dict.fromkeys("abcdefghi", "")}}, "allowed: at most 8"),
     ],
 )
 def test_each_wrong_field_is_named(flavor, message):

@@ -8,8 +8,8 @@ from bridge.clock import SystemClock
 from bridge.config import parse
 from bridge.errors import KubeForbiddenError, KubeNotFoundError
 from controllers.queues import manifests
-from controllers.queues.decide import Apply, SetStatus
-from controllers.queues.loop import Kueue, Queues
+from controllers.queues.decide import Apply, Delete, SetStatus
+from controllers.queues.loop import PLURALS, Kueue, Queues
 
 OWNER = {"apiVersion": "vk.io/v1", "kind": "MasterQueue", "metadata": {"name": "q", "uid": "u", "resourceVersion": "7"}}
 BODY = manifests.cluster_queue("v1beta2", "q", OWNER, {}, "None", [])
@@ -35,12 +35,16 @@ class Kube:
             raise self.error
         return body
 
+    def delete(self, path, body):
+        self.sent.append((path, body))
+
 
 def loop(kube):
     applied, events = [], []
     cache = SimpleNamespace(apply=applied.append, subscribe=lambda _: None, synced=True, items=list)
     recorder = SimpleNamespace(event=lambda *args, **more: events.append((args[1:], more)))
-    made = Queues(parse(""), kube, cache, Kueue("v1beta2", cache, cache, cache), recorder, None, SystemClock())
+    kueue = Kueue("v1beta2", cache, dict.fromkeys(PLURALS, cache))
+    made = Queues(parse(""), kube, cache, kueue, recorder, None, SystemClock())
     return made, applied, events
 
 
@@ -64,6 +68,17 @@ def test_an_object_that_somebody_has_just_created_is_read_and_not_written():
     made._call(Apply(OWNER, BODY, ""))[1]()
     assert kube.sent == []
     assert applied == [foreign]
+
+
+def test_a_local_queue_is_written_and_deleted_in_its_namespace():
+    kube = Kube()
+    made, _, _ = loop(kube)
+    body = manifests.local_queue("v1beta2", "team", "q", OWNER, "q")
+    made._call(Apply(OWNER, body, "uid-1"))[1]()
+    made._call(Delete(OWNER, "LocalQueue", "team", "q", "uid-1"))[1]()
+    path = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/localqueues/q"
+    assert [call[0] for call in kube.sent] == [path, path]
+    assert kube.sent[1][1] == {"preconditions": {"uid": "uid-1"}}
 
 
 def test_what_the_api_server_refuses_is_remembered_until_it_is_accepted():
