@@ -67,7 +67,10 @@ class Controllers(SlurmLoop):
         decision = self._decide_workload(workload, now)
         self._displaced = decision.displaced
         for action in decision.actions:
-            key = f"job/{action.job_id}" if isinstance(action, workload_decide.Orphan) else pods.uid(action.pod)
+            if isinstance(action, workload_decide.Orphan | workload_decide.Rest):
+                key = f"job/{action.job_id}"
+            else:
+                key = pods.uid(action.pod)
             if isinstance(action, workload_decide.Release):
                 # the pod may be gone before the view shows the job as cancelled: the job is not an orphan then
                 self._resting |= {f"job/{job_id}": now + ORPHAN_AFTER for job_id in action.job_ids}

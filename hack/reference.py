@@ -96,7 +96,8 @@ REASONS = (
     (
         UNSCHEDULED,
         "GangDiffers",
-        "the pod requests other resources or job annotations than the members for which the group's job was submitted",
+        "the pod requests other resources or job annotations than any of the members for which the group's job was "
+        "submitted",
     ),
     (
         UNSCHEDULED,

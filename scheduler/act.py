@@ -26,7 +26,6 @@ from bridge.loop import Dependencies
 from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted
 from bridge.slurm import states
 from bridge.slurm.cancelling import cancel_if_ours
-from bridge.slurm.models import JobRequest
 from bridge.workload import links, pods, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from bridge.workload.devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
@@ -36,7 +35,8 @@ from scheduler.claims import Claims
 from scheduler.device_names import DeviceNames
 from scheduler.errors import LostJobsError, NoNodeError
 from scheduler.gangs import Gang
-from scheduler.placement import Placement, Placements
+from scheduler.job_requests import JobRequests
+from scheduler.placement import Placements
 from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
 from scheduler.pod_writer import PodWriter
 from scheduler.rules import lives
@@ -94,6 +94,7 @@ class Actor:
         self._check_leadership = check_leadership
         self._device_names = device_names
         self._claims = Claims(self._kube, self._slurm, self._config, self._clock, self._classes)
+        self._requests = JobRequests(dependencies, self._claims)
         self._volumes = VolumeWriter(self._kube, storage)
         self.update_pace = UpdatePace()
         self.placements = Placements([], {}, {})
@@ -144,7 +145,7 @@ class Actor:
             self._refused(pod, LostJobsError(f"Slurm lost {lost} jobs of this pod, or their comments"), REFUSED)
             return
         try:
-            request = self._claims.add_to(self._request(members, action.gang), members)
+            request = self._requests.of(members, action.gang, self.placements)
             with fence(self._check_leadership):
                 submitted = self._slurm.submit(request)
         except SlurmUnknownOutcomeError as error:
@@ -159,7 +160,8 @@ class Actor:
             self._refused(pod, error, REFUSED)
             return
         now = self._clock.monotonic()
-        self._states.update(key, lambda state: state.submitted(submitted.job_id, now, request.excluded_nodes))
+        excluded = [part.excluded_nodes for part in (request, *request.components)]
+        self._states.update(key, lambda state: state.submitted(submitted.job_id, now, *excluded))
         log.info("job submitted", extra=kv(pod=pods.key(pod), job=submitted.job_id))
         self._poller.expect(submitted.job_id, request.link)
         if action.gang is None and not pods.is_held(pod):
@@ -172,42 +174,6 @@ class Actor:
         found = [self._cache.by_uid(pods.uid(pod)) for pod in members]
         waiting = [pod for pod in found if pod is not None and not pods.is_deleted(pod) and not pods.is_bound(pod)]
         return [*waiting] if len(waiting) == len(members) else []
-
-    def _request(self, members: list[actions.Pod], gang: Gang | None) -> JobRequest:
-        """Return the request for a pod or for a gang. Raises the errors of :mod:`bridge.workload.translate`."""
-        version, cluster = self._slurm.version, self._dependencies.cluster
-        placement = self.placements.of_all(members, self._config.partition)
-        excluded = placement.excluded if version.exclude_nodes else ()
-        longest = self.placements.longest(members[0], self._config.partition)
-        if gang is None:
-            self._check_nodes(placement)
-            return translate.request(members[0], self._config, version, cluster, excluded, longest)
-        done = gang.succeeded()
-        size, least = max(gang.size - done, len(members)), max(gang.minimum - done, 1)
-        shape = translate.GangShape(gang.ref, size, least, gang.together, done)
-        self._check_nodes(placement, shape.fewest)
-        return translate.gang_request(members, shape, self._config, version, cluster, excluded, longest)
-
-    def _check_nodes(self, placement: Placement, fewest: int = 1) -> None:
-        """Raise :class:`NoNodeError` if fewer than ``fewest`` nodes fit, or if Slurm could allocate a refused node.
-
-        Slurm can do so only over an API version that cannot exclude nodes.
-        """
-        if not placement.eligible:
-            raise NoNodeError(f"no node fits: {placement.summary() or 'Slurm has none in the partition'}")
-        if len(placement.eligible) < fewest:
-            others = f"; the others: {placement.summary()}" if placement.refused else ""
-            raise NoNodeError(f"the group needs {fewest} nodes, but only {len(placement.eligible)} fit{others}")
-        if self._slurm.version.exclude_nodes:
-            return
-        nodes = self._poller.snapshot.nodes
-        open_nodes = [n for n in placement.refused if n in nodes and not states.is_drained(nodes[n].states)]
-        if open_nodes:
-            reasons = ", ".join(f"{name} ({placement.refused[name]})" for name in open_nodes[:5])
-            raise NoNodeError(
-                f"Slurm could allocate nodes that Kubernetes refuses, and its API {self._slurm.version.name} can't "
-                f"exclude them: {reasons}"
-            )
 
     def _refused(self, pod: actions.Pod, error: BridgeError, backoff: Backoff) -> None:
         uid, key = pods.uid(pod), links.key(pod)
@@ -334,11 +300,11 @@ class Actor:
         key = links.key(action.pod)
         try:
             with fence(self._check_leadership), self.update_pace.measured(self._clock):
-                self._slurm.set_excluded_nodes(action.job_id, action.nodes)
+                self._slurm.set_excluded_nodes(action.component or action.job_id, action.nodes)
         except SlurmRefusedError as error:
             # the job has started meanwhile, or all nodes are excluded now: the node is checked again before the bind
             retry_at = self._clock.monotonic() + UNAVAILABLE.limit
             self._states.update(key, lambda state: replace(state, exclude_retry_at=retry_at))
             log.info("excluded nodes not changed", extra=kv(pod=pods.key(action.pod), error=error))
             return
-        self._states.update(key, lambda state: replace(state, excluded=action.nodes))
+        self._states.update(key, lambda state: state.excluding(action.part, action.nodes))

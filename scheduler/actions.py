@@ -33,7 +33,7 @@ class Bind:
     """Bind the pod to the node of its allocated job; the same write sets the job id on the pod.
 
     ``node`` is the name in Kubernetes, ``slurm_node`` the name in Slurm. ``started`` is the start of the job in seconds
-    since the epoch.
+    since the epoch. ``component`` is the id of the component that has the node; 0: the job is not heterogeneous.
     """
 
     pod: Pod
@@ -41,6 +41,7 @@ class Bind:
     node: str
     started: float
     slurm_node: str
+    component: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,13 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """Set the excluded nodes of a pending job."""
+    """Set the excluded nodes of a pending job, or of the component with this number and its own id."""
 
     pod: Pod
     job_id: int
     nodes: tuple[str, ...]
+    part: int = 0
+    component: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,9 @@ class Claims:
         binds = [bind for bind in binds if extended_claims.wants_devices(bind.pod, self._classes(bind.slurm_node))]
         if not binds:
             return
-        given = self._slurm.resources(binds[0].job_id)
+        given: dict[str, NodeResources] = {}
+        for job_id in sorted({bind.component or bind.job_id for bind in binds}):
+            given |= self._slurm.resources(job_id)  # two components share no node
         for bind in binds:
             if bind.slurm_node not in given:
                 raise WrongDevicesError(f"Slurm job {bind.job_id} has no resources on node {bind.slurm_node}")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bridge.slurm import states
-from bridge.slurm.models import Job, ObservedJob
+from bridge.slurm.models import Job, JobPart, ObservedJob
 from bridge.workload import extended_claims, links, pods
 from scheduler import full_nodes, gangs, volume_waits
 from scheduler.actions import (
@@ -156,13 +156,13 @@ def _without_job(
         return (_tell(view, waiting, *why) if why[0] else []), state
     if (wait := volume_waits.before_submission(view, waiting, occupancy)) is not None:
         return _tell(view, waiting, wait.reason, wait.message), state
-    gang, strangers = gangs.alike(gang)
+    gang, strangers = gangs.chosen(gang)
     text = "the pod requests other resources or settings than the other members, for which a Slurm job is submitted"
     return [Submit(gang.waiting[0], gang), *_tell(view, strangers, "GangDiffers", text)], state
 
 
-def _count_text(gang: Gang, count: int) -> str:
-    return f"{count} of {gang.minimum} pods of {gang.ref.kind} {gang.ref.name} are here"
+def _count_text(gang: Gang, count: int, needed: int = 0) -> str:
+    return f"{count} of {needed or gang.minimum} pods of {gang.ref.kind} {gang.ref.name} are here"
 
 
 def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job) -> _Steps:
@@ -172,15 +172,29 @@ def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job) -> _Ste
     if holds := _hold(gang, job.job_id):
         return holds, state
     if may_exclude(view, state, job.job_id):
-        wanted = view.placements.of_all(gang.waiting, view.config.partition).excluded
-        known = with_excluded(view, state, job, wanted)
-        if known is None:
-            return [Exclude(gang.waiting[0], job.job_id, wanted)], state
-        state = known
+        for part, (one, members) in enumerate(_parts(gang, job)):
+            if not members:
+                continue
+            wanted = view.placements.of_all(members, view.config.partition).excluded
+            known = with_excluded(view, state, one, wanted, part)
+            if known is None:
+                return [Exclude(gang.waiting[0], job.job_id, wanted, part, one.job_id)], state
+            state = known
     text = pending_text(job, view.now - since)
     if not text:
         return [], state
     return _label(gang, job.job_id) or _tell(view, gang.waiting, "SlurmPending", text), state
+
+
+def _parts(gang: Gang, job: Job) -> list[tuple[Job | JobPart, list[Pod]]]:
+    """Return the components of a job with their waiting members, an ordinary job with all of them.
+
+    Without any if the components have not been read yet.
+    """
+    if job.link is None or job.link.parts == 1:
+        return [(job, gang.waiting)]
+    members = links.by_shape(gang.waiting)
+    return [(part, [*members.get(part.shape, ())]) for part in job.parts]
 
 
 def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occupancy: PlannedOccupancy) -> _Steps:
@@ -197,16 +211,18 @@ def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occup
         return (told, state) if gang.running else ([GiveBack(strangers[0], job.job_id, text, gang)], state)
     if holds := _hold(gang, job.job_id):
         return holds, state
-    assigned = gangs.assign(gang, job.nodes)
+    assigned = gangs.assign_places(gang, job)
     late = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
     text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
     told += _tell(view, late, "GangFull", text)
-    started = gang.started(job.job_id) + gang.succeeded(job)
-    if started >= gang.minimum or gang.has_started(job.job_id, _placed(gang, assigned)):
+    # a component has places for the members that existed at the submission, so a heterogeneous job needs all of them
+    needed = job.link.size if job.parts and job.link is not None else gang.minimum
+    started = gang.started(job.job_id) + (0 if job.parts else gang.succeeded(job))
+    if started >= needed or gang.has_started(job.job_id, _placed(gang, assigned)):
         actions, state = _replacements(view, gang, state, job, assigned, occupancy)
         return told + actions, state
-    if started + len(assigned) < gang.minimum:
-        text = f"{_count_text(gang, started + len(assigned))}; Slurm job {job.job_id} has its nodes"
+    if started + len(assigned) < needed:
+        text = f"{_count_text(gang, started + len(assigned), needed)}; Slurm job {job.job_id} has its nodes"
         actions, state = _wait(view, gang, state, job, INCOMPLETE, text)
         return told + actions, state
     actions, state = _start(view, gang, state, job, assigned, occupancy)
@@ -214,9 +230,9 @@ def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occup
 
 
 def _without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
-    """Return the gang without the waiting pods that are not of the shape of the job, and these pods."""
-    wanted = job.link.shape if job.link is not None else ""
-    strangers = [pod for pod in gang.waiting if wanted and links.shape(pod) != wanted]
+    """Return the gang without the waiting pods that are not of a shape of the job, and these pods."""
+    wanted = {part.shape for part in job.parts} or {job.link.shape if job.link is not None else ""}
+    strangers = [pod for pod in gang.waiting if "" not in wanted and links.shape(pod) not in wanted]
     if not strangers:
         return gang, []
     return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in strangers])), strangers
@@ -318,7 +334,8 @@ def _bind(
         if full is not None:
             return binds, full
         occupancy.plan(occupant)
-        binds.append(Bind(pod, job.job_id, node.name, job.start_time, slurm_node))
+        component = job.component_on(slurm_node) if job.parts else 0
+        binds.append(Bind(pod, job.job_id, node.name, job.start_time, slurm_node, component))
     return binds, None
 
 

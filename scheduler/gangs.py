@@ -124,19 +124,64 @@ def assign(gang: Gang, nodes: Sequence[str]) -> dict[str, str]:
     return assigned
 
 
-def alike(gang: Gang) -> tuple[Gang, list[Pod]]:
-    """Return the gang without the waiting pods of which the next job does not count, and these pods.
+def assign_places(gang: Gang, job: Job) -> dict[str, str]:
+    """Return the Slurm node for each waiting member as :func:`assign`, also on the components of a heterogeneous job.
+
+    A member gets a place only in the component for its shape. Two components share no node, so a running member is in
+    the component that has its node. The slot of a member in a component is the rank of its slot among those of its
+    shape.
+    """
+    if not job.parts:
+        return assign(gang, job.nodes)
+    shapes = {pods.uid(pod): links.shape(pod) for pod in gang.pods}
+    assigned: dict[str, str] = {}
+    for part in job.parts:
+        own = {uid for uid, shape in shapes.items() if shape == part.shape}
+        found = sorted({slot for uid, slot in gang.slots.items() if uid in own and slot is not None})
+        ranks: dict[int | None, int] = {slot: rank for rank, slot in enumerate(found)}
+        slots = {uid: ranks.get(slot) for uid, slot in gang.slots.items()}
+        members = tuple([pod for pod in gang.pods if pods.is_bound(pod) or pods.uid(pod) in own])
+        assigned |= assign(replace(gang, pods=members, slots=slots), part.nodes)
+    return assigned
+
+
+def chosen(gang: Gang) -> tuple[Gang, list[Pod]]:
+    """Return the gang with the waiting members for which the next job is submitted, and the other waiting pods.
 
     Any user of the namespace may label a pod as a member. If at least as many waiting members as the gang needs request
-    the same, the job is for these. Otherwise all members stay, and the request for their job says how they differ.
+    the same, the job is for these. Otherwise it is for members of different shapes: one for each slot, and no more than
+    the gang should have. Those of a shape that more members have come first, then the older ones.
     """
     waiting = gang.waiting
     shapes = [links.shape(pod) for pod in waiting]
-    most, count = Counter(shapes).most_common(1)[0]
-    if count == len(waiting) or count < gang.minimum - gang.succeeded():
+    counts, done = Counter(shapes), gang.succeeded()
+    most, count = counts.most_common(1)[0]
+    if count == len(waiting):
         return gang, []
-    others = [pod for pod, shape in zip(waiting, shapes, strict=True) if shape != most]
+    if count >= gang.minimum - done:
+        kept = {pods.uid(pod) for pod, shape in zip(waiting, shapes, strict=True) if shape == most}
+    else:
+        by_uid = {pods.uid(pod): shape for pod, shape in zip(waiting, shapes, strict=True)}
+        kept = _one_for_each_slot(gang, by_uid, counts, gang.size - done)
+    others = [pod for pod in waiting if pods.uid(pod) not in kept]
     return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in others])), others
+
+
+def _one_for_each_slot(gang: Gang, shapes: Mapping[str, str], counts: Mapping[str, int], room: int) -> set[str]:
+    """Return the UIDs of at most ``room`` waiting members; ``counts`` are the numbers of members of each shape."""
+
+    def key(pod: Pod) -> tuple[int, str, str]:
+        metadata = pod["metadata"]
+        return -counts[shapes[pods.uid(pod)]], metadata.get("creationTimestamp") or "", metadata["name"]
+
+    kept: set[str] = set()
+    taken: set[int] = set()
+    for pod in sorted(gang.waiting, key=key):
+        slot = gang.slots[pods.uid(pod)]
+        if len(kept) < room and (slot is None or slot not in taken):
+            kept.add(pods.uid(pod))
+            taken |= {slot} if slot is not None else set()
+    return kept
 
 
 class GangIndex:

@@ -122,8 +122,8 @@ class PodState:
     ``starting_since`` is the time of the first decision after the last submission that saw Slurm's power saving start
     the node of the job. Both are monotonic seconds, ``None`` if there was none. ``cancelled`` holds jobs of the pod
     that this process has cancelled and that the snapshot may still show as live. ``excluded`` are the excluded nodes
-    of the job as sent or read last, ``None`` if neither was done. The next ones are not sent before
-    ``exclude_retry_at`` (monotonic seconds).
+    of the job as sent or read last, ``None`` if neither was done; those of the components after the first are in
+    ``more_excluded``, by number. The next ones are not sent before ``exclude_retry_at`` (monotonic seconds).
     """
 
     phase: Phase = NotSubmitted()
@@ -132,18 +132,30 @@ class PodState:
     condition: ReportedCondition | None = None
     cancelled: frozenset[int] = frozenset()
     excluded: tuple[str, ...] | None = None
+    more_excluded: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     exclude_retry_at: float | None = None
 
-    def submitted(self, job_id: int, now: float, excluded: tuple[str, ...]) -> PodState:
-        """Return the state after slurmctld has returned the id of a new job."""
+    def submitted(self, job_id: int, now: float, *excluded: tuple[str, ...]) -> PodState:
+        """Return the state after slurmctld has returned the id of a new job; ``excluded`` are those of each part."""
         # slurmctld may use the id of an earlier job of the pod again
         return PodState(
             phase=Submitted(job_id, now),
             waiting_since=now,
             condition=self.condition,
             cancelled=self.cancelled - {job_id},
-            excluded=excluded,
+            excluded=excluded[0],
+            more_excluded=dict(enumerate(excluded[1:], 1)),
         )
+
+    def excluded_of(self, part: int) -> tuple[str, ...] | None:
+        """Return the excluded nodes of a component, of an ordinary job those of number 0."""
+        return self.more_excluded.get(part) if part else self.excluded
+
+    def excluding(self, part: int, nodes: tuple[str, ...]) -> PodState:
+        """Return the state after the excluded nodes of a component were sent or read."""
+        if part:
+            return replace(self, more_excluded={**self.more_excluded, part: nodes})
+        return replace(self, excluded=nodes)
 
     def failed(self, now: float, backoff: Backoff, reason: str, message: str) -> PodState:
         """Return the state after a failed submission, or after a job was cancelled because it could not be used."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from bridge import clock
 from bridge.config import Config
 from bridge.slurm import states
-from bridge.slurm.models import ApiVersion, Job, ObservedJob, Snapshot
+from bridge.slurm.models import ApiVersion, Job, JobPart, ObservedJob, Snapshot
 from bridge.workload import pods
 from scheduler.actions import Action, Exclude, Pod, Tell
 from scheduler.conditions import is_due
@@ -209,19 +209,23 @@ def may_exclude(view: SchedulerView, state: PodState, job_id: int) -> bool:
     return not resting and (view.head is None or job_id in view.head)
 
 
-def with_excluded(view: SchedulerView, state: PodState, job: Job, wanted: tuple[str, ...]) -> PodState | None:
+def with_excluded(
+    view: SchedulerView, state: PodState, job: Job | JobPart, wanted: tuple[str, ...], part: int = 0
+) -> PodState | None:
     """Return the state of a pod whose pending job excludes the nodes ``wanted``; ``None`` if it excludes others.
 
-    Nodes that are drained in Slurm do not count, because Slurm allocates them to no job.
+    ``job`` may be a component, and ``part`` its number. Nodes that are drained in Slurm do not count, because Slurm
+    allocates them to no job.
     """
-    if state.excluded is wanted:
+    known = state.excluded_of(part)
+    if known is wanted:
         return state
-    excluded = state.excluded if state.excluded is not None else job.excluded_nodes
+    excluded = known if known is not None else job.excluded_nodes
     if excluded == wanted:
-        return replace(state, excluded=wanted)
+        return state.excluding(part, wanted)
     if not view.placements.same_for_slurm(excluded, wanted):
         return None
-    return state if state.excluded is excluded else replace(state, excluded=excluded)
+    return state if known is excluded else state.excluding(part, excluded)
 
 
 def paced(view: SchedulerView, actions: list[Action]) -> list[Action]:

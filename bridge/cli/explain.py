@@ -117,13 +117,17 @@ def _slurm(job: Job, everyone: Iterable[Job]) -> list[str]:
         lines.append(f"reason: {job.reason}{f' ({job.description})' if job.description else ''}")
     if job.nodes:
         lines.append(f"nodes: {','.join(job.nodes)}")
+    for part in job.parts:
+        where = f" on {','.join(part.nodes)}" if part.nodes else ""
+        excluded = f", excluded nodes: {','.join(part.excluded_nodes)}" if part.excluded_nodes else ""
+        lines.append(f"component {part.job_id} is {'+'.join(sorted(part.states))}{where}{excluded}")
     if states.is_pending(job.states):
         lines.append(_position(job, everyone))
         start = clock.rfc3339(job.start_time) if job.start_time else "not computed by Slurm yet"
         lines.append(f"estimated start: {start}")
     elif job.start_time:
         lines.append(f"started: {clock.rfc3339(job.start_time)}")
-    if job.excluded_nodes:
+    if job.excluded_nodes and not job.parts:
         lines.append(f"excluded nodes: {','.join(job.excluded_nodes)}")
     return lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,9 +19,11 @@ from bridge import config as configuration
 from bridge import names, namespace_policies
 from bridge.cli import render_pods
 from bridge.errors import BridgeError, ConfigError
+from bridge.slurm.models import ApiVersion, JobRequest
 from bridge.slurm.parsers import job_body
 from bridge.slurm.versions import VERSIONS
 from bridge.workload import links, translate
+from bridge.workload.groups import Membership
 
 
 def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str) -> int:
@@ -113,9 +116,8 @@ def _add_request(
         else:
             record["group"] = {"kind": member.key.kind, "name": member.key.name, "index": member.key.index}
             record["group"] |= {"size": member.size, "minimum": member.minimum, "slot": member.slot}
-            shape = translate.GangShape(member.key, member.size, member.minimum, member.together)
-            asked = translate.gang_request(members, shape, config, version, "offline")
-        record["slurm"] = {"api": api, "body": job_body(asked, version)}
+            asked = _of_group(members, member, config, version)
+        record["slurm"] = {"api": api, "body": job_body(asked, _newest_release(version))}
     except BridgeError as error:
         record["refused"] = [str(error)]
 
@@ -132,3 +134,33 @@ def _apply(pod: dict[str, Any], operation: Mapping[str, Any]) -> None:
         target.pop(last, None)
     else:
         target[last] = operation["value"]
+
+
+def _of_group(
+    members: list[dict[str, Any]], member: Membership, config: configuration.Config, version: ApiVersion
+) -> JobRequest:
+    """Return the request for the job of a group.
+
+    ``members`` are in the manifest, one for each pod template: a template has the slots up to that of the next one.
+    """
+    shape = translate.GangShape(member.key, member.size, member.minimum, member.together)
+    parts = list(links.by_shape(members).values())
+    if len(parts) == 1:
+        return translate.gang_request(members, shape, config, version, "offline")
+    slots = sorted({slot for pod in members if (slot := _slot(pod)) is not None})
+    counts: dict[int | None, int] = {s: after - s for s, after in zip(slots, [*slots[1:], member.size], strict=True)}
+    requests = []
+    for part in parts:
+        count = sum([counts.get(_slot(pod), 1) for pod in part])
+        asked = replace(shape, size=count, minimum=count)
+        requests.append(translate.gang_request(part, asked, config, version, "offline"))
+    return translate.heterogeneous(requests, config, _newest_release(version))
+
+
+def _slot(pod: Mapping[str, Any]) -> int | None:
+    member = links.membership(pod)
+    return member.slot if member is not None else None
+
+
+def _newest_release(version: ApiVersion) -> ApiVersion:
+    return replace(version, external_components=version.external_jobs)

@@ -20,6 +20,8 @@ MOST = 128
 BROKEN = frozenset({"CANCELLED"})
 """The states of a job that lacks a component: Slurm has forgotten it, or has never created it."""
 
+COMPLETING = frozenset({"COMPLETING"})
+
 States = frozenset[str]
 
 
@@ -35,12 +37,14 @@ def combined(parts: Sequence[States]) -> States:
     """Return the states of a job from those of its components, in their order.
 
     If any component has ended, the job has ended: in the way that explains most, because the others are cancelled
-    afterwards. Otherwise these are the states of all components; two different base states are no phase of a job.
+    afterwards. Until these have ended, it is completing, so that their end changes the states. If no component has
+    ended, these are the states of all; two different base states are no phase of a job.
     """
     ended = [states for states in parts if end_of(states) is not None]
-    if ended:
-        return min(ended, key=lambda states: ("CANCELLED" in states, "COMPLETED" in states))
-    return frozenset().union(*parts)
+    if not ended:
+        return frozenset().union(*parts)
+    cause = min(ended, key=lambda states: ("CANCELLED" in states, "COMPLETED" in states))
+    return cause if len(ended) == len(parts) else cause | COMPLETING
 
 
 def joined(found: Iterable[Component]) -> list[Job]:
@@ -60,7 +64,7 @@ def _joined(group: Mapping[int, Job]) -> Job:
     first, states = parts[0], combined([part.states for part in parts])
     lacks = min(group) > 0 or (first.link is not None and first.link.parts > len(parts))
     if lacks and end_of(states) is None:
-        states = BROKEN
+        states = BROKEN | COMPLETING
     reasons = [part.reason for part in parts if part.reason]
     return replace(
         first,
@@ -77,7 +81,7 @@ def _part(job: Job) -> JobPart:
 
 
 def is_over(job: Job) -> bool:
-    """Whether all components have ended. A job has ended with its first one (:func:`combined`), the rest may run."""
+    """Whether all components have ended. The job has ended with any of them (:func:`combined`), the rest may run."""
     return end_of(job.states) is not None and all(end_of(part.states) is not None for part in job.parts)
 
 

@@ -173,6 +173,10 @@ class Job:
         """The sorted names of the excluded nodes; jobs with the same hostlist share one tuple."""
         return _names(self.excluded)
 
+    def component_on(self, node: str) -> int:
+        """Return the id of the component that has the node, or of the job; two components share no node."""
+        return next((part.job_id for part in self.parts if node in part.nodes), self.job_id)
+
 
 @lru_cache(maxsize=64)  # about the number of different pod specs
 def _names(text: str) -> tuple[str, ...]:

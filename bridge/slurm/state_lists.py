@@ -19,6 +19,7 @@ from bridge.clock import Clock
 from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.slurm.client import SlurmClient
+from bridge.slurm.components import is_over
 from bridge.slurm.models import JobLink
 from bridge.slurm.poll_state import Expected, PollState, States
 
@@ -96,7 +97,8 @@ class StateLists:
             began, self._wanted = self._clock.monotonic(), False
             listed = self._all()
             return StateList(listed, listed, complete=True, list_began=began, cheap=True)
-        asked = [job_id for job_id, job in last.snapshot.jobs.items() if not job.is_confirmed]
+        jobs = last.snapshot.jobs.items()
+        asked = [job_id for job_id, job in jobs if not job.is_confirmed or not (job.missing or is_over(job.job))]
         ids = {*asked, *expected}
         at = self._clock.monotonic()
         if ids:

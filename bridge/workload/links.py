@@ -74,6 +74,14 @@ def shape(pod: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def by_shape(members: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the pods of each shape; the shapes in the order in which they appear."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for pod in members:
+        found.setdefault(shape(pod), []).append(pod)
+    return found
+
+
 @lru_cache(maxsize=32768)  # the text differs between members: a decision needs the keys of all pods
 def _group_key(text: str, namespace: str) -> str:
     try:

@@ -10,12 +10,15 @@ from typing import Any
 from bridge import names
 from bridge.config import Config
 from bridge.errors import BridgeError
+from bridge.slurm import components
 from bridge.slurm.models import ApiVersion, GroupRef, JobLink, JobRequest, PodRef
 from bridge.workload import annotations as job_annotations
 from bridge.workload import eligibility, gres, links, quantity, resources, shortfall
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 
+_SIZES = ("name", "link", "min_nodes", "max_nodes", "tasks", "tasks_per_node", "excluded_nodes", "components")
+"""Fields of a request in which the components of a job may always differ."""
 DEFAULT_GRACE = 30
 """Seconds of ``terminationGracePeriodSeconds`` that the API server sets."""
 
@@ -146,7 +149,8 @@ def gang_request(
 ) -> JobRequest:
     """Return the request for one job of all members; each node gets the resources of ``shape.together`` members.
 
-    Raises as :func:`request`, and :class:`UntranslatableError` if the members do not request the same.
+    :func:`heterogeneous` makes one request of several, for members that request different resources. Raises as
+    :func:`request`, and :class:`UntranslatableError` if the members differ.
     """
     link = JobLink(cluster, (), shape.ref, shape.size, links.shape(members[0]), completed=shape.completed)
     requests = [_of_member(pod, link, config, version, cluster, longest) for pod in members]
@@ -157,7 +161,7 @@ def gang_request(
         ]:
             raise UntranslatableError(
                 f"pods {members[0]['metadata']['name']} and {pod['metadata']['name']} of one group differ in "
-                f"{', '.join(differing)}: podbridge submits one job with the same resources for each member"
+                f"{', '.join(differing)}; allowed: the same value"
             )
     if first.min_nodes != 1 or first.max_nodes != 1:
         raise UntranslatableError(f"{names.MIN_NODES} and {names.MAX_NODES} can't be used for a pod of a group")
@@ -172,6 +176,45 @@ def gang_request(
         tasks_per_node=together,
         excluded_nodes=excluded,
     )
+
+
+def heterogeneous(requests: Sequence[JobRequest], config: Config, version: ApiVersion) -> JobRequest:
+    """Return the request for one heterogeneous job, with a component for each of the requests of :func:`gang_request`.
+
+    The comment of each component has its number and the size of the whole group. Slurm ends the whole job with its
+    first component, so all that have a time limit get the largest one. Raises :class:`UntranslatableError` if the
+    version of Slurm has no such jobs, or if the components would be jobs of different users.
+    """
+    first = requests[0]
+    if not version.heterogeneous:
+        named = [field.name for field in fields(first) if field.name not in _SIZES]
+        differing = [name for name in named if any(getattr(one, name) != getattr(first, name) for one in requests)]
+        raise UntranslatableError(
+            f"the pods of one group differ in {', '.join(differing) or 'their settings'}: they need a heterogeneous "
+            f"job, which Slurm's API {version.name} can't make; allowed: the same requests and settings"
+        )
+    if len(requests) > components.MOST:
+        raise UntranslatableError(
+            f"the pods of one group have {len(requests)} different requests or settings; allowed: {components.MOST}"
+        )
+    if len({(one.user_id, one.group_id) for one in requests}) > 1:
+        raise UntranslatableError(f"{names.USER_ID} and {names.GROUP_ID} differ between the pods of one group")
+    external = first.external and version.external_components
+    if config.placeholder == "external" and not external:
+        raise UntranslatableError(
+            "placeholder: external is configured, but external jobs of pods that differ need Slurm 26.05.3 or later"
+        )
+    longest, size = max(one.time_limit for one in requests), sum(one.link.size for one in requests)
+    parts = [
+        replace(
+            one,
+            external=external,
+            time_limit=longest if one.time_limit else 0,
+            link=replace(one.link, size=size, part=number, parts=len(requests)),
+        )
+        for number, one in enumerate(requests)
+    ]
+    return replace(parts[0], components=tuple(parts[1:]))
 
 
 def _of_member(

@@ -54,6 +54,9 @@ class Actor:
                 self._suspension(action)
             case decide.Orphan():
                 self._orphan(action)
+            case decide.Rest():
+                if self._cancel(action.job_id, action.link.keys):
+                    log.info("job cancelled because one of its components has ended", extra=kv(job=action.job_id))
 
     def _release(self, action: decide.Release) -> None:
         """Cancel the jobs, then remove the finalizer after Slurm has accepted every cancellation."""

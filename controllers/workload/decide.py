@@ -13,6 +13,7 @@ from typing import Any
 from bridge import names
 from bridge.brake import Brake
 from bridge.slurm import states
+from bridge.slurm.components import is_over
 from bridge.slurm.models import JobLink, ObservedJob, Snapshot
 from bridge.workload import links, pods
 
@@ -86,7 +87,15 @@ class Orphan:
     link: JobLink
 
 
-Action = Release | End | Ask | Cancel | Mark | Suspension | Orphan
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Cancel what is left of a heterogeneous job after one of its components has ended."""
+
+    job_id: int
+    link: JobLink
+
+
+Action = Release | End | Ask | Cancel | Mark | Suspension | Orphan | Rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +164,11 @@ def decide(view: WorkloadView) -> Decision:
         Orphan(known.job.job_id, known.job.link)
         for known in view.snapshot.jobs.values()
         if known.job.link is not None and _lives(known) and all_keys.isdisjoint(known.job.link.keys)
+    )
+    actions.extend(
+        Rest(known.job.job_id, known.job.link)
+        for known in view.snapshot.jobs.values()
+        if known.job.link is not None and known.is_confirmed and not known.missing and not is_over(known.job)
     )
     return Decision(actions, displaced)
 

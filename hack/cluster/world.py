@@ -205,8 +205,8 @@ class World:
         return self.cluster.run_slurm(*argv)
 
     def queue(self) -> dict[int, str]:
-        """Return the jobs of squeue: id -> state."""
-        lines = self.slurm("squeue", "-h", "-o", "%i %T").splitlines()
+        """Return the jobs of squeue: id -> state; each component of a heterogeneous job has its own id."""
+        lines = self.slurm("squeue", "-h", "-o", "%A %T").splitlines()
         return {int(line.split()[0]): line.split()[1] for line in lines if line.strip()}
 
     def job(self, job_id: int) -> dict[str, str]:

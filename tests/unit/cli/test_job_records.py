@@ -5,7 +5,7 @@ import pytest
 from bridge import names
 from bridge.cli import explain
 from bridge.cli.job_records import records
-from bridge.slurm.models import GroupRef, Job, JobLink, PodRef
+from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, PodRef
 
 NODES = {"node-0": "node-0", "renamed": "node-1"}
 LINK = JobLink("here", (PodRef("ns", "p", "u"),))
@@ -111,3 +111,15 @@ def test_ended_jobs_are_left_out_unless_they_disagree_with_a_pod():
     there = [pod("renamed", uid="v", name="q", label="8"), pod("node-0", uid="w", name="r", label="9")]
     assert [record["job"] for record in records([over, wrong, runs], there, NODES, ended=False)] == [8, 9]
     assert [record["job"] for record in records([over, wrong, runs], there, NODES)] == [7, 8, 9]
+
+
+def test_explain_shows_each_component_of_a_heterogeneous_job():
+    parts = (
+        JobPart(13, frozenset({"RUNNING"}), ("node-0",), "a"),
+        JobPart(14, frozenset({"RUNNING"}), ("node-1", "node-2"), "b", "node-[3-4]"),
+    )
+    whole = Job(13, frozenset({"RUNNING"}), nodes=("node-0", "node-1", "node-2"), parts=parts)
+    assert explain._slurm(whole, [whole])[-2:] == [
+        "component 13 is RUNNING on node-0",
+        "component 14 is RUNNING on node-1,node-2, excluded nodes: node-3,node-4",
+    ]

@@ -1,8 +1,11 @@
 """Either side's end ends the other, and only when slurmctld has said so twice."""
 
+from dataclasses import replace
+
 import pytest
 
 from bridge import names
+from bridge.slurm.components import Component, joined
 from bridge.slurm.models import GroupRef, Job, JobLink, ObservedJob, PodRef, Snapshot
 from controllers.workload import decide
 
@@ -294,3 +297,24 @@ def test_a_second_job_of_a_running_group_is_cancelled():
 def test_the_job_of_a_group_without_pods_is_looked_into():
     entry = job_of_group(5, "RUNNING")
     assert look([], with_group(entry)) == [decide.Orphan(5, entry.job.link)]
+
+
+def component(number, state):
+    link = JobLink("c", (), GroupRef("job", "ns", "train", "o1"), 2, f"s{number}", number, 2)
+    return Component(5, number, Job(5 + number, frozenset({state}), link, (f"n{number}",)))
+
+
+@pytest.mark.parametrize("states", [["CANCELLED", "RUNNING"], ["RUNNING", "TIMEOUT"], ["PENDING", "CANCELLED"]])
+def test_what_is_left_of_a_heterogeneous_job_is_cancelled_when_the_end_of_a_component_is_confirmed(states):
+    (job,) = joined(component(number, state) for number, state in enumerate(states))
+
+    def view(**more):
+        return Snapshot(sequence=7, jobs={5: ObservedJob(job, **more)}, by_uid={job.link.keys[0]: (5,)})
+
+    assert look([], view(confirmations=1)) == []
+    assert look([], view(confirmations=2)) == [decide.Rest(5, job.link)]
+    assert look([], view(confirmations=2, missing=True)) == []
+    (over,) = joined(component(number, "CANCELLED") for number in (0, 1))
+    assert look([], replace(view(), jobs={5: ObservedJob(over, 2)})) == []
+    (lives,) = joined(component(number, "RUNNING") for number in (0, 1))
+    assert look([], replace(view(), jobs={5: ObservedJob(lives)})) == [decide.Orphan(5, lives.link)]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,7 +7,7 @@ from hypothesis import strategies as st
 from bridge import names
 from bridge.config import Config, parse
 from bridge.slurm.models import ApiVersion, GroupRef, JobLink, PodRef
-from bridge.workload import eligibility, translate
+from bridge.workload import eligibility, links, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 
 NEW = ApiVersion("v0.0.45", external_jobs=True)
@@ -167,6 +169,62 @@ def test_a_gang_with_a_minimum_asks_for_a_range_of_nodes():
 def test_members_of_different_shapes_are_refused():
     members = [pod(requests={"cpu": "1"}), pod(requests={"cpu": "2"})]
     with pytest.raises(translate.UntranslatableError, match="differ in cpus"):
-        ask_gang(members, 2, 2)
+        ask_gang(members, 2, 2)  # the scheduler makes a heterogeneous job of them
     with pytest.raises(translate.UntranslatableError, match="min-nodes"):
         ask_gang([pod({names.MIN_NODES: "2"})], 1, 1)
+
+
+HET = replace(NEW, heterogeneous=True, external_components=True)
+
+
+def ask_parts(*groups, config=None, version=HET):
+    """Return the request for a group with these members of each shape."""
+    requests = [ask_gang(members, len(members), len(members)) for members in groups]
+    return translate.heterogeneous(requests, config or Config(), version)
+
+
+def test_members_of_different_shapes_get_a_component_each():
+    driver, worker = pod(requests={"cpu": "1"}), pod({names.PARTITION: "gpu"}, requests={"cpu": "4", "memory": "1Gi"})
+    first = ask_parts([driver], [worker, worker])
+    (second,) = first.components
+    assert (first.cpus, first.min_nodes, first.tasks, first.partition) == (1, 1, 1, "")
+    assert (second.cpus, second.min_nodes, second.tasks, second.partition) == (4, 2, 2, "gpu")
+    links_of = [(part.link.part, part.link.parts, part.link.size, part.link.shape) for part in (first, second)]
+    assert links_of == [(0, 2, 3, links.shape(driver)), (1, 2, 3, links.shape(worker))]
+    assert first.external
+    assert second.external
+    assert (second.components, len(first.components)) == ((), 1)
+
+
+def test_the_longest_time_limit_is_that_of_all_components_with_one():
+    def limited(minutes):
+        return pod({names.TIME_LIMIT: minutes} if minutes else {}, requests={"cpu": minutes or "1"})
+
+    first = ask_parts([limited("10")], [limited("20")], [limited("")])
+    assert [part.time_limit for part in (first, *first.components)] == [20, 20, 0]
+
+
+def test_a_version_without_heterogeneous_jobs_is_named():
+    with pytest.raises(translate.UntranslatableError, match=r"differ in cpus: .*API v0.0.38 can't make"):
+        ask_parts([pod(requests={"cpu": "1"})], [pod(requests={"cpu": "2"})], version=OLD)
+
+
+def test_components_are_batch_jobs_where_external_ones_cannot_be():
+    older = replace(HET, external_components=False)
+    groups = [pod(requests={"cpu": "1"})], [pod(requests={"cpu": "2"})]
+    first = ask_parts(*groups, version=older)
+    assert not any(part.external for part in (first, *first.components))
+    with pytest.raises(translate.UntranslatableError, match=r"need Slurm 26\.05\.3"):
+        ask_parts(*groups, version=older, config=Config(placeholder="external"))
+
+
+def test_components_belong_to_one_user():
+    groups = [pod({names.USER_ID: "1000"})], [pod({names.USER_ID: "1001"})]
+    with pytest.raises(translate.UntranslatableError, match="differ between the pods of one group"):
+        ask_parts(*groups)
+
+
+def test_more_components_than_slurm_allows_are_refused():
+    groups = [[pod(requests={"cpu": str(number)})] for number in range(1, 130)]
+    with pytest.raises(translate.UntranslatableError, match="129 different requests or settings; allowed: 128"):
+        ask_parts(*groups)

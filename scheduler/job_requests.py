@@ -1,0 +1,110 @@
+"""The request for the job of a pod or of a gang, on the nodes that fit now and with the devices of its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bridge.loop import Dependencies
+from bridge.slurm import states
+from bridge.slurm.models import ApiVersion, JobRequest
+from bridge.workload import links, translate
+from scheduler.claims import Claims
+from scheduler.errors import NoNodeError
+from scheduler.gangs import Gang
+from scheduler.placement import Placement, Placements
+
+Pod = Mapping[str, Any]
+
+
+class JobRequests:
+    """Makes the requests; ``claims`` remove allocations of earlier jobs. For any thread."""
+
+    def __init__(self, dependencies: Dependencies, claims: Claims) -> None:
+        self._config, self._cluster = dependencies.config, dependencies.cluster
+        self._slurm, self._poller = dependencies.slurm, dependencies.poller
+        self._claims = claims
+
+    def of(self, members: Sequence[Pod], gang: Gang | None, placements: Placements) -> JobRequest:
+        """Return the request for a pod, or for the waiting ``members`` of a gang.
+
+        Members of different shapes get a heterogeneous job, with one component for each shape. Raises
+        :class:`NoNodeError`, and the errors of :mod:`bridge.workload.translate` and of :meth:`Claims.add_to`.
+        """
+        version = self._slurm.version
+        if gang is None:
+            placement, longest = self._place(members, placements)
+            self._check_nodes(placement)
+            excluded = _excluded(placement, version)
+            request = translate.request(members[0], self._config, version, self._cluster, excluded, longest)
+            return self._claims.add_to(request, members)
+        groups = list(links.by_shape(members).values())
+        if len(groups) == 1:
+            done = gang.succeeded()
+            size, least = max(gang.size - done, len(members)), max(gang.minimum - done, 1)
+            return self._claims.add_to(self._of_group(gang, members, size, least, placements), members)
+        found = [(self._of_group(gang, group, len(group), len(group), placements), group) for group in groups]
+        # Slurm looks for the nodes of one component after the other and never goes back: the most demanding one first
+        found.sort(key=lambda pair: self._demand(pair[0], pair[1], placements))
+        requests, groups = [request for request, _ in found], [group for _, group in found]
+        whole = translate.heterogeneous(requests, self._config, version)
+        self._check_sum(requests, [self._place(group, placements)[0] for group in groups])
+        parts = (replace(whole, components=()), *whole.components)
+        with_claims = [self._claims.add_to(part, group) for part, group in zip(parts, groups, strict=True)]
+        return replace(with_claims[0], components=tuple(with_claims[1:]))
+
+    def _of_group(
+        self, gang: Gang, members: Sequence[Pod], size: int, least: int, placements: Placements
+    ) -> JobRequest:
+        """Return the request for ``size`` members of one shape, of which at least ``least`` start."""
+        version = self._slurm.version
+        placement, longest = self._place(members, placements)
+        shape = translate.GangShape(gang.ref, size, least, gang.together, gang.succeeded())
+        self._check_nodes(placement, shape.fewest)
+        excluded = _excluded(placement, version)
+        return translate.gang_request(members, shape, self._config, version, self._cluster, excluded, longest)
+
+    def _demand(self, request: JobRequest, members: Sequence[Pod], placements: Placements) -> tuple[object, ...]:
+        """Return a key that is smaller the fewer nodes fit, and the more a node of the component has to offer."""
+        eligible = len(self._place(members, placements)[0].eligible)
+        cpus = request.cpus * request.tasks_per_node
+        return eligible, not request.exclusive, not request.gres, -cpus, -request.memory_mib
+
+    def _place(self, members: Sequence[Pod], placements: Placements) -> tuple[Placement, int]:
+        """Return the nodes that fit all members, and the largest time limit in minutes."""
+        partition = self._config.partition
+        return placements.of_all(members, partition), placements.longest(members[0], partition)
+
+    def _check_nodes(self, placement: Placement, fewest: int = 1) -> None:
+        """Raise :class:`NoNodeError` if fewer than ``fewest`` nodes fit, or if Slurm could allocate a refused node.
+
+        Slurm can do so only over an API version that cannot exclude nodes.
+        """
+        if not placement.eligible:
+            raise NoNodeError(f"no node fits: {placement.summary() or 'Slurm has none in the partition'}")
+        if len(placement.eligible) < fewest:
+            others = f"; the others: {placement.summary()}" if placement.refused else ""
+            raise NoNodeError(f"the group needs {fewest} nodes, but only {len(placement.eligible)} fit{others}")
+        if self._slurm.version.exclude_nodes:
+            return
+        nodes = self._poller.snapshot.nodes
+        open_nodes = [n for n in placement.refused if n in nodes and not states.is_drained(nodes[n].states)]
+        if open_nodes:
+            reasons = ", ".join(f"{name} ({placement.refused[name]})" for name in open_nodes[:5])
+            raise NoNodeError(
+                f"Slurm could allocate nodes that Kubernetes refuses, and its API {self._slurm.version.name} can't "
+                f"exclude them: {reasons}"
+            )
+
+    @staticmethod
+    def _check_sum(requests: Sequence[JobRequest], placements: Sequence[Placement]) -> None:
+        """Raise :class:`NoNodeError` if there are too few nodes: Slurm gives two components no common node."""
+        fewest = sum(request.min_nodes for request in requests)
+        fitting = {name for placement in placements for name in placement.eligible}
+        if len(fitting) < fewest:
+            raise NoNodeError(f"the group needs {fewest} nodes, but only {len(fitting)} fit")
+
+
+def _excluded(placement: Placement, version: ApiVersion) -> tuple[str, ...]:
+    return placement.excluded if version.exclude_nodes else ()

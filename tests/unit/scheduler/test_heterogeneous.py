@@ -1,0 +1,337 @@
+"""Gangs whose members request different resources: decisions, and the whole hub in memory with their jobs."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge import names
+from bridge.config import Config
+from bridge.slurm.components import Component, joined
+from bridge.slurm.models import Job, JobLink, ObservedJob
+from bridge.workload import links, pods
+from scheduler import actions, gangs
+from scheduler.pod_states import PodState, PodStates, Submitted
+from tests.fakes.memory_hub import MemoryHub
+from tests.unit.scheduler.test_gang_decide import NODES, REF, kinds, look, member, snapshot
+from tests.unit.scheduler.test_state_machine import path_of
+
+DRIVER, WORKER = "1", "4"
+"""CPUs of the members of slot 0, and of the others."""
+
+
+def members(*, size=3, **more):
+    """Return a driver and its workers."""
+    return [member(slot, size=size, cpu=WORKER if slot else DRIVER, **more) for slot in range(size)]
+
+
+def known(job_id, states, nodes, pods_of_parts, **more):
+    """Return a heterogeneous job; ``states``, ``nodes`` and a pod for each part."""
+    count, size = len(nodes), more.pop("size", 3)
+    found = []
+    for number, (state, given_nodes, pod) in enumerate(zip(states, nodes, pods_of_parts, strict=True)):
+        link = JobLink("c", (), REF, size, links.shape(pod), number, count)
+        job = Job(job_id + number, frozenset({state}), link, tuple(given_nodes), **more)
+        found.append(Component(job_id, number, job))
+    return ObservedJob(joined(found)[0])
+
+
+def running(job_id, nodes, of, **more):
+    return known(job_id, ["RUNNING"] * len(nodes), nodes, of, **more)
+
+
+def places(found):
+    return [(action.pod["metadata"]["name"], action.node, action.component) for action in found]
+
+
+def test_members_that_differ_are_submitted_together():
+    (submit,) = look(members(), snapshot())
+    assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
+
+
+def test_each_member_is_bound_to_a_node_of_the_component_for_its_shape():
+    found = members(job=5)
+    job = running(5, [("n3",), ("n0", "n1")], found[:2])
+    assert places(look(found, snapshot(job))) == [("train-0", "n3", 5), ("train-1", "n0", 6), ("train-2", "n1", 6)]
+
+
+@pytest.mark.parametrize("states", [["RUNNING", "PENDING"], ["PENDING", "RUNNING"], ["RUNNING", "SUSPENDED"]])
+def test_no_member_is_bound_before_every_component_is_allocated(states):
+    found = members(job=5)
+    job = known(5, states, [("n3",), ("n0", "n1")], found[:2])
+    assert not any(isinstance(action, actions.Bind) for action in look(found, snapshot(job)))
+
+
+def test_no_member_is_bound_if_the_node_of_another_component_is_refused():
+    found = members(job=5)
+    job = running(5, [("n3",), ("n0", "n1")], found[:2])
+    (action,) = look(found, snapshot(job), refused=("n3",))
+    assert isinstance(action, actions.GiveBack)
+    assert action.job_id == 5
+
+
+def test_a_member_of_another_shape_does_not_take_the_place_of_a_missing_one():
+    """The job was submitted for a driver and two workers; a third worker is no driver."""
+    first = members()
+    late = member(0, job=5, cpu=WORKER)
+    job = running(5, [("n3",), ("n0", "n1")], first[:2])
+    found = look([late, *members(job=5)[1:]], snapshot(job))
+    assert {action.reason for action in found if isinstance(action, actions.Tell)} == {"GangFull", "GangIncomplete"}
+    assert not any(isinstance(action, actions.Bind) for action in found)
+
+
+def test_a_stranger_gets_no_place_in_any_component():
+    """Any user of the namespace may label a pod as a member."""
+    found = members(job=5)
+    stranger = member(2, name="stranger", uid="s", cpu="8", job=5)
+    job = running(5, [("n3",), ("n0", "n1")], found[:2])
+    told, *binds = look([*found, stranger], snapshot(job))
+    assert (told.pod, told.reason) == (stranger, "GangDiffers")
+    assert kinds(binds) == ["Bind"] * 3
+
+
+def test_a_stranger_with_the_slot_of_a_member_is_left_out_of_the_submission():
+    stranger = member(2, name="a-stranger", uid="s", cpu="8")
+    submit, told = look([stranger, *members()], snapshot())
+    assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
+    assert (told.pod, told.reason) == (stranger, "GangDiffers")
+
+
+def test_a_crash_between_two_bindings_goes_on_with_the_same_places():
+    found = members(job=5)
+    job = running(5, [("n3",), ("n0", "n1")], found[:2])
+    half = [found[0], member(1, job=5, node="n0", phase="Running", cpu=WORKER), found[2]]
+    assert places(look(half, snapshot(job))) == [("train-0", "n3", 5), ("train-2", "n1", 6)]
+
+
+def test_a_member_that_is_created_again_takes_its_place_in_its_component():
+    found = [
+        member(slot, job=5, node=node, phase="Running", cpu=WORKER if slot else DRIVER)
+        for slot, node in enumerate(["n3", "n0", "n1"])
+    ]
+    ended = member(0, job=5, node="n3", phase="Failed", name="old", uid="old", cpu=DRIVER)
+    job = running(5, [("n3",), ("n0", "n1")], found[:2])
+    again = member(0, job=5, cpu=DRIVER)
+    assert places(look([ended, again, *found[1:]], snapshot(job))) == [("train-0", "n3", 5)]
+
+
+def test_each_component_excludes_the_nodes_that_its_members_cannot_use():
+    found = [member(0, job=5, cpu=DRIVER), *(member(slot, job=5, cpu="9") for slot in (1, 2))]
+    job = known(5, ["PENDING"] * 2, [(), ()], found[:2])
+    states = PodStates()
+    states.update(REF.key, lambda _: PodState(Submitted(5, 1000.0)).submitted(5, 1000.0, (), ()))
+    (exclude,) = look(found, snapshot(job), states)
+    assert (exclude.job_id, exclude.component, exclude.part, exclude.nodes) == (5, 6, 1, NODES)
+    states.update(REF.key, lambda state: state.excluding(1, NODES))
+    assert look(found, snapshot(job), states) == []
+
+
+def test_a_job_whose_components_are_not_read_yet_is_left_alone():
+    found = members(job=5)
+    link = JobLink("c", (), REF, 3, links.shape(found[0]), 0, 2)
+    for state in ("PENDING", "RUNNING"):
+        assert look(found, snapshot(ObservedJob(Job(5, frozenset({state}), link)))) == []
+
+
+def test_a_member_deleted_before_the_bindings_is_waited_for_in_its_component():
+    found, states = members(job=5), PodStates()
+    job = running(5, [("n3",), ("n0", "n1")], found[:2])
+    (told, other) = look(found[1:], snapshot(job), states)
+    assert (told.reason, told.message) == (
+        "GangIncomplete",
+        "2 of 3 pods of jobset train are here; Slurm job 5 has its nodes",
+    )
+    assert other.reason == "GangIncomplete"
+    assert kinds(look(found[1:], snapshot(job), states, now=1000.0 + Config().busy_node_timeout)) == ["GiveBack"]
+
+
+@given(st.data())
+def test_places_are_in_the_own_component_never_taken_twice_and_the_same_after_a_crash(data):
+    together = data.draw(st.integers(1, 2))
+    cpus = data.draw(st.lists(st.sampled_from("123"), min_size=2, max_size=6))
+    entries = []
+    for slot, cpu in enumerate(cpus):
+        pod = member(slot, job=5, size=len(cpus), cpu=cpu)
+        place = replace(links.membership(pod), together=together)
+        entries.append((pod, place if data.draw(st.booleans()) else replace(place, slot=None)))
+    groups = links.by_shape(pod for pod, _ in entries)
+    numbers = iter(range(100))
+    nodes = [tuple(f"n{next(numbers)}" for _ in range(-(-len(group) // together))) for group in groups.values()]
+    job = running(5, nodes, [group[0] for group in groups.values()], size=len(cpus)).job
+    plan = gangs.assign_places(gangs.make(entries), job)
+    shape_of = {node: part.shape for part in job.parts for node in part.nodes} or {
+        node: links.shape(entries[0][0]) for node in job.nodes
+    }
+    assert len(plan) == len(cpus)
+    assert all(shape_of[plan[pods.uid(pod)]] == links.shape(pod) for pod, _ in entries)
+    assert all(list(plan.values()).count(node) <= together for node in job.nodes)
+    bound = data.draw(st.sets(st.sampled_from(sorted(plan))))
+    half = [
+        (member(slot, job=5, size=len(cpus), cpu=cpu, node=plan[f"u{slot}"], phase="Running"), place)
+        if f"u{slot}" in bound
+        else (pod, place)
+        for slot, (cpu, (pod, place)) in enumerate(zip(cpus, entries, strict=True))
+    ]
+    rest = gangs.assign_places(gangs.make(half), job)
+    assert set(rest) == plan.keys() - bound
+    used = [plan[uid] for uid in bound] + list(rest.values())
+    assert all(used.count(node) <= together for node in job.nodes)
+    assert all(shape_of[rest[uid]] == shape_of[plan[uid]] for uid in rest)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4) | st.none(), st.sampled_from("123")), min_size=5, max_size=9))
+def test_a_submission_is_for_no_more_members_than_the_gang_has_and_one_for_each_slot(asked):
+    found = [member(slot or 0, size=5, cpu=cpu, name=f"m{n}", uid=f"m{n}") for n, (slot, cpu) in enumerate(asked)]
+    entries = [(pod, replace(links.membership(pod), slot=slot)) for pod, (slot, _) in zip(found, asked, strict=True)]
+    gang = gangs.make(entries)
+    kept, others = gangs.chosen(gang)
+    assert sorted(map(pods.uid, [*kept.waiting, *others])) == sorted(map(pods.uid, found))
+    if len(links.by_shape(kept.waiting)) > 1:
+        slots = [gang.slots[pods.uid(pod)] for pod in kept.waiting]
+        assert len(slots) <= 5
+        assert len({slot for slot in slots if slot is not None}) == len([slot for slot in slots if slot is not None])
+    assert gangs.chosen(kept) == (kept, [])
+
+
+class Scene:
+    """The hub in memory, with a driver and two workers of one group."""
+
+    def __init__(self):
+        self.hub = MemoryHub(("n0", "n1", "n2", "n3"))
+        for slot in range(3):
+            self.create(slot)
+
+    def create(self, slot, uid=""):
+        group = {"kind": "jobset", "name": "train", "uid": "o1", "size": 3, "minimum": 3, "slot": slot}
+        meta = {"namespace": "ns", "name": f"train-{slot}", "uid": uid or f"u{slot}", "labels": {}}
+        meta |= {"annotations": {names.GROUP: json.dumps(group)}, "finalizers": [names.FINALIZER]}
+        meta["creationTimestamp"] = "2026-01-01T00:00:00Z"
+        containers = [{"resources": {"requests": {"cpu": WORKER if slot else DRIVER}}}]
+        spec = {"containers": containers, "schedulerName": self.hub.config.scheduler_name}
+        pod = {"kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
+        self.hub.kube.put(f"/api/v1/namespaces/ns/pods/train-{slot}", pod)
+
+    def settle(self, steps=8):
+        """Let the hub work until nothing changes."""
+        for _ in range(steps):
+            self.hub.deliver()
+            self.hub.poller.poll()
+            for loop in self.hub.loops:
+                self.hub.run(loop.reconcile)
+            self.hub.run_all()
+            self.hub.clock.advance(6)
+
+    def nodes(self):
+        return {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in self.hub.kube.pods()}
+
+    @property
+    def job(self):
+        (found,) = self.hub.slurm.live()
+        return found
+
+
+@pytest.fixture
+def scene():
+    return Scene()
+
+
+def test_a_group_runs_in_one_heterogeneous_job_and_releases_it(scene):
+    scene.settle()
+    job = scene.job
+    assert [part.request.cpus for part in job.all] == [4, 1], "Slurm looks for nodes in this order"
+    assert [part.request.min_nodes for part in job.all] == [2, 1]
+    assert scene.hub.slurm.start(job)
+    scene.settle()
+    assert scene.nodes() == {"train-0": "n2", "train-1": "n0", "train-2": "n1"}
+    assert {pods.job_id(pod) for pod in scene.hub.kube.pods()} == {job.job_id}
+    for pod in scene.hub.kube.pods():
+        pod["status"]["phase"] = "Succeeded"
+        scene.hub.kube.put(path_of(pod), pod)
+    scene.settle()
+    assert not scene.hub.slurm.live()
+    assert not any(map(pods.is_held, scene.hub.kube.pods()))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_component_that_ends_alone_ends_the_whole_group(scene, number):
+    scene.settle()
+    job = scene.job
+    scene.hub.slurm.start(job)
+    scene.settle()
+    assert all(scene.nodes().values())
+    job.all[number].state = "TIMEOUT"
+    scene.settle()
+    assert not job.lives, "the rest is cancelled"
+    assert [part.state for part in job.all] == (["CANCELLED", "TIMEOUT"] if number else ["TIMEOUT", "CANCELLED"])
+    assert all(pods.is_deleted(pod) for pod in scene.hub.kube.pods())
+    assert {pod["status"]["reason"] for pod in scene.hub.kube.pods()} == {"TimeLimit"}
+
+
+def test_a_component_that_ends_while_the_group_waits_gives_it_a_new_job(scene):
+    scene.settle()
+    job = scene.job
+    job.components[0].state = "NODE_FAIL"
+    scene.settle()
+    assert not job.lives
+    assert scene.job.job_id != job.job_id
+    assert len(scene.job.all) == 2
+
+
+@pytest.mark.parametrize("writes", range(1, 8))
+def test_a_crash_after_any_write_binds_every_member_once(scene, writes):
+    hub = scene.hub
+    hub.writes.kill_after = writes
+    for _ in range(3):
+        scene.settle(3)
+        for job in hub.slurm.live():
+            hub.slurm.start(job)
+    scene.settle()
+    assert all(scene.nodes().values())
+    assert (scene.nodes()["train-0"],) == scene.job.components[0].nodes
+    assert {scene.nodes()["train-1"], scene.nodes()["train-2"]} == {*scene.job.nodes}
+
+
+def test_a_taint_changes_the_excluded_nodes_of_every_component(scene):
+    scene.settle()
+    node = scene.hub.kube.get("/api/v1/nodes/n3")
+    node["spec"]["taints"].append({"key": "broken", "effect": "NoSchedule"})
+    scene.hub.kube.put("/api/v1/nodes/n3", node)
+    scene.settle()
+    assert [part.excluded for part in scene.job.all] == [("n3",), ("n3",)]
+
+
+def test_a_group_that_needs_more_nodes_than_fit_is_not_submitted(scene):
+    """Slurm gives two components no common node: such a job would be pending for ever."""
+    for name in ("n2", "n3"):
+        node = scene.hub.kube.get(f"/api/v1/nodes/{name}")
+        node["spec"]["unschedulable"] = True
+        scene.hub.kube.put(f"/api/v1/nodes/{name}", node)
+    scene.settle()
+    assert not scene.hub.slurm.live()
+    conditions = [pods.condition(pod, names.POD_SCHEDULED) for pod in scene.hub.kube.pods()]
+    assert {condition["message"] for condition in conditions} == {"the group needs 3 nodes, but only 2 fit"}
+
+
+def test_a_version_without_heterogeneous_jobs_refuses_the_group_with_words(scene):
+    scene.hub.slurm.version = replace(scene.hub.slurm.version, name="v0.0.40", heterogeneous=False)
+    scene.settle()
+    assert not scene.hub.slurm.live()
+    messages = {pods.condition(pod, names.POD_SCHEDULED)["message"] for pod in scene.hub.kube.pods()}
+    assert messages == {
+        "the pods of one group differ in cpus: they need a heterogeneous job, which Slurm's API v0.0.40 can't make; "
+        "allowed: the same requests and settings"
+    }
+
+
+def test_the_rest_of_an_orphan_is_cancelled(scene):
+    """All pods are gone, and a component was cancelled alone."""
+    scene.settle()
+    job = scene.job
+    job.components[0].state = "CANCELLED"
+    for pod in scene.hub.kube.pods():
+        del scene.hub.kube.objects[path_of(pod)]
+        scene.hub.kube.changes.append((pod, True))
+    scene.settle()
+    assert not job.lives
