@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bridge.slurm import states
-from bridge.slurm.models import Job, JobPart, ObservedJob
-from bridge.workload import extended_claims, links, pods
+from bridge.slurm.models import Job, ObservedJob
+from bridge.workload import extended_claims, pods
 from scheduler import full_nodes, gangs, volume_waits
 from scheduler.actions import (
     Action,
@@ -60,6 +60,9 @@ from scheduler.volume_waits import VolumeWait
 
 INCOMPLETE = "GangIncomplete"
 """Reason of the condition of a member that waits for other members."""
+
+_OTHERS = "Slurm job {} was submitted for pods that request something else than the pods that exist now"
+"""All members of a heterogeneous job are here, but a component has none or too few of them."""
 
 _Steps = tuple[list[Action], PodState]
 """The actions for the members, and the next state of the gang."""
@@ -169,10 +172,13 @@ def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job) -> _Ste
     since = state.waiting_since if state.waiting_since is not None else view.now
     if not isinstance(state.phase, Pending) or state.waiting_since is None:
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since)
+    parts = gangs.parts(gang, job)
+    if job.link is not None and len(gang.waiting) >= job.link.size and not all(members for _, members in parts):
+        return [GiveBack(gang.waiting[0], job.job_id, _OTHERS.format(job.job_id), gang)], state
     if holds := _hold(gang, job.job_id):
         return holds, state
     if may_exclude(view, state, job.job_id):
-        for part, (one, members) in enumerate(_parts(gang, job)):
+        for part, (one, members) in enumerate(parts):
             if not members:
                 continue
             wanted = view.placements.of_all(members, view.config.partition).excluded
@@ -186,23 +192,12 @@ def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job) -> _Ste
     return _label(gang, job.job_id) or _tell(view, gang.waiting, "SlurmPending", text), state
 
 
-def _parts(gang: Gang, job: Job) -> list[tuple[Job | JobPart, list[Pod]]]:
-    """Return the components of a job with their waiting members, an ordinary job with all of them.
-
-    Without any if the components have not been read yet.
-    """
-    if job.link is None or job.link.parts == 1:
-        return [(job, gang.waiting)]
-    members = links.by_shape(gang.waiting)
-    return [(part, [*members.get(part.shape, ())]) for part in job.parts]
-
-
 def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occupancy: PlannedOccupancy) -> _Steps:
     if not isinstance(state.phase, Allocated | NodeStarting | NodeBusy):
         state = replace(state, phase=Allocated(failure_of(state.phase)))
     if not job.nodes:
         return [], state
-    gang, strangers = _without_strangers(gang, job)
+    gang, strangers = gangs.without_strangers(gang, job)
     text = (
         f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
     )
@@ -221,21 +216,14 @@ def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occup
     if started >= needed or gang.has_started(job.job_id, _placed(gang, assigned)):
         actions, state = _replacements(view, gang, state, job, assigned, occupancy)
         return told + actions, state
+    if job.parts and not started and len(gang.waiting) + len(strangers) >= needed > len(assigned):
+        return [GiveBack(gang.waiting[0], job.job_id, _OTHERS.format(job.job_id), gang)], state
     if started + len(assigned) < needed:
         text = f"{_count_text(gang, started + len(assigned), needed)}; Slurm job {job.job_id} has its nodes"
         actions, state = _wait(view, gang, state, job, INCOMPLETE, text)
         return told + actions, state
     actions, state = _start(view, gang, state, job, assigned, occupancy)
     return told + actions, state
-
-
-def _without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
-    """Return the gang without the waiting pods that are not of a shape of the job, and these pods."""
-    wanted = {part.shape for part in job.parts} or {job.link.shape if job.link is not None else ""}
-    strangers = [pod for pod in gang.waiting if "" not in wanted and links.shape(pod) not in wanted]
-    if not strangers:
-        return gang, []
-    return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in strangers])), strangers
 
 
 def _start(

@@ -10,7 +10,7 @@ from typing import Any
 
 from bridge import names
 from bridge.kube.cache import Cache
-from bridge.slurm.models import GroupRef, Job
+from bridge.slurm.models import GroupRef, Job, JobPart
 from bridge.workload import links, pods
 from bridge.workload.groups import Membership
 
@@ -182,6 +182,26 @@ def _one_for_each_slot(gang: Gang, shapes: Mapping[str, str], counts: Mapping[st
             kept.add(pods.uid(pod))
             taken |= {slot} if slot is not None else set()
     return kept
+
+
+def parts(gang: Gang, job: Job) -> list[tuple[Job | JobPart, list[Pod]]]:
+    """Return the components of a job with their waiting members, an ordinary job with all of them.
+
+    Without any if the components have not been read yet.
+    """
+    if job.link is None or job.link.parts == 1:
+        return [(job, gang.waiting)]
+    members = links.by_shape(gang.waiting)
+    return [(part, [*members.get(part.shape, ())]) for part in job.parts]
+
+
+def without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
+    """Return the gang without the waiting pods that are not of a shape of the job, and these pods."""
+    wanted = {part.shape for part in job.parts} or {job.link.shape if job.link is not None else ""}
+    strangers = [pod for pod in gang.waiting if "" not in wanted and links.shape(pod) not in wanted]
+    if not strangers:
+        return gang, []
+    return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in strangers])), strangers
 
 
 class GangIndex:

@@ -76,10 +76,19 @@ def test_a_member_of_another_shape_does_not_take_the_place_of_a_missing_one():
     """The job was submitted for a driver and two workers; a third worker is no driver."""
     first = members()
     late = member(0, job=5, cpu=WORKER)
-    job = running(5, [("n3",), ("n0", "n1")], first[:2])
-    found = look([late, *members(job=5)[1:]], snapshot(job))
-    assert {action.reason for action in found if isinstance(action, actions.Tell)} == {"GangFull", "GangIncomplete"}
-    assert not any(isinstance(action, actions.Bind) for action in found)
+    for job in (
+        running(5, [("n3",), ("n0", "n1")], first[:2]),
+        known(5, ["PENDING"] * 2, [(), ()], first[:2]),
+    ):
+        (back,) = look([late, *members(job=5)[1:]], snapshot(job))
+        assert isinstance(back, actions.GiveBack)
+        assert len(back.gang.waiting) == 3
+
+
+def test_a_pending_job_waits_for_the_successor_of_a_deleted_member():
+    found = members(job=5)
+    job = known(5, ["PENDING"] * 2, [(), ()], found[:2])
+    assert look(found[1:], snapshot(job)) == []
 
 
 def test_a_stranger_gets_no_place_in_any_component():
