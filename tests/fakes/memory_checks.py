@@ -47,12 +47,13 @@ class WriteChecks:
         job = self._hub.slurm.jobs.get(job_id or 0)
         if job is None or not job.lives or job_id in self._hub.slurm.moved:
             return  # the job has ended since the decision
-        link = job.request.link
+        keys = job.request.link.keys
         assert job.ours, f"{name} is bound to job {job_id} of another cluster"
-        assert links.key(pod) in link.keys, f"{name} is bound to job {job_id} of {link.keys}"
-        assert node in job.nodes, f"{name} is bound to {node}, job {job_id} has {job.nodes}"
+        assert links.key(pod) in keys, f"{name} is bound to job {job_id} of {keys}"
+        part = next((part for part in job.all if node in part.nodes), None)
+        assert part is not None, f"{name} is bound to {node}, job {job_id} has {[part.nodes for part in job.all]}"
         if self.fresh:
-            assert links.shape(pod) == link.shape, f"{name} requests something else than its job {job_id}"
+            assert links.shape(pod) == part.request.link.shape, f"{name} requests something else than its job {job_id}"
             spec = self._hub.kube.get(f"/api/v1/nodes/{node}")["spec"]
             assert not spec.get("unschedulable"), f"{name} is bound to {node}, which is cordoned"
             bound = [other for other in self._hub.kube.pods() if other["spec"].get("nodeName") == node]

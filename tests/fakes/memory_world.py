@@ -103,15 +103,18 @@ class MemoryWorld:
         for pod in everyone:
             if pods.is_bound(pod) and not pods.is_finished(pod):
                 running.setdefault(links.key(pod), set()).add((pods.job_id(pod), pod["spec"]["nodeName"]))
-        jobs = {job.request.link.keys[0]: {(job.job_id, node) for node in job.nodes} for job in hub.slurm.live()}
-        shapes = {job.request.link.keys[0]: job.request.link.shape for job in hub.slurm.live()}
+        jobs = {
+            job.request.link.keys[0]: {(job.job_id, node) for part in job.all for node in part.nodes}
+            for job in hub.slurm.live()
+        }
+        shapes = {job.request.link.keys[0]: {part.request.link.shape for part in job.all} for job in hub.slurm.live()}
         if len(jobs) != len(hub.slurm.live()) or any(pods.is_deleted(pod) for pod in everyone):
             return False
         if jobs.keys() != running.keys() or any(not running[key] <= jobs[key] for key in jobs):
             return False
         for pod in filter(pods.is_open, everyone):
             key = links.key(pod)
-            differs = shapes.get(key, "") != links.shape(pod)  # it waits for the next job
+            differs = links.shape(pod) not in shapes.get(key, ())  # it waits for the next job
             if key not in jobs or (running[key] != jobs[key] and not differs):
                 return False
         have = {pod["metadata"]["name"] for pod in everyone}
@@ -126,7 +129,8 @@ class MemoryWorld:
                 f"{pods.job_id(pod)} deleted {pods.is_deleted(pod)} held {pods.is_held(pod)} {said.get('message', '')}"
             )
         lines += [
-            f"job {job.job_id} {job.state} {job.nodes} {job.request.link.keys}" for job in self.hub.slurm.jobs.values()
+            f"job {job.job_id} {[(part.state, part.nodes) for part in job.all]} {job.request.link.keys}"
+            for job in self.hub.slurm.jobs.values()
         ]
         lines += [f"{key} {state}" for key, state in self.hub.scheduler._states.by_uid.items()]
         return "\n".join(lines)

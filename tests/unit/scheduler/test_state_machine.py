@@ -104,7 +104,7 @@ class Hub(MemoryWorld, RuleBasedStateMachine):
         """A job ends, or is requeued."""
         job = self.live_job(number)
         self.hub.slurm.moved.add(job.job_id)
-        job.state, job.nodes = state, () if state == "PENDING" else job.nodes
+        job.set(state)
 
     @precondition(lambda self: self.hub.slurm.live())
     @rule(number=NUMBER, reuse=st.booleans())
