@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -195,6 +196,16 @@ def test_a_member_never_takes_the_devices_of_another_one(client: KubeClient, nam
     with pytest.raises(WrongDevicesError, match=r"request 3 devices .*its place in the job has 2"):
         claims.allocate([bind(make_pod("greedy", 0, 3, slot=0), 1)])
     assert not allocated(client, namespace)
+
+
+def test_a_member_gets_the_devices_of_the_component_that_has_its_node(
+    client: KubeClient, namespace: str, make_pod: Any
+) -> None:
+    slurm: Any = AllocatedJobs(j1=(0, 1), j2=(5, 6))
+    pod = make_pod("component", 0, 2)
+    Claims(client, slurm, Config(), SystemClock()).allocate([replace(bind(pod, 1), component=2)])
+    claim = client.get(RESOURCE_CLAIMS.path(namespace, extended_claims.name(pod)))
+    assert [name for _, _, name in devices.results(claim)] == ["gpu-5", "gpu-6"]
 
 
 def test_pods_of_one_job_at_the_same_time_get_different_devices(
