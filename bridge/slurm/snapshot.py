@@ -263,7 +263,7 @@ class Poller:
         if link is None:
             self._job_reader.require_check()
             self._hints.add()
-        else:
+        elif self.snapshot.jobs[job_id].confirmations != 1:  # nothing is decided before the next poll confirms an end
             for changed in self._hint_subscribers:
                 changed(link)
             for subscriber in self._subscribers:

@@ -707,7 +707,7 @@ def test_a_hint_about_a_job_of_podbridge_costs_one_request(scene: Scene, known: 
         assert not now.absent
         scene.slurm.end(job_id, "TIMEOUT")
         running.poller.hint(job_id)
-        assert running.wait(lambda now: now.jobs[job_id].confirmations == 1)
+        eventually(lambda: running.poller.snapshot.jobs[job_id].confirmations == 1)
         running.poller.wake()
         assert running.wait(lambda now: now.jobs[job_id].is_confirmed), "by the next list"
 
@@ -805,6 +805,20 @@ def test_subscribers_learn_which_job_a_hint_was_about(scene: Scene) -> None:
         scene.slurm.start(job_id)
         running.poller.hint(job_id)
         eventually(lambda: links == [link("a")])
+
+
+def test_the_first_report_of_an_end_wakes_no_loop(scene: Scene) -> None:
+    job_id = scene.add("a")
+    scene.slurm.start(job_id)
+    with Running(scene.slurm, poll_idle=60, poll_busy=0.2) as running:
+        running.poller._node_reader.changed = lambda: False  # type: ignore[method-assign]  # it causes a poll too
+        assert running.wait(lambda now: now.sequence == 1)
+        told: list[int] = []
+        running.poller.subscribe(lambda now: told.append(now.jobs[job_id].confirmations))
+        scene.slurm.end(job_id, "CANCELLED")
+        running.poller.hint(job_id)
+        assert running.wait(lambda now: now.jobs[job_id].is_confirmed)
+        assert 1 not in told, "a decision about it would delay the next one, which terminates the pod"
 
 
 def test_an_end_that_a_hint_reports_is_confirmed_after_the_busy_period(scene: Scene) -> None:
