@@ -31,6 +31,8 @@ CLOCKS = 310
 """Seconds: a pod needs the jobs of others that were submitted up to 300 s before it (:mod:`scheduler.rules`)."""
 HEAD = 1000
 """Jobs whose excluded nodes are kept up to date (:mod:`scheduler.queue_head`)."""
+BURST = 120
+"""Pods that the leader submits when it is killed."""
 BEGIN = 1.5
 """Seconds after which the loop of a new leader has begun: pods count as new from then on."""
 CORDONS = 5
@@ -47,6 +49,10 @@ class Size:
     pods: int
     foreign: int
     closed: float = 0.9
+
+    def minutes(self) -> float:
+        """Return the expected duration on a quiet machine with 2 cores."""
+        return (600 + self.nodes / 50 + self.pods / 100 + self.foreign / 200) / 60
 
 
 def slurm_conf(size: Size) -> list[str]:
@@ -89,7 +95,9 @@ class Aims:
 def measure(table: Table, folder: Path, size: Size) -> None:
     """Start a cluster with everything that is to be measured, and add the rows."""
     aims = Aims(table)
-    aims.step(f"{size.nodes} nodes, {size.pods} waiting pods, {size.foreign} jobs of others")
+    aims.step(
+        f"{size.nodes} nodes, {size.pods} waiting pods, {size.foreign} jobs of others: {size.minutes():.0f} minutes"
+    )
     with Cluster(folder / "scale", slurm="26.05", nodes=2, gpus=0, slurm_conf=slurm_conf(size)) as cluster:
         world = World(cluster)
         _prepare(aims, world, size)
@@ -184,7 +192,7 @@ def _wait_pod(world: World, pod: str, name: str) -> float:
 
 
 def _restarts(aims: Aims, world: World) -> None:
-    """Stop and start the processes while the pods wait, then kill and start them; nobody stands by."""
+    """Stop and start the processes while the pods wait; then kill them while they submit pods; nobody stands by."""
     for how in ("a stop", "a kill"):
         cluster, word = world.cluster, how[2:]
         aims.step(f"the processes start after {how}")
@@ -192,6 +200,8 @@ def _restarts(aims: Aims, world: World) -> None:
             if word == "stop":
                 cluster.stop_podbridge(name)
             else:
+                if name == "leader":
+                    _create_burst(world)
                 cluster.kill(name)
         world.api("POST", bare.PODS, _pod(f"during-{word}"))
         began, epoch = time.monotonic(), time.time()
@@ -219,6 +229,9 @@ def _restarts(aims: Aims, world: World) -> None:
         aims.add(f"new pod submitted after {how}", seconds, "s", 15, "from its creation")
         seconds = _wait_pod(world, f"during-{word}", "leader") - epoch
         aims.table.add(f"pod created meanwhile submitted after {how}", f"{seconds:.0f} s", "needs one list of all jobs")
+    eventually(lambda: len(set(_burst_jobs(world))) == BURST, "the pods of the burst have jobs", LIMIT, 1)
+    jobs = _burst_jobs(world)
+    aims.add("second jobs of pods after a kill", len(jobs) - len(set(jobs)), "jobs", 0, f"of {BURST} pods")
     eventually(lambda: bare.said(world, "all jobs are read", "leader"), "all jobs are read", LIMIT, 1)
     seconds = bare.said(world, "all jobs are read", "leader")[0] - epoch
     aims.table.add(
@@ -249,6 +262,21 @@ def _updates(port: int) -> float:
         text = answer.read().decode()
     found = re.findall(r'^podbridge_slurm_requests_total\{.*endpoint="set_job".*\} (\S+)$', text, re.MULTILINE)
     return sum(map(float, found))
+
+
+def _create_burst(world: World) -> None:
+    """Create pods, and return while the leader submits them: their jobs are not on the pods yet."""
+    api = bare.kube(world)
+    before = len(bare.said(world, "job submitted", "leader"))
+    for number in range(BURST):
+        api("POST", bare.PODS, _pod(f"burst-{number}"))
+    eventually(lambda: len(bare.said(world, "job submitted", "leader")) - before >= BURST // 3, "jobs", LIMIT, 0.01)
+
+
+def _burst_jobs(world: World) -> list[str]:
+    """Return the names of all jobs of the burst that Slurm knows, ended ones included."""
+    lines = world.cluster.run_slurm("squeue", "-h", "-t", "all", "-o", "%j").splitlines()
+    return [line for line in lines if line.startswith("burst-")]
 
 
 def _takeover(aims: Aims, world: World) -> None:
