@@ -91,7 +91,7 @@ class ByCluster(LoadScopeScheduling):
             return file
         parameters = nodeid.partition("[")[2]
         if file.startswith("tests/e2e/gangs/"):
-            return next(f"gangs {version}" for version in places.KUBERNETES if version in parameters)
+            return next((f"gangs {version}" for version in places.KUBERNETES if version in parameters), file)
         return next((version for version in SLURMS if version in parameters), file)
 
     def _reschedule(self, node):
