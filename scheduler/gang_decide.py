@@ -61,6 +61,9 @@ from scheduler.volume_waits import VolumeWait
 INCOMPLETE = "GangIncomplete"
 """Reason of the condition of a member that waits for other members."""
 
+ALIKE_AFTER = 5.0
+"""Seconds for which members without slots that request different resources wait for others. Any user of the namespace
+may label a pod as a member: if it is created first, the members that request the same are likely to come soon."""
 _OTHERS = "Slurm job {} was submitted for pods that request something else than the pods that exist now"
 """All members of a heterogeneous job are here, but a component has none or too few of them."""
 
@@ -160,8 +163,20 @@ def _without_job(
     if (wait := volume_waits.before_submission(view, waiting, occupancy)) is not None:
         return _tell(view, waiting, wait.reason, wait.message), state
     gang, strangers = gangs.chosen(gang)
+    waits, state = _awaits_alike(view, gang, state)
+    if waits:
+        text = f"the pods request different resources: podbridge waits {ALIKE_AFTER:.0f} s for more pods of the group"
+        return _tell(view, waiting, INCOMPLETE, text), state
     text = "the pod requests other resources or settings than the other members, for which a Slurm job is submitted"
     return [Submit(gang.waiting[0], gang), *_tell(view, strangers, "GangDiffers", text)], state
+
+
+def _awaits_alike(view: SchedulerView, gang: Gang, state: PodState) -> tuple[bool, PodState]:
+    """Return whether members without slots that differ wait for others, and the next state of the gang."""
+    if not gangs.differ_without_slots(gang):
+        return False, state
+    since = view.now if state.differ_since is None else state.differ_since
+    return view.now - since < ALIKE_AFTER, replace(state, differ_since=since)
 
 
 def _count_text(gang: Gang, count: int, needed: int = 0) -> str:

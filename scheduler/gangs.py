@@ -167,6 +167,12 @@ def chosen(gang: Gang) -> tuple[Gang, list[Pod]]:
     return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in others])), others
 
 
+def differ_without_slots(gang: Gang) -> bool:
+    """Whether the waiting members request different resources, and any of them has no slot."""
+    waiting = gang.waiting
+    return any(gang.slots[pods.uid(pod)] is None for pod in waiting) and len(links.by_shape(waiting)) > 1
+
+
 def _one_for_each_slot(gang: Gang, shapes: Mapping[str, str], counts: Mapping[str, int], room: int) -> set[str]:
     """Return the UIDs of at most ``room`` waiting members; ``counts`` are the numbers of members of each shape."""
 

@@ -124,6 +124,7 @@ class PodState:
     that this process has cancelled and that the snapshot may still show as live. ``excluded`` are the excluded nodes
     of the job as sent or read last, ``None`` if neither was done; those of the components after the first are in
     ``more_excluded``, by number. The next ones are not sent before ``exclude_retry_at`` (monotonic seconds).
+    ``differ_since`` is the monotonic time since which members without slots differ.
     """
 
     phase: Phase = NotSubmitted()
@@ -133,6 +134,7 @@ class PodState:
     cancelled: frozenset[int] = frozenset()
     excluded: tuple[str, ...] | None = None
     more_excluded: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    differ_since: float | None = None
     exclude_retry_at: float | None = None
 
     def submitted(self, job_id: int, now: float, *excluded: tuple[str, ...]) -> PodState:

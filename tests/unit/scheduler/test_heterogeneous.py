@@ -18,6 +18,7 @@ from tests.fakes.memory_hub import MemoryHub
 from tests.unit.scheduler.test_gang_decide import NODES, REF, kinds, look, member, snapshot
 from tests.unit.scheduler.test_state_machine import path_of
 
+KUEUE = '{"kind":"jobset","name":"train","uid":"o1","index":"workers","size":2,"minimum":2}'
 DRIVER, WORKER = "1", "4"
 """CPUs of the members of slot 0, and of the others."""
 
@@ -49,6 +50,22 @@ def places(found):
 def test_members_that_differ_are_submitted_together():
     (submit,) = look(members(), snapshot())
     assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
+
+
+def test_members_without_slots_that_differ_wait_for_others_that_request_the_same():
+    """A stranger that is labelled first does not keep the members from their job."""
+    states = PodStates()
+    stranger, first, second = [
+        member(slot, size=2, cpu=cpu, uid=f"u{slot}", annotations={names.GROUP: KUEUE})
+        for slot, cpu in enumerate("811")
+    ]
+    told, _ = look([stranger, first], snapshot(), states)
+    assert (told.reason, "waits 5 s" in told.message) == ("GangIncomplete", True)
+    (submit,) = look([stranger, first], snapshot(), states, now=1005.0)
+    assert len(submit.gang.waiting) == 2
+    submit, differs = look([stranger, first, second], snapshot(), PodStates())
+    assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-1", "train-2"]
+    assert differs.reason == "GangDiffers"
 
 
 def test_each_member_is_bound_to_a_node_of_the_component_for_its_shape():
