@@ -27,6 +27,8 @@ LIMIT = 900
 """Seconds after which a step has failed."""
 WATCH = 60
 """Seconds over which requests and CPU time are counted."""
+IDLE_WATCH = 40
+"""Seconds over which the requests of a leader without pods are counted."""
 CLOCKS = 310
 """Seconds: a pod needs the jobs of others that were submitted up to 300 s before it (:mod:`scheduler.rules`)."""
 HEAD = 1000
@@ -64,7 +66,7 @@ def slurm_conf(size: Size) -> list[str]:
 
 @dataclass
 class Aims:
-    """The aims of issue 17 with their figures; ``table`` prints each as it is measured."""
+    """The aims with their figures; ``table`` prints each as it is measured."""
 
     table: Table
     began: float = field(default_factory=time.monotonic)
@@ -134,8 +136,22 @@ def _prepare(aims: Aims, world: World, size: Size) -> None:
     table.add("nodes", f"{size.nodes}, {size.closed:.0%} of them excluded", f"created in {seconds:.0f} s")
     seconds = bare.parallel(THREADS, lambda first: _submit_others(world, range(first, size.foreign, THREADS)))
     table.add("pending jobs of others", f"{size.foreign}", f"submitted in {seconds:.0f} s")
+    _idle(aims, world)
     seconds = bare.parallel(THREADS, lambda first: _create_pods(world, range(first, size.pods, THREADS)))
     table.add("waiting pods", f"{size.pods}", f"created in {seconds:.0f} s")
+
+
+def _idle(aims: Aims, world: World) -> None:
+    """Count the requests of a leader without pods."""
+    cluster = world.cluster
+    aims.step(f"a leader without pods, for {20 + IDLE_WATCH} s")
+    cluster.start_podbridge(("scheduler",), name="leader", config_overrides=DEBUG)
+    time.sleep(20)
+    before = _usage(cluster, "leader")[0]
+    time.sleep(IDLE_WATCH)
+    rate = (_usage(cluster, "leader")[0] - before) / IDLE_WATCH
+    cluster.stop_podbridge("leader")
+    aims.add("slurmrestd asked by a leader without pods", rate, "requests/s", 1)
 
 
 def _create_nodes(world: World, numbers: range, size: Size) -> None:
