@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 CHEAP = 0.25
 """Seconds. As long as the list of all jobs takes less time, every poll reads it: about 6,000 jobs."""
+ALWAYS_CHEAP = 2000
+"""Number of jobs up to which the list is cheap, whatever time it took: then the machine has other work."""
 SHARE = 100.0
 """Seconds between two lists of all jobs, as a multiple of the time of the last one: 1 % of one core."""
 SHARE_IF_WANTED = 1.0
@@ -98,7 +100,7 @@ class StateLists:
             listed = self._all()
             return StateList(listed, listed, complete=True, list_began=began, cheap=True)
         jobs = last.snapshot.jobs.items()
-        asked = [job_id for job_id, job in jobs if not job.is_confirmed or not (job.missing or is_over(job.job))]
+        asked = [job_id for job_id, job in jobs if not job.is_confirmed or not is_over(job.job)]
         ids = {*asked, *expected}
         at = self._clock.monotonic()
         if ids:
@@ -150,5 +152,5 @@ class StateLists:
         at = self._clock.monotonic()
         listed = self._client.job_states()
         self._ended = self._clock.monotonic()
-        self._seconds = self._ended - at
+        self._seconds = self._ended - at if len(listed) > ALWAYS_CHEAP else 0.0
         return listed

@@ -149,12 +149,12 @@ class TestGangs:
         world = clean
         group = gang("once", 3, run="600")
         eventually(lambda: all(nodes(world, group).values()) and len(nodes(world, group)) == 3, "all bound")
-        (first,) = {world.job_of(pod) for pod in world.members(group)}
+        (first,) = {world.labelled(pod) for pod in world.members(group)}
         succeed_and_delete(world, group, 0)
         world.slurm("scancel", str(first))
         eventually(lambda: {world.job_of(pod) for pod in world.members(group)} - {0, first}, "the next job", 40)
         eventually(lambda: nodes(world, group).keys() == {1, 2} and all(nodes(world, group).values()), "both bound")
-        (second,) = {world.job_of(pod) for pod in world.members(group)}
+        (second,) = {world.labelled(pod) for pod in world.members(group)}
         assert len(hosts(world, second)) == 2
         for slot in (1, 2):
             finish(world, at_slot(world, group, slot))

@@ -400,6 +400,7 @@ def test_an_expensive_list_is_read_beside_the_polls_the_newest_jobs_first(
     if not client.version.job_states:
         return  # these versions have only the list with all details
     monkeypatch.setattr(state_lists, "CHEAP", -1.0)
+    monkeypatch.setattr(state_lists, "ALWAYS_CHEAP", 0)
     monkeypatch.setattr(query_plan, "LARGEST_BULK", 0)
     monkeypatch.setattr(query_plan, "LARGEST_SINGLES", 2)
     monkeypatch.setattr(query_plan, "MOST_SINGLES", 2)

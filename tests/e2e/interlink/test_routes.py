@@ -152,17 +152,12 @@ def test_a_failed_init_container_fails_the_pod(interlink_world, created, route):
 
 def test_a_log_is_followed_to_its_end(interlink_world, route):
     one = interlink_world.put_script(route, "for i in 1 2 3 4; do echo line $i; sleep 1; done")
-    # Running is too early: interLink's virtual kubelet says it of a pod whose container waits
-    interlink_world.seen(one, "started", _main_runs)
+    # interLink's virtual kubelet says Running of a pod whose container has not started
+    eventually(lambda: "line 1" in interlink_world.logs(one, check=False), "the container runs")
     follow = interlink_world.follow(one)
     assert follow.communicate(timeout=30)[0] == "".join(f"line {number}\n" for number in range(1, 5))
     assert interlink_world.logs(one, "--tail=2") == "line 3\nline 4\n"
     assert interlink_world.logs(one, "--limit-bytes=6") == "line 1"
-
-
-def _main_runs(found):
-    """Return whether the first container of a pod is reported as running."""
-    return any("running" in each["state"] for each in found["status"].get("containerStatuses", [])[:1])
 
 
 def test_a_deleted_pod_leaves_no_job(interlink_world, route):

@@ -8,7 +8,7 @@ import pytest
 from bridge.clock import FakeClock
 from bridge.config import Config, SlurmSection
 from bridge.slurm import client as clients
-from bridge.slurm import query_plan
+from bridge.slurm import query_plan, state_lists
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.link import encode
 from bridge.slurm.models import JobLink, PodRef, Snapshot
@@ -16,6 +16,7 @@ from bridge.slurm.snapshot import Poller
 from bridge.slurm.state_lists import SHARE, SHARE_IF_WANTED
 from tests.fakes.slurmrestd import TOKEN, FakeSlurm, paths
 
+MANY = state_lists.ALWAYS_CHEAP
 LIST = 10.0
 """Seconds that the list of all jobs takes."""
 
@@ -77,7 +78,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    monkeypatch.setattr(state_lists, "ALWAYS_CHEAP", 0)
     with FakeSlurm() as slurm:
         yield Scene(slurm)
 
@@ -238,7 +240,8 @@ def test_submitted_ended_and_lost_jobs_are_found_without_the_list_of_all_jobs(sc
     assert snapshot.by_uid["c"] == (submitted,)
     assert snapshot.by_uid["d"] == (on_pod,)
     scene.poll()
-    assert scene.lists() == [f"GET jobs/state?job_id={submitted}&job_id={on_pod}"]
+    # a lost job comes back if the state of slurmctld is restored
+    assert scene.lists() == [f"GET jobs/state?job_id={lost}&job_id={submitted}&job_id={on_pod}"]
 
 
 def test_without_any_job_a_poll_checks_that_slurmctld_answers(scene: Scene) -> None:
@@ -269,3 +272,29 @@ def test_ids_are_asked_for_in_parts(scene: Scene, monkeypatch: pytest.MonkeyPatc
     snapshot = scene.poll()
     assert scene.lists() == [f"GET jobs/state?job_id={ids[0]}&job_id={ids[1]}", f"GET jobs/state?job_id={ids[2]}"]
     assert snapshot.jobs.keys() == set(ids)
+
+
+def test_the_list_of_few_jobs_is_read_by_each_poll_however_long_it_took(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_lists, "ALWAYS_CHEAP", MANY)
+    scene.add("a")
+    scene.poller.list_all()
+    scene.poll()
+    scene.read_list()
+    scene.poll()
+    assert scene.lists() == ["GET jobs/state"]
+
+
+def test_a_job_that_comes_back_is_seen_without_the_list_of_all_jobs(scene: Scene) -> None:
+    ours = scene.add("a")
+    scene.poller.list_all()
+    scene.poll()
+    scene.read_list()
+    lost = scene.slurm.jobs.pop(ours)
+    for _ in range(3):
+        snapshot = scene.poll()
+    assert snapshot.jobs[ours].missing
+    assert snapshot.jobs[ours].is_confirmed
+    scene.slurm.jobs[ours] = lost
+    assert not scene.poll().jobs[ours].missing
