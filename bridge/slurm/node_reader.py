@@ -18,8 +18,6 @@ log = logging.getLogger(__name__)
 
 PERIOD = 0.8
 """Seconds between two requests for changed nodes: 2 ms if no node has changed."""
-SLOW_PERIOD = 1.6
-"""The same while podbridge has no job: with the polls, less than one request per second."""
 REST = 3.0
 """Pause before the nodes may be read again, as a multiple of the time that reading them took: 0.2 to 0.3 s for 1,000
 nodes. While jobs start and end, some node has always changed. The pause and two reads must stay below two seconds for
@@ -34,7 +32,7 @@ class NodeReader:
     def __init__(self, client: SlurmClient, clock: Clock) -> None:
         self._client, self._clock = client, clock
         self._wanted = threading.Event()
-        self._asked_at = self._due_at = self._partitions_at = -math.inf
+        self._due_at = self._partitions_at = -math.inf
         self._moment = 0
         self._read: list[Node] | None = None
 
@@ -42,15 +40,10 @@ class NodeReader:
         """Read nodes and partitions in the next poll; for any thread."""
         self._wanted.set()
 
-    def changed(self, *, slowly: bool = False) -> bool:
-        """Return whether the next poll has news of nodes, after a request if one is due; its answer is kept.
-
-        ``slowly``: the period is ``SLOW_PERIOD``.
-        """
-        now = self._clock.monotonic()
+    def changed(self) -> bool:
+        """Return whether the next poll has news of nodes, after a request if one is due; its answer is kept."""
         try:
-            if not slowly or now >= self._asked_at + SLOW_PERIOD:
-                self._ask(now)
+            self._ask(self._clock.monotonic())
         except BridgeError as error:
             log.debug("nodes cannot be read", extra=kv(error=error))  # the next poll fails too, and logs it
         return self._read is not None or self._wanted.is_set()
@@ -77,7 +70,7 @@ class NodeReader:
     def _ask(self, began: float, *, now: bool = False) -> None:
         if not now and began < self._due_at:
             return
-        self._asked_at, self._due_at = began, began + PERIOD
+        self._due_at = began + PERIOD
         found = self._client.nodes_since(self._moment)
         if found is not None:
             self._read, self._moment = found
