@@ -30,6 +30,7 @@ from bridge.errors import (
     KubeForbiddenError,
     KubeInvalidError,
     KubeNotFoundError,
+    KubeUnavailableError,
 )
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
@@ -90,6 +91,14 @@ def plain_session(folder: Path, kubeconfig: Path) -> requests.Session:
     session.cert = (str(folder / "cert"), str(folder / "key"))
     session.verify = str(folder / "ca")
     return session
+
+
+def _serves(admin: Any, resource: Resource) -> bool:
+    """Return whether a resource is served; at first the API server answers 404 without an object."""
+    try:
+        return is_served(admin, resource)
+    except KubeUnavailableError:
+        return False
 
 
 @pytest.fixture(scope="module")

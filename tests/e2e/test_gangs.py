@@ -65,6 +65,12 @@ def hosts(world, job):
     return world.slurm("scontrol", "show", "hostnames", world.job(job)["NodeList"]).split()
 
 
+def all_bound(world, group, count):
+    """Return whether ``count`` members exist and each has a node, by one answer of the API server."""
+    found = nodes(world, group)
+    return len(found) == count and all(found.values())
+
+
 class TestGangs:
     def test_01_a_gang_waits_as_a_whole_and_starts_in_one_job_each_member_on_the_node_of_its_slot(self, clean, gang):
         world = clean
@@ -87,7 +93,7 @@ class TestGangs:
         """The pod of a member that has succeeded is deleted before: the others do not need it."""
         world = clean
         running = gang("again", 3, run="600")
-        eventually(lambda: all(nodes(world, running).values()) and len(nodes(world, running)) == 3, "all bound")
+        eventually(lambda: all_bound(world, running, 3), "all bound")
         before, jobs = nodes(world, running), {world.job_of(pod) for pod in world.members(running)}
         succeed_and_delete(world, running, 0)
         victim = world.running(at_slot(world, running, 1))
@@ -104,7 +110,7 @@ class TestGangs:
     def test_03_members_share_nodes_where_the_job_says_so(self, clean, gang):
         world = clean
         packed = gang("packed", 5, run="600", annotations={"bridge.vk.io/members-per-node": "2"})
-        eventually(lambda: len(nodes(world, packed)) == 5 and all(nodes(world, packed).values()), "all bound")
+        eventually(lambda: all_bound(world, packed, 5), "all bound")
         (job,) = {world.job_of(pod) for pod in world.members(packed)}
         given = hosts(world, job)
         assert len(given) == 3
@@ -148,12 +154,12 @@ class TestGangs:
     def test_07_members_that_are_made_again_do_not_wait_for_one_that_has_succeeded(self, clean, gang):
         world = clean
         group = gang("once", 3, run="600")
-        eventually(lambda: all(nodes(world, group).values()) and len(nodes(world, group)) == 3, "all bound")
+        eventually(lambda: all_bound(world, group, 3), "all bound")
         (first,) = {world.labelled(pod) for pod in world.members(group)}
         succeed_and_delete(world, group, 0)
         world.slurm("scancel", str(first))
         eventually(lambda: {world.job_of(pod) for pod in world.members(group)} - {0, first}, "the next job", 40)
-        eventually(lambda: nodes(world, group).keys() == {1, 2} and all(nodes(world, group).values()), "both bound")
+        eventually(lambda: all_bound(world, group, 2) and nodes(world, group).keys() == {1, 2}, "both bound")
         (second,) = {world.labelled(pod) for pod in world.members(group)}
         assert len(hosts(world, second)) == 2
         for slot in (1, 2):
