@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from bridge.slurm.identity import identity, is_same
 from bridge.slurm.merging import assumed, by_uid, observed, with_nodes
-from bridge.slurm.models import Job, JobLink
+from bridge.slurm.models import Job, JobLink, ObservedJob
 from bridge.slurm.poll_state import Answers, Expected, PollState
 from bridge.slurm.states import is_allocated
 
@@ -43,19 +43,7 @@ def merge_one(state: PollState, expected: Mapping[int, Expected], job: Job, bega
         return None
     if (not same and job_id not in expected) or (is_allocated(job.states) and not job.nodes):
         return None
-    jobs = {**before.jobs, job_id: observed(known if same else None, job, began)}
-    return replace(
-        state,
-        snapshot=replace(
-            before,
-            jobs=jobs,
-            by_uid=before.by_uid if same else by_uid(jobs),
-            absent=before.absent - {job_id},
-        ),
-        listed={**state.listed, job_id: job.states},
-        detailed={**state.detailed, job_id: before.sequence},
-        unread={other: now for other, now in state.unread.items() if other != job_id},
-    )
+    return _with_jobs(state, {job_id: observed(known if same else None, job, began)})
 
 
 def merge_some(
@@ -99,19 +87,24 @@ def carried(polled: PollState, current: PollState, job_ids: Iterable[int]) -> Po
     alone = {job_id: known for job_id in job_ids if (known := current.snapshot.jobs.get(job_id)) is not None}
     if not alone:
         return polled
-    before = polled.snapshot
+    foreign = {job_id: seen for job_id, seen in polled.foreign.items() if job_id not in alone}
+    return replace(_with_jobs(polled, alone), foreign=foreign)
+
+
+def _with_jobs(state: PollState, alone: Mapping[int, ObservedJob]) -> PollState:
+    """Return a state with these jobs in place of what it has about them."""
+    before = state.snapshot
     jobs = {**before.jobs, **alone}
     same = all(i in before.jobs and before.jobs[i].job.link == known.job.link for i, known in alone.items())
     return replace(
-        polled,
+        state,
         snapshot=replace(
             before,
             jobs=jobs,
             by_uid=before.by_uid if same else by_uid(jobs),
             absent=before.absent - alone.keys(),
         ),
-        listed={**polled.listed, **{job_id: known.job.states for job_id, known in alone.items()}},
-        detailed={**polled.detailed, **dict.fromkeys(alone, before.sequence)},
-        foreign={job_id: seen for job_id, seen in polled.foreign.items() if job_id not in alone},
-        unread={job_id: now for job_id, now in polled.unread.items() if job_id not in alone},
+        listed={**state.listed, **{job_id: known.job.states for job_id, known in alone.items()}},
+        detailed={**state.detailed, **dict.fromkeys(alone, before.sequence)},
+        unread={job_id: now for job_id, now in state.unread.items() if job_id not in alone},
     )
