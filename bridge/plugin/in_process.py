@@ -23,6 +23,7 @@ from bridge.wire.messages import (
     Description,
     Event,
     Files,
+    Grant,
     Snapshot,
     Status,
     Submit,
@@ -55,6 +56,10 @@ class InProcessClient:
     def status(self, job: str) -> Status:
         """Return the state of one job."""
         return _called(lambda: self._handlers.status(self._owner, job))
+
+    def grant(self, job: str, grant: Grant) -> Status:
+        """Let the waiting script of a job begin."""
+        return _called(lambda: self._handlers.grant(self._owner, job, grant))
 
     def describe(self) -> Description:
         """Return the announcement and the BuildConfig."""

@@ -19,6 +19,10 @@ Namespace = Annotated[str, StringConstraints(pattern=NAMESPACE_PATTERN)]
 PodName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 PoolName = Annotated[str, StringConstraints(pattern=POOL_PATTERN)]
 
+TICKET_PATTERN = r"^[0-9A-Za-z-]{1,64}$"
+Ticket = Annotated[str, StringConstraints(pattern=TICKET_PATTERN)]
+"""Names one run of one script of a pod that races. The script makes it when it starts."""
+
 
 class Value(BaseModel):
     """Base of the immutable types. Unknown keys are ignored, so that a newer peer can send more."""

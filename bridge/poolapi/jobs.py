@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from bridge.poolapi.identifiers import Namespace, PodName, Uid
+from bridge.poolapi.identifiers import Namespace, PodName, Ticket, Uid
 
 _RECORD = ConfigDict(extra="ignore")
 # Data classes: the hub keeps one JobStatus for each job, and a data class takes a fifth of the memory of a model.
@@ -66,6 +66,10 @@ class JobStatus:
         CamelCase: why the job is pending, or why it ended.
     submitted_at, started_at, ended_at
         Seconds since 1970.
+    asks
+        The ticket of the script, which has started and waits for its grant. Empty: it does not wait.
+    unused
+        The job of a pod that races has ended without a grant: it has started no container, and none will start.
     """
 
     job: Uid
@@ -76,6 +80,8 @@ class JobStatus:
     phase: Literal["queued", "running", "ended", "unknown"]
     missing: bool = False
     outcome: Literal["", "Succeeded", "Failed"] = ""
+    asks: Ticket | Literal[""] = ""
+    unused: bool = False
     reason: str = ""
     message: str = ""
     host: str = ""

@@ -20,6 +20,9 @@ class JobParameters(Value):
     flags: list[str] = Field([], description="Further arguments of the batch system's submit command, from the user.")
     flavor: str = ""
     grace: float = Field(30, ge=0, description="terminationGracePeriodSeconds.")
+    grant_wait: float | None = Field(
+        None, gt=0, description="Seconds for which the script waits for a grant; none: it needs no grant."
+    )
 
 
 class JobSubmission(JobParameters):

@@ -2,7 +2,8 @@
 
 An event replaces the state of its job if its number is higher than the number of that state. The number of a page of a
 snapshot is that of the last event that the page includes. Numbers of two submitters cannot be compared. Between two
-submitters, the later message wins, except that the state ``ended`` is final.
+submitters, the later message wins, except that the state ``ended`` is final. An ``unused`` job is not: the hub may
+submit it again.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class JobView:
     def submitted(self, status: JobStatus, now: float) -> bool:
         """Apply the answer to a submit request unless an event has arrived before; return whether the job is new."""
         self._gone.pop(status.job, None)
-        if status.job in self.jobs:
+        known = self.jobs.get(status.job)
+        if known is not None and (status.unused or not known.unused):
             return False
         self._keep(status, Stamp("", 0, now))
         return True
@@ -120,7 +122,7 @@ class JobView:
             if known.submitter == stamp.submitter:
                 if stamp.sequence < known.sequence:
                     return False
-            elif status.phase != "ended" and (old.phase == "ended" or known.at > stamp.at):
+            elif status.phase != "ended" and ((old.phase == "ended" and not old.unused) or known.at > stamp.at):
                 return False
         self._keep(status, stamp)
         return old != status

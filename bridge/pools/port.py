@@ -7,7 +7,7 @@ reports a job as unknown (``None``) only if the site itself has said so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from bridge.poolapi.announcement import Announcement
 from bridge.poolapi.jobs import JobStatus
@@ -105,3 +105,23 @@ class Pool(Protocol):
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""
+
+
+@runtime_checkable
+class RacingPool(Pool, Protocol):
+    """A pool whose jobs can wait for a grant after their start: their pods may be queued at several pools at once."""
+
+    def allows_race(self) -> bool | None:
+        """Return whether the site accepts such jobs; ``None`` if it is not known yet. Sends no request."""
+
+    def offer(self, pod: Pod, objects: Objects, wait: float) -> JobStatus:
+        """Submit a job as :meth:`submit`, whose script starts nothing before its grant, for ``wait`` seconds at most.
+
+        It replaces a job that has ended unused.
+        """
+
+    def grant(self, pod: Pod, ticket: str) -> JobStatus | None:
+        """Let the waiting script with this ticket begin; ``None`` if the site does not know the job.
+
+        The pod must be bound to this pool with the grant for this ticket.
+        """

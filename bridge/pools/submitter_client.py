@@ -7,7 +7,7 @@ from typing import Protocol
 
 from bridge.poolapi.requests import LogOptions
 from bridge.wire.client import Page
-from bridge.wire.messages import Cancel, Description, Files, Status, Submit, Submitted
+from bridge.wire.messages import Cancel, Description, Files, Grant, Status, Submit, Submitted
 
 
 class Client(Protocol):
@@ -21,6 +21,9 @@ class Client(Protocol):
 
     def status(self, job: str) -> Status:
         """Request the state of one job."""
+
+    def grant(self, job: str, grant: Grant) -> Status:
+        """Let the waiting script of a job begin."""
 
     def describe(self) -> Description:
         """Request the announcement and the BuildConfig."""

@@ -6,26 +6,25 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
-
-from pydantic import ValidationError
 
 from bridge.backoff import Backoff
 from bridge.clock import Clock
-from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.errors import SiteDownError, SiteError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.readiness import READY, Readiness
 from bridge.poolapi.requests import JobSubmission, LogOptions, VolumeFile
-from bridge.pools import submission
-from bridge.pools.job_view import JobView, Part
+from bridge.pools import snapshot_pages, submission
+from bridge.pools.job_view import JobView
+from bridge.pools.port import Pod
+from bridge.pools.received_buildconfigs import ReceivedBuildConfigs
 from bridge.pools.submitter_client import Client
 from bridge.script import references
 from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from bridge.wire.client import SUBMIT_TIMEOUT
-from bridge.wire.envelope import check_pool, explain
-from bridge.wire.messages import Announce, BuildConfigMessage, Cancel, Event, File, Files, Submit
+from bridge.wire.envelope import check_pool
+from bridge.wire.messages import Announce, BuildConfigMessage, Cancel, Event, File, Files, Grant, Status
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +37,8 @@ LATE = 5.0
 """Seconds after its deadline for which a site may accept a request, because clocks differ."""
 _CONFIG_WAIT = 0.3
 """Seconds to wait for an announced BuildConfig before it is requested: the site publishes it after the announcement."""
-_MOST_PAGES = 1000
 _MOST_FOLDERS = 16
-
 Changed = Callable[[str], None]
-Pod = Mapping[str, Any]
 
 
 class SubmitterPool:
@@ -74,8 +70,7 @@ class SubmitterPool:
         self._announced: tuple[Announce, float] | None = None
         self._folder: str | None = None
         self._folders: dict[str, tuple[Announce, float]] = {}
-        self._configs: dict[str, BuildConfig | None] = {}
-        self._problems: dict[str, str] = {}
+        self._configs = ReceivedBuildConfigs(name)
         self._subscribers: list[Changed] = []
         self._snapshot_wanted = True
         self._failures = 0
@@ -98,9 +93,8 @@ class SubmitterPool:
             if folder == self._folder:
                 return
             if self._folder is not None:
-                log.warning(
-                    "the folder of the pool has changed", extra=kv(pool=self.name, before=self._folder, now=folder)
-                )
+                extra = kv(pool=self.name, before=self._folder, now=folder)
+                log.warning("the folder of the pool has changed", extra=extra)
             self._folder, self._announced = folder, self._folders.get(folder)
             self._view, self._snapshot_wanted, self._failures = JobView(), True, 0
         self._notify("")
@@ -114,7 +108,7 @@ class SubmitterPool:
         announced = self._announced
         if announced is None:
             return Readiness("NotAnnounced", "the site has not announced itself", transient=True)
-        if problem := self._problems.get(announced[0].digest):
+        if problem := self._configs.problem(announced[0].digest):
             return Readiness("BuildConfigUnusable", f"the site's BuildConfig is invalid: {problem}")
         if self._configs.get(announced[0].digest) is None:
             return Readiness("NoBuildConfig", "the site's BuildConfig has not been received", transient=True)
@@ -134,6 +128,21 @@ class SubmitterPool:
         made = submission.make(pod, self._usable_config(), objects, self.name)
         return self.send(pod["metadata"]["uid"], made)
 
+    def allows_race(self) -> bool | None:
+        """Return whether the site accepts jobs that wait for a grant; ``None`` without a BuildConfig."""
+        config = self.buildconfig()
+        return None if config is None else config.limits.allow_race
+
+    def offer(self, pod: Pod, objects: Objects, wait: float) -> JobStatus:
+        """Build a script that waits for its grant, and submit it."""
+        made = submission.make(pod, self._usable_config(), objects, self.name, wait)
+        return self.send(pod["metadata"]["uid"], made)
+
+    def grant(self, pod: Pod, ticket: str) -> JobStatus | None:
+        """Let the waiting script with this ticket begin; ``None`` if the site does not know the job."""
+        job = pod["metadata"]["uid"]
+        return self._known(job, lambda: self._client.grant(job, Grant(ticket=ticket)))
+
     def _usable_config(self) -> BuildConfig:
         config = self.buildconfig()
         if config is None:
@@ -143,14 +152,8 @@ class SubmitterPool:
     def send(self, job: str, made: JobSubmission) -> JobStatus:
         """Submit a job whose script is complete."""
         announced, folder = self._announced, self._folder
-        whole = made.script
-        script = submission.without_library(whole, announced[0].library) if announced else whole
-        try:
-            status = self._client.submit(job, Submit.of(made, script), self._submit_timeout).status
-        except SiteRefusedError as error:
-            if script is whole or error.reason not in submission.LIBRARY_REFUSED:
-                raise
-            status = self._client.submit(job, Submit.of(made, whole), self._submit_timeout).status
+        library = announced[0].library if announced else ""
+        status = submission.send(self._client, job, made, library, self._submit_timeout)
         with self._lock:
             self._check(folder)
             changed = self._view.submitted(status, self._clock.monotonic())
@@ -168,8 +171,12 @@ class SubmitterPool:
 
     def status(self, pod: Pod) -> JobStatus | None:
         """Request the state of one job from the site; ``None`` if the site does not know it."""
-        job, asked, folder = pod["metadata"]["uid"], self._clock.monotonic(), self._folder
-        status = self._client.status(job).status
+        job = pod["metadata"]["uid"]
+        return self._known(job, lambda: self._client.status(job))
+
+    def _known(self, job: str, request: Callable[[], Status]) -> JobStatus | None:
+        asked, folder = self._clock.monotonic(), self._folder
+        status = request().status
         if status is None:
             self._apply_absence(job, asked, folder)
         return status
@@ -227,19 +234,8 @@ class SubmitterPool:
 
     def on_buildconfig(self, message: BuildConfigMessage) -> None:
         """Apply a BuildConfig. An invalid one is recorded as such, so that it is not requested again."""
-        config: BuildConfig | None = None
-        problem = ""
-        try:
-            config = BuildConfig.model_validate(message.config)
-        except ValidationError as error:
-            problem = explain(error)
-            log.warning("a BuildConfig is invalid", extra=kv(pool=self.name, error=problem))
         with self._lock:
-            # the previous one stays: the announcement that names the new one may not have arrived
-            previous = [item for item in self._configs.items() if item[0] != message.digest][-1:]
-            self._configs = dict([*previous, (message.digest, config)])
-            self._problems = {digest: text for digest, text in self._problems.items() if digest in self._configs}
-            self._problems[message.digest] = problem
+            self._configs.add(message)
         self._notify("")
 
     def recall(self, announce: Announce, heard: float, buildconfig: BuildConfigMessage | None) -> None:
@@ -298,10 +294,9 @@ class SubmitterPool:
                 self.on_buildconfig(described)
         except SiteError as error:
             self._failures += 1
+            extra = kv(pool=self.name, failures=self._failures, error=error)
             if self._failures & (self._failures - 1) == 0:
-                log.warning(
-                    "a request to a pool failed", extra=kv(pool=self.name, failures=self._failures, error=error)
-                )
+                log.warning("a request to a pool failed", extra=extra)
         else:
             self._failures = 0
 
@@ -320,19 +315,8 @@ class SubmitterPool:
         with self._lock:
             self._snapshot_wanted, folder = False, self._folder
         began = self._snapshot_at = self._clock.monotonic()
-        parts: list[Part] = []
         try:
-            after, more = "", True
-            while more:
-                asked = self._clock.monotonic()
-                page = self._client.snapshot(after)
-                parts.append(Part(page.submitter, page.sequence, page.jobs, page.unreadable, asked))
-                if page.unreadable:
-                    log.error("jobs without a valid state", extra=kv(pool=self.name, jobs=len(page.unreadable)))
-                more = page.more
-                if more and (page.last <= after or len(parts) >= _MOST_PAGES):
-                    raise SiteError(f"the snapshot of pool {self.name} does not end")
-                after = page.last
+            parts = snapshot_pages.request(self.name, self._client, self._clock)
         except SiteError:
             with self._lock:
                 self._snapshot_wanted = True
@@ -348,9 +332,8 @@ class SubmitterPool:
     def _check(self, folder: str | None) -> None:
         """Refuse an answer if its request was sent before the folder changed."""
         if folder != self._folder:
-            raise SiteUnknownOutcomeError(
-                f"pool {self.name}: its folder has changed from {folder} to {self._folder} since the request"
-            )
+            change = f"from {folder} to {self._folder} since the request"
+            raise SiteUnknownOutcomeError(f"pool {self.name}: its folder has changed {change}")
 
     def _apply_absence(self, job: str, asked: float, folder: str | None) -> None:
         with self._lock:

@@ -33,12 +33,17 @@ class Job:
     grace: float
 
 
-def build(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str) -> Job:
-    """Return the job of a pod for a site; raises ``ScriptError`` and ``MissingReferenceError``."""
+def build(
+    pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: str, grant_wait: float | None = None
+) -> Job:
+    """Return the job of a pod for a site; raises ``ScriptError`` and ``MissingReferenceError``.
+
+    ``grant_wait``: seconds for which the script waits for a grant before it starts anything; ``None``: it needs none.
+    """
     if config.api_server.ca is not None:
         reached_by = {"data": {"ca.crt": config.api_server.ca}}
         objects = replace(objects, configmaps={**objects.configmaps, ROOT_CA: reached_by})
-    planned = plan.make(pod, config, objects, node)
+    planned = replace(plan.make(pod, config, objects, node), grant_wait=grant_wait)
     size = planned.size
     by_flags = interlink_rules.apply(config)
     for problem in interlink_rules.warnings(pod, config) if by_flags else ():
@@ -49,7 +54,7 @@ def build(pod: Mapping[str, Any], config: BuildConfig, objects: Objects, node: s
         memory=size.memory,
         gpus=0 if by_flags else size.gpus,
         gpu_resource="" if by_flags else size.gpu_resource,
-        time_limit=size.time_limit,
+        time_limit=None if size.time_limit is None else size.time_limit + (grant_wait or 0),
         flags=planned.annotations.flags,
         flavor=size.flavor,
         grace=planned.grace,

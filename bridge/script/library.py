@@ -12,7 +12,7 @@ from importlib import resources
 
 from bridge.script.runtimes import table as runtimes
 
-_PARTS = ("base", "environment", "logs", "containers", "probes", "watching", "volumes", "fuse", "pod")
+_PARTS = ("base", "environment", "logs", "containers", "probes", "watching", "volumes", "fuse", "grant", "pod")
 _DIRECTIVE = "# shellcheck disable=SC20"
 _NEEDLE = 100
 _HEREDOC = re.compile(r"<<-?\s*'?[A-Z]")

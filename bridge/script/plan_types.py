@@ -66,7 +66,7 @@ class AnnotationOptions:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pod; times in seconds."""
+    """A pod; times in seconds. ``grant_wait``: how long the script waits for a grant; ``None``: it needs none."""
 
     containers: list[Container]
     volumes: Volumes
@@ -77,3 +77,4 @@ class Plan:
     size: Size
     annotations: AnnotationOptions
     config: BuildSettings
+    grant_wait: float | None = None

@@ -69,6 +69,8 @@ def _data(plan: Plan) -> Iterator[str]:
     yield f"RESTART_POLICY={word(plan.restart_policy)}"
     yield f"GRACE={_centiseconds(plan.grace)}"
     yield f"DEADLINE={'' if plan.deadline is None else _centiseconds(plan.deadline)}"
+    if plan.grant_wait is not None:
+        yield f"GRANT_WAIT={_centiseconds(plan.grant_wait)}"
     yield from _volumes(plan)
     for name, body in (
         ("command_of", [array("COMMAND", (*c.command, *c.args)) for c in containers]),

@@ -144,6 +144,10 @@ class Limits(Part):
     watch_memory: bool = Field(True, description="End a container that uses more than its memory limit.")
     allow_user_flags: bool = Field(False, description="Honour slurm-job.vk.io/flags (options of the submit command).")
     allow_pre_exec: bool = Field(False, description="Honour slurm-job.vk.io/pre-exec (a script that runs outside).")
+    allow_race: bool = Field(
+        False,
+        description="Accept jobs that wait for a grant after their start, because their pod is queued elsewhere too.",
+    )
     allow_fuse: bool = Field(False, description="Honour fuse.vk.io/<volume> (a script that mounts; may run outside).")
     allow_runtime_options: bool = Field(
         False,

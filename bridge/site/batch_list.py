@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 
 from bridge.clock import Clock
 from bridge.errors import BatchError, SiteRefusedError
@@ -24,18 +25,22 @@ class BatchList:
         self._longest = max(LEAST, PERIODS * period)
         self._lock = threading.Lock()
         self._asked_at = float("-inf")
-        self._living: dict[str, str] = {}
+        self._living: dict[str, list[str]] = {}
         self._failed: tuple[float, BatchError] | None = None
 
     def fetch(self) -> dict[str, BatchJob]:
         """Query the batch system; raises :class:`BatchError`."""
         asked_at = self._clock.monotonic()
         found = self._batch.jobs()
-        self._asked_at, self._living = asked_at, {job.uid: job.id for job in found.values() if job.phase != "ended"}
+        living: dict[str, list[str]] = {}
+        for job in found.values():
+            if job.phase != "ended":
+                living.setdefault(job.uid, []).append(job.id)
+        self._asked_at, self._living = asked_at, living
         return found
 
-    def refuse_foreign(self, uid: str, folder: Folder) -> None:
-        """Raise SiteRefusedError if the batch system has a job that this directory does not know.
+    def refuse_foreign(self, uid: str, folder: Folder, known: Collection[str] = ()) -> None:
+        """Raise SiteRefusedError if the batch system has a job that this directory does not know; ``known``: ids.
 
         The leader queries a list every period. Only if the last list is too old, one thread queries another for all
         submissions; this may raise :class:`BatchError`.
@@ -44,7 +49,7 @@ class BatchList:
             with self._lock:
                 if not self._is_fresh():
                     self._take_again()
-        if batch_id := self._living.get(uid):
+        if batch_id := next((found for found in self._living.get(uid, ()) if found not in known), ""):
             raise SiteRefusedError(
                 f"the batch system has a job of this pod already ({batch_id}), of which nothing is in folder"
                 f" {folder.path} ({folder.id})",

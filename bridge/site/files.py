@@ -10,12 +10,15 @@ import secrets
 import shutil
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from bridge.logs import kv
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 _LONGEST_WORD = 256
 _FOR_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -62,6 +65,20 @@ def read_json(path: str | Path, most: int) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def read_valid(kind: TypeAdapter[T], path: str | Path, most: int) -> T | None:
+    """Read a file of the submitter; ``None``: it is missing, longer than ``most`` bytes, or a job has changed it."""
+    content = read_some(path, most)
+    return validated(kind, content) if content else None
+
+
+def validated(kind: TypeAdapter[T], content: bytes) -> T | None:
+    """Return the value of a JSON text; ``None``: it is not of this kind."""
+    try:
+        return kind.validate_json(content)
+    except ValidationError:
+        return None
 
 
 def read_word(path: str | Path) -> str:

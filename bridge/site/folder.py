@@ -25,9 +25,9 @@ import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from bridge.errors import ConfigError
 from bridge.poolapi.identifiers import UID_PATTERN
@@ -42,14 +42,15 @@ from bridge.site.files import (
     read_json,
     read_line,
     read_some,
+    read_valid,
     read_word,
     remove_tree,
+    validated,
     write,
     write_new,
 )
 from bridge.site.job_record import BatchObservation, Cancellation, JobRecord, Meta
 
-T = TypeVar("T")
 _UID = re.compile(UID_PATTERN)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LOCKS = 64
@@ -279,6 +280,12 @@ class JobFolder:
             make_folder(path.parent, owner := other_owner(self._at))
             write(path, f"{grace:g} {reason}\n".encode(), owner=owner)
 
+    def write_grant(self, ticket: str) -> None:
+        """Let the script with this ticket begin, with fsync: the hub is told afterwards."""
+        path = self.path / "control" / "grant"
+        make_folder(path.parent, owner := other_owner(self._at))
+        write(path, f"{ticket}\n".encode(), sync=self.site.sync, owner=owner)
+
     def read(self) -> JobRecord | None:
         """Read the job; ``None``: there is no such job.
 
@@ -288,13 +295,16 @@ class JobFolder:
         if meta is None:
             return None
         job_id, started = read_line(f"{self._at}/job.id"), self.begun()
+        job_id = "" if job_id in meta.replaced else job_id
         if not (job_id or started):
             if self.unfinished():
                 return None
             if self.site.sync:
                 with contextlib.suppress(FileNotFoundError):
                     force(f"{self._at}/job.sh")
-        heard = _checked(_OBSERVATION, f"{self._at}/batch.json")
+        heard = read_valid(_OBSERVATION, f"{self._at}/batch.json", LARGEST_STATE)
+        if heard is not None and heard.job.id in meta.replaced:
+            heard = None  # the watcher wrote it while the directory was replaced
         pod = read_json(f"{self._at}/state/pod.json", LARGEST_STATE) if started else None
         containers = tuple(self._containers()) if started else ()
         ended = [name for name, state in containers if state.get("state") == "terminated"]
@@ -309,15 +319,16 @@ class JobFolder:
             messages=tuple((name, text) for name in ended if (text := self._message(name))),
             batch=heard.job if heard else None,
             batch_at=heard.at if heard else 0.0,
-            cancel=_checked(_CANCELLATION, f"{self._at}/cancel.json"),
+            cancel=read_valid(_CANCELLATION, f"{self._at}/cancel.json", LARGEST_STATE),
+            grant=read_line(f"{self._at}/control/grant") if meta.grant_wait is not None else "",
             found_at=self.site.since,
         )
 
     def meta(self) -> Meta | None:
         """Read the request; ``None``: there is no such job."""
-        found = _checked(_META, f"{self._at}/job.json")
+        found = read_valid(_META, f"{self._at}/job.json", LARGEST_STATE)
         if found is None and (request := job_request.read(f"{self._at}/job.sh", LARGEST_STATE)) is not None:
-            return _parsed(_META, request)
+            return validated(_META, request)
         return found
 
     def _containers(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -335,16 +346,3 @@ class JobFolder:
     def _message(self, container: str) -> str:
         content = read_some(f"{self._at}/termination/{container}", LARGEST_MESSAGE)
         return content.decode(errors="replace") if content else ""
-
-
-def _checked(kind: TypeAdapter[T], path: str) -> T | None:
-    """Read a file of the submitter; ``None``: it is missing, or a job has changed it."""
-    content = read_some(path, LARGEST_STATE)
-    return _parsed(kind, content) if content else None
-
-
-def _parsed(kind: TypeAdapter[T], content: bytes) -> T | None:
-    try:
-        return kind.validate_json(content)
-    except ValidationError:
-        return None

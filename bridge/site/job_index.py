@@ -166,7 +166,7 @@ class JobIndex:
                     self._folder.job(uid).write_batch(job, at)
             # the last record of the script may be unread, or can't be read now
             fresh = self.refresh(uid) if job.phase == "ended" else entry
-            if fresh is not None and fresh.record.batch != job:
+            if fresh is not None and fresh.record.batch != job and job.id not in fresh.record.meta.replaced:
                 self.store(uid, replace(fresh.record, batch=job, batch_at=at))
 
     def _classify(self, uid: str) -> None:

@@ -14,7 +14,8 @@ class Meta:
 
     ``owner``: the cluster that submitted it; empty in directories of versions without owners, and of adopted jobs.
     ``adopted``: another program submitted the job (:mod:`bridge.site.interlink_slurm.adoption`), so podbridge never
-    submits it, and no script of podbridge hears a request to end.
+    submits it, and no script of podbridge hears a request to end. ``grant_wait``: seconds for which the script waits
+    for a grant; ``None``: it needs none. ``replaced``: ids of the batch jobs of earlier submissions that ended unused.
     """
 
     namespace: str
@@ -32,6 +33,8 @@ class Meta:
     attempts: int = 1
     owner: str = ""
     adopted: bool = False
+    grant_wait: float | None = None
+    replaced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class JobRecord:
     batch_at: float = 0.0
     """When the batch system first reported this phase."""
     cancel: Cancellation | None = None
+    grant: str = ""
+    """The ticket of the script that may begin, as the hub has sent it."""
     found_at: float = 0.0
     """Start of this process: it can only have received reasons for an end since then."""
 

@@ -22,6 +22,10 @@ def admitted(owner: str, body: Submit, config: SiteConfig, now: float) -> Meta:
         raise SiteRefusedError(
             "this site takes no flags of users (limits.allow_user_flags is false)", reason="FlagsNotAllowed"
         )
+    if body.grant_wait is not None and not config.limits.allow_race:
+        raise SiteRefusedError(
+            "this site takes no jobs of pods that race (limits.allow_race is false)", reason="RaceNotAllowed"
+        )
     check(body, flavor, config.default_flavor)
     most = config.most_seconds(flavor)
     return Meta(
@@ -38,6 +42,7 @@ def admitted(owner: str, body: Submit, config: SiteConfig, now: float) -> Meta:
         submitted_at=now,
         attempted_at=now,
         owner=owner,
+        grant_wait=body.grant_wait,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from bridge.poolapi.identifiers import TICKET_PATTERN
 from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from bridge.site.job_record import JobRecord
 
@@ -22,6 +24,8 @@ OUTSIDE = frozenset({"Terminated", "Killed", "Stopped"})
 """Reasons of a script that does not know what ended it: the batch system's reason replaces them."""
 NEVER_RAN = "ScriptDidNotRun"
 LOST = "JobLost"
+ASKING = "Asking"
+"""Phase of a script that waits for its grant."""
 CONTAINER_REASONS = frozenset({"OOMKilled", "DeadlineExceeded"})
 """Reasons that apply to killed containers too; all others apply to the pod only."""
 
@@ -42,14 +46,17 @@ def status(record: JobRecord, now: float, lag: float) -> JobStatus:
         name=meta.name,
         job_id=record.job_id or record.started_job,
         phase=phase,
-        missing=phase == "running" and batch is not None and batch.phase == "missing",
+        missing=phase != "ended" and record.started and batch is not None and batch.phase == "missing",
         outcome=outcome,
+        asks=_asks(record) if phase == "queued" else "",
+        unused=phase == "ended" and is_unused(record, now, lag),
         reason=reason,
         message=message,
         host=_text(pod, "host") or (batch.host if batch else ""),
         ip=_text(pod, "ip"),
         submitted_at=meta.submitted_at,
-        started_at=_number(pod, "startedAt") or (batch.started_at if batch and phase != "queued" else None),
+        started_at=(_number(pod, "startedAt") if pod.get("phase") != ASKING else None)
+        or (batch.started_at if batch and phase != "queued" else None),
         ended_at=None if phase != "ended" else _number(pod, "finishedAt") or _ended_at(record),
         containers=containers,
     )
@@ -62,6 +69,8 @@ def _progress(record: JobRecord, now: float, over: bool) -> tuple[Phase, Outcome
         return ("running", "", "", "") if awaits_reason(record, now) else ("ended", *_result(record))
     if over:
         return ("ended", "Failed", *_why(record))
+    if waits_for_grant(record):
+        return "queued", "", "Cancelling" if record.cancel else "Granted" if record.grant else "AwaitingGrant", ""
     if record.started:
         return "running", "", "", ""
     if record.cancel is not None:
@@ -94,6 +103,35 @@ def is_over(record: JobRecord, now: float, lag: float) -> bool:
         # a job that was cancelled while it waited wrote nothing, and the output of a deleted one is not needed
         return True
     return now - record.batch_at >= lag
+
+
+def waits_for_grant(record: JobRecord) -> bool:
+    """Return whether the script has started, but not recorded a grant yet."""
+    if record.meta.grant_wait is None or not record.started:
+        return False
+    return (record.pod or {}).get("phase") in (None, ASKING)
+
+
+def is_unused(record: JobRecord, now: float, lag: float) -> bool:
+    """Return whether the job of a pod that races is over and has started no container: it had no grant.
+
+    A script removes its ticket from its record when it begins. A script that was killed with a grant on disk may have
+    started a container, so it does not count.
+    """
+    if record.meta.grant_wait is None or not is_over(record, now, lag):
+        return False
+    pod = record.pod or {}
+    return bool(pod.get("ticket")) if record.final else pod.get("phase") in (None, ASKING) and not record.grant
+
+
+def _asks(record: JobRecord) -> str:
+    """Return the ticket that waits for a grant; empty if none does, or if it has its grant or is to end."""
+    pod, batch = record.pod or {}, record.batch
+    ticket = _text(pod, "ticket")
+    ends = record.cancel is not None or (batch is not None and batch.phase in ("ended", "missing"))
+    if not waits_for_grant(record) or ends or record.grant == ticket or not re.fullmatch(TICKET_PATTERN, ticket):
+        return ""
+    return ticket
 
 
 def awaits_reason(record: JobRecord, now: float) -> bool:

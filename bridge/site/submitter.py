@@ -10,22 +10,18 @@ then no snapshot contains it.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import itertools
 import logging
-import os
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
 
 from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import LogOptions
-from bridge.site import job_actions, job_script, limits
+from bridge.site import job_actions, job_script, limits, sent_files
 from bridge.site import status as job_status
 from bridge.site.batch.port import BatchSystem, JobRequest
 from bridge.site.batch_list import BatchList
@@ -74,28 +70,43 @@ class Submitter:
         """Run a job, once."""
         where = self._folder.job(job)
         fresh: JobRecord | None = None
+        replaced: tuple[str, ...] = ()
         with self._folder.locked(job):
             existed = where.exists()
             record = where.read() if existed else None
             if record is not None:
                 record = adopted(where, record, owner)
+            if record is not None and self._is_replaced(record, body):
+                replaced = (*record.meta.replaced, record.job_id or record.started_job)
+                record = None
             if record is None or not (record.job_id or record.started):
                 self._refuse_forgotten(job, owner)
             if record is not None:
                 self._find_or_submit(record)
             else:
                 script = job_script.whole(body.script, self._config())
-                meta = limits.admitted(owner, body, self._config(), self._clock.time())
+                meta = replace(limits.admitted(owner, body, self._config(), self._clock.time()), replaced=replaced)
                 if existed:
-                    _raise_if_unreadable(where)
+                    if where.read() is None:
+                        _raise_if_unreadable(where)
                     where.remove()
-                self._batch_list.refuse_foreign(job, self._folder)
+                self._batch_list.refuse_foreign(job, self._folder, replaced)
                 where.create(script, meta)
                 fresh = self._first_submit(job, meta)
         status = self._answer(job, fresh)
         if status is None:
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
         return messages.Submitted(status=status, existed=record is not None)
+
+    def _is_replaced(self, record: JobRecord, body: messages.Submit) -> bool:
+        """Whether a submission replaces a job, because its script has ended without a grant.
+
+        A withdrawn place is offered again only by a submission that waits for a grant: any other may be a late one.
+        """
+        cancel = record.cancel
+        if cancel is not None and (cancel.forget or body.grant_wait is None):
+            return False
+        return job_status.is_unused(record, self._clock.time(), self._lag)
 
     def _first_submit(self, job: str, meta: Meta) -> JobRecord | None:
         """Submit a job whose directory was just created; remove the directory if the batch system refuses the job.
@@ -150,7 +161,7 @@ class Submitter:
             return
         where = self._folder.job(record.uid)
         found = self._batch.find(record.uid)
-        if found is None:
+        if found is None or found in record.meta.replaced:
             now = self._clock.time()
             if now - record.meta.attempted_at < self._settle:
                 return  # it may still appear; the leader submits it again later
@@ -192,6 +203,7 @@ class Submitter:
             flavor=flavor,
             flags=meta.flags,
             most_seconds=config.most_seconds(flavor),
+            replaced=meta.replaced,
             flags_win=config.limits.rules == "interlink-slurm",
         )
 
@@ -219,6 +231,18 @@ class Submitter:
             where.write_cancel(wanted)
         if record.started and not record.final:
             where.ask_to_stop(body.grace, "Deleted")
+
+    def grant(self, owner: str, job: str, body: messages.Grant) -> messages.Status:
+        """Let the script with this ticket begin. A job that does not wait is left as it is."""
+        where = self._folder.job(job)
+        record = self._owned(where, owner)
+        if record is not None:
+            with self._folder.locked(job), contextlib.suppress(FileNotFoundError):
+                record = where.read()
+                ticket = (record.pod or {}).get("ticket") if record is not None else None
+                if record is not None and job_status.waits_for_grant(record) and ticket == body.ticket:
+                    where.write_grant(body.ticket)
+        return messages.Status(status=self._answer(job))
 
     def status(self, owner: str, job: str) -> messages.Status:
         """Return the status of one job.
@@ -273,7 +297,9 @@ class Submitter:
         if record.final or job_actions.confirmed(record):
             return  # the job no longer reads them, and its secrets were removed
         volumes = where.path / "volumes"
-        todo = [(_inside(volumes, file.path), _decoded(file), file.mode & 0o777) for file in body.files]
+        todo = [
+            (sent_files.inside(volumes, file.path), sent_files.decoded(file), file.mode & 0o777) for file in body.files
+        ]
         user = other_owner(where.path)
         for path, content, mode in todo:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -315,20 +341,3 @@ def _raise_if_unreadable(where: JobFolder) -> None:
             retryable=True,
             hint=f"The site's administrator should look at jobs/{where.uid} in the submitter's folder.",
         )
-
-
-def _inside(volumes: Path, name: str) -> Path:
-    """Return the path of a volume's file; refuses links of the job's own code that lead out of the volumes."""
-    parts = PurePosixPath(name).parts
-    bad = not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name or len(parts) < 2
-    path = volumes.joinpath(*parts) if not bad else volumes
-    if bad or not Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(volumes)):
-        raise SiteRefusedError(f"files: {name!r} is no path of a file below a volume", reason="BadPath")
-    return path
-
-
-def _decoded(file: messages.File) -> bytes:
-    try:
-        return base64.b64decode(file.data, validate=True)
-    except binascii.Error as error:
-        raise SiteRefusedError(f"files: {file.path!r} is not base64", reason="BadData") from error

@@ -202,7 +202,7 @@ class Watcher:
             entry = self.index.entries.get(uid)
             if entry is None or confirmed(entry.record):
                 continue
-            mine = by_uid.get(uid, [])
+            mine = [job for job in by_uid.get(uid, ()) if job.id not in entry.record.meta.replaced]
             job_id = entry.record.job_id or entry.record.started_job
             if not job_id and mine:
                 # the submission got no answer; of several jobs, the oldest is kept
@@ -254,7 +254,7 @@ class Watcher:
             entry.missing_since = now if entry.missing_since is None else entry.missing_since
             entry.missing_looks += 1
             fresh = self.index.refresh(uid)
-            if fresh is None:
+            if fresh is None or job_id in fresh.record.meta.replaced:
                 continue
             gone = BatchJob(id=job_id, uid=uid, phase="ended", reason=job_status.LOST)
             if fresh.record.final:

@@ -20,6 +20,7 @@ from bridge.wire.messages import (
     Cancel,
     Description,
     Files,
+    Grant,
     Logs,
     Message,
     Reply,
@@ -91,6 +92,10 @@ class PoolClient:
     def status(self, job: str, timeout: float = TIMEOUT) -> Status:
         """Request the state of one job."""
         return self._status(self._request(self._subjects.status(job), job, None, timeout))
+
+    def grant(self, job: str, grant: Grant, timeout: float = TIMEOUT) -> Status:
+        """Let the waiting script of a job begin."""
+        return self._status(self._request(self._subjects.grant(job), job, grant, timeout))
 
     def describe(self, timeout: float = TIMEOUT) -> Description:
         """Request the announcement and the BuildConfig."""

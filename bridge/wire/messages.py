@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from bridge.poolapi.announcement import Announcement
-from bridge.poolapi.identifiers import Owner, PoolName, Uid
+from bridge.poolapi.identifiers import Owner, PoolName, Ticket, Uid
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import JobParameters, JobSubmission, LogOptions, VolumeFile
 
@@ -101,8 +101,14 @@ class Cancel(Message):
     forget: bool = False
 
 
+class Grant(Message):
+    """Body of ``grant``: the script with this ticket may begin. The hub has bound the pod to the pool before."""
+
+    ticket: Ticket
+
+
 class Status(Message):
-    """Reply to ``status`` and ``cancel``; ``None``: the site does not know the job."""
+    """Reply to ``status``, ``cancel`` and ``grant``; ``None``: the site does not know the job."""
 
     status: JobStatus | None = None
 

@@ -81,6 +81,7 @@ def write(
     bucket: str = "",
     cluster: ServerCluster | None = None,
     hubs: Mapping[str, str] | None = None,
+    given: Path | None = None,
 ) -> Written:
     """Write a folder, or update it: pools, hubs, the bucket and the cluster of an earlier run stay.
 
@@ -95,21 +96,30 @@ def write(
     hubs
         The UID of the Kubernetes cluster of each named hub. Each gets a user that reaches only the jobs of its cluster.
         With a named hub, there is no user ``hub``, which reaches all jobs.
+    given
+        Folder with ``hub`` and ``pools/`` as above, whose secrets are used. The command creates none and copies none.
+
+    Raises :class:`ConfigError` for a bad name, and if ``given`` lacks the secret of a user.
     """
+    if given is not None:
+        _check_given(given, pools, hubs or {})
+    home = given or folder
     bucket = _bucket(folder, jetstream, bucket)
-    owners = _owners(folder / HUBS, hubs or {})
+    owners = _owners(home / HUBS, hubs or {})
     buckets = {name: f"{bucket}-{name}" if bucket and owners else bucket for name in owners or (HUB,)}
     # both raise ConfigError if a name is invalid, before anything is written
     may_hub = {name: hub_permissions(prefix, buckets[name], owners.get(name, ANY)) for name in buckets}
     may_site = {pool: site_permissions(prefix, pool) for pool in pools}
-    below = folder / POOLS
-    below.mkdir(mode=0o700, parents=True, exist_ok=True)
+    below = home / POOLS
+    for each in [folder] if given else [folder, below]:
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
-    may_site |= {file.stem: site_permissions(prefix, file.stem) for file in below.iterdir() if _is_secret(file)}
+    found_files = sorted(below.iterdir()) if below.is_dir() else []
+    may_site |= {file.stem: site_permissions(prefix, file.stem) for file in found_files if _is_secret(file)}
     if not may_site:
         raise ConfigError("pools: none given, and the folder has none from an earlier run")
     new: list[Path] = []
-    found = _hubs(folder, owners, buckets, passwords, new)
+    found = _hubs(home, owners, buckets, passwords, new)
     sites = {pool: _secret(below / pool, passwords, new) for pool in sorted(may_site)}
     if bucket:
         _replace(folder / BUCKET, bucket + "\n")
@@ -119,6 +129,15 @@ def write(
     _replace(folder / USERS, users_text(users, jetstream=bool(bucket)))
     servers = _servers(folder, listeners, cluster, new, force=force, jetstream=bool(bucket))
     return Written(servers, folder / USERS, found, sites, new)
+
+
+def _check_given(given: Path, pools: Sequence[str], hubs: Mapping[str, str]) -> None:
+    """Raise :class:`ConfigError` unless the folder has a secret for the hub and for each pool."""
+    if hubs or (given / HUBS).exists():
+        raise ConfigError("--secrets: not with named hubs (--hub); the folder has the secret of one hub")
+    for base in (given / HUB, *(given / POOLS / pool for pool in pools)):
+        if not any(base.with_name(base.name + suffix).exists() for suffix in (SEED, PASSWORD)):
+            raise ConfigError(f"--secrets: {base}: neither {base.name}{SEED} nor {base.name}{PASSWORD} exists")
 
 
 def _hubs(

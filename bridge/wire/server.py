@@ -20,6 +20,7 @@ from bridge.wire.messages import (
     Description,
     Event,
     Files,
+    Grant,
     Logs,
     Message,
     Problem,
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 SKEW = 5.0
 """Seconds by which the clocks of hub and site may differ."""
-THREADS = {"submit": 8, "cancel": 4, "status": 4, "files": 2, "snapshot": 1, "describe": 1, "logs": 1}
+THREADS = {"submit": 8, "cancel": 4, "status": 4, "grant": 4, "files": 2, "snapshot": 1, "describe": 1, "logs": 1}
 """Threads for each kind of request, so that no kind delays another."""
 _LONGEST_MESSAGE = 4096
 _WITHOUT_JOB = ("snapshot", "describe")
@@ -58,6 +59,7 @@ class Handlers(Protocol):
     def submit(self, owner: str, job: str, submit: Submit) -> Submitted: ...  # noqa: D102
     def cancel(self, owner: str, job: str, cancel: Cancel) -> Status: ...  # noqa: D102
     def status(self, owner: str, job: str) -> Status: ...  # noqa: D102
+    def grant(self, owner: str, job: str, grant: Grant) -> Status: ...  # noqa: D102
     def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage: ...  # noqa: D102
     def files(self, owner: str, job: str, files: Files) -> None: ...  # noqa: D102
     def describe(self) -> Description: ...  # noqa: D102
@@ -94,6 +96,7 @@ class Server:
             "submit": lambda request: handlers.submit(request.owner, request.job, parse_body(Submit, request.body)),
             "cancel": lambda request: handlers.cancel(request.owner, request.job, parse_body(Cancel, request.body)),
             "status": lambda request: handlers.status(request.owner, request.job),
+            "grant": lambda request: handlers.grant(request.owner, request.job, parse_body(Grant, request.body)),
             "files": lambda request: handlers.files(request.owner, request.job, parse_body(Files, request.body)),
             "snapshot": lambda request: handlers.snapshot(request.owner, parse_body(Snapshot, request.body)),
             "describe": lambda _request: handlers.describe(),

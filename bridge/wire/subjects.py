@@ -72,6 +72,10 @@ class Subjects:
         """Return the subject of a request for the state of a job."""
         return f"{self._base}.status.{self.owner}.{encode(uid)}"
 
+    def grant(self, uid: str) -> str:
+        """Return the subject of a request that lets a waiting script begin."""
+        return f"{self._base}.grant.{self.owner}.{encode(uid)}"
+
     def logs(self, uid: str) -> str:
         """Return the subject of a request for a log."""
         return f"{self._base}.logs.{self.owner}.{encode(uid)}"
@@ -92,7 +96,7 @@ class Subjects:
         """Return the pattern of subjects for each kind of request."""
         return {
             "submit": f"{self._base}.submit.{self.owner}.*.*",
-            **{kind: f"{self._base}.{kind}.{self.owner}.*" for kind in ("cancel", "status", "logs", "files")},
+            **{kind: f"{self._base}.{kind}.{self.owner}.*" for kind in ("cancel", "status", "logs", "files", "grant")},
             "snapshot": self.snapshot,
             "describe": self.describe,
         }

@@ -25,15 +25,17 @@ from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.resources import PODS
 from bridge.logs import kv
+from bridge.metrics import RACE_PLACES
 from bridge.poolapi.jobs import JobStatus, pod_of
 from bridge.poolapi.requests import VolumeFile
 from bridge.pools.port import Pool
 from bridge.script import build
 from bridge.script.references import Objects
-from bridge.workload import pods
+from bridge.workload import places, pods
 from controllers.brakes import mark_patch
-from controllers.virtual import decide, status_patch, synthetic_status
+from controllers.virtual import decide, race, status_patch, synthetic_status
 from controllers.virtual.pod_state import Cancellation, Entry, Pod
+from controllers.virtual.race_act import RaceActor
 from controllers.virtual.reference_reader import ReferenceReader
 
 log = logging.getLogger(__name__)
@@ -60,8 +62,10 @@ class Actor:
         check_leadership: Callable[[], None],
         address: str,
         submit_timeout: float,
+        grant_wait: float = 60.0,
     ) -> None:
         self._kube = kube.fenced(check_leadership)
+        self._race = RaceActor(self._kube, events, reader, clock, check_leadership, submit_timeout, grant_wait)
         self._events = events
         self._reader = reader
         self._clock = clock
@@ -107,6 +111,12 @@ class Actor:
                 self._orphan(action.job, pool, entry)
             case decide.Refresh() if pool is not None:
                 self._refresh(action.pod, pool, entry)
+            case race.Offer() if pool is not None:
+                self._race.offer(action.pod, pool, entry)
+            case race.Claim() if pool is not None:
+                self._race.claim(action.pod, action.ticket, pool, entry)
+            case race.Grant() if pool is not None:
+                self._race.grant(action, pool, entry)
 
     # --- at the site --------------------------------------------------------------------------------------------------
     def _submit(self, pod: Pod, pool: Pool, entry: Entry, cache: Cache) -> None:
@@ -131,6 +141,9 @@ class Actor:
             if error.retryable:
                 raise
             self._fail(pod, cache, "BridgeRejected", error.reason, error.with_hint)
+            return
+        if answer.unused:
+            self._fail(pod, cache, "BridgeRejected", "NoGrant", "the site does not replace the job that had no grant")
             return
         entry.answered(answer, self._clock.monotonic())
         if seen is not pod:
@@ -178,18 +191,23 @@ class Actor:
             found = self._kube.get(PODS.path(job.namespace, job.name))
         except KubeNotFoundError:
             found = None
-        if found is not None and pods.uid(found) == job.job:
+        alive = found is not None and pods.uid(found) == job.job
+        withdrawn = found is not None and bool(places.recorded(found)) and not places.keeps_job(found, pool.name)
+        if alive and not withdrawn:
             entry.not_before = now + FORGOTTEN
             return
+        if alive and job.phase != "ended":
+            RACE_PLACES.labels(pool.name, "withdrawn").inc()
         self._check_leadership()
         if job.phase == "ended":
             entry.not_before = now + FORGOTTEN
             if pool.cancel(pod_of(job), 0, forget=True) is None:
                 log.info("job deleted", extra=kv(pod=f"{job.namespace}/{job.name}", pool=pool.name, job=job.job_id))
             return
-        pool.cancel(pod_of(job), decide.ORPHAN_GRACE)
+        pool.cancel(pod_of(job), 0 if alive else decide.ORPHAN_GRACE)
         entry.cancellation = Cancellation("", now)
-        log.warning("job without a pod cancelled", extra=kv(pool=pool.name, job=job.job_id, uid=job.job))
+        text = "place withdrawn" if alive else "job without a pod cancelled"
+        log.log(logging.INFO if alive else logging.WARNING, text, extra=kv(pool=pool.name, job=job.job_id, uid=job.job))
 
     def _refresh(self, pod: Pod, pool: Pool, entry: Entry) -> None:
         entry.refresh_at = self._clock.monotonic() + REFRESH_AGAIN

@@ -14,8 +14,9 @@ from bridge.poolapi import pod_status as statuses
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.pod_status import Status
 from bridge.workload import pods
-from controllers.virtual import status_patch, synthetic_status
-from controllers.virtual.pod_state import Absent, Entry, Known, Pod
+from controllers.virtual import race, status_patch, synthetic_status
+from controllers.virtual.pod_state import Absent, Known, Pod
+from controllers.virtual.pod_view import PodView
 
 CANCEL_AGAIN = 10.0
 """Seconds after which a cancellation request is repeated if the job has not ended."""
@@ -31,41 +32,6 @@ LOST = "JobLost"
 LOST_TEXT = "the site {pool} does not know job {job} any more"
 MISSING_TEXT = "the batch system of {pool} does not know job {job} any more, and its script has recorded no end"
 _CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
-
-
-@dataclass(frozen=True, slots=True)
-class PoolView:
-    """The state of a pool that a decision depends on.
-
-    ``synced``: the cache of the pool's pods is complete. ``complete_at``: time at which the last complete snapshot was
-    requested. ``ready``: the pool accepts submissions. ``leading_since``: time at which this process became the leader.
-    ``lists``: the pool can list all its jobs.
-    """
-
-    name: str
-    synced: bool
-    complete_at: float | None
-    ready: bool
-    leading_since: float
-    address: str
-    lists: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PodView:
-    """One pod (``None`` if no pod has the UID), its job in the pool's view, and its entry.
-
-    ``may_fail``: the brake lets the pod fail for a lost job. ``held``: the engaged brake holds the pod.
-    """
-
-    pod: Pod | None
-    job: JobStatus | None
-    entry: Entry
-    pool: PoolView
-    now: float
-    time: float
-    may_fail: bool = True
-    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +121,30 @@ class Wait:
     seconds: float
 
 
-Action = Submit | Look | Write | Fail | Mark | Cancel | Forget | Remove | Orphan | Refresh | Wait
+Action = (
+    Submit
+    | Look
+    | Write
+    | Fail
+    | Mark
+    | Cancel
+    | Forget
+    | Remove
+    | Orphan
+    | Refresh
+    | Wait
+    | race.Offer
+    | race.Claim
+    | race.Grant
+)
+_PAUSED = Submit | Look | Fail | Cancel | Forget | Remove | Orphan | Refresh | race.Offer | race.Claim | race.Grant
+"""Actions that wait for the back-off after a failure."""
 
 
 def decide(view: PodView) -> Action | None:
     """Return the action; ``None`` if nothing is to be done until the pod or its job changes."""
     action = _decide(view)
-    if (
-        isinstance(action, Submit | Look | Fail | Cancel | Forget | Remove | Orphan | Refresh)
-        and view.now < view.entry.not_before
-    ):
+    if isinstance(action, _PAUSED) and view.now < view.entry.not_before:
         return Wait(view.entry.not_before - view.now)
     return action
 
@@ -197,9 +177,25 @@ def remote_job(pod: Pod) -> str:
 
 
 def _without_pod(view: PodView) -> Action | None:
+    if view.racer is not None:
+        return _place(view, view.racer, view.job or _answer(view))
     if view.job is None or not view.pool.synced:
         return None
     return Wait(CANCEL_AGAIN) if view.job.phase != "ended" and _just_cancelled(view) else Orphan(view.job)
+
+
+def _place(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
+    """Decide for a place of a pod without a node."""
+    if job is None:
+        action = _new(view, pod)
+        return race.Offer(pod) if isinstance(action, Submit) else action
+    if job.missing:
+        return Wait(CANCEL_AGAIN) if _just_cancelled(view) else Cancel(pod, 0)
+    refresh_at = view.entry.refresh_at
+    if job.phase == "queued" and refresh_at is not None and view.now >= refresh_at:
+        return Refresh(pod)
+    found = race.decide(pod, job, view.entry, view.now)
+    return Wait(found) if isinstance(found, float) else found
 
 
 def _finished(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
@@ -276,6 +272,11 @@ def _running(view: PodView, pod: Pod, job: JobStatus) -> Action | None:
         return Fail(pod, LOST, MISSING_TEXT.format(pool=view.pool.name, job=job.job_id))
     if _is_marked(pod) and not job.missing:
         return Mark(pod, missing=False)
+    if job.unused:
+        return Submit(pod)  # its script has ended without the grant
+    granted = race.grant(pod, view.pool.name, job, view.entry, view.now)
+    if granted is not None:
+        return _write(view, pod, job) or Wait(granted) if isinstance(granted, float) else granted
     if job.missing and view.held and not _is_marked(pod):
         return Mark(pod, missing=True)
     write = _write(view, pod, job)

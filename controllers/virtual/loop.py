@@ -20,7 +20,7 @@ from bridge.logs import kv
 from bridge.loop import RESYNC_PERIOD, Loop
 from bridge.metrics import BRAKE_ENGAGED, BRAKE_HELD, POOL_JOBS, POOL_REMEMBERED, POOL_UP
 from bridge.poolapi.readiness import READY
-from bridge.pools.port import Pool
+from bridge.pools.port import Pool, RacingPool
 from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import pods, pool_selection
@@ -31,6 +31,8 @@ from controllers.virtual.node_manifest import Settings, State
 from controllers.virtual.node_writer import NodeWriter
 from controllers.virtual.pod_reconciler import PodReconciler, PoolState
 from controllers.virtual.prune import prune
+from controllers.virtual.race import Racers
+from controllers.virtual.race import prune as prune_racers
 from controllers.virtual.reference_reader import ReferenceReader
 
 log = logging.getLogger(__name__)
@@ -109,6 +111,7 @@ class VirtualNodes(Loop):
             self.check_leadership,
             settings.address,
             config.pools.submit_timeout,
+            config.pools.race.wait,
         )
         self._reconciler = PodReconciler(
             actor,
@@ -118,6 +121,15 @@ class VirtualNodes(Loop):
             self.check_leadership,
             config.pools.submit_timeout,
         )
+        self._racers: Racers | None = None
+        self._waiting: Cache | None = None
+        if config.pools.race.enabled:
+            self._racers = Racers(self._reconciler.add)
+            selector = f"spec.nodeName=,spec.schedulerName={config.scheduler_name}"
+            self._waiting = Cache(
+                kube, PODS, name="pods-racing", prune=prune_racers, field_selector=selector, clock=clock
+            )
+            self._waiting.subscribe(self._racers.changed)
         fenced = kube.fenced(self.check_leadership)
         self._brakes = Brakes(config.brake, config_map_path(config), fenced, events, clock, self.workers)
         self._records: dict[str, PoolState] = {}
@@ -147,6 +159,8 @@ class VirtualNodes(Loop):
         self._supervisor = supervisor
         self._pools.subscribe(self._on_change)
         self._reconciler.start(supervisor, self._threads)
+        if (waiting := self._waiting) is not None:
+            supervisor.spawn("cache-pods-racing", lambda: waiting.run(supervisor.stopping))
         super().start(supervisor)
 
     def on_started_leading(self) -> None:
@@ -251,7 +265,7 @@ class VirtualNodes(Loop):
         threads, selector = self._supervisor.group(), f"spec.nodeName={name}"
         cache = Cache(self._kube, PODS, name=f"pods-{name}", prune=prune, field_selector=selector, clock=self.clock)
         cache.subscribe(lambda _, old, new: self._reconciler.add(name, pods.uid(new if new is not None else old or {})))
-        record = PoolState(name, cache, Workers(f"pool-{name}", self._pool_threads), threads)
+        record = PoolState(name, cache, Workers(f"pool-{name}", self._pool_threads), threads, racers=self._racers)
         self._records[name], self._loop_states[name] = record, _LoopState()
         self._reconciler.add_pool(record)
         record.workers.start(threads)
@@ -268,6 +282,9 @@ class VirtualNodes(Loop):
         bound = len(record.cache) if record.cache.synced else None
         remembered, loop_state = self._remembered(record.name), self._loop_states[record.name]
         folder = record.pool.folder if record.pool is not None else ""
+        races: bool | None = None  # of a hub without races, and before a BuildConfig has arrived
+        if self._racers is not None:
+            races = record.pool.allows_race() if isinstance(record.pool, RacingPool) else False
         if announced is None:
             return State(
                 record.name, bound=bound, remembered=remembered, folder=folder, folder_problem=loop_state.folder_problem
@@ -286,6 +303,7 @@ class VirtualNodes(Loop):
             folder,
             loop_state.folder_problem,
             not_ready,
+            races,
         )
 
     def _update(self, record: PoolState, state: State, view: node_decide.NodesView) -> None:

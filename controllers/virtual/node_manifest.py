@@ -39,6 +39,8 @@ class State:
         Id of the site's folder of jobs, and the problem with it.
     readiness
         Whether the pool accepts submissions.
+    races
+        Whether the site accepts places of pods that race; ``None``: this hub lets no pod race, or does not know.
     """
 
     name: str
@@ -50,6 +52,7 @@ class State:
     folder: str = ""
     folder_problem: str = ""
     readiness: Readiness = READY
+    races: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,8 @@ def status(
 def node_annotations(state: State, valid: ValidAnnouncement) -> dict[str, str]:
     """Return podbridge's annotations of the node."""
     folder = {names.SITE_FOLDER: state.folder} if state.folder else {}
-    return {names.SITE_ANNOUNCED: record(valid), **folder}
+    races = {} if state.races is None else {names.RACE_ALLOWED: "true" if state.races else "false"}
+    return {names.SITE_ANNOUNCED: record(valid), **folder, **races}
 
 
 def node(state: State, valid: ValidAnnouncement, wanted: Body, time: float) -> Body:

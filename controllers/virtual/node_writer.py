@@ -13,7 +13,7 @@ from bridge.kube.client import KubeClient
 from bridge.kube.events import EventRecorder
 from bridge.kube.resources import LEASES, NODES, PODS
 from bridge.logs import kv
-from bridge.metrics import POOL_ACTIONS, counted
+from bridge.metrics import POOL_ACTIONS, counted, label_of
 from controllers.virtual import node_decide
 from controllers.virtual.node_manifest import Body
 
@@ -57,7 +57,7 @@ class NodeWriter:
 
     def act(self, action: node_decide.Action) -> None:
         """Carry out one action."""
-        name = f"node-{type(action).__name__.lower()}"
+        name = f"node_{label_of(type(action))}"
         with counted(POOL_ACTIONS, name):
             self._do(action)
 

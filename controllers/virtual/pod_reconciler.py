@@ -18,16 +18,17 @@ from bridge.errors import BridgeError, LostLeadershipError
 from bridge.kube.cache import Cache
 from bridge.kube.work_queue import WorkQueue
 from bridge.logs import kv
-from bridge.metrics import POOL_ACTIONS, POOL_EVENT_SECONDS, counted
+from bridge.metrics import POOL_ACTIONS, POOL_EVENT_SECONDS, counted, label_of
 from bridge.poolapi.jobs import JobStatus
 from bridge.pools.port import Pool
 from bridge.script import references
 from bridge.threads import Supervisor
 from bridge.workers import Workers
 from bridge.workload import pods
-from controllers.virtual import decide
+from controllers.virtual import decide, race
 from controllers.virtual.act import Actor
 from controllers.virtual.pod_state import Entry, Pod
+from controllers.virtual.pod_view import PodView, PoolView
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +39,13 @@ LATE = 60.0
 TOKENS_WITHIN = 300.0
 """Seconds within which a new leader refreshes tokens, because it does not know their age."""
 _URGENCY: dict[type[decide.Action], int] = {
+    race.Grant: 0,
     decide.Cancel: 1,
     decide.Look: 2,
     decide.Refresh: 3,
     decide.Forget: 4,
     decide.Submit: 5,
+    race.Offer: 6,
     decide.Orphan: 8,
 }
 """Priority of the actions that run on the pool's workers; smaller first. Other actions run at once."""
@@ -64,6 +67,8 @@ class PoolState:
         UIDs of which the site has said twice that it does not know the job.
     brake
         The last state of the brake on mass ending.
+    racers
+        The pods without a node that have a place here; ``None``: no pod races.
     """
 
     name: str
@@ -76,6 +81,11 @@ class PoolState:
     calls: set[str] = field(default_factory=set)
     doubted: set[str] = field(default_factory=set)
     brake: Brake = field(default_factory=Brake)
+    racers: race.Racers | None = None
+
+    def racer(self, uid: str) -> Pod | None:
+        """Return the pod with this UID if it has a place here and no node."""
+        return self.racers.get(self.name, uid) if self.racers is not None else None
 
     def missing(self) -> tuple[int, dict[str, Pod]]:
         """Return the number of pods with a job at the site, and those of them whose jobs are missing, by UID.
@@ -110,9 +120,10 @@ class PoolState:
         self.doubted.clear()
 
     def uids(self) -> list[str]:
-        """Return the UIDs of all pods bound to the node, and of all jobs."""
+        """Return the UIDs of all pods bound to the node or with a place here, and of all jobs."""
         jobs = self.pool.jobs().keys() if self.pool is not None else ()
-        return list({*map(pods.uid, self.cache.items()), *jobs})
+        racing = self.racers.uids(self.name) if self.racers is not None else ()
+        return list({*map(pods.uid, self.cache.items()), *jobs, *racing})
 
 
 def _is_taken(pod: Pod) -> bool:
@@ -179,7 +190,7 @@ class PodReconciler:
         pod, entry = record.cache.by_uid(uid), record.entries.get(uid) or Entry()
         if uid in record.calls or entry.is_settled(pod, job):
             return False
-        view = self._view(record, pod, job, entry)
+        view = self._view(record, uid, pod, job, entry)
         return not isinstance(decide.decide(view), decide.Wait | None)
 
     def _work(self, stopping: threading.Event) -> None:
@@ -203,7 +214,7 @@ class PodReconciler:
         changed_at = self._changed_at.pop((name, uid), None)
         pod = record.cache.by_uid(uid)
         job = record.pool.job(uid) if record.pool is not None else None
-        if pod is None and job is None:
+        if pod is None and job is None and record.racer(uid) is None:
             record.forget(uid)
             if record.pool is not None:
                 record.pool.unfollow(uid)
@@ -219,7 +230,7 @@ class PodReconciler:
         if job is not None:
             entry.listed()
             record.note(uid, entry)
-        action = decide.decide(self._view(record, pod, job, entry))
+        action = decide.decide(self._view(record, uid, pod, job, entry))
         if action is None:
             entry.settled = None if pod is None or job is None else (pod["metadata"]["resourceVersion"], job)
             return
@@ -232,9 +243,9 @@ class PodReconciler:
             if changed_at is not None and isinstance(action, decide.Write) and not entry.failures:
                 POOL_EVENT_SECONDS.observe(self._clock.monotonic() - changed_at)
 
-    def _view(self, record: PoolState, pod: Pod | None, job: JobStatus | None, entry: Entry) -> decide.PodView:
+    def _view(self, record: PoolState, uid: str, pod: Pod | None, job: JobStatus | None, entry: Entry) -> PodView:
         pool = record.pool
-        view = decide.PoolView(
+        view = PoolView(
             name=record.name,
             synced=record.cache.synced,
             complete_at=pool.complete_at() if pool is not None else None,
@@ -243,10 +254,11 @@ class PodReconciler:
             address=self._address,
             lists=pool is None or pool.lists,
         )
-        uid, brake = pods.uid(pod) if pod is not None else "", record.brake
+        brake = record.brake
         may_fail = uid in brake.allowed
         held = brake.engaged and uid in brake.missing and not may_fail
-        return decide.PodView(pod, job, entry, view, self._clock.monotonic(), self._clock.time(), may_fail, held)
+        racer = record.racer(uid) if pod is None else None
+        return PodView(pod, job, entry, view, self._clock.monotonic(), self._clock.time(), may_fail, held, racer)
 
     def _new_entry(self, pod: Pod | None, pool: Pool | None) -> Entry:
         entry = Entry()
@@ -277,7 +289,7 @@ class PodReconciler:
             self._queue.add_after((record.name, uid), GATHER)
 
     def _act(self, uid: str, record: PoolState, action: decide.Action, entry: Entry) -> None:
-        kind = type(action).__name__.lower()
+        kind = label_of(type(action))
         try:
             with counted(POOL_ACTIONS, kind):
                 self._actor.act(action, record.pool, entry, record.cache)

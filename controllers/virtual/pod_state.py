@@ -79,6 +79,12 @@ class Entry:
         The pool, which cannot list its jobs, has deleted the files of the job.
     note
         Addition to the message of the Event BridgeSubmitted.
+    offers, offered_at
+        Of a place of a pod that races: number of accepted offers, and the time of the last one.
+    asked_at, granted_at
+        Time at which the place first asked, ``None`` before; time of the last grant that was sent to the site.
+    claimed
+        The ticket in the grant that the API server has accepted.
     """
 
     not_before: float = 0.0
@@ -93,6 +99,11 @@ class Entry:
     told: frozenset[str] = frozenset()
     forgotten: bool = False
     note: str = ""
+    offers: int = 0
+    offered_at: float = 0.0
+    asked_at: float | None = None
+    granted_at: float = float("-inf")
+    claimed: str = ""
 
     @property
     def absences(self) -> int:

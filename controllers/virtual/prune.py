@@ -19,11 +19,14 @@ _CONTAINER = ("name", "image", "restartPolicy", "resources")
 def prune(pod: Object) -> Object:
     """Return identity, containers, service account tokens and status of a submitted pod; any other pod unchanged."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
-    job = (metadata.get("annotations") or {}).get(names.REMOTE_JOB)
+    notes = metadata.get("annotations") or {}
+    if names.GRANT in notes and status.get("phase") == "Pending":
+        return pod  # it is submitted again if its script gave its place back
+    job = notes.get(names.REMOTE_JOB)
     if not job and status.get("phase") not in ("Succeeded", "Failed"):
         return pod
     kept = pick(metadata, IDENTITY)
-    if annotations := pick(metadata.get("annotations") or {}, (names.REMOTE_JOB, names.JOB_INTENT)):
+    if annotations := pick(notes, (names.REMOTE_JOB, names.JOB_INTENT, names.GRANT)):
         kept["annotations"] = annotations
     if names.POOL_FINALIZER in (metadata.get("finalizers") or ()):
         kept["finalizers"] = [names.POOL_FINALIZER]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from bridge import names
 from bridge.errors import BridgeError
 from bridge.logs import kv
-from bridge.metrics import SCHEDULER_ACTIONS, counted
-from bridge.workload import pods
+from bridge.metrics import SCHEDULER_ACTIONS, counted, label_of
+from bridge.workload import places, pods
 from scheduler.pod_writer import PodWriter
 from scheduler.pools import decide
 from scheduler.pools.usage import Usage
@@ -28,7 +29,7 @@ class Actor:
 
     def act(self, action: decide.Action) -> None:
         """Carry out one action; raises :class:`~bridge.errors.BridgeError`."""
-        name = "pool-" + type(action).__name__.lower()
+        name = "pool_" + label_of(type(action))
         with counted(SCHEDULER_ACTIONS, name):
             match action:
                 case decide.Bind():
@@ -36,8 +37,17 @@ class Actor:
                 case decide.Local():
                     self._local.add(pods.uid(action.pod))
                     log.info("pod goes to the colocated Slurm", extra=kv(pod=pods.key(action.pod), why=action.why))
+                case decide.Race():
+                    self._race(action)
                 case decide.Tell():
                     self._writer.tell(action.pod, action.reason, action.message)
+
+    def _race(self, action: decide.Race) -> None:
+        """Record the places first: the controllers submit only to pools that the API server has recorded."""
+        self._writer.patch(action.pod, places.places_patch(action.pod, action.places))
+        if names.LOCAL_POOL in action.places:
+            self._local.add(pods.uid(action.pod))
+        log.info("pod races", extra=kv(pod=pods.key(action.pod), places=",".join(action.places), why=action.why))
 
     def _bind(self, action: decide.Bind) -> None:
         pod = action.pod

@@ -2,23 +2,25 @@
 
 A pod may go to the pools whose taints it tolerates. The policy selects among those that have room now: by the order in
 the annotation, by load, or by weight. If the pod may go to the colocated Slurm too, the nodes of this Slurm count as
-one more pool. A pool to which the pod's namespace does not send its Secrets is skipped.
+one more pool. A pool to which the pod's namespace does not send its Secrets is skipped. A pod that races is not bound:
+it gets places at several pools (:mod:`scheduler.pools.race`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
 from bridge import names
 from bridge.script import consent
-from bridge.workload import eligibility, pods, pool_selection
+from bridge.workload import eligibility, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler.conditions import is_due
 from scheduler.pod_states import NEW, Bound, PodState
+from scheduler.pools import race
 from scheduler.pools.usage import PlannedUsage, Usage, requests
 
 Pod = Mapping[str, Any]
@@ -27,10 +29,14 @@ Policy = Literal["order", "least-loaded", "weight"]
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A pool: its virtual node, and the reason why it takes no pods now (empty: it takes pods)."""
+    """A pool: its virtual node, and the reason why it takes no pods now (empty: it takes pods).
+
+    ``races``: its site accepts places of pods that race.
+    """
 
     node: NodeView
     problem: str = ""
+    races: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,16 @@ class Tell:
     message: str
 
 
-Action = Bind | Local | Tell
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Record the places of a pod that races, in the order of preference; the controllers submit the jobs."""
+
+    pod: Pod
+    places: tuple[str, ...]
+    why: str
+
+
+Action = Bind | Local | Tell | Race
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +95,8 @@ class PoolSchedulerView:
     ``pools`` are by name, ``nodes`` are those of the colocated Slurm, ``now`` is in monotonic seconds. ``states`` are
     the states of pods by UID; a pod without one is :data:`~scheduler.pod_states.NEW`. ``colocated``: a Slurm is
     configured beside the kubelets. ``taken`` returns whether this Slurm has a job for a pod (by UID); such a pod stays
-    there. ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens.
+    there. ``namespace`` returns a namespace by name; it is called only for pods with Secrets or tokens. ``most_places``
+    is the limit for a pod that races; 0: no pod races. ``left`` are the UIDs of the pods that were left to Slurm.
     """
 
     pods: Iterable[Pod]
@@ -94,6 +110,8 @@ class PoolSchedulerView:
     taken: Callable[[str], bool] = field(default=lambda _: False)
     namespace: Callable[[str], NamespaceView] = field(default=lambda _: NO_NAMESPACE)
     colocated: bool = True
+    most_places: int = 0
+    left: Set[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +145,15 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage) -> Actio
         return None
     if not selector.remote:
         return None if view.colocated else _tell(view, pod, state, pool_selection.NO_POOL)
+    asked = requests(pod)
+    if view.most_places and places.wants_race(pod):
+        kept, found = places.recorded(pod), _places(view, pod, asked, selector, usage)
+        if kept or len(found.selected) > 1:
+            return _race(view, pod, state, kept, found)
+        if uid in view.left:
+            return None
     if selector.local and (pods.job_id(pod) is not None or view.taken(uid)):
         return None
-    asked = requests(pod)
     refused, open_pools = _candidates(view, pod, asked, selector, usage)
     if open_pools:
         chosen = _choose(view, open_pools, asked, usage)
@@ -144,9 +168,45 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage) -> Actio
     return _tell(view, pod, state, message)
 
 
-def _tell(view: PoolSchedulerView, pod: Pod, state: PodState, message: str) -> Tell | None:
-    is_new = is_due(pod, state.condition, "Unschedulable", message, view.now)
-    return Tell(pod, "Unschedulable", message) if is_new else None
+def _places(
+    view: PoolSchedulerView, pod: Pod, asked: Resources, selector: pool_selection.PoolSelector, usage: PlannedUsage
+) -> race.Places:
+    """Select the places of a pod that races. The colocated Slurm keeps its place: the pod may have a job there."""
+    kept = places.recorded(pod)
+    confidential = consent.confidential_everywhere(pod)
+    candidates: list[race.Candidate] = []
+    for name in selector.ordered(view.pools):
+        if name == names.LOCAL_POOL:
+            full = _no_local_room(view, pod, asked, usage)
+            fits = any(not eligibility.refusal(pod["spec"], asked, node) for node in view.nodes)
+            problem = "" if name in kept or (view.colocated and fits) else full or "no Slurm is configured"
+            candidates.append(race.Candidate(name, problem, full=full))
+            continue
+        pool = view.pools[name]
+        problem = eligibility.refusal(pod["spec"], asked, pool.node) or ("" if pool.races else race.NOT_ALLOWED)
+        if confidential and not problem and not pool.problem:
+            problem = _no_consent(view, pod["metadata"]["namespace"], confidential, name)
+        candidates.append(race.Candidate(name, problem, pool.problem, _too_full(usage, asked, pool.node)))
+    return race.select(candidates, kept, view.most_places)
+
+
+def _race(
+    view: PoolSchedulerView, pod: Pod, state: PodState, kept: tuple[str, ...], found: race.Places
+) -> Action | None:
+    why = f"races at {', '.join(found.selected) or 'no pool'}" + (
+        f"; not {_list(found.refused)}" if found.refused else ""
+    )
+    if found.selected != kept:
+        return Race(pod, found.selected, why)
+    if names.LOCAL_POOL in kept:  # the scheduler of Slurm writes the condition
+        return Local(pod, why) if pods.uid(pod) not in view.left else None
+    return _tell(view, pod, state, why, "Racing")
+
+
+def _tell(
+    view: PoolSchedulerView, pod: Pod, state: PodState, message: str, reason: str = "Unschedulable"
+) -> Tell | None:
+    return Tell(pod, reason, message) if is_due(pod, state.condition, reason, message, view.now) else None
 
 
 def _candidates(

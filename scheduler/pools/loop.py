@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bridge import names
 from bridge.clock import Clock
 from bridge.config import Config
 from bridge.errors import KubeError
@@ -17,7 +18,7 @@ from bridge.kube.lease import Elector
 from bridge.kube.namespaces import Namespaces
 from bridge.loop import Loop
 from bridge.threads import Supervisor
-from bridge.workload import eligibility, node_ownership, pods, pool_selection
+from bridge.workload import eligibility, node_ownership, places, pods, pool_selection
 from scheduler.pod_states import PodStates
 from scheduler.pod_writer import PodWriter
 from scheduler.pools import decide
@@ -26,7 +27,7 @@ from scheduler.pools.usage import Usage
 
 NAMESPACE_REMEMBERED = 10.0
 """Seconds for which the annotations of a namespace are cached."""
-URGENCY: dict[type[decide.Action], int] = {decide.Local: 1, decide.Bind: 2, decide.Tell: 9}
+URGENCY: dict[type[decide.Action], int] = {decide.Local: 1, decide.Bind: 2, decide.Race: 3, decide.Tell: 9}
 
 
 class PoolScheduler(Loop):
@@ -70,17 +71,18 @@ class PoolScheduler(Loop):
         self._states.forget_all_but(waiting.keys())
         self._local &= waiting.keys()
         self._remote = {uid: known for uid, known in self._remote.items() if uid in waiting}
+        settings = self._config.pools
+        races = settings.enabled and settings.race.enabled
         ours = [
             pod
             for uid, pod in waiting.items()
-            if uid not in self._local
+            if (uid not in self._local or (races and places.wants_race(pod)))
             and not self.workers.busy(uid)
             and (self._taken is None or self._may_go_to_a_pool(uid, pod))
         ]
         if not ours:
             return
         nodes = self._nodes.items()
-        settings = self._config.pools
         view = decide.PoolSchedulerView(
             pods=ours,
             pools={view.node.name: view for view in map(_pool, filter(pool_selection.is_virtual, nodes))}
@@ -95,6 +97,8 @@ class PoolScheduler(Loop):
             taken=self._taken or (lambda _: False),
             colocated=self._taken is not None,
             namespace=namespace_views(self._namespaces),
+            most_places=settings.race.places if races else 0,
+            left=frozenset(self._local),
         )
         decision = decide.decide(view)
         for uid, node, asked in decision.planned:
@@ -121,7 +125,8 @@ class PoolScheduler(Loop):
 def _pool(node: Mapping[str, Any]) -> decide.PoolView:
     ready = eligibility.readiness(node)
     problem = "" if ready.get("status") == "True" else f"not ready: {ready.get('reason') or 'unknown'}"
-    return decide.PoolView(eligibility.view(node), problem)
+    allowed = (node["metadata"].get("annotations") or {}).get(names.RACE_ALLOWED) == "true"
+    return decide.PoolView(eligibility.view(node), problem, allowed)
 
 
 def namespace_views(known: Namespaces) -> Callable[[str], decide.NamespaceView]:

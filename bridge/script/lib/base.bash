@@ -8,7 +8,7 @@ export PATH="${PATH:-/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
 declare -a STATE REASON PID BEGAN ENDED LAST CODE RESTARTS UP READY DIRTY NEXT BACKOFF WHY_KILLED
 declare -a KILL_AT STEP HOOK OVER SAYS
 declare -A PROBE PROBE_AT PROBE_PID PROBE_UNTIL PROBE_GOOD PROBE_BAD
-POD_REASON='' POD_MESSAGE='' STAGE=init WAKE=''
+POD_REASON='' POD_MESSAGE='' TICKET='' STAGE=init WAKE=''
 
 # NOW: monotonic centiseconds. TIME: seconds since 1970.
 clock() {
@@ -45,8 +45,8 @@ announce() {
 pod_state() {
     local finished=null
     [[ $1 == Running ]] || finished=$TIME
-    printf '{"phase":"%s","reason":"%s","message":"%s","host":"%s","ip":"%s","startedAt":%s,"finishedAt":%s}\n' \
-        "$1" "$POD_REASON" "$POD_MESSAGE" "$HOST" "$ADDRESS" "$POD_BEGAN" "$finished" >state/.new/pod
+    printf '{"phase":"%s","reason":"%s","message":"%s","host":"%s","ip":"%s","startedAt":%s,"finishedAt":%s,"ticket":"%s"}\n' \
+        "$1" "$POD_REASON" "$POD_MESSAGE" "$HOST" "$ADDRESS" "$POD_BEGAN" "$finished" "$TICKET" >state/.new/pod
     # twice: a signal to everything may have hit mv itself
     mv -f state/.new/pod state/pod.json || mv -f state/.new/pod state/pod.json
     announce

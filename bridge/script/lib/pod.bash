@@ -4,7 +4,7 @@
 
 declare -a BEGAN_AT
 declare -A HOST_PATH
-STOPPING='' CURRENT=0 FORCED='' STOP_BY=''
+STOPPING='' CURRENT=0 FORCED='' STOP_BY='' DEADLINE_AT=''
 FIRST_BACKOFF=$((${PODBRIDGE_FIRST_BACKOFF_SECONDS:-10} * 100))
 
 main() {
@@ -12,7 +12,9 @@ main() {
     in_background stand_guard "$$"
     GUARD=$!
     disown "$GUARD"
-    if ! prepare; then
+    if ! await_grant; then
+        give_back
+    elif ! prepare; then
         refuse
     fi
     while :; do
@@ -45,8 +47,15 @@ set_up() {
     PAGE=$(($(getconf PAGESIZE 2>/dev/null || echo 4096) / 1024))
     find_address
     set_up_containers
-    DEADLINE_AT=${DEADLINE:+$((NOW + DEADLINE))}
     flush
+}
+
+# active: the pod is active from now on.
+active() {
+    clock
+    TICKET=''
+    POD_BEGAN=$TIME
+    DEADLINE_AT=${DEADLINE:+$((NOW + DEADLINE))}
     pod_state Running
 }
 

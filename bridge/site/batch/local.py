@@ -80,6 +80,7 @@ class LocalBatch(BatchSystem):
             memory=request.memory,
             gpus=request.gpus,
             time_limit=request.time_limit,
+            number=len(request.replaced) + 1,
         )
         if request.flags:
             raise BatchError(f"flags {list(request.flags)}: this batch system has none")
@@ -89,35 +90,34 @@ class LocalBatch(BatchSystem):
                 f"the job requests {job.cpus} CPUs, {job.memory} bytes of memory and {job.gpus} GPUs; this machine"
                 f" gives out at most {most.cpus}, {most.memory} and {len(most.devices)}"
             )
-        if self.find(request.uid) is None:
+        if not self._records.exists(job.id):
             self._records.write(job)
-        return request.uid
+        return job.id
 
     def find(self, uid: str) -> str | None:
-        """Search for a job: its id is the UID."""
-        return uid if self._records.exists(uid) else None
+        """Search for the last job of a pod."""
+        return self._records.last(uid)
 
     def cancel(self, ids: Collection[str]) -> None:
         """Mark jobs as cancelled; the next call of :meth:`jobs` in the leader ends them."""
-        for uid in ids:
-            if self.find(uid) is not None:
-                (self._records.path / f"{uid}.cancel").touch(mode=0o600)
+        for job in ids:
+            if self._records.exists(job):
+                (self._records.path / f"{job}.cancel").touch(mode=0o600)
 
     def jobs(self) -> dict[str, BatchJob]:
         """Record ends, start jobs that fit, and return all jobs."""
         with self._lock:
             now = self._clock.time()
             self._records.read_new()
-            running = {uid: job for uid, job in self._records.jobs.items() if job.phase == "running"}
-            for uid, job in running.items():
-                self._look(uid, job, now)
+            for job in [job for job in self._records.jobs.values() if job.phase == "running"]:
+                self._look(job, now)
             self._mark_cancelled(now)
             if now - self._guarded_at >= GUARD_PERIOD:
                 self._guarded_at = now
                 self._guard(now)
             self._start_next(now)
             self._records.drop_old(now)
-            return {uid: job.as_batch_job() for uid, job in self._records.jobs.items()}
+            return {name: job.as_batch_job() for name, job in self._records.jobs.items()}
 
     def capacity(self) -> Capacity:
         """Return the resources of the machine, and what jobs leave of them."""
@@ -142,7 +142,7 @@ class LocalBatch(BatchSystem):
     # --- a job's life -------------------------------------------------------------------------------------------------
     def _start_next(self, now: float) -> None:
         free = self._room.beside(self._records.jobs.values())
-        waiting = [job for job in self._records.jobs.values() if job.phase == "queued"]
+        waiting = [job for job in self._records.jobs.values() if job.phase == "queued" and self._records.may_start(job)]
         for job in sorted(waiting, key=lambda job: (job.queued_at, job.uid)):
             if not free.fits(job):
                 break  # strictly in order: otherwise a large job could wait indefinitely
@@ -162,20 +162,20 @@ class LocalBatch(BatchSystem):
             "-c",
             _LAUNCH,
             "podbridge-job",
-            str(self._records.path / f"{job.uid}.pid"),
+            str(self._records.path / f"{job.id}.pid"),
             job.uid,
             job.folder,
         ]
         if self._config.nice:
             words = ["nice", "-n", str(self._config.nice), *words]
         try:
-            self._children[job.uid] = processes.start(words, job.folder, variables)
+            self._children[job.id] = processes.start(words, job.folder, variables)
         except OSError as error:
             self._end(job, "BatchSystemRefused", f"the job can't be started: {error.strerror}")
 
-    def _look(self, uid: str, job: Record, now: float) -> None:
+    def _look(self, job: Record, now: float) -> None:
         """Record the end of a running job."""
-        claim, child = self._records.claim(uid), self._children.get(uid)
+        claim, child = self._records.claim(job.id), self._children.get(job.id)
         if claim is None:
             code = child.poll() if child else None
             if code is not None or now - (job.started_at or now) > START_TIME:
@@ -194,7 +194,8 @@ class LocalBatch(BatchSystem):
                 return
             self._kill_session(claim)
         code = child.poll() if child else None
-        if (code is None or code < 0) and not self._leftovers.gone(uid, job.folder):
+        killed = code is None or code < 0
+        if killed and not self._records.replaced(job) and not self._leftovers.gone(job.id, job.folder):
             return
         if boot != self._boot:
             self._end(job, "NodeFailed", "the machine restarted")
@@ -217,8 +218,8 @@ class LocalBatch(BatchSystem):
 
     def _mark_cancelled(self, now: float) -> None:
         for name in os.listdir(self._records.path):
-            uid, _, kind = name.rpartition(".")
-            job = self._records.jobs.get(uid)
+            job_id, _, kind = name.rpartition(".")
+            job = self._records.jobs.get(job_id)
             if kind != "cancel" or job is None:
                 continue
             if job.phase == "queued":
@@ -229,7 +230,7 @@ class LocalBatch(BatchSystem):
 
     def _ask_to_end(self, job: Record, reason: str, message: str, now: float) -> None:
         self._records.keep(replace(job, ending_at=now, reason=reason, message=message))
-        claim = self._records.claim(job.uid)
+        claim = self._records.claim(job.id)
         if claim is not None and _is(claim):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(claim[0], signal.SIGTERM)
@@ -240,8 +241,8 @@ class LocalBatch(BatchSystem):
             return
         claims: dict[int, Claim] = {}
         sessions: dict[int, Record] = {}
-        for uid, job in self._records.jobs.items():
-            if job.phase == "running" and job.ending_at is None and (claim := self._records.claim(uid)) is not None:
+        for job in self._records.jobs.values():
+            if job.phase == "running" and job.ending_at is None and (claim := self._records.claim(job.id)) is not None:
                 claims[claim[0]] = claim
                 sessions[claim[0]] = job
         if not sessions:
@@ -273,8 +274,8 @@ class LocalBatch(BatchSystem):
         code: int | None = None,
         number: int = 0,
     ) -> None:
-        log.debug("local job ended", extra=kv(job=job.uid, reason=reason))
-        self._children.pop(job.uid, None)
+        log.debug("local job ended", extra=kv(job=job.id, reason=reason))
+        self._children.pop(job.id, None)
         self._records.keep(
             replace(
                 job,

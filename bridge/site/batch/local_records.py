@@ -40,12 +40,19 @@ class Record:
     """Whether it was ended from outside."""
     ending_at: float | None = None
     """When podbridge sent SIGTERM to it."""
+    number: int = 1
+    """Counts the jobs of one pod: a job that ended without a container may be replaced."""
+
+    @property
+    def id(self) -> str:
+        """The id of the job, and the name of its files."""
+        return job_id(self.uid, self.number)
 
     def as_batch_job(self) -> BatchJob:
         """Return it in the form of all batch systems."""
         waiting = self.phase == "queued"
         return BatchJob(
-            id=self.uid,
+            id=self.id,
             uid=self.uid,
             phase=self.phase,  # type: ignore[arg-type]
             reason="WaitingForResources" if waiting else self.reason if self.phase == "ended" else "",
@@ -59,52 +66,73 @@ class Record:
         )
 
 
+def job_id(uid: str, number: int) -> str:
+    """Return the id of the job of a pod with this number."""
+    return uid if number == 1 else f"{uid}.{number}"
+
+
 class Records:
-    """All jobs, on disk and in memory."""
+    """All jobs, on disk and in memory, by id."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.jobs: dict[str, Record] = {}
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def exists(self, uid: str) -> bool:
-        """Return whether there is such a job."""
-        return (self.path / f"{uid}.json").exists()
+    def exists(self, job: str) -> bool:
+        """Return whether there is a job with this id."""
+        return (self.path / f"{job}.json").exists()
+
+    def last(self, uid: str) -> str | None:
+        """Return the id of the last job of a pod; ``None`` if there is none."""
+        number = 0
+        while self.exists(job_id(uid, number + 1)):
+            number += 1
+        return job_id(uid, number) if number else None
+
+    def replaced(self, job: Record) -> bool:
+        """Return whether the pod has a later job, which has the directory of this one."""
+        return job_id(job.uid, job.number + 1) in self.jobs
+
+    def may_start(self, job: Record) -> bool:
+        """Return whether the earlier jobs of the pod have ended."""
+        earlier = (self.jobs.get(job_id(job.uid, number)) for number in range(1, job.number))
+        return all(found is None or found.phase == "ended" for found in earlier)
 
     def write(self, job: Record) -> None:
         """Write a job for the leader to find."""
-        write(self.path / f"{job.uid}.json", json.dumps(asdict(job)).encode())
+        write(self.path / f"{job.id}.json", json.dumps(asdict(job)).encode())
 
     def keep(self, job: Record) -> Record:
         """Store a job's new state."""
         self.write(job)
-        self.jobs[job.uid] = job
+        self.jobs[job.id] = job
         return job
 
     def read_new(self) -> None:
         """Read jobs that other submitters have written."""
         for name in os.listdir(self.path):
-            uid, dot, kind = name.rpartition(".")
-            if kind != "json" or not dot or name.startswith(".") or uid in self.jobs:
+            job, dot, kind = name.rpartition(".")
+            if kind != "json" or not dot or name.startswith(".") or job in self.jobs:
                 continue
             try:
                 found = json.loads(read_some(self.path / name, 65536) or b"")
             except ValueError:  # after a power failure; the job's directory still exists
                 (self.path / name).unlink(missing_ok=True)
                 continue
-            self.jobs[uid] = Record(**{**found, "devices": tuple(found["devices"])})
+            self.jobs[job] = Record(**{**found, "devices": tuple(found["devices"])})
 
     def drop_old(self, now: float) -> None:
         """Remove jobs that ended more than :data:`KEPT` seconds ago."""
-        for uid, job in tuple(self.jobs.items()):
+        for name, job in tuple(self.jobs.items()):
             # without its directory, no submitter needs the record
             if job.phase == "ended" and job.ended_at and now - job.ended_at > KEPT and not Path(job.folder).exists():
                 for kind in ("cancel", "pid", "json"):
-                    (self.path / f"{uid}.{kind}").unlink(missing_ok=True)
-                del self.jobs[uid]
+                    (self.path / f"{name}.{kind}").unlink(missing_ok=True)
+                del self.jobs[name]
 
-    def claim(self, uid: str) -> Claim | None:
+    def claim(self, job: str) -> Claim | None:
         """Read the claim file of a job; ``None``: its first process has not written it yet."""
-        content = read_some(self.path / f"{uid}.pid", 256)
+        content = read_some(self.path / f"{job}.pid", 256)
         match = re.fullmatch(rb"(\d+) (\d+) (\S+)\n", content or b"")
         return (int(match[1]), int(match[2]), match[3].decode()) if match else None

@@ -33,6 +33,7 @@ class JobRequest:
 
     ``folder`` is the job's directory; it contains ``job.sh``. ``flags`` are the user's words for the submit command, if
     the site allows any. ``most_seconds`` is the site's time limit, which also applies to ``flags`` (none: no limit).
+    ``replaced`` are the ids of earlier jobs of the same pod, which have ended or are about to, without a container.
     """
 
     uid: str
@@ -45,6 +46,7 @@ class JobRequest:
     flavor: Flavor | None = None
     flags: tuple[str, ...] = ()
     most_seconds: float | None = None
+    replaced: tuple[str, ...] = ()
     flags_win: bool = False
     """Whether ``flags`` replace the options of the flavor and of the site, instead of being refused."""
 

@@ -106,6 +106,16 @@ class Job:
         new.write_text(f"{seconds:g} {reason}\n")
         new.rename(self.folder / "control" / "stop")
 
+    def grant(self, ticket: str) -> None:
+        new = self.folder / "control" / ".grant"
+        new.write_text(f"{ticket}\n")
+        new.rename(self.folder / "control" / "grant")
+
+    def asks(self) -> str:
+        """Wait until the script waits for its grant; return its ticket."""
+        self.eventually(lambda: (self.folder / "state" / "pod.json").exists() and self.pod()["phase"] == "Asking")
+        return str(self.pod()["ticket"])
+
     def eventually(self, check: Callable[[], object], timeout: float = 30) -> None:
         """Wait for a true value of ``check``; the error message contains all files of the job."""
         try:
@@ -162,6 +172,7 @@ class Site:
         config: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
         annotations: dict[str, str] | None = None,
+        grant_wait: float | None = None,
     ) -> Job:
         pod = {
             "metadata": {
@@ -174,7 +185,7 @@ class Site:
             "spec": {"restartPolicy": "Never", **spec},
         }
         settings = BuildConfig.model_validate({"runtime": {"kind": "none"}, **(config or {})})
-        made = build(pod, settings, objects or Objects(), "virtual")
+        made = build(pod, settings, objects or Objects(), "virtual", grant_wait)
         home = Path(tempfile.mkdtemp(prefix="script-"))
         variables = {"PODBRIDGE_FIRST_BACKOFF_SECONDS": "1", **(environment or {})}
         job = Job(home, made.script, self.user, variables, self.enter)

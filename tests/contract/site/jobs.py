@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 import uuid
+from typing import Any
 
 from bridge.wire.messages import Submit
+from cluster.polling import eventually
 
 _SCRIPT = r"""#!/bin/bash
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
@@ -37,6 +39,27 @@ put pod "{\"phase\":\"$phase\",\"reason\":\"$reason\",\"startedAt\":$began,\"fin
 """
 
 
+TICKET = "11111111-2222-4333-8444-555555555555"
+_UNUSED = r"""#!/bin/bash
+cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
+mkdir started 2>/dev/null || exit 0
+echo "${SLURM_JOB_ID:-}" >started/job
+mkdir -p state
+put() { printf '%s\n' "$1" >state/.pod && mv -f state/.pod state/pod.json; : >"../../changed/${PWD##*/}"; }
+put '{"phase":"Asking","ticket":"@TICKET@"}'
+sleep 1
+put '{"phase":"Failed","reason":"NoGrant","ticket":"@TICKET@"}'
+sleep @LATER@
+exit 1
+"""
+
+
+def unused(later: float = 0) -> Submit:
+    """Return the request for a job whose script gets no grant; it ends ``later`` seconds after it has recorded this."""
+    text = _UNUSED.replace("@TICKET@", TICKET).replace("@LATER@", f"{later:g}")
+    return submit("").model_copy(update={"script": text, "grant_wait": 1.0})
+
+
 def script(command: str) -> str:
     """Give the script of a job whose container runs ``command`` in bash."""
     return _SCRIPT.replace("@COMMAND@", shlex.quote(command))
@@ -51,3 +74,15 @@ def submit(command: str, **more: object) -> Submit:
 def uid() -> str:
     """Make a UID."""
     return str(uuid.uuid4())
+
+
+def check_replaced_after_unused(site: Any, later: float) -> None:
+    """Submit a job that ends unused, then its successor; the batch job of the first may end ``later`` (seconds)."""
+    job = uid()
+    site.client.submit(job, unused(later))
+    eventually(lambda: site.status(job).asks == TICKET, "asks")
+    eventually(lambda: site.status(job).unused, "ended unused")
+    answer = site.client.submit(job, submit("echo second; sleep 2; echo end"))
+    assert (answer.existed, answer.status.unused) == (False, False)
+    done = site.wait(job, "ended", 40)
+    assert (done.outcome, done.unused, site.log(job)) == ("Succeeded", False, b"second\nend\n")

@@ -13,7 +13,7 @@ import pytest
 from bridge.errors import SiteError, SiteRefusedError
 from bridge.wire.messages import Cancel
 from cluster.polling import eventually
-from tests.contract.site.jobs import submit, uid
+from tests.contract.site.jobs import check_replaced_after_unused, submit, uid
 
 pytestmark = pytest.mark.real
 
@@ -219,3 +219,10 @@ def test_what_runs_is_private(site: Any) -> None:
         assert os.stat(folder).st_mode & 0o077 == 0, folder
         for file in files:
             assert os.lstat(os.path.join(folder, file)).st_mode & 0o077 == 0, file
+
+
+@pytest.mark.parametrize("later", [0, 3])
+def test_a_job_that_ended_unused_is_replaced_while_its_batch_job_still_ends_too(make_site: Any, later: float) -> None:
+    site = make_site(text="[local]\ncpus = 1\n[limits]\nallow_race = true\n")
+    site.start()
+    check_replaced_after_unused(site, later)

@@ -12,7 +12,7 @@ import pytest
 from bridge.errors import SiteRefusedError, SiteUnknownOutcomeError
 from bridge.wire.messages import Cancel
 from cluster.polling import eventually
-from tests.contract.site.jobs import submit, uid
+from tests.contract.site.jobs import check_replaced_after_unused, submit, uid
 
 pytestmark = pytest.mark.real
 
@@ -22,7 +22,7 @@ def site(slurm_cluster: Any, make_site: Any) -> Any:
     """A site in front of the cluster: jobs see its folder where the submitter does."""
     made = make_site(
         "slurm",
-        f'[limits]\nallow_user_flags = true\n[slurm]\nbin_dir = "{slurm_cluster.state}/bin"\n'
+        f'[limits]\nallow_user_flags = true\nallow_race = true\n[slurm]\nbin_dir = "{slurm_cluster.state}/bin"\n'
         '[batch]\nkind = "slurm"\nperiod = 1\nlost_after = 3\nsettle = 4\nlag = 2\n'
         '[[flavors]]\nname = "main"\npartition = "main"\ngeneric_resources = ["gpu:1"]\n',
     )
@@ -237,3 +237,9 @@ def test_one_query_a_period_whatever_the_number_of_jobs(site: Any) -> None:
     time.sleep(5)
     asked, took = len(count.read_text().split()) - before, time.monotonic() - at
     assert 2 <= asked <= took + 1
+
+
+@pytest.mark.main_version
+@pytest.mark.parametrize("later", [0, 3])
+def test_a_job_that_ended_unused_is_replaced_while_its_batch_job_still_ends_too(site: Any, later: float) -> None:
+    check_replaced_after_unused(site, later)

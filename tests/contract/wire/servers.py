@@ -29,6 +29,7 @@ from bridge.wire.messages import (
     Cancel,
     Description,
     Files,
+    Grant,
     Logs,
     Snapshot,
     SnapshotPage,
@@ -195,6 +196,7 @@ class Site:
     sequence: int = 0
     jobs: dict[str, JobStatus] = field(default_factory=dict)
     submits: list[tuple[str, Submit]] = field(default_factory=list)
+    grants: list[tuple[str, str, str]] = field(default_factory=list)
     log: bytes = b""
     delay: float = 0.0
     readers_gone: int = 0
@@ -219,6 +221,10 @@ class Site:
     def status(self, owner: str, job: str) -> Status:
         if job == "boom":
             raise KeyError(job)
+        return Status(status=self.jobs.get(job))
+
+    def grant(self, owner: str, job: str, grant: Grant) -> Status:
+        self.grants.append((owner, job, grant.ticket))
         return Status(status=self.jobs.get(job))
 
     def snapshot(self, owner: str, snapshot: Snapshot) -> SnapshotPage:

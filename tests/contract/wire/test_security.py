@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from bridge.errors import SiteDownError, SiteUnknownOutcomeError
 from bridge.poolapi.requests import LogOptions
 from bridge.wire.client import PoolClient
 from bridge.wire.connection import Link
-from bridge.wire.messages import Submit
+from bridge.wire.messages import Grant, Submit
 from bridge.wire.nats_server_config import INBOX
 from bridge.wire.server import Announcer, serve
 from bridge.wire.subjects import Subjects
@@ -323,6 +324,38 @@ def test_a_pool_added_later_comes_in_after_a_reload_and_the_others_stay(secured:
     assert CliRunner().invoke(command, ["config", "--out", str(secured.folder)]).exit_code == 0
     secured.server.signal(1)
     eventually(lambda: not link.connected)
+
+
+@pytest.mark.parametrize("secured", ["seed"], indirect=True)
+def test_users_that_an_earlier_version_wrote_run_pods_and_pass_no_grant_until_written_again(
+    secured: Secured, world: World
+) -> None:
+    users = secured.folder / "users.conf"
+    text = users.read_text()
+    assert text.count(".grant.") == 3  # the hub, and two sites
+    users.write_text(re.sub(r'\s*"[^"]*\.grant\.[^"]*",?', "", text))
+    secured.server.signal(1)
+    secured.alpha.close()
+    site = Site(pool="alpha")
+    link = world.link(secured.server.url, seed_file=secured.seeds / "alpha.seed")
+    serve(link, PREFIX, "alpha", site)
+    eventually(lambda: ".grant." in (link.problem() or ""))
+    alpha = PoolClient(secured.hub, PREFIX, "alpha", OWNER)
+    eventually(lambda: secured.hub.connected)
+    assert alpha.submit("uid-1", SUBMIT).status.job == "uid-1"
+    alpha.status("uid-1")
+    with pytest.raises((SiteUnknownOutcomeError, SiteDownError)):
+        alpha.grant("uid-1", Grant(ticket="t-1"), timeout=0.5)
+    assert CliRunner().invoke(command, ["config", "--out", str(secured.folder)]).exit_code == 0
+    assert users.read_text() == text
+    secured.server.signal(1)
+
+    link.close()
+    eventually(lambda: not link.connected)
+    serve(world.link(secured.server.url, seed_file=secured.seeds / "alpha.seed"), PREFIX, "alpha", site)
+    time.sleep(0.3)
+    alpha.grant("uid-1", Grant(ticket="t-1"))
+    assert site.grants == [(OWNER, "uid-1", "t-1")]
 
 
 @pytest.mark.parametrize("knows_password", [True, False])

@@ -14,7 +14,6 @@ from controllers.virtual.decide import (
     Forget,
     Look,
     Orphan,
-    PoolView,
     Refresh,
     Remove,
     Submit,
@@ -22,6 +21,7 @@ from controllers.virtual.decide import (
     Write,
 )
 from controllers.virtual.pod_state import Absent, Cancellation, Entry, Known
+from controllers.virtual.pod_view import PodView, PoolView
 
 NOW, TIME = 1000.0, 1_800_000_000.0
 
@@ -51,7 +51,7 @@ def pool(*, complete=900.0, synced=True, ready=True, leading_since=500.0, lists=
 
 
 def look(the_pod, the_job=None, entry=None, the_pool=None, now=NOW):
-    return decide.decide(decide.PodView(the_pod, the_job, entry or Entry(), the_pool or pool(), now, TIME + now - NOW))
+    return decide.decide(PodView(the_pod, the_job, entry or Entry(), the_pool or pool(), now, TIME + now - NOW))
 
 
 def written(the_pod, the_job):
@@ -152,7 +152,7 @@ def test_a_job_is_lost_only_when_the_site_has_said_so_twice():
 def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
     def braked(the_pod, the_job=None, *, held):
         entry = Entry(answer=Absent(2, NOW - 6))
-        view = decide.PodView(the_pod, the_job, entry, pool(), NOW, TIME, may_fail=False, held=held)
+        view = PodView(the_pod, the_job, entry, pool(), NOW, TIME, may_fail=False, held=held)
         return decide.decide(view)
 
     the_pod = pod()
@@ -166,7 +166,7 @@ def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
 
 def test_a_job_that_the_batch_system_lost_fails_its_pod_when_the_brake_lets_it():
     def braked(the_pod, the_job, **brake):
-        return decide.decide(decide.PodView(the_pod, the_job, Entry(), pool(), NOW, TIME, **brake))
+        return decide.decide(PodView(the_pod, the_job, Entry(), pool(), NOW, TIME, **brake))
 
     lost = job(missing=True)
     the_pod = written(pod(), job())

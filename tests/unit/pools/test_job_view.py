@@ -239,3 +239,19 @@ def test_whatever_was_lost_the_view_is_right_after_a_snapshot(steps: list[tuple[
     assert view.missing == {uid for uid, status in site.items() if status.missing}
     missed = view.announced("s", sequence)
     assert missed is False
+
+
+def test_an_unused_end_is_not_final() -> None:
+    """The hub submits the job again, perhaps to another submitter whose message was sent first."""
+    unused = replace(job("a", "ended"), unused=True)
+    view = JobView()
+    view.event(event(5, unused, "first"), 1)
+    assert view.submitted(unused, 2) is False
+    assert view.event(event(1, job("a"), "second"), 3)[0]
+    assert view.jobs["a"].phase == "queued"
+    view.event(event(6, unused, "second"), 4)
+    assert view.submitted(job("a"), 5)
+    assert view.jobs["a"].phase == "queued"
+    view.event(event(7, job("a", "ended"), "second"), 6)
+    assert not view.event(event(1, job("a"), "third"), 7)[0]
+    assert view.submitted(job("a"), 8) is False

@@ -41,6 +41,33 @@ def test_secrets_are_private_and_never_replaced(tmp_path: Path) -> None:
         assert public_key(path.read_text().strip()) in users
 
 
+def test_secrets_of_another_folder_are_used_and_not_copied(tmp_path: Path) -> None:
+    given, out = tmp_path / "given", tmp_path / "n"
+    (given / "pools").mkdir(parents=True)
+    (given / "hub.password").write_text("of-the-hub")
+    (given / "pools" / "alpha.seed").write_text(new_seed())
+    run("--secrets", str(given), "--out", str(out))
+    assert {path.name for path in out.iterdir()} == {"nats-server.conf", "users.conf"}
+    users = (out / "users.conf").read_text()
+    assert '"of-the-hub"' in users
+    assert users.count("nkey:") == 1
+    (given / "pools" / "alpha.seed").rename(given / "pools" / "beta.seed")
+    run("--secrets", str(given), "--out", str(out))
+    assert "pool-alpha" not in (out / "users.conf").read_text()
+
+
+def test_each_user_must_have_a_secret_in_another_folder(tmp_path: Path) -> None:
+    given, out = tmp_path / "given", tmp_path / "n"
+    given.mkdir()
+    (given / "hub.password").write_text("of-the-hub")
+    with pytest.raises(ConfigError, match=r"pools/alpha: neither alpha.seed nor alpha.password"):
+        run("--secrets", str(given), "--out", str(out), "--pools", "alpha")
+    with pytest.raises(ConfigError, match="--secrets"):
+        run("--secrets", str(given), "--out", str(out), "--pools", "alpha", "--hub", "a=1")
+    assert not out.exists()
+    assert [path.name for path in given.iterdir()] == ["hub.password"]
+
+
 def test_the_server_s_file_is_the_administrator_s(tmp_path: Path) -> None:
     out = tmp_path / "n"
     run("--pools", "alpha", "--out", str(out))

@@ -13,7 +13,8 @@ from bridge.clock import FakeClock
 from bridge.errors import BatchError, SiteTooLargeError
 from bridge.poolapi.jobs import JobStatus
 from bridge.wire.client import PoolClient
-from bridge.wire.messages import Cancel, Snapshot, SnapshotPage, Submit, Submitted
+from bridge.wire.envelope import GarbledError, parse_body
+from bridge.wire.messages import Cancel, Grant, Snapshot, SnapshotPage, Status, Submit, Submitted
 from bridge.wire.server import Server, refusal
 from bridge.wire.subjects import Subjects, encode
 from tests.fakes.nats_link import FakeLink
@@ -130,3 +131,23 @@ def test_an_unexpected_error_tells_its_kind_and_not_its_words() -> None:
     assert problem is not None
     assert "hunter2" not in problem.message
     assert "KeyError" in problem.message
+
+
+def test_a_grant_reaches_the_handler_with_its_owner_job_and_ticket() -> None:
+    seen: list[tuple[str, str, str]] = []
+
+    class Granting(Handlers):
+        def grant(self, owner: str, job: str, grant: Grant) -> Status:
+            seen.append((owner, job, grant.ticket))
+            return Status(status=JobStatus(job=job, owner=OWNER, namespace="ns", name="p", phase="queued"))
+
+    client = PoolClient(served(Granting()), "bridge.v1", "alpha", OWNER, FakeClock())  # type: ignore[arg-type]
+    answer = client.grant("u1", Grant(ticket="t-1"))
+    assert answer.status is not None
+    assert (answer.status.job, seen) == ("u1", [(OWNER, "u1", "t-1")])
+
+
+@pytest.mark.parametrize("ticket", ["", "a b", "x" * 65, "a\n", "../a"])
+def test_a_ticket_of_a_grant_is_checked(ticket: str) -> None:
+    with pytest.raises(GarbledError):
+        parse_body(Grant, {"ticket": ticket})

@@ -1,0 +1,32 @@
+"""Requests a snapshot of a pool's jobs, page by page."""
+
+from __future__ import annotations
+
+import logging
+
+from bridge.clock import Clock
+from bridge.errors import SiteError
+from bridge.logs import kv
+from bridge.pools.job_view import Part
+from bridge.pools.submitter_client import Client
+
+log = logging.getLogger(__name__)
+
+MOST_PAGES = 1000
+
+
+def request(pool: str, client: Client, clock: Clock) -> list[Part]:
+    """Return the pages of a complete snapshot; raises SiteError, also if the snapshot does not end."""
+    parts: list[Part] = []
+    after, more = "", True
+    while more:
+        asked = clock.monotonic()
+        page = client.snapshot(after)
+        parts.append(Part(page.submitter, page.sequence, page.jobs, page.unreadable, asked))
+        if page.unreadable:
+            log.error("jobs without a valid state", extra=kv(pool=pool, jobs=len(page.unreadable)))
+        more = page.more
+        if more and (page.last <= after or len(parts) >= MOST_PAGES):
+            raise SiteError(f"the snapshot of pool {pool} does not end")
+        after = page.last
+    return parts

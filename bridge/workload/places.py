@@ -1,0 +1,78 @@
+"""The places of a pod that races: the pools at which it is queued at once, and the one that may run it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bridge import names
+from bridge.workload import eligibility, links, pods, pool_selection
+
+Pod = Mapping[str, Any]
+
+
+def wants_race(pod: Pod) -> bool:
+    """Whether the pod requests to be queued at several pools at once. Members of a gang cannot."""
+    return _annotation(pod, names.PLACEMENT).strip() == names.RACE and links.membership(pod) is None
+
+
+def recorded(pod: Pod) -> tuple[str, ...]:
+    """Return the places in the annotation that the pool scheduler writes, in its order; empty if it is invalid."""
+    text = _annotation(pod, names.PLACES)
+    try:
+        return pool_selection.parse(text) if text else ()
+    except ValueError:
+        return ()
+
+
+def open_pools(pod: Pod) -> tuple[str, ...]:
+    """Return the remote pools at which a pod without a node may have a job now.
+
+    A user can write the annotation too, so a place counts only if the pod selects the pool and tolerates its taint:
+    admission checks both against the namespace.
+    """
+    if not wants_race(pod) or pods.is_bound(pod) or pods.is_deleted(pod) or pods.is_finished(pod):
+        return ()
+    selector, tolerations = pool_selection.of(pod), pod["spec"].get("tolerations") or ()
+    found = [place for place in recorded(pod) if place not in (names.LOCAL_POOL, names.ANY_POOL)]
+    return tuple(
+        place
+        for place in found
+        if place in selector.ordered(found)
+        and eligibility.tolerates(tolerations, {"key": names.POOL_TAINT, "value": place, "effect": "NoSchedule"})
+    )
+
+
+def keeps_job(pod: Pod, pool: str) -> bool:
+    """Whether a job of the pod at a pool may be of use: the pod is bound to the pool, or has a place there."""
+    node = pod["spec"].get("nodeName")
+    return bool(node == pool) if node else pool in open_pools(pod)
+
+
+def places_patch(pod: Pod, places: Iterable[str]) -> dict[str, Any]:
+    """Return the strategic patch that records the places of a pod; the UID is a precondition."""
+    return {"metadata": {"uid": pods.uid(pod), "annotations": {names.PLACES: ",".join(places) or None}}}
+
+
+def grant(pool: str, ticket: str) -> str:
+    """Return the value of the annotation for the grant."""
+    return f"{pool}/{ticket}"
+
+
+def is_granted(pod: Pod, pool: str, ticket: str) -> bool:
+    """Whether the pod is bound to the pool, and the same write has named this ticket."""
+    return pod["spec"].get("nodeName") == pool and _annotation(pod, names.GRANT) == grant(pool, ticket)
+
+
+def grant_binding(pod: Pod, pool: str, ticket: str) -> dict[str, Any]:
+    """Return the Binding that is the grant. UID and resource version of the pod are its preconditions.
+
+    The API server binds a pod once, so it accepts one grant at most, whoever sends it.
+    """
+    body = pods.binding(pod, pool, {names.GRANT: grant(pool, ticket)})
+    body["metadata"]["resourceVersion"] = pod["metadata"].get("resourceVersion", "")
+    return body
+
+
+def _annotation(pod: Pod, key: str) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get(key) or "")

@@ -1,0 +1,144 @@
+"""Carries out the actions for places of pods that race: offers to sites, the Binding that is the grant, its message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from bridge.clock import Clock
+from bridge.errors import (
+    KubeConflictError,
+    KubeNotFoundError,
+    MissingReferenceError,
+    ScriptError,
+    SiteError,
+    SiteRefusedError,
+    SiteUnknownOutcomeError,
+)
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.kube.resources import PODS
+from bridge.logs import kv
+from bridge.metrics import RACE_GRANT_SECONDS, RACE_PLACES
+from bridge.pools.port import Pool, RacingPool
+from bridge.workload import places, pods
+from controllers.virtual import race
+from controllers.virtual.pod_state import Entry, Pod
+from controllers.virtual.reference_reader import ReferenceReader
+
+log = logging.getLogger(__name__)
+
+REFUSED_AGAIN = 300.0
+"""Seconds until a place that a site has refused is offered again: somebody has to change something."""
+CONFLICT_AGAIN = 0.5
+"""Seconds until a Binding is sent again after the pod has changed twice meanwhile."""
+
+
+class RaceActor:
+    """Carries out :mod:`controllers.virtual.race`. ``kube`` is fenced; ``wait``: seconds that a script waits.
+
+    ``check_leadership`` raises LostLeadershipError. It saves requests; it is not what makes a grant safe.
+    """
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        events: EventRecorder,
+        reader: ReferenceReader,
+        clock: Clock,
+        check_leadership: Callable[[], None],
+        submit_timeout: float,
+        wait: float,
+    ) -> None:
+        self._kube, self._events, self._reader, self._clock = kube, events, reader, clock
+        self._check_leadership = check_leadership
+        self._submit_timeout, self._wait = submit_timeout, wait
+
+    def offer(self, pod: Pod, pool: Pool, entry: Entry) -> None:
+        """Submit a job that waits for its grant. A place that the site or the pod rules out is offered again later."""
+        if not pool.ready().ok:
+            return
+        try:
+            if not (isinstance(pool, RacingPool) and pool.allows_race()):
+                raise SiteRefusedError("the site allows no race", reason="RaceNotAllowed")
+            seen = pool.prepare(pod)
+            objects, refresh_in = self._reader.read(seen, pool.name)
+            self._check_leadership()
+            answer = pool.offer(seen, objects, self._wait)
+        except SiteUnknownOutcomeError:
+            entry.sent(self._clock.monotonic() + self._submit_timeout + pool.late)
+            raise
+        except (ScriptError, MissingReferenceError, SiteError) as error:
+            if isinstance(error, SiteError) and error.retryable:
+                raise
+            self._refused(pod, pool, entry, error.reason, error.with_hint)
+            return
+        now = self._clock.monotonic()
+        entry.answered(answer, now)
+        entry.offers, entry.offered_at = entry.offers + 1, now
+        entry.refresh_at = None if refresh_in is None else now + refresh_in
+        RACE_PLACES.labels(pool.name, "offered").inc()
+        self._events.event(pod, "BridgePlace", f"pool {pool.name} has a job of the pod: {answer.job_id or answer.job}")
+        log.info("place offered", extra=kv(pod=pods.key(pod), pool=pool.name, job=answer.job_id))
+
+    def _refused(self, pod: Pod, pool: Pool, entry: Entry, reason: str, text: str) -> None:
+        entry.not_before = self._clock.monotonic() + REFUSED_AGAIN
+        key = f"BridgePlaceRefused {reason}"
+        if key not in entry.told:
+            entry.told |= {key}
+            RACE_PLACES.labels(pool.name, "refused").inc()
+            self._events.event(pod, "BridgePlaceRefused", f"pool {pool.name}: {reason}: {text}", warning=True)
+
+    def claim(self, pod: Pod, ticket: str, pool: Pool, entry: Entry) -> None:
+        """Send the Binding with the grant for this ticket. After a conflict, the pod is read from the API server."""
+        if entry.asked_at is None:
+            entry.asked_at = self._clock.monotonic()
+        for _ in range(2):
+            if self._bind(pod, ticket, pool.name):
+                self._granted(pod, ticket, pool, entry)
+                return
+            current = self._current(pod)
+            if current is not None and places.is_granted(current, pool.name, ticket):
+                self._granted(pod, ticket, pool, entry)  # an earlier Binding got no answer
+                return
+            if current is None or pool.name not in places.open_pools(current):
+                RACE_PLACES.labels(pool.name, "lost").inc()
+                break
+            pod = current
+        entry.not_before = self._clock.monotonic() + CONFLICT_AGAIN
+
+    def _bind(self, pod: Pod, ticket: str, pool: str) -> bool:
+        try:
+            self._kube.create(_path(pod, "binding"), places.grant_binding(pod, pool, ticket))
+        except (KubeConflictError, KubeNotFoundError) as error:
+            log.debug("no grant", extra=kv(pod=pods.key(pod), pool=pool, error=error))
+            return False
+        return True
+
+    def _granted(self, pod: Pod, ticket: str, pool: Pool, entry: Entry) -> None:
+        entry.claimed = ticket
+        RACE_PLACES.labels(pool.name, "granted").inc()
+        if entry.asked_at is not None:
+            RACE_GRANT_SECONDS.observe(self._clock.monotonic() - entry.asked_at)
+        self._events.event(pod, "BridgeGranted", f"pool {pool.name} was the first to start a job of the pod")
+        log.info("place granted", extra=kv(pod=pods.key(pod), pool=pool.name, ticket=ticket))
+
+    def _current(self, pod: Pod) -> Pod | None:
+        """Read the pod from the API server; ``None`` if it is gone, or if another pod has its name."""
+        try:
+            found = self._kube.get(_path(pod))
+        except KubeNotFoundError:
+            return None
+        return found if pods.uid(found) == pods.uid(pod) else None
+
+    def grant(self, action: race.Grant, pool: Pool, entry: Entry) -> None:
+        """Tell the site that the script may begin."""
+        if not isinstance(pool, RacingPool):
+            return
+        self._check_leadership()
+        entry.granted_at = self._clock.monotonic()
+        entry.answered(pool.grant(action.pod, action.ticket), self._clock.monotonic())
+
+
+def _path(pod: Pod, sub: str | None = None) -> str:
+    return PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)

@@ -1,0 +1,55 @@
+"""The pools at which a pod that races gets a place. Pure. ``docs/race.md`` has the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NOT_ALLOWED = "the site allows no race"
+NO_PLACE_LEFT = "no place left"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pool that the pod selects, or the colocated Slurm.
+
+    Parameters
+    ----------
+    name
+        The pool, or ``local``.
+    problem
+        Why the pod cannot have a place there; empty: it can.
+    silent
+        Why the pool takes no job now; empty: it is Ready.
+    full
+        Why the pod would wait there; empty: there is room.
+    """
+
+    name: str
+    problem: str = ""
+    silent: str = ""
+    full: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The selected places in the order of preference, and the reasons why other pools have none."""
+
+    selected: tuple[str, ...]
+    refused: dict[str, str]
+
+
+def select(candidates: Sequence[Candidate], kept: Sequence[str], most: int) -> Places:
+    """Select at most ``most`` places. ``candidates`` are in the order of preference, ``kept`` are the present places.
+
+    A present place stays while its pool can have it: it has waited in its queue. A present place at a pool that is not
+    Ready stays only as long as no other pool needs its number.
+    """
+
+    def rank(candidate: Candidate) -> tuple[bool, bool, bool]:
+        return bool(candidate.silent), candidate.name not in kept, bool(candidate.full)
+
+    possible = [c for c in candidates if not c.problem and (not c.silent or c.name in kept)]
+    chosen = {candidate.name for candidate in sorted(possible, key=rank)[:most]}
+    refused = {c.name: c.problem or c.silent or NO_PLACE_LEFT for c in candidates if c.name not in chosen}
+    return Places(tuple(c.name for c in candidates if c.name in chosen), refused)

@@ -1,0 +1,192 @@
+"""Late binding on real systems: a pod waits at two sites and in the colocated Slurm; the first that starts runs it."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from cluster import Cluster
+from cluster.pods import PoolWorld
+from cluster.polling import eventually
+from tests.chaos import marks
+
+pytestmark = pytest.mark.real
+SITES = ("slurm-site", "local-site")
+RACE = {"bridge.vk.io/placement": "race"}
+SETTINGS = {"pools": {"race": {"enabled": True, "places": 3, "wait": 5}}}
+
+
+@pytest.fixture(scope="module")
+def world(state_folder):
+    """A cluster whose hub and sites let pods race; the mark of each run is in the home of its site."""
+    with Cluster(state_folder / "race", slurm="26.05", nodes=1, pools=list(SITES)) as cluster:
+        for site in SITES:
+            cluster.start_submitter(site, overrides={"limits": {"allow_race": True}})
+        cluster.start_podbridge(config_overrides=SETTINGS)
+        found = PoolWorld(cluster)
+        for site in SITES:
+            found.ready(site)
+        eventually(lambda: all(allowed(found, site) for site in SITES), "the nodes say that the sites allow a race")
+        marks.prepare(found)
+        yield found
+
+
+def allowed(world, site):
+    return world.kube_node(site)["metadata"]["annotations"].get("bridge.vk.io/race") == "true"
+
+
+def race(world, name, *more):
+    return world.create_pod(marks.spec(name, 0), ",".join((*SITES, *more)), name, RACE)
+
+
+def annotation(pod, name):
+    return pod["metadata"]["annotations"].get(f"bridge.vk.io/{name}", "")
+
+
+@contextmanager
+def full(world, *sites):
+    """Fill sites, so that nothing else starts there: Slurm with a job of another program, the other one with a pod."""
+    with ExitStack() as stack:
+        for site in sites:
+            stack.enter_context(slurm_full(world, site) if site == "slurm-site" else pod_full(world, site))
+        yield
+
+
+@contextmanager
+def slurm_full(world, name):
+    site = world.cluster.sites[name]
+    options = (f"--nodes={site.nodes}", "--exclusive", "--output=/dev/null", "--parsable")
+    job = site.run("sbatch", *options, "--wrap=sleep 3600").strip()
+    try:
+        eventually(lambda: site.run("squeue", "-h", "-o", "%T", "-j", job).strip() == "RUNNING", f"{name} is full")
+        yield
+    finally:
+        site.run("scancel", job, check=False)
+
+
+@contextmanager
+def pod_full(world, name):
+    gate = f"/srv/home/free-{time.monotonic_ns()}"  # ends the pod without podbridge
+    cpus = world.kube_node(name)["status"]["allocatable"]["cpu"]
+    script = f"until [ -e {gate} ]; do sleep 0.1; done"
+    container = {"name": "main", "image": "busybox", "command": ["sh", "-c", script]}
+    container["resources"] = {"requests": {"cpu": cpus, "memory": "16Mi"}}
+    pod = world.create_pod({"containers": [container], "restartPolicy": "Never"}, name)
+    try:
+        world.running(pod)
+        yield
+    finally:
+        world.cluster.sites[name].run("touch", gate)
+
+
+def has_place(world, pod, site):
+    return pod["metadata"]["uid"] in world.jobs_at(site)
+
+
+def record(world, pod, site):
+    """Return what the script of a job at a site has recorded; empty if it has not started."""
+    path = world.job_folder(pod, site) / "state" / "pod.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def test_a_pod_that_a_full_site_would_hold_runs_at_the_other_at_once(world):
+    with full(world, "slurm-site"):
+        began = time.monotonic()
+        pod = race(world, "overtakes")
+        done = world.ended(pod)
+        assert time.monotonic() - began < 20
+        assert (done["status"]["phase"], done["spec"]["nodeName"]) == ("Succeeded", "local-site")
+        assert annotation(done, "grant").startswith("local-site/")
+        assert set(annotation(done, "places").split(",")) == set(SITES)
+        assert "raced at" in world.explain(done)
+        eventually(lambda: not has_place(world, pod, "slurm-site"), "the other place is withdrawn")
+        assert marks.runs(world).get("overtakes") == 1
+
+
+def logged(world, message):
+    """Return the lines of podbridge's log with a message."""
+    lines = (world.cluster.state / "logs" / "podbridge.log").read_text().splitlines()
+    return [found for line in lines if line.startswith("{") and (found := json.loads(line))["msg"] == message]
+
+
+def test_many_pods_race_and_each_runs_once(world, report):
+    count = 8
+    pods = [race(world, f"many-{number}") for number in range(count)]
+    done = [world.ended(pod, 120) for pod in pods]
+    assert {pod["status"]["phase"] for pod in done} == {"Succeeded"}
+    granted = {line["pod"]: line["ts"] for line in logged(world, "place granted")}
+    names = {pod["metadata"]["uid"]: f"remote/{pod['metadata']['name']}" for pod in done}
+    late = [
+        line["ts"] - granted[names[line["uid"]]] for line in logged(world, "place withdrawn") if line["uid"] in names
+    ]
+    total, grants = (world.metric(f"podbridge_race_grant_seconds_{part}") for part in ("sum", "count"))
+    report(
+        f"{count} pods at two free sites: {total / grants:.3f} s from question to grant (mean of {grants:g}); "
+        f"{len(late)} other places withdrawn, the last {max(late, default=0):.2f} s after its grant"
+    )
+    ran = marks.runs(world)
+    assert {name: ran.get(name) for name in (f"many-{n}" for n in range(count))} == {
+        f"many-{n}": 1 for n in range(count)
+    }
+
+
+def test_the_colocated_slurm_is_a_place(world):
+    with full(world, *SITES):
+        pod = race(world, "at-home", "local")
+        done = world.bound(pod)  # kwok stands for the kubelet there
+        assert done["spec"]["nodeName"] not in SITES
+        assert "colocated Slurm was the first" in world.explain(done)
+        eventually(lambda: not any(has_place(world, pod, site) for site in SITES), "the places are withdrawn", 60)
+        world.delete(pod)
+
+
+def test_a_pool_is_first_and_the_job_in_the_colocated_slurm_is_cancelled(world):
+    world.slurm("scontrol", "update", "partitionname=main", "state=down")
+    try:
+        with full(world, "slurm-site"):
+            pod = race(world, "away", "local")
+            done = world.ended(pod)
+            assert (done["status"]["phase"], done["spec"]["nodeName"]) == ("Succeeded", "local-site")
+            eventually(lambda: not world.slurm("squeue", "-h", "-o", "%i").strip(), "the placeholder job is cancelled")
+            eventually(lambda: not world.get(pod)["metadata"].get("finalizers"), "its finalizer is removed")
+    finally:
+        world.slurm("scontrol", "update", "partitionname=main", "state=up")
+
+
+def test_a_script_without_a_hub_gives_its_place_back_and_the_pod_runs_when_the_hub_is_back(world):
+    with full(world, "slurm-site"):
+        with full(world, "local-site"):
+            pod = race(world, "patient")
+            eventually(lambda: all(has_place(world, pod, site) for site in SITES), "a place at both sites")
+            world.cluster.stop_podbridge()
+        # the local site has room now: the script starts, and nobody grants
+        eventually(lambda: record(world, pod, "local-site").get("reason") == "NoGrant", "the place is given back", 60)
+        assert "patient" not in marks.runs(world)
+        world.cluster.start_podbridge(config_overrides=SETTINGS)
+        assert world.ended(pod, 120)["status"]["phase"] == "Succeeded"
+        assert marks.runs(world)["patient"] == 1
+
+
+def test_a_pod_that_is_deleted_before_it_starts_leaves_no_place(world):
+    with full(world, *SITES):
+        pod = race(world, "gone")
+        eventually(lambda: all(has_place(world, pod, site) for site in SITES), "a place at both sites")
+        world.delete(pod)
+        eventually(lambda: not any(has_place(world, pod, site) for site in SITES), "withdrawn", 60)
+        assert "gone" not in marks.runs(world)
+
+
+def test_a_site_that_does_not_allow_it_gets_no_place(world):
+    world.cluster.start_submitter("local-site", overrides={"limits": {"allow_race": False}})
+    try:
+        eventually(lambda: not allowed(world, "local-site"), "the node says so")
+        pod = race(world, "one-place")
+        assert world.ended(pod)["status"]["phase"] == "Succeeded"
+        found = world.get(pod)
+        assert annotation(found, "places") == ""
+    finally:
+        world.cluster.start_submitter("local-site", overrides={"limits": {"allow_race": True}})
+        eventually(lambda: allowed(world, "local-site"), "allowed again")

@@ -1,0 +1,308 @@
+"""A place of a pod that races: offered, claimed by one Binding, granted or withdrawn."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from bridge import names
+from bridge.clock import FakeClock
+from bridge.errors import (
+    KubeConflictError,
+    KubeNotFoundError,
+    KubeUnavailableError,
+    SiteRefusedError,
+    SiteUnknownOutcomeError,
+)
+from bridge.poolapi.jobs import JobStatus
+from bridge.script.buildconfig import BuildConfig
+from bridge.workload import places
+from controllers.virtual import decide, race
+from controllers.virtual.act import Actor
+from controllers.virtual.decide import Cancel, Orphan, Refresh, Submit, Wait, Write
+from controllers.virtual.pod_state import Absent, Entry
+from controllers.virtual.pod_view import PodView, PoolView
+from controllers.virtual.prune import prune
+from controllers.virtual.race import Claim, Grant, Offer, Racers
+from controllers.virtual.reference_reader import ReferenceReader
+from tests.fakes.pool import FakePool
+
+NOW, TICKET, PATH = 1000.0, "t-1", "/api/v1/namespaces/ns/pods/p"
+
+
+def pod(node: str = "", granted: str = "", recorded: str = "site,other", **metadata: Any) -> dict[str, Any]:
+    annotations = {names.POOLS: "*", names.PLACEMENT: "race", names.PLACES: recorded}
+    if granted:
+        annotations[names.GRANT] = granted
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "containers": [{"name": "main", "image": "i", "command": ["true"]}],
+        "tolerations": [{"key": names.POOL_TAINT, "operator": "Exists"}],
+    }
+    if node:
+        spec["nodeName"] = node
+    identity = {"namespace": "ns", "name": "p", "uid": "u1", "resourceVersion": "5"}
+    return {"metadata": {**identity, "annotations": annotations, **metadata}, "spec": spec, "status": {}}
+
+
+def job(phase: Any = "queued", **values: Any) -> JobStatus:
+    return JobStatus(job="u1", namespace="ns", name="p", job_id="7", phase=phase, **values)
+
+
+def look(bound: Any = None, racer: Any = None, the_job: Any = None, entry: Any = None, ready: bool = True) -> Any:
+    pool = PoolView("site", True, 900.0, ready, 500.0, "10.0.0.1")
+    return decide.decide(PodView(bound, the_job, entry or Entry(), pool, NOW, NOW, racer=racer))
+
+
+# --- the decision -----------------------------------------------------------------------------------------------------
+def test_a_place_is_offered_once():
+    the_pod = pod()
+    assert look(racer=the_pod) == Offer(the_pod)
+    assert look(racer=the_pod, the_job=job()) is None
+    assert look(racer=the_pod, ready=False) is None
+
+
+def test_an_offer_without_an_answer_is_looked_up_first():
+    entry = Entry(sent_until=NOW + 20)
+    assert look(racer=pod(), entry=entry) == decide.Look(pod())
+    entry.answer = Absent(1, NOW)
+    assert look(racer=pod(), entry=entry) == Wait(20)
+
+
+def test_a_place_that_asks_is_claimed():
+    the_pod = pod()
+    assert look(racer=the_pod, the_job=job(asks=TICKET)) == Claim(the_pod, TICKET)
+    assert look(racer=the_pod, the_job=job(asks=TICKET), entry=Entry(not_before=NOW + 3)) == Wait(3)
+
+
+def test_an_unused_place_is_offered_again_after_a_pause_that_grows():
+    the_pod, unused = pod(), job("ended", outcome="Failed", unused=True)
+    assert look(racer=the_pod, the_job=unused) == Offer(the_pod)  # after a restart of the hub
+    assert look(racer=the_pod, the_job=unused, entry=Entry(offers=1, offered_at=NOW - 4)) == Wait(6)
+    assert look(racer=the_pod, the_job=unused, entry=Entry(offers=3, offered_at=NOW - 4)).seconds > 6
+    assert look(racer=the_pod, the_job=job("ended", outcome="Failed")) is None
+
+
+def test_a_missing_place_is_cancelled_and_not_claimed():
+    assert look(racer=pod(), the_job=job(missing=True)) == Cancel(pod(), 0)
+
+
+def test_tokens_of_a_pod_that_waits_long_are_renewed():
+    assert look(racer=pod(), the_job=job(), entry=Entry(refresh_at=NOW)) == Refresh(pod())
+
+
+def test_a_job_without_a_place_is_checked_with_the_api_server():
+    assert look(the_job=job(asks=TICKET)) == Orphan(job(asks=TICKET))
+
+
+def test_a_grant_needs_the_binding_to_this_pool_with_this_ticket():
+    won = pod("site", places.grant("site", TICKET))
+    assert look(won, the_job=job(asks=TICKET)) == Grant(won, TICKET)
+    for other in (pod("site"), pod("site", places.grant("site", "t-2")), pod("site", places.grant("other", TICKET))):
+        assert not isinstance(look(other, the_job=job(asks=TICKET)), Grant)
+
+
+def test_a_grant_is_repeated_until_the_job_no_longer_asks():
+    won = pod("site", places.grant("site", TICKET))
+    entry = Entry(granted_at=NOW - 1)
+    assert isinstance(look(won, the_job=job(asks=TICKET), entry=entry), Write)
+    entry.granted_at = NOW - 2
+    assert look(won, the_job=job(asks=TICKET), entry=entry) == Grant(won, TICKET)
+    assert isinstance(look(won, the_job=job(), entry=entry), Write)
+
+
+def test_a_bound_pod_whose_script_gave_its_place_back_is_submitted_again():
+    won = pod("site", places.grant("site", TICKET))
+    assert look(won, the_job=job("ended", outcome="Failed", reason="NoGrant", unused=True)) == Submit(won)
+
+
+def test_a_granted_pod_is_complete_in_memory_until_it_runs():
+    won = pod("site", places.grant("site", TICKET))
+    won["metadata"]["annotations"][names.REMOTE_JOB] = "site/7"
+    won["status"] = {"phase": "Pending"}
+    assert prune(won)["spec"]["containers"][0]["command"] == ["true"]
+    won["status"] = {"phase": "Running"}
+    small = prune(won)
+    assert "command" not in small["spec"]["containers"][0]
+    assert places.is_granted(small, "site", TICKET)
+
+
+def test_pods_without_places_are_small_in_memory():
+    assert race.prune(pod()) == pod()
+    assert race.prune(pod(recorded=""))["spec"] == {}
+
+
+def test_the_index_follows_the_cache_and_wakes_every_place():
+    woken: list[tuple[str, str]] = []
+    racers = Racers(lambda pool, uid: woken.append((pool, uid)))
+    racers.changed("add", None, pod())
+    assert (racers.get("site", "u1"), racers.uids("other"), racers.get("third", "u1")) == (pod(), ["u1"], None)
+    racers.changed("update", pod(), pod(recorded="site,third"))
+    assert racers.get("other", "u1") is None
+    woken.clear()
+    racers.changed("delete", pod(recorded="site,third"), None)  # it is bound, or gone
+    assert (racers.uids("site"), woken) == ([], [("site", "u1"), ("third", "u1")])
+
+
+# --- the actions ------------------------------------------------------------------------------------------------------
+class Api:
+    """An API server with one pod: it binds a pod once, by UID and resource version."""
+
+    def __init__(self, the_pod: dict[str, Any]) -> None:
+        self.pod: dict[str, Any] | None = the_pod
+        self.bindings: list[dict[str, Any]] = []
+        self.lose_answer = False
+
+    def fenced(self, check: Any) -> Api:
+        return self
+
+    def get(self, path: str, params: Any = None) -> dict[str, Any]:
+        if path != PATH or self.pod is None:
+            raise KubeNotFoundError(path, status=404)
+        return copy.deepcopy(self.pod)
+
+    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        assert path == f"{PATH}/binding"
+        wanted = body["metadata"]
+        if self.pod is None:
+            raise KubeNotFoundError(path, status=404)
+        now = self.pod["metadata"]
+        if (now["uid"], now["resourceVersion"]) != (wanted["uid"], wanted["resourceVersion"]) or self.pod["spec"].get(
+            "nodeName"
+        ):
+            raise KubeConflictError("conflict", status=409)
+        self.bindings.append(body)
+        self.pod["spec"]["nodeName"] = body["target"]["name"]
+        now["annotations"].update(wanted["annotations"])
+        if self.lose_answer:
+            raise KubeUnavailableError("no answer")
+        return {}
+
+
+class World:
+    def __init__(self) -> None:
+        self.api, self.clock, self.pool, self.entry = Api(pod()), FakeClock(NOW), FakePool("site"), Entry()
+        self.pool.config = BuildConfig.model_validate({"runtime": {"kind": "none"}, "limits": {"allow_race": True}})
+        self.told: list[str] = []
+        reader = ReferenceReader(self.api, self.clock)  # type: ignore[arg-type]
+        self.actor = Actor(self.api, self, reader, self.clock, lambda: None, "10.0.0.1", 30, 60)  # type: ignore[arg-type]
+
+    def event(self, obj: Any, reason: str, message: str, **_: Any) -> None:
+        self.told.append(reason)
+
+    def apply(self, obj: Any) -> None:
+        pass
+
+    def act(self, action: Any) -> None:
+        self.actor.act(action, self.pool, self.entry, self)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_an_offer_submits_a_script_that_waits(world):
+    world.act(Offer(pod()))
+    assert world.told == ["BridgePlace"]
+    assert (world.entry.offers, world.entry.answer.job.phase) == (1, "queued")
+
+
+def test_a_site_that_refuses_keeps_the_pod_alive_and_is_asked_later(world):
+    world.pool.config = BuildConfig.model_validate({"runtime": {"kind": "none"}})
+    world.act(Offer(pod()))
+    world.act(Offer(pod()))
+    assert world.told == ["BridgePlaceRefused"]
+    assert (world.entry.not_before, world.pool.asked) == (NOW + 300, [])
+    world.pool.config = BuildConfig.model_validate({"runtime": {"kind": "none"}, "limits": {"allow_race": True}})
+    world.pool.problem = SiteRefusedError("no", reason="RaceNotAllowed")
+    world.act(Offer(pod()))
+    assert world.api.pod["status"] == {}
+
+
+def test_an_offer_without_an_answer_is_remembered(world):
+    world.pool.swallow = True
+    with pytest.raises(SiteUnknownOutcomeError):
+        world.act(Offer(pod()))
+    assert world.entry.sent_until == NOW + 35
+
+
+def test_a_claim_is_one_binding(world):
+    world.act(Claim(pod(), TICKET))
+    assert places.is_granted(world.api.pod, "site", TICKET)
+    assert world.told == ["BridgeGranted"]
+    world.act(Claim(pod(), "t-2"))
+    assert len(world.api.bindings) == 1
+    assert places.is_granted(world.api.pod, "site", TICKET)
+
+
+def test_a_claim_after_another_write_is_sent_again(world):
+    world.api.pod["metadata"]["resourceVersion"] = "6"
+    world.act(Claim(pod(), TICKET))
+    assert places.is_granted(world.api.pod, "site", TICKET)
+
+
+@pytest.mark.parametrize("change", ["bound", "deleted", "place gone", "another pod"])
+def test_a_claim_is_not_sent_again_where_the_place_is_lost(world, change):
+    now = world.api.pod
+    now["metadata"]["resourceVersion"] = "6"
+    if change == "bound":
+        now["spec"]["nodeName"] = "other"
+    elif change == "deleted":
+        now["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    elif change == "place gone":
+        now["metadata"]["annotations"][names.PLACES] = "other"
+    else:
+        now["metadata"]["uid"] = "u2"
+    world.act(Claim(pod(), TICKET))
+    assert (world.api.bindings, world.told) == ([], [])
+    assert world.entry.not_before > NOW
+
+
+def test_a_claim_without_an_answer_is_found_by_the_next_one(world):
+    world.api.lose_answer = True
+    with pytest.raises(KubeUnavailableError):
+        world.act(Claim(pod(), TICKET))
+    assert world.told == []
+    world.act(Claim(pod(), TICKET))
+    assert world.told == ["BridgeGranted"]
+
+
+def test_a_grant_reaches_the_site(world):
+    world.act(Offer(pod()))
+    world.pool.set("u1", asks=TICKET)
+    world.act(Grant(pod("site", places.grant("site", TICKET)), TICKET))
+    assert world.pool.site["u1"].phase == "running"
+    assert world.entry.granted_at == NOW
+
+
+@pytest.mark.parametrize("lost_by", ["node", "place", "deletion"])
+def test_a_place_whose_pod_is_elsewhere_is_withdrawn(world, lost_by):
+    world.act(Offer(pod()))
+    if lost_by == "node":
+        world.api.pod["spec"]["nodeName"] = "other"
+    elif lost_by == "place":
+        world.api.pod["metadata"]["annotations"][names.PLACES] = "other"
+    else:
+        world.api.pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.act(Orphan(world.pool.site["u1"]))
+    assert world.pool.asked[-1] == ("cancel", "u1")
+    world.act(Orphan(world.pool.site["u1"]))
+    assert world.pool.asked[-1] == ("forget", "u1")
+
+
+def test_a_place_of_a_pod_that_waits_or_is_bound_here_is_kept(world):
+    world.act(Offer(pod()))
+    world.act(Orphan(world.pool.site["u1"]))
+    world.api.pod["spec"]["nodeName"] = "site"
+    world.act(Orphan(world.pool.site["u1"]))
+    assert world.pool.asked == [("submit", "u1")]
+
+
+def test_a_job_of_a_pod_that_does_not_race_is_never_withdrawn(world):
+    world.act(Offer(pod()))
+    world.api.pod["metadata"]["annotations"] = {}  # such as after the restore of an older etcd
+    world.act(Orphan(world.pool.site["u1"]))
+    assert world.pool.asked == [("submit", "u1")]

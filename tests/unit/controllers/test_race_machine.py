@@ -1,0 +1,584 @@
+"""A pod that races, with all that may happen: hubs and submitters are killed, messages are lost, late or doubled.
+
+The decisions and actions of the hub, the views of jobs and the sites (submitter, watcher, folder) are the real ones.
+The API server, the network, the batch systems and the scripts are in memory; a script follows ``lib/grant.bash`` step
+by step. Two hubs act at once, without a lease: the safety of a race must not depend on one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bridge import names
+from bridge.clock import FakeClock
+from bridge.errors import (
+    BridgeError,
+    KubeConflictError,
+    KubeNotFoundError,
+    KubeUnavailableError,
+    SiteDownError,
+    SiteUnknownOutcomeError,
+)
+from bridge.poolapi.jobs import JobStatus
+from bridge.poolapi.readiness import READY, Readiness
+from bridge.pools import submission
+from bridge.pools.job_view import JobView, Part
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.references import Objects
+from bridge.site.config import parse
+from bridge.site.files import read_line
+from bridge.wire.messages import Cancel, Event, Grant, Snapshot, Submit
+from bridge.workload import places, pods
+from controllers.virtual import decide
+from controllers.virtual.act import Actor
+from controllers.virtual.pod_state import Entry
+from controllers.virtual.pod_view import PodView, PoolView
+from controllers.virtual.race import Racers
+from controllers.virtual.reference_reader import ReferenceReader
+from tests.unit.site.conftest import World as SiteWorld
+
+OWNER, UID, WAIT, TIMEOUT = "c1", "u1", 60.0, 30.0
+POD = "/api/v1/namespaces/ns/pods/p"
+SITES = ("a", "b")
+CONFIG = BuildConfig.model_validate({"runtime": {"kind": "none"}, "limits": {"allow_race": True}})
+Network = Literal["works", "request lost", "answer lost", "late", "down"]
+NETWORK = st.sampled_from(["works", "works", "works", "request lost", "answer lost", "late", "down"])
+
+
+class Api:
+    """The API server with one pod."""
+
+    def __init__(self) -> None:
+        annotations = {names.POOLS: "a,b,local", names.PLACEMENT: "race", names.PLACES: "a,b,local"}
+        self.version = itertools.count(2)
+        self.network: Network = "works"
+        self.pod: dict[str, Any] | None = {
+            "metadata": {
+                "namespace": "ns",
+                "name": "p",
+                "uid": UID,
+                "resourceVersion": "1",
+                "annotations": annotations,
+            },
+            "spec": {
+                "restartPolicy": "Never",
+                "containers": [{"name": "main", "image": "i", "command": ["true"]}],
+                "tolerations": [{"key": names.POOL_TAINT, "operator": "Exists"}],
+            },
+            "status": {"phase": "Pending"},
+        }
+
+    def fenced(self, _: Any) -> Api:
+        return self
+
+    def get(self, path: str, params: Any = None) -> dict[str, Any]:
+        return self._do(lambda: copy.deepcopy(self._found(path)))
+
+    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        def bind() -> dict[str, Any]:
+            pod = self._found(path.removesuffix("/binding"))
+            self._check(pod, body["metadata"])
+            if pod["spec"].get("nodeName") or pods.is_deleted(pod):
+                raise KubeConflictError("already assigned", status=409)
+            pod["spec"]["nodeName"] = body["target"]["name"]
+            pod["metadata"]["annotations"].update(body["metadata"].get("annotations") or {})
+            self._written(pod)
+            return {}
+
+        return self._do(bind)
+
+    def patch(self, path: str, body: dict[str, Any], *, kind: str = "merge") -> dict[str, Any]:
+        def change() -> dict[str, Any]:
+            pod = self._found(path.removesuffix("/status"))
+            self._check(pod, body["metadata"])
+            pod["metadata"]["annotations"].update(body["metadata"].get("annotations") or {})
+            pod["status"].update(body.get("status") or {})
+            self._written(pod)
+            return copy.deepcopy(pod)
+
+        return self._do(change)
+
+    def delete(self, path: str, body: Any = None) -> dict[str, Any]:
+        def remove() -> dict[str, Any]:
+            self._found(path)
+            self.pod = None
+            return {"kind": "Status"}
+
+        return self._do(remove)
+
+    def _do(self, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        if self.network in ("down", "request lost"):
+            raise KubeUnavailableError("the API server does not answer")
+        answer = call()
+        if self.network in ("answer lost", "late"):
+            raise KubeUnavailableError("no answer")
+        return answer
+
+    def _found(self, path: str) -> dict[str, Any]:
+        if path != POD or self.pod is None:
+            raise KubeNotFoundError(path, status=404)
+        return self.pod
+
+    def _check(self, pod: dict[str, Any], wanted: dict[str, Any]) -> None:
+        for key in ("uid", "resourceVersion"):
+            if wanted.get(key) and wanted[key] != pod["metadata"][key]:
+                raise KubeConflictError(key, status=409)
+
+    def _written(self, pod: dict[str, Any]) -> None:
+        pod["metadata"]["resourceVersion"] = str(next(self.version))
+
+
+class Script:
+    """A run of the script of one job, in the directory in which it started: ``lib/grant.bash`` and what follows it."""
+
+    def __init__(self, site: Site, job_id: str) -> None:
+        self.site, self.job_id = site, job_id
+        self.state = "waits"
+        self.began = self.killed = False
+        at = site.folder.job(UID).path
+        self.plain = json.loads((at / "job.sh").read_text().split("\n")[1].split(" ", 3)[3])["grant_wait"] is None
+        os.mkdir(at / "started")  # fails for a second run in one directory
+        self.folder = os.open(at, os.O_RDONLY | os.O_DIRECTORY)
+        self.at = Path(f"/proc/self/fd/{self.folder}")
+        self.until = site.clock.monotonic() + WAIT
+        self.ticket = "" if self.plain else f"ticket-{next(site.tickets)}"
+        self._write("started/job", f"{job_id}\n")
+        if self.plain:
+            self._begin()
+        else:
+            self._record("Asking")
+
+    def step(self) -> None:
+        if self.state == "waits":
+            if (self.at / "control" / "stop").exists():
+                self._give_back("Deleted")
+            elif read_line(self.at / "control" / "grant") == self.ticket:
+                self.ticket = ""
+                self._begin()
+            elif self.site.clock.monotonic() >= self.until:
+                self._give_back("NoGrant")
+        elif self.state == "runs":
+            stopped = (self.at / "control" / "stop").exists()
+            self._record("Failed" if stopped else "Succeeded", "Deleted" if stopped else "")
+            self._over(code=int(stopped))
+
+    def kill(self) -> None:
+        """Kill the job: the script records nothing more."""
+        self.killed = self.state == "waits"
+        self.state = "dead"
+
+    def died_with_grant(self) -> bool:
+        """Whether it was killed while it waited, and its grant came before or after: its pod fails."""
+        return self.killed and (self.at / "control" / "grant").exists()
+
+    def _begin(self) -> None:
+        self._record("Running")
+        self.state, self.began = "runs", True
+
+    def _give_back(self, reason: str) -> None:
+        self._record("Failed", reason)
+        self._over(code=1)
+
+    def _over(self, code: int) -> None:
+        self.state = "dead"
+        if self.site.batch.table[self.job_id].phase != "ended":
+            self.site.batch.end(self.job_id, code=code)
+
+    def _record(self, phase: str, reason: str = "") -> None:
+        ended = 9 if phase in ("Succeeded", "Failed") else None
+        record = {"phase": phase, "reason": reason, "startedAt": 7, "finishedAt": ended, "ticket": self.ticket}
+        self._write("state/pod.json", json.dumps(record))
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.at / name
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        except FileNotFoundError:
+            return  # the directory was removed
+        self.site.folder.touch(UID)
+
+
+class Site(SiteWorld):
+    """A site with the real submitter. ``late`` requests are carried out later, unless their deadline is over."""
+
+    def __init__(self, name: str, path: Path, clock: FakeClock, tickets: Any) -> None:
+        self.name, self.tickets, self.messages = name, tickets, []
+        self.late: list[tuple[float, Callable[[], Any]]] = []
+        self.scripts: list[Script] = []
+        super().__init__(path / name)
+        self.clock = clock
+        self.config = parse(f'pool = "{name}"\n[limits]\nallow_race = true\n')
+        self.again()
+
+    def again(self) -> None:
+        super().again()
+        name = self.watcher.name = f"{getattr(self, 'name', '')}{len(getattr(self, 'messages', ()))}"
+
+        def publish(number: int, status: JobStatus) -> None:
+            self.messages.append(Event(pool=self.name, submitter=name, sequence=number, status=status))
+
+        self.watcher.index._publish = publish
+
+    def start(self) -> None:
+        """Start what waits in the queue of the batch system."""
+        for job in [job for job in self.batch.table.values() if job.phase == "queued"]:
+            self.batch.run(job.id)
+            try:
+                self.scripts.append(Script(self, job.id))
+            except OSError:  # the directory was removed, or another job has started in it
+                self.batch.end(job.id, code=1)
+
+    def step(self) -> None:
+        for script in self.scripts:
+            if script.state != "dead" and self.batch.table[script.job_id].phase == "ended":
+                script.kill()  # the batch system has cancelled its job
+            script.step()
+
+
+class SitePool:
+    """A pool as one hub sees it: its view of jobs, and requests over a network."""
+
+    lists, late = True, 5.0
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.name, self.view, self.cursor = site, site.name, JobView(), len(site.messages)
+        self.network: Network = "works"
+
+    def ready(self) -> Readiness:
+        return READY
+
+    def allows_race(self) -> bool:
+        return True
+
+    def prepare(self, pod: Any) -> Any:
+        return pod
+
+    def submit(self, pod: Any, objects: Objects) -> JobStatus:
+        return self._send(pod, objects, None)
+
+    def offer(self, pod: Any, objects: Objects, wait: float) -> JobStatus:
+        return self._send(pod, objects, wait)
+
+    def _send(self, pod: Any, objects: Objects, wait: float | None) -> JobStatus:
+        made = submission.make(pod, CONFIG, objects, self.name, wait)
+        body = Submit.of(made, "true\n")
+        status = self._ask(lambda: self.site.submitter.submit(OWNER, UID, body).status)
+        self.view.submitted(status, self.site.clock.monotonic())
+        return status
+
+    def grant(self, pod: Any, ticket: str) -> JobStatus | None:
+        return self._ask(lambda: self.site.submitter.grant(OWNER, UID, Grant(ticket=ticket)).status)
+
+    def cancel(self, pod: Any, grace: float, *, forget: bool = False) -> JobStatus | None:
+        return self._known(lambda: self.site.submitter.cancel(OWNER, UID, Cancel(grace=grace, forget=forget)).status)
+
+    def status(self, pod: Any) -> JobStatus | None:
+        return self._known(lambda: self.site.submitter.status(OWNER, UID).status)
+
+    def refresh(self, pod: Any, files: Any) -> None: ...
+    def folders(self) -> Any: ...
+    def choose(self, folder: str) -> None: ...
+    def announced(self) -> Any: ...
+    def logs(self, pod: Any, options: Any) -> Any: ...
+    def follow(self, pod: Any) -> None: ...
+    def unfollow(self, job: str) -> None: ...
+    def subscribe(self, changed: Any) -> None: ...
+    def missing(self) -> frozenset[str]: ...  # type: ignore[empty-body]
+    def complete_at(self) -> float | None: ...
+
+    folder = ""
+
+    def jobs(self) -> dict[str, JobStatus]:
+        return self.view.jobs
+
+    def job(self, job: str) -> JobStatus | None:
+        return self.view.jobs.get(job)
+
+    def _known(self, call: Callable[[], JobStatus | None]) -> JobStatus | None:
+        asked = self.site.clock.monotonic()
+        status: JobStatus | None = self._ask(call)
+        if status is None:
+            self.view.gone(UID, asked, self.site.clock.monotonic())
+        return status
+
+    def _ask(self, call: Callable[[], Any]) -> Any:
+        if self.network == "down":
+            raise SiteDownError("no connection")
+        if self.network == "late":
+            self.site.late.append((self.site.clock.monotonic() + TIMEOUT + self.late, call))
+        if self.network in ("late", "request lost"):
+            raise SiteUnknownOutcomeError("no answer")
+        answer = call()
+        if self.network == "answer lost":
+            raise SiteUnknownOutcomeError("no answer")
+        return answer
+
+    def receive(self, *, lose: bool = False) -> None:
+        """Receive the next event, or lose it."""
+        if self.cursor < len(self.site.messages):
+            if not lose:
+                self.view.event(self.site.messages[self.cursor], self.site.clock.monotonic())
+            self.cursor += 1
+
+    def snapshot(self) -> None:
+        now = self.site.clock.monotonic()
+        page = self.site.submitter.snapshot(OWNER, Snapshot())
+        self.view.snapshot([Part(page.submitter, page.sequence, page.jobs, set(), now)], now)
+
+
+class Hub:
+    """The controllers of one process: its cache of the pod, its views of the sites, its entries."""
+
+    def __init__(self, api: Api, sites: dict[str, Site], clock: FakeClock) -> None:
+        self.api, self.sites, self.clock = api, sites, clock
+        self.again()
+
+    def again(self) -> None:
+        """Start, as after kill -9."""
+        self.pools = {name: SitePool(site) for name, site in self.sites.items()}
+        self.entries = {name: Entry() for name in self.sites}
+        self.racers, self.pod = Racers(lambda *_: None), None
+        reader = ReferenceReader(self.api, self.clock)  # type: ignore[arg-type]
+        self.actor = Actor(self.api, self, reader, self.clock, lambda: None, "10.0.0.1", TIMEOUT, WAIT)  # type: ignore[arg-type]
+        self.since = self.clock.monotonic()
+        self.refresh()
+
+    def event(self, *_: Any, **__: Any) -> None: ...
+
+    def apply(self, found: Any) -> None: ...
+
+    def refresh(self) -> None:
+        """Let the caches see the pod as it is."""
+        before, self.pod = self.pod, copy.deepcopy(self.api.pod)
+        waits = self.pod is not None and not pods.is_bound(self.pod)
+        self.racers.changed("update" if waits else "delete", before, self.pod if waits else None)
+
+    def act(self, name: str, network: Network, api: Network = "works") -> None:
+        """Decide for the pod or the place at one pool, and carry out the action."""
+        pool, entry, now = self.pools[name], self.entries[name], self.clock.monotonic()
+        bound = self.pod if self.pod is not None and self.pod["spec"].get("nodeName") == name else None
+        racer = self.racers.get(name, UID) if bound is None else None
+        job = pool.job(UID) if pool.view.complete_at is not None else None
+        if bound is None and racer is None and job is None:
+            self.entries[name] = Entry()
+            return
+        entry.see(bound, now)
+        if job is not None:
+            entry.listed()
+        view = PoolView(name, True, pool.view.complete_at, True, self.since, "10.0.0.1")
+        action = decide.decide(PodView(bound, job, entry, view, now, now, False, False, racer))
+        if action is None or isinstance(action, decide.Wait):
+            return
+        pool.network, self.api.network = network, api
+        try:
+            self.actor.act(action, pool, entry, self)  # type: ignore[arg-type]
+        except BridgeError:
+            pass
+        finally:
+            pool.network = self.api.network = "works"
+
+
+class Race(RuleBasedStateMachine):
+    """What may happen to one pod that races at two sites and in the colocated Slurm."""
+
+    @initialize(asking=st.sampled_from(["", "", "a", "ab"]))
+    def begin(self, asking: str) -> None:
+        self.at = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+        self.clock, self.api = FakeClock(1_000.0), Api()
+        tickets = itertools.count(1)
+        self.sites = {name: Site(name, self.at, self.clock, tickets) for name in SITES}
+        self.hubs = [Hub(self.api, self.sites, self.clock) for _ in range(2)]
+        self.slurm_ran = self.deleted = False
+        for name in asking:  # begin where the places ask
+            self.advance(0, name, "works")
+            self.sites[name].start()
+            self.sites[name].look()
+            for hub in self.hubs:
+                hub.pools[name].snapshot()
+
+    # --- hubs ---------------------------------------------------------------------------------------------------------
+    @rule(hub=st.integers(0, 1), site=st.sampled_from(SITES), network=NETWORK, api=NETWORK)
+    def hub_acts(self, hub: int, site: str, network: Network, api: Network) -> None:
+        self.hubs[hub].act(site, network, api)
+
+    @rule(hub=st.integers(0, 1))
+    def hub_sees_the_pod(self, hub: int) -> None:
+        self.hubs[hub].refresh()
+
+    @rule(hub=st.integers(0, 1), site=st.sampled_from(SITES), lose=st.booleans())
+    def hub_receives_an_event(self, hub: int, site: str, lose: bool) -> None:
+        self.hubs[hub].pools[site].receive(lose=lose)
+
+    @rule(hub=st.integers(0, 1), site=st.sampled_from(SITES))
+    def hub_requests_a_snapshot(self, hub: int, site: str) -> None:
+        self.hubs[hub].pools[site].snapshot()
+
+    @rule(hub=st.integers(0, 1))
+    def hub_is_killed(self, hub: int) -> None:
+        self.hubs[hub].again()
+
+    @rule(hub=st.integers(0, 1), sites=st.sampled_from([*SITES, "ab", "ba"]), network=NETWORK, times=st.integers(1, 4))
+    def hub_and_sites_go_on(self, hub: int, sites: str, network: Network, times: int) -> None:
+        """The usual order of things, so that most runs come far; only the last action meets the network."""
+        for turn in range(times):
+            for name in sites:
+                self.advance(hub, name, network if turn == times - 1 else "works")
+
+    @rule(hub=st.integers(0, 1), site=st.sampled_from(SITES), network=NETWORK)
+    def everything_goes_on(self, hub: int, site: str, network: Network) -> None:
+        self.advance(hub, site, network)
+        self.sites[site].step()
+
+    def advance(self, hub: int, name: str, network: Network) -> None:
+        site = self.sites[name]
+        site.start()
+        site.look()
+        self.hubs[hub].pools[name].snapshot()
+        self.hubs[hub].refresh()
+        self.hubs[hub].act(name, network)
+
+    # --- sites --------------------------------------------------------------------------------------------------------
+    @rule(site=st.sampled_from(SITES))
+    def site_looks(self, site: str) -> None:
+        self.sites[site].look()
+
+    @rule(site=st.sampled_from(SITES))
+    def submitter_is_killed(self, site: str) -> None:
+        self.sites[site].again()
+
+    @rule(site=st.sampled_from(SITES))
+    def jobs_start(self, site: str) -> None:
+        self.sites[site].start()
+
+    @rule(site=st.sampled_from(SITES))
+    def scripts_go_on(self, site: str) -> None:
+        self.sites[site].step()
+
+    @rule(site=st.sampled_from(SITES))
+    def a_node_is_lost(self, site: str) -> None:
+        for script in self.sites[site].scripts:
+            if script.state != "dead":
+                script.kill()
+                self.sites[site].batch.end(script.job_id, "NodeFail")
+
+    @rule(site=st.sampled_from(SITES))
+    def a_late_request_arrives(self, site: str) -> None:
+        late = self.sites[site].late
+        if late:
+            deadline, call = late.pop(0)
+            if self.clock.monotonic() <= deadline:
+                with contextlib.suppress(BridgeError):
+                    call()
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+    @rule(seconds=st.sampled_from([1.0, 6.0, 40.0, 70.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(now=st.integers(0, 9))
+    def slurm_allocates(self, now: int) -> None:
+        """The scheduler binds the pod to a node of its placeholder job: the same write."""
+        pod = self.api.pod
+        if pod is not None and now == 9:
+            try:
+                self.api.create(f"{POD}/binding", pods.binding(pod, "n1", {}))
+            except KubeConflictError:
+                return
+            self.slurm_ran = True
+
+    @rule()
+    def somebody_writes_the_pod(self) -> None:
+        if self.api.pod is not None:
+            self.api.patch(POD, {"metadata": {"annotations": {"x": "y"}}})
+
+    @precondition(lambda self: not self.deleted)
+    @rule(now=st.integers(0, 9))
+    def user_deletes_the_pod(self, now: int) -> None:
+        if self.api.pod is None or now < 9:
+            return
+        self.deleted = True
+        if pods.is_bound(self.api.pod):
+            self.api.pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 5}
+            self.api._written(self.api.pod)
+        else:
+            self.api.pod = None
+
+    # --- what must hold -----------------------------------------------------------------------------------------------
+    def scripts(self) -> list[Script]:
+        return [script for site in self.sites.values() for script in site.scripts]
+
+    @invariant()
+    def at_most_one_place_runs(self) -> None:
+        if hasattr(self, "sites"):
+            began = [script for script in self.scripts() if script.began]
+            assert len(began) + self.slurm_ran <= 1, [(s.site.name, s.job_id, s.plain) for s in began]
+
+    @invariant()
+    def only_the_bound_pool_runs(self) -> None:
+        if hasattr(self, "sites") and self.api.pod is not None:
+            node = self.api.pod["spec"].get("nodeName")
+            assert all(script.site.name == node for script in self.scripts() if script.began)
+
+    def teardown(self) -> None:
+        """With all connections back, a pod that was not deleted runs, and no other place is left."""
+        if not hasattr(self, "sites"):
+            return
+        try:
+            self.settle()
+        finally:
+            for script in self.scripts():
+                os.close(script.folder)
+            for site in self.sites.values():
+                site.watcher.release_leadership()
+            shutil.rmtree(self.at, ignore_errors=True)
+
+    def settle(self) -> None:
+        hub = self.hubs[0]
+        for _ in range(60):
+            for name in SITES:
+                site = self.sites[name]
+                site.late.clear()
+                site.look(1)
+                hub.pools[name].snapshot()
+                hub.refresh()
+                hub.act(name, "works")
+                site.start()
+                site.step()
+                self.at_most_one_place_runs()
+            self.clock.advance(15)
+        ran = self.slurm_ran or any(script.began for script in self.scripts())
+        crashed = any(script.died_with_grant() for script in self.scripts())
+        if not self.deleted and not crashed:
+            assert ran, "no place runs although hub and sites answer"
+        node = (self.api.pod or {"spec": {}})["spec"].get("nodeName")
+        for name in SITES:
+            alive = [job for job in self.sites[name].batch.table.values() if job.phase != "ended"]
+            assert not alive or node == name, f"a place at {name} was not withdrawn"
+            if self.api.pod is not None and node not in (None, name):
+                left = self.sites[name].submitter.status(OWNER, UID).status
+                assert left is None, f"the record of a place at {name} was not removed"
+
+
+Race.TestCase.settings = settings(
+    max_examples=80, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestRace = Race.TestCase
+
+
+def test_the_places_of_the_machine_are_open() -> None:
+    """The machine would prove nothing if the pod had no places."""
+    assert places.open_pools(Api().pod or {}) == SITES

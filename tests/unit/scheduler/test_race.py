@@ -1,0 +1,190 @@
+"""Which pools give a place to a pod that races."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge import names
+from bridge.workload import eligibility, places
+from scheduler.pools import decide, race
+from scheduler.pools.race import Candidate
+from scheduler.pools.usage import Usage
+
+TOLERATIONS = [
+    {"key": names.VIRTUAL_TAINT, "operator": "Exists"},
+    {"key": names.POOL_TAINT, "operator": "Exists"},
+]
+
+
+def pod(pools: str = "*", recorded: str | None = None, placement: str | None = "race", **spec: Any) -> dict[str, Any]:
+    annotations = {names.POOLS: pools, names.PLACES: recorded, names.PLACEMENT: placement}
+    container = {"name": "m", "resources": {"requests": {"cpu": "1"}}}
+    return {
+        "metadata": {
+            "namespace": "ns",
+            "name": "p",
+            "uid": "u1",
+            "resourceVersion": "7",
+            "annotations": {key: value for key, value in annotations.items() if value is not None},
+        },
+        "spec": {"tolerations": TOLERATIONS, "containers": [container], **spec},
+        "status": {"phase": "Pending"},
+    }
+
+
+def node(name: str, taint: str = "") -> eligibility.NodeView:
+    taints = [{"key": names.POOL_TAINT, "value": taint, "effect": "NoSchedule"}] if taint else []
+    return eligibility.view(
+        {
+            "metadata": {"name": name},
+            "spec": {"taints": taints},
+            "status": {"allocatable": {"cpu": "8", "pods": "100"}},
+        }
+    )
+
+
+def pool(name: str, problem: str = "", races: bool = True) -> decide.PoolView:
+    return decide.PoolView(node(name, name), problem, races)
+
+
+def look(the_pod: Any, *pools: decide.PoolView, most: int = 3, full: str = "", **more: Any) -> decide.Action | None:
+    usage = Usage()
+    for name in full.split():
+        usage.assume(f"on-{name}", name, {"cpu": Decimal(8)})
+    options: dict[str, Any] = {"policy": "order", "weights": {}, "now": 100.0, "nodes": (), "states": {}}
+    view = decide.PoolSchedulerView(
+        [the_pod], {p.node.name: p for p in pools}, **options | {"usage": usage, "most_places": most} | more
+    )
+    actions = decide.decide(view).actions
+    assert len(actions) < 2
+    return actions[0] if actions else None
+
+
+def test_a_pod_that_races_is_queued_also_at_full_pools():
+    action = look(pod("b,a"), pool("a"), pool("b"), full="a b")
+    assert isinstance(action, decide.Race)
+    assert action.places == ("b", "a")
+
+
+def test_without_the_annotation_or_the_setting_it_is_bound_at_once():
+    assert isinstance(look(pod(placement=None), pool("a"), pool("b")), decide.Bind)
+    assert isinstance(look(pod(), pool("a"), pool("b"), most=0), decide.Bind)
+
+
+def test_a_member_of_a_gang_does_not_race():
+    the_pod = pod()
+    assert places.wants_race(the_pod)
+    the_pod["metadata"]["annotations"][names.GROUP] = '{"kind":"job","name":"j","uid":"g1","size":2,"minimum":2}'
+    assert not places.wants_race(the_pod)
+
+
+def test_a_site_may_refuse():
+    action = look(pod(), pool("a"), pool("b", races=False), pool("c"))
+    assert isinstance(action, decide.Race)
+    assert action.places == ("a", "c")
+    assert action.why == f"races at a, c; not b ({race.NOT_ALLOWED})"
+
+
+def test_one_possible_place_is_no_race():
+    assert isinstance(look(pod(), pool("a"), pool("b", races=False)), decide.Bind)
+
+
+def test_recorded_places_are_told_once_and_not_written_again():
+    the_pod = pod(recorded="a,b")
+    action = look(the_pod, pool("a"), pool("b"))
+    assert isinstance(action, decide.Tell)
+    assert (action.reason, action.message) == ("Racing", "races at a, b")
+
+
+def test_a_present_place_is_kept_before_a_new_one_with_room():
+    action = look(pod(recorded="b,c"), pool("a"), pool("b"), pool("c"), most=2, full="b c")
+    assert isinstance(action, decide.Tell)
+    assert action.message == f"races at b, c; not a ({race.NO_PLACE_LEFT})"
+
+
+def test_a_silent_place_gives_its_number_to_another_pool_only():
+    silent = pool("b", problem="not ready: SiteSilent")
+    alone = look(pod(recorded="a,b"), pool("a"), silent, most=2)
+    assert isinstance(alone, decide.Tell)
+    action = look(pod(recorded="a,b"), pool("a"), silent, pool("c"), most=2)
+    assert isinstance(action, decide.Race)
+    assert action.places == ("a", "c")
+
+
+def test_the_colocated_slurm_is_a_place_and_keeps_it():
+    nodes = (node("n1"),)
+    action = look(pod("a,local"), pool("a"), nodes=nodes)
+    assert isinstance(action, decide.Race)
+    assert action.places == ("a", "local")
+    recorded = pod("a,local", recorded="a,local")
+    assert isinstance(look(recorded, pool("a"), nodes=nodes), decide.Local)  # after a restart
+    assert look(recorded, pool("a"), nodes=nodes, left={"u1"}) is None
+    assert look(recorded, pool("a"), nodes=(), left={"u1"}, taken=lambda _: True) is None
+
+
+def test_slurm_is_no_place_where_none_is_configured():
+    action = look(pod("a,b,local"), pool("a"), pool("b"), nodes=(), colocated=False)
+    assert isinstance(action, decide.Race)
+    assert action.places == ("a", "b")
+
+
+def test_a_pod_without_a_place_any_more_is_said_so():
+    action = look(pod(recorded="a,b"), pool("c", races=False))
+    assert isinstance(action, decide.Race)
+    assert action.places == ()
+
+
+candidates = st.lists(
+    st.builds(Candidate, st.sampled_from("abcdefgh"), *[st.sampled_from(["", "why"])] * 3),
+    unique_by=lambda c: c.name,
+    max_size=8,
+)
+
+
+@given(candidates, st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), st.integers(2, 5))
+def test_the_selection_keeps_its_rules(found: list[Candidate], kept: list[str], most: int):
+    chosen = race.select(found, kept, most)
+    by_name = {c.name: c for c in found}
+    assert len(chosen.selected) <= most
+    assert list(chosen.selected) == [c.name for c in found if c.name in chosen.selected]
+    assert chosen.refused.keys() == by_name.keys() - set(chosen.selected)
+    assert all(chosen.refused.values())
+    for name in chosen.selected:
+        assert not by_name[name].problem
+        assert name in kept or not by_name[name].silent
+    again = race.select(found, chosen.selected, most)
+    assert again.selected == chosen.selected, "a second decision changes nothing"
+    ready = [c for c in found if not c.problem and not c.silent]
+    if len(chosen.selected) < most:
+        assert {c.name for c in ready} <= set(chosen.selected)
+
+
+def test_a_place_counts_only_where_the_pod_may_go():
+    """A user can write the annotation: the selection and the tolerations, which admission checks, decide."""
+    assert places.open_pools(pod("a,b", recorded="a,c,local")) == ("a",)
+    narrow = [{"key": names.POOL_TAINT, "operator": "Equal", "value": "a", "effect": "NoSchedule"}]
+    assert places.open_pools(pod("a,b", recorded="a,b", tolerations=narrow)) == ("a",)
+    assert places.open_pools(pod("a,b", recorded="a,b", placement=None)) == ()
+    assert places.open_pools(pod("a,b", recorded="A!,b")) == ()
+
+
+def test_a_job_is_of_use_where_the_pod_is_bound_or_has_a_place():
+    assert places.keeps_job(pod(recorded="a,b"), "a")
+    assert not places.keeps_job(pod(recorded="a,b"), "c")
+    assert places.keeps_job(pod(recorded="a,b", nodeName="c"), "c")
+    assert not places.keeps_job(pod(recorded="a,b", nodeName="c"), "a")
+
+
+def test_the_grant_is_one_binding_with_both_preconditions():
+    body = places.grant_binding(pod(recorded="a,b"), "a", "t1")
+    assert (body["metadata"]["uid"], body["metadata"]["resourceVersion"]) == ("u1", "7")
+    bound = pod(recorded="a,b", nodeName="a")
+    bound["metadata"]["annotations"] |= body["metadata"]["annotations"]
+    assert places.is_granted(bound, "a", "t1")
+    assert not places.is_granted(bound, "a", "t2")
+    assert not places.is_granted(bound, "b", "t1")
+    assert not places.is_granted(pod(recorded="a,b"), "a", "t1")

@@ -1,0 +1,223 @@
+"""A job that waits for its grant: it is asked for, granted, given back and replaced, and never begun without one."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.errors import SiteRefusedError
+from bridge.site.config import parse
+from bridge.wire.messages import Cancel, Grant, Submit
+from tests.unit.site.conftest import OWNER, UID
+
+TICKET = "11111111-2222-3333-4444-555555555555"
+
+
+@pytest.fixture
+def site(world):
+    world.config = parse('pool = "p"\n[limits]\nallow_race = true\n')
+    return world
+
+
+def ask(site, ticket=TICKET):
+    """What the script does first: it starts nothing."""
+    site.batch.run(site.status().job_id)
+    site.write("started/job", "")
+    site.write("state/pod.json", f'{{"phase":"Asking","host":"n1","startedAt":7,"ticket":"{ticket}"}}')
+    site.look()
+
+
+def give_back(site, reason="NoGrant"):
+    text = f'{{"phase":"Failed","reason":"{reason}","startedAt":7,"finishedAt":9,"ticket":"{TICKET}"}}'
+    site.write("state/pod.json", text)
+    site.batch.end(site.status().job_id, code=1)
+    site.look()
+    site.look(5)
+
+
+def granted(site):
+    return (site.folder.job(UID).path / "control" / "grant").exists()
+
+
+def test_a_site_that_does_not_allow_a_race_refuses_and_keeps_nothing(world):
+    with pytest.raises(SiteRefusedError, match="allow_race") as refused:
+        world.submit(grant_wait=60)
+    assert (refused.value.reason, refused.value.retryable) == ("RaceNotAllowed", False)
+    assert (world.status(), world.batch.submits) == (None, [])
+
+
+def test_a_started_job_asks_until_it_is_granted(site):
+    site.submit(grant_wait=60)
+    site.look()
+    assert site.status().asks == ""
+    ask(site)
+    status = site.events[-1][1]
+    assert (status.phase, status.asks, status.reason, status.started_at) == ("queued", TICKET, "AwaitingGrant", None)
+    again = site.submitter.grant(OWNER, UID, Grant(ticket=TICKET)).status
+    assert (again.phase, again.asks, again.reason) == ("queued", "", "Granted")
+    assert granted(site)
+    site.begin()
+    site.look()
+    assert (site.status().phase, site.status().asks) == ("running", "")
+
+
+def test_a_submitter_that_is_killed_still_knows_who_asks_and_who_was_granted(site):
+    site.submit(grant_wait=60)
+    ask(site)
+    site.again()
+    assert site.status().asks == TICKET
+    site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))
+    site.again()
+    assert (site.status().asks, site.status().reason) == ("", "Granted")
+
+
+@pytest.mark.parametrize("owner, ticket", [(OWNER, "0" * 36), (OWNER, "another-run")])
+def test_a_grant_for_another_ticket_is_not_written(site, owner, ticket):
+    site.submit(grant_wait=60)
+    ask(site)
+    site.submitter.grant(owner, UID, Grant(ticket=ticket))
+    assert not granted(site)
+    assert site.status().asks == TICKET
+
+
+def test_a_grant_of_another_owner_is_refused(site):
+    site.submit(grant_wait=60)
+    ask(site)
+    with pytest.raises(SiteRefusedError):
+        site.submitter.grant("c2", UID, Grant(ticket=TICKET))
+    assert not granted(site)
+
+
+def test_a_grant_for_a_job_that_needs_none_or_is_unknown_changes_nothing(site):
+    assert site.submitter.grant(OWNER, "u-unknown", Grant(ticket=TICKET)).status is None
+    site.submit()
+    ask(site)  # a container of the pod may write what it wants
+    assert site.status().asks == ""
+    site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))
+    assert not granted(site)
+
+
+@pytest.mark.parametrize("ticket", ["a b", "x" * 65, "\\u0000", "../x"])
+def test_a_ticket_that_is_none_is_not_told(site, ticket):
+    site.submit(grant_wait=60)
+    ask(site, ticket)
+    assert site.status().asks == ""
+
+
+def test_a_job_that_was_given_back_is_unused_and_the_next_submission_replaces_it(site):
+    site.submit(grant_wait=60)
+    ask(site)
+    site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))  # too late: the script's wait was over
+    give_back(site)
+    status = site.status()
+    assert (status.phase, status.outcome, status.reason, status.unused) == ("ended", "Failed", "NoGrant", True)
+    answer = site.submit()
+    assert (answer.existed, answer.status.phase, answer.status.unused) == (False, "queued", False)
+    assert len(site.batch.submits) == 2
+    assert not granted(site)
+    site.look()
+    assert (site.status().phase, site.batch.cancelled) == ("queued", [])
+
+
+def test_a_job_that_ended_in_the_queue_is_unused(site):
+    site.submit(grant_wait=60)
+    site.look()
+    site.batch.end("1", "NodeFail")
+    site.look()
+    site.look(5)
+    assert site.status().unused
+    assert site.submit(grant_wait=60).existed is False
+
+
+def test_a_script_that_was_killed_with_a_grant_may_have_begun(site):
+    site.submit(grant_wait=60)
+    ask(site)
+    site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))
+    site.batch.end("1", "NodeFail")
+    site.look()
+    site.look(5)
+    assert (site.status().phase, site.status().unused) == ("ended", False)
+    assert site.submit().existed
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_that_has_run_is_never_unused_even_without_its_grant_on_disk(site, code):
+    site.submit(grant_wait=60)
+    ask(site)
+    site.submitter.grant(OWNER, UID, Grant(ticket=TICKET))
+    site.begin()
+    (site.folder.job(UID).path / "control" / "grant").unlink()  # the pod's own code
+    site.look()
+    assert site.status().phase == "running"
+    site.finish(code=code)
+    site.look()
+    assert (site.status().phase, site.status().unused) == ("ended", False)
+    assert site.submit().existed
+
+
+def test_a_withdrawn_place_does_not_ask_and_is_replaced_only_by_another_place(site):
+    site.submit(grant_wait=60)
+    ask(site)
+    site.submitter.cancel(OWNER, UID, Cancel(grace=0))
+    assert site.status().asks == ""
+    assert (site.folder.job(UID).path / "control" / "stop").exists()
+    site.look()
+    give_back(site, "Deleted")
+    assert site.status().unused
+    assert site.submit().existed  # a late submission of a pod that was deleted
+    assert len(site.batch.submits) == 1
+    answer = site.submit(grant_wait=60)
+    assert (answer.existed, answer.status.phase, len(site.batch.submits)) == (False, "queued", 2)
+
+
+def test_a_withdrawn_place_that_is_forgotten_is_refused(site):
+    site.submit(grant_wait=60)
+    ask(site)
+    site.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
+    give_back(site, "Deleted")
+    with pytest.raises(SiteRefusedError) as refused:
+        site.submit(grant_wait=60)
+    assert refused.value.reason == "Forgotten"
+
+
+def test_a_job_without_a_race_is_never_unused(site):
+    site.submit()
+    site.look()
+    site.batch.end("1", "NodeFail")
+    site.look(5)
+    assert (site.status().phase, site.status().unused) == ("ended", False)
+
+
+def test_an_asking_job_that_the_batch_system_lost_is_missing_and_does_not_ask(site):
+    site.submit(grant_wait=60)
+    ask(site)
+    del site.batch.table["1"]
+    for _ in range(4):
+        site.look(40)
+    assert (site.status().missing, site.status().asks) == (True, "")
+
+
+def test_the_message_of_another_version_has_no_wait():
+    assert Submit(namespace="ns", name="p", script="x").grant_wait is None
+
+
+@pytest.mark.parametrize("listed", ["running", "ended", "vanished"])
+def test_a_list_from_before_the_replacement_says_nothing_about_the_new_job(site, listed):
+    site.submit(grant_wait=60)
+    ask(site)
+    text = f'{{"phase":"Failed","reason":"NoGrant","startedAt":7,"finishedAt":9,"ticket":"{TICKET}"}}'
+    site.write("state/pod.json", text)
+    if listed == "ended":
+        site.batch.end("1", code=1)
+    if listed == "vanished":
+        del site.batch.table["1"]
+    site.batch.during_submit = site.watcher.poll_batch_system  # the list that the leader has requested before
+    assert site.submit().existed is False
+    site.batch.during_submit = lambda: None
+    for _ in range(3):
+        site.look(5)
+    assert (site.status().phase, site.status().job_id) == ("queued", "2")
+    assert site.batch.cancelled == []
+    site.batch.run("2")
+    site.begin()
+    site.look()
+    assert site.status().phase == "running"
