@@ -73,7 +73,7 @@ class HubQueues:
         """Return the version of Kueue's API; empty if it, or that of MasterQueues, is not served."""
         try:
             if not is_served(self._kube, MASTER_QUEUES):
-                return self._say("kubectl apply -f helm/crds/masterqueues.yaml")
+                return self._say("kubectl apply -f config/crds.yaml")
             for version in VERSIONS:
                 if is_served(self._kube, Resource(GROUP, version, "clusterqueues", False)):
                     return version

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
+from bridge import names
 from controllers.queues import manifests, offers, specification, status
 from controllers.queues.manifests import Quota
 from controllers.queues.offers import Offer
@@ -43,6 +44,8 @@ class View:
         UID of a MasterQueue -> what the API server has answered to the last write for it.
     scheduler
         Name of podbridge's scheduler, the value of the taint of Slurm's nodes.
+    weights
+        Weight of each pool (``pools.weights``); 1 for the others.
     """
 
     queues: Sequence[Object]
@@ -56,6 +59,7 @@ class View:
     silent_after: float
     failures: Mapping[str, str]
     scheduler: str
+    weights: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,15 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Evict:
+    """Evict the workloads of a flavor, whose pool is silent; ``message`` is for users."""
+
+    owner: Object
+    flavor: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetStatus:
     """Write the status of a MasterQueue."""
 
@@ -86,7 +99,7 @@ class SetStatus:
     status: Object
 
 
-Action = Apply | Delete | SetStatus
+Action = Apply | Delete | Evict | SetStatus
 _ANY_PODS = Fraction(100_000)
 """Quota of pods of a local flavor that has none: its other resources limit it."""
 _STRICTNESS = ("None", "Hold", "HoldAndDrain")
@@ -120,6 +133,9 @@ class _Plan:
             return self.result
         quotas, lent = self._flavors(spec)
         self._leaving(quotas)
+        excess = self._excess(quotas)
+        quotas = [quota for quota in quotas if quota[0] not in excess]
+        lent = {queue: [quota for quota in items if quota[0] not in excess] for queue, items in lent.items()}
         offering = any(state.state == "Offered" for state in self.states)
         policy = spec.stop_policy if offering else max(spec.stop_policy, spec.when_silent, key=_STRICTNESS.index)
         self._queue(self.name, spec, policy, quotas)
@@ -138,11 +154,11 @@ class _Plan:
         lent: dict[str, list[Quota]] = {}
         for flavor in spec.flavors:
             if flavor.nodes and flavor.labels is None:
-                names = self._administrators(flavor, quotas)
+                flavors = self._administrators(flavor, quotas)
             else:
-                names = self._nodes(flavor, quotas) if flavor.nodes else self._pools(flavor, quotas)
+                flavors = self._nodes(flavor, quotas) if flavor.nodes else self._pools(flavor, quotas)
             for lending in flavor.lending:
-                lent.setdefault(lending.queue, []).extend((name, {}, lending.limit) for name in names)
+                lent.setdefault(lending.queue, []).extend((name, {}, lending.limit) for name in flavors)
         covered = manifests.resources(quotas)
         zero = dict.fromkeys(covered, Fraction(0))
         return quotas, {queue: [(name, zero, limit) for name, _, limit in items] for queue, items in lent.items()}
@@ -157,7 +173,7 @@ class _Plan:
             view.nodes, flavor.labels or {}, slurm=flavor.nodes == "slurm", scheduler=view.scheduler
         )
         offered = any(amounts.values())
-        reason = "" if offered else "no node is ready"
+        reason = "" if offered else "no node is ready" if amounts else _no_node(flavor)
         self.states.append(FlavorState(flavor.name, name, "", "Offered" if offered else "Held", reason))
         quotas.append((name, _limited(flavor, amounts), None))
         return [name]
@@ -172,11 +188,11 @@ class _Plan:
         return [flavor.name]
 
     def _pools(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
-        pools = flavor.pools or tuple(p for p in self.found if flavor.pattern and flavor.pattern.search(p))
+        pools = flavor.pools or self._matching(flavor)
         if not pools:
             reason = "no pool matches poolRegExp"
             self.states.append(FlavorState(flavor.name, "", "", "Missing", reason))
-        names = []
+        written = []
         for pool in pools:
             name = f"{self.name}-{flavor.name}-{pool}"
             offer = self.found.get(pool)
@@ -191,8 +207,25 @@ class _Plan:
             held = self._held(flavor, offer, name)
             self.states.append(FlavorState(flavor.name, name, pool, "Held" if held else "Offered", held))
             quotas.append((name, _quota(flavor, offer, bool(held)), None))
-            names.append(name)
-        return names
+            written.append(name)
+            if held:
+                self._evict(flavor, offer, name)
+        return written
+
+    def _evict(self, flavor: Flavor, offer: Offer, name: str) -> None:
+        """Evict the workloads of a pool that has been silent for long, if the MasterQueue says so."""
+        if flavor.evict_after is None or offer.state != "held" or offer.reason != offers.SILENT:
+            return
+        silence = self.view.now - offer.since + self.view.silent_after
+        used = any(manifests.is_used(queue, name) for queue in self.view.cluster_queues.values())
+        if used and silence >= flavor.evict_after:
+            message = f"pool {offer.pool} has been silent for {silence:.0f} s (evictAfter: {flavor.evict_after:g})"
+            self.result.append(Evict(self.queue, name, message))
+
+    def _matching(self, flavor: Flavor) -> tuple[str, ...]:
+        """Return the pools that ``poolRegExp`` selects: those with the largest weight first, then by name."""
+        matching = [pool for pool in self.found if flavor.pattern and flavor.pattern.search(pool)]
+        return tuple(sorted(matching, key=lambda pool: (-self.view.weights.get(pool, 1), pool)))
 
     def _held(self, flavor: Flavor, offer: Offer, name: str) -> str:
         """Return why nothing is admitted to a pool; empty if it is."""
@@ -210,17 +243,36 @@ class _Plan:
         return ""
 
     def _leaving(self, quotas: list[Quota]) -> None:
-        """Keep flavors without a pool, with no quota, while workloads of the queue use them."""
+        """Keep flavors without a pool, with no quota, until no workload of the queue uses them."""
         own = self.view.cluster_queues.get(self.name)
         if own is None or not manifests.is_owned(own, self.uid):
             return
         present = {name for name, _, _ in quotas}
         zero = dict.fromkeys(manifests.resources(quotas), Fraction(0))
         for name in manifests.flavor_names(own):
-            if name not in present and name in self.view.flavors and manifests.is_used(own, name):
+            if name not in present and name in self.view.flavors and not manifests.is_unused(own, name):
                 quotas.append((name, zero or _covered(own), None))
                 self.states = [state for state in self.states if state.flavor != name]
-                self.states.append(FlavorState("", name, "", "Leaving", "workloads use it"))
+                reason = "workloads use it" if manifests.is_used(own, name) else "Kueue has not reported its workloads"
+                self.states.append(FlavorState("", name, "", "Leaving", reason))
+
+    def _excess(self, quotas: Sequence[Quota]) -> set[str]:
+        """Return the last flavors beyond Kueue's limit, without those that workloads use; they are not written."""
+        own = self.view.cluster_queues.get(self.name, {})
+        unused = [name for name, _, _ in reversed(quotas) if not manifests.is_used(own, name)]
+        excess = set(unused[: max(0, len(quotas) - manifests.MOST_FLAVORS)])
+        if excess:
+            reason = f"a queue of Kueue has at most {manifests.MOST_FLAVORS} flavors: use another MasterQueue"
+            self.states = [
+                replace(state, state="Excess", reason=reason) if state.flavor in excess else state
+                for state in self.states
+            ]
+            self.result = [
+                action
+                for action in self.result
+                if not (isinstance(action, Apply) and action.body["metadata"]["name"] in excess)
+            ]
+        return excess
 
     def _queue(self, name: str, spec: Specification, policy: str, quotas: Sequence[Quota]) -> None:
         body = manifests.cluster_queue(self.view.version, name, self.queue, spec.template, policy, quotas)
@@ -265,6 +317,13 @@ class _Plan:
         body = status.dated(wanted, self.queue, self.view.now)
         if body != (self.queue.get("status") or {}):
             self.result.append(SetStatus(self.queue, body))
+
+
+def _no_node(flavor: Flavor) -> str:
+    """Return why a flavor of nodes has none."""
+    if any(key.startswith(names.PARTITION_LABEL_PREFIX) for key in flavor.labels or ()):
+        return "no node has the label of the partition: set nodes.partitionLabels in the configuration"
+    return "no node has the labels" if flavor.labels else "there is no such node"
 
 
 def _quota(flavor: Flavor, offer: Offer, held: bool) -> dict[str, Fraction]:

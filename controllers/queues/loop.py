@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,8 @@ from bridge.kube.lease import Elector
 from bridge.kube.resources import MASTER_QUEUES, Resource
 from bridge.loop import Loop
 from bridge.metrics import QUEUE_FLAVORS, QUEUE_WRITES, counted
-from controllers.queues import status
-from controllers.queues.decide import Action, Apply, Delete, SetStatus, View, decide
+from controllers.queues import eviction, status
+from controllers.queues.decide import Action, Apply, Delete, Evict, SetStatus, View, decide
 from controllers.queues.manifests import GROUP
 
 Object = dict[str, Any]
@@ -54,6 +55,8 @@ class Queues(Loop):
         self._manager = f"{config.installation}-queues"
         self._failures: dict[str, str] = {}
         self._done_for: dict[str, str] = {}
+        self._evict_from: dict[str, float] = {}
+        """Flavor -> monotonic time of the next look for workloads to evict."""
 
     def reconcile(self) -> None:
         """Decide about all MasterQueues, and submit what is to be written."""
@@ -71,8 +74,11 @@ class Queues(Loop):
             config.pools.silent_after,
             self._failures,
             config.scheduler_name,
+            config.pools.weights,
         )
         for action in decide(view):
+            if isinstance(action, Evict) and self.clock.monotonic() < self._evict_from.get(action.flavor, 0):
+                continue
             key, call = self._call(action)
             self.workers.submit(key, call, kind="queues")
         self._measure(queues)
@@ -91,6 +97,9 @@ class Queues(Loop):
                 key, path = _key(kind, namespace, name), self._path(kind, namespace, name)
                 precondition = {"preconditions": {"uid": uid}}
                 return key, lambda: self._write(key, owner, kind, lambda: self._kube.delete(path, precondition))
+            case Evict(owner, flavor, message):
+                self._evict_from[flavor] = self.clock.monotonic() + eviction.PERIOD
+                return f"Workloads {flavor}", lambda: self._evict(owner, flavor, message)
             case SetStatus(queue, body):
                 key = f"MasterQueue {queue['metadata']['name']}"
                 return key, lambda: self._set_status(queue, body)
@@ -127,6 +136,21 @@ class Queues(Loop):
         params: dict[str, str | int | bool] = {"fieldManager": self._manager, "force": bool(observed)}
         cache.apply(self._kube.patch(path, sent, kind="apply", params=params))
 
+    def _evict(self, owner: Object, flavor: str, message: str) -> None:
+        """Evict the workloads of a flavor; those that change at the same time are evicted by the next look."""
+        version, evicted = self._kueue.version, 0
+        params: dict[str, str | int | bool] = {"fieldManager": self._manager, "force": True}
+        # read here: a cache of all workloads would cost memory for an event that is rare
+        for workload in eviction.to_evict(self._kube.get(eviction.list_path(version))["items"], flavor):
+            found = {"apiVersion": f"{GROUP}/{version}", **workload}
+            body = eviction.patch(found, message, self.clock.time())
+            with suppress(KubeConflictError, KubeNotFoundError), counted(QUEUE_WRITES, "workload"):
+                self._kube.patch(eviction.status_path(version, found), body, kind="apply", params=params)
+                evicted += 1
+        if evicted:
+            text = f"{evicted} workloads of flavor {flavor} evicted: {message}"
+            self._events.event(owner, eviction.EVICTED, text, warning=True, action="Queues")
+
     def _set_status(self, queue: Object, body: Object) -> None:
         metadata = {key: queue["metadata"][key] for key in ("uid", "resourceVersion")}
         path = MASTER_QUEUES.path(None, queue["metadata"]["name"], "status")
@@ -146,7 +170,7 @@ class Queues(Loop):
 
     def _measure(self, queues: list[Object]) -> None:
         states = [flavor["state"] for queue in queues for flavor in (queue.get("status") or {}).get("flavors") or ()]
-        for state in ("Offered", "Held", "Missing", "Conflict", "Leaving"):
+        for state in ("Offered", "Held", "Missing", "Conflict", "Leaving", "Excess"):
             QUEUE_FLAVORS.labels(state.lower()).set(states.count(state))
 
     def _path(self, kind: str, namespace: str, name: str) -> str:

@@ -19,6 +19,8 @@ VERSIONS = ("v1beta2", "v1beta1")
 Amounts = Mapping[str, Fraction]
 Quota = tuple[str, Amounts, Amounts | None]
 """Flavor, nominal quota, borrowing limit (``None``: none) per resource; resources without a limit have none."""
+MOST_FLAVORS = 64
+"""Kueue's limit for a resource group."""
 _BETA1_POLICIES = {"whenCanBorrow": "Borrow", "whenCanPreempt": "Preempt"}
 _QUANTITIES = ("nominalQuota", "borrowingLimit")
 _FIRST = ("cpu", "memory", "pods")
@@ -105,6 +107,18 @@ def is_used(queue: Object, flavor: str) -> bool:
     """Whether workloads of a ClusterQueue have a reservation of a flavor."""
     entries = (queue.get("status") or {}).get("flavorsReservation") or ()
     return any(_amount(item.get("total")) for e in entries if e["name"] == flavor for item in e.get("resources") or ())
+
+
+def is_unused(queue: Object, flavor: str) -> bool:
+    """Whether no workload of a ClusterQueue has a reservation of a flavor, or can get one.
+
+    Kueue admits before it reports the reservation. It writes both the reservations and the observed generation from its
+    cache at the same time, so a report for a generation without quota contains all of them.
+    """
+    conditions = (queue.get("status") or {}).get("conditions") or ()
+    observed = {condition.get("observedGeneration", 0) for condition in conditions if condition["type"] == "Active"}
+    reported = queue["metadata"].get("generation", 0) in observed
+    return reported and not has_quota(queue, flavor) and not is_used(queue, flavor)
 
 
 def _object(version: str, kind: str, name: str, owner: Object, spec: Object) -> Object:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from bridge.errors import BridgeError
+from bridge.workload import slurm_partition
 from bridge.workload.quantity import parse
 
 Object = Mapping[str, Any]
@@ -26,6 +27,7 @@ IGNORED = ("natsConnector", "natsSubject", "virtualNode")
 KINDS = ("poolFlavor", "natsFlavor", "slurmFlavor", "localFlavor")
 LARGEST = 2**63 - 1
 """Kubernetes' own limit of quantities."""
+_WEEK = 7 * 86400
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,200}[a-z0-9])?")
 _TEMPLATE = ("cohort", "flavorFungibility", "preemption", "queueingStrategy", "namespaceSelector")
 Quantities = Mapping[str, Fraction]
@@ -69,6 +71,8 @@ class Flavor:
         Labels of these nodes; ``None``: the flavor is a ResourceFlavor of the administrator.
     patience
         Seconds of silence after which a pool is held; 0: when its node is not ready.
+    evict_after
+        Seconds of silence after which the workloads of a pool are evicted; ``None``: they are not.
     lending
         Queues that may borrow this flavor.
     """
@@ -82,6 +86,7 @@ class Flavor:
     lending: tuple[Lending, ...]
     nodes: Nodes = ""
     labels: Mapping[str, str] | None = None
+    evict_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,8 @@ def _flavor(where: str, entry: Object) -> Flavor:
     where_body = f"{where}.{kind}"
     nodes = _NODES.get(kind, "")
     labels = _labels(f"{where_body}.nodeLabels", body.get("nodeLabels", {} if kind == "slurmFlavor" else None))
+    if nodes == "slurm" and "partition" in body:
+        labels = _labels(f"{where_body}.nodeLabels", {**(labels or {}), **_partition(where_body, body["partition"])})
     pools, pattern, patience = ((), None, 0.0) if nodes else _selection(where_body, body)
     share = entry.get("share", 100)
     if type(share) is not int or not 0 <= share <= 100:
@@ -162,7 +169,22 @@ def _flavor(where: str, entry: Object) -> Flavor:
     cap = _quantities(f"{where}.nominalQuota", entry.get("nominalQuota"))
     if nodes and labels is None and not cap:
         raise SpecificationError(f"{where}: needs nominalQuota or {kind}.nodeLabels; it has no other quota")
-    return Flavor(name, cap, Fraction(share, 100), pools, pattern, patience, lending, nodes, labels)
+    evict_after = None if nodes else _evict_after(where_body, body)
+    return Flavor(name, cap, Fraction(share, 100), pools, pattern, patience, lending, nodes, labels, evict_after)
+
+
+def _evict_after(where: str, body: Object) -> float | None:
+    value = body.get("evictAfter")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= _WEEK):
+        raise SpecificationError(f"{where}.evictAfter: {value!r} is not allowed; allowed: 1 to {_WEEK} seconds")
+    return None if value is None else float(value)
+
+
+def _partition(where: str, value: object) -> dict[str, str]:
+    try:
+        return slurm_partition.label(value if isinstance(value, str) else repr(value))
+    except ValueError as error:
+        raise SpecificationError(f"{where}.partition: {error}") from error
 
 
 def _labels(where: str, values: object) -> dict[str, str] | None:
@@ -183,6 +205,8 @@ def _selection(where: str, body: Object) -> tuple[tuple[str, ...], re.Pattern[st
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout <= 86400:
         raise SpecificationError(f"{where}.poolTimeout: {timeout!r} is not allowed; allowed: 0 to 86400 seconds")
     if pools:
+        if not isinstance(pools, list):
+            raise SpecificationError(f"{where}.pools: {pools!r} is not allowed; allowed: a list of pools")
         names = tuple(_name(f"{where}.pools", pool) for pool in pools)
         if len(set(names)) < len(names):
             raise SpecificationError(f"{where}.pools: {', '.join(names)} is not allowed; allowed: each pool once")

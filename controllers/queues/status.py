@@ -27,6 +27,7 @@ class FlavorState:
     state
         ``Offered``: it has quota. ``Held``: it has none for now. ``Missing``: there is no pool or ResourceFlavor.
         ``Conflict``: the ResourceFlavor belongs to somebody else. ``Leaving``: the pool is gone, workloads are not.
+        ``Excess``: the queue has as many flavors as Kueue allows.
     reason
         Why it is not ``Offered``.
     """

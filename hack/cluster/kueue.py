@@ -14,18 +14,26 @@ from cluster.slurm import Size
 
 KUEUE = "kueue"
 NAMESPACE = "kueue-system"
-PORTS = 2
+PORTS = 3
 LOCAL_NODE = "local-0"
 """A node without slurmd: kube-scheduler binds pods to it."""
 API = "/apis/kueue.x-k8s.io/v1beta2"
 QUEUE = "slurm"
 """Name of the first ResourceFlavor, its ClusterQueue, and the LocalQueue in ``slurm-bridge``."""
+SETTINGS: dict[str, Any] = {
+    "queues": {"enabled": True},
+    "nodes": {"partitionLabels": True},
+    "defaultSchedulerNodes": {"kubernetes.io/hostname": LOCAL_NODE},
+}
+"""Settings of podbridge in a cluster with Kueue."""
+TOLERATION = {"key": "virtual-node.interlink/no-schedule", "operator": "Exists"}
+"""With it, a workload may be admitted to the flavors of pools."""
 _GROUPS = ("", "batch", "kueue.x-k8s.io")
 _FRAMEWORKS = ("batch/job", "pod")
 _GANG_GROUPS = ("jobset.x-k8s.io", "leaderworkerset.x-k8s.io")
 _GANG_FRAMEWORKS = ("jobset.x-k8s.io/jobset", "leaderworkerset.x-k8s.io/leaderworkerset")
 _METRICS = Path("kueue/metrics/certs")
-"""Folder below ``/etc`` whose certificate Kueue reads at its start, also without metrics."""
+"""Folder below ``/etc`` with the certificate of the metrics."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class KueueSetup:
 
     folder: Path
     first_port: int
-    """Ports: webhooks, health."""
+    """Ports: webhooks, health, metrics (HTTPS, for users that may get ``/metrics``)."""
     binary: Path
     manifests: Path
     """Folder that :func:`cluster.kueue_manifests.take` has written."""
@@ -107,7 +115,7 @@ class KueueSetup:
             "kind": "Configuration",
             "namespace": NAMESPACE,
             "webhook": {"host": "127.0.0.1", "port": self.first_port, "certDir": str(self.folder)},
-            "metrics": {"bindAddress": "0"},
+            "metrics": {"bindAddress": f"127.0.0.1:{self.first_port + 2}"},
             "health": {"healthProbeBindAddress": f"127.0.0.1:{self.first_port + 1}"},
             "leaderElection": {"leaderElect": False},
             "internalCertManagement": {"enable": False},

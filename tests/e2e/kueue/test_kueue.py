@@ -1,4 +1,4 @@
-"""Workloads that Kueue admits to colocated Slurm, to a pool and to kube-scheduler; one file, so one cluster."""
+"""Workloads that Kueue admits to colocated Slurm, to a pool and to kube-scheduler."""
 
 import pytest
 
@@ -9,7 +9,6 @@ from cluster.world import NAMESPACE
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
 SLURM = kueue.QUEUE
 GROUP, TOTAL = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
-TOLERATION = {"key": "virtual-node.interlink/no-schedule", "operator": "Exists"}
 SCRIPT = "until [ -e /srv/home/kueue-go ]; do sleep 0.1; done"
 
 
@@ -156,11 +155,6 @@ def test_a_job_of_a_namespace_that_podbridge_does_not_manage_goes_to_kube_schedu
     world.delete_gang(job)
 
 
-def let_go(world):
-    for site in world.cluster.sites.values():
-        site.run("touch", "/srv/home/kueue-go")
-
-
 def test_each_job_runs_on_the_pool_of_its_flavor_and_on_no_other(world):
     queue = world.quota({"slurm-site": 1, "local-site": 2}, pools.NAMESPACE)
     jobs = [world.queued(queue, namespace=pools.NAMESPACE, script=SCRIPT) for _ in range(4)]
@@ -174,16 +168,9 @@ def test_each_job_runs_on_the_pool_of_its_flavor_and_on_no_other(world):
         assert world.remote_job(pod).startswith(f"{flavor}/")
     assert sorted(map(world.admitted, admitted)) == ["local-site", "local-site", "slurm-site"]
     assert not world.members(waiting)
-    let_go(world)
+    world.let_go("kueue-go")
     for job in jobs:
         world.completed(job, 60)
-
-
-def state(world, path):
-    """Return the status of a MasterQueue: reason of the condition Ready, and state by flavor."""
-    found = world.api("GET", path).get("status") or {"conditions": ()}
-    reasons = [c["reason"] for c in found["conditions"] if c["type"] == "Ready"]
-    return (*reasons, {item["name"] + item.get("pool", ""): item["state"] for item in found.get("flavors", ())})
 
 
 def test_the_flavors_of_a_master_queue_follow_the_pools(world):
@@ -194,13 +181,13 @@ def test_the_flavors_of_a_master_queue_follow_the_pools(world):
     path = world.master_queue(name, flavors)
     mine = f"{name}-p-local-site"
     eventually(lambda: list(world.offered(name)) == [mine], "the flavor of local-site is offered")
-    eventually(lambda: state(world, path) == ("InStep", {"pslurm-site": "Conflict", "plocal-site": "Offered"}))
+    eventually(lambda: world.queue_state(path) == ("InStep", {"pslurm-site": "Conflict", "plocal-site": "Offered"}))
     assert not world.api("GET", f"{kueue.API}/resourceflavors/{foreign}")["spec"]
     world.api("DELETE", f"{kueue.API}/resourceflavors/{foreign}")
     eventually(lambda: list(world.offered(name)) == [foreign, mine], "both are offered")
     half = int(world.kube_node("local-site")["status"]["allocatable"]["cpu"]) // 2
     assert world.offered(name)[mine] == str(half)
-    job = world.queued(name, namespace=pools.NAMESPACE, script="true", tolerations=[TOLERATION])
+    job = world.queued(name, namespace=pools.NAMESPACE, script="true", tolerations=[kueue.TOLERATION])
     assert world.admitted(job) == foreign
     world.completed(job, 60)
 
@@ -218,7 +205,7 @@ def test_the_flavors_of_a_master_queue_follow_the_pools(world):
     eventually(lambda: world.metric("podbridge_queue_flavors", state="offered") >= 2, "observed again")
     assert not world.metric("podbridge_queue_writes_total"), "a restart changes nothing"
     world.api("PATCH", path, {"spec": {"flavors": [{"name": "p"}]}}, "application/merge-patch+json")
-    eventually(lambda: state(world, path)[0] == "Invalid", "told")
+    eventually(lambda: world.queue_state(path)[0] == "Invalid", "told")
     assert list(world.offered(name)) == [foreign, mine]
     world.api("DELETE", path)
     eventually(lambda: not world.offered(name), "its objects are garbage", 60)
@@ -236,7 +223,7 @@ def test_a_job_without_the_toleration_of_virtual_nodes_stays_local(world):
     assert world.admitted(job) == f"{name}-local"
     (pod,) = world.running_members(job, 1)
     assert pod["spec"]["nodeName"] == kueue.LOCAL_NODE
-    remote = world.queued(name, namespace=pools.NAMESPACE, script="true", tolerations=[TOLERATION])
+    remote = world.queued(name, namespace=pools.NAMESPACE, script="true", tolerations=[kueue.TOLERATION])
     assert world.admitted(remote) == f"{name}-site-slurm-site"
     world.completed(remote, 60)
     conditions = {c["type"]: c for c in world.api("GET", path)["status"]["conditions"]}

@@ -7,7 +7,7 @@ from bridge.clock import rfc3339
 from bridge.config import Config, parse
 from bridge.slurm.models import ApiVersion, Node, Snapshot
 from controllers.node import decide
-from controllers.node.actions import NodeSyncView
+from controllers.node.actions import Label, NodeSyncView
 
 VERSION = ApiVersion("v0.0.45")
 TAINT = {"key": names.MANAGED_TAINT, "value": "slurm-bridge-scheduler", "effect": "NoExecute"}
@@ -187,3 +187,25 @@ class TestNodesThatAreNotReady:
 
     def test_without_the_condition_ready_are_left_alone(self):
         assert look(node(), config=parse("nodes: {notReady: 1}")) == []
+
+
+def test_nodes_have_the_labels_of_their_partitions_if_configured():
+    labelled = parse("nodes: {partitionLabels: true}")
+    gpu, old = (names.PARTITION_LABEL_PREFIX + name for name in ("gpu", "old"))
+
+    def changes(labels, config, taints=(TAINT,), partitions=("gpu",)):
+        found = node(taints=taints)
+        found["metadata"]["labels"] = labels
+        snapshot = Snapshot(sequence=1, nodes={"n1": Node("n1", frozenset({"IDLE"}), partitions=partitions)})
+        actions = decide.decide(NodeSyncView([found], snapshot, VERSION, config)).actions
+        return [dict(action.labels) if isinstance(action, Label) else type(action).__name__ for action in actions]
+
+    assert changes({old: "true", "disk": "ssd"}, labelled) == [{gpu: "true", old: None}]
+    assert changes({gpu: "true"}, labelled) == []
+    assert changes({}, Config()) == []
+    assert changes({gpu: "true"}, Config()) == [{gpu: None}]
+    foreign = ({**TAINT, "value": "another"},)
+    assert changes({old: "true"}, labelled, taints=foreign) == []
+    released = parse("nodes: {partitionLabels: true}\npartition: cpu\npartitions: [cpu]")
+    assert changes({gpu: "true"}, released) == [{gpu: None}], "before the taint is removed"
+    assert changes({}, released) == ["Taint"]

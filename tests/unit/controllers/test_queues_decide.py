@@ -2,12 +2,12 @@ from dataclasses import dataclass, field
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge.clock import rfc3339
 from controllers.queues import manifests, specification
-from controllers.queues.decide import Apply, Delete, SetStatus, View, decide
+from controllers.queues.decide import Apply, Delete, Evict, SetStatus, View, decide
 
 NOW = 1_800_000_000.0
 
@@ -35,7 +35,7 @@ def master(name="batch", flavors=None, **spec):
 
 @dataclass
 class Kube:
-    """An API server that stores what is applied."""
+    """An API server that stores what is applied, and Kueue, which confirms each change of a ClusterQueue."""
 
     queues: list
     nodes: list
@@ -45,6 +45,8 @@ class Kube:
     now: float = NOW
     failures: dict = field(default_factory=dict)
     local_queues: dict = field(default_factory=dict)
+    weights: dict = field(default_factory=dict)
+    kueue_is_up: bool = True
 
     def decide(self):
         return decide(
@@ -60,6 +62,7 @@ class Kube:
                 30,
                 self.failures,
                 "ours",
+                self.weights,
             )
         )
 
@@ -72,14 +75,25 @@ class Kube:
                     name, namespace = body["metadata"]["name"], body["metadata"].get("namespace")
                     stored = {**body, "metadata": {**body["metadata"], "uid": f"uid-of-{name}"}}
                     place = self._place(body["kind"])
-                    if "status" in place.get(name, {}):
-                        stored["status"] = place[name]["status"]
+                    known = place.get(name, {"metadata": {}})
+                    if "status" in known:
+                        stored["status"] = known["status"]
+                    changed = stored["spec"] != known.get("spec")
+                    stored["metadata"]["generation"] = known["metadata"].get("generation", 0) + changed
                     place[(namespace, name) if namespace else name] = stored
                 case Delete(_, kind, namespace, name, _):
                     del self._place(kind)[(namespace, name) if namespace else name]
                 case SetStatus(queue, body):
                     queue["status"] = body
+        if self.kueue_is_up:
+            self.confirm()
         return actions
+
+    def confirm(self):
+        """Set the condition that Kueue writes together with the reservations."""
+        for queue in self.cluster_queues.values():
+            observed = {"type": "Active", "status": "True", "observedGeneration": queue["metadata"].get("generation")}
+            queue["status"] = {**queue.get("status", {}), "conditions": [observed]}
 
     def settle(self):
         """Carry out decisions until there is nothing to do."""
@@ -112,7 +126,8 @@ class Kube:
 
     def used(self, flavor, queue="batch"):
         usage = [{"name": flavor, "resources": [{"name": "cpu", "total": "1"}]}]
-        self.cluster_queues[queue]["status"] = {"flavorsReservation": usage}
+        status = self.cluster_queues[queue]["status"]
+        self.cluster_queues[queue]["status"] = {**status, "flavorsReservation": usage if flavor else []}
 
 
 def test_each_pool_has_a_flavor_and_a_quota_of_what_it_offers():
@@ -178,6 +193,41 @@ def test_flavors_have_the_order_of_the_manifest():
     assert kube.order() == ["batch-first-c", "batch-first-a", "batch-rest-b1", "batch-rest-b2"]
 
 
+def test_pools_of_an_expression_have_the_order_of_their_weights_and_listed_pools_that_of_the_list():
+    flavors = [
+        {"name": "listed", "poolFlavor": {"pools": ["a", "b"]}},
+        {"name": "rest", "poolFlavor": {"poolRegExp": "^[cde]"}},
+    ]
+    nodes = [node(pool) for pool in "abcde"]
+    kube = Kube([master(flavors=flavors)], nodes, weights={"b": 9, "e": 3, "d": 3}).settle()
+    assert kube.order() == [
+        "batch-listed-a",
+        "batch-listed-b",
+        *(f"batch-rest-{pool}" for pool in "dec"),
+    ]
+    kube.weights = {"c": 2}
+    kube.settle()
+    assert kube.order()[2:] == [f"batch-rest-{pool}" for pool in "cde"]
+
+
+def test_a_queue_has_at_most_as_many_flavors_as_kueue_allows():
+    lending = [{"queue": "guests"}]
+    flavors = [{"name": "n", "canLendTo": lending, "poolFlavor": {"poolRegExp": "."}}]
+    nodes = [node(f"p{number:03}") for number in range(70)]
+    kube = Kube([master(flavors=flavors, template={"cohort": "c"})], nodes).settle()
+    assert kube.order() == kube.order("guests") == [f"batch-n-p{number:03}" for number in range(64)]
+    assert set(kube.flavors) == set(kube.order())
+    assert kube.states()["batch-n-p063"] == "Offered"
+    assert kube.states()["batch-n-p064"] == "Excess"
+    kube.used("batch-n-p063")
+    kube.weights = {f"p{number:03}": 2 for number in range(64, 70)}
+    kube.settle()
+    assert kube.order()[0] == "batch-n-p064"
+    assert kube.order()[-1] == "batch-n-p063", "workloads use it"
+    assert len(kube.order()) == 64
+    assert kube.states()["batch-n-p062"] == "Excess"
+
+
 def test_a_silent_pool_has_no_quota_until_it_has_been_ready_for_a_while():
     kube = Kube([master()], [node("a"), node("b")]).settle()
     kube.nodes[1] = node("b", ready="False", reason="SiteSilent", since=0)
@@ -210,6 +260,30 @@ def test_the_pool_timeout_counts_from_the_last_message(timeout, reason, age, cpu
     kube.nodes = [node("a", ready="False", reason=reason, since=age)]
     kube.settle()
     assert kube.cpus("batch-nats-a") == cpus
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "silent", "evicted"),
+    [
+        ({"evictAfter": 600}, "SiteSilent", 571, True),
+        ({"evictAfter": 600}, "SiteSilent", 569, False),
+        ({"evictAfter": 600}, "SiteProblem", 9999, False),
+        ({"evictAfter": 600, "poolTimeout": 1200}, "SiteSilent", 600, False),
+        ({}, "SiteSilent", 9999, False),
+    ],
+)
+def test_workloads_of_a_pool_that_is_silent_for_long_are_evicted_if_the_manifest_says_so(
+    fields, reason, silent, evicted
+):
+    kube = Kube([master(flavors=[{"name": "n", "poolFlavor": {"pools": ["a"], **fields}}])], [node("a")]).settle()
+    kube.nodes[0] = node("a", ready="False", reason=reason, since=silent)
+    kube.settle()
+    kube.used("batch-n-a")
+    actions = [action for action in kube.decide() if isinstance(action, Evict)]
+    assert [action.flavor for action in actions] == (["batch-n-a"] if evicted else [])
+    assert not evicted or "pool a has been silent for 601 s" in actions[0].message
+    kube.nodes[0] = node("a", ready="Unknown", reason="NotReported", since=9999)
+    assert not [action for action in kube.decide() if isinstance(action, Evict)]
 
 
 def test_a_cordoned_pool_is_held():
@@ -246,9 +320,25 @@ def test_the_flavor_of_a_pool_that_is_gone_stays_while_workloads_use_it():
     kube.settle()
     assert kube.cpus("batch-nats-b") == "0"
     assert kube.states()["batch-nats-b"] == "Leaving"
-    kube.cluster_queues["batch"]["status"] = {}
+    kube.used("")
     assert [type(action) for action in kube.step()] == [Apply, SetStatus], "first the queue names it no longer"
     assert "batch-nats-b" in kube.flavors
+    kube.settle()
+    assert list(kube.flavors) == ["batch-nats-a"]
+
+
+def test_a_flavor_stays_until_kueue_has_reported_that_nothing_uses_it_without_quota():
+    """Kueue reports reservations later than it admits: before the quota is 0, a report may be older than a workload."""
+    kube = Kube([master()], [node("a"), node("b")]).settle()
+    kube.kueue_is_up = False
+    kube.nodes = [node("a")]
+    kube.settle()
+    assert kube.cpus("batch-nats-b") == "0"
+    assert kube.states()["batch-nats-b"] == "Leaving"
+    kube.used("batch-nats-b")
+    kube.confirm()
+    assert kube.settle().cpus("batch-nats-b") == "0", "admitted before the quota was 0"
+    kube.used("")
     kube.settle()
     assert list(kube.flavors) == ["batch-nats-a"]
 
@@ -337,6 +427,35 @@ def test_nodes_of_slurm_and_of_kube_scheduler_are_flavors_with_what_the_ready_on
     assert kube.states() == {"batch-slurm": "Offered", "batch-gpu": "Held", "batch-local": "Offered"}
 
 
+def test_a_flavor_of_a_partition_selects_its_label_and_has_the_quota_of_its_nodes():
+    flavors = [
+        {"name": "gpu", "slurmFlavor": {"partition": "gpu"}},
+        {"name": "ssd", "slurmFlavor": {"partition": "gpu", "nodeLabels": {"disk": "ssd"}}},
+    ]
+    gpu = {"partition.bridge.vk.io/gpu": "true"}
+    nodes = [plain("a", "ours", **gpu), plain("b", "ours", **gpu, disk="ssd"), plain("c", "ours")]
+    kube = Kube([master(flavors=flavors)], nodes).settle()
+    assert [kube.cpus(f"batch-{name}") for name in ("gpu", "ssd")] == ["8", "4"]
+    assert kube.flavors["batch-gpu"]["spec"] == {"nodeLabels": gpu}
+    assert kube.flavors["batch-ssd"]["spec"] == {"nodeLabels": {**gpu, "disk": "ssd"}}
+
+
+@pytest.mark.parametrize(
+    ("flavor", "reason"),
+    [
+        ({"slurmFlavor": {"partition": "gpu"}}, "no node has the label of the partition: set nodes.partitionLabels"),
+        ({"slurmFlavor": {"nodeLabels": {"disk": "ssd"}}}, "no node has the labels"),
+        ({"localFlavor": {"nodeLabels": {}}}, "there is no such node"),
+        ({"slurmFlavor": {}}, "no node is ready"),
+    ],
+)
+def test_a_flavor_of_nodes_without_an_offer_says_why(flavor, reason):
+    kube = Kube([master(flavors=[{"name": "n", **flavor}])], [plain("a", "ours", ready="False")]).settle()
+    (state,) = kube.queues[0]["status"]["flavors"]
+    assert state["state"] == "Held"
+    assert state["reason"].startswith(reason)
+
+
 def test_a_flavor_without_any_resource_still_covers_one_as_kueue_demands():
     kube = Kube([master(flavors=[{"name": "slurm", "slurmFlavor": {}}])], []).settle()
     assert kube.quota("batch-slurm") == {"name": "cpu", "nominalQuota": "0"}
@@ -404,6 +523,21 @@ def test_a_refused_write_is_in_the_status():
     assert kube.condition("Ready") == ("False", "WriteFailed")
 
 
+def test_objects_of_an_older_operator_are_taken_over():
+    owner = [{"kind": "MasterQueue", "name": "batch", "uid": "uid-batch"}]
+    kube = Kube([master()], [node("a")])
+    old = {"name": "batch", "uid": "old", "ownerReferences": owner}
+    proxy = "non-existing-flavor-proxy-for-inactive-pools"
+    kube.cluster_queues["batch"] = {"metadata": old, "spec": {"resourceGroups": [{"flavors": [{"name": proxy}]}]}}
+    kube.flavors[proxy] = {"metadata": {**old, "name": proxy}, "spec": {}}
+    first = {action.body["metadata"]["name"]: action for action in kube.decide() if isinstance(action, Apply)}
+    assert first["batch"].observed_uid == "old"
+    kube.settle()
+    assert kube.order() == ["batch-nats-a"]
+    assert list(kube.flavors) == ["batch-nats-a"]
+    assert kube.condition("Ready") == ("True", "InStep")
+
+
 def test_fields_of_older_manifests_are_accepted_and_explained():
     manifest = yaml.safe_load("""
     apiVersion: vk.io/v1
@@ -468,11 +602,18 @@ _BODY = st.fixed_dictionaries({}, optional={"pools": _JSON, "poolRegExp": _JSON,
 _QUOTAS = st.dictionaries(st.sampled_from(("cpu", "memory")), st.integers(-1, 5) | st.sampled_from(_WORDS), max_size=2)
 _FLAVOR = st.fixed_dictionaries(
     {"name": st.sampled_from(_WORDS)},
-    optional={"poolFlavor": _BODY, "localFlavor": st.just({}), "share": _JSON, "nominalQuota": _QUOTAS},
+    optional={
+        "poolFlavor": _BODY,
+        "localFlavor": st.just({}),
+        "slurmFlavor": st.fixed_dictionaries({}, optional={"partition": _JSON}),
+        "share": _JSON,
+        "nominalQuota": _QUOTAS,
+    },
 )
 
 
 @given(st.lists(_FLAVOR, max_size=3))
+@example([{"name": "a", "poolFlavor": {"pools": True}}])
 def test_whatever_a_manifest_has_is_read_or_refused_in_words(flavors):
     kube = Kube([master(flavors=flavors)], [node("a"), node("b", ready="False")])
     kube.settle()

@@ -6,9 +6,9 @@ import pytest
 
 from bridge.clock import SystemClock
 from bridge.config import parse
-from bridge.errors import KubeForbiddenError, KubeNotFoundError
-from controllers.queues import manifests
-from controllers.queues.decide import Apply, Delete, SetStatus
+from bridge.errors import KubeConflictError, KubeForbiddenError, KubeNotFoundError
+from controllers.queues import eviction, manifests
+from controllers.queues.decide import Apply, Delete, Evict, SetStatus
 from controllers.queues.loop import PLURALS, Kueue, Queues
 
 OWNER = {"apiVersion": "vk.io/v1", "kind": "MasterQueue", "metadata": {"name": "q", "uid": "u", "resourceVersion": "7"}}
@@ -101,3 +101,44 @@ def test_an_event_tells_each_state_once():
         made._call(SetStatus(OWNER, {"conditions": [condition]}))[1]()
     assert events == [(("QueueInvalid", "spec.flavors: no"), {"warning": True, "action": "Queues"})]
     assert kube.sent[0][1]["metadata"] == {"uid": "u", "resourceVersion": "7"}
+
+
+def workload(name, flavor, *conditions):
+    admission = {"podSetAssignments": [{"name": "main", "flavors": {"cpu": flavor}}]} if flavor else None
+    found = [{"type": kind, "status": status} for kind, status in conditions]
+    metadata = {"name": name, "namespace": "team", "uid": f"u-{name}", "resourceVersion": "5", "generation": 2}
+    return {"metadata": metadata, "status": {"admission": admission, "conditions": found}}
+
+
+def test_only_admitted_workloads_of_the_flavor_are_evicted():
+    kube = Kube(
+        live={
+            "items": [
+                workload("runs", "silent", ("Evicted", "False"), ("Admitted", "True")),
+                workload("elsewhere", "other"),
+                workload("waits", None),
+                workload("done", "silent", ("Finished", "True")),
+                workload("evicted", "silent", ("Evicted", "True")),
+            ]
+        }
+    )
+    made, _, events = loop(kube)
+    made._call(Evict(OWNER, "silent", "pool a has been silent for 601 s"))[1]()
+    ((path, body, options),) = kube.sent
+    assert path == "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/runs/status"
+    assert body["apiVersion"] == "kueue.x-k8s.io/v1beta2"
+    assert body["metadata"] == {"name": "runs", "namespace": "team", "uid": "u-runs", "resourceVersion": "5"}
+    (condition,) = body["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("Evicted", "True", "NodeFailures")
+    assert condition["observedGeneration"] == 2
+    assert (options["kind"], options["params"]["force"]) == ("apply", True)
+    assert events[0][0][0] == eviction.EVICTED
+    assert "1 workloads of flavor silent evicted" in events[0][0][1]
+
+
+def test_a_workload_that_changes_at_the_same_time_is_left_to_the_next_look():
+    kube = Kube(live={"items": [workload("runs", "silent")]}, error=KubeConflictError("changed"))
+    made, _, events = loop(kube)
+    made._call(Evict(OWNER, "silent", "why"))[1]()
+    assert (len(kube.sent), events) == (1, [])
+    assert made._evict_from["silent"] > made.clock.monotonic()

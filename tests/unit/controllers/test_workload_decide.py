@@ -52,9 +52,18 @@ def test_a_running_pod_with_a_running_job_is_left_alone():
     assert look([pod()], snapshot(known(5, "RUNNING"))) == []
 
 
+def test_the_slurm_job_that_lost_to_a_pool_is_cancelled_and_its_end_does_not_end_the_pod():
+    the_pod = pod(job=6, node="pool-1")
+    for states in ("PENDING", "RUNNING"):
+        assert look([the_pod], snapshot(known(6, states)), virtual={"pool-1"}) == [decide.Cancel(the_pod, 6)]
+    gone = [decide.Release(the_pod, (), remote=True)]
+    assert look([the_pod], snapshot(known(6, "CANCELLED")), virtual={"pool-1"}) == gone
+    assert look([pod(job=6, node="pool-1", held=False)], snapshot(known(6, "CANCELLED")), virtual={"pool-1"}) == []
+
+
 def test_a_pod_on_a_virtual_node_loses_the_finalizer_of_slurm():
     the_pod = pod(job=None, node="pool-1")
-    assert look([the_pod], snapshot(), virtual={"pool-1"}) == [decide.Release(the_pod, ())]
+    assert look([the_pod], snapshot(), virtual={"pool-1"}) == [decide.Release(the_pod, (), remote=True)]
     assert look([the_pod], snapshot(known(6, "RUNNING")), virtual={"pool-1"}) == [decide.Cancel(the_pod, 6)]
     assert look([pod(job=None, node="pool-1", held=False)], snapshot(), virtual={"pool-1"}) == []
 

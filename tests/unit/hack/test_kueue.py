@@ -4,9 +4,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import kueue, kueue_manifests
+from bridge.config import parse
+from cluster import bench_kueue, demo_kueue, kueue, kueue_manifests, tools
 from cluster.errors import ClusterError
 from cluster.slurm import Size
+from controllers.queues import offers, specification
 
 
 def hook(name, group):
@@ -97,3 +99,21 @@ def test_the_first_queue_has_what_the_nodes_of_slurm_have():
     assert group["coveredResources"] == list(quotas)
     assert path.endswith("/namespaces/slurm-bridge/localqueues")
     assert local["spec"] == {"clusterQueue": queue["metadata"]["name"]}
+
+
+def test_the_demonstration_has_a_valid_queue_and_valid_jobs():
+    queue = specification.read(yaml.safe_load(demo_kueue.MASTER_QUEUE))
+    assert [flavor.name for flavor in queue.flavors] == ["local", "gpu", "sites"]
+    assert parse(yaml.safe_dump(tools.merged(kueue.SETTINGS, demo_kueue.OVERRIDES))).queues.enabled
+    first, second = yaml.safe_load_all(demo_kueue.jobs("story", 2, 3))
+    assert (first["metadata"]["name"], second["metadata"]["name"]) == ("story-0", "story-1")
+    assert first["spec"]["template"]["spec"]["tolerations"] == [kueue.TOLERATION]
+    assert yaml.safe_load(demo_kueue.jobs("story", 1, 3, remote=False))["spec"]["template"]["spec"]["tolerations"] == []
+
+
+def test_the_pools_of_the_benchmark_are_virtual_nodes_with_an_offer():
+    node = bench_kueue.virtual_node("pool-1-001")
+    node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    offer = offers.read([node])["pool-1-001"]
+    assert (offer.state, offer.hostname, int(offer.amounts["cpu"])) == ("ready", "pool-1-001", 64)
+    assert [taint["key"] for taint in offer.taints] == ["virtual-node.interlink/no-schedule"]

@@ -161,6 +161,13 @@ def test_members_that_share_a_node_ask_for_the_sum():
     assert (request.cpus, request.memory_mib, request.gres) == (2, 200, ("gpu:a100:2",))
 
 
+def test_a_node_has_no_more_members_than_the_gang():
+    members = [pod({names.GRES: "gpu:1"}, requests={"cpu": "2", "memory": "100Mi"})] * 2
+    request = ask_gang(members, 2, 2, together=8)
+    assert (request.min_nodes, request.max_nodes, request.tasks, request.tasks_per_node) == (1, 1, 2, 2)
+    assert (request.memory_mib, request.gres) == (200, ("gpu:2",))
+
+
 def test_a_gang_with_a_minimum_asks_for_a_range_of_nodes():
     request = ask_gang([pod(requests={"cpu": "1"})] * 2, 4, 2)
     assert (request.min_nodes, request.max_nodes, request.tasks, request.tasks_per_node) == (2, 4, 0, 1)
@@ -228,3 +235,14 @@ def test_more_components_than_slurm_allows_are_refused():
     groups = [[pod(requests={"cpu": str(number)})] for number in range(1, 130)]
     with pytest.raises(translate.UntranslatableError, match="129 different requests or settings; allowed: 128"):
         ask_parts(*groups)
+
+
+def test_a_node_selector_selects_the_partition_and_the_shape_of_the_job():
+    selector = {names.PARTITION_LABEL_PREFIX + "gpu": "true"}
+    config = parse("partition: main\npartitions: [main, gpu]")
+    plain, selecting = pod({names.PARTITION: "main"}), pod({names.PARTITION: "main"}, nodeSelector=selector)
+    assert ask(plain, config).partition == "main"
+    assert ask(selecting, config).partition == "gpu"
+    assert links.shape(plain) != links.shape(selecting)
+    with pytest.raises(translate.UntranslatableError, match=r"spec\.nodeSelector: gpu is not a partition"):
+        ask(selecting, parse("partition: main\npartitions: [main]"))

@@ -1,0 +1,200 @@
+"""Kueue never admits more to a pool than its site announces, while sites come and go, and after a site has failed."""
+
+import threading
+import time
+from collections import deque
+
+import pytest
+
+from bridge.workload.quantity import parse
+from cluster import kueue, pools
+from cluster.polling import eventually
+
+pytestmark = [pytest.mark.real, pytest.mark.main_version]
+SITES = [{"name": "sites", "poolFlavor": {"poolRegExp": "-site$"}}]
+JOBS, FEW = 40, 16
+"""Jobs of a long run, and of a short one."""
+REACTION = 2.0
+"""Seconds after which a quota follows the capacity of a site."""
+
+
+class CapacityWatch(threading.Thread):
+    """Compares each second what workloads have reserved of each flavor with what its site announces.
+
+    What is admitted already may exceed a capacity that falls. So the sum of the reservations must not exceed the
+    capacity when a workload is admitted. podbridge and Kueue have ``REACTION`` seconds for a change: the largest
+    capacity of that time before the admission counts.
+    """
+
+    def __init__(self, world, queue, flavors):
+        super().__init__(daemon=True)
+        self.world, self.queue, self.flavors = world, queue, flavors
+        self.looks, self.problems = 0, []
+        self.peak = dict.fromkeys(flavors, 0)
+        self._capacities = deque(maxlen=60)
+        """Time (seconds since 1970) and result of each look."""
+        self._done = threading.Event()
+
+    def capacity(self):
+        """Return the CPUs that the virtual node of each flavor offers; 0 if it is not ready."""
+        found = {}
+        for flavor, pool in self.flavors.items():
+            ready = self.world.readiness(pool).get("status") == "True"
+            found[flavor] = int(parse(self.world.kube_node(pool)["status"]["allocatable"]["cpu"])) if ready else 0
+        return found
+
+    def most(self, flavor, admitted):
+        """Return the largest capacity of a flavor in the ``REACTION`` seconds before a time, and since then."""
+        looks = list(self._capacities)
+        earlier = [capacity for at, capacity in looks if at <= admitted - REACTION][-1:]
+        later = [capacity for at, capacity in looks if at > admitted - REACTION]
+        return max(capacity[flavor] for capacity in (*earlier, *later))
+
+    def run(self):
+        self._capacities.append((time.time(), self.capacity()))
+        known = set()
+        while not self._done.wait(1):
+            reserved = self.world.reservations(self.queue)
+            self._capacities.append((time.time(), self.capacity()))
+            for flavor in self.flavors:
+                mine = {uid: cpus for uid, (own, cpus, _) in reserved.items() if own == flavor}
+                total = sum(mine.values())
+                for uid in set(mine) - known:
+                    admitted = reserved[uid][2]
+                    if total > (most := self.most(flavor, admitted)):
+                        self.problems.append(f"{flavor}: {total} of {most} CPUs, one admitted at {admitted:.0f}")
+                self.peak[flavor] = max(self.peak[flavor], total)
+            known = set(reserved)
+            self.looks += 1
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self._done.set()
+        self.join(10)
+
+
+def created(world, name):
+    """Create a MasterQueue of both sites; return its path and its flavors by pool."""
+    path = world.master_queue(name, SITES)
+    flavors = {pool: f"{name}-sites-{pool}" for pool in world.cluster.sites}
+    world.both_offered(name)
+    return path, flavors
+
+
+def removed(world, name, path):
+    world.api("DELETE", path)
+    eventually(lambda: not world.offered(name), "its queue is garbage", 60)
+
+
+def test_no_second_admits_more_than_the_sites_announce_while_they_come_and_go(world, long):
+    name = f"coming-{next(world.counts)}"
+    path, flavors = created(world, name)
+    own = flavors["local-site"]
+    small = {"local": {"cpus": 3}}
+    by_flavor = {flavor: pool for pool, flavor in flavors.items()}
+    try:
+        with CapacityWatch(world, name, by_flavor) as watch:
+            options = {"namespace": pools.NAMESPACE, "script": "sleep 2", "tolerations": [kueue.TOLERATION]}
+            jobs = [world.queued(name, **options) for _ in range(JOBS if long else FEW)]
+            for overrides in (small, {}, small) if long else (small, {}):
+                world.cluster.stop_submitter("local-site")
+                eventually(lambda: world.offered(name)[own] == "0", "the pool that has left is held")
+                world.cluster.start_submitter("local-site", overrides)
+                wanted = "3" if overrides else "32"
+                eventually(lambda w=wanted: world.offered(name)[own] == w, "offered as announced")
+            for job in jobs:
+                world.completed(job, 180)
+        assert watch.problems == []
+        assert watch.looks >= 10
+        assert watch.peak[own] > 0
+    finally:
+        world.cluster.stop_submitter("local-site")
+        world.cluster.start_submitter("local-site")
+    removed(world, name, path)
+
+
+def test_workloads_of_a_silent_site_are_evicted_and_run_at_another(world):
+    name = f"failed-{next(world.counts)}"
+    pool = {"pools": ["local-site", "slurm-site"], "evictAfter": 8}
+    path = world.master_queue(name, [{"name": "s", "poolFlavor": pool}])
+    world.both_offered(name)
+    script = f"until [ -e /srv/home/{name} ]; do sleep 0.1; done"
+    job = world.queued(name, namespace=pools.NAMESPACE, script=script, tolerations=[kueue.TOLERATION])
+    assert world.admitted(job) == f"{name}-s-local-site"
+    (first,) = world.running_members(job, 1, 60)
+    world.cluster.kill("local-site-submitter")
+    began = time.monotonic()
+    try:
+        eventually(
+            lambda: any(pod["metadata"]["uid"] != first["metadata"]["uid"] for pod in world.members(job)), "again", 60
+        )
+        assert time.monotonic() - began >= 6, "not before evictAfter; the site speaks every 2 s"
+        assert world.admitted(job) == f"{name}-s-slurm-site"
+        assert world.events({"metadata": world.api("GET", path)["metadata"]}, "QueueEvicted", "default")
+        left = world.get(first)
+        assert left is not None, "its job may still run"
+        assert left["metadata"].get("deletionTimestamp")
+    finally:
+        world.cluster.start_submitter("local-site")
+    world.gone(first, 60)
+    (second,) = world.running_members(job, 1, 60)
+    assert world.remote_job(second).startswith("slurm-site/")
+    world.let_go(name)
+    world.completed(job, 60)
+    removed(world, name, path)
+
+
+def test_a_flavor_that_is_removed_stays_until_its_workloads_have_ended(world):
+    name = f"leaving-{next(world.counts)}"
+    script = f"until [ -e /srv/home/{name} ]; do sleep 0.1; done"
+    flavors = [{"name": pool, "poolFlavor": {"pools": [pool]}} for pool in ("local-site", "slurm-site")]
+    path = world.master_queue(name, flavors)
+    left = f"{name}-local-site-local-site"
+    world.both_offered(name)
+    job = world.queued(name, namespace=pools.NAMESPACE, script=script, tolerations=[kueue.TOLERATION])
+    assert world.admitted(job) == left
+    world.running_members(job, 1, 60)
+    world.api("PATCH", path, {"spec": {"flavors": flavors[1:]}}, "application/merge-patch+json")
+    eventually(lambda: world.offered(name).get(left) == "0", "no more quota")
+
+    def states():
+        return {item.get("flavor"): item["state"] for item in world.api("GET", path)["status"]["flavors"]}
+
+    eventually(lambda: states().get(left) == "Leaving", "the status follows the ClusterQueue")
+    other = world.queued(name, namespace=pools.NAMESPACE, script="true", tolerations=[kueue.TOLERATION])
+    assert world.admitted(other) == f"{name}-slurm-site-slurm-site"
+    world.let_go(name)
+    for done in (job, other):
+        world.completed(done, 60)
+    gone = f"{kueue.API}/resourceflavors/{left}"
+    eventually(lambda: world.api.request("GET", gone)[0] == 404, "its ResourceFlavor is deleted", 60)
+    assert list(world.offered(name)) == [f"{name}-slurm-site-slurm-site"]
+    removed(world, name, path)
+
+
+def test_a_queue_borrows_a_flavor_up_to_the_limit_of_its_owner(world):
+    number = next(world.counts)
+    name, guests = f"owner-{number}", f"guests-{number}"
+    lending = [{"queue": guests, "lendingLimit": {"cpu": 2}}]
+    flavors = [{"name": "p", "canLendTo": lending, "poolFlavor": {"pools": ["local-site"]}}]
+    path = world.master_queue(name, flavors, template={"cohort": f"cohort-{number}"})
+    world.api("POST", *kueue.local_queue(guests, pools.NAMESPACE, guests))
+    eventually(lambda: world.offered(guests), "the ClusterQueue of the guests exists")
+    script = f"until [ -e /srv/home/{name} ]; do sleep 0.1; done"
+    options = {"namespace": pools.NAMESPACE, "script": script, "tolerations": [kueue.TOLERATION]}
+    jobs = [world.queued(guests, **options) for _ in range(3)]
+    eventually(lambda: sum(world.told(job, "QuotaReserved") == "True" for job in jobs) == 2, "two borrow")
+    time.sleep(2)
+    assert sum(world.told(job, "QuotaReserved") == "True" for job in jobs) == 2, "the third waits"
+    assert world.reserved(guests) == {f"{name}-p-local-site": 2}
+    own = world.queued(name, **options)
+    assert world.admitted(own) == f"{name}-p-local-site"
+    world.let_go(name)
+    for job in (*jobs, own):
+        world.completed(job, 90)
+    world.api("PATCH", path, {"spec": {"flavors": [{**flavors[0], "canLendTo": []}]}}, "application/merge-patch+json")
+    eventually(lambda: not world.offered(guests), "a queue that nothing lends to is deleted", 60)
+    removed(world, name, path)

@@ -1,0 +1,123 @@
+"""LeaderWorkerSets, partial admission, topology-aware scheduling, and the copies of Jobs that MultiKueue creates."""
+
+import pytest
+
+from cluster import kueue, pools
+from cluster.polling import eventually
+from cluster.world import NAMESPACE
+
+pytestmark = [pytest.mark.real, pytest.mark.main_version]
+SLURM = kueue.QUEUE
+SETS = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets"
+WORKLOADS = f"{kueue.API}/namespaces/{NAMESPACE}/workloads"
+
+
+def test_each_replica_of_a_leader_worker_set_is_admitted_as_a_whole_and_is_one_slurm_job(world):
+    queue, name = world.quota({SLURM: 3}), f"serve-{next(world.counts)}"
+    worker = world.template(run="600", terminationGracePeriodSeconds=1)
+    spec = {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": worker}}
+    del worker["spec"]["restartPolicy"]
+    body = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "spec": spec}
+    world.api("POST", SETS, {**body, "metadata": {"name": name, "labels": {"kueue.x-k8s.io/queue-name": queue}}})
+    selector = f"leaderworkerset.sigs.k8s.io/name={name}"
+
+    def bound():
+        return [pod for pod in world.pods(selector=selector) if pod["spec"].get("nodeName")]
+
+    eventually(lambda: len(bound()) == 3, "one replica is bound", 60)
+    index = "leaderworkerset.sigs.k8s.io/group-index"
+    assert len({pod["metadata"]["labels"][index] for pod in bound()}) == 1
+    (job,) = world.slurm_jobs(bound())
+    assert world.job(job)["NumNodes"] == "3"
+    waiting = [pod for pod in world.pods(selector=selector) if not pod["spec"].get("nodeName")]
+    assert waiting
+    assert all(pod["spec"].get("schedulingGates") for pod in waiting), "the other replica has no quota"
+    world.api("DELETE", f"{SETS}/{name}", {"propagationPolicy": "Background"})
+    eventually(lambda: not world.pods(selector=selector), "its pods are gone", 60)
+    eventually(lambda: job not in world.queue(), "its Slurm job is gone", 40)
+
+
+def test_a_job_that_kueue_preempts_leaves_its_site_and_comes_back(world):
+    number = next(world.counts)
+    name, flavor = f"remote-high-{number}", "local-site"
+    queue = world.quota({flavor: 1}, pools.NAMESPACE, preemption={"withinClusterQueue": "LowerPriority"})
+    kind = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass"}
+    world.api("POST", f"{kueue.API}/workloadpriorityclasses", {**kind, "metadata": {"name": name}, "value": 9})
+    script = f"until [ -e /srv/home/{name} ]; do sleep 0.1; done"
+    low = world.queued(queue, namespace=pools.NAMESPACE, script=script)
+    (first,) = world.running_members(low, 1, 60)
+    high = world.queued(queue, namespace=pools.NAMESPACE, script=script, priority=name)
+    world.running_members(high, 1, 60)
+    assert world.told(low, "Evicted") == "True"
+    assert not world.members(low)
+    assert first["metadata"]["uid"] not in world.jobs_at(flavor), "its job at the site has ended"
+    world.let_go(name)
+    for job in (high, low):
+        world.completed(job, 60)
+
+
+def test_a_gang_that_is_admitted_in_part_is_a_smaller_slurm_job(world):
+    queue = world.quota({SLURM: 2})
+    annotations = {
+        "bridge.vk.io/gang": "true",
+        "kueue.x-k8s.io/job-min-parallelism": "2",
+        "kueue.x-k8s.io/job-completions-equal-parallelism": "true",
+    }
+    gang = world.queued(queue, size=3, run="600", annotations=annotations)
+    pods = world.running_members(gang, 2, 60)
+    (job,) = world.slurm_jobs(pods)
+    assert world.job(job)["NumNodes"] == "2"
+    world.delete_gang(gang)
+    eventually(lambda: not world.queue(), "no Slurm job left")
+
+
+def test_topology_aware_scheduling_selects_the_node_and_slurm_allocates_it(world):
+    number = next(world.counts)
+    name = f"topology-{number}"
+    levels = [{"nodeLabel": "kubernetes.io/hostname"}]
+    topology = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": {"name": name}}
+    world.api("POST", f"{kueue.API}/topologies", {**topology, "spec": {"levels": levels}})
+    toleration = {"key": "slinky.slurm.net/managed-node", "operator": "Exists"}
+    labels = {f"partition.bridge.vk.io/{world.partition}": "true"}
+    world.api("POST", *kueue.flavor(name, nodeLabels=labels, tolerations=[toleration], topologyName=name))
+    queue = world.quota({name: 8})
+    required = {"kueue.x-k8s.io/podset-required-topology": "kubernetes.io/hostname"}
+    spec = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0}
+    body = {
+        "metadata": {"name": f"placed-{number}", "labels": {"kueue.x-k8s.io/queue-name": queue}},
+        "spec": {**spec, "template": world.template(run="600", annotations=required)},
+    }
+    placed = world.api("POST", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs", body)
+    pods = world.running_members(placed, 2, 60)
+    assert {pod["spec"]["nodeName"] for pod in pods} == {world.partition_node}
+    assert {pod["spec"]["nodeSelector"]["kubernetes.io/hostname"] for pod in pods} == {world.partition_node}
+    for job_id in world.slurm_jobs(pods):
+        assert world.job(job_id)["Partition"] == world.partition
+    world.delete_gang(placed)
+    eventually(lambda: not world.queue(), "no Slurm job left", 40)
+
+
+def test_the_copy_of_a_job_that_multikueue_creates_is_admitted_as_any_job(world):
+    """MultiKueue creates the Workload first, then the Job with its name (jobs/job/job_multikueue_adapter.go, v0.15)."""
+    queue, name = world.quota({SLURM: 2}), f"copy-{next(world.counts)}"
+    template = world.template(run="1")
+    spec = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "suspend": True, "template": template}
+    labels = {
+        "kueue.x-k8s.io/queue-name": queue,
+        "kueue.x-k8s.io/prebuilt-workload-name": name,
+        "kueue.x-k8s.io/multikueue-origin": "manager",
+    }
+    body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
+    jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+    defaulted = world.api("POST", f"{jobs}?dryRun=All", body)["spec"]["template"]
+    own = {key: value for key, value in defaulted["metadata"].get("labels", {}).items() if "job-name" not in key}
+    defaulted["metadata"]["labels"] = {key: value for key, value in own.items() if "controller-uid" not in key}
+    pod_sets = [{"name": "main", "count": 2, "template": defaulted}]
+    workload = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload"}
+    metadata = {"name": name, "labels": {"kueue.x-k8s.io/multikueue-origin": "manager"}}
+    world.api("POST", WORKLOADS, {**workload, "metadata": metadata, "spec": {"queueName": queue, "podSets": pod_sets}})
+    job = world.api("POST", jobs, body)
+    world.completed(job, 60)
+    assert world.workload(job)["metadata"]["name"] == name
+    eventually(lambda: world.told(job, "Finished") == "True", "the Workload of the manager is finished")
+    world.delete_gang(job)

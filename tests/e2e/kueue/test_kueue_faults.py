@@ -1,0 +1,81 @@
+"""podbridge and Kueue are killed while workloads are admitted, run and end."""
+
+import signal
+import time
+
+import pytest
+
+from cluster import kueue, pools
+from cluster.errors import ClusterError
+from cluster.polling import eventually
+
+pytestmark = [pytest.mark.real, pytest.mark.main_version]
+ROUNDS, FEW, JOBS = 6, 2, 6
+"""Rounds of a long and of a short run; in each, one process is killed while this number of Jobs is created."""
+
+
+def killed(world, process):
+    """Kill a process with SIGKILL, and start it again after a moment."""
+    world.cluster.kill(process, signal.SIGKILL)
+    time.sleep(1)
+    if process == kueue.KUEUE:
+        world.cluster.start_daemon(process)
+    else:
+        world.cluster.start_podbridge()
+
+
+def create_queued(world, **options):
+    """Create a Job; Kueue's webhook refuses it while Kueue is down."""
+
+    def attempt():
+        try:
+            return world.queued(**options)
+        except ClusterError as error:
+            if "webhook" not in str(error):
+                raise
+            return None
+
+    return eventually(attempt, "the Job is created", 60)
+
+
+def test_each_job_runs_once_while_podbridge_and_kueue_are_killed(world, long):
+    name = f"kills-{next(world.counts)}"
+    flavors = [{"name": "sites", "nominalQuota": {"cpu": 3}, "poolFlavor": {"poolRegExp": "-site$"}}]
+    path = world.master_queue(name, flavors)
+    world.both_offered(name)
+    options = {"namespace": pools.NAMESPACE, "script": "sleep 1", "tolerations": [kueue.TOLERATION]}
+    jobs = []
+    for number in range(ROUNDS if long else FEW):
+        jobs += [create_queued(world, queue=name, **options) for _ in range(JOBS // 2)]
+        killed(world, (kueue.KUEUE, "podbridge")[number % 2])
+        jobs += [create_queued(world, queue=name, **options) for _ in range(JOBS // 2)]
+    for job in jobs:
+        world.completed(job, 180)
+        pods = world.members(job)
+        assert [pod["status"]["phase"] for pod in pods] == ["Succeeded"], job["metadata"]["name"]
+    assert world.queue_state(path)[0] == "InStep"
+    assert all(cpus == "3" for cpus in world.offered(name).values())
+    eventually(lambda: not any(world.reserved(name).values()), "no quota is left behind", 60)
+    world.api("DELETE", path)
+    eventually(lambda: not world.offered(name), "its queue is garbage", 60)
+
+
+def test_a_change_of_capacity_while_podbridge_is_down_is_seen_after_the_start(world, long):
+    if not long:
+        pytest.skip("--long")
+    name = f"down-{next(world.counts)}"
+    path = world.master_queue(name, [{"name": "p", "poolFlavor": {"pools": ["local-site"]}}])
+    flavor = f"{name}-p-local-site"
+    eventually(lambda: world.offered(name).get(flavor) == "32", "offered")
+    world.cluster.kill("podbridge", signal.SIGKILL)
+    try:
+        world.cluster.stop_submitter("local-site")
+        world.cluster.start_submitter("local-site", {"local": {"cpus": 5}})
+    finally:
+        world.cluster.start_podbridge()
+    eventually(lambda: world.offered(name)[flavor] == "5", "the new capacity", 60)
+    world.cluster.stop_submitter("local-site")
+    world.cluster.start_submitter("local-site")
+    eventually(lambda: world.offered(name)[flavor] == "32", "the old one", 60)
+    world.api("DELETE", path)
+    eventually(lambda: not world.offered(name), "its queue is garbage", 60)
