@@ -23,7 +23,7 @@ from bridge.fencing import fence
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.loop import Dependencies
-from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted
+from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted, label_of
 from bridge.slurm import states
 from bridge.slurm.cancelling import cancel_if_ours
 from bridge.workload import links, pods, translate
@@ -104,7 +104,7 @@ class Actor:
 
         Raises :class:`~bridge.errors.BridgeError` if the workers are to repeat or to report the action.
         """
-        name = type(action).__name__.lower()
+        name = label_of(type(action))
         with counted(SCHEDULER_ACTIONS, name):
             match action:
                 case actions.Submit():

@@ -33,7 +33,8 @@ class Bind:
     """Bind the pod to the node of its allocated job; the same write sets the job id on the pod.
 
     ``node`` is the name in Kubernetes, ``slurm_node`` the name in Slurm. ``started`` is the start of the job in seconds
-    since the epoch. ``component`` is the id of the component that has the node; 0: the job is not heterogeneous.
+    since the epoch. ``component`` is the id of the component that has the node; 0: the job is not heterogeneous. Up to
+    ``sharing`` members of the gang share the node, this one included.
     """
 
     pod: Pod
@@ -42,6 +43,7 @@ class Bind:
     started: float
     slurm_node: str
     component: int = 0
+    sharing: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class Claims:
         for claim in found.values():
             if (claim.get("status") or {}).get("allocation"):
                 self._store.deallocate(claim)
-        demand = _sum(own[0], together, 1 if member is None else member.together)
+        demand = _sum(own[0], together, 1 if member is None else request.tasks_per_node)
         named_gres = {expression.split(":")[0] for expression in request.gres}
         for kind in demand.gres:
             if kind.split(":")[0] in named_gres:
@@ -198,7 +198,7 @@ class Claims:
             plan.pods.append(pod)
             plans[plan.uid] = plan
         if member is not None:
-            self._check_share(pod, own, together, member.together)
+            self._check_share(pod, own, together, bind.sharing)
 
     def _planned(self, claim: Object, node: str, given: NodeResources, found: Sequence[Device]) -> _Plan:
         asked = devices.requests(claim)

@@ -47,6 +47,7 @@ from scheduler.rules import (
     SchedulerView,
     busy,
     is_cancelled,
+    is_doubtful,
     last_job,
     lives,
     may_exclude,
@@ -149,7 +150,7 @@ def _without_job(
     view: SchedulerView, pod: Pod, state: PodState, known: list[ObservedJob], occupancy: PlannedOccupancy
 ) -> _Step:
     entry = last_job(pod, state, known)
-    if entry is not None and not entry.is_confirmed:
+    if is_doubtful(state, known) or (entry is not None and not entry.is_confirmed):
         return None, state
     if entry is not None and is_cancelled(pod, state, entry):
         # the workload controller terminates a pod that has the id of a cancelled job

@@ -42,10 +42,13 @@ from scheduler.pod_states import (
     failure_of,
 )
 from scheduler.rules import (
+    ALIKE_AFTER,
     SETTLE,
     SchedulerView,
+    awaits_alike,
     busy,
     is_cancelled,
+    is_doubtful,
     last_job,
     lives,
     may_exclude,
@@ -61,9 +64,6 @@ from scheduler.volume_waits import VolumeWait
 INCOMPLETE = "GangIncomplete"
 """Reason of the condition of a member that waits for other members."""
 
-ALIKE_AFTER = 5.0
-"""Seconds for which members without slots that request different resources wait for others. Any user of the namespace
-may label a pod as a member: if it is created first, the members that request the same are likely to come soon."""
 _OTHERS = "Slurm job {} was submitted for pods that request something else than the pods that exist now"
 """All members of a heterogeneous job are here, but a component has none or too few of them."""
 
@@ -151,6 +151,8 @@ def _without_job(
             # the workload controller terminates these pods, but not those that are created in their place
             labels = _label(gang, entry.job.job_id) if isinstance(state.phase, Submitted | Pending) else []
             return labels, state.without_job()
+    if is_doubtful(state, known):
+        return [], state
     state = state.without_job()
     if gang.running:
         text = f"{len(gang.running)} pods of the last Slurm job of this group have not ended yet"
@@ -163,20 +165,12 @@ def _without_job(
     if (wait := volume_waits.before_submission(view, waiting, occupancy)) is not None:
         return _tell(view, waiting, wait.reason, wait.message), state
     gang, strangers = gangs.chosen(gang)
-    waits, state = _awaits_alike(view, gang, state)
+    waits, state = awaits_alike(view, gang, state)
     if waits:
         text = f"the pods request different resources: podbridge waits {ALIKE_AFTER:.0f} s for more pods of the group"
         return _tell(view, waiting, INCOMPLETE, text), state
     text = "the pod requests other resources or settings than the other members, for which a Slurm job is submitted"
     return [Submit(gang.waiting[0], gang), *_tell(view, strangers, "GangDiffers", text)], state
-
-
-def _awaits_alike(view: SchedulerView, gang: Gang, state: PodState) -> tuple[bool, PodState]:
-    """Return whether members without slots that differ wait for others, and the next state of the gang."""
-    if not gangs.differ_without_slots(gang):
-        return False, state
-    since = view.now if state.differ_since is None else state.differ_since
-    return view.now - since < ALIKE_AFTER, replace(state, differ_since=since)
 
 
 def _count_text(gang: Gang, count: int, needed: int = 0) -> str:
@@ -257,7 +251,7 @@ def _start(
             text = f"Slurm allocated node {node}, which Kubernetes refuses for pod {pods.key(pod)}: {why}"
             soon = view.placements.needs(pod).restricts
             return [GiveBack(placed[0], job.job_id, text, gang, soon)], state
-    binds, full = _bind(view, job, placed, assigned, occupancy)
+    binds, full = _bind(view, gang, job, placed, assigned, occupancy)
     if full is not None:
         occupancy.withdraw(len(binds))
         text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
@@ -289,7 +283,7 @@ def _replacements(
             text = f"Slurm job {job.job_id} has a place on node {node}, which Kubernetes refuses: {why}"
             actions += _tell(view, [pod], "NodeRefused", text)
             continue
-        binds, full = _bind(view, job, [pod], assigned, occupancy)
+        binds, full = _bind(view, gang, job, [pod], assigned, occupancy)
         if full is None and (waits := _volumes(view, [pod], assigned, occupancy)):
             occupancy.withdraw(len(binds))
             actions += _bind_volumes(view, waits)
@@ -325,10 +319,11 @@ def _placed(gang: Gang, assigned: _Places) -> list[Pod]:
 
 
 def _bind(
-    view: SchedulerView, job: Job, members: list[Pod], assigned: _Places, occupancy: PlannedOccupancy
+    view: SchedulerView, gang: Gang, job: Job, members: list[Pod], assigned: _Places, occupancy: PlannedOccupancy
 ) -> tuple[list[Bind], full_nodes.FullNode | None]:
     """Plan the bindings of the members; stop at the first node without room, and return it."""
     binds: list[Bind] = []
+    sharing = gangs.sharing(gang, job, members)
     for pod in members:
         slurm_node = assigned[pods.uid(pod)]
         node = view.placements.by_slurm_name[slurm_node]
@@ -338,7 +333,8 @@ def _bind(
             return binds, full
         occupancy.plan(occupant)
         component = job.component_on(slurm_node) if job.parts else 0
-        binds.append(Bind(pod, job.job_id, node.name, job.start_time, slurm_node, component))
+        share = sharing[pods.uid(pod)]
+        binds.append(Bind(pod, job.job_id, node.name, job.start_time, slurm_node, component, share))
     return binds, None
 
 

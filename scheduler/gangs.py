@@ -201,6 +201,18 @@ def parts(gang: Gang, job: Job) -> list[tuple[Job | JobPart, list[Pod]]]:
     return [(part, [*members.get(part.shape, ())]) for part in job.parts]
 
 
+def sharing(gang: Gang, job: Job, members: Iterable[Pod]) -> dict[str, int]:
+    """Return for each of these members how many members may share its node, itself included, by UID.
+
+    Not more than the job or the component has: for an ordinary job, its size is in its comment.
+    """
+    if not job.parts:
+        size = job.link.size if job.link is not None else gang.size
+        return {pods.uid(pod): min(gang.together, size) for pod in members}
+    alike = {shape: len(found) for shape, found in links.by_shape([*gang.waiting, *gang.running]).items()}
+    return {pods.uid(pod): min(gang.together, alike[links.shape(pod)]) for pod in members}
+
+
 def without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
     """Return the gang without the waiting pods that are not of a shape of the job, and these pods."""
     wanted = {part.shape for part in job.parts} or {job.link.shape if job.link is not None else ""}

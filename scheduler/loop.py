@@ -9,7 +9,7 @@ from bridge.brake import Brake, Limits, step
 from bridge.kube.cache import Cache
 from bridge.kube.lease import Elector
 from bridge.loop import Dependencies, SlurmLoop
-from bridge.metrics import SCHEDULER_PODS
+from bridge.metrics import SCHEDULER_PODS, label_of
 from bridge.slurm import states
 from bridge.slurm.models import Snapshot
 from bridge.threads import Supervisor
@@ -111,10 +111,10 @@ class Scheduler(SlurmLoop):
         self._states.forget_all_but(waiting.keys() | self._gangs.keys())
         updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
         counts = self._decide_for(waiting, self._seen, updates)
-        self._actor.update_pace.sent(counts[actions.Exclude.__name__.lower()])
+        self._actor.update_pace.sent(counts[label_of(actions.Exclude)])
         counts["node"] = self._states.busy
         counts["slurm"] = len(waiting) - sum(counts.values())
-        for name in (*(kind.__name__.lower() for kind in URGENCY), "node", "slurm"):
+        for name in (*map(label_of, URGENCY), "node", "slurm"):
             SCHEDULER_PODS.labels(name).set(counts[name])
 
     def reconcile_some(self, keys: Set[str]) -> None:
@@ -171,7 +171,7 @@ class Scheduler(SlurmLoop):
             self._occupancy.assume(occupant)
         counts: Counter[str] = Counter()
         for action in decision.actions:
-            counts[type(action).__name__.lower()] += 1
+            counts[label_of(type(action))] += 1
             self._dispatch(action)
         return counts
 
@@ -222,7 +222,7 @@ class Scheduler(SlurmLoop):
         kind = type(action)
         shared = isinstance(action, _OF_THE_JOB) or (isinstance(action, actions.Release) and action.members)
         key = links.key(action.pod) if shared else pods.uid(action.pod)
-        self.workers.submit(key, lambda: self._actor.act(action), URGENCY[kind], kind=kind.__name__.lower())
+        self.workers.submit(key, lambda: self._actor.act(action), URGENCY[kind], kind=label_of(kind))
 
     def _is_binding(self, uid: str) -> bool:
         return self.workers.busy(uid) or isinstance(self._states.of(uid).phase, Bound)

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge import names
 from bridge.slurm import states
 from bridge.slurm.models import Node, Partition
-from bridge.workload import eligibility, resources, translate
+from bridge.workload import eligibility, resources, slurm_partition, translate
 from bridge.workload.eligibility import NodeView
 from scheduler import volumes
 from scheduler.storage import Storage
@@ -135,7 +134,7 @@ class Placements:
         return _placement(refused, sorted(eligible - refused.keys()))
 
     def _find(self, pod: Mapping[str, Any], default_partition: str) -> Placement:
-        partition = _partition(pod, default_partition)
+        partition = slurm_partition.of(pod, default_partition)
         spec = pod["spec"]
         shape = json.dumps(
             [
@@ -181,7 +180,7 @@ class Placements:
 
     def longest(self, pod: Mapping[str, Any], default_partition: str) -> int:
         """Return the largest time limit of the pod's partitions in minutes; 0 if one has no limit or none is known."""
-        limits = [found.max_minutes for found in self._wanted(_partition(pod, default_partition))]
+        limits = [found.max_minutes for found in self._wanted(slurm_partition.of(pod, default_partition))]
         return max(limits, default=0) if all(limits) else 0
 
     def _wanted(self, partition: str) -> list[Partition]:
@@ -194,10 +193,6 @@ class Placements:
         """Return the nodes of the named partitions, or of the default one; all nodes if Slurm has not shown any."""
         listed = {name for p in self._wanted(partition) for name in p.nodes if name in self._slurm_nodes}
         return listed or set(self._slurm_nodes)
-
-
-def _partition(pod: Mapping[str, Any], default: str) -> str:
-    return (pod["metadata"].get("annotations") or {}).get(names.PARTITION) or default
 
 
 class _ByStorage:

@@ -13,7 +13,7 @@ from bridge.slurm.models import ApiVersion, Job, JobPart, ObservedJob, Snapshot
 from bridge.workload import pods
 from scheduler.actions import Action, Exclude, Pod, Tell
 from scheduler.conditions import is_due
-from scheduler.gangs import Gang
+from scheduler.gangs import Gang, differ_without_slots
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
 from scheduler.pod_states import (
@@ -33,6 +33,9 @@ SETTLE = 5.0
 CLOCKS = 300.0
 """Largest difference in seconds between the clocks of the API server and of slurmctld. Munge accepts no larger one
 between the hosts of Slurm."""
+ALIKE_AFTER = 5.0
+"""Seconds for which members without slots that request different resources wait for others. Any user of the namespace
+may label a pod as a member: if it is created first, the members that request the same are likely to come soon."""
 TELL_AFTER = 3.0
 """Seconds for which a job is pending before the pod's condition reports it: most jobs start sooner."""
 WAKE_LIMIT = 900.0
@@ -151,6 +154,18 @@ def obstacle(view: SchedulerView, state: PodState, members: Sequence[Pod]) -> tu
     return None, state
 
 
+def awaits_alike(view: SchedulerView, gang: Gang, state: PodState) -> tuple[bool, PodState]:
+    """Return whether members without slots that differ wait for others, and the next state of the gang.
+
+    Their age counts too: a scheduler that starts again and again does not wait each time.
+    """
+    if not differ_without_slots(gang):
+        return False, state
+    since = view.now if state.differ_since is None else state.differ_since
+    waited = max(view.now - since, view.time - max(map(pods.created_at, gang.waiting)))
+    return waited < ALIKE_AFTER, replace(state, differ_since=since)
+
+
 def starting(view: SchedulerView, state: PodState, nodes: Iterable[str]) -> tuple[str, PodState]:
     """Return what is missing until the allocated Slurm nodes can run a pod, and the next state; empty if nothing is.
 
@@ -189,6 +204,14 @@ def last_job(pod: Pod, state: PodState, known: Iterable[ObservedJob]) -> Observe
     found = [entry for entry in known if labelled in (None, entry.job.job_id)]
     found = found if labelled is not None else [entry for entry in found if entry.job.job_id not in state.cancelled]
     return max(found, key=lambda entry: entry.job.job_id, default=None)
+
+
+def is_doubtful(state: PodState, known: Iterable[ObservedJob]) -> bool:
+    """Whether one of the jobs that have ended may still live, because one answer of Slurm alone has said so.
+
+    Jobs that this process has cancelled do not count. The job may be newer than the one on the pod.
+    """
+    return any(not entry.is_confirmed and entry.job.job_id not in state.cancelled for entry in known)
 
 
 def is_cancelled(pod: Pod, state: PodState, entry: ObservedJob) -> bool:

@@ -250,6 +250,11 @@ def is_busy(snapshot: Snapshot) -> bool:
     return False
 
 
+def is_empty(snapshot: Snapshot) -> bool:
+    """Whether all jobs have been read, and each of podbridge's jobs has ended."""
+    return bool(snapshot.sequence) and all(known.is_confirmed for known in snapshot.jobs.values())
+
+
 def is_unexplained(snapshot: Snapshot) -> bool:
     """Whether one of podbridge's jobs is pending without a reason."""
     jobs = (known.job for known in snapshot.jobs.values())

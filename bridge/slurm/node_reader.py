@@ -13,11 +13,14 @@ from bridge.logs import kv
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Node
 from bridge.slurm.poll_state import Answers
+from bridge.slurm.progress import count_nodes
 
 log = logging.getLogger(__name__)
 
 PERIOD = 0.8
 """Seconds between two requests for changed nodes: 2 ms if no node has changed."""
+SLOW_PERIOD = 1.6
+"""The same while podbridge has no job: with the polls, less than one request per second."""
 REST = 3.0
 """Pause before the nodes may be read again, as a multiple of the time that reading them took: 0.2 to 0.3 s for 1,000
 nodes. While jobs start and end, some node has always changed. The pause and two reads must stay below two seconds for
@@ -32,7 +35,7 @@ class NodeReader:
     def __init__(self, client: SlurmClient, clock: Clock) -> None:
         self._client, self._clock = client, clock
         self._wanted = threading.Event()
-        self._due_at = self._partitions_at = -math.inf
+        self._asked_at = self._due_at = self._partitions_at = -math.inf
         self._moment = 0
         self._read: list[Node] | None = None
 
@@ -40,10 +43,15 @@ class NodeReader:
         """Read nodes and partitions in the next poll; for any thread."""
         self._wanted.set()
 
-    def changed(self) -> bool:
-        """Return whether the next poll has news of nodes, after a request if one is due; its answer is kept."""
+    def changed(self, *, slowly: bool = False) -> bool:
+        """Return whether the next poll has news of nodes, after a request if one is due; its answer is kept.
+
+        ``slowly``: the period is ``SLOW_PERIOD``.
+        """
+        now = self._clock.monotonic()
         try:
-            self._ask(self._clock.monotonic())
+            if not slowly or now >= self._asked_at + SLOW_PERIOD:
+                self._ask(now)
         except BridgeError as error:
             log.debug("nodes cannot be read", extra=kv(error=error))  # the next poll fails too, and logs it
         return self._read is not None or self._wanted.is_set()
@@ -65,12 +73,13 @@ class NodeReader:
         if self._read is None:
             return answers
         nodes, self._read = {node.name: node for node in self._read}, None
+        count_nodes(nodes.values())
         return replace(answers, nodes=nodes)
 
     def _ask(self, began: float, *, now: bool = False) -> None:
         if not now and began < self._due_at:
             return
-        self._due_at = began + PERIOD
+        self._asked_at, self._due_at = began, began + PERIOD
         found = self._client.nodes_since(self._moment)
         if found is not None:
             self._read, self._moment = found

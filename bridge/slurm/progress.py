@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
+from collections.abc import Iterable
 
 from bridge.clock import Clock
 from bridge.logs import kv
-from bridge.metrics import SNAPSHOT_JOBS
-from bridge.slurm.models import Snapshot
+from bridge.metrics import SLURM_NODES, SNAPSHOT_JOBS
+from bridge.slurm.models import Node, Snapshot
 from bridge.slurm.states import Phase, phase
 
 log = logging.getLogger(__name__)
@@ -44,3 +45,20 @@ def count_jobs(snapshot: Snapshot) -> None:
     counts = Counter("missing" if k.missing else phase(k.job.states).value for k in snapshot.jobs.values())
     for name in [*(each.value for each in Phase), "missing"]:
         SNAPSHOT_JOBS.labels(name).set(counts[name])
+
+
+COUNTED_STATES = {
+    "down": {"DOWN", "FAIL", "FUTURE", "NOT_RESPONDING", "UNKNOWN", "ERROR"},
+    "drained": {"DRAIN"},
+    "powered_down": {"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"},
+    "allocated": {"ALLOCATED", "MIXED", "COMPLETING"},
+    "idle": {"IDLE"},
+}
+"""Value of the label ``state`` -> Slurm's states of a node; the first one that has one of them counts."""
+
+
+def count_nodes(nodes: Iterable[Node]) -> None:
+    """Set the metric of Slurm's nodes."""
+    counts = Counter(next((k for k, v in COUNTED_STATES.items() if v & node.states), "other") for node in nodes)
+    for name in (*COUNTED_STATES, "other"):
+        SLURM_NODES.labels(name).set(counts[name])

@@ -24,7 +24,7 @@ from bridge.slurm.client import SlurmClient
 from bridge.slurm.hint_pace import GAP, HintPace
 from bridge.slurm.hinted_jobs import carried, known_jobs, merge_one, merge_some
 from bridge.slurm.job_reader import JobReader
-from bridge.slurm.merging import is_busy, merge
+from bridge.slurm.merging import is_busy, is_empty, merge
 from bridge.slurm.models import JobLink, Snapshot
 from bridge.slurm.node_reader import NodeReader
 from bridge.slurm.poll_state import Answers, Expected, PollState
@@ -46,6 +46,8 @@ and slurmctld spend a quarter of one core on thousands of pending jobs."""
 STANDBY_PERIOD = 8.0
 """Least seconds between two polls of a standby: it sends less than one request per second about 10,000 waiting pods,
 and polls at once when it becomes the leader."""
+EMPTY_PERIOD = 4.0
+"""Least seconds between two polls of a leader while podbridge has no job in Slurm; a submission ends the pause."""
 _STOP_CHECK = 0.25
 READS = 3
 """Attempts to read a job for a hint while polls change the snapshot; after them, a poll decides."""
@@ -178,10 +180,10 @@ class Poller:
         """Return the seconds until the next poll, unless :meth:`wake` is called."""
         if self._failures:
             return self._backoff.delay(self._failures)
-        if not self._leads():
-            return max(STANDBY_PERIOD, self._settings.poll_idle)
-        busy = bool(self._expected) or is_busy(self.snapshot)
-        return self._settings.poll_busy if busy else self._settings.poll_idle
+        if self._leads() and (self._expected or is_busy(self.snapshot)):
+            return self._settings.poll_busy
+        least = STANDBY_PERIOD if not self._leads() else EMPTY_PERIOD if is_empty(self.snapshot) else 0
+        return max(least, self._settings.poll_idle)
 
     def _wait(self, stop: threading.Event, longest: float, rest: float) -> None:
         """Wait for ``longest`` seconds, for less after :meth:`wake` or a changed node, and for ``rest`` in any case."""
@@ -202,7 +204,8 @@ class Poller:
                 due = min(due, self._hints.due(began + max(GAP, rest), now))
             if self._woken.is_set():
                 due = min(due, least)
-            if now >= due or (now >= least and self._leads() and self._node_reader.changed()):
+            nodes = now >= least and self._leads()
+            if now >= due or (nodes and self._node_reader.changed(slowly=is_empty(self.snapshot))):
                 return
             self._waiting.wait(min(due - now, _STOP_CHECK))
 

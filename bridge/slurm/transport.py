@@ -45,7 +45,7 @@ class Transport:
             headers["Content-Type"] = "application/json"
             data = json.dumps(body).encode()
         began = self._clock.monotonic()
-        code = "none"
+        code = "error"
         limits = Limits(self._connect, patience * self._read, 2 * patience * self._read, LARGEST_ANSWER)
         try:
             answer = self._client.call(method, path, headers, data, limits)

@@ -10,7 +10,7 @@ from typing import Any
 
 from bridge import names
 from bridge.slurm.models import JobLink, PodRef
-from bridge.workload import extended_claims, groups, pods, resources
+from bridge.workload import extended_claims, groups, pods, resources, slurm_partition
 from bridge.workload.groups import InvalidGroupError, Membership
 
 
@@ -70,7 +70,8 @@ def shape(pod: Mapping[str, Any]) -> str:
     requests = sorted((name, str(value.normalize())) for name, value in resources.pod_requests(pod["spec"]).items())
     times = [pod["spec"].get(field) for field in ("activeDeadlineSeconds", "terminationGracePeriodSeconds")]
     claimed = extended_claims.shape(pod)
-    text = json.dumps([settings, requests, times, *([claimed] if claimed else [])])
+    partitions = slurm_partition.selected(pod["spec"])
+    text = json.dumps([settings, requests, times, *([claimed] if claimed else []), *partitions])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

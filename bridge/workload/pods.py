@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bridge import names
+from bridge import clock, names
 
 Pod = Mapping[str, Any]
 FINISHED = ("Succeeded", "Failed")
@@ -68,6 +68,11 @@ def urgency(pod: Pod) -> tuple[int, str, str]:
     """Return the sort key by which the most urgent pod comes first: priority, then age, then name."""
     metadata = pod["metadata"]
     return -int(pod["spec"].get("priority") or 0), metadata.get("creationTimestamp", ""), metadata["name"]
+
+
+def created_at(pod: Pod) -> float:
+    """Return the time of the creation by the clock of the API server, in whole seconds since the epoch."""
+    return clock.parse_rfc3339(pod["metadata"]["creationTimestamp"])
 
 
 def is_gated(pod: Pod) -> bool:
@@ -145,6 +150,12 @@ def managed_toleration(scheduler_name: str) -> dict[str, str]:
 def unhold_patch(pod: Pod) -> dict[str, Any]:
     """Return the strategic patch that removes the finalizer."""
     return {"metadata": {"uid": uid(pod), "$deleteFromPrimitiveList/finalizers": [names.FINALIZER]}}
+
+
+def withdraw_patch(pod: Pod) -> dict[str, Any]:
+    """Return the strategic patch that removes finalizer and job id from a pod that is bound to a pool instead."""
+    metadata = {"labels": {names.JOB_ID_LABEL: None}, "$deleteFromPrimitiveList/finalizers": [names.FINALIZER]}
+    return {"metadata": {"uid": uid(pod), **metadata}}
 
 
 def forget_job_patch(pod: Pod) -> dict[str, Any]:

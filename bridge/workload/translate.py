@@ -13,7 +13,7 @@ from bridge.errors import BridgeError
 from bridge.slurm import components
 from bridge.slurm.models import ApiVersion, GroupRef, JobLink, JobRequest, PodRef
 from bridge.workload import annotations as job_annotations
-from bridge.workload import eligibility, gres, links, quantity, resources, shortfall
+from bridge.workload import eligibility, gres, links, quantity, resources, shortfall, slurm_partition
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 
@@ -84,10 +84,10 @@ def request(
         raise UntranslatableError(
             f"{names.USER_ID} and {names.GROUP_ID} can't be used: Slurm's API {version.name} knows neither"
         )
-    partition = settings.get(names.PARTITION, config.partition)
+    partition = slurm_partition.of(pod, config.partition)
     if config.partitions and not set(partition.split(",")) <= set(config.partitions):
         raise UntranslatableError(
-            f"{names.PARTITION}: {partition} is not a partition of this scheduler; allowed: "
+            f"{slurm_partition.source(pod)}: {partition} is not a partition of this scheduler; allowed: "
             + ", ".join(config.partitions)
         )
     fewest = settings.get(names.MIN_NODES, 1)
@@ -121,7 +121,7 @@ def request(
 
 @dataclass(frozen=True, slots=True)
 class GangShape:
-    """The size of a gang: at least ``minimum`` of ``size`` members, at most ``together`` of them on a node.
+    """The size of a gang or of a component: at least ``minimum`` of ``size`` members, at most ``together`` on a node.
 
     ``completed`` members have succeeded in an earlier job; ``size`` and ``minimum`` do not count them.
     """
@@ -165,7 +165,7 @@ def gang_request(
             )
     if first.min_nodes != 1 or first.max_nodes != 1:
         raise UntranslatableError(f"{names.MIN_NODES} and {names.MAX_NODES} can't be used for a pod of a group")
-    together = shape.together
+    together = min(shape.together, shape.size)  # a job never starts with fewer tasks than it has on each node
     return replace(
         first,
         memory_mib=first.memory_mib * together,

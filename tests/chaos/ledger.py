@@ -181,12 +181,16 @@ class Ledger:
         text = self._world.cluster.run_slurm("scontrol", "show", "job", "-o", check=False)
         found: dict[int, tuple[str, str]] = {}
         for line in text.splitlines():
-            job, state = re.search(r"JobId=(\d+)", line), re.search(r"JobState=(\w+)", line)
-            comment = re.search(r"AdminComment=(\{.*?\}) [A-Z]\w+=", line) or re.search(r"AdminComment=(\{.*\})", line)
+            # the components of a heterogeneous job are one job; version 22.05 has the link in Comment
+            job = re.search(r"HetJobId=(\d+)", line) or re.search(r"JobId=(\d+)", line)
+            state = re.search(r"JobState=(\w+)", line)
+            comment = re.search(r"Comment=(\{.*?\}) [A-Z]\w+=", line) or re.search(r"Comment=(\{.*\})", line)
             if job and state and comment:
                 link = json.loads(comment[1])
                 key = _key(link["group"]) if "group" in link else link["pods"][0]["uid"]
-                found[int(job[1])] = (key, state[1])
+                number = int(job[1])
+                if number not in found or state[1] in LIVE:
+                    found[number] = (key, state[1])
         self.jobs |= found
         live = Counter(key for key, state in found.values() if state in LIVE)
         self.violations += [f"doubled: {count} jobs of {key} at once" for key, count in live.items() if count > 1]
@@ -218,9 +222,10 @@ class Ledger:
             return
         keys = {life.key for life in lives}
         for key in keys:
-            own = [job for job, (owner, _) in self.jobs.items() if owner == key]
+            own = {job for job, (owner, _) in self.jobs.items() if owner == key}
+            own |= {life.job for life in lives if life.key == key and life.job}  # no look saw the job
             if len(own) != 1:
-                self.violations.append(f"doubled: {unit.name} was not disturbed and had jobs {own}")
+                self.violations.append(f"doubled: {unit.name} was not disturbed and had jobs {sorted(own)}")
         if any(not life.job for life in lives):
             self.violations.append(f"lost: a pod was never bound: {self.story(unit)}")
 

@@ -159,7 +159,7 @@ def storm(bare_world):
     devices = world.cluster.options.slurm == "26.05"
     made = device_drivers.publish(world) if devices else []
     storage, ledger = Storage(world), Ledger(world)
-    workloads = Workloads(world, storage, devices=devices)
+    workloads = Workloads(world, storage, devices=devices, old=world.cluster.options.slurm == "22.05")
     victims = Victims(world.cluster)
     try:
         yield Storm(world, ledger, workloads, storage, chance), Killer(victims, chance), devices, seed

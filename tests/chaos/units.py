@@ -25,6 +25,8 @@ DEVICES = "storm-devices"
 MEMBERS = 3
 CPUS = "24"
 """CPUs of a pod: five fit on a node, so some jobs wait."""
+DRIVER = "8"
+"""CPUs of the first pod of a mixed workload."""
 RETRIES = 50
 
 
@@ -57,20 +59,26 @@ class Unit:
 class Workloads:
     """Creates and deletes units."""
 
-    def __init__(self, world: World, storage: Storage, *, devices: bool) -> None:
+    def __init__(self, world: World, storage: Storage, *, devices: bool, old: bool) -> None:
+        """``old``: the version of Slurm excludes no nodes, which volumes need, and has no heterogeneous jobs."""
         self._world = world
         self._storage = storage
         self._makers: dict[str, Callable[[str], Unit]] = {
             "pod": lambda name: Unit(name, "pod", pods={name: self._pod(name)}),
-            "volumes": self._with_volumes,
             "job": lambda name: self._job(name, "job"),
             "jobset": lambda name: self._jobset(name, "jobset", {}),
             "whole jobset": lambda name: self._jobset(name, "whole jobset", {"bridge.vk.io/gang": "all"}),
+            "train job": self._train_job,
             "lws": self._lws,
             "podgroup": lambda name: self._pod_group(name, "podgroup"),
             "workload": lambda name: self._pod_group(name, "workload"),
             "kueue": self._kueue,
         }
+        if not old:
+            self._makers["volumes"] = self._with_volumes
+            all_in_one = {"bridge.vk.io/gang": "all"}
+            self._makers["mixed jobset"] = lambda name: self._jobset(name, "mixed jobset", all_in_one, DRIVER)
+            self._makers["mixed kueue"] = lambda name: self._kueue(name, DRIVER)
         if devices:
             source = [{"name": "d", "resourceClaimTemplateName": DEVICES}]
             self._makers["device"] = lambda name: Unit(name, "device", pods={name: self._pod(name, claims=source)})
@@ -123,25 +131,26 @@ class Workloads:
         self._world.api.request("DELETE", f"{TEMPLATES}/{DEVICES}")
 
     # --- kinds --------------------------------------------------------------------------------------------------------
-    def _pod(self, unit: str, name: str = "", *, claims: list[Object] | None = None, **spec: Any) -> Object:
+    def _pod(
+        self, unit: str, name: str = "", *, claims: list[Object] | None = None, cpu: str = CPUS, **spec: Any
+    ) -> Object:
         spec |= {"resourceClaims": claims} if claims else {}
-        made = self._world.manifest(name or unit, cpu=CPUS, run="1", restartPolicy="Never", **spec)
+        made = self._world.manifest(name or unit, cpu=cpu, run="1", restartPolicy="Never", **spec)
         made["metadata"]["labels"] = {LABEL: unit}
         return made
 
-    def _template(self, unit: str, claims: list[Object] | None = None, **annotations: str) -> Object:
-        made = self._pod(unit, claims=claims)
+    def _template(self, unit: str, claims: list[Object] | None = None, cpu: str = CPUS) -> Object:
+        made = self._pod(unit, claims=claims, cpu=cpu)
         del made["metadata"]["name"]
-        made["metadata"]["annotations"] |= annotations
         return made
 
     def _with_volumes(self, name: str) -> Unit:
         pod = self._pod(name, volumes=self._storage.prepare(name))
         return Unit(name, "volumes", pods={name: pod}, volumes=True)
 
-    def _job_spec(self, unit: str, size: int, claims: list[Object] | None = None) -> Object:
+    def _job_spec(self, unit: str, size: int, claims: list[Object] | None = None, cpu: str = CPUS) -> Object:
         indexed = {"completionMode": "Indexed", "completions": size, "parallelism": size, "backoffLimit": RETRIES}
-        return {**indexed, "template": self._template(unit, claims)}
+        return {**indexed, "template": self._template(unit, claims, cpu)}
 
     def _owned(self, kind: str, version: str, plural: str, name: str, body: Object) -> Unit:
         path = f"/apis/{version}/namespaces/{NAMESPACE}/{plural}"
@@ -153,14 +162,31 @@ class Workloads:
         body = {"kind": "Job", "metadata": metadata, "spec": self._job_spec(name, MEMBERS, claims)}
         return self._owned(kind, "batch/v1", "jobs", name, body)
 
-    def _jobset(self, name: str, kind: str, annotations: dict[str, str]) -> Unit:
-        def replicated(part: str, size: int) -> Object:
-            return {"name": part, "replicas": 1, "template": {"spec": self._job_spec(name, size)}}
+    def _jobset(self, name: str, kind: str, annotations: dict[str, str], driver: str = CPUS) -> Unit:
+        def replicated(part: str, size: int, cpu: str) -> Object:
+            return {"name": part, "replicas": 1, "template": {"spec": self._job_spec(name, size, cpu=cpu)}}
 
-        spec = {"replicatedJobs": [replicated("driver", 1), replicated("workers", 2)]}
+        spec = {"replicatedJobs": [replicated("driver", 1, driver), replicated("workers", 2, CPUS)]}
         spec["failurePolicy"] = {"maxRestarts": RETRIES}  # type: ignore[assignment]
         body = {"kind": "JobSet", "metadata": {"name": name, "annotations": annotations}, "spec": spec}
         return self._owned(kind, "jobset.x-k8s.io/v1alpha2", "jobsets", name, body)
+
+    def _train_job(self, name: str) -> Unit:
+        version = "trainer.kubeflow.org/v1alpha1"
+        spec = {"backoffLimit": RETRIES, "template": self._template(name)}
+        spec["template"]["spec"]["containers"][0]["name"] = "node"
+        step = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+        nodes = {"name": "node", "template": {"metadata": step, "spec": spec}}
+        sets = {"replicatedJobs": [nodes], "failurePolicy": {"maxRestarts": RETRIES}}
+        runtime = {"mlPolicy": {"numNodes": 1}, "template": {"spec": sets}}
+        body = {"kind": "TrainingRuntime", "metadata": {"name": name}, "spec": runtime}
+        path = self._owned("", version, "trainingruntimes", name, body).owner
+        reference = {"name": name, "kind": "TrainingRuntime", "apiGroup": "trainer.kubeflow.org"}
+        job = {"runtimeRef": reference, "trainer": {"numNodes": MEMBERS}}
+        body = {"kind": "TrainJob", "metadata": {"name": name}, "spec": job}
+        unit = self._owned("train job", version, "trainjobs", name, body)
+        unit.more = (path,)
+        return unit
 
     def _lws(self, name: str) -> Unit:
         template = self._template(name)
@@ -181,14 +207,16 @@ class Workloads:
         path = self._owned(kind, version, "podgroups", name, body).owner
         return Unit(name, kind, pods=self._members(name, labels, {}, **spec), more=(path,))
 
-    def _kueue(self, name: str) -> Unit:
+    def _kueue(self, name: str, driver: str = CPUS) -> Unit:
         counted = {"kueue.x-k8s.io/pod-group-total-count": str(MEMBERS)}
-        return Unit(name, "kueue", pods=self._members(name, {"kueue.x-k8s.io/pod-group-name": name}, counted))
+        members = self._members(name, {"kueue.x-k8s.io/pod-group-name": name}, counted, driver)
+        return Unit(name, "kueue" if driver == CPUS else "mixed kueue", pods=members)
 
     def _members(
-        self, name: str, labels: dict[str, str], annotations: dict[str, str], **spec: Any
+        self, name: str, labels: dict[str, str], annotations: dict[str, str], driver: str = CPUS, **spec: Any
     ) -> dict[str, Object]:
-        made = {f"{name}-{number}": self._pod(name, f"{name}-{number}", **spec) for number in range(MEMBERS)}
+        sizes = {f"{name}-{number}": CPUS if number else driver for number in range(MEMBERS)}
+        made = {member: self._pod(name, member, cpu=cpu, **spec) for member, cpu in sizes.items()}
         for body in made.values():
             body["metadata"]["labels"] |= labels
             body["metadata"]["annotations"] |= annotations

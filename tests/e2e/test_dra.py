@@ -294,6 +294,29 @@ class TestClaims:
             dra.delete_gang(gang)
 
     @pytest.mark.main_version
+    def test_members_of_a_mixed_gang_get_the_devices_of_their_component(self, dra):
+        """A driver without devices, and two workers on one node, in one heterogeneous job."""
+        name, made = "mixed-devices", []
+        two = {"kueue.x-k8s.io/pod-group-total-count": "3", "bridge.vk.io/members-per-node": "2"}
+        source = {"name": "d", "resourceClaimTemplateName": template(dra, (GPU, 1), (CPU, 2))}
+        for number, more in enumerate(({"cpu": "1"}, *2 * [{"cpu": "2", "resourceClaims": [source]}])):
+            body = dra.manifest(f"{name}-{number}", run="600", **more)
+            body["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": name}
+            body["metadata"]["annotations"] |= two
+            made.append(dra.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body))
+        driver, *workers = [dra.running(pod, 60) for pod in made]
+        (job,) = {dra.job_of(pod) for pod in (driver, *workers)}
+        (node,) = {pod["spec"]["nodeName"] for pod in workers}
+        assert node != driver["spec"]["nodeName"]
+        gpus, cpus = given(dra, job)[node]
+        claims = [found for pod in workers for found in owned(dra, pod)]
+        assert [len(devices(found, GPU)) for found in claims] == [1, 1]
+        assert set.union(*(devices(found, GPU) for found in claims)) == gpus
+        assert [len(devices(found, CPU)) for found in claims] == [2, 2]
+        assert set.union(*(devices(found, CPU) for found in claims)) <= cpus
+        assert not owned(dra, driver)
+
+    @pytest.mark.main_version
     def test_members_of_a_gang_on_one_node_share_a_claim(self, dra):
         claim(dra, "shared", (GPU, 3))
         source = {"name": "d", "resourceClaimName": "shared"}

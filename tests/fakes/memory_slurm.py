@@ -16,6 +16,7 @@ from tests.fakes.memory_kube import Writes
 CLUSTER, OTHER_CLUSTER = "c1", "c2"
 VERSION = ApiVersion("v0.0.45", external_jobs=True, heterogeneous=True, external_components=True)
 LIVE = ("PENDING", "RUNNING")
+_NEW = ObservedJob(Job(0, frozenset()))
 
 
 @dataclass
@@ -228,7 +229,9 @@ class MemoryPoller:
         known = {job_id: entry.job for job_id, entry in before.items()}
         known |= {job_id: Job(job_id, frozenset(), link) for job_id, link in self._expected.items()}
         for job_id, was in known.items():
-            entry = self._observed(was, before.get(job_id), missing=True)
+            # a new job that has the id of a lost one: nothing has been counted yet
+            counted = None if job_id in self._expected and before.get(job_id, _NEW).missing else before.get(job_id)
+            entry = self._observed(was, counted, missing=True)
             if job_id not in found and (entry.confirmations < 10 or job_id in self._expected):
                 found[job_id] = entry
         self._expected.clear()

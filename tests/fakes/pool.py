@@ -85,6 +85,24 @@ class FakePool:
             self._seen(job)
             return self.site[job]
 
+    def allows_race(self) -> bool:
+        return self.config is not None and self.config.limits.allow_race
+
+    def offer(self, pod: Pod, objects: Objects, wait: float) -> JobStatus:
+        job = uid_of(pod)
+        with self._lock:
+            if job in self.site and self.site[job].unused:
+                del self.site[job]
+        return self.submit(pod, objects)
+
+    def grant(self, pod: Pod, ticket: str) -> JobStatus | None:
+        job = uid_of(pod)
+        with self._lock:
+            self._ask("grant", job)
+            if job in self.site and self.site[job].asks == ticket:
+                self.run(job)
+            return self.site.get(job)
+
     def cancel(self, pod: Pod, grace: float, *, forget: bool = False) -> JobStatus | None:
         job = uid_of(pod)
         with self._lock:

@@ -19,7 +19,7 @@ OWNERS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def worlds(state_folder):
     """Return a function that returns the running cluster of a version of Kubernetes."""
     with ExitStack() as stack:

@@ -15,7 +15,7 @@ from bridge.workload import links, pods
 from scheduler import actions, gangs
 from scheduler.pod_states import PodState, PodStates, Submitted
 from tests.fakes.memory_hub import MemoryHub
-from tests.unit.scheduler.test_gang_decide import NODES, REF, kinds, look, member, snapshot
+from tests.unit.scheduler.test_gang_decide import NODES, REF, gang_of, kinds, look, member, snapshot
 from tests.unit.scheduler.test_state_machine import path_of
 
 KUEUE = '{"kind":"jobset","name":"train","uid":"o1","index":"workers","size":2,"minimum":2}'
@@ -63,6 +63,12 @@ def test_members_without_slots_that_differ_wait_for_others_that_request_the_same
     assert (told.reason, "waits 5 s" in told.message) == ("GangIncomplete", True)
     (submit,) = look([stranger, first], snapshot(), states, now=1005.0)
     assert len(submit.gang.waiting) == 2
+    old = [
+        {**pod, "metadata": pod["metadata"] | {"creationTimestamp": "1970-01-01T00:16:35Z"}}
+        for pod in (stranger, first)
+    ]
+    (submit,) = look(old, snapshot(), PodStates())  # a scheduler that has just started does not wait again
+    assert len(submit.gang.waiting) == 2
     submit, differs = look([stranger, first, second], snapshot(), PodStates())
     assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-1", "train-2"]
     assert differs.reason == "GangDiffers"
@@ -72,6 +78,16 @@ def test_each_member_is_bound_to_a_node_of_the_component_for_its_shape():
     found = members(job=5)
     job = running(5, [("n3",), ("n0", "n1")], found[:2])
     assert places(look(found, snapshot(job))) == [("train-0", "n3", 5), ("train-1", "n0", 6), ("train-2", "n1", 6)]
+
+
+def test_a_node_is_shared_by_no_more_members_than_the_component_or_the_job_has():
+    found = members(annotations={names.GROUP: KUEUE, names.MEMBERS_PER_NODE: "8"})
+    job = running(5, [("n3",), ("n0",)], found[:2]).job
+    gang = gang_of(*found)
+    assert gangs.sharing(gang, job, found) == {"u0": 1, "u1": 2, "u2": 2}
+    whole = Job(5, frozenset({"RUNNING"}), JobLink("c", (), REF, 3), ("n0",))
+    assert gangs.sharing(gang, whole, found[:1]) == {"u0": 3}
+    assert gangs.sharing(replace(gang, together=2), whole, found[:1]) == {"u0": 2}
 
 
 @pytest.mark.parametrize("states", [["RUNNING", "PENDING"], ["PENDING", "RUNNING"], ["RUNNING", "SUSPENDED"]])

@@ -17,9 +17,9 @@ from bridge.slurm.hint_pace import MOST_ALONE
 from bridge.slurm.job_reader import CHECK_PERIOD, UNEXPLAINED
 from bridge.slurm.link import encode
 from bridge.slurm.models import Job, JobLink, JobRequest, PodRef, Snapshot
-from bridge.slurm.node_reader import PARTITIONS, PERIOD
+from bridge.slurm.node_reader import PARTITIONS, PERIOD, SLOW_PERIOD
 from bridge.slurm.query_plan import LARGEST_BULK, MOST_SINGLES
-from bridge.slurm.snapshot import FORGET_OTHERS, SETTLE, STANDBY_PERIOD, Poller
+from bridge.slurm.snapshot import EMPTY_PERIOD, FORGET_OTHERS, SETTLE, STANDBY_PERIOD, Poller
 from cluster.polling import eventually
 from tests.fakes.slurmrestd import TOKEN, FakeJob, FakeSlurm, paths
 
@@ -422,7 +422,7 @@ def test_silence_is_logged_once_and_so_is_the_return(scene: Scene, caplog: pytes
 def test_pauses(scene: Scene) -> None:
     settings = SlurmSection()
     scene.poll()
-    assert scene.poller.pause() == settings.poll_idle
+    assert scene.poller.pause() == EMPTY_PERIOD
     job_id = scene.add("a")
     scene.poll()
     assert scene.poller.pause() == settings.poll_busy
@@ -433,7 +433,9 @@ def test_pauses(scene: Scene) -> None:
     scene.poll()
     assert scene.poller.pause() == settings.poll_busy
     scene.poll()
-    assert scene.poller.pause() == settings.poll_idle
+    assert scene.poller.pause() == EMPTY_PERIOD
+    scene.poller.expect(99, link("b"))
+    assert scene.poller.pause() == settings.poll_busy
     scene.slurm.down = True
     pauses = []
     for _ in range(10):
@@ -465,6 +467,16 @@ def test_a_drain_is_seen_at_the_next_poll(scene: Scene) -> None:
     scene.slurm.nodes["node-1"].states.discard("DRAIN")
     scene.poller.wake(nodes=True)
     assert "DRAIN" not in scene.poller.refresh().nodes["node-1"].states
+
+
+def test_nodes_are_requested_less_often_without_jobs(scene: Scene) -> None:
+    scene.poll()
+    reader = scene.poller._node_reader
+    scene.slurm.nodes["node-1"].states.add("DRAIN")
+    scene.clock.advance(PERIOD)
+    assert not reader.changed(slowly=True)
+    scene.clock.advance(SLOW_PERIOD - PERIOD)
+    assert reader.changed(slowly=True)
 
 
 def test_nodes_that_have_not_changed_are_not_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,7 +523,7 @@ def test_a_changed_node_ends_the_pause_between_two_polls(scene: Scene) -> None:
     scene.poll()
     stop = threading.Event()
     scene.poller._clock = scene.poller._node_reader._clock = SystemClock()
-    scene.poller._node_reader._due_at = 0
+    scene.poller._node_reader._asked_at = scene.poller._node_reader._due_at = 0
     thread = threading.Thread(target=scene.poller._wait, args=(stop, 60.0, 0.0))
     scene.slurm.nodes["node-1"].states.add("DRAIN")  # first: else the answer may be older, and ends the pause too
     thread.start()
@@ -811,7 +823,7 @@ def test_the_first_report_of_an_end_wakes_no_loop(scene: Scene) -> None:
     job_id = scene.add("a")
     scene.slurm.start(job_id)
     with Running(scene.slurm, poll_idle=60, poll_busy=0.2) as running:
-        running.poller._node_reader.changed = lambda: False  # type: ignore[method-assign]  # it causes a poll too
+        running.poller._node_reader.changed = lambda **_: False  # type: ignore[method-assign]  # it causes a poll too
         assert running.wait(lambda now: now.sequence == 1)
         told: list[int] = []
         running.poller.subscribe(lambda now: told.append(now.jobs[job_id].confirmations))
@@ -825,7 +837,7 @@ def test_an_end_that_a_hint_reports_is_confirmed_after_the_busy_period(scene: Sc
     job_id = scene.add("a")
     scene.slurm.start(job_id)
     with Running(scene.slurm, poll_idle=60, poll_busy=0.2) as running:
-        running.poller._node_reader.changed = lambda: False  # type: ignore[method-assign]  # it causes a poll too
+        running.poller._node_reader.changed = lambda **_: False  # type: ignore[method-assign]  # it causes a poll too
         assert running.wait(lambda now: now.sequence == 1)
         began = time.monotonic()
         scene.slurm.end(job_id, "CANCELLED")
