@@ -121,7 +121,7 @@ class SecretCertificateStore:
         except KubeForbiddenError as error:
             raise CertificateError(
                 f"secret {self._namespace}/{self._name} does not exist, and podbridge is not allowed to create it",
-                hint="kubectl apply -f helm/rbac.yaml creates an empty one",
+                hint="kubectl apply -f config/rbac.yaml creates an empty one",
             ) from error
 
 

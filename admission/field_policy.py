@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bridge import names, namespace_policies
 from bridge.namespace_policies import FIELDS, NamespacePolicy
+from bridge.workload import slurm_partition
 
 SCHEDULER = "scheduler"
 """The permission to name podbridge's scheduler in a namespace that is not managed."""
+PARTITION = names.PARTITION.removeprefix(names.JOB_ANNOTATION_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,27 @@ def impossible(annotations: Mapping[str, str], partitions: Collection[str]) -> l
     return [
         f"annotation {names.PARTITION}: {', '.join(refused)} is not a partition of this scheduler; "
         f"allowed: {', '.join(partitions)}"
+    ]
+
+
+def selector_denied(spec: Mapping[str, Any], policy: NamespacePolicy, partition: str) -> list[Denial]:
+    """List the partitions of the pod's node selector that the policy does not allow; at most one denial."""
+    allowed = policy.allowed_of(names.PARTITION, partition)
+    refused = [part for part in slurm_partition.selected(spec) if part not in allowed]
+    if not refused or namespace_policies.ANY in allowed:
+        return []
+    problem = f"spec.nodeSelector[{names.PARTITION_LABEL_PREFIX}{refused[0]}]: partition {refused[0]!r} is not allowed"
+    return [Denial(PARTITION, problem, ", ".join(allowed) or "no such label")]
+
+
+def selector_impossible(spec: Mapping[str, Any], partitions: Collection[str]) -> list[str]:
+    """List the partitions of the pod's node selector that no pod of this installation can use."""
+    wanted = slurm_partition.selected(spec)
+    if not partitions or not (refused := [part for part in wanted if part not in partitions]):
+        return []
+    return [
+        f"spec.nodeSelector[{names.PARTITION_LABEL_PREFIX}{refused[0]}]: {refused[0]!r} is not a partition of this "
+        f"scheduler; allowed: {', '.join(partitions)}"
     ]
 
 

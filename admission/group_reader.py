@@ -58,7 +58,7 @@ def read_from(client: KubeClient) -> Read:
             group = f".{resource.group}" if resource.group else ""
             raise KubeForbiddenError(
                 f"podbridge's admission may not read {resource.plural}{group} in namespace {namespace!r}: its account "
-                f"needs the permission 'get' on them (helm/rbac.yaml): {error}",
+                f"needs the permission 'get' on them (config/rbac.yaml): {error}",
                 status=error.status,
                 kube_reason=error.kube_reason,
             ) from error

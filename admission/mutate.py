@@ -4,7 +4,8 @@ A new pod gets all of these changes. A pod without a node gets only tolerations,
 (Kueue adds a flavor's tolerations to a gated pod). Kubernetes allows new tolerations at any time, and changes of
 ``tolerationSeconds`` of existing ones.
 
-- *Scheduler*: in a managed namespace, the default scheduler is replaced by podbridge's. Other schedulers are kept.
+- *Scheduler*: in a managed namespace, the default scheduler is replaced by podbridge's. Other schedulers are kept. By
+  configuration, pods without a place here stay with the default scheduler; an annotation has the reason.
 - *Toleration*: only podbridge's pods tolerate the taint of managed nodes.
 - *Node*: ``spec.nodeName`` is removed, unless a daemon set or a kubelet has set it: it bypasses Slurm.
 - *Pools*: a pod whose annotation or namespace requests pools tolerates their virtual nodes. Like the pods of a daemon
@@ -50,6 +51,7 @@ def mutate(
     pools: str | None = None,
     defaults: Mapping[str, str] | None = None,
     pools_only: bool = False,
+    default_nodes: Mapping[str, str] | None = None,
     group: str | None = None,
 ) -> list[Operation]:
     """Return the JSON patch for a new pod.
@@ -70,6 +72,8 @@ def mutate(
         Annotations that the namespace's policy sets.
     pools_only
         If true, a pod that requests no pool stays with the default scheduler.
+    default_nodes
+        Labels of nodes of the default scheduler; a pod that selects one of them stays with it.
     group
         The pod's group; the pod's own value is replaced, or removed if this is ``None``.
     """
@@ -77,10 +81,11 @@ def mutate(
         return []
     named = pods.scheduler_name(pod)
     more = {**(inherited or {}), **({} if pools is None else {names.POOLS: pools})}
-    if pools_only and named == names.KUBE_DEFAULT_SCHEDULER and not _may_be_remote(pod, more):
-        return []
     patch: list[Operation] = []
     if not pods.is_daemon(pod, user_name):
+        if reason := _default_scheduler_reason(pod, more, pools_only, default_nodes or {}):
+            own = pods.annotations_of(pod)
+            return _set_annotations(own, {names.DEFAULT_SCHEDULER_REASON: reason})
         if named == names.KUBE_DEFAULT_SCHEDULER:
             patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler})
             named = scheduler
@@ -93,6 +98,25 @@ def mutate(
         patch += _tolerate(pod, scheduler, more)
         patch += _annotate(pod, more, group)
     return patch
+
+
+def _default_scheduler_reason(
+    pod: pods.Pod, inherited: Mapping[str, str], pools_only: bool, default_nodes: Mapping[str, str]
+) -> str:
+    """Return why a pod stays with the default scheduler; empty if it does not, or names another scheduler."""
+    if pods.scheduler_name(pod) != names.KUBE_DEFAULT_SCHEDULER:
+        return ""
+    if label := selects_default_nodes(pod, default_nodes):
+        return f"its node selector has {label}, a label of defaultSchedulerNodes"
+    if pools_only and not _may_be_remote(pod, inherited):
+        return "it requests no pool, and no Slurm is configured beside the kubelets (slurmRestApi is empty)"
+    return ""
+
+
+def selects_default_nodes(pod: pods.Pod, default_nodes: Mapping[str, str]) -> str:
+    """Return the label of nodes of the default scheduler in the pod's node selector, as ``key=value``; else empty."""
+    selector = pod["spec"].get("nodeSelector") or {}
+    return next((f"{key}={value}" for key, value in default_nodes.items() if selector.get(key) == value), "")
 
 
 def needs_group(pod: pods.Pod, user_name: str, scheduler: str, inherited: Mapping[str, str], pools: str | None) -> bool:
@@ -180,12 +204,18 @@ def _annotate(pod: pods.Pod, inherited: Mapping[str, str], group: str | None) ->
     missing = {key: value for key, value in sorted(inherited.items()) if key not in own}
     if group is not None and own.get(names.GROUP) != group:
         missing[names.GROUP] = group
-    if missing and not own:
-        return [{"op": "add", "path": "/metadata/annotations", "value": missing}]
-    patch = [{"op": "add", "path": _annotation_path(key), "value": value} for key, value in missing.items()]
+    patch = _set_annotations(own, missing)
     if group is None and names.GROUP in own:
         patch.append({"op": "remove", "path": _annotation_path(names.GROUP)})
     return patch
+
+
+def _set_annotations(own: Mapping[str, str], wanted: Mapping[str, str]) -> list[Operation]:
+    """Return the patch that sets annotations of a pod with its ``own`` ones."""
+    changed = {key: value for key, value in wanted.items() if own.get(key) != value}
+    if changed and not own:
+        return [{"op": "add", "path": "/metadata/annotations", "value": changed}]
+    return [{"op": "add", "path": _annotation_path(key), "value": value} for key, value in changed.items()]
 
 
 def _annotation_path(key: str) -> str:

@@ -52,6 +52,9 @@ def invalid(pod: pods.Pod, namespace_pools: str | None) -> list[str]:
             pool_selection.parse(text)
         except ValueError as error:
             problems.append(f"{where} {names.POOLS}: {error}")
+    placement = pods.annotations_of(pod).get(names.PLACEMENT)
+    if placement is not None and placement.strip() != names.RACE:
+        problems.append(f"annotation {names.PLACEMENT}: {placement[:100]!r} is not allowed; allowed: {names.RACE!r}")
     return problems
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from admission import field_policy, pods, validate
 from admission.group_reader import BARE, GroupReader
-from admission.mutate import mutate, needs_group, update
+from admission.mutate import mutate, needs_group, selects_default_nodes, update
 from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
 from admission.review import Json, Review, allow, deny
@@ -65,6 +65,7 @@ class Reviewer:
         )
         self._policies = config.namespace_policies
         self._pools_only = not config.slurm_rest_api and config.pools.other_pods == "default-scheduler"
+        self._default_nodes = config.default_scheduler_nodes
         self._by_label = any(policy.namespace_selector is not None for policy in self._policies)
         self._permissions = permissions
         self._owners = owners
@@ -86,8 +87,10 @@ class Reviewer:
             if self._ours(pod, managed):
                 inherited = self._owners.annotations(pod, review.namespace)
                 namespace = self._known.get(review.namespace)
-                if self._rules.slurm and needs_group(
-                    pod, review.user_name, self._scheduler, inherited, namespace.pools
+                if (
+                    self._rules.slurm
+                    and not selects_default_nodes(pod, self._default_nodes)
+                    and needs_group(pod, review.user_name, self._scheduler, inherited, namespace.pools)
                 ):
                     group = self._groups.find(pod, review.namespace, inherited, namespace.annotations)
         except InvalidGroupError as error:
@@ -103,6 +106,7 @@ class Reviewer:
             pools=namespace.pools,
             defaults=field_policy.defaults(self._policy(review, namespace)),
             pools_only=self._pools_only,
+            default_nodes=self._default_nodes,
             group=group.value,
         )
         return allow(review.uid, patch)

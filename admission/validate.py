@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from admission import field_policy, pods, pool_rules, unsupported
 from bridge import names
@@ -85,6 +86,9 @@ def create(
         return verdict
     verdict.forbidden += _reserved_on_create(pod, user_name, rules)
     if pods.scheduler_name(pod) != rules.scheduler:
+        reason = pods.annotations_of(pod).get(names.DEFAULT_SCHEDULER_REASON)
+        if reason and scope.managed and pods.scheduler_name(pod) == names.KUBE_DEFAULT_SCHEDULER:
+            verdict.warnings.append(f"the pod stays with the default scheduler: {reason}")
         return verdict
     spec, annotations = pod["spec"], pods.annotations_of(pod)
     wrong = job_annotations.check(annotations)
@@ -104,6 +108,7 @@ def create(
         verdict.invalid += _group_problems(annotations)
         verdict.invalid += field_policy.impossible(annotations, rules.partitions)
         verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)
+        _select_partition(verdict, spec, rules, scope)
     if allowed.remote:
         problems = script_check.problems(pod)
         if not allowed.local:
@@ -114,6 +119,13 @@ def create(
     verdict.invalid += _slurm_problems(pod, rules, settings_valid=not wrong)
     verdict.warnings += unsupported.too_big(resources.pod_requests(spec), nodes)
     return verdict
+
+
+def _select_partition(verdict: Verdict, spec: Mapping[str, Any], rules: Rules, scope: Scope) -> None:
+    """Check the partitions that the node selector names."""
+    verdict.invalid += field_policy.selector_impossible(spec, rules.partitions)
+    if not any(denial.key == field_policy.PARTITION for denial in verdict.denials):
+        verdict.denials += field_policy.selector_denied(spec, scope.policy, rules.partition)
 
 
 def _reserved_on_create(pod: pods.Pod, user_name: str, rules: Rules) -> list[str]:
@@ -181,6 +193,9 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
         return verdict
     if pool_selection.of(old) != pool_selection.of(new):  # Kubernetes allows new tolerations on a pod without a node
         verdict.forbidden += pool_rules.forbidden(new, scope.pools)
+    # Kubernetes allows a larger node selector of a pod with scheduling gates
+    if pool_selection.of(new).local and old["spec"].get("nodeSelector") != new["spec"].get("nodeSelector"):
+        _select_partition(verdict, new["spec"], rules, scope)
     before, after = _requested(old), _requested(new)
     changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
     if not changed:
@@ -249,6 +264,8 @@ def _reserved(old: pods.Pod, new: pods.Pod) -> list[str]:
         ("metadata.annotations", names.GROUP, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.REMOTE_JOB, pods.annotations_of(old), pods.annotations_of(new)),
         ("metadata.annotations", names.JOB_INTENT, pods.annotations_of(old), pods.annotations_of(new)),
+        ("metadata.annotations", names.PLACES, pods.annotations_of(old), pods.annotations_of(new)),
+        ("metadata.annotations", names.GRANT, pods.annotations_of(old), pods.annotations_of(new)),
     ):
         if before.get(key) == after.get(key):
             continue

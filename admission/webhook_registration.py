@@ -264,7 +264,7 @@ class WebhookRegistration:
                 except KubeForbiddenError as error:
                     raise BridgeError(
                         f"webhook configuration {name} does not exist, and podbridge is not allowed to create it",
-                        hint="kubectl apply -f helm/rbac.yaml creates it",
+                        hint="kubectl apply -f config/rbac.yaml creates it",
                     ) from error
                 log.info("webhooks registered", extra=kv(configuration=name))
                 return True

@@ -15,7 +15,8 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from bridge import names, namespace_policies
-from bridge.config_base import DnsName, LabelSelector, Seconds, Section, known_keys
+from bridge.config_base import DnsName, LabelKey, LabelSelector, Seconds, Section, known_keys
+from bridge.config_controllers import NodesSection, QueuesSection
 from bridge.config_pools import PoolsSection
 from bridge.errors import ConfigError
 from bridge.namespace_policies import NamespacePolicy
@@ -43,7 +44,7 @@ class AdmissionSection(Section):
     trusted_users: list[str] = Field(
         [],
         description="Users that may set podbridge's own label, annotations and finalizer, in addition to the accounts "
-        "of helm/rbac.yaml and helm/rbac-run.yaml and the account of admission.",
+        "of config/rbac.yaml and config/rbac-run.yaml and the account of admission.",
     )
 
 
@@ -123,39 +124,6 @@ class HintsSection(Section):
         return self
 
 
-class NodesSection(Section):
-    """Actions of the node controller."""
-
-    selector: LabelSelector | None = Field(
-        None, description="Kubernetes nodes of this installation; unset: all nodes. Virtual nodes are not selected."
-    )
-    taint: bool = Field(True, description="Taint managed nodes, so that only pods of this scheduler run there.")
-    drain: bool = Field(True, description="Drain nodes in Slurm that are cordoned in Kubernetes.")
-    cordon: bool = Field(True, description="Cordon nodes in Kubernetes that are drained or down in Slurm.")
-    external_not_ready: Seconds = Field(
-        60, description="Time that an external node is not Ready before it is drained in Slurm."
-    )
-    external_devices: Seconds = Field(
-        30, description="Period in which the ResourceSlices of external nodes are read, to count their gres."
-    )
-    not_ready: Seconds | None = Field(
-        None,
-        description="Time that a node with slurmd is not Ready before it is drained in Slurm; null: it is not drained.",
-    )
-
-
-class QueuesSection(Section):
-    """MasterQueues: ClusterQueues of Kueue whose quota follows the pools. See kueue.md."""
-
-    enabled: bool = Field(
-        False,
-        description="Whether the controllers write the objects of MasterQueues; it needs helm/rbac-queues.yaml.",
-    )
-    release_after: Annotated[float, Field(ge=0, le=86400)] = Field(
-        10, description="Time for which the virtual node of a held pool must be Ready before the pool is offered again."
-    )
-
-
 class BrakeSection(Section):
     """The brake on mass ending: if many jobs disappear at once, no pod is terminated for a while."""
 
@@ -201,6 +169,11 @@ class Config(Section):
     namespace_policies: list[NamespacePolicy] = Field(
         [],
         description="Slurm settings that pods may use, by namespace; the first match applies. See admission.md.",
+    )
+    default_scheduler_nodes: dict[LabelKey, str] = Field(
+        {},
+        description="Labels of nodes of the default scheduler. A new pod of a managed namespace whose node selector "
+        "has one of them stays with the default scheduler. See kueue.md.",
     )
     mcs_label: str = ""
     partition: str = Field("", description="Slurm partition of pods that name none; empty: Slurm's default partition.")

@@ -10,6 +10,9 @@ from pydantic.alias_generators import to_camel
 
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+LabelKey = Annotated[
+    str, Field(pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
+]
 
 
 class Section(BaseModel):

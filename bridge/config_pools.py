@@ -85,6 +85,19 @@ class StoreSection(Section):
         return self
 
 
+class RaceSection(Section):
+    """Late binding: pods that are queued at several pools at once. See [Late binding](race.md)."""
+
+    enabled: bool = Field(
+        False,
+        description="Whether pods with `bridge.vk.io/placement: race` get several places; needs config/rbac-race.yaml.",
+    )
+    places: Annotated[int, Field(ge=2, le=16)] = Field(3, description="Places for one pod, at most.")
+    wait: Annotated[float, Field(ge=5, le=3600)] = Field(
+        60, description="Seconds for which a job that has started waits for its grant before it ends unused."
+    )
+
+
 class PoolsSection(Section):
     """Pools and their virtual nodes."""
 
@@ -108,7 +121,12 @@ class PoolsSection(Section):
         description="Without a colocated Slurm: whether a pod of a managed namespace that requests no pool stays "
         "pending with a condition, or stays with the default scheduler.",
     )
-    weights: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="Weight of each pool, for policy weight.")
+    weights: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        {},
+        description="Weight of each pool (default 1), for policy weight, and for the order of the flavors of a "
+        "MasterQueue.",
+    )
+    race: RaceSection = RaceSection()
     submit_timeout: Seconds = Field(60, description="Time-out of a submission to a site.")
     workers: Annotated[int, Field(ge=1, le=64)] = Field(32, description="Concurrent calls to one pool.")
     kubelet_port: Annotated[int, Field(ge=0, le=65535)] = names.KUBELET_PORT

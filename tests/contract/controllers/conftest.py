@@ -8,8 +8,8 @@ import pytest
 from cluster import Cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kubernetes(state_folder) -> Iterator[Any]:
-    """Kubernetes alone, with its controllers and helm/rbac.yaml, and no node."""
+    """Kubernetes alone, with its controllers and config/rbac.yaml, and no node."""
     with Cluster(state_folder / "kubernetes", slurm=None, nodes=0, audit=True) as running:
         yield running

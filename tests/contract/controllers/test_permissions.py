@@ -1,4 +1,4 @@
-"""The permissions of the accounts of helm/, from the API server."""
+"""The permissions of the accounts of config/, from the API server."""
 
 from __future__ import annotations
 
@@ -76,6 +76,7 @@ CONTROLLERS = {
     *((verb, "kueue.x-k8s.io", "resourceflavors", "", "", "f") for verb in ("get", "create", "patch", "delete")),
     *((verb, "kueue.x-k8s.io", "clusterqueues", "", "", "q") for verb in ("list", "watch", "patch", "delete")),
     *((verb, "kueue.x-k8s.io", "localqueues", "", CLOSED, "q") for verb in ("list", "create", "patch", "delete")),
+    ("create", "", "pods", "binding", CLOSED, "p"),
     ("get", "", "secrets", "", OPEN, "s"),
     ("get", "", "configmaps", "", OPEN, "c"),
     ("create", "", "serviceaccounts", "token", OPEN, "default"),

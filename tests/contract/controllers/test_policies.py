@@ -1,4 +1,4 @@
-"""helm/policies.yaml on a real API server, while no podbridge runs: each bypass is refused, each exception allowed."""
+"""config/policies.yaml on a real API server without podbridge: each bypass is refused, each exception allowed."""
 
 from __future__ import annotations
 
@@ -224,7 +224,10 @@ def test_without_the_list_nothing_is_guarded_and_nobody_is_refused(world: Any) -
     assert world.admin.get(LIST)["data"] == before["data"], "to apply the manifests again must not empty the list"
 
 
-@pytest.mark.parametrize("label", [names.SLURM_NODENAME_LABEL, names.POOL_LABEL, names.EXTERNAL_NODE_LABEL])
+@pytest.mark.parametrize(
+    "label",
+    [names.SLURM_NODENAME_LABEL, names.POOL_LABEL, names.EXTERNAL_NODE_LABEL, names.PARTITION_LABEL_PREFIX + "gpu"],
+)
 def test_a_kubelet_can_not_name_itself(world: Any, label: str) -> None:
     name = "guard-new"
     kubelet = KubeClient.load(str(world.cluster.user_kubeconfig(f"system:node:{name}", ["system:nodes"])))
@@ -294,12 +297,18 @@ def test_podbridge_claims_free_volumes_and_changes_no_other_field(world: Any) ->
 
 
 def test_podbridge_leaves_real_nodes_their_status_and_labels(world: Any) -> None:
+    partition = names.PARTITION_LABEL_PREFIX + "gpu"
     for client in (world.controllers, world.run):
         path = NODES.path(name=MANAGED)
         status = NODES.path(name=MANAGED, sub="status")
         assert refused(lambda c=client, p=path: c.delete(p))
         assert refused(lambda c=client, s=status: c.patch(s, {"status": {"capacity": {"cpu": "1"}}}))
         assert refused(lambda c=client, p=path: c.patch(p, {"metadata": {"labels": {names.POOL_LABEL: "x"}}}))
+        world.admin.patch(path, {"metadata": {"labels": {"mine": "admin"}}})
+        for labels in ({partition: "true", "mine": "yes"}, {"mine": None}):
+            assert refused(lambda c=client, p=path, more=labels: c.patch(p, {"metadata": {"labels": more}}))
+        for value in ("true", None):
+            client.patch(path, {"metadata": {"labels": {partition: value}}})
         assert refused(lambda c=client: c.create(NODES.path(), node("guard-real")))
         client.patch(path, {"metadata": {"annotations": {"mine": "yes"}}, "spec": {"unschedulable": None}})
         client.create(NODES.path(), node("guard-pool", **{names.POOL_LABEL: "guard-pool"}))

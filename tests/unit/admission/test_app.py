@@ -104,6 +104,10 @@ def ask(app: flask.testing.FlaskClient, path: str, body: dict[str, Any]) -> dict
     return dict(answer.json["response"])
 
 
+def patch_of(response: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return list(json.loads(base64.b64decode(response["patch"])))
+
+
 def test_a_new_pod_is_patched(app: flask.testing.FlaskClient) -> None:
     response = ask(app, "/mutate", review(pod(schedulerName="default-scheduler")))
     patch = json.loads(base64.b64decode(response["patch"]))
@@ -366,6 +370,41 @@ def test_a_namespace_that_is_not_managed_opens_no_pools(world: World) -> None:
     assert client(world).post("/validate", json=given("other", "a")).status_code == 400
 
 
+def test_a_pod_that_selects_nodes_of_the_default_scheduler_stays_there_and_says_so(world: World) -> None:
+    world.annotations = {names.POOLS: "*"}
+    app = client(world, defaultSchedulerNodes={"place": "local"})
+    local = pod(schedulerName="default-scheduler", nodeSelector={"place": "local", "disk": "ssd"})
+    (operation,) = patch_of(ask(app, "/mutate", review(local)))
+    assert operation["path"] == "/metadata/annotations"
+    assert "place=local" in operation["value"][names.DEFAULT_SCHEDULER_REASON]
+    local["metadata"]["annotations"] = operation["value"]
+    assert "patch" not in ask(app, "/mutate", review(local)), "no further change"
+    (warning,) = ask(app, "/validate", review(local))["warnings"]
+    assert warning.startswith("the pod stays with the default scheduler: its node selector has place=local")
+    assert "warnings" not in ask(app, "/validate", review(local, namespace="other"))
+    other = pod(schedulerName="default-scheduler", nodeSelector={"place": "elsewhere"})
+    assert "/spec/schedulerName" in {item["path"] for item in patch_of(ask(app, "/mutate", review(other)))}
+    named = pod(schedulerName=OURS, nodeSelector={"place": "local"})
+    assert names.DEFAULT_SCHEDULER_REASON not in str(patch_of(ask(app, "/mutate", review(named))))
+
+
+def test_a_partition_of_the_node_selector_is_checked_as_the_annotation_is(world: World) -> None:
+    selector = {names.PARTITION_LABEL_PREFIX + "gpu": "true"}
+    selecting = pod(nodeSelector=selector)
+    message = refusal(client(world, partition="main"), review(selecting))
+    for word in ("spec.nodeSelector[partition.bridge.vk.io/gpu]", "'gpu'", "main", "slurmjobs.bridge.vk.io/partition"):
+        assert word in message
+    policy = [{"namespaces": ["*"], "allowed": {"partition": ["main", "gpu"]}}]
+    assert not refusal(client(world, partition="main", namespacePolicies=policy), review(selecting))
+    message = refusal(client(world, partition="main", partitions=["main"]), review(selecting))
+    assert "is not a partition of this scheduler" in message
+    gated = review(selecting)
+    gated["request"] |= {"operation": "UPDATE", "oldObject": pod()}
+    assert "spec.nodeSelector" in refusal(client(world, partition="main"), gated)
+    gated["request"]["oldObject"] = selecting
+    assert not refusal(client(world, partition="main"), gated)
+
+
 def test_without_slurm_a_pod_that_asks_for_no_pool_waits_and_says_so_or_stays_where_it_was(world: World) -> None:
     plain = pod(schedulerName="default-scheduler")
     settings: dict[str, Any] = {"nats": {"servers": ["nats://127.0.0.1:4222"]}}
@@ -374,7 +413,8 @@ def test_without_slurm_a_pod_that_asks_for_no_pool_waits_and_says_so_or_stays_wh
     (warning,) = ask(waits, "/validate", review(pod()))["warnings"]
     assert "asks for no pool" in warning
     leaves = client(world, slurmRestApi="", pools={**settings, "otherPods": "default-scheduler"})
-    assert "patch" not in ask(leaves, "/mutate", review(plain))
+    (operation,) = patch_of(ask(leaves, "/mutate", review(plain)))
+    assert "it requests no pool" in operation["value"][names.DEFAULT_SCHEDULER_REASON]
     world.annotations = {names.POOLS: "a"}
     leaves = client(world, slurmRestApi="", pools={**settings, "otherPods": "default-scheduler"})
     assert "patch" in ask(leaves, "/mutate", review(plain))

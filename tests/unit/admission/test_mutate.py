@@ -163,7 +163,11 @@ def test_without_slurm_a_pod_that_asks_for_no_pool_may_stay_with_the_default_sch
     body = pod(metadata, **spec)
     found = run(body, pools=pools, pools_only=True)
     assert (found["spec"].get("schedulerName") == OURS) is ours
-    assert ours or found == body
+    if not ours:
+        annotations = found["metadata"].pop("annotations")
+        assert "it requests no pool" in annotations.pop(names.DEFAULT_SCHEDULER_REASON)
+        assert annotations == (metadata.get("annotations") or {})
+        assert found["spec"] == body["spec"]
     assert run(body, pools=pools)["spec"]["schedulerName"] == OURS
 
 

@@ -42,3 +42,11 @@ def test_an_annotation_that_cannot_be_read_is_named() -> None:
     (theirs,) = pool_rules.invalid(pod("a"), "a,,b")
     assert "the namespace's" in theirs
     assert pool_rules.forbidden(pod("A pool"), "a") == []
+
+
+def test_a_placement_is_race_or_not_set() -> None:
+    body = pod("a,b")
+    body["metadata"]["annotations"][names.PLACEMENT] = "race"
+    assert pool_rules.invalid(body, None) == []
+    body["metadata"]["annotations"][names.PLACEMENT] = "spread"
+    assert pool_rules.invalid(body, None) == [f"annotation {names.PLACEMENT}: 'spread' is not allowed; allowed: 'race'"]

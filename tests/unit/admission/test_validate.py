@@ -218,3 +218,13 @@ def test_pools_allocate_no_devices() -> None:
     body = pod(requests={GPU_CLASS: "1"}, resourceClaims=[{"name": "a", "resourceClaimName": "x"}], **REMOTE)
     problems = [line for line in validate.create(body, "alice", DEVICES).invalid if "pools allocate" in line]
     assert [line.partition(":")[0] for line in problems] == ["spec.resourceClaims[0]", "spec.containers[0].resources"]
+
+
+@pytest.mark.parametrize("key", [names.PLACES, names.GRANT])
+def test_only_podbridge_says_where_a_pod_races_and_who_has_won(key: str) -> None:
+    mine = pod({"annotations": {key: "a/t1"}})
+    assert key in validate.create(mine, "alice", RULES).forbidden[0]
+    assert validate.create(mine, "podbridge", RULES).forbidden == []
+    other = pod({"annotations": {key: "a/t2"}})
+    assert key in validate.update(mine, other, "alice", RULES).forbidden[0]
+    assert validate.update(mine, other, "podbridge", RULES).forbidden == []

@@ -1,0 +1,172 @@
+#!/usr/bin/env bash
+# A kind cluster with Slurm, podbridge and a first Job, or the same on a cluster that exists: ./hack/kind.sh --help
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$checkout"
+
+usage="usage: hack/kind.sh [OPTIONS] [-- HELM ARGUMENTS]
+
+Creates a kind cluster, loads the images, and installs a test Slurm, the chart and a managed namespace; then runs a Job.
+
+  --core               stop after the chart: no managed namespace, no Job
+  --pools              add a NATS server for remote pools (docs/pools.md)
+  --kueue              add Kueue (needs the network)
+  --recreate           delete the cluster first
+  --delete             delete the cluster (with --existing-cluster: what this script installed) and stop
+  --existing-cluster   use the current context of kubectl
+  --load COMMAND       with --existing-cluster: the command that imports an image archive, whose path is appended;
+                       without it, the nodes must be able to pull the images
+  --no-services        the cluster has no kube-proxy: Slurm uses the network of its node, and podbridge its address
+  --name NAME          name of the kind cluster (podbridge)
+  --image-archive FILE archive of podbridge's image (by default built with docker or podman, else by hack/image.sh)
+  --slurm-archive FILE the same for the test Slurm
+  --check              only check the tools"
+
+core='' pools='' kueue='' recreate='' delete='' existing='' load='' services=yes name=podbridge check=''
+image_archive='' slurm_archive=''
+while [[ $# -gt 0 ]]; do
+    case $1 in
+    --core) core=yes ;;
+    --pools) pools=yes ;;
+    --kueue) kueue=yes ;;
+    --recreate) recreate=yes ;;
+    --delete) delete=yes ;;
+    --existing-cluster) existing=yes ;;
+    --no-services) services='' ;;
+    --check) check=yes ;;
+    --load) load=${2:?"$usage"} && shift ;;
+    --name) name=${2:?"$usage"} && shift ;;
+    --image-archive) image_archive=${2:?"$usage"} && shift ;;
+    --slurm-archive) slurm_archive=${2:?"$usage"} && shift ;;
+    --help | -h) echo "$usage" && exit 0 ;;
+    --) shift && break ;;
+    *) say "error: unknown option $1" && say "$usage" && exit 2 ;;
+    esac
+    shift
+done
+
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
+worker=scheduler.slinky.slurm.net/slurm-bridge=worker
+missing=()
+
+need() {
+    command -v "$1" >/dev/null || missing+=("$1: $2")
+}
+
+need kubectl "https://kubernetes.io/docs/tasks/tools/ (on a local cluster: source DIR/env)"
+need helm "https://helm.sh/docs/intro/install/, or go install helm.sh/helm/v3/cmd/helm@latest"
+if [[ -z $existing ]]; then
+    need kind "go install sigs.k8s.io/kind@latest"
+    engine=$(command -v docker || command -v podman || true)
+    if [[ -z $engine ]] || ! "$engine" info >/dev/null 2>&1; then
+        missing+=("docker or podman: a container engine whose daemon answers: apt install docker.io, or podman")
+    fi
+fi
+if [[ ${#missing[@]} -gt 0 ]]; then
+    say "error: these tools are missing:"
+    printf '  %s\n' "${missing[@]}" >&2
+    exit 1
+fi
+[[ -z $check ]] || exit 0
+
+created=podbridge/created-by=kind.sh
+
+uninstall() {
+    # pods first: only a podbridge that runs removes their finalizer
+    kubectl delete job hello --namespace slurm-bridge --ignore-not-found --cascade foreground --timeout 60s
+    helm uninstall podbridge --namespace podbridge --ignore-not-found --wait
+    kubectl delete deployment,service slurm --namespace slurm --ignore-not-found
+    kubectl delete namespace --selector "$created" --wait=false
+}
+
+if [[ -n $delete || -n $recreate ]]; then
+    if [[ -n $existing ]]; then uninstall; else kind delete cluster --name "$name"; fi
+    [[ -z $delete ]] || exit 0
+fi
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+if [[ -z $existing ]] && ! kind get clusters 2>/dev/null | grep -qx "$name"; then
+    kind create cluster --name "$name" --wait 120s --config - <<END
+kind: Cluster
+apiVersion: kind.x-k8s.io/v1alpha4
+nodes:
+  - role: control-plane
+  - role: worker
+  - {role: worker, labels: {scheduler.slinky.slurm.net/slurm-bridge: worker}}
+  - {role: worker, labels: {scheduler.slinky.slurm.net/slurm-bridge: worker}}
+END
+fi
+[[ -n $existing ]] || kubectl config use-context "kind-$name"
+
+# --- the images -------------------------------------------------------------------------------------------------------
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+import() {
+    if [[ -n $existing ]]; then $load "$1"; else kind load image-archive --name "$name" "$1"; fi
+}
+if [[ -z $existing || -n $load ]]; then
+    if [[ -z $image_archive ]]; then
+        image_archive=$folder/podbridge.tar
+        ./hack/image.sh --output "$image_archive"
+    fi
+    if [[ -z $slurm_archive ]]; then
+        slurm_archive=$folder/slurm.tar
+        ./hack/image.sh --slurm --output "$slurm_archive"
+    fi
+    import "$image_archive"
+    import "$slurm_archive"
+fi
+
+# --- Slurm ------------------------------------------------------------------------------------------------------------
+nodes=$(kubectl get nodes --selector "$worker" --output 'jsonpath={.items[*].metadata.name}')
+if [[ -z $nodes ]]; then
+    nodes=$(kubectl get nodes --selector '!node-role.kubernetes.io/control-plane' --output 'jsonpath={.items[*].metadata.name}')
+fi
+ensure_namespace() {
+    kubectl get namespace "$1" >/dev/null 2>&1 || {
+        kubectl create namespace "$1"
+        kubectl label namespace "$1" "$created"
+    }
+}
+ensure_namespace slurm
+ensure_namespace podbridge
+arguments=()
+read -r -a managed <<<"$nodes"
+if [[ $(kubectl get nodes --output name | wc -l) -le ${#managed[@]} ]]; then
+    # Slurm manages every node, so podbridge and Slurm run on nodes that Slurm manages
+    kubectl label --overwrite namespace slurm podbridge bridge.vk.io/guarded-nodes=exempt
+    arguments+=(--set 'tolerations[0].operator=Exists')
+fi
+network=false
+[[ -n $services ]] || network=true
+sed "s/@NODES@/$nodes/; s/hostNetwork: false/hostNetwork: $network/" hack/slurm/slurm.yaml | kubectl apply --namespace slurm --filename -
+kubectl rollout status --namespace slurm deployment/slurm --timeout 120s
+kubectl wait --namespace slurm --for condition=ready pod --selector app=slurm --timeout 60s
+# not by stdin: a Secret that a command line names is in the list of processes
+kubectl exec --namespace slurm deployment/slurm -- cat /etc/slurm/slurm.jwt >"$folder/auth-token"
+kubectl create secret generic slurm-bridge-token --namespace podbridge --from-file="$folder/auth-token" \
+    --dry-run=client --output yaml | kubectl apply --filename -
+url=http://slurm.slurm.svc:6820
+if [[ -z $services ]]; then
+    url=http://$(kubectl get pods --namespace slurm --selector app=slurm --output 'jsonpath={.items[0].status.podIP}'):6820
+fi
+
+# --- podbridge --------------------------------------------------------------------------------------------------------
+[[ -z $pools ]] || arguments+=(--set nats.enabled=true)
+helm upgrade --install podbridge helm/podbridge --namespace podbridge --wait --timeout 180s \
+    --set "image.tag=$version" --set "config.slurmRestApi=$url" --set 'config.managedNamespaces={slurm-bridge}' \
+    "${arguments[@]}" "$@"
+if [[ -n $kueue ]]; then
+    kubectl apply --server-side --filename \
+        "https://github.com/kubernetes-sigs/kueue/releases/download/v0.16.2/manifests.yaml"
+fi
+[[ -z $core ]] || exit 0
+
+# --- the first Job ----------------------------------------------------------------------------------------------------
+ensure_namespace slurm-bridge
+kubectl apply --filename hack/slurm/hello.yaml
+kubectl wait --namespace slurm-bridge --for condition=complete job/hello --timeout 120s
+kubectl logs --namespace slurm-bridge job/hello
+# podbridge cancels the job of a pod that has ended
+kubectl exec --namespace slurm deployment/slurm -- scontrol --oneliner show jobs | grep -o 'JobId=[0-9]* \|JobState=[A-Z]*' | paste - -
+say "podbridge is installed. Pods of the namespace slurm-bridge run on Slurm; remove everything with: $0 --delete${existing:+ --existing-cluster}"

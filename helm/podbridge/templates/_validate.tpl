@@ -1,0 +1,61 @@
+{{/* Checks of values that a JSON schema cannot express. Each message names the value and what is allowed. */}}
+{{- define "podbridge.validate" -}}
+{{- $name := include "podbridge.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]{0,25}[a-z0-9])?$" $name) }}
+{{- fail (printf "the name of the installation is %q; allowed: 1 to 27 of a-z, 0-9 and -, beginning with a letter; set fullnameOverride" $name) }}
+{{- end }}
+{{- $config := include "podbridge.config" . | fromYaml -}}
+{{- range $part := list "scheduler" "controllers" }}
+{{- $replicas := int (index $.Values $part).replicas }}
+{{- $elects := true }}
+{{- with $config.leaderElection }}{{ if hasKey . "leaderElect" }}{{ $elects = .leaderElect }}{{ end }}{{ end }}
+{{- if and (gt $replicas 1) (not $elects) }}
+{{- fail (printf "%s.replicas: %d is not allowed with config.leaderElection.leaderElect: false; allowed: 1" $part $replicas) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.admission.certManager.enabled .Values.admission.tls.existingSecret }}
+{{- fail (printf "admission.certManager.enabled: true and admission.tls.existingSecret: %s; set only one of them" .Values.admission.tls.existingSecret) }}
+{{- end }}
+{{- if and .Values.nats.enabled (empty .Values.nats.pools) }}
+{{- fail "nats.pools is empty; name at least one pool, for example [alpha]" }}
+{{- end }}
+{{- range .Values.nats.pools }}
+{{- if or (eq . "hub") (not (regexMatch "^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$" .)) }}
+{{- fail (printf "nats.pools: %q is not allowed; allowed: 1 to 32 of a-z, 0-9 and -, without - at the beginning or end, and not hub" .) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.nats.enabled (or .Values.nats.client.existingSecret ((.Values.config.pools).nats).servers) }}
+{{- fail "nats.enabled with nats.client.existingSecret or config.pools.nats.servers: the release has its own server; remove one of them" }}
+{{- end }}
+{{- if and .Values.redis.enabled .Values.nats.jetstream.enabled }}
+{{- fail "redis.enabled: true and nats.jetstream.enabled: true: there is one store of pools; set only one of them" }}
+{{- end }}
+{{- if and .Values.nats.jetstream.enabled (not .Values.nats.persistence.enabled) }}
+{{- fail "nats.jetstream.enabled: true requires nats.persistence.enabled: true: the store of pools must survive a restart of the server" }}
+{{- end }}
+{{- with .Values.plugin }}
+{{- if .enabled }}
+{{- if not (($config.pools).nats).servers }}
+{{- fail "plugin.enabled: true requires a NATS server; set nats.enabled or config.pools.nats.servers" }}
+{{- end }}
+{{- if and (or .interlink.enabled .oauth2Proxy.enabled) (not .tls.existingSecret) }}
+{{- fail "plugin.tls.existingSecret is required with plugin.interlink.enabled or plugin.oauth2Proxy.enabled: a Secret with tls.crt and tls.key, and ca.crt if interLink's API server verifies client certificates itself" }}
+{{- end }}
+{{- if and (not .interlink.enabled) (not .oauth2Proxy.enabled) (not .existingSecret) }}
+{{- fail "plugin.existingSecret is required without plugin.interlink.enabled and plugin.oauth2Proxy.enabled: a Secret with the bearer token of virtual kubelets" }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if not (or (include "podbridge.hasSlurm" .) (include "podbridge.hasPools" .)) }}
+{{- fail "config.slurmRestApi is empty and no pool is configured; set config.slurmRestApi, nats.enabled, or one of config.pools.nats.servers, config.pools.interlink, config.pools.nunet" }}
+{{- end }}
+{{- if has .Release.Namespace ($config.managedNamespaces | default list) }}
+{{- fail (printf "config.managedNamespaces: %s is the namespace of the release; its own pods could not start while the webhook is down; allowed: any other namespace" .Release.Namespace) }}
+{{- end }}
+{{- range $part := list "admission" "scheduler" "controllers" }}
+{{- $repository := ((index $.Values $part).image | default dict).repository | default "" }}
+{{- if contains "slurm-bridge-" $repository }}
+{{- fail (printf "%s.image.repository: %s is an image of slurm-bridge; remove the key or name an image of podbridge" $part $repository) }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,261 @@
+"""The Helm chart: the same objects as config/, golden files, and a real API server that validates every object."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import bridge.config
+import chart
+from bridge.cli.plugin import plugin
+from cluster import crds, install, tools
+from cluster.polling import eventually
+
+pytestmark = pytest.mark.real
+
+SETS = Path(__file__).parent / "chart"
+NAMES = sorted(file.name.partition(".")[0] for file in SETS.glob("*.values.yaml"))
+SAME = re.compile(r"(?m)^# Source: podbridge/templates/(rbac/(admission|scheduler|controllers)|policies|crds)\.yaml$")
+RELEASE = f"hpc-{os.getpid()}"
+PREFIX = f"{RELEASE}-podbridge"
+JETSTREAM = ("--set=nats.jetstream.enabled=true", "--set=nats.persistence.enabled=true")
+OWNED = "--set=crds.install=false"
+"""config/crds.yaml is applied already."""
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/masterqueues.vk.io"
+MERGE = "application/merge-patch+json"
+
+
+@pytest.fixture(scope="module")
+def helm() -> str:
+    """The path of Helm, which is built on the first use."""
+    install.ensure(modules=[install.HELM])
+    return str(install.binaries(install.HELM.packages)["helm"])
+
+
+def rendered(name: str) -> str:
+    """Render the chart with the values of one set, without what is the same in each: roles and policies."""
+    text = chart.template("--skip-tests", f"--values={SETS / f'{name}.values.yaml'}")
+    documents = [each for each in re.split(r"(?m)^---\n", text) if each.strip()]
+    return "---\n".join(each for each in documents if not SAME.search(each))
+
+
+def objects(text: str) -> list[Any]:
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def run(*command: str, fails: bool = False) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert bool(done.returncode) == fails, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_config_has_the_objects_of_the_chart(helm: str) -> None:
+    wanted = chart.manifests()
+    found = {file.name: file.read_text() for file in chart.MANIFESTS.iterdir()}
+    assert found == wanted, "run: PYTHONPATH=hack:. python hack/chart.py"
+    listed = yaml.safe_load(wanted["kustomization.yaml"])["resources"]
+    assert {
+        *listed,
+        "rbac-run.yaml",
+        "rbac-queues.yaml",
+        "rbac-race.yaml",
+        "rbac-dashboard.yaml",
+        "kustomization.yaml",
+    } == wanted.keys()
+
+
+def test_kustomize_reads_config(kubernetes: Any) -> None:
+    checked = kubernetes.kubectl("apply", "--dry-run=server", "-k", str(chart.MANIFESTS))
+    assert "deployment.apps/podbridge-scheduler created" in checked
+    assert "clusterrole.rbac.authorization.k8s.io/podbridge-scheduler unchanged" in checked
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_set_is_rendered_as_before(helm: str, name: str, request: pytest.FixtureRequest) -> None:
+    run(helm, "lint", "--strict", "--quiet", str(chart.CHART), f"--values={SETS / f'{name}.values.yaml'}")
+    text, golden = rendered(name), SETS / f"{name}.golden.yaml"
+    if request.config.getoption("--update-golden"):
+        golden.write_text(text)
+    assert text == golden.read_text(), "if this is meant: --update-golden"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_configuration_of_a_value_set_is_valid(helm: str, name: str) -> None:
+    found = {(each["kind"], each["metadata"]["name"]): each for each in objects(rendered(name))}
+    text = found["ConfigMap", "podbridge-config"]["data"]["config.yaml"]
+    config = bridge.config.parse(text)
+    pod = found["Deployment", "podbridge-controllers"]["spec"]["template"]["spec"]
+    mounts = {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    files = set(re.findall(r"/etc/podbridge/\S+", text)) - {str(config.admission.cert_dir)}
+    assert {os.path.dirname(file) for file in files} <= mounts
+    assert {each["name"] for each in pod["volumes"]} == {each["name"] for each in pod["containers"][0]["volumeMounts"]}
+
+
+def test_nats_server_accepts_what_its_init_container_writes(helm: str, tmp_path: Path) -> None:
+    found = objects(chart.template("--set=nats.enabled=true", "--set=nats.pools={alpha,beta}", *JETSTREAM))
+    (server,) = (each for each in found if each["kind"] == "StatefulSet")
+    pod = server["spec"]["template"]["spec"]
+    secrets = {each["metadata"]["name"]: each["data"] for each in found if each["kind"] == "Secret" and "data" in each}
+    for volume in pod["volumes"]:
+        for source in volume.get("projected", {}).get("sources", ()):
+            (item,) = source["secret"]["items"]
+            file = tmp_path / "secrets" / item["path"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(base64.b64decode(secrets[source["secret"]["name"]][item["key"]]))
+    places = {"/etc/nats/secrets": str(tmp_path / "secrets"), "/var/lib/nats": str(tmp_path / "data")}
+    words = [*pod["initContainers"][0]["command"], *pod["initContainers"][0]["args"]]
+    for place, there in places.items():
+        words = [word.replace(place, there) for word in words]
+    run(*tools.PODBRIDGE, *words[1:])
+    run(
+        str(Path(sys.executable).with_name("nats-server")),
+        "-t",
+        "-c",
+        str(tmp_path / "data" / "podbridge" / "nats-server.conf"),
+    )
+    users = (tmp_path / "data" / "podbridge" / "users.conf").read_text()
+    assert re.findall(r'user: "(.*)"', users) == ["hub", "pool-alpha", "pool-beta"]
+    assert base64.b64decode(secrets["podbridge-nats"]["password"]).decode() in users
+
+
+def test_the_plugin_understands_its_arguments(helm: str) -> None:
+    for settings in (["plugin"], ["nats-client", "--set=plugin.enabled=true", "--set=plugin.existingSecret=x"]):
+        found = objects(chart.template(f"--values={SETS / settings[0]}.values.yaml", *settings[1:]))
+        (pod,) = (
+            each["spec"]["template"]["spec"]
+            for each in found
+            if (each["kind"], each["metadata"]["name"]) == ("Deployment", "podbridge-plugin")
+        )
+        words = pod["containers"][0]["args"]
+        parsed = plugin.make_context("plugin", words[1:]).params
+        assert parsed["nats"] and parsed["owner"]
+        mounts = {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+        for key in ("seed_file", "password_file", "ca_file", "token_file"):
+            assert parsed[key] is None or str(parsed[key].parent) in mounts
+
+
+def test_the_alerts_and_the_dashboards_are_those_of_the_files(helm: str) -> None:
+    switches = ("--set=monitoring.prometheusRule.enabled=true", "--set=monitoring.dashboards.enabled=true")
+    found = {each["kind"]: each for each in objects(chart.template(*switches, "--show-only=templates/monitoring.yaml"))}
+    files = chart.CHART / "files"
+    assert found["PrometheusRule"]["spec"] == yaml.safe_load((files / "alerts.yaml").read_text())
+    boards = {file.name: json.loads(file.read_text()) for file in (files / "dashboards").glob("*.json")}
+    assert {name: json.loads(text) for name, text in found["ConfigMap"]["data"].items()} == boards
+    assert len(json.dumps(found["ConfigMap"])) < 2**20, "the API server limits a ConfigMap"
+
+
+@pytest.fixture(scope="module")
+def namespace(kubernetes: Any) -> Iterator[str]:
+    """A namespace for a second release, beside the objects of config/."""
+    for name in (RELEASE, "research"):
+        kubernetes.add_namespace(name)
+    yield RELEASE
+    for name in (RELEASE, "research"):
+        kubernetes.api("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="module")
+def other_crds(kubernetes: Any) -> Iterator[None]:
+    """The CRDs of the Prometheus operator and of cert-manager."""
+    text = crds.manifests()
+    kubernetes.kubectl("apply", "--server-side", "-f", "-", input=text)
+    kubernetes.kubectl("wait", "--for=condition=Established", "-f", "-", input=text)
+    yield
+    kubernetes.kubectl("delete", "-f", "-", input=text)
+
+
+def test_the_api_server_accepts_every_object(helm: str, kubernetes: Any, namespace: str, other_crds: None) -> None:
+    switches = [f"--set=monitoring.{name}.enabled=true" for name in ("prometheusRule", "dashboards", "serviceMonitor")]
+    documents = objects(run(helm, "template", RELEASE, str(chart.CHART), "--namespace", namespace, OWNED, *switches))
+    for index, name in enumerate(NAMES):
+        text = rendered(name)
+        documents += objects(re.sub(r"\bpodbridge\b(?!\.)", f"{namespace}-{index}", text))
+    for each in documents:
+        if each["metadata"].get("namespace") not in (None, "research"):
+            each["metadata"]["namespace"] = namespace
+        if each["kind"] == "Pod":
+            each["spec"]["serviceAccountName"] = "default"  # its own does not exist in a dry run
+        if each["kind"] == "Service":
+            each["spec"].pop("ipFamilies", None)  # this cluster has IPv4 alone
+    kinds = {each["kind"] for each in documents}
+    assert {"Certificate", "Issuer", "Ingress", "NetworkPolicy", "PrometheusRule", "ServiceMonitor"} < kinds
+    dry = ("--server-side", "--dry-run=server", "--validate=strict")
+    checked = kubernetes.kubectl("apply", *dry, "-f", "-", input=yaml.safe_dump_all(documents))
+    assert len(checked.splitlines()) == len(documents)
+
+
+def test_install_upgrade_rollback_and_uninstall(helm: str, kubernetes: Any, namespace: str) -> None:
+    there = ("--kubeconfig", str(kubernetes.kubeconfig), "--namespace", namespace)
+    deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/{PREFIX}-scheduler"
+    secret = f"/api/v1/namespaces/{namespace}/secrets/{PREFIX}-webhook-tls"
+
+    def checksum() -> str:
+        template = kubernetes.api("GET", deployment)["spec"]["template"]
+        return str(template["metadata"]["annotations"]["checksum/config"])
+
+    nats = ("--set=nats.enabled=true", "--set=nats.pools={alpha}")
+    run(helm, "install", RELEASE, str(chart.CHART), *there, *nats)
+    owner = kubernetes.api("GET", CRD)["metadata"].get("annotations", {})
+    assert "meta.helm.sh/release-name" not in owner, "config/crds.yaml owns it"
+    first = checksum()
+    # what podbridge writes stays over an upgrade and a rollback
+    kubernetes.api("PATCH", secret, {"data": {"tls.crt": "eA=="}}, MERGE)
+    pool = f"/api/v1/namespaces/{namespace}/secrets/{PREFIX}-nats-pool-alpha"
+    password = kubernetes.api("GET", pool)["data"]["password"]
+    run(helm, "upgrade", RELEASE, str(chart.CHART), *there, *nats, "--set=config.partition=other")
+    assert kubernetes.api("GET", pool)["data"]["password"] == password
+    assert checksum() != first
+    text = kubernetes.api("GET", f"/api/v1/namespaces/{namespace}/configmaps/{PREFIX}-config")["data"]["config.yaml"]
+    assert yaml.safe_load(text)["partition"] == "other"
+    # as docs/install.md hands the CRD over to a release
+    owner = {f"meta.helm.sh/release-{key}": value for key, value in (("name", RELEASE), ("namespace", namespace))}
+    labels = {"app.kubernetes.io/managed-by": "Helm"}
+    kubernetes.api("PATCH", CRD, {"metadata": {"annotations": owner, "labels": labels}}, MERGE)
+    run(helm, "upgrade", RELEASE, str(chart.CHART), *there, *nats, "--set=config.partition=other")
+    assert kubernetes.api("GET", CRD)["metadata"]["labels"]["app.kubernetes.io/instance"] == RELEASE
+    run(helm, "rollback", RELEASE, "1", *there)
+    assert checksum() == first
+    assert kubernetes.api("GET", secret)["data"] == {"tls.crt": "eA=="}
+    run(helm, "uninstall", RELEASE, *there)
+    kubernetes.api("PATCH", CRD, {"metadata": {"annotations": dict.fromkeys(owner), "labels": None}}, MERGE)
+    eventually(lambda: RELEASE not in kubernetes.kubectl("get", "clusterroles", "-o", "name"), "the end of the release")
+    own = kubernetes.kubectl("get", "validatingadmissionpolicies,clusterroles", "-o", "name")
+    assert "podbridge-guarded-nodes" in own
+    assert "clusterrole.rbac.authorization.k8s.io/podbridge-scheduler" in own
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["fullnameOverride=Bad"], "the name of the installation is \"Bad\"; allowed: 1 to 27 of a-z, 0-9 and -"),
+        (["config.leaderElection.leaderElect=false"], "scheduler.replicas: 2 is not allowed with config"),
+        (["config.slurmRestApi="], "config.slurmRestApi is empty and no pool is configured; set"),
+        (["config.partition=a", "schedulerConfig.partition=b"], 'schedulerConfig.partition: "b" differs from'),
+        (["config.managedNamespaces={podbridge}"], "config.managedNamespaces: podbridge is the namespace"),
+        (["admission.certManager.enabled=true", "admission.tls.existingSecret=x"], "set only one of them"),
+        (["scheduler.image.repository=ghcr.io/slinkyproject/slurm-bridge-scheduler"], "is an image of slurm-bridge"),
+        (["nats.enabled=true"], "nats.pools is empty; name at least one pool"),
+        (["nats.enabled=true", "nats.pools={hub}"], 'nats.pools: "hub" is not allowed; allowed: 1 to 32 of a-z'),
+        (["nats.jetstream.enabled=true"], "nats.jetstream.enabled: true requires nats.persistence.enabled"),
+        (["plugin.enabled=true"], "plugin.enabled: true requires a NATS server; set nats.enabled"),
+        (["plugin.enabled=true", "nats.enabled=true", "nats.pools={a}"], "plugin.existingSecret is required without"),
+        (["rbac.poolNamespaces={kube-system}"], "rbac.poolNamespaces: kube-system is not allowed"),
+        (["config.partitoin=a"], "additional properties 'partitoin' not allowed"),
+        (["config.logging.level=loud"], "value must be one of 'debug', 'info', 'warning', 'error'"),
+        (["scheduler.replcas=1"], "additional properties 'replcas' not allowed"),
+        (["admission.replicas=many"], "got string, want integer"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_is_named(helm: str, settings: list[str], message: str) -> None:
+    words = [f"--set={setting}" for setting in settings]
+    assert message in run(helm, "template", "podbridge", str(chart.CHART), "-n", "podbridge", *words, fails=True)
