@@ -2,66 +2,96 @@
 
 from __future__ import annotations
 
-import base64
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+
+import click
 
 from admission.webhook_registration import is_managed
 from bridge import names, namespace_policies
-from bridge.cli import check_installations, check_pools, output
+from bridge.cli import (
+    check_connections,
+    check_installations,
+    check_kueue,
+    check_permissions,
+    check_pools,
+    check_webhook,
+    output,
+)
 from bridge.cli.connection import ConnectionOptions
 from bridge.cli.findings import Finding
 from bridge.cli.session import CommandSession
 from bridge.clock import parse_rfc3339
 from bridge.config import jwt_source
 from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
-from bridge.kube.resources import LEASES, MUTATING_WEBHOOKS, NAMESPACES, SELF_SUBJECT_ACCESS_REVIEWS
-from bridge.serving.certificates import expires
+from bridge.kube.resources import LEASES, NAMESPACES
+from bridge.workload import pool_selection
 from bridge.workload.eligibility import slurm_name
 
-NEEDED = (
-    ("", "pods", "", ("get", "list", "watch", "patch", "delete")),
-    ("", "pods", "binding", ("create",)),
-    ("", "pods", "status", ("patch",)),
-    ("", "nodes", "", ("get", "list", "watch", "patch")),
-    ("", "namespaces", "", ("get",)),
-    ("", "persistentvolumeclaims", "", ("list", "watch", "patch")),
-    ("", "persistentvolumes", "", ("list", "watch", "patch")),
-    ("storage.k8s.io", "storageclasses", "", ("list", "watch")),
-    ("events.k8s.io", "events", "", ("create", "patch")),
-    ("authorization.k8s.io", "subjectaccessreviews", "", ("create",)),
-)
+Step = tuple[str, Callable[[CommandSession], Iterator[Finding]]]
+"""The name of a check for its errors, and the check."""
 
 
 def run(connection: ConnectionOptions, form: str) -> int:
     """Print the findings; return the exit status, 1 if a check has failed."""
     found = list(findings(connection))
-    columns = ["result", "what", "found", "fix"]
-    output.show([asdict(finding) for finding in found], columns, form, no_headers=False, nothing="")
+    if form == "table":
+        click.echo(_text(found))
+    else:
+        columns = ["result", "what", "found", "fix"]
+        output.show([asdict(finding) for finding in found], columns, form, no_headers=False, nothing="")
     return 1 if any(finding.result == "FAIL" for finding in found) else 0
 
 
+def _text(found: Sequence[Finding]) -> str:
+    """Return a line for each finding, the fix of a problem below it, and a summary."""
+    rows = [(finding.result, finding.what, finding.found) for finding in found]
+    header, *lines = output.table(("RESULT", "WHAT", "FOUND"), rows).splitlines()
+    text = [header]
+    for finding, line in zip(found, lines, strict=True):
+        text += [line, *([f"         fix: {finding.fix}"] if finding.fix else [])]
+    count = Counter(finding.result for finding in found)
+    warnings = f"{count['warn']} warning{'' if count['warn'] == 1 else 's'}"
+    return "\n".join([*text, "", f"{count['ok']} ok, {warnings}, {count['FAIL']} failed"])
+
+
 def findings(connection: ConnectionOptions) -> Iterator[Finding]:
-    """Run all checks. A check that raises :class:`BridgeError` yields a finding with result ``FAIL``."""
+    """Run all checks. A check that raises :class:`BridgeError` yields a finding with result ``FAIL``.
+
+    If the API server does not answer or refuses this user, run only the checks that do not need it.
+    """
     try:
         session = CommandSession(connection)
     except BridgeError as error:
         yield Finding("FAIL", "configuration", str(error), error.hint or "see podbridge config schema")
         return
     yield Finding("ok", "configuration", str(connection.config or "defaults"))
-    steps: list[tuple[str, Callable[[CommandSession], Iterator[Finding]]]] = [
-        ("Kubernetes API", _kubernetes),
-        ("permissions", _permissions),
+    own: list[Step] = [("Slurm token", _token), ("Slurm", _slurm)] if session.config.slurm_rest_api else []
+    steps: list[Step] = [
+        ("permissions", check_permissions.permissions),
         ("managed namespaces", _namespaces),
-        ("webhook", _webhook),
+        ("webhook", check_webhook.webhook),
+        ("policies", check_webhook.policies),
         ("other installations", check_installations.collisions),
         ("leases", _leases),
-        *([("Slurm token", _token), ("Slurm", _slurm), ("nodes", _nodes)] if session.config.slurm_rest_api else []),
+        *own,
+        *([("nodes", _nodes)] if own else []),
         ("NATS", check_pools.nats),
         ("interLink", check_pools.interlink),
         ("pools", check_pools.pools),
+        ("Kueue", check_kueue.kueue),
+        ("clocks", check_connections.clocks),
+        ("certificates", check_connections.certificates),
     ]
+    try:
+        yield from _kubernetes(session)
+    except BridgeError as error:
+        fix = error.hint or "check the kubeconfig (--kubeconfig, --context) and the API server"
+        yield Finding("FAIL", "Kubernetes API", str(error), fix)
+        yield Finding("warn", "all others", "not checked without the Kubernetes API", "fix the API server first")
+        steps = own
     for what, step in steps:
         try:
             yield from step(session)
@@ -76,30 +106,6 @@ def _kubernetes(session: CommandSession) -> Iterator[Finding]:
     lag = time.time() - before
     if lag > 1:
         yield Finding("warn", "Kubernetes API", f"answered after {lag:.1f} s", "check the load of the API server")
-
-
-def _permissions(session: CommandSession) -> Iterator[Finding]:
-    missing = []
-    for group, resource, sub, verbs in NEEDED:
-        for verb in verbs:
-            attributes = {"group": group, "resource": resource, "subresource": sub, "verb": verb}
-            review = {
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": attributes},
-            }
-            answer = session.kube.create(SELF_SUBJECT_ACCESS_REVIEWS.path(), review)
-            if not (answer.get("status") or {}).get("allowed"):
-                missing.append(f"{verb} {resource}{'/' + sub if sub else ''}")
-    if missing:
-        yield Finding(
-            "warn",
-            "permissions",
-            "this user lacks: " + ", ".join(missing),
-            "required only for podbridge's own service accounts: see docs/install.md",
-        )
-    else:
-        yield Finding("ok", "permissions", "all permissions that podbridge needs")
 
 
 def _namespaces(session: CommandSession) -> Iterator[Finding]:
@@ -135,30 +141,6 @@ def _pools_without_effect(session: CommandSession) -> Iterator[Finding]:
             )
 
 
-def _configuration(session: CommandSession) -> str:
-    return f"{session.config.admission.webhook_name}-mutate"
-
-
-def _webhook(session: CommandSession) -> Iterator[Finding]:
-    try:
-        registered = session.kube.get(MUTATING_WEBHOOKS.path(name=_configuration(session)))
-    except KubeNotFoundError:
-        yield Finding("FAIL", "webhook", "not registered: new pods are not processed", "start podbridge admission")
-        return
-    if not registered.get("webhooks"):  # as helm/rbac.yaml creates it
-        yield Finding("FAIL", "webhook", "not registered: new pods are not processed", "start podbridge admission")
-        return
-    bundle = base64.b64decode(registered["webhooks"][0]["clientConfig"].get("caBundle") or "")
-    if not bundle:
-        yield Finding("warn", "webhook", "registered without a CA bundle", "restart podbridge admission")
-        return
-    days = (expires(bundle) - time.time()) / 86400
-    result = "ok" if days > 7 else "warn" if days > 0 else "FAIL"
-    yield Finding(
-        result, "webhook", f"registered; its CA expires in {days:.0f} days", "" if days > 7 else "renew the certificate"
-    )
-
-
 def _leases(session: CommandSession) -> Iterator[Finding]:
     for part in ("scheduler", "controllers"):
         name = names.lease(part, session.config.installation)
@@ -174,11 +156,12 @@ def _leases(session: CommandSession) -> Iterator[Finding]:
         if not holder:
             yield Finding("warn", part, "no process holds its lease", f"start podbridge {part}")
         elif silent > spec.get("leaseDurationSeconds", 15):
-            yield Finding("FAIL", part, f"{holder} has not renewed its lease for {silent:.0f} s", "check its log")
-        elif silent < -5:
             yield Finding(
-                "warn", "clocks", f"the clock of {holder} is {-silent:.0f} s ahead of the local clock", "run NTP"
+                "FAIL", part, f"{holder} has not renewed its lease for {silent:.0f} s", "check its log, and restart it"
             )
+        elif silent < -5:
+            text = f"the clock of {holder} is {-silent:.0f} s ahead of the local clock"
+            yield Finding("warn", "clocks", text, "synchronize both hosts by NTP")
         else:
             yield Finding("ok", part, f"leader: {holder}")
 
@@ -198,7 +181,9 @@ def _token(session: CommandSession) -> Iterator[Finding]:
             "FAIL", "Slurm token", f"expired {-left / 60:.0f} minutes ago", "write a new token to the same file"
         )
     else:
-        yield Finding("ok" if left > 3600 else "warn", "Slurm token", f"expires in {left / 3600:.1f} hours")
+        soon = left <= 3600
+        fix = "write a new token to the same file; podbridge reads it again" if soon else ""
+        yield Finding("warn" if soon else "ok", "Slurm token", f"expires in {left / 3600:.1f} hours", fix)
 
 
 def _slurm(session: CommandSession) -> Iterator[Finding]:
@@ -206,7 +191,7 @@ def _slurm(session: CommandSession) -> Iterator[Finding]:
     session.slurm.ping()
     yield Finding("ok", "Slurm", f"{session.config.slurm_rest_api} Slurm {session.slurm.slurm_release}, {version.name}")
     for text in version.missing():
-        yield Finding("warn", "Slurm", f"not supported: {text}")
+        yield Finding("warn", "Slurm", f"not supported: {text}", "a newer Slurm has this feature; see docs/install.md")
     known = {partition.name: partition for partition in session.slurm.partitions()}
     wanted = session.config.partition
     if missing := sorted({*session.config.partitions, *([wanted] if wanted else ())} - set(known)):
@@ -222,7 +207,7 @@ def _slurm(session: CommandSession) -> Iterator[Finding]:
 
 def _nodes(session: CommandSession) -> Iterator[Finding]:
     yield from check_installations.taken_nodes(session)
-    nodes = session.nodes()
+    nodes = [node for node in session.nodes() if not pool_selection.is_virtual(node)]
     shared = [node for node in nodes if slurm_name(node) in session.slurm_nodes]
     result = "ok" if shared else "FAIL"
     fix = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 
 
@@ -11,6 +12,7 @@ def main() -> None:
         from bridge.cli.slurm_hint import main as hint
 
         hint()
+    faulthandler.enable()  # a crash in a library, for example of TLS, prints what each thread was doing
     from bridge.cli.main import main as command_line
 
     command_line()

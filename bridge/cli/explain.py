@@ -17,7 +17,7 @@ from bridge.kube.resources import PODS
 from bridge.script import consent
 from bridge.slurm import states
 from bridge.slurm.models import Job
-from bridge.workload import eligibility, links, pods, pool_selection, resources
+from bridge.workload import eligibility, links, places, pods, pool_selection, resources
 from scheduler import occupancy, volumes
 from scheduler.storage import Storage
 from scheduler.volume_nodes import NodeFilter
@@ -35,7 +35,7 @@ def run(connection: ConnectionOptions, namespace: str | None, name: str, form: s
         ) from error
     report = describe(session, pod)
     if form in ("json", "yaml"):
-        click.echo(yaml.safe_dump(report, sort_keys=False) if form == "yaml" else _json(report))
+        click.echo(yaml.safe_dump(report, sort_keys=False) if form == "yaml" else output.as_json(report))
         return
     click.echo(f"Pod {namespace}/{name}: {report['summary']}")
     for title in ("kubernetes", "slurm", "pools", "volumes", "nodes", "events"):
@@ -52,7 +52,7 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     kubernetes = _kubernetes(pod)
     if (pod["spec"].get("schedulerName") or "") != session.config.scheduler_name:
         return {
-            "summary": f"not managed by podbridge: its scheduler is {pod['spec'].get('schedulerName')}",
+            "summary": f"not managed by podbridge: its scheduler is {pod['spec'].get('schedulerName')}{_left(pod)}",
             "kubernetes": kubernetes,
             "slurm": [],
             "pools": [],
@@ -64,21 +64,32 @@ def describe(session: CommandSession, pod: pods.Pod) -> dict[str, Any]:
     kubernetes += _group(session, pod)
     job = session.jobs_by_uid.get(links.key(pod))
     if job is None and (labelled := pods.job_id(pod)) is not None:
-        kubernetes.append(f"its label names Slurm job {labelled}, which Slurm no longer lists")
-    summary, advice = _summary(pod, job)
+        unlisted = ", which Slurm no longer lists" if session.reads_slurm else ""
+        kubernetes.append(f"its label names Slurm job {labelled}{unlisted}")
+    summary, advice = _summary(pod, job, session.reads_slurm)
     allowed = pool_selection.of(pod)
     waits = not pods.is_bound(pod)
     storage = _storage(session, pod) if allowed.local and waits and volumes.claims(pod) else None
     return {
         "summary": summary,
         "kubernetes": kubernetes,
-        "slurm": _slurm(job, session.all_jobs) if job else ["no job"] if allowed.local else [],
+        "slurm": slurm_lines(job, session.all_jobs)
+        if job
+        else ["no job"]
+        if allowed.local and session.reads_slurm
+        else [],
         "pools": _pools(session, pod) if allowed.remote and waits else [],
         "volumes": _volumes(pod, storage) if storage is not None else [],
         "nodes": _nodes(session, pod, storage) if allowed.local and waits else [],
         "events": [f"{e.get('reason')}: {e.get('note')}" for e in session.events(pod)[-8:]],
         "next": advice,
     }
+
+
+def _left(pod: pods.Pod) -> str:
+    """Return why admission has left a pod of a managed namespace to the default scheduler."""
+    reason = (pod["metadata"].get("annotations") or {}).get(names.DEFAULT_SCHEDULER_REASON)
+    return f", to which admission has left it: {reason}" if reason else ""
 
 
 def _kubernetes(pod: pods.Pod) -> list[str]:
@@ -90,9 +101,23 @@ def _kubernetes(pod: pods.Pod) -> list[str]:
         lines.append(f"on node {pod['spec']['nodeName']}")
     conditions = [c for c in status.get("conditions") or () if c.get("message")]
     lines += [f"{c['type']}={c['status']}: {c['message']}" for c in conditions]
+    lines += _race(pod)
     asked = resources.pod_requests(pod["spec"])
     lines.append("requests " + (", ".join(f"{n} {v.normalize():f}" for n, v in sorted(asked.items())) or "nothing"))
     return lines
+
+
+def _race(pod: pods.Pod) -> list[str]:
+    """Return the places of a pod that races, and the one that got it."""
+    found = places.recorded(pod)
+    if not found:
+        return []
+    if not pods.is_bound(pod):
+        return [f"races at {', '.join(found)}: the first place whose job starts gets the pod"]
+    ticket = (pod["metadata"].get("annotations") or {}).get(names.GRANT, "").partition("/")[2]
+    if places.is_granted(pod, pod["spec"]["nodeName"], ticket):
+        return [f"raced at {', '.join(found)}: pool {pod['spec']['nodeName']} was the first to start its job"]
+    return [f"raced at {', '.join(found)}: the colocated Slurm was the first to start its job"]
 
 
 def _group(session: CommandSession, pod: pods.Pod) -> list[str]:
@@ -100,18 +125,17 @@ def _group(session: CommandSession, pod: pods.Pod) -> list[str]:
     member = links.membership(pod)
     if member is None:
         return []
-    others = [one for one in session.pods(pod["metadata"]["namespace"]) if links.key(one) == links.key(pod)]
-    ended = sum(map(pods.is_finished, others))
-    bound = sum(pods.is_bound(one) and not pods.is_finished(one) for one in others)
+    existing, bound, ended = session.group_counts(pod)
     part = f"[{member.key.index}]" if member.key.index else ""
     least = f" (at least {member.minimum})" if member.minimum != member.size else ""
     return [
         f"member of {member.key.kind} {member.key.name}{part}, a group of {member.size}{least}: "
-        f"{len(others)} pods exist, {bound} are bound, {ended} have ended"
+        f"{existing} pods exist, {bound} are bound, {ended} have ended"
     ]
 
 
-def _slurm(job: Job, everyone: Iterable[Job]) -> list[str]:
+def slurm_lines(job: Job, everyone: Iterable[Job]) -> list[str]:
+    """Return the state of a job, Slurm's reason, its nodes and components, its position and its start."""
     lines = [f"job {job.job_id} is {'+'.join(sorted(job.states))} in partition {job.partition or '?'}"]
     if job.reason:
         lines.append(f"reason: {job.reason}{f' ({job.description})' if job.description else ''}")
@@ -182,13 +206,14 @@ def _nodes(session: CommandSession, pod: pods.Pod, storage: Storage | None) -> l
     lines, extended = [], session.device_names()
     for view in eligibility.views((n for n in session.nodes() if not pool_selection.is_virtual(n)), _taken(session)):
         other = session.slurm_nodes.get(view.slurm_name)
-        if other is None:
+        if other is None and session.reads_slurm:
             continue
-        if states.is_asleep(other.states):
+        if other is not None and states.is_asleep(other.states):
             view = eligibility.once_up(view)
         view = eligibility.with_devices(view, extended)
         why = eligibility.refusal(pod["spec"], asked, view) or allows(view)
-        lines.append(f"{view.name}: {why or 'fits'}; Slurm: {'+'.join(sorted(other.states))} {other.reason}".rstrip())
+        slurm = f"; Slurm: {'+'.join(sorted(other.states))} {other.reason}".rstrip() if other is not None else ""
+        lines.append(f"{view.name}: {why or 'fits'}{slurm}")
     return lines
 
 
@@ -219,7 +244,7 @@ def _pools(session: CommandSession, pod: pods.Pod) -> list[str]:
     return lines or ["no pool exists"]
 
 
-def _summary(pod: pods.Pod, job: Job | None) -> tuple[str, str]:
+def _summary(pod: pods.Pod, job: Job | None, reads_slurm: bool) -> tuple[str, str]:
     waiting = pods.condition(pod, names.POD_SCHEDULED)
     if pods.is_finished(pod):
         held = ", still held by podbridge's finalizer" if pods.is_held(pod) else ""
@@ -228,8 +253,9 @@ def _summary(pod: pods.Pod, job: Job | None) -> tuple[str, str]:
     if pods.is_bound(pod) and (remote or not pool_selection.of(pod).local):
         return f"on pool {pod['spec']['nodeName']}" + (f" as job {remote}" if remote else ": not submitted yet"), ""
     if pods.is_bound(pod):
-        return f"runs on {pod['spec']['nodeName']}" + (
-            f" with Slurm job {job.job_id}" if job else " without a Slurm job"
+        number = job.job_id if job else None if reads_slurm else pods.job_id(pod)
+        return f"runs on {pod['spec']['nodeName']} " + (
+            f"with Slurm job {number}" if number else "without a Slurm job"
         ), ""
     if pods.is_gated(pod):
         return "has scheduling gates", "wait until their controller (for example Kueue) removes them"
@@ -244,15 +270,16 @@ def _summary(pod: pods.Pod, job: Job | None) -> tuple[str, str]:
     if job is not None and states.is_pending(job.states):
         return f"its Slurm job is pending: {job.reason or 'no reason yet'}", f"squeue -j {job.job_id} --start"
     reason = waiting.get("reason", "")
+    if reason == "SlurmPending" and not reads_slurm:
+        return (
+            f"its Slurm job is pending: {waiting.get('message', '')}",
+            f"podbridge explain pod {pod['metadata']['name']} -n {pod['metadata']['namespace']}",
+        )
+    if reason == "Racing":
+        return f"pending: {waiting.get('message', '')}", "wait until a job of it starts; the events name the jobs"
     if reason:
         return (
             f"pending: {reason}: {waiting.get('message', '')}",
             "fix the cause in the message; podbridge retries automatically",
         )
     return "pending: podbridge's scheduler has not processed it yet", "podbridge check"
-
-
-def _json(report: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(report, indent=2)

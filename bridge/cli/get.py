@@ -1,4 +1,4 @@
-"""``podbridge get``: tables of pods, jobs, nodes and pools."""
+"""``podbridge get``: tables of pods, jobs, nodes, pools and queues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from bridge import names
-from bridge.cli import output
+from bridge.cli import output, queues, watching
 from bridge.cli.connection import ConnectionOptions
 from bridge.cli.job_records import records
 from bridge.cli.session import CommandSession
@@ -22,8 +22,21 @@ COLUMNS = {
         ["pod_node", "name", "user", "submitted", "started"],
     ),
     "pools": (["pool", "ready", "reason", "pods", "cpu", "memory", "age"], ["message", "labels"]),
+    "queues": (
+        ["queue", "ready", "offered", "pending", "admitted", "cpu", "memory", "age"],
+        ["reason", "stop_policy", "local_queues", "message"],
+    ),
     "nodes": (["name", "slurm_name", "ready", "cordoned", "slurm_state", "managed", "reason"], ["cpus", "memory_mib"]),
 }
+
+NAMES = {
+    "pods": ("pod/", "name"),
+    "jobs": ("", "job"),
+    "pools": ("node/", "pool"),
+    "queues": ("masterqueue.vk.io/", "queue"),
+    "nodes": ("node/", "name"),
+}
+"""Prefix and field of the output ``name``."""
 
 
 def run(
@@ -35,8 +48,13 @@ def run(
     form: str,
     no_headers: bool,
     ended: bool = False,
+    *,
+    watch: bool = False,
 ) -> None:
-    """Print the objects of ``kind`` as ``form`` (table, wide, json or yaml); ``ended``: all ended jobs, too."""
+    """Print the objects of ``kind`` as ``form`` (table, wide, json, yaml or name); ``ended``: all ended jobs, too.
+
+    With ``watch``, print changes until the user interrupts.
+    """
     session = CommandSession(connection)
     if kind != "jobs" and not all_namespaces and namespace is None:
         namespace = session.namespace
@@ -45,15 +63,27 @@ def run(
         "jobs": lambda: job_records(session, namespace, ended=ended),
         "nodes": lambda: node_records(session, selector),
         "pools": lambda: pool_records(session, selector),
+        "queues": lambda: queues.records(session, selector),
     }
     columns, wide = COLUMNS[kind]
+    if watch:
+
+        def read() -> list[dict[str, Any]]:
+            session.forget()
+            return kinds[kind]()
+
+        shown = [*columns, *wide] if form == "wide" else columns
+        watching.show(read, shown, form, no_headers=no_headers, name=NAMES[kind])
+        return
     place = f" in namespace {namespace}" if kind in ("pods", "jobs") and namespace else ""
+    whose = "" if kind == "queues" else f" of scheduler {session.config.scheduler_name}"
     output.show(
         kinds[kind](),
         [*columns, *wide] if form == "wide" else columns,
         form,
         no_headers=no_headers,
-        nothing=f"No {kind} of scheduler {session.config.scheduler_name} found{place}.",
+        nothing=f"No {kind}{whose} found{place}.",
+        name=NAMES[kind],
     )
 
 
@@ -142,7 +172,14 @@ def pool_records(session: CommandSession, selector: str) -> list[dict[str, Any]]
                 "memory": f"{used['memory'] / gib:.1f}/{offered.get('memory', Decimal(0)) / gib:.1f}Gi",
                 "age": output.age(node["metadata"]["creationTimestamp"]),
                 "message": ready.get("message", ""),
-                "labels": ",".join(f"{k}={v}" for k, v in sorted((node["metadata"].get("labels") or {}).items())),
+                "labels": ",".join(f"{k}={v}" for k, v in sorted(_own_labels(node).items())),
             }
         )
     return records
+
+
+def _own_labels(node: dict[str, Any]) -> dict[str, str]:
+    """Return the labels of a virtual node that the site has set: not those of Kubernetes and of podbridge."""
+    labels: dict[str, str] = node["metadata"].get("labels") or {}
+    fixed = (names.POOL_LABEL, "virtual-node.interlink/type")
+    return {k: v for k, v in labels.items() if not k.partition("/")[0].endswith("kubernetes.io") and k not in fixed}

@@ -77,6 +77,12 @@ def node_address(config: Config, server: str) -> str:
         return "127.0.0.1"
 
 
+def kubelet_settings(config: Config, address: str) -> KubeletSettings:
+    """Return the settings of the kubelet API. It listens on all addresses of the family of ``address``."""
+    host = "::" if ":" in address else KubeletSettings().host
+    return KubeletSettings(host, config.pools.kubelet_port, config.pools.kubelet_cert_dir, (address,))
+
+
 def _configured(config: Config, clock: Clock) -> Iterator[PoolSource]:
     """Return the sources of the pools that the configuration names."""
     if config.pools.interlink:
@@ -146,10 +152,14 @@ class HubPools:
         )
 
     def _make_kubelet(self, config: Config, kube: KubeClient, clock: Clock, address: str) -> Kubelet:
-        settings = KubeletSettings(
-            port=config.pools.kubelet_port, cert_dir=config.pools.kubelet_cert_dir, addresses=(address,)
+        return Kubelet(
+            kubelet_settings(config, address),
+            kube,
+            clock,
+            find=self._find,
+            pods=lambda: self.loop.pods(),
+            pools=self._pools.pools,
         )
-        return Kubelet(settings, kube, clock, find=self._find, pods=lambda: self.loop.pods(), pools=self._pools.pools)
 
     def _make_persistence(
         self, config: Config, link: Link, pools: NatsPools, clock: Clock, cluster: str

@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from bridge import __version__
+from bridge.cli import completing
+from bridge.cli.brake import brake
 from bridge.cli.connection import ConnectionOptions, connection_options
+from bridge.cli.extras import missing_extra
 from bridge.cli.nats import nats
+from bridge.cli.observe import describe, explain_job, explain_pool, top, version
 from bridge.cli.plugin import plugin
 from bridge.cli.rbac import rbac
 from bridge.cli.submitter import submitter
 from bridge.errors import BridgeError
 
 output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="Format of the output.",
 )
-namespace_option = click.option("-n", "--namespace", help="Default: the kubeconfig's, else default.")
+list_output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
+    default="table",
+    show_default=True,
+    help="Format of the output; wide: more columns, name: for scripts.",
+)
+namespace_option = click.option(
+    "-n", "--namespace", shell_complete=completing.namespaces, help="Default: the kubeconfig's, else default."
+)
 
 
 @click.group(
@@ -32,7 +51,7 @@ def cli() -> None:
 
 
 def _part(name: str, help_text: str, parts: tuple[str, ...]) -> None:
-    @cli.command(name, help=help_text)
+    @cli.command(name, help=help_text, epilog=f"Example:\n\n  podbridge {name} --config config.yaml")
     @connection_options
     def command(connection: ConnectionOptions) -> None:
         sys.exit(_run(connection, parts))
@@ -58,7 +77,9 @@ _part("controllers", "Run the controllers: they synchronize nodes, pods and jobs
 
 
 @cli.command(
-    "admission", help="Run the admission webhook. With --unregister: remove the webhook configurations and exit."
+    "admission",
+    help="Run the admission webhook. With --unregister: remove the webhook configurations and exit.",
+    epilog="Examples:\n\n  podbridge admission --config config.yaml\n\n  podbridge admission --unregister",
 )
 @connection_options
 @click.option("--unregister", is_flag=True, help="Remove the webhook configurations and exit.")
@@ -75,7 +96,7 @@ def admission_command(connection: ConnectionOptions, unregister: bool) -> None:
         click.echo(f"removed {name}")
 
 
-@cli.command()
+@cli.command(epilog="Examples:\n\n  podbridge check --config config.yaml\n\n  podbridge check -o json")
 @connection_options
 @output_option
 def check(connection: ConnectionOptions, output: str) -> None:
@@ -90,10 +111,10 @@ def check(connection: ConnectionOptions, output: str) -> None:
 
 @cli.group(
     epilog="Examples:\n\n  podbridge get pods -A\n\n  podbridge get jobs -o json\n\n  podbridge get nodes -o wide\n\n"
-    "  podbridge get pools"
+    "  podbridge get pools\n\n  podbridge get queues -o wide"
 )
 def get() -> None:
-    """List pods, jobs, nodes or pools. A row shows the state in Kubernetes and in Slurm."""
+    """List pods, jobs, nodes, pools or queues. A row shows the state in Kubernetes and in Slurm."""
 
 
 def _getter(kind: str, help_text: str, *examples: str) -> None:
@@ -103,22 +124,28 @@ def _getter(kind: str, help_text: str, *examples: str) -> None:
     @connection_options
     @namespace_option
     @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
-    @click.option("-l", "--selector", default="", help="Label selector of pods or nodes; jobs have no labels.")
-    @click.option("--no-headers", is_flag=True)
-    @output_option
+    @click.option("-l", "--selector", default="", help="Label selector of pods, nodes or queues; jobs have no labels.")
+    @click.option("--no-headers", is_flag=True, help="No line with the names of the columns.")
+    @click.option("-w", "--watch", is_flag=True, help="Print changes too, until Ctrl-C; -o json: one object a line.")
+    @list_output_option
     def command(
         connection: ConnectionOptions,
         namespace: str | None,
         all_namespaces: bool,
         selector: str,
         no_headers: bool,
+        watch: bool,
         output: str,
         **more: bool,
     ) -> None:
         from bridge.cli import get as getting
 
         place = None if all_namespaces else namespace
-        getting.run(kind, connection, place, all_namespaces, selector, output, no_headers, more.get("ended", False))
+        ended = more.get("ended", False)
+        try:
+            getting.run(kind, connection, place, all_namespaces, selector, output, no_headers, ended, watch=watch)
+        except KeyboardInterrupt:
+            sys.exit(130)
 
     if kind == "jobs":
         click.option("--all", "ended", is_flag=True, help="Also ended jobs that disagree with no pod.")(command)
@@ -140,6 +167,13 @@ _getter(
 _getter("nodes", "List the nodes with their state in Kubernetes and in Slurm.", " -o wide")
 _getter("pools", "List the pools: their Ready condition, and the resources in use.", " -o json")
 
+_getter(
+    "queues",
+    "List the MasterQueues: whether their objects are in step, flavors with quota, workloads, and the quota in use.",
+    " -o wide",
+    " -o name",
+)
+
 
 @cli.group()
 def explain() -> None:
@@ -147,7 +181,7 @@ def explain() -> None:
 
 
 @explain.command("pod", epilog="Example:\n\n  podbridge explain pod train-7 -n slurm-bridge")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.names("pod"))
 @connection_options
 @namespace_option
 @output_option
@@ -158,13 +192,37 @@ def explain_pod(name: str, connection: ConnectionOptions, namespace: str | None,
     run(connection, namespace, name, output)
 
 
+@explain.command("queue", epilog="Example:\n\n  podbridge explain queue batch")
+@click.argument("name")
+@connection_options
+@list_output_option
+def explain_queue(name: str, connection: ConnectionOptions, output: str) -> None:
+    """Print the flavors of MasterQueue NAME with their quota, the workloads that wait for it, and the next step."""
+    from bridge.cli.queues import run
+
+    run(connection, name, output)
+
+
 @cli.command(epilog="Examples:\n\n  podbridge render -f pod.yaml\n\n  podbridge render -f - --api v0.0.42 < pod.yaml")
 @click.option(
     "-f", "--filename", required=True, type=click.File("r"), help="Manifest with pods or Jobs; - for standard input."
 )
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), envvar="PODBRIDGE_CONFIG", show_envvar=True)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="PODBRIDGE_CONFIG",
+    show_envvar=True,
+    help="Configuration file (YAML).",
+)
 @click.option("--api", default=None, help="API version of slurmrestd. Default: the newest known.")
-@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["yaml", "json"]),
+    default="yaml",
+    show_default=True,
+    help="Format of the output.",
+)
 def render(filename: Any, config: Path | None, api: str | None, output: str) -> None:
     """Print, without a cluster, the webhook's patch for each pod of a manifest and the job request to Slurm.
 
@@ -180,7 +238,7 @@ def config_group() -> None:
     """Check a configuration file, or print the JSON schema."""
 
 
-@config_group.command("check")
+@config_group.command("check", epilog="Example:\n\n  podbridge config check config.yaml")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 def config_check(file: Path) -> None:
     """Check FILE: print its errors, or the configuration with all defaults."""
@@ -192,7 +250,7 @@ def config_check(file: Path) -> None:
     click.echo(yaml.safe_dump(loaded.model_dump(mode="json", by_alias=True), sort_keys=False), nl=False)
 
 
-@config_group.command("schema")
+@config_group.command("schema", epilog="Example:\n\n  podbridge config schema > podbridge.schema.json")
 def config_schema() -> None:
     """Print the JSON schema of the configuration."""
     import json
@@ -202,48 +260,12 @@ def config_schema() -> None:
     click.echo(json.dumps(Config.model_json_schema(by_alias=True), indent=2))
 
 
-@cli.group(
-    epilog="Examples:\n\n  podbridge brake status\n\n  podbridge brake hold slurm\n\n  podbridge brake confirm slurm"
+@cli.command(
+    "slurm-hint",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True},
+    epilog="Example:\n\n  podbridge slurm-hint --help",
 )
-def brake() -> None:
-    """Show the brake on mass ending, and confirm or hold it.
-
-    The brake engages when many jobs disappear at once: from Slurm (brake "slurm") or from a pool (brake "pool.NAME").
-    """
-
-
-@brake.command("status")
-@connection_options
-def brake_status(connection: ConnectionOptions) -> None:
-    """Print each engaged brake: how many jobs are missing, and when their pods will be terminated."""
-    from bridge.cli.brake import status
-
-    status(connection)
-
-
-@brake.command("confirm")
-@connection_options
-@click.argument("name")
-def brake_confirm(connection: ConnectionOptions, name: str) -> None:
-    """Confirm that the missing jobs are lost: podbridge terminates their pods now."""
-    from bridge.brake import BrakeAnswer
-    from bridge.cli.brake import answer
-
-    answer(connection, name, BrakeAnswer.CONFIRM)
-
-
-@brake.command("hold")
-@connection_options
-@click.argument("name")
-def brake_hold(connection: ConnectionOptions, name: str) -> None:
-    """Keep the pods until their jobs are listed again, or until podbridge brake confirm."""
-    from bridge.brake import BrakeAnswer
-    from bridge.cli.brake import answer
-
-    answer(connection, name, BrakeAnswer.HOLD)
-
-
-@cli.command("slurm-hint", add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def slurm_hint(arguments: tuple[str, ...]) -> None:
     """Tell podbridge that a job of Slurm began or ended. For PrologSlurmctld and EpilogSlurmctld."""
@@ -252,7 +274,34 @@ def slurm_hint(arguments: tuple[str, ...]) -> None:
     sys.exit(run(arguments))
 
 
-@cli.command()
+@cli.command(
+    epilog="Examples:\n\n  podbridge dashboard\n\n  podbridge dashboard -n training --port 0\n\n"
+    "  podbridge dashboard --sign-in --host 0.0.0.0 --tls-cert tls.crt --tls-key tls.key"
+)
+@connection_options
+@click.option("-n", "--namespace", help="Show the pods of this namespace only. Default: all namespaces.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8088, show_default=True, help="0: a free port.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--sign-in",
+    is_flag=True,
+    help="Users sign in with a token of the API server and see what their roles allow. Required for other addresses "
+    "than those of loopback.",
+)
+@click.option(
+    "--allowed-host", "hosts", multiple=True, metavar="NAME[:PORT]", help="With --sign-in: name of the page in URLs."
+)
+@click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False), help="Certificate chain. Read on change.")
+@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="Private key. Read on change.")
+def dashboard(connection: ConnectionOptions, tls_cert: Path | None, tls_key: Path | None, **settings: Any) -> None:
+    """Serve a read-only web page with pools, nodes, pods, the reasons of waiting pods, and logs."""
+    from bridge.cli.dashboard import run
+    from bridge.serving.access import Files
+
+    sys.exit(run(connection, {**settings, "files": Files(cert=tls_cert, key=tls_key)}))
+
+
+@cli.command(epilog="Examples:\n\n  source <(podbridge completion bash)\n\n  podbridge completion fish | source")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script for SHELL: source <(podbridge completion bash)."""
@@ -263,20 +312,40 @@ def completion(shell: str) -> None:
         click.echo(kind(cli, {}, "podbridge", "_PODBRIDGE_COMPLETE").source())
 
 
+explain.add_command(explain_job)
+explain.add_command(explain_pool)
+cli.add_command(brake)
+cli.add_command(describe)
+cli.add_command(top)
+cli.add_command(version)
 cli.add_command(nats)
 cli.add_command(rbac)
 cli.add_command(plugin)
 cli.add_command(submitter)
 
 
-def main() -> None:
-    """Run the command line. A :class:`BridgeError` is printed to standard error, and the exit status is 1."""
+def main(name: str = "podbridge") -> None:
+    """Run the command line, as ``name`` in its help texts.
+
+    A :class:`BridgeError` is printed to standard error, and the exit status is 1. So is a module that is not installed
+    because its extra is not.
+    """
     try:
-        cli(prog_name="podbridge")
+        cli(prog_name=name)
     except BridgeError as error:
-        click.echo(f"podbridge: {error}", err=True)
-        if error.hint:
-            click.echo(f"podbridge: {error.hint}", err=True)
-        sys.exit(1)
+        _fail(error)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error, next(iter(sys.argv[1:]), ""))
+        if missing is None:
+            raise
+        _fail(missing)
     except BrokenPipeError:
         sys.exit(0)
+
+
+def _fail(error: BridgeError) -> NoReturn:
+    """Print an error and its hint to standard error, and exit with status 1."""
+    click.echo(f"podbridge: {error}", err=True)
+    if error.hint:
+        click.echo(f"podbridge: {error.hint}", err=True)
+    sys.exit(1)

@@ -63,6 +63,11 @@ def nats() -> None:
     "--jetstream", is_flag=True, help="Add a key-value bucket for the hub (pools.store.kind nats). Kept in later runs."
 )
 @click.option("--bucket", default="", help="Name of the bucket (pools.store.nats.bucket). Default: podbridge.")
+@click.option(
+    "--secrets",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Directory with the secrets of the hub and of all pools, instead of new ones in --out.",
+)
 @click.option("--force", is_flag=True, help="Overwrite an existing nats-server.conf.")
 def config(
     out: Path,
@@ -81,6 +86,7 @@ def config(
     passwords: bool,
     jetstream: bool,
     bucket: str,
+    secrets: Path | None,
     force: bool,
 ) -> None:
     """Write a configuration for nats-server, and a separate secret for each hub and each pool.
@@ -89,6 +95,9 @@ def config(
     users.conf (written by each run). With --hub, hubs/NAME.seed replaces hub.seed, and the user of hub.seed is
     removed. Existing secrets are kept. To revoke the access of a pool or a hub, remove its file and run this command
     again.
+
+    With --secrets, the command creates no secret: the directory has hub.seed or hub.password, and a file in pools/ for
+    each pool.
 
     With --cluster, the command writes nats-server-NAME.conf for each server. Copy the directory to the same path on
     each host.
@@ -109,6 +118,7 @@ def config(
         bucket=bucket,
         cluster=servers,
         hubs=dict(_named(text) for text in hub),
+        given=secrets,
     )
     _print_files(written)
     for text in _warnings(written, listen, encrypted=tls_cert is not None, clustered=servers is not None):

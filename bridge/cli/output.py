@@ -22,12 +22,29 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, no_header
     return "\n".join("   ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
+def as_json(value: object) -> str:
+    """Return JSON as all commands print it."""
+    return json.dumps(value, indent=2)
+
+
 def show(
-    records: Sequence[dict[str, Any]], columns: Sequence[str], output: str, *, no_headers: bool, nothing: str
+    records: Sequence[dict[str, Any]],
+    columns: Sequence[str],
+    output: str,
+    *,
+    no_headers: bool,
+    nothing: str,
+    name: tuple[str, str] = ("", ""),
 ) -> None:
-    """Print records: their ``columns`` as a table, or all fields as JSON or YAML; ``nothing`` if there are none."""
+    """Print records: their ``columns`` as a table, or all fields as JSON or YAML; ``nothing`` if there are none.
+
+    ``name`` is the prefix and the field of the output ``name``, a line for each record: ``pod/``, ``name``.
+    """
     if output == "json":
-        click.echo(json.dumps(list(records), indent=2))
+        click.echo(as_json(list(records)))
+    elif output == "name" and records:
+        prefix, field = name
+        click.echo("\n".join(f"{prefix}{record[field]}" for record in records if record[field]))
     elif output == "yaml":
         click.echo(yaml.safe_dump(list(records), sort_keys=False), nl=False)
     elif not records:

@@ -186,7 +186,7 @@ def _checked_owner(owner: str) -> str:
     return owner
 
 
-@plugin.command("openapi")
+@plugin.command("openapi", epilog="Example:\n\n  podbridge plugin openapi > openapi.json")
 def show_openapi() -> None:
     """Print the OpenAPI document of the API (JSON)."""
     import json

@@ -35,7 +35,7 @@ def rbac() -> None:
 def pools(namespaces: tuple[str, ...], accounts: tuple[str, ...], account_namespace: str) -> None:
     """Print the RoleBindings that let podbridge read the ConfigMaps and Secrets of pods on pools.
 
-    Each grants the controllers the ClusterRole podbridge-pools (helm/rbac-pools.yaml) in one namespace: ConfigMaps,
+    Each grants the controllers the ClusterRole podbridge-pools (config/rbac-pools.yaml) in one namespace: ConfigMaps,
     Secrets and service account tokens.
     """
     for namespace in namespaces:

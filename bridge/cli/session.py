@@ -17,16 +17,16 @@ from bridge.kube.cluster import cluster_id
 from bridge.kube.prune import prune_claim, prune_storage_class, prune_volume
 from bridge.kube.resources import (
     DEVICE_CLASSES,
-    EVENTS,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    POD_EVENTS,
     PODS,
     STORAGE_CLASSES,
 )
 from bridge.slurm.client import SlurmClient
 from bridge.slurm.models import Job, Node
-from bridge.workload import extended_claims
+from bridge.workload import extended_claims, links, pods
 from bridge.workload.pods import Pod, uid
 from scheduler import occupancy
 
@@ -34,11 +34,19 @@ from scheduler import occupancy
 class CommandSession:
     """The clients and the objects of one command. Properties are read at the first access and kept."""
 
+    reads_slurm = True
+    """Whether Slurm is read, if there is one. If not, it is unknown which jobs and nodes Slurm has."""
+
     def __init__(self, connection: ConnectionOptions) -> None:
         self.config: Config = configuration.load(connection.config)
         self._connection = connection
         self.kube = KubeClient.load(connection.kubeconfig, connection.context, user_agent="podbridge-cli", pool_size=4)
         self.slurm = SlurmClient(self.config, jwt_source(self.config), pool_size=4)
+
+    def forget(self) -> None:
+        """Read jobs and nodes again at the next access."""
+        for name in ("all_jobs", "jobs", "jobs_by_uid", "slurm_nodes"):
+            self.__dict__.pop(name, None)
 
     @functools.cached_property
     def namespace(self) -> str:
@@ -82,6 +90,12 @@ class CommandSession:
         items: list[dict[str, Any]] = self.kube.get(PODS.path(namespace), params)["items"]
         return items
 
+    def group_counts(self, pod: Pod) -> tuple[int, int, int]:
+        """Return how many pods of the pod's group exist, are bound and have not ended, and have ended."""
+        others = [one for one in self.pods(pod["metadata"]["namespace"]) if links.key(one) == links.key(pod)]
+        ended = sum(map(pods.is_finished, others))
+        return len(others), sum(pods.is_bound(one) and not pods.is_finished(one) for one in others), ended
+
     def other_pods(self) -> list[dict[str, Any]]:
         """List the pods of other schedulers that have a node and have not ended."""
         params = {"fieldSelector": occupancy.selector(self.config.scheduler_name)}
@@ -119,7 +133,9 @@ class CommandSession:
             return None
 
     def events(self, pod: Pod) -> list[dict[str, Any]]:
-        """List the Events of a pod, oldest first."""
-        found = self.kube.get(EVENTS.path(pod["metadata"]["namespace"]))["items"]
-        ours = [event for event in found if (event.get("regarding") or {}).get("uid") == uid(pod)]
+        """List the Events of a pod, oldest first, with the fields of ``events.k8s.io/v1``."""
+        # the API server selects by UID in the core group only; a namespace with 10,000 pods has 20,000 Events
+        path = POD_EVENTS.path(pod["metadata"]["namespace"])
+        found = self.kube.get(path, {"fieldSelector": f"involvedObject.uid={uid(pod)}"})["items"]
+        ours = [{**event, "note": event.get("message"), "regarding": event.get("involvedObject")} for event in found]
         return sorted(ours, key=lambda event: event.get("eventTime") or event["metadata"]["creationTimestamp"])

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from bridge.cli.extras import missing_extra
 from bridge.cli.plugin import plugin
 from bridge.errors import BridgeError
 
@@ -60,4 +61,10 @@ def main() -> None:
         sys.exit(2)
     except BridgeError as error:
         click.echo(f"slurm-sd: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error, "plugin")
+        if missing is None:
+            raise
+        click.echo(f"slurm-sd: {missing}", err=True)
         sys.exit(1)

@@ -38,7 +38,10 @@ def submitter(context: click.Context, pool: str | None, config: Path | None) -> 
     sys.exit(run(config, pool))
 
 
-@submitter.command("config")
+@submitter.command(
+    "config",
+    epilog="Examples:\n\n  podbridge submitter config > site.toml\n\n  podbridge submitter config --check site.toml",
+)
 @click.option("--check", type=click.Path(path_type=Path, dir_okay=False), help="Check this file and print its errors.")
 def show_config(check: Path | None) -> None:
     """Print a documented configuration with all defaults, or check a file."""
@@ -53,7 +56,7 @@ def show_config(check: Path | None) -> None:
     click.echo(f"{check}: pool {found.pool}, {found.batch.kind}, BuildConfig {found.buildconfig().digest}")
 
 
-@submitter.command("convert")
+@submitter.command("convert", epilog="Example:\n\n  podbridge submitter convert SlurmConfig.yaml --pool site-a")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--pool", default="my-pool", show_default=True, help="Name of the pool.")
 def convert_config(file: Path, pool: str) -> None:

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 import urllib3
 import yaml
+from urllib3.connection import HTTPSConnection
+from urllib3.util.ssl_ import create_urllib3_context, resolve_cert_reqs
 
 from bridge.clock import Clock
 from bridge.curl_client import Address, CurlClient
@@ -54,6 +56,8 @@ class KubeAccess:
         manager: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
         parts = urlsplit(self.server)
         self.pool = manager.connection_from_url(self.server)
+        if parts.scheme == "https":
+            self.pool.ConnectionCls = _Connection
         self.client = CurlClient(_address(configuration, manager), pool_size=self._pool_size)
         # a proxy needs the full URL for http only; https is tunnelled
         self.prefix = self.server if parts.scheme == "http" and manager.proxy is not None else parts.path
@@ -95,6 +99,22 @@ class KubeAccess:
         except Exception as error:  # the library and plug-ins raise anything; the old header may still be valid
             self._read_at = self._clock.monotonic()
             log.warning("credentials not refreshed", extra=kv(error=str(error)))
+
+
+class _Connection(HTTPSConnection):
+    """A connection of a watch, which verifies the API server as ``kubectl`` and the calls do.
+
+    From Python 3.13 on, urllib3 would set ``VERIFY_X509_STRICT``: it refuses authorities and certificates without key
+    identifiers, which many clusters have. Each connection has a context of its own: urllib3 loads the certificates into
+    it, and a process crashes if two threads do so in one context.
+    """
+
+    def connect(self) -> None:
+        """Connect and verify."""
+        self.ssl_context = create_urllib3_context(cert_reqs=resolve_cert_reqs(self.cert_reqs), verify_flags=0)
+        if self.ca_certs is None and self.ca_cert_data is None:
+            self.ssl_context.load_default_certs()
+        super().connect()
 
 
 def _address(configuration: Any, manager: urllib3.PoolManager) -> Address:

@@ -11,13 +11,11 @@ the client retries: 429 with ``Retry-After``, and 401 if the credentials have ch
 from __future__ import annotations
 
 import copy
-import http.client
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
@@ -31,6 +29,7 @@ from bridge.kube.access import KubeAccess, configuration
 from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import is_collection
 from bridge.kube.responses import IDLE, decode, error_of, error_of_status, no_answer, parsed, unavailable
+from bridge.kube.text_stream import BROKEN, PIECE, TextStream, interrupt
 from bridge.metrics import KUBE_REQUESTS
 
 Object = dict[str, Any]
@@ -45,14 +44,12 @@ PATCHES = {
 }
 TRIES = 3
 MAX_WAIT = 10.0
-PIECE = 1 << 16
 LARGEST_ANSWER = 1 << 30
 LARGEST_REFUSAL = 1 << 20
 R = TypeVar("R", Answer, urllib3.BaseHTTPResponse)
 _SYSTEM_CLOCK = SystemClock()
 _NO_RETRIES = urllib3.Retry(False, redirect=False)
 _counter, _timeout = cache(KUBE_REQUESTS.labels), cache(urllib3.Timeout)
-_BROKEN = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError)
 
 
 class KubeClient:
@@ -139,6 +136,15 @@ class KubeClient:
             accept = f"{JSON};as={kind};g=meta.k8s.io;v=v1"
         return self._call("GET", path, params, accept=accept)
 
+    def server_time(self) -> float:
+        """Return the time of the API server (epoch, whole seconds), from the header ``Date`` of an answer."""
+        answer = self._send("GET", "/version", None, None, JSON, JSON)
+        self._count("GET", answer.status)
+        try:
+            return parsedate_to_datetime(answer.headers["date"]).timestamp()
+        except (KeyError, ValueError) as error:
+            raise unavailable("GET /version: the answer has no valid header Date", reason="NoDate") from error
+
     def create(self, path: str, body: Object, params: Params | None = None) -> Object:
         """POST to a collection or a sub-resource; return the stored object (a Status for a binding)."""
         return self._call("POST", path, params, body)
@@ -194,6 +200,15 @@ class KubeClient:
             response.close()
             response.release_conn()
 
+    def text(self, path: str, params: Params, *, idle_timeout: float) -> TextStream:
+        """GET a text that the server may continue, such as a log; it breaks after ``idle_timeout`` silent seconds."""
+        what = f"GET {path}"
+        response = self._stream(path, params, idle_timeout, accept="*/*")
+        self._count("GET", response.status)
+        if response.status != 200:
+            raise error_of(what, response.status, self._refusal(what, response), response.headers)
+        return TextStream(what, response)
+
     def close(self) -> None:
         """End all watches permanently; they raise or end in the threads that read them.
 
@@ -205,9 +220,7 @@ class KubeClient:
     def _interrupt(self) -> None:
         with self._watches_lock:
             for response in self._watches:
-                connection: Any = response.connection
-                with suppress(OSError, AttributeError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)
+                interrupt(response)
 
     def _lines(self, what: str, response: urllib3.BaseHTTPResponse, idle_timeout: float) -> Iterator[bytes]:
         rest = b""
@@ -217,7 +230,7 @@ class KubeClient:
                 piece = response.read1(PIECE)
             except urllib3.exceptions.ReadTimeoutError as error:
                 raise unavailable(f"{what}: no data for {idle_timeout:g} s", reason=IDLE) from error
-            except _BROKEN as error:
+            except BROKEN as error:
                 raise unavailable(f"{what}: connection lost: {_short(error)}", reason="Broken") from error
             if not piece:
                 if rest:
@@ -273,12 +286,14 @@ class KubeClient:
         try:
             return self._authorized(headers, send)
         except CallError as error:
-            self._count(method, 0)
+            self._count(method, None)
             raise no_answer(f"{method} {path}", error) from error
 
-    def _stream(self, path: str, params: Params, read_timeout: float) -> urllib3.BaseHTTPResponse:
-        """Open a watch."""
-        headers = {"Accept": JSON, "User-Agent": self._agent}
+    def _stream(
+        self, path: str, params: Params, read_timeout: float, *, accept: str = JSON
+    ) -> urllib3.BaseHTTPResponse:
+        """Open a watch or a text."""
+        headers = {"Accept": accept, "User-Agent": self._agent}
 
         def send() -> urllib3.BaseHTTPResponse:
             return self._access.pool.urlopen(
@@ -294,9 +309,9 @@ class KubeClient:
 
         try:
             return self._authorized(headers, send)
-        except _BROKEN as error:
-            self._count("GET", 0)
-            raise unavailable(f"WATCH {path}: no answer: {_short(error)}", reason="Broken") from error
+        except BROKEN as error:
+            self._count("GET", None)
+            raise unavailable(f"GET {path}: no answer: {_short(error)}", reason="Broken") from error
 
     def _authorized(self, headers: dict[str, str], send: Callable[[], R]) -> R:
         """Set the ``Authorization`` header and send; after 401 and a change of the credentials, send once more."""
@@ -323,13 +338,13 @@ class KubeClient:
         """Read the body of an answer without events."""
         try:
             return bytes(response.read(LARGEST_REFUSAL))
-        except _BROKEN as error:
+        except BROKEN as error:
             raise unavailable(f"{what}: no answer: {_short(error)}", reason="Broken") from error
         finally:
             response.close()
 
-    def _count(self, method: str, status: int) -> None:
-        _counter(method, str(status)).inc()
+    def _count(self, method: str, status: int | None) -> None:
+        _counter(method, str(status or "error")).inc()
 
 
 def _url(path: str, params: Params | None) -> str:

@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from cluster.polling import eventually
+
 pytestmark = pytest.mark.real
 
 
@@ -25,6 +27,10 @@ def test_it_looks_at_nats_the_pools_the_store_and_the_kubelet_port(pools_world):
     ready = {finding["found"] for finding in findings if finding["what"] == "pools"}
     assert {f"{name} is Ready" for name in pools_world.cluster.sites} <= ready
     assert by_what["kubelet port"]["result"] == "ok"
+    added = {"permissions", "webhook", "policies", "Kueue", "clocks", "certificates"}
+    assert added <= by_what.keys()
+    # not of all findings: a slow API server is a warning
+    assert {finding["result"] for finding in findings if finding["what"] in added} == {"ok"}
 
 
 @pytest.mark.parametrize(
@@ -59,3 +65,44 @@ def test_a_store_and_a_kubelet_port_that_do_not_answer(pools_world, tmp_path):
     failed = {finding["what"]: finding["fix"] for finding in findings if finding["result"] == "FAIL"}
     assert "pools.store" in failed["store"]
     assert "pools.nodeAddress" in failed["kubelet port"]
+    assert "podbridge admission" in failed["webhook"]  # the API server cannot call it
+    assert all(finding["fix"] for finding in findings if finding["result"] != "ok")
+
+
+def test_a_service_account_without_a_permission_of_the_shipped_role(pools_world):
+    """The account of the scheduler, which this cluster does not use: podbridge run has its own."""
+    binding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/podbridge-scheduler"
+    found = pools_world.api("GET", binding)
+    pools_world.api("DELETE", binding)
+    try:
+        status, findings = check(pools_world)
+    finally:
+        del found["metadata"]["resourceVersion"], found["metadata"]["uid"]
+        pools_world.api("POST", binding.rpartition("/")[0], found)
+    (failed,) = [finding for finding in findings if finding["result"] == "FAIL"]
+    assert status == 1
+    assert failed["found"].startswith("podbridge/podbridge-scheduler lacks: ")
+    assert "create pods/binding" in failed["found"] or "more" in failed["found"]
+    assert "helm upgrade" in failed["fix"]
+
+
+def test_a_pool_is_described_and_explained(pools_world):
+    env = {**os.environ, **pools_world.cluster.env}
+
+    def read(*args):
+        command = ["podbridge", *args, "-o", "json"]
+        return json.loads(subprocess.run(command, env=env, capture_output=True, text=True, timeout=60).stdout)
+
+    name = next(iter(pools_world.cluster.sites))
+    facts = read("describe", "pool", name)
+    assert facts["pool"]["ready"] == "True"
+    assert facts["offers"]["cpu"]
+    assert read("explain", "pool", name)["summary"] == "Ready"
+    container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": "100000"}}}
+    pod = pools_world.create_pod({"containers": [container]}, name, "too-large")
+    try:
+        report = eventually(lambda: read("explain", "pool", name)["waiting_pods"] or None, "the waiting pod")
+        assert report[0].startswith("remote/too-large: ")
+        assert "cpu" in report[0]
+    finally:
+        pools_world.delete(pod, grace=0)

@@ -1,4 +1,5 @@
 import json
+import signal
 import subprocess
 import sys
 
@@ -24,7 +25,20 @@ def render(manifest, *args):
     return run("render", "-f", "-", "-o", "json", *args, input=yaml.safe_dump(manifest))
 
 
-@pytest.mark.parametrize("args", [[], ["get"], ["explain", "pod"], ["render"], ["check"], ["run"], ["config"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["get"],
+        ["get", "queues"],
+        ["explain", "pod"],
+        ["explain", "queue"],
+        ["render"],
+        ["check"],
+        ["run"],
+        ["config"],
+    ],
+)
 def test_help(args):
     result = run(*args, "--help")
     assert result.exit_code == 0
@@ -159,3 +173,14 @@ def test_config_check(tmp_path):
 
 def test_config_schema_is_json():
     assert "schedulerName" in json.loads(run("config", "schema").output)["properties"]
+
+
+def test_a_crash_in_a_library_prints_the_stacks_of_all_threads():
+    code = (
+        "import faulthandler, bridge.cli.main; bridge.cli.main.main = faulthandler._sigsegv;"
+        "from bridge.cli.entry import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in done.stderr
+    assert "bridge/cli/entry.py" in done.stderr

@@ -22,6 +22,12 @@ def test_a_nodes_address(monkeypatch, given, pod_ip, server, address):
     assert hub_pools.node_address(found, server) == address
 
 
+@pytest.mark.parametrize(("address", "host"), [("10.1.1.1", "0.0.0.0"), ("fd00::7", "::")])  # noqa: S104
+def test_the_kubelet_api_listens_on_the_family_of_its_address(address, host):
+    settings = hub_pools.kubelet_settings(config.parse("pools: {kubeletPort: 0}"), address)
+    assert (settings.host, settings.port, settings.addresses) == (host, 0, (address,))
+
+
 def test_the_link_is_as_configured(tmp_path):
     text = f"pools: {{nats: {{servers: ['nats://n:4222'], seedFile: {tmp_path}/seed, inboxPrefix: _INBOX.me}}}}"
     settings = hub_pools.link_settings(config.parse(text), "podbridge x", "c1")

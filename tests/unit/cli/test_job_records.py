@@ -119,7 +119,7 @@ def test_explain_shows_each_component_of_a_heterogeneous_job():
         JobPart(14, frozenset({"RUNNING"}), ("node-1", "node-2"), "b", "node-[3-4]"),
     )
     whole = Job(13, frozenset({"RUNNING"}), nodes=("node-0", "node-1", "node-2"), parts=parts)
-    assert explain._slurm(whole, [whole])[-2:] == [
+    assert explain.slurm_lines(whole, [whole])[-2:] == [
         "component 13 is RUNNING on node-0",
         "component 14 is RUNNING on node-1,node-2, excluded nodes: node-3,node-4",
     ]

@@ -3,10 +3,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 import struct
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import urllib3
@@ -18,6 +22,7 @@ from bridge.kube.client import KubeClient
 from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import PODS, SECRETS
 from tests.fakes.kube_api import FakeApi, Handler, Request
+from tests.fakes.server_certificate import certificates
 
 POD = PODS.path("ns", "a")
 BODY = {"metadata": {"name": "a"}}
@@ -346,7 +351,9 @@ def test_in_cluster_token_that_is_empty_for_a_moment(tmp_path: Path, monkeypatch
 
     class Library:
         host = "https://127.0.0.1:1"
-        ssl_ca_cert = cert_file = key_file = tls_server_name = assert_hostname = proxy = proxy_headers = None
+        ssl_ca_cert = ca_cert_data = cert_file = key_file = tls_server_name = assert_hostname = proxy = (
+            proxy_headers
+        ) = None
         verify_ssl = True
         token = "one"
 
@@ -357,6 +364,7 @@ def test_in_cluster_token_that_is_empty_for_a_moment(tmp_path: Path, monkeypatch
 
     class Pool:
         proxy = None
+        connection_pool_kw: ClassVar[dict[str, Any]] = {}
 
         def connection_from_url(self, url: str) -> urllib3.HTTPConnectionPool:
             return urllib3.HTTPConnectionPool("127.0.0.1")
@@ -372,6 +380,54 @@ def test_in_cluster_token_that_is_empty_for_a_moment(tmp_path: Path, monkeypatch
     assert found.authorization() == "bearer one"
     clock.advance(access.HEADER_LIFE)
     assert found.authorization() == "bearer two"
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_watch_trusts_an_authority_without_key_identifiers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: bool
+) -> None:
+    """From Python 3.13 on, urllib3 refuses such an authority, which kubectl and libcurl trust."""
+    monkeypatch.setattr("urllib3.util.ssl_.sys", SimpleNamespace(version_info=(3, 13)))
+    contexts = []
+    make = access.create_urllib3_context
+    monkeypatch.setattr(access, "create_urllib3_context", lambda **more: contexts.append(make(**more)) or contexts[-1])
+    for name in ("right", "wrong"):
+        (tmp_path / name).mkdir()
+    ca, cert, key = certificates(tmp_path / "right")
+    other, _, _ = certificates(tmp_path / "wrong")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        cluster = {
+            "server": f"https://127.0.0.1:{server.server_port}",
+            "certificate-authority": str(ca if trusted else other),
+        }
+        file = tmp_path / "kubeconfig"
+        content = {
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "current-context": "c",
+        }
+        file.write_text(json.dumps(content))
+        found = access.KubeAccess(lambda: access.configuration(str(file), None), pool_size=1, clock=FakeClock())
+        if trusted:
+            for _ in range(2):
+                assert found.pool.request("GET", "/", retries=False, headers={"Connection": "close"}).status == 501
+            # each connection loads certificates: two threads that do so in one context crash the process
+            assert len(set(map(id, contexts))) == 2
+        else:
+            with pytest.raises(urllib3.exceptions.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+                found.pool.request("GET", "/", retries=False)
+        found.pool.close()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_exec_plugin(api: FakeApi, tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""``podbridge dashboard``: the web page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from bridge import config as configuration
+from bridge import logs
+from bridge.cli import explain
+from bridge.cli.connection import ConnectionOptions
+from bridge.cli.session import CommandSession
+from bridge.config import Config
+from bridge.dashboard.pages import Explanation
+from bridge.dashboard.rows import PodRow
+from bridge.dashboard.server import Dashboard, Settings
+from bridge.errors import KubeForbiddenError
+from bridge.kube.client import KubeClient
+from bridge.kube.object_store import Object
+from bridge.slurm.models import Job, Node
+from bridge.workload import links
+from bridge.workload.pods import Pod
+
+
+class PageSession(CommandSession):
+    """The session of one page, without a connection to Slurm.
+
+    It has the client of the user, the nodes that the user may see, and the rows of the page for the counts of a group.
+    """
+
+    reads_slurm = False
+    all_jobs: list[Job]
+    slurm_nodes: dict[str, Node]
+
+    def __init__(self, config: Config, kube: KubeClient, nodes: Sequence[Object], rows: Sequence[PodRow]) -> None:
+        self.config, self.kube, self._nodes, self._rows = config, kube, nodes, rows
+        self.all_jobs, self.slurm_nodes = [], {}
+        self._events: dict[str, list[dict[str, Any]]] = {}
+
+    def nodes(self, selector: str = "") -> list[dict[str, Any]]:
+        """Return the nodes that the user may see."""
+        return list(self._nodes)
+
+    def group_counts(self, pod: Pod) -> tuple[int, int, int]:
+        """Return how many pods of the pod's group exist, are bound and have not ended, and have ended."""
+        members = [row for row in self._rows if row.group == links.key(pod)]
+        return len(members), sum(row.open and bool(row.node) for row in members), sum(not row.open for row in members)
+
+    def events(self, pod: Pod) -> list[dict[str, Any]]:
+        """List the Events of a pod, oldest first; none if the user may not list them."""
+        key = pod["metadata"]["uid"]
+        if key not in self._events:
+            try:
+                self._events[key] = super().events(pod)
+            except KubeForbiddenError:
+                self._events[key] = []
+        return self._events[key]
+
+
+def run(connection: ConnectionOptions, settings: Mapping[str, Any]) -> int:
+    """Serve the page until a signal arrives; return the exit status."""
+    config = configuration.load(connection.config)
+    logs.setup(config.logging.level if settings["sign_in"] else "WARNING", config.logging.format)
+
+    def explained(client: KubeClient, pod: Object, nodes: Sequence[Object], rows: Sequence[PodRow]) -> Explanation:
+        session = PageSession(config, client, nodes, rows)
+        return Explanation(explain.describe(session, pod), session.events(pod))
+
+    chosen = Settings(**settings, kubeconfig=connection.kubeconfig, context=connection.context)
+    return Dashboard(config, chosen, explained).run(lambda url: click.echo(f"The page is at {url}"))

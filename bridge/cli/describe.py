@@ -1,0 +1,138 @@
+"""``podbridge describe``: all facts about one pod, job, node or pool, from Kubernetes and from Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bridge.cli import reports
+from bridge.cli.connection import ConnectionOptions
+from bridge.cli.explain_objects import find_pool, job_report
+from bridge.cli.get import job_records, node_records, pod_records, pool_records
+from bridge.cli.session import CommandSession
+from bridge.errors import BridgeError, KubeForbiddenError
+from bridge.kube.resources import EVENTS
+from bridge.workload import pods, resources
+
+KINDS = ("pod", "job", "node", "pool")
+
+
+def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | None, form: str) -> None:
+    """Print the facts. Raises :class:`BridgeError` if the object does not exist."""
+    session = CommandSession(connection)
+    makers: dict[str, Callable[[], dict[str, Any]]] = {
+        "pod": lambda: pod(session, namespace or session.namespace, name),
+        "job": lambda: job(session, name),
+        "node": lambda: node(session, name),
+        "pool": lambda: pool(session, name),
+    }
+    reports.show(f"{kind.capitalize()} {name}", makers[kind](), form)
+
+
+def pod(session: CommandSession, namespace: str, name: str) -> dict[str, Any]:
+    """Return the record of a pod, its requests, tolerations, conditions, job and Events."""
+    found = next((each for each in session.pods(namespace) if each["metadata"]["name"] == name), None)
+    if found is None:
+        scheduler = session.config.scheduler_name
+        raise BridgeError(
+            f"scheduler {scheduler} has no pod {name} in namespace {namespace}", hint="select another with -n"
+        )
+    (record,) = [each for each in pod_records(session, namespace, "") if each["uid"] == pods.uid(found)]
+    metadata = found["metadata"]
+    requests = {key: f"{value.normalize():f}" for key, value in resources.pod_requests(found["spec"]).items()}
+    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if _is_own(key)}
+    return {
+        "kubernetes": record,
+        "requests": requests,
+        "annotations": annotations,
+        "finalizers": list(metadata.get("finalizers") or ()),
+        "conditions": reports.conditions(found.get("status") or {}),
+        "job": next((each for each in _jobs(session) if each["job"] == record["job"]), {}),
+        "events": reports.events(session.events(found)),
+        "next": f"podbridge explain pod {name} -n {namespace}",
+    }
+
+
+def _is_own(key: str) -> bool:
+    """Whether an annotation is one of podbridge, of slurm-bridge or of a pool."""
+    return any(part in key.partition("/")[0] for part in ("vk.io", "slinky.slurm.net", "podbridge"))
+
+
+def _jobs(session: CommandSession) -> list[dict[str, Any]]:
+    return job_records(session, None, ended=True) if session.config.slurm_rest_api else []
+
+
+def job(session: CommandSession, name: str) -> dict[str, Any]:
+    """Return the record of a job, and the lines of ``podbridge explain job``."""
+    if not name.isdigit():
+        raise BridgeError(f"NAME: {name!r} is not a job id; allowed: a number, as podbridge get jobs prints it")
+    report = job_report(session, int(name))
+    record = next((each for each in _jobs(session) if str(each["job"]) == name), {})
+    return {"summary": report["summary"], "job": record, **{k: report[k] for k in ("slurm", "pods", "problem", "next")}}
+
+
+def node(session: CommandSession, name: str) -> dict[str, Any]:
+    """Return the record of a node, its Slurm node, taints, conditions, pods and Events."""
+    record = next((each for each in node_records(session, "") if each["name"] == name), None)
+    if record is None:
+        known = ", ".join(sorted(each["name"] for each in node_records(session, ""))[:20])
+        raise BridgeError(f"node {name} does not exist, or is virtual (describe pool)", hint=f"nodes: {known}")
+    (found,) = [each for each in session.nodes() if each["metadata"]["name"] == name]
+    other = session.slurm_nodes.get(record["slurm_name"])
+    slurm = {}
+    if other is not None:
+        slurm = {
+            "state": "+".join(sorted(other.states)),
+            "reason": other.reason,
+            "cpus": other.cpus,
+            "memory_mib": other.memory_mib,
+            "gres": other.gres,
+            "partitions": ",".join(other.partitions),
+            "features": ",".join(other.features),
+        }
+    return {
+        "kubernetes": {key: record[key] for key in ("name", "slurm_name", "ready", "cordoned", "managed")},
+        "slurm": slurm,
+        "taints": _taints(found),
+        "conditions": reports.conditions(found.get("status") or {}),
+        "pods": _pods_on(session, name),
+        "events": _events(session, found),
+    }
+
+
+def pool(session: CommandSession, name: str) -> dict[str, Any]:
+    """Return the record of a pool, what its virtual node offers, conditions, pods and Events."""
+    found = find_pool(session, name)
+    (record,) = [each for each in pool_records(session, "") if each["pool"] == name]
+    offered = {key: f"{value.normalize():f}" for key, value in resources.allocatable(found).items()}
+    labels = found["metadata"].get("labels") or {}
+    return {
+        "pool": {key: value for key, value in record.items() if key not in ("labels", "message")},
+        "offers": offered,
+        "labels": [f"{key}={value}" for key, value in sorted(labels.items())],
+        "taints": _taints(found),
+        "conditions": reports.conditions(found.get("status") or {}),
+        "pods": _pods_on(session, name),
+        "events": _events(session, found),
+        "next": f"podbridge explain pool {name}",
+    }
+
+
+def _taints(found: dict[str, Any]) -> list[str]:
+    return [f"{t['key']}={t.get('value', '')}:{t['effect']}" for t in (found.get("spec") or {}).get("taints") or ()]
+
+
+def _pods_on(session: CommandSession, name: str) -> list[str]:
+    """Return a line for each pod of the scheduler that is bound to a node and has not ended."""
+    bound = [each for each in session.pods(None) if each["spec"].get("nodeName") == name and not pods.is_finished(each)]
+    return [f"{pods.key(each)} {(each.get('status') or {}).get('phase', '')}" for each in bound]
+
+
+def _events(session: CommandSession, found: dict[str, Any]) -> list[str]:
+    """Return the Events of a node. Their UID is the UID or the name of the node; they are in namespace default."""
+    uid, name = found["metadata"]["uid"], found["metadata"]["name"]
+    try:
+        items = session.kube.get(EVENTS.path(), {"fieldSelector": f"regarding.name={name}"})["items"]
+    except KubeForbiddenError:
+        return []
+    return reports.events([each for each in items if (each.get("regarding") or {}).get("uid") in (uid, name)])

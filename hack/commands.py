@@ -1,0 +1,107 @@
+"""Write docs/commands.md from the help texts of the command line. ``--check`` only compares."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from bridge.cli.main import cli
+
+TARGET = Path(__file__).parents[1] / "docs" / "commands.md"
+INTRODUCTION = """\
+# Commands
+
+After reading this page you can list and explain pods and jobs, check an installation, and use podbridge as a plugin of
+kubectl.
+
+<!-- written by hack/commands.py from the code; a test compares -->
+
+## Find the right command
+| question | command |
+| --- | --- |
+| Is everything installed and connected? | `podbridge check` |
+| What runs, what waits, what is used? | `podbridge top` |
+| Why does this pod wait? | `podbridge explain pod NAME` |
+| Why does this job of Slurm wait? | `podbridge explain job ID` |
+| What can this pool run now? | `podbridge explain pool NAME` |
+| Do pods and jobs agree? | `podbridge get jobs`, column PROBLEM |
+| What are all facts about an object? | `podbridge describe KIND NAME` |
+| Which job does this manifest become? | `podbridge render -f pod.yaml` |
+
+## Rules for all commands
+| subject | rule |
+| --- | --- |
+| configuration | `--config`, else `$PODBRIDGE_CONFIG`, else the defaults. Use the file of the running podbridge |
+| cluster | `--kubeconfig` and `--context`, else `$KUBECONFIG`, `~/.kube/config`, the service account of the pod |
+| output | tables are for people and may change; `-o json` and `-o yaml` keep their fields; `-o name` is for scripts |
+| output of `--watch` | `-o json` prints one object a line |
+| messages | errors and hints go to standard error |
+| exit status 0 | success |
+| exit status 1 | the command has failed, or `check` has found a failure |
+| exit status 2 | an option or an argument is invalid |
+| exit status 130 | interrupted with Ctrl-C |
+
+## Completion
+    source <(podbridge completion bash)
+
+The names of pods, jobs, nodes, pools and namespaces are completed, too. For zsh and fish, use their name instead of
+`bash`.
+
+## Plugin of kubectl
+`pip install 'podbridge[hub]'` installs the programs `kubectl-podbridge` and `kubectl_complete-podbridge`, which
+kubectl finds in `PATH`. All commands work as `kubectl podbridge`, and are completed if the completion of kubectl (1.26
+or later) is on:
+
+    kubectl podbridge get pods -A
+    kubectl podbridge explain pod train-7 -n hpc
+
+`python hack/krew.py HOMEPAGE URL FOLDER` writes an archive of the plugin and its manifest for krew.
+
+"""
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ("podbridge",)) -> Iterator[tuple[str, click.Command]]:
+    """Return each command that is no group and not hidden, with its full name, in alphabetical order."""
+    if isinstance(command, click.Group):
+        for name in sorted(command.commands):
+            if not command.commands[name].hidden:
+                yield from commands(command.commands[name], (*path, name))
+    else:
+        yield " ".join(path), command
+
+
+def section(name: str, command: click.Command) -> str:
+    """Return the section of a command: its usage, help, options and examples."""
+    context = click.Context(command, info_name=name)
+    pieces = " ".join(command.collect_usage_pieces(context))
+    parts = [f"### {name}", f"    {name} {pieces}", inspect.cleandoc(command.help or "").replace("\b\n", "")]
+    shown = [each for each in command.get_params(context) if isinstance(each, click.Option)]
+    rows = [record for each in shown if (record := each.get_help_record(context))]
+    options = [(names, text) for names, text in rows if names != "-h, --help" and names != "--help"]
+    if options:
+        lines = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in options]
+        parts.append("\n".join(["| option | meaning |", "| --- | --- |", *lines]))
+    if command.epilog:
+        examples = [line.strip() for line in command.epilog.splitlines() if line.startswith("  ")]
+        parts.append("\n".join(f"    {line}" for line in examples))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def text() -> str:
+    """Return the whole page."""
+    sections = [section(name, command) for name, command in commands(cli)]
+    return INTRODUCTION + "## Reference\n" + "\n\n".join(sections) + "\n"
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(0 if TARGET.read_text() == text() else "docs/commands.md is out of date: run hack/commands.py")
+    TARGET.write_text(text())

@@ -1,0 +1,263 @@
+"""The checks of ``podbridge check``, each with a small stand-in for its outside system."""
+
+import base64
+import json
+import socket
+import ssl
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+import roles
+from bridge.cli import check_connections, check_kueue, check_permissions, check_webhook
+from bridge.cli.main import cli
+from bridge.config import Config
+from bridge.errors import KubeForbiddenError, KubeInvalidError, KubeNotFoundError
+from bridge.serving.certificates import make_pair
+
+
+class Kube:
+    """Answers by path; ``allowed`` decides reviews, ``answer`` creations of pods."""
+
+    server = ""
+
+    def __init__(self, objects=(), allowed=lambda attributes, user: True, answer=None, clock=0.0):
+        self.objects, self.allowed, self.answer, self.clock = dict(objects), allowed, answer, clock
+        self.reviews = 0
+
+    def get(self, path, params=None):
+        if path not in self.objects:
+            raise KubeNotFoundError(f"GET {path}: not found")
+        if isinstance(self.objects[path], Exception):
+            raise self.objects[path]
+        return self.objects[path]
+
+    def create(self, path, body, params=None):
+        if "accessreviews" in path:
+            self.reviews += 1
+            spec = body["spec"]
+            return {"status": {"allowed": self.allowed(spec["resourceAttributes"], spec.get("user"))}}
+        assert params == {"dryRun": "All"}
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return {"spec": {"schedulerName": self.answer}}
+
+    def server_time(self):
+        return int(time.time() + self.clock)
+
+
+def session(kube, **config):
+    slurm = SimpleNamespace(server_time=lambda: int(time.time()))
+    return SimpleNamespace(kube=kube, slurm=slurm, config=Config.model_validate(config))
+
+
+def run(check, *args):
+    found = list(check(*args))
+    assert all(finding.fix for finding in found if finding.result != "ok"), "a problem without a fix"
+    return found
+
+
+def results(found):
+    return [finding.result for finding in found]
+
+
+# --- permissions ------------------------------------------------------------------------------------------------------
+ACCOUNT = "/api/v1/namespaces/podbridge/serviceaccounts/podbridge-scheduler"
+
+
+def test_the_permissions_are_those_of_the_shipped_roles():
+    assert roles.TARGET.read_text() == roles.text(), "run: python hack/roles.py"
+    assert check_permissions.roles().keys() == {"admission", "scheduler", "controllers", "queues", "race"}
+
+
+def test_the_permissions_of_a_service_account_are_reviewed():
+    kube = Kube({ACCOUNT: {}})
+    (finding,) = run(check_permissions.permissions, session(kube))
+    assert (finding.result, finding.found) == ("ok", "podbridge/podbridge-scheduler has those of scheduler")
+    assert kube.reviews == sum(len(rule["verbs"]) for rule in check_permissions.roles()["scheduler"])
+
+
+def test_a_missing_permission_is_named():
+    def allowed(attributes, user):
+        assert user == "system:serviceaccount:podbridge:podbridge-scheduler"
+        return attributes.get("subresource") != "binding"
+
+    (finding,) = run(check_permissions.permissions, session(Kube({ACCOUNT: {}}, allowed)))
+    assert finding.result == "FAIL"
+    assert finding.found.endswith("lacks: update resourceclaims/binding, create pods/binding")
+
+
+def test_the_objects_of_another_installation_have_its_name():
+    asked = []
+
+    def allowed(attributes, user):
+        asked.append((attributes["resource"], attributes.get("name", ""), attributes.get("namespace", "")))
+        return True
+
+    path = "/api/v1/namespaces/second/serviceaccounts/second-controllers"
+    (finding,) = run(check_permissions.permissions, session(Kube({path: {}}, allowed), installation="second"))
+    assert finding.result == "ok"
+    assert ("leases", "second-controllers", "second") in asked
+    assert ("leases", "", "kube-node-lease") in asked
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_without_service_accounts_this_user_is_reviewed(good):
+    (finding,) = run(check_permissions.permissions, session(Kube(allowed=lambda attributes, user: good)))
+    assert finding.result == ("ok" if good else "warn")
+    assert good or "more" in finding.found  # not all of them
+
+
+# --- webhook ----------------------------------------------------------------------------------------------------------
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/podbridge-mutate"
+NAMESPACE = "/api/v1/namespaces/slurm-bridge"
+
+
+def registered(days=90.0):
+    pem = make_pair(["x"], days * 86400, now=time.time()).cert
+    return {"webhooks": [{"clientConfig": {"caBundle": base64.b64encode(pem).decode()}}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "result", "words"),
+    [
+        ("slurm-bridge-scheduler", "ok", "gets the scheduler slurm-bridge-scheduler"),
+        ("default-scheduler", "FAIL", "keeps the scheduler default-scheduler"),
+        (KubeInvalidError("POST: failed calling webhook: x509"), "FAIL", "cannot call it"),
+        (KubeForbiddenError("POST: forbidden"), "warn", "not called"),
+    ],
+)
+def test_the_api_server_calls_the_webhook(answer, result, words):
+    kube = Kube({REGISTRATION: registered(), NAMESPACE: {}}, answer=answer)
+    _, finding = run(check_webhook.webhook, session(kube))
+    assert finding.result == result
+    assert words in finding.found
+
+
+def test_a_webhook_without_registration():
+    for objects in ({}, {REGISTRATION: {"webhooks": []}}):
+        (finding,) = run(check_webhook.webhook, session(Kube(objects)))
+        assert (finding.result, finding.found) == ("FAIL", "not registered: new pods are not processed")
+
+
+def test_a_missing_policy_is_named():
+    names = [f"podbridge-{name}" for name in check_webhook.POLICIES]
+    path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    items = [{"metadata": {"name": name}} for name in names]
+    assert results(run(check_webhook.policies, session(Kube({path: {"items": items}})))) == ["ok"]
+    (finding,) = run(check_webhook.policies, session(Kube({path: {"items": items[1:]}})))
+    assert finding.found == f"missing: {names[0]}"
+
+
+# --- Kueue ------------------------------------------------------------------------------------------------------------
+SERVED = {"groups": [{"name": "kueue.x-k8s.io", "preferredVersion": {"version": "v1beta2"}, "versions": []}]}
+QUEUES_SERVED = {
+    "groups": [*SERVED["groups"], {"name": "vk.io", "versions": [{"groupVersion": "vk.io/v1"}], "preferredVersion": {}}]
+}
+ON = {"queues": {"enabled": True}}
+
+
+@pytest.mark.parametrize(
+    ("groups", "config", "expected"),
+    [({"groups": []}, {}, "ok"), ({"groups": []}, ON, "FAIL"), (SERVED, {}, "ok"), (SERVED, ON, "FAIL")],
+)
+def test_kueue_is_needed_only_for_master_queues(groups, config, expected):
+    assert results(run(check_kueue.kueue, session(Kube({"/apis": groups}), **config))) == [expected]
+
+
+def test_a_master_queue_that_is_not_ready():
+    bad = {"type": "Ready", "status": "False", "reason": "Invalid", "message": "spec.flavors: empty"}
+    queues = [
+        {"metadata": {"name": "good"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+        {"metadata": {"name": "bad"}, "status": {"conditions": [bad]}},
+        {"metadata": {"name": "new"}},
+    ]
+    served = {"resources": [{"name": "masterqueues"}]}
+    objects = {"/apis": QUEUES_SERVED, "/apis/vk.io/v1": served, "/apis/vk.io/v1/masterqueues": {"items": queues}}
+    found = run(check_kueue.kueue, session(Kube(objects), **ON))
+    assert results(found) == ["ok", "FAIL", "warn"]
+    assert "bad is not Ready: Invalid: spec.flavors: empty" in found[1].found
+
+
+# --- clocks and certificates ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("seconds", "result", "words"),
+    [(0, "ok", "agree"), (60, "warn", "60 s ahead of"), (-60, "warn", "60 s behind"), (400, "FAIL", "400 s ahead of")],
+)
+def test_the_clock_of_the_api_server(seconds, result, words):
+    config = {"slurmRestApi": "http://127.0.0.1:1"}
+    (finding,) = run(check_connections.clocks, session(Kube(clock=seconds), **config))
+    assert finding.result == result
+    assert words in finding.found
+
+
+@pytest.fixture
+def tls_server(request, tmp_path):
+    """A server with a certificate that is valid for ``days``; with ``greeting``, it sends this line before TLS."""
+    days, greeting = request.param
+    pair = make_pair(["localhost"], days * 86400, now=time.time() - (2 * 86400 if days < 2 else 0))
+    (tmp_path / "crt").write_bytes(pair.cert)
+    (tmp_path / "key").write_bytes(pair.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "crt", tmp_path / "key")
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        client, _ = listener.accept()
+        client.sendall(greeting)
+        with context.wrap_socket(client, server_side=True) as secure:
+            secure.recv(1)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield listener.getsockname()[1]
+    thread.join(5)
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    ("tls_server", "scheme", "result"),
+    [
+        ((90, b""), "https", "ok"),
+        ((3, b""), "https", "warn"),
+        ((1, b""), "https", "FAIL"),
+        ((90, b"INFO {}\r\n"), "tls", "ok"),
+    ],
+    indirect=["tls_server"],
+)
+def test_the_certificate_of_a_server(tls_server, scheme, result):
+    url = f"{scheme}://127.0.0.1:{tls_server}"
+    config = {"pools": {"nats": {"servers": [url], "seedFile": "x"}}} if scheme == "tls" else {"slurmRestApi": url}
+    (finding,) = run(check_connections.certificates, session(Kube(), **config))
+    assert finding.result == result
+
+
+def test_a_server_that_does_not_answer_is_a_warning():
+    (finding,) = run(check_connections.certificates, session(Kube(), slurmRestApi="https://127.0.0.1:1"))
+    assert finding.result == "warn"
+    assert "refused" in finding.found
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+def test_without_an_api_server_the_other_checks_are_skipped(tmp_path, monkeypatch):
+    for name in ("SLURM_JWT", "SLURM_JWT_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    kubeconfig = tmp_path / "kubeconfig"
+    cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
+    content = {"clusters": [cluster], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}
+    content |= {"users": [{"name": "u", "user": {}}], "current-context": "c"}
+    kubeconfig.write_text(json.dumps(content))
+    config = tmp_path / "config.yaml"
+    config.write_text("slurmRestApi: http://127.0.0.1:1\n")
+    args = ["check", "--kubeconfig", str(kubeconfig), "--config", str(config)]
+    done = CliRunner().invoke(cli, [*args, "-o", "json"])
+    assert done.exit_code == 1
+    found = [(each["result"], each["what"]) for each in json.loads(done.output)]
+    assert found[:3] == [("ok", "configuration"), ("FAIL", "Kubernetes API"), ("warn", "all others")]
+    assert found[3:] == [("FAIL", "Slurm token"), ("FAIL", "Slurm")]
+    text = CliRunner().invoke(cli, args).output.splitlines()
+    assert text[-1] == "1 ok, 1 warning, 3 failed"
+    assert sum(line.startswith("         fix: ") for line in text) == 4
