@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from bridge.errors import BridgeError
 
-KUBE_REQUESTS = Counter("podbridge_kube_requests_total", "Requests to the Kubernetes API.", ["method", "code"])
-SLURM_REQUESTS = Counter("podbridge_slurm_requests_total", "Requests to slurmrestd.", ["endpoint", "code"])
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series of counters
+
+
+class CounterFunction(Collector):
+    """A counter without labels whose value another object keeps; 0 until :meth:`set_function` is called."""
+
+    def __init__(self, name: str, documentation: str) -> None:
+        self._name, self._documentation = name, documentation
+        self._read: Callable[[], float] = lambda: 0
+        REGISTRY.register(self)
+
+    def set_function(self, read: Callable[[], float]) -> None:
+        """Read the value with ``read`` at each scrape. The value must not decrease."""
+        self._read = read
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return the counter, for a scrape."""
+        return [CounterMetricFamily(self._name, self._documentation, value=self._read())]
+
+
+KUBE_REQUESTS = Counter(
+    "podbridge_kube_requests_total",
+    "Requests to the Kubernetes API, by HTTP status; error: no answer.",
+    ["method", "code"],
+)
+SLURM_REQUESTS = Counter(
+    "podbridge_slurm_requests_total", "Requests to slurmrestd, by HTTP status; error: no answer.", ["endpoint", "code"]
+)
 SLURM_REQUEST_SECONDS = Histogram(
     "podbridge_slurm_request_duration_seconds",
     "Duration of requests to slurmrestd.",
@@ -27,7 +56,17 @@ EVENTS_DROPPED = Counter(
     "podbridge_events_dropped_total", "Events dropped: too many were queued, or the API server refused them."
 )
 SNAPSHOT_AGE = Gauge("podbridge_slurm_snapshot_age_seconds", "Age of the newest complete snapshot of Slurm.")
-SNAPSHOT_JOBS = Gauge("podbridge_slurm_jobs", "Placeholder jobs known to podbridge.", ["state"])
+SNAPSHOT_JOBS = Gauge(
+    "podbridge_slurm_jobs",
+    "Placeholder jobs known to podbridge, by state: pending, allocated, ended, between (for example suspended), "
+    "missing.",
+    ["state"],
+)
+SLURM_NODES = Gauge(
+    "podbridge_slurm_nodes",
+    "Nodes of Slurm, by state: idle, allocated (also in part), drained (also draining), down, powered_down, other.",
+    ["state"],
+)
 SLURM_ID_RESETS = Counter(
     "podbridge_slurm_id_resets_total", "Detected reuses of job ids by slurmctld, for example after a loss of its state."
 )
@@ -59,7 +98,8 @@ CONNECTIONS_CLOSED = Counter(
 CERTIFICATE_EXPIRY = Gauge("podbridge_certificate_expiry_timestamp_seconds", "Expiry time of the serving certificate.")
 SCHEDULER_PODS = Gauge(
     "podbridge_scheduler_pods",
-    "Pending pods of the scheduler, by what they wait for (node: free capacity on it).",
+    "Pending pods of the scheduler, by what they wait for: Slurm (slurm), free capacity on the allocated node (node), "
+    "or the action of podbridge with this name.",
     ["waiting_for"],
 )
 SCHEDULER_ACTIONS = Counter("podbridge_scheduler_actions_total", "Actions of the scheduler.", ["action", "result"])
@@ -111,10 +151,20 @@ POOL_REQUESTS = Counter(
     "podbridge_pool_requests_total", "Requests to pools that cannot list their jobs.", ["pool", "request", "result"]
 )
 POOL_POLL_SECONDS = Histogram(
-    "podbridge_pool_poll_seconds",
+    "podbridge_pool_poll_duration_seconds",
     "Duration of a poll of all followed jobs of a pool.",
     ["pool"],
     buckets=(0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
+)
+RACE_PLACES = Counter(
+    "podbridge_race_places_total",
+    "Places of pods that race, by pool: offered, refused, granted, lost, withdrawn.",
+    ["pool", "result"],
+)
+RACE_GRANT_SECONDS = Histogram(
+    "podbridge_race_grant_seconds",
+    "Time from the first question of a place, as the hub received it, to the accepted Binding.",
+    buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60),
 )
 POOL_REMEMBERED = Gauge(
     "podbridge_pool_remembered_jobs",
@@ -134,8 +184,9 @@ POOL_FLOODS = Counter(
     "Times that a pool was muted because it exceeded the rate limit of messages.",
     ["pool"],
 )
-NATS_OVERRUN = Gauge(
-    "podbridge_nats_overrun_messages", "Messages dropped since the start, because too many were queued in this process."
+NATS_OVERRUN = CounterFunction(
+    "podbridge_nats_messages_dropped_total",
+    "Messages from NATS dropped, because too many were queued in this process.",
 )
 STORE_UP = Gauge("podbridge_store_up", "1 while the store of pools answers.", ["kind"])
 STORE_WAITING = Gauge("podbridge_store_waiting", "Records to be written to the store of pools.", ["kind"])
@@ -149,6 +200,11 @@ PLUGIN_SECONDS = Histogram(
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 15, 60),
 )
 BUILD_INFO = Gauge("podbridge_build_info", "Always 1; the label has the version.", ["version"])
+
+
+def label_of(action: type) -> str:
+    """Return the value of a label for a class of actions: its name in snake case, such as ``bind_volumes``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", action.__name__).lower()
 
 
 @contextmanager
