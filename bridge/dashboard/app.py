@@ -1,0 +1,136 @@
+"""The web page as a flask application: routes, access, and answers to errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+import flask
+from werkzeug.exceptions import HTTPException
+
+from bridge import __version__
+from bridge.dashboard import formats, headers
+from bridge.dashboard.access import LONGEST_COOKIE, Access
+from bridge.dashboard.pages import Pages
+from bridge.errors import BridgeError, KubeForbiddenError, KubeNotFoundError
+from bridge.logs import kv
+from bridge.serving.answers import AnswerError
+
+log = logging.getLogger(__name__)
+
+CHANGES_PATH = "/changes"
+LOG_PATH = "/log/"
+_OPEN = frozenset({"static", "sign_in", "sign_in_form"})
+"""The endpoints without a check of access."""
+
+
+def is_long(path: str) -> bool:
+    """Whether the answer to a path is long: see :mod:`bridge.serving.streaming`."""
+    return path == CHANGES_PATH or path.startswith(LOG_PATH)
+
+
+def make_app(pages: Pages, access: Access, hosts: Callable[[], Collection[str]]) -> flask.Flask:
+    """Return the application. ``hosts`` returns the allowed values of the header Host; none: all."""
+    app = flask.Flask(__name__)
+    app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 3600
+    app.url_map.merge_slashes = False
+    app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+    app.jinja_env.globals.update(version=__version__, signs_in=access.signs_in)
+    app.jinja_env.filters.update(
+        duration=formats.duration, moment=formats.moment, machine=formats.machine, amount=formats.amount
+    )
+    _add_checks(app, access, hosts)
+    _add_error_handlers(app)
+    _add_sign_in(app, access)
+    route = app.add_url_rule
+    route("/", "overview", pages.overview)
+    route("/pods", "pods", pages.pods)
+    route("/pods/<namespace>/<name>", "pod", pages.pod)
+    route("/pods/<namespace>/<name>/logs", "logs", pages.logs)
+    route(f"{LOG_PATH}<namespace>/<name>/<container>", "log", pages.log)
+    route(CHANGES_PATH, "changes", pages.changes)
+    return app
+
+
+def _add_checks(app: flask.Flask, access: Access, hosts: Callable[[], Collection[str]]) -> None:
+    @app.before_request
+    def check() -> flask.typing.ResponseReturnValue | None:
+        request = flask.request
+        host = request.headers.get("Host", "")
+        headers.check_host(host, hosts())
+        if request.method == "POST":
+            headers.check_origin(request.headers.get("Origin", ""), host)
+        if request.endpoint in _OPEN:
+            return None
+        viewer = access.viewer(request.headers.get("Authorization", ""), request.cookies.get(access.cookie, ""))
+        if viewer is not None:
+            flask.g.viewer = viewer
+            return None
+        if access.signs_in:
+            return flask.redirect("/sign-in", 303)
+        if access.accepts(token := request.args.get("token", "")):
+            return _signed_in(access, token)
+        raise AnswerError(401, "open the URL that podbridge dashboard has printed; it contains the token of the page")
+
+    @app.after_request
+    def secure(answer: flask.Response) -> flask.Response:
+        answer.headers.update(headers.SECURITY)
+        if flask.request.endpoint != "static":
+            answer.headers["Cache-Control"] = "no-store"
+        return answer
+
+
+def _add_sign_in(app: flask.Flask, access: Access) -> None:
+    @app.get("/sign-in", endpoint="sign_in_form")
+    def form() -> flask.typing.ResponseReturnValue:
+        return flask.render_template("sign_in.html", problem="") if access.signs_in else flask.redirect("/", 303)
+
+    @app.post("/sign-in", endpoint="sign_in")
+    def sign_in() -> flask.typing.ResponseReturnValue:
+        token = flask.request.form.get("token", "").strip()
+        if len(token) > LONGEST_COOKIE:
+            problem = (
+                f"The token has {len(token)} characters; a cookie takes {LONGEST_COOKIE}. Use a proxy that sends it."
+            )
+        elif access.accepts(token):
+            return _signed_in(access, token)
+        else:
+            problem = "The API server does not accept this token. It may have expired: create another one."
+        return flask.render_template("sign_in.html", problem=problem), 401
+
+    @app.post("/sign-out", endpoint="sign_out")
+    def sign_out() -> flask.typing.ResponseReturnValue:
+        answer = flask.redirect("/sign-in", 303)
+        answer.delete_cookie(access.cookie)
+        return answer
+
+
+def _signed_in(access: Access, token: str) -> flask.typing.ResponseReturnValue:
+    answer = flask.redirect("/", 303)
+    answer.set_cookie(access.cookie, token, httponly=True, samesite="Lax", secure=flask.request.is_secure)
+    return answer
+
+
+def _add_error_handlers(app: flask.Flask) -> None:
+    @app.errorhandler(AnswerError)
+    def answered(error: AnswerError) -> flask.typing.ResponseReturnValue:
+        return _error(error.status, error.text)
+
+    @app.errorhandler(BridgeError)
+    def failed(error: BridgeError) -> flask.typing.ResponseReturnValue:
+        if isinstance(error, KubeForbiddenError):
+            return _error(403, str(error))
+        if isinstance(error, KubeNotFoundError):
+            return _error(404, str(error))
+        log.warning("page not answered", extra=kv(path=flask.request.path, error=error))
+        return _error(502, str(error))
+
+    @app.errorhandler(HTTPException)
+    def unknown(error: HTTPException) -> flask.typing.ResponseReturnValue:
+        return _error(error.code or 500, "This page does not exist." if error.code == 404 else error.name)
+
+
+def _error(status: int, text: str) -> flask.typing.ResponseReturnValue:
+    if flask.request.path.startswith(LOG_PATH):
+        return flask.Response(f"podbridge: {text}\n", status, content_type="text/plain; charset=utf-8")
+    return flask.render_template("error.html", status=status, text=text), status

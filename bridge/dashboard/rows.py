@@ -1,0 +1,202 @@
+"""What the web page keeps of each pod: no environment, no volumes, no annotations. Pure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.clock import parse_rfc3339
+from bridge.kube.prune import IDENTITY, LAST_APPLIED, Object, pick
+from bridge.workload import links, pods, resources
+
+WAITING, STARTING, RUNNING, SUCCEEDED, FAILED = STATES = ("waiting", "starting", "running", "succeeded", "failed")
+NO_REASON = "NotProcessedYet"
+"""The reason of a waiting pod for which no scheduler has written a condition."""
+GATED = "SchedulingGated"
+MESSAGE = 240
+"""Characters of a message that a row keeps; the page of the pod has all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When the pod was created, bound, started and ended: seconds since 1970; ``None``: not yet, or not known."""
+
+    created: float
+    bound: float | None = None
+    started: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodRow:
+    """One pod. ``node`` is empty before the binding; ``job`` is the Slurm job or ``<pool>/<job>``, empty without one.
+
+    ``memory`` is in bytes; ``devices`` are the extended resources that the pod requests. ``group`` is the key of its
+    job, see :func:`bridge.workload.links.key`.
+    """
+
+    namespace: str
+    name: str
+    state: str
+    reason: str
+    message: str
+    node: str
+    job: str
+    owner: str
+    group: str
+    deleted: bool
+    times: Times
+    cpu: float
+    memory: float
+    devices: tuple[tuple[str, float], ...]
+
+    @property
+    def open(self) -> bool:
+        """Whether the pod has not ended."""
+        return self.state in (WAITING, STARTING, RUNNING)
+
+
+def keep(pod: Object) -> Object:
+    """Return the part of a pod that the cache keeps: its identity and its :class:`PodRow` under ``row``."""
+    metadata = pick(pod["metadata"], IDENTITY[:4])
+    metadata["namespace"] = sys.intern(metadata.get("namespace", ""))
+    return {"metadata": metadata, "row": row(pod)}
+
+
+def keep_node(node: Object) -> Object:
+    """Return a node without its list of images and without the last applied configuration."""
+    metadata = dict(node["metadata"])
+    metadata["annotations"] = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != LAST_APPLIED}
+    status = {key: value for key, value in (node.get("status") or {}).items() if key != "images"}
+    return {**node, "metadata": metadata, "status": status}
+
+
+def row(pod: Mapping[str, Any]) -> PodRow:
+    """Return the row of a pod."""
+    spec = pod.get("spec") or {}
+    metadata = pod["metadata"]
+    asked = _requests(spec)
+    state = state_of(pod)
+    reason, message = _reason(pod, state)
+    return PodRow(
+        namespace=sys.intern(metadata.get("namespace", "")),
+        name=metadata["name"],
+        state=state,
+        reason=sys.intern(reason),
+        message=sys.intern(message[:MESSAGE]),
+        node=sys.intern(spec.get("nodeName") or ""),
+        job=job(pod),
+        owner=owner(pod),
+        group=links.key(pod),
+        deleted=pods.is_deleted(pod),
+        times=times(pod),
+        cpu=asked.pop("cpu", 0.0),
+        memory=asked.pop("memory", 0.0),
+        devices=tuple((sys.intern(name), asked[name]) for name in resources.extended(asked)),
+    )
+
+
+def state_of(pod: Mapping[str, Any]) -> str:
+    """Return one of :data:`STATES`. A pod that is bound but does not run is ``starting``, also in a queue of a site."""
+    phase = (pod.get("status") or {}).get("phase")
+    if phase in pods.FINISHED:
+        return SUCCEEDED if phase == "Succeeded" else FAILED
+    if not (pod.get("spec") or {}).get("nodeName"):
+        return WAITING
+    return RUNNING if phase == "Running" else STARTING
+
+
+def times(pod: Mapping[str, Any]) -> Times:
+    """Return the times of a pod, by the API server and by the kubelet or the site."""
+    status = pod.get("status") or {}
+    scheduled = pods.condition(pod, names.POD_SCHEDULED)
+    states = list(_states(status))
+    begun = [at for state in states if (at := _begun(state)) is not None]
+    ended = None
+    if status.get("phase") in pods.FINISHED:
+        finished = [seconds((state.get("terminated") or {}).get("finishedAt")) for state in states]
+        ended = max((at for at in finished if at is not None), default=None) or _last_transition(status)
+    return Times(
+        created=seconds(pod["metadata"].get("creationTimestamp")) or 0.0,
+        bound=seconds(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        started=min(begun, default=None),
+        ended=ended,
+    )
+
+
+def job(pod: Mapping[str, Any]) -> str:
+    """Return the job of a pod: the id in Slurm, or ``<pool>/<job>``; empty without one."""
+    remote = (pod["metadata"].get("annotations") or {}).get(names.REMOTE_JOB)
+    return str(remote or pods.job_id(pod) or "")
+
+
+def owner(pod: Mapping[str, Any]) -> str:
+    """Return the controller of a pod, such as ``Job/train``; empty without one."""
+    for reference in pod["metadata"].get("ownerReferences") or ():
+        if reference.get("controller"):
+            return sys.intern(f"{reference.get('kind')}/{reference.get('name')}")
+    return ""
+
+
+def containers(pod: Mapping[str, Any]) -> list[str]:
+    """Return the names of the containers of a pod, init containers last."""
+    spec = pod.get("spec") or {}
+    return [str(c["name"]) for kind in ("containers", "initContainers") for c in spec.get(kind) or ()]
+
+
+def seconds(text: object) -> float | None:
+    """Convert a timestamp of Kubernetes to seconds since 1970; ``None`` if it is absent or cannot be read."""
+    try:
+        return parse_rfc3339(str(text)) if text else None
+    except ValueError:
+        return None
+
+
+def _reason(pod: Mapping[str, Any], state: str) -> tuple[str, str]:
+    """Return the reason and the message that the state of a pod has; empty if it needs none."""
+    status = pod.get("status") or {}
+    if state == WAITING:
+        waiting = pods.condition(pod, names.POD_SCHEDULED)
+        if pods.is_gated(pod):
+            gates = ", ".join(str(gate.get("name")) for gate in pod["spec"]["schedulingGates"])
+            return GATED, f"scheduling gates: {gates}"
+        return str(waiting.get("reason") or NO_REASON), str(waiting.get("message") or "")
+    if state == STARTING:
+        found: Mapping[str, Any] = next((s["waiting"] for s in _states(status) if s.get("waiting")), {})
+        return str(found.get("reason") or ""), str(found.get("message") or "")
+    if state == RUNNING:
+        for kind in (names.JOB_MISSING, names.JOB_SUSPENDED):
+            held = pods.condition(pod, kind)
+            if held.get("status") == "True":
+                return str(held.get("reason") or ""), str(held.get("message") or "")
+        return "", ""
+    if status.get("reason") or state == SUCCEEDED:
+        return str(status.get("reason") or ""), str(status.get("message") or "")
+    ends = (s["terminated"] for s in _states(status) if s.get("terminated"))
+    end: Mapping[str, Any] = next((end for end in ends if end.get("exitCode")), {})
+    return str(end.get("reason") or ""), f"exit code {end['exitCode']}" if end else ""
+
+
+def _states(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for kind in ("containerStatuses", "initContainerStatuses"):
+        for entry in status.get(kind) or ():
+            yield entry.get("state") or {}
+
+
+def _begun(state: Mapping[str, Any]) -> float | None:
+    return seconds((state.get("running") or state.get("terminated") or {}).get("startedAt"))
+
+
+def _last_transition(status: Mapping[str, Any]) -> float | None:
+    found = (seconds(entry.get("lastTransitionTime")) for entry in status.get("conditions") or ())
+    return max((at for at in found if at is not None), default=None)
+
+
+def _requests(spec: Mapping[str, Any]) -> dict[str, float]:
+    try:
+        return {name: float(value) for name, value in resources.pod_requests(spec).items()}
+    except ValueError:  # the API server refuses such a pod
+        return {}

@@ -1,0 +1,137 @@
+"""The web page with many pods, on a real API server: ``./hack/bench.sh --dashboard``."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.cookiejar import CookieJar
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from cluster import bare
+from cluster.browser import Browser
+from cluster.core import Cluster
+from cluster.polling import eventually
+from cluster.table import Table
+from cluster.world import NAMESPACE, World
+
+THREADS = 8
+VIEWS = 9
+CHURN = 10.0
+"""Seconds for which pods change while the page is open."""
+_HELD = {"metadata": {"finalizers": ["scheduler.slinky.slurm.net/finalizer"]}}
+
+
+class Page:
+    """A running ``podbridge dashboard`` and an HTTP client that has opened its URL."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self.pid = process.pid
+        self.url = url
+        self.base = url.partition("?")[0]
+        self._client = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+        self._client.open(url, timeout=60).read()
+
+    def get(self, path: str) -> tuple[float, str]:
+        """Return the seconds that a page takes, and its text."""
+        began = time.perf_counter()
+        text = self._client.open(self.base + path, timeout=60).read().decode()
+        return time.perf_counter() - began, text
+
+    def holds(self, count: int) -> bool:
+        """Whether the list has this number of pods."""
+        return f"{count:,} pod" in self.get("pods")[1]
+
+
+@contextmanager
+def _page(world: World) -> Iterator[Page]:
+    state = world.cluster.state
+    config = state / "dashboard.yaml"
+    config.write_text("serving: {healthPort: null, metricsPort: null}\n")
+    files = ["--config", str(config), "--kubeconfig", str(world.cluster.kubeconfig)]
+    command = [str(state / "bin" / "podbridge"), "dashboard", "--port", "0", *files]
+    with (
+        (state / "logs" / "dashboard.log").open("ab") as log,
+        subprocess.Popen(command, env=world.cluster.env, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        try:
+            yield Page(process, process.stdout.readline().rpartition(" ")[2].strip() if process.stdout else "")
+        finally:
+            process.terminate()
+
+
+def _create(world: World, count: int) -> None:
+    """Create pods as podbridge leaves them: half wait for Slurm, half are bound, and kwok runs them."""
+
+    def work(number: int) -> None:
+        api = bare.kube(world)
+        for index in range(number, count, THREADS):
+            bound = {"nodeName": f"node-{index % 4}"} if index % 2 else {}
+            body = bare.pod_body(f"train-{index:05}", "slurm-bridge-scheduler", **bound)
+            body["metadata"] |= _HELD["metadata"] | {"labels": {"scheduler.slinky.slurm.net/slurm-jobid": str(index)}}
+            body["spec"]["containers"][0]["env"] = [{"name": f"SETTING_{n}", "value": "x" * 40} for n in range(10)]
+            api("POST", bare.PODS, body)
+            if not bound:
+                api("PATCH", f"{bare.PODS}/train-{index:05}/status", _waiting(index), bare.STRATEGIC)
+
+    bare.parallel(THREADS, work)
+
+
+def _waiting(index: int) -> dict[str, Any]:
+    reason = "Priority" if index % 4 else "Resources"
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "SlurmPending",
+        "message": f"Slurm job {index} is pending in partition main: {reason}",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    return {"status": {"conditions": [condition]}}
+
+
+def measure(table: Table, folder: Path, count: int) -> None:
+    """Measure memory and times of the page without pods and with ``count`` pods."""
+    with Cluster(folder / "dashboard", slurm=None, nodes=4) as cluster:
+        world = World(cluster)
+        with _page(world) as page:
+            page.get("")
+            before = bare.resident(page.pid)
+        table.add("memory without pods", f"{before:.0f} MiB", "")
+        _create(world, count)
+        began = time.time()
+        with _page(world) as page:
+            eventually(lambda: page.holds(count), "all pods on the page", 120)
+            table.add("start to the list of all pods", f"{time.time() - began:.1f} s", f"{count} pods")
+            for name, path in (("overview", ""), ("list", "pods"), ("filtered list", "pods?state=running&page=7")):
+                times = [page.get(path)[0] for _ in range(VIEWS)]
+                size = len(page.get(path)[1]) / 1024
+                table.add(f"{name}: median, worst", f"{median(times):.3f} s, {max(times):.3f} s", f"{size:.0f} KiB")
+            with Browser(folder / "browser") as browser:
+                browser.open(page.url)
+                table.add("first view in the browser", f"{browser.load_time():.2f} s", "to reach: under 1 s")
+                _churn(world, browser, page, table)
+            used = bare.resident(page.pid) - before
+            peak = bare.usage(page.pid)[1] - before
+            table.add("memory for the pods", f"{used:.0f} MiB, peak {peak:.0f} MiB", "to reach: under 50 MiB")
+
+
+def _churn(world: World, browser: Browser, page: Page, table: Table) -> None:
+    """Change pods as fast as one client can while the page is open."""
+    api = bare.kube(world)
+    browser.open(page.base)
+    read = "return performance.getEntriesByType('resource').filter((e) => e.initiatorType === 'fetch').length"
+    cpu, begun, writes = bare.usage(page.pid)[0], time.time(), 0
+    while time.time() - begun < CHURN:
+        body = {"metadata": {"annotations": {"count": str(writes)}}}
+        api("PATCH", f"/api/v1/namespaces/{NAMESPACE}/pods/train-{writes % 1000:05}", body, bare.STRATEGIC)
+        writes += 1
+    seconds = time.time() - begun
+    share = (bare.usage(page.pid)[0] - cpu) / seconds
+    table.add(
+        "changes of pods, pages read", f"{writes / seconds:.0f}/s, {browser.run(read) / seconds:.1f}/s", "one tab"
+    )
+    table.add("CPU of the page meanwhile", f"{100 * share:.0f} %", "")

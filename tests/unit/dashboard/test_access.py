@@ -1,0 +1,182 @@
+"""Who sees the page."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from bridge.clock import SystemClock
+from bridge.config import Config
+from bridge.dashboard.access import ReviewedAccess
+from bridge.dashboard.changes import Changes, Feed
+from bridge.dashboard.server import Dashboard, Settings
+from bridge.errors import ConfigError
+from bridge.kube.user_client import without_credentials
+from controllers.kubelet.authentication import TokenAuthenticator
+from tests.unit.dashboard.conftest import HOST, Site
+from tests.unit.dashboard.test_rows import pod
+
+
+class Users:
+    """Clients by token."""
+
+    def client(self, token):
+        return f"client of {token}"
+
+
+class Reviews:
+    """An API server that knows the token of ann, who may list the pods of hpc."""
+
+    def __init__(self):
+        self.asked = []
+
+    def review(self, token):
+        known = token == "anns-token"
+        return {"authenticated": known, "user": {"username": "ann", "groups": ["physics"]}} if known else {}
+
+    def create(self, path, body):
+        attributes = body["spec"]["resourceAttributes"]
+        self.asked.append((body["spec"]["user"], attributes["resource"], attributes.get("namespace", "")))
+        return {"status": {"allowed": attributes.get("namespace") == "hpc"}}
+
+
+@pytest.fixture
+def reviewed():
+    reviews = Reviews()
+    access = ReviewedAccess(reviews, Users(), TokenAuthenticator(reviews.review, SystemClock()), SystemClock())
+    site = Site(
+        [pod("seen"), {**pod("x"), "metadata": {**pod("closed")["metadata"], "namespace": "other"}}], access=access
+    )
+    site.reviews = reviews
+    return site
+
+
+class TestLocal:
+    def test_without_the_token_nothing_is_shown(self):
+        site = Site([pod()])
+        for path in ("/", "/pods", "/pods/hpc/p", "/log/hpc/p/main", "/changes", "/?token=", "/?token=wrong"):
+            answer = site.get(path)
+            assert answer.status_code == 401, path
+            assert "hpc" not in answer.text
+
+    def test_the_url_with_the_token_sets_a_cookie_and_leaves_the_address(self):
+        site = Site([pod()])
+        answer = site.get(f"/?token={site.access.token}")
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/")
+        cookie = answer.headers["Set-Cookie"]
+        assert "HttpOnly" in cookie and "SameSite=Lax" in cookie
+        assert site.get("/").status_code == 200
+
+    @pytest.mark.parametrize("host", ["evil.example", "evil.example:8088", "127.0.0.1", "127.0.0.1:80", ""])
+    def test_another_host_is_refused_even_with_the_cookie(self, site, host):
+        answer = site([pod()]).get("/", host=host)
+        assert answer.status_code == 421
+        assert "p</a>" not in answer.text
+
+    def test_every_answer_has_the_content_policy(self, site):
+        opened = site([pod()])
+        for path in ("/", "/static/page.css", "/nothing", "/log/hpc/p/main", "/changes"):
+            answer = opened.get(path, buffered=path != "/changes")
+            assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'")
+            assert "unsafe" not in answer.headers["Content-Security-Policy"]
+            assert answer.headers["X-Frame-Options"] == "DENY"
+            answer.close()
+
+    def test_nothing_can_be_written(self, site):
+        opened = site([pod()])
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            answer = opened.browser.open("/pods/hpc/p", method=method, base_url=f"http://{HOST}")
+            assert answer.status_code == 405
+
+
+class TestSignIn:
+    def test_without_a_token_the_form_is_shown(self, reviewed):
+        answer = reviewed.get("/pods")
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/sign-in")
+        assert 'type="password"' in reviewed.get("/sign-in").text
+
+    def test_a_token_that_the_api_server_refuses(self, reviewed):
+        answer = reviewed.browser.post("/sign-in", data={"token": "wrong"}, base_url=f"http://{HOST}")
+        assert answer.status_code == 401
+        assert "does not accept" in answer.text
+        assert "Set-Cookie" not in answer.headers
+
+    def test_a_user_sees_what_reviews_allow(self, reviewed):
+        answer = reviewed.browser.post("/sign-in", data={"token": " anns-token "}, base_url=f"https://{HOST}")
+        assert answer.status_code == 303
+        cookie = answer.headers["Set-Cookie"]
+        assert "HttpOnly" in cookie and "Secure" in cookie
+        reviewed.browser.set_cookie(reviewed.access.cookie, "anns-token", domain="127.0.0.1")
+        text = reviewed.get("/pods").text
+        assert "seen</a>" in text and "closed</a>" not in text
+        assert "You may not list nodes" in reviewed.get("/").text
+        assert ("ann", "pods", "") in reviewed.reviews.asked and ("ann", "pods", "other") in reviewed.reviews.asked
+
+    def test_a_proxy_sends_the_token_in_the_header(self, reviewed):
+        headers = {"Host": HOST, "Authorization": "Bearer anns-token"}
+        assert reviewed.browser.get("/pods", headers=headers).status_code == 200
+        headers["Authorization"] = "Bearer other"
+        assert reviewed.browser.get("/pods", headers=headers).status_code == 303
+
+    def test_a_form_of_another_site_is_refused(self, reviewed):
+        headers = {"Host": HOST, "Origin": "https://evil.example"}
+        answer = reviewed.browser.post("/sign-in", data={"token": "anns-token"}, headers=headers)
+        assert answer.status_code == 403
+
+    def test_a_token_that_no_cookie_takes(self, reviewed):
+        answer = reviewed.browser.post("/sign-in", data={"token": "x" * 4000}, base_url=f"http://{HOST}")
+        assert "4000 characters" in answer.text
+
+
+class TestSettings:
+    def test_another_address_than_loopback_needs_tokens_and_a_certificate(self):
+        with pytest.raises(ConfigError, match="not allowed without --sign-in"):
+            Dashboard(Config(), Settings(host="0.0.0.0"), None)  # noqa: S104
+        with pytest.raises(ConfigError, match="--tls-cert"):
+            Dashboard(Config(), Settings(host="0.0.0.0", sign_in=True), None)  # noqa: S104
+
+    def test_a_client_for_users_has_no_credentials_of_the_process(self):
+        loaded = SimpleNamespace(cert_file="own", key_file="own", username="own", password="own")
+        loaded.api_key = loaded.api_key_prefix = {"authorization": "own"}
+        loaded.refresh_api_key_hook = print
+        found = without_credentials(loaded)
+        assert (found.cert_file, found.key_file, found.username, found.password) == (None,) * 4
+        assert (found.api_key, found.api_key_prefix, found.refresh_api_key_hook) == ({}, {}, None)
+
+
+class TestChanges:
+    def test_any_number_of_changes_is_one_message(self):
+        changes = Changes()
+        feed = Feed(changes, 0)
+        assert next(feed).startswith(b"retry")
+        for _ in range(1000):
+            changes.mark("add", None, {})
+        changes.publish()
+        changes.publish()
+        assert next(feed) == b"id: 1\nevent: change\ndata: 1\n\n"
+        assert changes.number == 1
+
+    def test_a_page_that_is_older_than_the_last_change_gets_it_at_once(self):
+        changes = Changes()
+        changes.mark()
+        changes.publish()
+        feed = Feed(changes, 0)
+        next(feed)
+        assert b"data: 1" in next(feed)
+
+    def test_a_closed_page_and_the_end_of_the_process_end_the_stream(self):
+        changes, stop = Changes(), threading.Event()
+        feeds = [Feed(changes, 0), Feed(changes, 0)]
+        ended = []
+        threads = [threading.Thread(target=lambda f=feed: ended.append(list(f))) for feed in feeds]
+        runner = threading.Thread(target=changes.run, args=(stop,))
+        for thread in (*threads, runner):
+            thread.start()
+        time.sleep(0.1)
+        feeds[0].close()
+        threads[0].join(5)
+        assert not threads[0].is_alive()
+        stop.set()
+        threads[1].join(5)
+        assert len(ended) == 2
