@@ -3,15 +3,21 @@ from pathlib import Path
 
 import pytest
 
+import commands
 import house
 import reference
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_the_reference_is_what_the_code_says():
     assert reference.TARGET.read_text() == reference.text(), "run: PYTHONPATH=. python hack/reference.py"
+
+
+def test_the_page_of_commands_is_what_the_code_says():
+    assert commands.TARGET.read_text() == commands.text(), "run: PYTHONPATH=. python hack/commands.py"
 
 
 def test_the_picture_of_the_layers_is_what_the_code_says():

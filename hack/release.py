@@ -1,0 +1,106 @@
+"""Parts of ``hack/release.sh``: the versions of all files, and archives that are the same in each build.
+
+- ``python -m release check VERSION``: compare the version with each file that names one;
+- ``python -m release chart FOLDER``: package the Helm chart;
+- ``python -m release pack SOURCE FOLDER``: archive the folder SOURCE.
+
+Members of an archive have the time ``$SOURCE_DATE_EPOCH`` (seconds since 1970), no owner, and fixed modes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from cluster import install
+
+ROOT = Path(__file__).parents[1]
+_VERSION = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}")
+_HEADING = re.compile(r"(?m)^## \[([^\]]+)\] - \d{4}-\d{2}-\d{2}$")
+
+
+def versions(root: Path = ROOT) -> dict[str, str]:
+    """Return the version in each file that names one; empty if the file names none.
+
+    The changelog names that of its first heading with a date: ``## [0.1.0] - 2026-11-30``.
+    """
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    chart = yaml.safe_load((root / "helm/podbridge/Chart.yaml").read_text())
+    code = re.search(r'(?m)^__version__ = "(.*)"$', (root / "bridge/__init__.py").read_text())
+    dated = _HEADING.search((root / "CHANGELOG.md").read_text())
+    return {
+        "pyproject.toml: project.version": str(project["version"]),
+        "bridge/__init__.py: __version__": code[1] if code else "",
+        "helm/podbridge/Chart.yaml: version": str(chart["version"]),
+        "helm/podbridge/Chart.yaml: appVersion": str(chart["appVersion"]),
+        "CHANGELOG.md: first heading with a date": dated[1] if dated else "",
+    }
+
+
+def problems(wanted: str, found: dict[str, str]) -> list[str]:
+    """Return a line for each version that is not the wanted one, and one if the wanted one is no version."""
+    if not _VERSION.fullmatch(wanted):
+        return [f"{wanted!r} is no version; allowed: MAJOR.MINOR.PATCH, for example 0.2.0"]
+    return [f"{place} is {version or 'missing'}, not {wanted}" for place, version in found.items() if version != wanted]
+
+
+def pack(source: Path, archive: Path, epoch: int) -> None:
+    """Write a folder to a ``.tar.gz`` below the name of the folder. The same files result in the same bytes."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for file in sorted(path for path in source.rglob("*") if path.is_file()):
+            member = tarfile.TarInfo(f"{source.name}/{file.relative_to(source)}")
+            member.size, member.mtime = file.stat().st_size, epoch
+            member.mode = 0o755 if file.stat().st_mode & 0o100 else 0o644
+            with file.open("rb") as data:
+                tar.addfile(member, data)
+    archive.write_bytes(gzip.compress(content.getvalue(), mtime=epoch))
+
+
+def chart(folder: Path, epoch: int) -> Path:
+    """Package the Helm chart with Helm, which checks it, and pack the files again with fixed times."""
+    install.ensure(modules=[install.HELM])
+    helm = str(install.binaries(install.HELM.packages)["helm"])
+    with tempfile.TemporaryDirectory() as work:
+        command = [helm, "package", str(ROOT / "helm/podbridge"), "--destination", work]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        (packaged,) = Path(work).glob("*.tgz")
+        with tarfile.open(packaged) as tar:
+            tar.extractall(work, filter="data")
+        target = folder / packaged.name
+        pack(Path(work) / "podbridge", target, epoch)
+    return target
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit status."""
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
+    match list(arguments):
+        case ["check", wanted]:
+            lines = problems(wanted, versions())
+            for line in lines:
+                print(f"error: {line}", file=sys.stderr)
+            return 1 if lines else 0
+        case ["chart", folder]:
+            chart(Path(folder), epoch)
+        case ["pack", source, folder]:
+            pack(Path(source), Path(folder) / f"{Path(source).name}.tar.gz", epoch)
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
