@@ -63,6 +63,17 @@ INSTALLATION = "bridge.vk.io/installation"
 # --- pools ------------------------------------------------------------------------------------------------------------
 POOLS = "bridge.vk.io/pools"
 """Annotation on a pod or a namespace: a comma list of pools, ``*`` for any, ``local`` for the colocated Slurm."""
+PLACEMENT = "bridge.vk.io/placement"
+"""Annotation on a pod: ``race``, to queue it at several of its pools at once."""
+RACE = "race"
+PLACES = "bridge.vk.io/places"
+"""Annotation of a pod that races: a comma list of the pools, and ``local``, at which it is queued."""
+GRANT = "bridge.vk.io/grant"
+"""Annotation: ``<pool>/<ticket>`` of the job that may run the pod, written in the same call as the binding."""
+RACE_ALLOWED = "bridge.vk.io/race"
+"""Annotation of a virtual node: ``true`` if its site lets pods race."""
+DEFAULT_SCHEDULER_REASON = "bridge.vk.io/default-scheduler"
+"""Annotation on a pod of a managed namespace that admission has left to the default scheduler: the reason."""
 POOL_SECRETS = "bridge.vk.io/pool-secrets"
 """Annotation on a namespace: the pools (a comma list, ``*`` for any) that may get its Secrets and tokens."""
 LOCAL_POOL = "local"
@@ -75,9 +86,9 @@ VIRTUAL_TAINT = "virtual-node.interlink/no-schedule"
 VIRTUAL_TYPE_LABEL = "virtual-node.interlink/type"
 VIRTUAL_TYPE = "virtual-kubelet"
 POOL_LABEL = "bridge.vk.io/pool"
+"""Label of a virtual node: its pool."""
 QUEUE_APPLIED = "bridge.vk.io/applied"
 """Digest of what podbridge has applied for a MasterQueue, to notice fields that are to be removed."""
-"""Label of a virtual node: its pool."""
 SITE_ANNOUNCED = "bridge.vk.io/announced"
 """Annotation of a virtual node: the labels and taints that the site has announced."""
 SITE_FOLDER = "bridge.vk.io/site-folder"
@@ -111,6 +122,8 @@ KUBELET_PORT = 10250
 # --- nodes ------------------------------------------------------------------------------------------------------------
 MANAGED_TAINT = "slinky.slurm.net/managed-node"
 """Taint of colocated nodes (value: the scheduler's name, effect NoExecute)."""
+PARTITION_LABEL_PREFIX = "partition.bridge.vk.io/"
+"""Prefix of a label of nodes, with the name of a Slurm partition: the node is in this partition (value ``true``)."""
 SLURM_NODENAME_LABEL = "slinky.slurm.net/slurm-nodename"
 """Label on a Kubernetes node: its name in Slurm, if it differs."""
 EXTERNAL_NODE_LABEL = "scheduler.slinky.slurm.net/external-node"
@@ -156,14 +169,14 @@ HEALTH_PORT = 8081
 METRICS_PORT = 8080
 
 
-# Every object of an installation has the name of the installation as prefix. helm/*.yaml create the objects of the one
-# named podbridge; docs/several-schedulers.md describes how to create those of another.
+# Every object of an installation has the name of the installation as prefix. config/*.yaml create the objects of the
+# one named podbridge; docs/several-schedulers.md describes how to create those of another.
 
 
 def part_account(part: str, installation: str = COMPONENT) -> str:
     """Return the service account of ``admission``, ``scheduler``, ``controllers`` or ``run`` (all in one process).
 
-    helm/rbac.yaml and helm/rbac-run.yaml create them.
+    config/rbac.yaml and config/rbac-run.yaml create them.
     """
     return installation if part == "run" else f"{installation}-{part}"
 

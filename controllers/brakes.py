@@ -139,7 +139,7 @@ class Brakes:
         except KubeNotFoundError:
             done = True
             if engaged:
-                log.warning("no ConfigMap for the brake: apply helm/rbac.yaml", extra=kv(path=self._path))
+                log.warning("no ConfigMap for the brake: apply config/rbac.yaml", extra=kv(path=self._path))
         finally:
             entry.read_at = self._clock.monotonic()
             entry.dirty = entry.dirty or not done

@@ -1,4 +1,4 @@
-"""The ConfigMap with the names of the nodes that a ValidatingAdmissionPolicy guards (helm/policies.yaml).
+"""The ConfigMap with the names of the nodes that a ValidatingAdmissionPolicy guards (config/policies.yaml).
 
 A policy of the API server cannot read nodes, but it can read a ConfigMap. So the controllers write the names of the
 nodes that Slurm manages and of virtual nodes there. While podbridge is down, the policy applies to the last names.
@@ -97,5 +97,5 @@ class GuardedNodes(Loop):
 
     def _say(self, text: str, error: BridgeError) -> None:
         if text != self._told:
-            log.warning("nodes are not guarded: kubectl apply -f helm/policies.yaml", extra=kv(error=error))
+            log.warning("nodes are not guarded: kubectl apply -f config/policies.yaml", extra=kv(error=error))
         self._told = text

@@ -9,7 +9,7 @@ from typing import Any
 from bridge import clock as clocks
 from bridge.kube.lease import Elector
 from bridge.loop import Dependencies, SlurmLoop
-from bridge.metrics import CONTROLLER_ACTIONS, EXTERNAL_NODES, NODES_TAKEN, counted
+from bridge.metrics import CONTROLLER_ACTIONS, EXTERNAL_NODES, NODES_TAKEN, counted, label_of
 from bridge.workload import missing_jobs, pods, pool_selection
 from bridge.workload.eligibility import readiness, slurm_name
 from controllers.brakes import Brakes, config_map_path
@@ -130,7 +130,7 @@ class Controllers(SlurmLoop):
     def _dispatch(self, controller: str, key: str, action: object, call: Callable[[], None]) -> None:
         if key in self._resting:
             return
-        name = type(action).__name__.lower()
+        name = label_of(type(action))
 
         def run() -> None:
             with counted(CONTROLLER_ACTIONS, controller, name):

@@ -6,7 +6,7 @@
 cd "$checkout"
 skipped=77
 export MYPY_CACHE_DIR="$cache/mypy" # a fresh checkout has none of its own
-linters=(ruff-check ruff-format mypy mypy-hack import-linter shellcheck)
+linters=(ruff-check ruff-format mypy mypy-hack import-linter shellcheck docs)
 
 lint() {
     local bin=$venv/bin
@@ -16,6 +16,7 @@ lint() {
     mypy) "$bin/mypy" ;;
     mypy-hack) MYPYPATH=hack:. "$bin/mypy" -p cluster ;;
     import-linter) "$bin/lint-imports" ;;
+    docs) ./hack/docs.sh --check ;;
     shellcheck)
         if ! command -v shellcheck >/dev/null; then
             DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends shellcheck >/dev/null 2>&1 || true

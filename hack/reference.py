@@ -67,6 +67,11 @@ REASONS = (
     ),
     (
         UNSCHEDULED,
+        "Racing",
+        "the pod waits in the queues of several pools; the message names them, see [late binding](race.md)",
+    ),
+    (
+        UNSCHEDULED,
         "UnsupportedResourceClaim",
         "Slurm cannot satisfy a resource claim or device class of the pod; the message contains the cause, see dra.md",
     ),
@@ -150,6 +155,13 @@ REASONS = (
     ("Node, Event", "ExternalNodeDeleted", "podbridge deleted the external node in Slurm; it had no job"),
     ("Node, Event", "ExternalNodeRefused", "the node is not registered as described; the message contains the cause"),
     ("Pod, Event", "BridgeSubmitted", "the site accepted the pod; the message contains the job id"),
+    ("Pod, Event", "BridgePlace", "a site has a job of a pod that races"),
+    (
+        "Pod, Event",
+        "BridgePlaceRefused",
+        "a site does not take a pod that races; podbridge offers it again after five minutes",
+    ),
+    ("Pod, Event", "BridgeGranted", "the pool was the first to start a job of a pod that races, and runs it"),
     ("Pod, Event", "BridgeQueued", "the job is pending at the site; the message contains the cause"),
     (
         "Pod, Event",
@@ -210,6 +222,11 @@ REASONS = (
     ("MasterQueue, Event", "QueueConflict", "an object with the name of a ClusterQueue belongs to somebody else"),
     ("MasterQueue, Event", "QueueWriteFailed", "the API server or Kueue has refused an object; podbridge retries"),
     (
+        "MasterQueue, Event",
+        "QueueEvicted",
+        "workloads of a pool that was silent for `evictAfter` were evicted; see [Kueue](kueue.md#when-a-site-fails)",
+    ),
+    (
         "Node, Event",
         "PoolNameTaken",
         "a node that podbridge does not manage has the name of the pool; the pool gets no virtual node",
@@ -218,6 +235,7 @@ REASONS = (
 
 POOL_ANNOTATIONS = (
     (names.POOLS, "pod or namespace", f"the pools, in order: {pool_selection.ALLOWED}"),
+    (names.PLACEMENT, "pod", f"`{names.RACE}`: the pod waits at several of them at once, see [late binding](race.md)"),
     (names.FLAGS, "pod", "options of the submit command, if `limits.allow_user_flags` is true at the site"),
     (names.FLAVOR, "pod", "one of the site's flavors"),
     (names.PRE_EXEC, "pod", "a script that runs before the containers, if `limits.allow_pre_exec` is true"),
@@ -259,6 +277,12 @@ OWN_NAMES = (
     (names.FINALIZER, "finalizer of the pod", "from the creation of a pod for Slurm until its job is released"),
     (names.MANAGED_TAINT, "taint of nodes", "value: the scheduler's name; effect NoExecute"),
     (names.SLURM_NODENAME_LABEL, "label on a node", "the name of the node in Slurm, if it differs"),
+    (
+        names.PARTITION_LABEL_PREFIX + "NAME",
+        "label of nodes",
+        "with `nodes.partitionLabels`: `true` for each Slurm partition of the node. A pod that [selects](kueue.md) it "
+        "uses this partition",
+    ),
     (names.EXTERNAL_NODE_LABEL, "label on a node", "any value: podbridge registers it as an external node in Slurm"),
     (names.EXTERNAL_NODE_PARTITIONS, "annotation on a node", "partitions of an external node, comma separated"),
     (names.EXTERNAL_NODE_FEATURES, "annotation on a node", "further features of an external node, comma separated"),
@@ -272,6 +296,9 @@ OWN_NAMES = (
         "several-schedulers.md)",
     ),
     (names.REMOTE_JOB, "annotation on the pod", "`<pool>/<job>`: the job at the site"),
+    (names.PLACES, "annotation on the pod", "the places of a pod that races: pools, `local`"),
+    (names.GRANT, "annotation on the pod", "`<pool>/<ticket>`: the place that won, from the binding on"),
+    (names.RACE_ALLOWED, "annotation on a virtual node", "`true` if its site lets pods race"),
     (
         names.JOB_INTENT,
         "annotation on the pod",
@@ -281,6 +308,11 @@ OWN_NAMES = (
         names.POOL_FINALIZER,
         "finalizer of the pod",
         "set with this annotation, until the pool has confirmed that it has no job of the pod",
+    ),
+    (
+        names.DEFAULT_SCHEDULER_REASON,
+        "annotation on the pod",
+        "why admission has left a pod of a managed namespace to the default scheduler",
     ),
     (names.POOL_TAINT, "taint of a virtual node", "value: the pool; effect NoSchedule; Kueue tolerates it for a pod"),
     (names.VIRTUAL_TAINT, "taint of a virtual node", "value `true`; effect NoSchedule"),

@@ -41,6 +41,8 @@ class Actor:
         match action:
             case actions.Taint():
                 self._patch(node, {"spec": {"taints": list(action.taints) or None}})
+            case actions.Label():
+                self._patch(node, {"metadata": {"labels": dict(action.labels)}})
             case actions.Dispute():
                 self._patch(node, {"metadata": {"annotations": {names.SLURM_NAME_CONFLICT: action.why or None}}})
                 if action.why:

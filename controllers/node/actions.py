@@ -41,6 +41,14 @@ class Taint:
 
 
 @dataclass(frozen=True, slots=True)
+class Label:
+    """Change the labels of the node's partitions; ``None`` removes a label."""
+
+    node: KubeNode
+    labels: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Cordon:
     """Mirror a drain in Slurm: cordon the node, with Slurm's reason."""
 
@@ -104,4 +112,4 @@ class Explain:
     problem: str
 
 
-Action = Dispute | Taint | Cordon | Uncordon | Drain | Undrain | Register | Unregister | Explain
+Action = Dispute | Taint | Label | Cordon | Uncordon | Drain | Undrain | Register | Unregister | Explain

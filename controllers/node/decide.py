@@ -21,10 +21,21 @@ from bridge import names
 from bridge.config import Config
 from bridge.slurm import states
 from bridge.slurm.models import Node
-from bridge.workload import eligibility, node_ownership
+from bridge.workload import eligibility, node_ownership, slurm_partition
 from bridge.workload.eligibility import slurm_name
 from controllers.node import external, not_ready
-from controllers.node.actions import Action, Cordon, Dispute, Drain, KubeNode, NodeSyncView, Taint, Uncordon, Undrain
+from controllers.node.actions import (
+    Action,
+    Cordon,
+    Dispute,
+    Drain,
+    KubeNode,
+    Label,
+    NodeSyncView,
+    Taint,
+    Uncordon,
+    Undrain,
+)
 from controllers.node.external import Plan
 
 
@@ -65,6 +76,9 @@ def decide(view: NodeSyncView) -> NodeDecision:
         taint = _taint(view.config, node, slurm_node is not None or plan.wanted)
         if taint is not None:
             actions.append(taint)
+        labels = _label(node, slurm_node if view.config.nodes.partition_labels else None)
+        if labels is not None:
+            actions.append(labels)
         others = claimants if slurm_node is not None else ()
         dispute = _dispute(node, others)
         if dispute is not None:
@@ -94,6 +108,8 @@ def _release(view: NodeSyncView, node: KubeNode, slurm_node: Node | None) -> Act
         return Undrain(node, slurm_node.name)
     if names.SLURM_REASON in (node["metadata"].get("annotations") or {}):
         return Uncordon(node)
+    if labels := _label(node, None):
+        return labels
     taints = (node.get("spec") or {}).get("taints") or ()
     return Taint(node, tuple(taint for taint in taints if taint.get("key") != names.MANAGED_TAINT))
 
@@ -105,6 +121,12 @@ def _taint(config: Config, node: KubeNode, managed: bool) -> Taint | None:
     if managed and config.nodes.taint:
         return None if ours else Taint(node, (*taints, wanted))
     return Taint(node, tuple(t for t in taints if t not in ours)) if ours else None
+
+
+def _label(node: KubeNode, slurm_node: Node | None) -> Label | None:
+    labels = node["metadata"].get("labels") or {}
+    changes = slurm_partition.label_changes(labels, slurm_node.partitions if slurm_node is not None else ())
+    return Label(node, changes) if changes else None
 
 
 def _dispute(node: KubeNode, others: tuple[str, ...]) -> Dispute | None:

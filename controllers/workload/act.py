@@ -64,8 +64,9 @@ class Actor:
         for job_id in ids:
             self._cancel(job_id, [links.key(action.pod)])
         if pods.is_held(action.pod):
+            patch = pods.withdraw_patch(action.pod) if action.remote else pods.unhold_patch(action.pod)
             try:
-                self._cache.apply(self._kube.patch(_path(action.pod), pods.unhold_patch(action.pod), kind="strategic"))
+                self._cache.apply(self._kube.patch(_path(action.pod), patch, kind="strategic"))
             except (KubeNotFoundError, KubeConflictError) as error:
                 log.debug("pod is gone", extra=kv(pod=pods.key(action.pod), error=error))
         log.info("job released", extra=kv(pod=pods.key(action.pod), jobs=ids))

@@ -29,11 +29,15 @@ REQUEUED_TEXT = "was removed from its node and requeued"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Cancel the live jobs of the pod, then remove the finalizer. ``unseen``: a job that is not in the snapshot."""
+    """Cancel the live jobs of the pod, then remove the finalizer. ``unseen``: a job that is not in the snapshot.
+
+    ``remote``: the pod is bound to a pool, so the job id is removed with the finalizer.
+    """
 
     pod: Pod
     job_ids: tuple[int, ...]
     unseen: int | None = None
+    remote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +224,12 @@ def _lives(known: ObservedJob) -> bool:
 
 def _decide_pod(view: WorkloadView, pod: Pod, open_keys: set[str]) -> _Step:
     labelled, before = pods.job_id(pod), view.displaced.get(pods.uid(pod))
+    if pods.is_bound(pod) and pod["spec"]["nodeName"] in view.virtual and not _over(view, pod):
+        return _on_pool(view, pod), None
     if _over(view, pod):
         return _release(view, pod, labelled, open_keys), None
     if pods.is_bound(pod) and (extra := _second_job(view, pod, labelled)) is not None:
         return Cancel(pod, extra), before
-    if pods.is_held(pod) and pods.is_bound(pod) and pod["spec"]["nodeName"] in view.virtual:
-        return Release(pod, ()), None  # the pool keeps the pod until its job there is over
     if labelled is None or pods.is_deleted(pod):
         return None, before
     known = view.snapshot.jobs.get(labelled)
@@ -246,6 +250,16 @@ def _decide_pod(view: WorkloadView, pod: Pod, open_keys: set[str]) -> _Step:
         return _suspension(pod, known), None
     moved = _count(view, before)
     return (End(pod, labelled, REQUEUED_REASON, REQUEUED_TEXT) if moved.answers >= DISPLACED_ANSWERS else None), moved
+
+
+def _on_pool(view: WorkloadView, pod: Pod) -> Action | None:
+    """Decide for a pod on a virtual node: it needs no Slurm job. A job that waited for it lost the race to the pool.
+
+    The pool keeps the pod until its job there is over, so the finalizer goes as soon as no Slurm job is left.
+    """
+    if (extra := _second_job(view, pod, None)) is not None:
+        return Cancel(pod, extra)
+    return Release(pod, (), remote=True) if pods.is_held(pod) else None
 
 
 def _second_job(view: WorkloadView, pod: Pod, labelled: int | None) -> int | None:

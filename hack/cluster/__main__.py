@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from cluster import debian, install, kueue, places, pools, realnode, shards
+from cluster import debian, helm, install, kueue, places, pools, prometheus, realnode, shards
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.options import FILE as RECORD
@@ -37,7 +37,14 @@ def up(options: argparse.Namespace) -> None:
     if not before:
         say(f"starting Slurm {cluster.options.slurm} and Kubernetes, {cluster.options.nodes} nodes")
     cluster.start()
-    if options.podbridge and cluster.pid("podbridge") is None:
+    if options.podbridge and cluster.options.helm:
+        try:
+            ready = helm.up(cluster)
+        except BaseException:
+            cluster.stop()
+            raise
+        print(f"helm install to ready: {ready:.1f} s")
+    elif options.podbridge and cluster.pid("podbridge") is None:
         before = False
         try:
             cluster.start_podbridge()
@@ -51,6 +58,8 @@ def up(options: argparse.Namespace) -> None:
     print(f"{how}: Slurm {cluster.options.slurm}, {cluster.options.nodes} nodes, in {cluster.state}")
     if cluster.options.real_node:
         print(f"  node-0 is real (kubelet and containerd, {realnode.size().cpus} CPUs); image: busybox:1")
+    if cluster.options.helm:
+        print(f"  podbridge runs in pods: helm -n {helm.NAMESPACE} status {helm.RELEASE}")
     if (count := cluster.options.schedulers) > 1:
         last = shards.numbered("slurm-bridge", count)
         print(f"  {count} shards: namespaces slurm-bridge to {last}, partitions shard-1 to shard-{count}")
@@ -83,13 +92,21 @@ def get_all(options: argparse.Namespace) -> None:
     install.ensure(
         options.slurm,
         kube=True,
-        added=debian.ADDED,
+        added=[*debian.ADDED, *debian.BROWSER],
         machine=debian.MACHINE,
         accounting=accounting,
         real_node=True,
         scheduler=True,
-        modules=[install.INTERLINK, install.GANGS, install.TRAINER, install.KUEUE, install.KUBERNETES_1_37],
+        modules=[
+            install.INTERLINK,
+            install.GANGS,
+            install.TRAINER,
+            install.kueue_module(),
+            install.KUBERNETES_1_37,
+            install.HELM,
+        ],
     )
+    prometheus.ensure()
 
 
 def _chosen(options: argparse.Namespace) -> Cluster:
@@ -98,6 +115,7 @@ def _chosen(options: argparse.Namespace) -> Cluster:
         "slurm",
         "nodes",
         "real_node",
+        "helm",
         "audit",
         "kubernetes",
         "gangs",
@@ -108,6 +126,8 @@ def _chosen(options: argparse.Namespace) -> Cluster:
         "schedulers",
     )
     named = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
+    if named.get("helm"):
+        named["real_node"] = True
     if named.get("pools") == []:
         named["pools"] = list(pools.DEFAULT_SITES)
     try:
@@ -157,6 +177,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         default=None,
         help="make node-0 real: a kubelet and containerd of this machine, of its size",
+    )
+    start.add_argument(
+        "--helm",
+        action="store_true",
+        default=None,
+        help="build the image and install the chart, so that podbridge runs in pods of the real node",
     )
     start.add_argument("--audit", action="store_true", default=None, help="keep an audit log of the API server")
     start.add_argument(

@@ -19,8 +19,10 @@ from statistics import mean
 
 from cluster import (
     bare,
+    bench_dashboard,
     bench_gangs,
     bench_interlink,
+    bench_kueue,
     bench_scale,
     bench_shards,
     drains,
@@ -191,11 +193,14 @@ def main() -> int:
     parser.add_argument("--old-pods", type=int, default=200, help="Pods on Slurm 24.11 with batch placeholders.")
     parser.add_argument("--pools", action="store_true", help="Measure pools instead.")
     parser.add_argument("--interlink", action="store_true", help="Measure the interLink plugin instead.")
-    parser.add_argument("--many", type=int, default=10_000, help="Pods that run at once, with --pools.")
+    parser.add_argument("--many", type=int, default=10_000, help="Pods at once, with --pools and --dashboard.")
+    parser.add_argument("--dashboard", action="store_true", help="Measure the web page with --many pods instead.")
     parser.add_argument("--hints", action="store_true", help="Measure start to bind with and without hints instead.")
     parser.add_argument("--nodes", type=int, default=0, help="Measure drains among this many nodes instead.")
     parser.add_argument("--schedulers", type=int, default=0, help="Measure one leader and this many shards instead.")
     parser.add_argument("--gangs", type=int, default=0, help="Measure this many gangs of eight pods instead.")
+    parser.add_argument("--kueue", action="store_true", help="Measure MasterQueues and Jobs with a queue instead.")
+    parser.add_argument("--jobs", type=int, default=200, help="Jobs in each round, with --kueue.")
     parser.add_argument("--scale", action="store_true", help="Measure many nodes, pods and jobs of others instead.")
     parser.add_argument("--waiting", type=int, default=10_000, help="Waiting pods, with --scale.")
     parser.add_argument("--foreign", type=int, default=50_000, help="Pending jobs of others, with --scale.")
@@ -210,8 +215,12 @@ def main() -> int:
     try:
         if options.scale:
             bench_scale.measure(table, state, bench_scale.Size(options.nodes or 1000, options.waiting, options.foreign))
+        elif options.kueue:
+            bench_kueue.measure(table, state, options.jobs)
         elif options.nodes:
             drains.measure(table, state, options.nodes)
+        elif options.dashboard:
+            bench_dashboard.measure(table, state, options.many)
         elif options.hints:
             with _world(state, "26.05", options.pods) as world:
                 latency.measure_hints(table, world, options.pods)

@@ -17,7 +17,8 @@ TAGS = ("docker.io/library/busybox:1", "docker.io/library/busybox:latest")
 """The images of pods. The kubelet would pull a tag ``latest``, and there is no registry."""
 _PAUSE = "docker.io/podbridge/pause:1"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_CLIENT = ("ctr", "--address", SOCKET, "--namespace", "k8s.io")
+CLIENT = ("ctr", "--address", SOCKET, "--namespace", "k8s.io")
+"""The command line of a client, in the node's mount namespace."""
 
 
 def file(folder: Path) -> Path:
@@ -40,11 +41,11 @@ def load(folder: Path, enter: Path) -> bool:
     """Import the images; return whether containerd has them. ``enter`` runs a program in the node's namespace."""
     done = folder / "images.loaded"
     if not done.exists():
-        if "SERVER" not in run([str(enter), *_CLIENT, "version"], check=False).upper():
+        if "SERVER" not in run([str(enter), *CLIENT, "version"], check=False).upper():
             return False
-        run([str(enter), *_CLIENT, "images", "import", str(folder / "images.tar")])
+        run([str(enter), *CLIENT, "images", "import", str(folder / "images.tar")])
         done.touch()
-    return "busybox" in run([str(enter), *_CLIENT, "images", "list", "--quiet"], check=False)
+    return "busybox" in run([str(enter), *CLIENT, "images", "list", "--quiet"], check=False)
 
 
 def _write_images(folder: Path) -> None:

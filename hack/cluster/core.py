@@ -250,8 +250,9 @@ class Cluster(Parts):
         if self.options.slurm or self.options.pools:
             self._podbridges.configure("podbridge", {})
         enter = self._slurm.enter if self.options.slurm else None
-        kubectl = install.binaries()["kubectl"] if self.options.kube else None
-        tools.write(self.state, {key: value for key, value in self.env.items() if key != "PATH"}, kubectl, enter)
+        programs = [install.binaries()["kubectl"]] if self.options.kube else []
+        programs += install.binaries(install.HELM.packages).values() if self.options.helm else []
+        tools.write(self.state, {key: value for key, value in self.env.items() if key != "PATH"}, programs, enter)
 
     def _launch(self) -> None:
         """Start the daemons, most of them at once, wait for each, and create nodes and namespaces."""
@@ -267,7 +268,8 @@ class Cluster(Parts):
             self._start_controllers()
             for name in NAMESPACES:
                 self.add_namespace(name)
-            self.apply_manifests()
+            if not self.options.helm:
+                self.apply_manifests()
             for number in range(2, self.options.schedulers + 1):
                 self.add_namespace(shards.numbered("slurm-bridge", number))
                 self.add_installation(shards.numbered("podbridge", number))
@@ -312,14 +314,15 @@ class Cluster(Parts):
             (install.INTERLINK, self.options.interlink),
             (install.GANGS, self.options.gangs),
             (install.TRAINER, self.options.gangs),
-            (install.KUEUE, self.options.kueue),
+            (install.kueue_module(self.options.kueue_version), self.options.kueue),
+            (install.HELM, self.options.helm),
         )
         modules = [module for module, chosen in wanted if chosen]
         install.ensure(
             **needs,
             kube=self.options.kube,
             real_node=self.options.real_node,
-            scheduler=self.options.kueue,
+            scheduler=self.options.kueue or self.options.helm,
             modules=modules,
         )
 

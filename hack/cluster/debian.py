@@ -31,6 +31,12 @@ BESIDE_APPTAINER = {
     "python3": (ADDED["apptainer"][0], "python3", "usr/bin/python3"),
 }
 """The same, for tests alone: file systems that containers mount, an MPI and a language to call it from."""
+BROWSER = {
+    "chromium": ("trixie", "chromium-driver", "usr/bin/chromedriver"),
+    "fonts": ("trixie", "fonts-dejavu-core", "usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"),
+}
+"""The same, for tests of the web page."""
+_ALL = ADDED | BESIDE_APPTAINER | BROWSER
 MACHINE = {
     "shellcheck": "shellcheck",
     "busybox": "busybox-static",
@@ -66,13 +72,13 @@ def slurm_root(version: str) -> Path:
 
 
 def added_root(name: str) -> Path:
-    """Return the root folder that has one of :data:`ADDED`."""
-    return _root(ADDED[name][0])
+    """Return the root folder that has one of :data:`ADDED` or of the others."""
+    return _root(_ALL[name][0])
 
 
 def has(root: Path, name: str) -> bool:
-    """Return whether a root folder has one of :data:`ADDED` or :data:`BESIDE_APPTAINER`."""
-    return (root / (ADDED | BESIDE_APPTAINER)[name][2]).exists()
+    """Return whether a root folder has one of :data:`ADDED`, :data:`BESIDE_APPTAINER` or :data:`BROWSER`."""
+    return (root / _ALL[name][2]).exists()
 
 
 def ensure_slurm(version: str) -> None:
@@ -100,8 +106,8 @@ def ensure_accounting(version: str) -> None:
 
 
 def ensure_added(name: str) -> None:
-    """Install one of :data:`ADDED` or :data:`BESIDE_APPTAINER` in its root folder."""
-    suite, package, _ = (ADDED | BESIDE_APPTAINER)[name]
+    """Install one of :data:`ADDED`, :data:`BESIDE_APPTAINER` or :data:`BROWSER` in its root folder."""
+    suite, package, _ = _ALL[name]
     root = _root(suite)
     if not root.exists():
         _debootstrap(suite, root, "Slurm")
@@ -159,9 +165,14 @@ def _finish(root: Path) -> None:
         hosts.write_text(f"127.0.0.1 localhost {os.uname().nodename}\n")
 
 
-def _debootstrap(suite: str, root: Path, what: str) -> None:
+def ensure_debootstrap() -> None:
+    """Install debootstrap on this machine."""
     if shutil.which("debootstrap") is None:
         _apt("debootstrap")
+
+
+def _debootstrap(suite: str, root: Path, what: str) -> None:
+    ensure_debootstrap()
     say(f"fetching {what} into a root folder of Debian {suite} (some 300 MB, about a minute, once)")
     aside = root.with_name(f"{root.name}.tmp")
     shutil.rmtree(aside, ignore_errors=True)

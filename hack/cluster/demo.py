@@ -1,6 +1,7 @@
 """The demonstration in six scenes, on real systems: ``./hack/demo.sh [--slurm VERSION]``; with ``--pools`` the
 story of :mod:`cluster.demo_pools`, with ``--interlink`` that of :mod:`cluster.demo_interlink`, with ``--real-node``
-that of :mod:`cluster.demo_real`, with ``--nunet`` that of :mod:`cluster.demo_nunet`.
+that of :mod:`cluster.demo_real`, with ``--nunet`` that of :mod:`cluster.demo_nunet`, with ``--kueue`` that of
+:mod:`cluster.demo_kueue`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster import demo_interlink, demo_nunet, demo_pools, demo_real, places
+from cluster import demo_interlink, demo_kueue, demo_nunet, demo_pools, demo_real, places
 from cluster.core import Cluster
 from cluster.errors import ClusterError
 from cluster.polling import eventually
@@ -202,6 +203,7 @@ def main() -> int:
     kind.add_argument(
         "--interlink", action="store_true", help="show interLink: its own programs, podbridge's plugin and hub"
     )
+    kind.add_argument("--kueue", action="store_true", help="show Kueue: one queue with local nodes, Slurm and a site")
     kind.add_argument("--nunet", action="store_true", help="show a NuNet DMS as a pool: a fake DMS over HTTP")
     kind.add_argument("--real-node", action="store_true", help="run pods with a kubelet and containerd instead of kwok")
     parser.add_argument(
@@ -217,6 +219,8 @@ def main() -> int:
     if options.interlink:
         upstream = "interLink's virtual kubelet and API server"
         systems = f"kube-apiserver, kube-controller-manager, {upstream}, a site with Slurm {options.site_slurm}"
+    if options.kueue:
+        systems += ", kube-scheduler, Kueue, nats-server, a site"
     if options.nunet:
         systems = "kube-apiserver and kube-controller-manager, with a fake NuNet DMS"
     print(f"Starting etcd, {systems} and podbridge ...", flush=True)
@@ -226,6 +230,8 @@ def main() -> int:
             cluster, begin = demo_pools.tell(state, options.slurm, options.site_slurm)
         elif options.interlink:
             cluster, begin = demo_interlink.tell(state, options.site_slurm)
+        elif options.kueue:
+            cluster, begin = demo_kueue.tell(state, options.slurm)
         elif options.nunet:
             cluster, begin = demo_nunet.tell(state)
         else:
@@ -243,7 +249,12 @@ def main() -> int:
             print(f"\nShown on real {systems}:")
             for number, title in enumerate(story.shown, 1):
                 print(f"  {number}. {title}")
-            more = " --pools" if options.pools else " --real-node --nodes 1" if options.real_node else ""
+            chosen = {
+                " --pools": options.pools,
+                " --real-node --nodes 1": options.real_node,
+                " --kueue --pools local-site": options.kueue,
+            }
+            more = next((words for words, wanted in chosen.items() if wanted), "")
             again = f"./hack/up.sh{more}"
             trials = "" if options.interlink or options.nunet else f" To start a cluster for your own trials: {again}"
             print(f"The demo stops all that it started.{trials}")

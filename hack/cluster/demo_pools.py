@@ -1,4 +1,4 @@
-"""Pools in five scenes, on real systems: ``./hack/demo.sh --pools [--site-slurm VERSION]``."""
+"""Pools in six scenes, on real systems: ``./hack/demo.sh --pools [--site-slurm VERSION]``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ spec:
 """
 LOCAL = "local-site"
 SILENT_AFTER = 5.0
-OVERRIDES = {"pools": {"policy": "least-loaded", "silentAfter": SILENT_AFTER}}
+ALLOW_RACE = {"limits": {"allow_race": True}}
+RACE = {"enabled": True, "places": 2, "wait": 20}
+OVERRIDES = {"pools": {"policy": "least-loaded", "silentAfter": SILENT_AFTER, "race": RACE}}
 
 
 class PoolStory(Story):
@@ -115,6 +117,28 @@ class PoolStory(Story):
         self.do("kubectl get pod late -n remote -o jsonpath={.status.reason}")
         print()
 
+    def race(self) -> None:
+        """A pod waits in the queues of both sites; the first that starts runs it."""
+        world, site = self.world, self.world.cluster.sites["slurm-site"]
+        self.say("Another user fills slurm-site. Its announcement does not show this, because the queue is the site's.")
+        nodes = site.run("sinfo", "-h", "-o", "%D").strip()
+        options = ("--exclusive", f"--nodes={nodes}", "--output=/dev/null", "--parsable", "--wrap=sleep 3600")
+        job = site.run("sbatch", *options).strip()
+        eventually(lambda: " R " in site.run("squeue", "-h", "-j", job), "slurm-site is full", 30)
+        self.say("A pod with bridge.vk.io/placement: race gets a job at both sites, which starts nothing by itself.")
+        container = {"name": "main", "image": "busybox", "command": ["sh", "-c", "echo I was the first"]}
+        spec = {"containers": [container], "restartPolicy": "Never"}
+        began = time.monotonic()
+        pod = world.create_pod(spec, f"slurm-site,{LOCAL}", "racer", {"bridge.vk.io/placement": "race"})
+        found = world.ended(pod)
+        self.say(f"It has run after {time.monotonic() - began:.1f} s, at {found['spec']['nodeName']}.")
+        self.do("kubectl get pod racer -n remote -o wide")
+        self.show(world.explain(pod))
+        if found["spec"]["nodeName"] != LOCAL or found["status"]["phase"] != "Succeeded":
+            raise AssertionError(f"the pod did not run at {LOCAL}: {found['status']}")
+        site.run("scancel", job)
+        world.delete(pod)
+
     def killed(self) -> None:
         """A site is killed and comes back."""
         world, cluster = self.world, self.world.cluster
@@ -136,7 +160,7 @@ class PoolStory(Story):
         if world.get(doomed) is None:
             raise AssertionError("the pod was forgotten while its site was away")
         self.say("The submitter is started again.")
-        cluster.start_submitter(LOCAL)
+        cluster.start_submitter(LOCAL, overrides=ALLOW_RACE)
         world.ready(LOCAL, 60)
         world.gone(doomed, 60)
         found = world.ended(long)
@@ -154,6 +178,7 @@ class PoolStory(Story):
         self.scene("A Job is spread over both sites", self.spread)
         self.scene("kubectl logs follows a pod at a site", self.logs)
         self.scene("Exit codes and their reasons", self.codes)
+        self.scene("A pod waits at two sites; the first that starts runs it", self.race)
         self.scene("A submitter is killed and started again; no pod is lost", self.killed)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -173,7 +198,8 @@ def tell(state: Path, slurm: str, site_slurm: str) -> tuple[Cluster, Callable[[]
     cluster = Cluster(state, slurm=slurm, nodes=2, pools=list(DEFAULT_SITES), site_slurm=site_slurm)
 
     def begin() -> PoolStory:
-        cluster.start_submitters()
+        for site in DEFAULT_SITES:
+            cluster.start_submitter(site, overrides=ALLOW_RACE)
         cluster.start_podbridge(config_overrides=OVERRIDES)
         world = PoolWorld(cluster)
         body = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "main", "image": "none"}]}}

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import debian, gang_manifests, gangs, kueue, kueue_manifests, places, trainer
+from cluster import debian, gang_manifests, gangs, kueue_manifests, places, trainer
 from cluster.errors import ClusterError
 from cluster.steps import locked, run_long, say
 
@@ -68,9 +68,14 @@ def trainer_manifests_folder() -> Path:
     return places.cache() / "trainer"
 
 
-def kueue_manifests_folder() -> Path:
-    """Return the folder of Kueue's manifests in the cache."""
-    return places.cache() / "kueue"
+def kueue_manifests_folder(version: str) -> Path:
+    """Return the folder of the manifests of a version of Kueue in the cache."""
+    return places.cache() / _kueue_name(version)
+
+
+def _kueue_name(version: str) -> str:
+    """Return the name of a version of Kueue: of its program, its Go module and its manifests."""
+    return "kueue" if version == places.DEFAULT_KUEUE else f"kueue-{version}"
 
 
 INTERLINK = GoModule(
@@ -103,14 +108,45 @@ TRAINER = GoModule(
     after=lambda tools: trainer.take(tools, trainer_manifests_folder()),
 )
 """Kubeflow Trainer (see :mod:`cluster.trainer`)."""
-KUEUE = GoModule(
-    "kueue",
-    "Kueue's controller",
-    5,
-    {kueue.KUEUE: "sigs.k8s.io/kueue/cmd/kueue"},
-    after=lambda tools: kueue_manifests.take(tools, kueue_manifests_folder()),
+
+
+def kueue_module(version: str = places.DEFAULT_KUEUE) -> GoModule:
+    """Return a version of Kueue (see :mod:`cluster.kueue`)."""
+    name = _kueue_name(version)
+    return GoModule(
+        name,
+        f"Kueue's controller {places.KUEUE[version]}",
+        5,
+        {name: "sigs.k8s.io/kueue/cmd/kueue"},
+        after=lambda tools: kueue_manifests.take(tools, kueue_manifests_folder(version)),
+    )
+
+
+def kueue_binary(version: str) -> Path:
+    """Return the path of the controller of a version of Kueue."""
+    return binaries(kueue_module(version).packages)[_kueue_name(version)]
+
+
+HELM_VERSION = "v3.22.0"
+"""The version that ``hack/tools/helm/go.mod`` pins."""
+_HELM = "helm.sh/helm/v3"
+_KUBERNETES_OF_HELM = {
+    f"{package}.k8sVersion{part}": number
+    for package in ("pkg/chartutil", "pkg/lint/rules")
+    for part, number in zip(("Major", "Minor"), KUBERNETES[1:].split(".")[:2], strict=True)
+}
+HELM = GoModule(
+    "helm",
+    "Helm",
+    1.5,
+    {"helm": f"{_HELM}/cmd/helm"},
+    # without the version of Kubernetes, `helm template` renders for 1.20
+    " ".join(
+        f"-X {_HELM}/{key}={value}"
+        for key, value in ({"internal/version.version": HELM_VERSION} | _KUBERNETES_OF_HELM).items()
+    ),
 )
-"""Kueue (see :mod:`cluster.kueue`)."""
+"""Helm, which renders and installs the chart helm/podbridge."""
 
 
 def _version_flags(version: str) -> str:

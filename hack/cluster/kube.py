@@ -22,7 +22,7 @@ ACCOUNTS = {
     "scheduler": "podbridge-scheduler",
     "controllers": "podbridge-controllers",
 }
-"""The service account of each command of podbridge, as helm/rbac.yaml and helm/rbac-run.yaml have them."""
+"""The service account of each command of podbridge, as config/rbac.yaml and config/rbac-run.yaml have them."""
 KWOK_ANNOTATION = "kwok.x-k8s.io/node"
 _AUDIT = """
 apiVersion: audit.k8s.io/v1
@@ -67,11 +67,18 @@ class KubeSetup:
     apiserver_args: Sequence[str] = ()
     controller_manager_args: Sequence[str] = ()
     scheduler_args: Sequence[str] = ()
+    address: str = ""
+    """Address of this machine at which pods reach kube-apiserver; without it, only the loopback."""
+
+    @property
+    def port(self) -> int:
+        """Port of kube-apiserver."""
+        return self.first_port + 2
 
     @property
     def server(self) -> str:
         """URL of kube-apiserver."""
-        return f"https://127.0.0.1:{self.first_port + 2}"
+        return f"https://127.0.0.1:{self.port}"
 
     def kubeconfig(self, name: str) -> Path:
         """Return the path of a kubeconfig: ``admin``, ``podbridge``, ..."""
@@ -81,7 +88,7 @@ class KubeSetup:
         """Write certificates, kubeconfigs, policies and kwok's stages into an empty folder."""
         self.folder.mkdir(parents=True, mode=0o700)
         authority = pki.Authority(self.folder, "ca")
-        hosts = ("127.0.0.1", "localhost", "10.0.0.1", "kubernetes.default.svc")
+        hosts = ["127.0.0.1", "localhost", "10.0.0.1", "kubernetes.default.svc", *filter(None, [self.address])]
         authority.write(self.folder / "apiserver", "kube-apiserver", hosts=hosts)
         authority.write(self.folder / "kubelet-client", "kube-apiserver-kubelet-client", ("system:masters",))
         pki.Authority(self.folder, "front-proxy-ca").write(self.folder / "front-proxy", "front-proxy-client")
@@ -193,6 +200,9 @@ class KubeSetup:
             f"--kubelet-client-key={file('kubelet-client.key')}",
             "--kubelet-preferred-address-types=InternalIP",
         ]
+        if self.address:
+            # of a webhook's Service, the server calls the addresses of its pods: there is no kube-proxy
+            result += ["--bind-address=0.0.0.0", "--enable-aggregator-routing=true"]
         if self.audit:
             result += [f"--audit-policy-file={file('audit-policy.yaml')}", f"--audit-log-path={self.audit}"]
         return [*result, *self.apiserver_args]

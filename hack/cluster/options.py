@@ -33,6 +33,8 @@ class Options:
     kwok: bool = True
     real_node: bool = False
     """Whether a kubelet and containerd of this machine are ``node-0``, not kwok."""
+    helm: bool = False
+    """Whether the cluster is prepared for podbridge in pods, on the real node (see :mod:`cluster.helm`)."""
     audit: bool = False
     """Whether the API server writes ``audit.log``."""
     slurm_conf: list[str] = field(default_factory=list)
@@ -52,6 +54,8 @@ class Options:
     """Whether the controllers of JobSet, LeaderWorkerSet and scheduler-plugins run (see :mod:`cluster.gangs`)."""
     kueue: bool = False
     """Whether Kueue, kube-scheduler and a node for it run (see :mod:`cluster.kueue`)."""
+    kueue_version: str = places.DEFAULT_KUEUE
+    """Version of Kueue; the allowed ones are in ``places.KUEUE``."""
     schedulers: int = 1
     """Number of shards of podbridge, each with a part of the nodes (see :mod:`cluster.shards`)."""
     podbridge: dict[str, Any] = field(default_factory=dict)
@@ -64,8 +68,13 @@ class Options:
         if self.kubernetes not in places.KUBERNETES:
             known = ", ".join(places.KUBERNETES)
             raise ClusterError(f"option kubernetes: no version {self.kubernetes}; there are {known}")
+        if self.kueue_version not in places.KUEUE:
+            known = ", ".join(places.KUEUE)
+            raise ClusterError(f"option kueue_version: no version {self.kueue_version}; there are {known}")
         if not 1 <= self.schedulers <= min(shards.MOST, max(1, self.nodes)):
             raise ClusterError(f"option schedulers: {self.schedulers}; allowed: 1 to {shards.MOST}, and at most a node")
+        if self.helm and not (self.kube and self.kcm and self.slurm and self.real_node):
+            raise ClusterError("option helm: needs kube, kcm, a Slurm and real_node, whose kubelet runs the pods")
         for name in ("gangs", "kueue"):
             if getattr(self, name) and not (self.kube and self.kcm):
                 raise ClusterError(f"option {name}: needs kube and kcm, which create the pods of Jobs and sets")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -26,10 +27,11 @@ MANIFESTS = (
     "rbac-run.yaml",
     "rbac-pools.yaml",
     "rbac-queues.yaml",
+    "rbac-race.yaml",
     "policies.yaml",
-    "crds/masterqueues.yaml",
+    "crds.yaml",
 )
-"""The files of ``helm/`` that are applied."""
+"""The files of ``config/`` that are applied."""
 
 
 class Parts:
@@ -81,12 +83,12 @@ class Parts:
             self.api.ensure(path, body)
 
     def apply_manifests(self) -> None:
-        """Apply the manifests of ``helm/`` that an administrator applies before podbridge starts."""
-        self.kubectl("apply", *(f"--filename={places.CHECKOUT / 'helm' / name}" for name in MANIFESTS))
+        """Apply the manifests of ``config/`` that an administrator applies before podbridge starts."""
+        self.kubectl("apply", *(f"--filename={places.CHECKOUT / 'config' / name}" for name in MANIFESTS))
 
     def add_installation(self, name: str) -> None:
         """Create the objects and the accounts of another podbridge, as docs/several-schedulers.md tells to."""
-        manifests = "---\n".join((places.CHECKOUT / "helm" / file).read_text() for file in MANIFESTS)
+        manifests = "---\n".join((places.CHECKOUT / "config" / file).read_text() for file in MANIFESTS)
         self.kubectl("apply", "--filename=-", input=manifests.replace("podbridge", name))
         self._kube.write_accounts(name)
 
@@ -101,7 +103,17 @@ class Parts:
         lines = (self.state / "audit.log").read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
 
+    @property
+    def kube_port(self) -> int:
+        """Port of kube-apiserver."""
+        return self._kube.port
+
     # --- Slurm --------------------------------------------------------------------------------------------------------
+    @property
+    def rest_port(self) -> int:
+        """Port of slurmrestd."""
+        return self._slurm.rest_port
+
     @property
     def slurm_rest_url(self) -> str:
         """URL of slurmrestd; empty if there is no Slurm."""
@@ -176,7 +188,8 @@ class Parts:
             install.control_plane(options.kubernetes),
             controller_manager=options.kcm,
             kwok=options.kwok,
-            scheduler=options.kueue,
+            scheduler=options.kueue or options.helm,
+            address=realnode.address() if options.helm else "",
             audit=self.state / "audit.log" if options.audit else None,
             controller_manager_args=[gangs.gates(options.kubernetes)] if options.gangs else [],
             scheduler_args=[gangs.gates(options.kubernetes)] if options.gangs else [],
@@ -219,8 +232,8 @@ class Parts:
                 kueue.KueueSetup(
                     self.state / "kueue",
                     port,
-                    install.binaries(install.KUEUE.packages)[kueue.KUEUE],
-                    install.kueue_manifests_folder(),
+                    install.kueue_binary(options.kueue_version),
+                    install.kueue_manifests_folder(options.kueue_version),
                     self._kube.kubeconfig(kueue.KueueSetup.user),
                     options.gangs,
                 )
@@ -240,8 +253,17 @@ class Parts:
             options.size,
             self._first_port + kube.PORTS + tools.PODBRIDGE_PORTS,
             [*options.slurm_conf, *shards.partitions(options.schedulers, options.nodes)],
-            first=realnode.size() if options.real_node else None,
+            rest_address=realnode.address() if options.helm else "",
+            first=self._real_size() if options.real_node else None,
         )
+
+    def _real_size(self) -> slurm.Size:
+        """Return the real node's size in Slurm.
+
+        With ``helm``, Slurm allocates it to more pods than there are CPUs: each pod has a job of at least one CPU.
+        """
+        size = realnode.size()
+        return dataclasses.replace(size, cpus=realnode.MAX_PODS) if self.options.helm else size
 
     @property
     def _pools(self) -> Pools:
@@ -252,7 +274,7 @@ class Parts:
     @property
     def _podbridges(self) -> Podbridges:
         port = self._first_port + kube.PORTS
-        settings = self.options.podbridge
+        settings = tools.merged(kueue.SETTINGS if self.options.kueue else {}, self.options.podbridge)
         if self.options.schedulers > 1:
             settings = tools.merged(shards.settings(1), settings)
         return Podbridges(self.state, self.processes, self._pools, port, lambda: self.slurm_rest_url, settings)

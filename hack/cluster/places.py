@@ -18,6 +18,11 @@ KUBERNETES = {"1.36": "v1.36.3", "1.37": "v1.37.2"}
 
 DEFAULT_KUBERNETES = "1.36"
 
+KUEUE = {"0.15": "v0.15.2", "0.16": "v0.16.1"}
+"""Kueue version -> the release that a go.mod of ``hack/tools`` pins."""
+
+DEFAULT_KUEUE = "0.15"
+
 
 def cache() -> Path:
     """Return the folder of everything that is downloaded or built once (``$PODBRIDGE_CACHE``)."""

@@ -33,6 +33,8 @@ PORTS = 2
 HOLDER, CONTAINERD, KUBELET = f"{NAME}-view", f"{NAME}-containerd", f"{NAME}-kubelet"
 EVICTION_MIB = 100
 """Memory that a kubelet reserves by default: its hard eviction threshold."""
+MAX_PODS = 125
+"""As many as addresses."""
 _BLOCKS = list(ipaddress.ip_network("198.18.0.0/15").subnets(new_prefix=25))
 """Addresses of pods, from the range that is reserved for tests: a block for each node on this machine."""
 _PRIVATE = ("/run", "/var/lib", "/var/log")
@@ -139,6 +141,7 @@ class RealNode:
             },
             "authorization": {"mode": "AlwaysAllow"},
             "containerRuntimeEndpoint": f"unix://{containerd.SOCKET}",
+            "maxPods": MAX_PODS,
             "failCgroupV1": False,
             "failSwapOn": False,
             "cgroupDriver": "cgroupfs",

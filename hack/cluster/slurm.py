@@ -65,6 +65,8 @@ class SlurmSetup:
     """Users besides those of its root folder: name -> uid."""
     rest: bool = True
     """Whether slurmrestd runs."""
+    rest_address: str = ""
+    """Address besides the loopback at which slurmrestd listens."""
     first: Size | None = None
     """Size of the first node if it differs from the others; it has no GPUs."""
 
@@ -124,7 +126,8 @@ class SlurmSetup:
         ]
         plugins = "openapi/slurmctld" if self.own_auth else "openapi/v0.0.36,openapi/v0.0.37,openapi/v0.0.38"
         options = ["-a", "rest_auth/jwt", "-s", plugins, "-t", "4"]
-        result["slurmrestd"] = [enter, *nobody, "slurmrestd", *options, f"127.0.0.1:{self.rest_port}"]
+        addresses = [f"{host}:{self.rest_port}" for host in ("127.0.0.1", self.rest_address) if host]
+        result["slurmrestd"] = [enter, *nobody, "slurmrestd", *options, *addresses]
         return result
 
     def answers(self, name: str) -> bool:

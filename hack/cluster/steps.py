@@ -21,10 +21,10 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def locked() -> Iterator[None]:
-    """Lock the cache folder: other runs that install into it wait."""
+def locked(what: str = "install") -> Iterator[None]:
+    """Lock a part of the cache folder: other runs that install into it wait."""
     places.cache().mkdir(parents=True, exist_ok=True)
-    with (places.cache() / ".install.lock").open("a") as lock:
+    with (places.cache() / f".{what}.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ _ENV = ("env", f"PYTHONPATH={places.CHECKOUT}", "PYTHONDONTWRITEBYTECODE=1")
 PODBRIDGE = (*_ENV, sys.executable, "-c", _START)
 """Return the command that runs podbridge from the checkout; it is not installed."""
 
+KUBECTL_PLUGIN = {"kubectl-podbridge": "plugin", "kubectl_complete-podbridge": "complete"}
+"""The programs that kubectl runs for ``kubectl podbridge``, and their functions."""
+
 
 def module(name: str) -> list[str]:
     """Return the command that runs a module of ``hack/``."""
@@ -39,15 +42,18 @@ def module(name: str) -> list[str]:
     return ["env", path, "PYTHONDONTWRITEBYTECODE=1", sys.executable, "-m", name]
 
 
-def write(state: Path, variables: Mapping[str, str], kubectl: Path | None, enter: Path | None) -> None:
+def write(state: Path, variables: Mapping[str, str], programs: Sequence[Path], enter: Path | None) -> None:
     """Write wrappers for the tools of this cluster, and a file to source that puts them first in ``PATH``."""
     folder = state / "bin"
     folder.mkdir()
-    if kubectl:
-        (folder / "kubectl").symlink_to(kubectl)
+    for program in programs:
+        (folder / program.name).symlink_to(program)
     for tool in SLURM_TOOLS if enter else ():
         _script(folder / tool, f'exec {shlex.quote(str(enter))} {tool} "$@"')
     _script(folder / "podbridge", f'exec {shlex.join(PODBRIDGE)} "$@"')
+    for name, function in KUBECTL_PLUGIN.items():
+        code = f"from bridge.cli.kubectl import {function}; {function}()"
+        _script(folder / name, f'exec {shlex.join([*_ENV, sys.executable, "-c", code])} "$@"')
     lines = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
     path = f'export PATH={shlex.quote(str(folder))}:"$PATH"'
     (state / "env").write_text("\n".join(["# source this file", *lines, path]) + "\n")

@@ -410,7 +410,7 @@ def test_a_group_whose_owner_can_not_be_read_names_the_permission(hub: SimpleNam
         eventually(told)
     finally:
         hub.admin.patch(role, {"rules": rules})
-    assert "needs the permission 'get' on them (helm/rbac.yaml)" in messages[-1]
+    assert "needs the permission 'get' on them (config/rbac.yaml)" in messages[-1]
 
 
 def test_a_permission_can_not_be_borrowed_through_a_job(hub: SimpleNamespace) -> None:

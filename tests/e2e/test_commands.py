@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 
 import pytest
@@ -48,6 +49,7 @@ def test_pods_jobs_and_nodes(world):
     ]
     table = podbridge(world, "get", "pods", "-A", "-o", "wide").stdout
     assert table.startswith("NAMESPACE")
+    assert "pod/shown" in podbridge(world, "get", "pods", "-n", "slurm-bridge", "-o", "name").stdout.splitlines()
     story = podbridge(world, "explain", "pod", "shown", "-n", "slurm-bridge").stdout
     assert f"runs on {found['node']} with Slurm job {job}" in story
     world.delete(pod, grace=1)
@@ -124,3 +126,67 @@ def test_a_pod_that_is_not_there(world):
     done = podbridge(world, "explain", "pod", "nobody", "-n", "slurm-bridge", check=False)
     assert done.returncode == 1
     assert "pod nobody does not exist in namespace slurm-bridge" in done.stderr
+
+
+def test_describe_explain_top_and_version(clean):
+    world = clean
+    pod = world.create("described")
+    world.running(pod)
+    job = world.labelled(pod)
+
+    def read(*args):
+        return json.loads(podbridge(world, *args, "-o", "json").stdout)
+
+    facts = read("describe", "pod", "described", "-n", "slurm-bridge")
+    node = facts["kubernetes"]["node"]
+    assert (facts["kubernetes"]["job"], facts["job"]["job"], facts["requests"]["cpu"]) == (job, job, "1")
+    assert any(line.startswith("PodScheduled=True") for line in facts["conditions"])
+    assert "slurm-bridge/described Running" in read("describe", "node", node)["pods"]
+    assert read("describe", "job", str(job))["job"]["pods"] == "slurm-bridge/described"
+    report = read("explain", "job", str(job))
+    assert report["summary"] == f"RUNNING on {node}"
+    assert report["next"] == "podbridge explain pod described -n slurm-bridge"
+    state = read("top")
+    assert state["pods"] == {"Running": 1}
+    assert {each["name"]: each["pods"] for each in state["nodes"]}[node] == 1
+    assert podbridge(world, "top").stdout.startswith("podbridge ")
+    versions = read("version")
+    assert versions["slurm"].startswith(world.cluster.options.slurm)
+    for args in (("describe", "pod", "nobody"), ("explain", "job", "999999"), ("describe", "node", "nobody")):
+        done = podbridge(world, *args, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "Traceback" not in done.stderr
+
+
+def test_a_watch_shows_a_new_pod_and_its_end(clean):
+    world = clean
+    env = {**os.environ, **world.cluster.env}
+    command = ["podbridge", "get", "pods", "-n", "slurm-bridge", "--watch", "-o", "json"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as watching:
+        pod = world.create("watched")
+        world.running(pod)
+        seen = []
+        for line in watching.stdout:
+            seen.append(json.loads(line))
+            if seen[-1]["phase"] == "Running" and seen[-1]["name"] == "watched":
+                world.delete(pod, grace=0)
+            if seen[-1].get("deleted"):
+                break
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(20) == 130
+    assert {record["name"] for record in seen} == {"watched"}
+
+
+def test_the_plugin_of_kubectl(clean):
+    world = clean
+    world.running(world.create("plugged"))
+
+    def kubectl(*args):
+        env = {**os.environ, **world.cluster.env}
+        return subprocess.run(
+            ["kubectl", *args], env=env, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+
+    assert kubectl("podbridge", "get", "pods", "-n", "slurm-bridge", "-o", "name").split() == ["pod/plugged"]
+    offered = kubectl("__complete", "podbridge", "explain", "pod", "-n", "slurm-bridge", "pl")
+    assert offered.splitlines()[0].split("\t") == ["plugged", "Running"]

@@ -13,7 +13,7 @@ from bridge.errors import ConfigError
 from bridge.kube.cluster import owner
 from controllers.brakes import config_map_path
 
-HELM = Path(__file__).parents[2] / "helm"
+MANIFESTS = Path(__file__).parents[2] / "config"
 UID = "1a2b3c4d-0000-4000-8000-000000000000"
 
 
@@ -47,7 +47,7 @@ def test_the_name_of_an_installation_is_short_and_plain(name):
 @pytest.mark.parametrize("file", ["rbac.yaml", "rbac-run.yaml", "policies.yaml"])
 def test_sed_makes_the_manifests_of_another_installation(file):
     """docs/several-schedulers.md tells administrators to do so."""
-    text = (HELM / file).read_text()
+    text = (MANIFESTS / file).read_text()
     first = {identity(each) for each in yaml.safe_load_all(text)}
     second = {identity(each) for each in yaml.safe_load_all(text.replace("podbridge", "shard-b"))}
     assert first.isdisjoint(second)
@@ -64,7 +64,8 @@ def test_the_manifests_have_all_objects_that_an_installation_updates():
     found = set()
     for file in ("rbac.yaml", "rbac-run.yaml", "policies.yaml"):
         found |= {
-            identity(each) for each in yaml.safe_load_all((HELM / file).read_text().replace("podbridge", "shard-b"))
+            identity(each)
+            for each in yaml.safe_load_all((MANIFESTS / file).read_text().replace("podbridge", "shard-b"))
         }
     registered = WebhookRegistration(None, config).names
     assert found >= {

@@ -45,7 +45,8 @@ def request(count: int) -> dict[str, Any]:
 
 
 def bind(pod: dict[str, Any], job_id: int) -> Bind:
-    return Bind(pod, job_id, NODE, 0.0, NODE)
+    sharing = 2 if names.GROUP in (pod["metadata"].get("annotations") or {}) else 1
+    return Bind(pod, job_id, NODE, 0.0, NODE, sharing=sharing)
 
 
 ATTRIBUTES, CAPACITY = 'device.attributes["x.com"]', 'device.capacity["x.com"]'

@@ -147,7 +147,7 @@ def serving(cluster: Cluster, **settings: Any) -> Iterator[Site]:
     assert supervisor.join(10) == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site(state_folder: Path) -> Iterator[Site]:
     with kube_only(state_folder / "kubelet") as cluster, serving(cluster) as made:
         yield made

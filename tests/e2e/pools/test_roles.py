@@ -1,4 +1,4 @@
-"""Each part in its own process with its own service account of helm/rbac.yaml."""
+"""Each part in its own process with its own service account of config/rbac.yaml."""
 
 import time
 

@@ -133,6 +133,7 @@ class TestPods:
         eventually(lambda: pod["metadata"]["uid"] not in pools_world.jobs_at(pool), "nothing at the site")
 
     def test_both_sides_allowed(self, pools_world):
+        pools_world.ready("local-site")  # its submitter has just started
         local = pools_world.run("sleep 1", "local,local-site", name="either-local")
         remote = pools_world.run("sleep 1", "local-site,local", name="either-remote")
         assert pools_world.bound(local)["spec"]["nodeName"].startswith("node-")

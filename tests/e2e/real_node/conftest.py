@@ -28,7 +28,7 @@ def left_behind(node):
     return found + [route for route in routes if route.split()[0] in pods]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def real_node(state_folder):
     """A cluster with one node of this machine's size; assert that nothing of it is left afterwards."""
     with Cluster(state_folder / "real-node", nodes=1, real_node=True, slurm_conf=URGENT) as cluster:

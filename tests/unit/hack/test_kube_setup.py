@@ -1,4 +1,5 @@
 import base64
+import ipaddress
 import json
 import ssl
 from pathlib import Path
@@ -89,3 +90,20 @@ def test_pairs_load_and_keys_are_private(tmp_path):
 def test_an_authority_stays_the_same(tmp_path):
     first = pki.Authority(tmp_path, "ca").certificate.read_bytes()
     assert pki.Authority(tmp_path, "ca").certificate.read_bytes() == first
+
+
+def test_pods_reach_the_api_server_only_where_it_is_asked_for(tmp_path):
+    plain = KubeSetup(tmp_path / "a", 20000, BINARIES)
+    open_to_pods = KubeSetup(tmp_path / "b", 20000, BINARIES, address="192.0.2.7")
+    assert "--bind-address=0.0.0.0" not in plain.daemons()["kube-apiserver"]
+    assert open_to_pods.daemons()["kube-apiserver"][-2:] == [
+        "--bind-address=0.0.0.0",
+        "--enable-aggregator-routing=true",
+    ]
+    found = []
+    for setup in (plain, open_to_pods):
+        setup.write()
+        certificate = x509.load_pem_x509_certificate((setup.folder / "apiserver.crt").read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        found.append(ipaddress.ip_address("192.0.2.7") in names.get_values_for_type(x509.IPAddress))
+    assert found == [False, True]

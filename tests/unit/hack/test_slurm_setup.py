@@ -80,3 +80,10 @@ def test_the_enter_script_is_a_shell_script(root):
     ).stdout
     subprocess.run(["sh", "-n"], input=inner, text=True, check=True)
     assert ("pivot_root" in inner) == (root != "/")
+
+
+def test_slurmrestd_listens_at_another_address_only_where_it_is_asked_for(tmp_path):
+    plain = SlurmSetup("26.05", tmp_path, Path("/"), 1, Size(), 20000)
+    assert plain.daemons()["slurmrestd"][-1] == "127.0.0.1:20001"
+    reachable = SlurmSetup("26.05", tmp_path, Path("/"), 1, Size(), 20000, rest_address="192.0.2.7")
+    assert reachable.daemons()["slurmrestd"][-2:] == ["127.0.0.1:20001", "192.0.2.7:20001"]

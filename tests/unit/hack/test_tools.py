@@ -18,7 +18,7 @@ def test_the_file_to_source_puts_this_clusters_tools_first(tmp_path):
     enter = state / "enter"
     enter.write_text('#!/bin/sh\necho "$@"\n')
     enter.chmod(0o755)
-    tools.write(state, {"KUBECONFIG": f"{state}/it's", "SLURM_REST_URL": "http://x"}, None, enter)
+    tools.write(state, {"KUBECONFIG": f"{state}/it's", "SLURM_REST_URL": "http://x"}, [], enter)
     script = f". {shlex.quote(str(state / 'env'))}; echo \"$KUBECONFIG\"; squeue -u 'a b'"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"{state}/it's", "squeue -u a b"]

@@ -1,0 +1,1 @@
+"""Tests: unit, contract, e2e and chaos."""

@@ -1,0 +1,1 @@
+"""Tests of single parts against the real system, or against a fake and the real one."""
