@@ -15,7 +15,7 @@ from bridge.clock import Clock
 from bridge.errors import SiteRefusedError
 from bridge.poolapi.requests import LogOptions
 from bridge.site.files import read_json
-from bridge.site.folder import LARGEST_STATE
+from bridge.site.job_folder import LARGEST_STATE
 from bridge.site.job_record import JobRecord
 from bridge.site.log_files import Index, LogFiles, open_log
 

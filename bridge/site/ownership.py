@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from bridge.errors import SiteRefusedError
 from bridge.logs import kv
-from bridge.site.folder import JobFolder
+from bridge.site.job_folder import JobFolder
 from bridge.site.job_record import JobRecord
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,8 @@ from bridge.site.batch.port import BatchSystem, JobRequest
 from bridge.site.batch_list import BatchList
 from bridge.site.config import SiteConfig
 from bridge.site.files import other_owner, write
-from bridge.site.folder import Folder, JobFolder
+from bridge.site.folder import Folder
+from bridge.site.job_folder import JobFolder
 from bridge.site.job_record import Cancellation, JobRecord, Meta
 from bridge.site.logs import read_log
 from bridge.site.ownership import adopted, not_owned
@@ -68,16 +69,15 @@ class Submitter:
     # --- submit -------------------------------------------------------------------------------------------------------
     def submit(self, owner: str, job: str, body: messages.Submit) -> messages.Submitted:
         """Run a job, once."""
-        where = self._folder.job(job)
+        where, aside = self._folder.job(job), self._folder.set_aside(job)
         fresh: JobRecord | None = None
-        replaced: tuple[str, ...] = ()
         with self._folder.locked(job):
             existed = where.exists()
             record = where.read() if existed else None
             if record is not None:
                 record = adopted(where, record, owner)
-            if record is not None and self._is_replaced(record, body):
-                replaced = (*record.meta.replaced, record.job_id or record.started_job)
+            unused = record if record is not None and self._is_replaced(record, body) else None
+            if unused is not None:
                 record = None
             if record is None or not (record.job_id or record.started):
                 self._refuse_forgotten(job, owner)
@@ -85,14 +85,17 @@ class Submitter:
                 self._find_or_submit(record)
             else:
                 script = job_script.whole(body.script, self._config())
+                replaced = self._replaced_ids(unused or aside.read())
                 meta = replace(limits.admitted(owner, body, self._config(), self._clock.time()), replaced=replaced)
-                if existed:
-                    if where.read() is None:
-                        _raise_if_unreadable(where)
+                if existed and unused is None:
+                    where.raise_if_unreadable()
                     where.remove()
                 self._batch_list.refuse_foreign(job, self._folder, replaced)
+                if unused is not None:
+                    where.set_aside(aside)
                 where.create(script, meta)
                 fresh = self._first_submit(job, meta)
+                aside.remove()
         status = self._answer(job, fresh)
         if status is None:
             raise SiteRefusedError("the job was forgotten while it was submitted", reason="Forgotten")
@@ -107,6 +110,13 @@ class Submitter:
         if cancel is not None and (cancel.forget or body.grant_wait is None):
             return False
         return job_status.is_unused(record, self._clock.time(), self._lag)
+
+    def _replaced_ids(self, unused: JobRecord | None) -> tuple[str, ...]:
+        """Return the ids of the batch jobs that a new one replaces; raises :class:`BatchError`."""
+        if unused is None:
+            return ()
+        last = unused.job_id or unused.started_job or self._batch.find(unused.uid)
+        return (*unused.meta.replaced, last) if last else unused.meta.replaced
 
     def _first_submit(self, job: str, meta: Meta) -> JobRecord | None:
         """Submit a job whose directory was just created; remove the directory if the batch system refuses the job.
@@ -144,7 +154,7 @@ class Submitter:
         """Do the same; ``None`` only if there is no directory of the job."""
         status = self._tell(job, fresh)
         if status is None:
-            _raise_if_unreadable(self._folder.job(job))
+            self._folder.job(job).raise_if_unreadable()
         return status
 
     def resubmit(self, job: str) -> None:
@@ -292,7 +302,7 @@ class Submitter:
         where = self._folder.job(job)
         record = self._owned(where, owner)
         if record is None:
-            _raise_if_unreadable(where)
+            where.raise_if_unreadable()
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
         if record.final or job_actions.confirmed(record):
             return  # the job no longer reads them, and its secrets were removed
@@ -319,7 +329,7 @@ class Submitter:
         where = self._folder.job(job)
         record = self._owned(where, owner)
         if record is None:
-            _raise_if_unreadable(where)
+            where.raise_if_unreadable()
             raise SiteRefusedError(f"no job {job} here", reason="NotFound")
 
         def over() -> bool:
@@ -327,17 +337,3 @@ class Submitter:
             return now is None or job_status.is_over(now, self._clock.time(), self._lag)
 
         return read_log(where.path, options, record, over, wait, self._clock)
-
-
-def _raise_if_unreadable(where: JobFolder) -> None:
-    """Raise SiteRefusedError if a job's directory exists but cannot be read: the job may be running.
-
-    An incomplete directory, as a crash leaves it, is no job.
-    """
-    if not where.unfinished():
-        raise SiteRefusedError(
-            "there is a folder of this job, but what is in it can't be read",
-            reason="Unreadable",
-            retryable=True,
-            hint=f"The site's administrator should look at jobs/{where.uid} in the submitter's folder.",
-        )

@@ -24,6 +24,7 @@ from bridge.site.batch_list import BatchList
 from bridge.site.folder import Folder
 from bridge.site.job_actions import confirmed
 from bridge.site.job_index import Entry, JobIndex, is_missing
+from bridge.site.job_record import JobRecord
 
 log = logging.getLogger(__name__)
 
@@ -180,8 +181,11 @@ class Watcher:
             and now - entry.record.batch_at >= (SECRETS_KEPT if entry.record.started else 0)
         ]
         for entry in ended[:SECRETS_LOOKS]:
-            self._folder.job(entry.record.uid).drop_secrets()
-            entry.without_secrets = True
+            where = self._folder.job(entry.record.uid)
+            with self._folder.locked(where.uid):
+                if where.meta() == entry.record.meta:  # else the directory has a new job by now
+                    where.drop_secrets()
+                    entry.without_secrets = True
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:
@@ -208,8 +212,7 @@ class Watcher:
                 # the submission got no answer; of several jobs, the oldest is kept
                 job_id = min(mine, key=lambda job: _number(job.id)).id
             if job_id and not entry.record.job_id:
-                self._folder.job(uid).write_id(job_id)
-                self.index.refresh(uid)
+                self._write_id(entry.record, job_id)
             surplus += [job.id for job in mine if job.id != job_id and job.phase != "ended"]
             if job_id in found and found[job_id].uid == uid:
                 entry.missing_since, entry.missing_looks = None, 0
@@ -229,6 +232,14 @@ class Watcher:
         if surplus:
             log.warning("surplus batch jobs cancelled", extra=kv(ids=",".join(surplus)))
             self.actions.cancel(surplus)
+
+    def _write_id(self, record: JobRecord, job_id: str) -> None:
+        """Record the id of a job whose submission got no answer, unless another job has its directory by now."""
+        where = self._folder.job(record.uid)
+        with self._folder.locked(record.uid):
+            if where.meta() == record.meta:
+                where.write_id(job_id)
+        self.index.refresh(record.uid)
 
     def _find_ends(self, vanished: dict[str, Entry], now: float) -> None:
         """Find out how jobs ended that the batch system no longer lists."""

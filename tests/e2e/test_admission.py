@@ -356,7 +356,7 @@ def pod_groups(hub: SimpleNamespace) -> Iterator[Resource]:
         },
     }
     hub.admin.create(definitions.path(), body)
-    eventually(lambda: is_served(hub.admin, served))
+    eventually(lambda: _serves(hub.admin, served))
     yield served
     hub.admin.delete(definitions.path(name=name))
 

@@ -248,6 +248,8 @@ stand_guard() {
 # leftovers: what job.sh does if it is run after its first run was killed, on the same machine.
 leftovers() {
     local i pid began boot volume
+    # else the directory has a new job by now, which ran nothing: its script must stay
+    [[ -d started ]] || return 0
     [[ -d run ]] || {
         drop_secrets
         return 0

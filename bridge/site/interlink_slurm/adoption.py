@@ -19,9 +19,10 @@ from bridge.logs import kv
 from bridge.site.batch import adopted
 from bridge.site.batch.adopted import AdoptedJob
 from bridge.site.files import put, read_json, remove_tree
-from bridge.site.folder import LARGEST_STATE, Folder, JobFolder
+from bridge.site.folder import Folder
 from bridge.site.interlink_slurm import jobs
 from bridge.site.interlink_slurm.jobs import OldJob, OldState
+from bridge.site.job_folder import LARGEST_STATE, JobFolder
 from bridge.site.job_record import Meta
 
 log = logging.getLogger(__name__)

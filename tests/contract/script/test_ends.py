@@ -232,6 +232,17 @@ def test_secrets_go_with_the_last_container(site, how):
     assert job.spawn("leftovers").wait(10) == 0 and job.spawn().wait(10) == 0
 
 
+def test_leftovers_of_a_job_whose_directory_has_a_new_job_leave_its_script(site):
+    """A batch system may call for them when the next job of the pod has the directory already, and waits."""
+    job = site.job({"containers": [site.shell("echo ran")]})
+    script = (job.folder / "job.sh").read_bytes()
+    assert job.spawn("leftovers").wait(10) == 0
+    assert (job.folder / "job.sh").read_bytes() == script
+    job.start()
+    job.wait()
+    assert job.log_if_any() == "ran\n"
+
+
 def holders(job):
     """List the files of a job that hold the secret, plain or as base64 of itself or of what it stands in."""
     words = (b"a very secret word", base64.b64encode(b"a very secret word"), b"eyJhdXRocyI6")

@@ -10,6 +10,7 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.site import limits
+from bridge.site.config import parse
 from bridge.wire.messages import Cancel, Logs, Snapshot, Submit
 from tests.unit.site.conftest import OWNER, UID
 
@@ -92,6 +93,32 @@ def test_killed_at_any_point_of_a_submit(world: Any, monkeypatch: Any, point: in
     assert world.status().outcome == "Succeeded"
 
 
+@pytest.mark.parametrize("point", range(32))
+def test_killed_at_any_point_of_a_submit_that_replaces_an_unused_job(world: Any, monkeypatch: Any, point: int) -> None:
+    """The new job never gets the end of the old one: its directory names the batch jobs before it."""
+    world.config = parse('pool = "p"\n[limits]\nallow_race = true\n')
+    world.submit(grant_wait=60)
+    world.batch.run("1")
+    world.write("started/job", "")
+    world.write("state/pod.json", '{"phase":"Failed","reason":"NoGrant","finishedAt":9,"ticket":"t"}')
+    world.batch.end("1", code=0)
+    world.look()
+    killer = Killer(monkeypatch, world)
+    killer.left = point
+    was_killed = live(world, killer, lambda: world.submit())
+    world.again()
+    world.look(1)
+    assert world.submit().status.phase == "queued"
+    assert world.folder.job(UID).read().meta.replaced == ("1",)
+    world.look(61)
+    world.look(61)
+    assert world.status().phase == "queued" and world.status().job_id != "1"
+    assert len([job for job in world.batch.table.values() if job.phase != "ended"]) == 1
+    assert was_killed or point > 12
+    world.folder.sweep(world.clock.time() + 10**10)
+    assert list((world.path / "staging").iterdir()) == []
+
+
 @pytest.mark.parametrize("point", range(30))
 def test_killed_at_any_point_of_a_cancel_that_forgets(world: Any, monkeypatch: Any, point: int) -> None:
     world.submit()
@@ -156,7 +183,7 @@ def test_what_a_killed_submit_left_is_removed(world: Any, monkeypatch: Any, poin
 def test_what_a_killed_removal_left_is_swept_after_a_while(world: Any, monkeypatch: Any) -> None:
     world.submit()
     with monkeypatch.context() as patched:
-        patched.setattr("bridge.site.folder.remove_tree", lambda _: None)
+        patched.setattr("bridge.site.job_folder.remove_tree", lambda _: None)
         world.folder.job(UID).remove()
     staging = world.path / "staging"
     assert len(list(staging.iterdir())) == 1

@@ -12,7 +12,7 @@ from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.script import library
 from bridge.site import job_script
 from bridge.site.config import parse
-from bridge.site.folder import JobFolder
+from bridge.site.job_folder import JobFolder
 from bridge.wire.messages import Cancel, ScriptWithoutLibrary, Snapshot, Submit
 from tests.unit.site.conftest import OWNER, UID
 

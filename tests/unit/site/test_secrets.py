@@ -87,7 +87,7 @@ def test_a_job_that_runs_keeps_what_it_has(world: Any) -> None:
 def test_ended_jobs_are_looked_through_once(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     submit(world)
     seen: list[str] = []
-    monkeypatch.setattr("bridge.site.folder.JobFolder.drop_secrets", lambda self: seen.append(self.uid))
+    monkeypatch.setattr("bridge.site.job_folder.JobFolder.drop_secrets", lambda self: seen.append(self.uid))
     world.submitter.cancel(OWNER, UID, Cancel(grace=0))
     for _ in range(3):
         world.look(SECRETS_KEPT)

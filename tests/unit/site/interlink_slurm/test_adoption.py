@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from bridge.errors import ConfigError
 from bridge.site.batch import adopted, slurm_text
 from bridge.site.batch.port import BatchJob
-from bridge.site.folder import Folder, JobFolder
+from bridge.site.folder import Folder
 from bridge.site.interlink_slurm import jobs
 from bridge.site.interlink_slurm.adoption import Adoption
+from bridge.site.job_folder import JobFolder
 from bridge.wire.messages import Cancel, Logs, Submit
 from tests.fakes import slurm_plugin_job
 from tests.unit.site.conftest import OWNER, UID, World
