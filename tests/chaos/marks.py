@@ -13,6 +13,18 @@ def prepare(world: PoolWorld) -> None:
         site.run("sh", "-c", "mkdir -p $HOME/marks")
 
 
+def batches(total, kills):
+    """Yield the numbers of the pods that are created before each kill, the last ones before the last.
+
+    Half of the pods, at most 100, are created before the first kill.
+    """
+    created = 0
+    for kill in range(1, kills + 1):
+        wanted = max(min(total // 2, 100), total * kill // kills)
+        yield range(created, wanted)
+        created = wanted
+
+
 def spec(name, seconds, code=0, **more):
     """Return the spec of a pod that prints its name, runs for ``seconds`` and ends with the exit code ``code``."""
     container = {

@@ -64,16 +64,12 @@ def test_pods_survive_everything(world, long, report, capsys):
     seed = random.randrange(1_000_000)
     chance = random.Random(seed)
     marks.prepare(world)
-    created = 0
-    for number in range(kills):
-        # half of the pods, at most 100, are created before the first kill; the last ones before the last kill
-        wanted = max(min(total // 2, 100), total * (number + 1) // kills)
-        for name in range(created, wanted):
+    for number, batch in enumerate(marks.batches(total, kills), 1):
+        for name in batch:
             create(world, name)
-        created = wanted
         done = hurt(world, chance)
         if long:
             with capsys.disabled():
-                print(f"{number + 1}/{kills} {done}, {created} pods created", flush=True)
+                print(f"{number}/{kills} {done}, {batch.stop} pods created", flush=True)
         time.sleep(chance.uniform(0.2, 2))
     marks.check_each_ran_once(world, total, report, f"chaos on pools, seed {seed}: {kills} kills and stops")

@@ -62,13 +62,10 @@ def test_each_pod_that_races_runs_once(world, long, report):
     seed = random.randrange(1_000_000)
     chance = random.Random(seed)
     marks.prepare(world)
-    created = 0
-    for number in range(kills):
-        wanted = max(min(total // 2, 100), total * (number + 1) // kills)
-        for name in (f"r{index}" for index in range(created, wanted)):
+    for batch in marks.batches(total, kills):
+        for name in (f"r{number}" for number in batch):
             pools = ",".join(chance.sample(SITES, 2))
             world.create_pod(marks.spec(name, chance.randrange(5)), pools, name, {"bridge.vk.io/placement": "race"})
-        created = wanted
         hurt(world, chance)
         time.sleep(chance.uniform(0.2, 2))
     marks.check_each_ran_once(world, total, report, f"chaos of races, seed {seed}: {kills} kills and stops")
