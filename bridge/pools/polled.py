@@ -8,7 +8,6 @@ from __future__ import annotations
 import abc
 import functools
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,11 +15,12 @@ from bridge.backoff import Backoff
 from bridge.clock import Clock
 from bridge.errors import SiteDownError, SiteError, SiteNoStateError, SiteUnknownOutcomeError
 from bridge.logs import kv
-from bridge.metrics import POOL_FOLLOWED, POOL_POLL_SECONDS, POOL_REQUESTS
+from bridge.metrics import POOL_POLL_SECONDS, POOL_REQUESTS
 from bridge.poolapi.announcement import Announcement
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.readiness import Readiness
 from bridge.poolapi.requests import LogOptions, VolumeFile
+from bridge.pools.followed_jobs import FollowedJobs
 from bridge.pools.port import Pod
 from bridge.script.references import Objects
 from bridge.threads import Supervisor, at_once
@@ -30,9 +30,6 @@ log = logging.getLogger(__name__)
 
 Changed = Callable[[str], None]
 
-ABSENT_AGAIN = 60.0
-"""Seconds between two polls for a job that the site does not know, at most. The first polls follow each other faster: a
-request without an answer may be carried out late."""
 _BACKOFF = Backoff(first=1.0, limit=30.0, jitter=0.1)
 
 
@@ -63,27 +60,10 @@ class PollSettings:
     late: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A state of a job, from the answer to a request that was sent at ``asked`` (monotonic)."""
-
-    status: JobStatus
-    asked: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Absent:
-    """The site has answered ``count`` times in a row that it does not know a job, the last time at ``at``."""
-
-    count: int
-    at: float
-
-
 class PolledPool(abc.ABC):
     """The parts of :class:`bridge.pools.port.Pool` that need no transport. Thread-safe.
 
-    A subclass implements the abstract methods. After an answer about one
-    job, it calls :meth:`record` or :meth:`record_absence`.
+    A subclass implements the abstract methods. It applies each other answer about a job to :attr:`followed`.
     """
 
     lists = False
@@ -93,11 +73,7 @@ class PolledPool(abc.ABC):
         self.late = settings.late
         self.settings = settings
         self._clock = clock
-        self._lock = threading.Lock()
-        self._followed: dict[str, Pod] = {}
-        self._seen: dict[str, _Seen] = {}
-        self._absent: dict[str, _Absent] = {}
-        self._contact: float | None = None
+        self.followed = FollowedJobs(name, settings.poll_period, self._notify)
         self._announced: tuple[Announcement, float] | None = None
         self._subscribers: list[Changed] = []
         self._problem = ""
@@ -163,7 +139,7 @@ class PolledPool(abc.ABC):
         """
         job, asked = uid_of(pod), self._clock.monotonic()
         try:
-            found = self._fetch([self.whole(pod)])
+            found = self._fetch([self.followed.whole(pod)])
             if job not in found:
                 raise SiteNoStateError(f"pool {self.name}: the answer has no valid state of pod {_name(pod)}")
         except SiteError as error:
@@ -172,7 +148,7 @@ class PolledPool(abc.ABC):
                 raise
             raise SiteNoStateError(str(error), hint=error.hint) from error
         POOL_REQUESTS.labels(self.name, "status", "ok").inc()
-        self._apply(found, asked)
+        self.followed.apply(found, asked)
         return found[job]
 
     def refresh(self, pod: Pod, files: Sequence[VolumeFile]) -> None:  # noqa: B027
@@ -180,13 +156,11 @@ class PolledPool(abc.ABC):
 
     def job(self, job: str) -> JobStatus | None:
         """Return one job of the view."""
-        seen = self._seen.get(job)
-        return None if seen is None else seen.status
+        return self.followed.job(job)
 
     def jobs(self) -> dict[str, JobStatus]:
         """Return the last known state of the followed jobs."""
-        with self._lock:
-            return {job: seen.status for job, seen in self._seen.items()}
+        return self.followed.jobs()
 
     def missing(self) -> frozenset[str]:
         """Return nothing: the site does not say what its batch system lists."""
@@ -194,66 +168,19 @@ class PolledPool(abc.ABC):
 
     def complete_at(self) -> float | None:
         """Return the monotonic time at which the last successful request was sent; ``None`` before the first."""
-        return self._contact
+        return self.followed.answered_at
 
     def follow(self, pod: Pod) -> None:
         """Request the state of this pod's job periodically from now on."""
-        with self._lock:
-            self._followed[uid_of(pod)] = pod
-            POOL_FOLLOWED.labels(self.name).set(len(self._followed))
+        self.followed.add(pod)
 
     def unfollow(self, job: str) -> None:
         """End this, and remove the job from the view."""
-        with self._lock:
-            self._followed.pop(job, None)
-            self._absent.pop(job, None)
-            removed = self._seen.pop(job, None)
-            POOL_FOLLOWED.labels(self.name).set(len(self._followed))
-        if removed is not None:
-            self._notify(job)
+        self.followed.remove(job)
 
     def subscribe(self, changed: Changed) -> None:
         """Call ``changed`` after each change: with the pod's UID, or with an empty string for the announcement."""
         self._subscribers.append(changed)
-
-    # --- answers ------------------------------------------------------------------------------------------------------
-    def whole(self, pod: Pod) -> Pod:
-        """Return the followed pod of the same UID, if ``pod`` has only its identity."""
-        return pod if "spec" in pod else self._followed.get(uid_of(pod), pod)
-
-    def record(self, status: JobStatus, asked: float) -> None:
-        """Apply a state, from an answer to a request that was sent at ``asked`` (monotonic)."""
-        with self._lock:
-            self._contact = max(asked, self._contact or asked)
-            seen = self._seen.get(status.job)
-            if seen is not None and (seen.asked > asked or (seen.status.phase == "ended" and status.phase != "ended")):
-                return  # an older answer, or a change after the end, which is final
-            self._absent.pop(status.job, None)
-            self._seen[status.job] = _Seen(status, asked)
-            changed = seen is None or seen.status != status
-        if changed:
-            self._notify(status.job)
-
-    def record_absence(self, job: str, asked: float) -> None:
-        """Apply the answer that the site does not know a job, to a request that was sent at ``asked`` (monotonic)."""
-        with self._lock:
-            self._contact = max(asked, self._contact or asked)
-            seen = self._seen.get(job)
-            if seen is not None and seen.asked > asked:
-                return
-            if job in self._followed:
-                before = self._absent.get(job)
-                self._absent[job] = _Absent(1 if before is None else before.count + 1, asked)
-            removed = self._seen.pop(job, None)
-        if removed is not None:
-            self._notify(job)
-
-    def _apply(self, found: Mapping[str, JobStatus | None], asked: float) -> None:
-        for job, status in found.items():
-            if status is None:
-                self.record_absence(job, asked)
-            else:
-                self.record(status, asked)
 
     def _notify(self, job: str) -> None:
         for subscriber in self._subscribers:
@@ -292,8 +219,7 @@ class PolledPool(abc.ABC):
         else:
             POOL_REQUESTS.labels(self.name, "ping", "ok").inc()
             self._failed_pings, self._problem = 0, ""
-            with self._lock:
-                self._contact = max(asked, self._contact or asked)
+            self.followed.answered(asked)
             self._announced = told, self._clock.monotonic()
         self._notify("")
         return self._failed_pings
@@ -301,7 +227,7 @@ class PolledPool(abc.ABC):
     def poll(self) -> int:
         """Request the states of the followed jobs once; return the number of failed polls in a row."""
         began = self._clock.monotonic()
-        due = self._due(began)
+        due = self.followed.due(began)
         size = max(1, self.settings.batch)
         batches = [due[index : index + size] for index in range(0, len(due), size)]
         try:
@@ -311,22 +237,6 @@ class PolledPool(abc.ABC):
         if batches:
             POOL_POLL_SECONDS.labels(self.name).observe(self._clock.monotonic() - began)
         return self._count_poll(next((error for error in failed.values() if error is not None), None))
-
-    def _due(self, now: float) -> list[Pod]:
-        """Return the followed pods whose jobs have not ended. A job that the site does not know is due less often."""
-        with self._lock:
-            return [
-                pod
-                for job, pod in self._followed.items()
-                if ((seen := self._seen.get(job)) is None or seen.status.phase != "ended") and self._may_exist(job, now)
-            ]
-
-    def _may_exist(self, job: str, now: float) -> bool:
-        absent = self._absent.get(job)
-        if absent is None:
-            return True
-        pause: float = self.settings.poll_period * 2 ** min(absent.count - 1, 16)
-        return now - absent.at >= min(ABSENT_AGAIN, pause)
 
     def _poll_batch(self, pods: Sequence[Pod]) -> SiteError | None:
         """Request the states of some jobs; return the error if the site refuses, raise it if the site is down."""
@@ -339,7 +249,7 @@ class PolledPool(abc.ABC):
                 raise
             return error
         POOL_REQUESTS.labels(self.name, "poll", "ok").inc()
-        self._apply(found, asked)
+        self.followed.apply(found, asked)
         return None
 
     def _count_poll(self, error: SiteError | None) -> int:

@@ -137,7 +137,7 @@ class InterlinkPool(PolledPool):
             phase="queued",
             submitted_at=self._clock.time(),
         )
-        self.record(status, self._clock.monotonic())
+        self.followed.record(status, self._clock.monotonic())
         return self.job(job) or status
 
     def _body(self, pod: Pod, objects: Objects) -> RetrievedPodData | PodCreateRequests:
@@ -158,7 +158,7 @@ class InterlinkPool(PolledPool):
         interLink has one request for both: ``/delete`` ends the job and deletes its files. The plugin does not get it
         for a pod that it does not know: interLink's Slurm plugin ends such a request without an answer.
         """
-        pod, job = self.whole(pod), uid_of(pod)
+        pod, job = self.followed.whole(pod), uid_of(pod)
         found = self.status(pod)
         if found is None or (found.phase == "ended" and not forget):
             return found
@@ -173,7 +173,7 @@ class InterlinkPool(PolledPool):
         else:
             POOL_REQUESTS.labels(self.name, "delete", "ok").inc()
         if found.phase == "ended":
-            self.record_absence(job, self._clock.monotonic())
+            self.followed.record_absence(job, self._clock.monotonic())
             return None
         return self.status(pod)
 

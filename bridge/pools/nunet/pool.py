@@ -149,7 +149,7 @@ class NunetPool(PolledPool):
                 continue
             if (placed := self._placement.of(uid)) is not None:
                 held[uid] = placed
-            elif (pod := self._followed.get(uid)) is not None and "spec" in pod:  # another process has submitted it
+            elif (pod := self.followed.get(uid)) is not None and "spec" in pod:  # another process has submitted it
                 with contextlib.suppress(ScriptError):
                     held[uid] = Placed(status.host, pod_request.resources(pod, self._own.request)[0], -1.0)
         return held
@@ -190,7 +190,7 @@ class NunetPool(PolledPool):
             self._ids[uid] = job
         answer = JobAnswer(job=job, status="queued", message=f"submitted for {choice.short(peer.id)}")
         status = statuses.job_status(pod, answer, job, {}, peer=peer.id, now=self._clock.time())
-        self.record(status, asked)
+        self.followed.record(status, asked)
         log.info("job submitted to the DMS", extra=kv(pool=self.name, job=job, peer=peer.id))
         return status
 
@@ -205,7 +205,7 @@ class NunetPool(PolledPool):
             status = None  # the pod has failed before its job had an id
         if forget and (status is None or status.phase == "ended"):
             self._forget(uid)
-            self.record_absence(uid, self._clock.monotonic())
+            self.followed.record_absence(uid, self._clock.monotonic())
             return None
         if status is None or status.phase == "ended":
             return status
@@ -224,9 +224,9 @@ class NunetPool(PolledPool):
         """Request the state of one job; ``None`` if the DMS does not know it."""
         asked = self._clock.monotonic()
         with POOL_REQUESTS.labels(self.name, "status", "error").count_exceptions(SiteError):
-            status = self._state(self.whole(pod))
+            status = self._state(self.followed.whole(pod))
         POOL_REQUESTS.labels(self.name, "status", "ok").inc()
-        self._apply({uid_of(pod): status}, asked)
+        self.followed.apply({uid_of(pod): status}, asked)
         return status
 
     def _fetch(self, pods: Sequence[Pod]) -> Mapping[str, JobStatus | None]:

@@ -11,7 +11,8 @@ from bridge.poolapi.announcement import Announcement
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.readiness import Readiness
 from bridge.poolapi.requests import LogOptions
-from bridge.pools.polled import ABSENT_AGAIN, PolledPool, PolledPools, PollSettings
+from bridge.pools.followed_jobs import ABSENT_AGAIN
+from bridge.pools.polled import PolledPool, PolledPools, PollSettings
 from bridge.pools.port import Pod
 from bridge.script.references import Objects
 from bridge.threads import Supervisor
@@ -145,7 +146,7 @@ def test_an_answer_to_an_earlier_request_does_not_remove_a_job_that_was_just_sub
 
     def submitted() -> None:
         clock.advance(1)
-        site.record(state("a", "queued"), clock.monotonic())
+        site.followed.record(state("a", "queued"), clock.monotonic())
 
     site.during = submitted
     site.poll()
@@ -153,8 +154,8 @@ def test_an_answer_to_an_earlier_request_does_not_remove_a_job_that_was_just_sub
 
 
 def test_an_end_is_final(site, clock):
-    site.record(state("a", "ended", outcome="Failed"), 1.0)
-    site.record(state("a", "running"), 2.0)
+    site.followed.record(state("a", "ended", outcome="Failed"), 1.0)
+    site.followed.record(state("a", "running"), 2.0)
     assert site.job("a").phase == "ended"
 
 
@@ -178,8 +179,8 @@ def test_an_error_of_status_is_retryable_so_that_it_fails_no_pod(site, error):
 def test_a_request_about_a_job_without_a_pod_uses_the_followed_pod(site):
     follow(site, "a")
     identity = {"metadata": {"namespace": "jobs", "name": "pod-a", "uid": "a"}}
-    assert "spec" in site.whole(identity)
-    assert site.whole({"metadata": {"uid": "b"}}) == {"metadata": {"uid": "b"}}
+    assert "spec" in site.followed.whole(identity)
+    assert site.followed.whole({"metadata": {"uid": "b"}}) == {"metadata": {"uid": "b"}}
 
 
 def test_a_site_that_is_down_gets_one_request_per_poll(site):
@@ -242,7 +243,7 @@ def test_a_site_that_never_answered_is_announced_with_its_problem(site):
 def test_the_source_names_the_pool_of_a_change(site):
     source, heard = PolledPools([site]), []
     source.subscribe(lambda name, job: heard.append((name, job)))
-    site.record(state("a"), 1.0)
+    site.followed.record(state("a"), 1.0)
     source.remove("far")
     assert source.pools() == {"far": site}
     assert heard == [("far", "a")]
