@@ -31,6 +31,7 @@ kubectl.
 | Do pods and jobs agree? | `podbridge get jobs`, column PROBLEM |
 | What are all facts about an object? | `podbridge describe KIND NAME` |
 | Which job does this manifest become? | `podbridge render -f pod.yaml` |
+| What become the values of slurm-bridge or of the NATS plugin? | `podbridge convert` |
 
 ## Rules for all commands
 | subject | rule |

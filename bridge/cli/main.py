@@ -12,6 +12,7 @@ from bridge import __version__
 from bridge.cli import completing
 from bridge.cli.brake import brake
 from bridge.cli.connection import ConnectionOptions, connection_options
+from bridge.cli.convert import convert
 from bridge.cli.extras import missing_extra
 from bridge.cli.nats import nats
 from bridge.cli.observe import describe, explain_job, explain_pool, top, version
@@ -314,14 +315,8 @@ def completion(shell: str) -> None:
 
 explain.add_command(explain_job)
 explain.add_command(explain_pool)
-cli.add_command(brake)
-cli.add_command(describe)
-cli.add_command(top)
-cli.add_command(version)
-cli.add_command(nats)
-cli.add_command(rbac)
-cli.add_command(plugin)
-cli.add_command(submitter)
+for _command in (brake, convert, describe, top, version, nats, rbac, plugin, submitter):
+    cli.add_command(_command)
 
 
 def main(name: str = "podbridge") -> None:

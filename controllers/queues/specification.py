@@ -29,7 +29,8 @@ LARGEST = 2**63 - 1
 """Kubernetes' own limit of quantities."""
 _WEEK = 7 * 86400
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,200}[a-z0-9])?")
-_TEMPLATE = ("cohort", "flavorFungibility", "preemption", "queueingStrategy", "namespaceSelector")
+TEMPLATE = ("cohort", "flavorFungibility", "preemption", "queueingStrategy", "namespaceSelector")
+"""Fields of ``spec.template`` that a ClusterQueue gets unchanged."""
 Quantities = Mapping[str, Fraction]
 Nodes = Literal["slurm", "local", ""]
 _NODES: Mapping[str, Nodes] = {"slurmFlavor": "slurm", "localFlavor": "local"}
@@ -124,7 +125,7 @@ def read(queue: Object) -> Specification:
     )
     return Specification(
         flavors,
-        {key: template[key] for key in _TEMPLATE if key in template},
+        {key: template[key] for key in TEMPLATE if key in template},
         _policy("spec.template.stopPolicy", template.get("stopPolicy", "None")),
         _policy("spec.whenSilent", spec.get("whenSilent", "Hold")),
         tuple(ignored),
