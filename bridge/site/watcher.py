@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
@@ -24,7 +24,6 @@ from bridge.site.batch_list import BatchList
 from bridge.site.folder import Folder
 from bridge.site.job_actions import confirmed
 from bridge.site.job_index import Entry, JobIndex, is_missing
-from bridge.site.job_record import JobRecord
 
 log = logging.getLogger(__name__)
 
@@ -206,14 +205,14 @@ class Watcher:
             entry = self.index.entries.get(uid)
             if entry is None or confirmed(entry.record):
                 continue
-            mine = [job for job in by_uid.get(uid, ()) if job.id not in entry.record.meta.replaced]
-            job_id = entry.record.job_id or entry.record.started_job
-            if not job_id and mine:
-                # the submission got no answer; of several jobs, the oldest is kept
-                job_id = min(mine, key=lambda job: _number(job.id)).id
-            if job_id and not entry.record.job_id:
-                self._write_id(entry.record, job_id)
-            surplus += [job.id for job in mine if job.id != job_id and job.phase != "ended"]
+            listed = by_uid.get(uid, ())
+            ids = {entry.record.job_id, *entry.record.meta.replaced}
+            if any(job.id not in ids for job in listed) or (entry.record.started_job and not entry.record.job_id):
+                known, others = self._identify(uid, listed)
+                if known is None:
+                    continue
+                entry, surplus = known, surplus + others
+            job_id = entry.record.job_id
             if job_id in found and found[job_id].uid == uid:
                 entry.missing_since, entry.missing_looks = None, 0
                 self.index.observe(uid, found[job_id])
@@ -233,13 +232,28 @@ class Watcher:
             log.warning("surplus batch jobs cancelled", extra=kv(ids=",".join(surplus)))
             self.actions.cancel(surplus)
 
-    def _write_id(self, record: JobRecord, job_id: str) -> None:
-        """Record the id of a job whose submission got no answer, unless another job has its directory by now."""
-        where = self._folder.job(record.uid)
-        with self._folder.locked(record.uid):
-            if where.meta() == record.meta:
-                where.write_id(job_id)
-        self.index.refresh(record.uid)
+    def _identify(self, uid: str, listed: Sequence[BatchJob]) -> tuple[Entry | None, list[str]]:
+        """Find the batch job of a job among those that are ``listed`` for its UID, and write its id down.
+
+        Return the entry of the job, ``None`` while a request is submitting or replacing it, and the ids of other batch
+        jobs of the UID, which are to be cancelled.
+        """
+        try:
+            with self._folder.locked(uid, wait=False):
+                entry = self.index.refresh(uid)
+                if entry is None:
+                    return None, []
+                mine = [job for job in listed if job.id not in entry.record.meta.replaced]
+                job_id = entry.record.job_id or entry.record.started_job
+                if not job_id and mine:
+                    # the submission got no answer; of several jobs, the oldest is kept
+                    job_id = min(mine, key=lambda job: _number(job.id)).id
+                if job_id and not entry.record.job_id:
+                    self._folder.job(uid).write_id(job_id)
+                    entry = self.index.refresh(uid)
+                return entry, [job.id for job in mine if job.id != job_id and job.phase != "ended"]
+        except BlockingIOError:
+            return None, []
 
     def _find_ends(self, vanished: dict[str, Entry], now: float) -> None:
         """Find out how jobs ended that the batch system no longer lists."""

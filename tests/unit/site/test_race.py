@@ -6,6 +6,7 @@ import pytest
 
 from bridge.errors import SiteRefusedError
 from bridge.site.config import parse
+from bridge.site.job_folder import JobFolder
 from bridge.wire.messages import Cancel, Grant, Submit
 from tests.unit.site.conftest import OWNER, UID
 
@@ -198,6 +199,28 @@ def test_an_asking_job_that_the_batch_system_lost_is_missing_and_does_not_ask(si
 
 def test_the_message_of_another_version_has_no_wait():
     assert Submit(namespace="ns", name="p", script="x").grant_wait is None
+
+
+@pytest.mark.parametrize("moment", ["before its id is written", "before the index has it"])
+def test_the_new_job_is_not_surplus_while_it_is_submitted(site, monkeypatch, moment):
+    site.submit(grant_wait=60)
+    ask(site)
+    text = f'{{"phase":"Failed","reason":"NoGrant","startedAt":7,"finishedAt":9,"ticket":"{TICKET}"}}'
+    site.write("state/pod.json", text)
+    real = JobFolder.write_id
+
+    def write_id(folder, job_id):
+        if moment == "before the index has it":
+            real(folder, job_id)
+        site.watcher.poll_batch_system()
+        if moment == "before its id is written":
+            real(folder, job_id)
+
+    monkeypatch.setattr(JobFolder, "write_id", write_id)
+    assert site.submit().existed is False
+    monkeypatch.undo()
+    site.look(5)
+    assert (site.status().phase, site.status().job_id, site.batch.cancelled) == ("queued", "2", [])
 
 
 @pytest.mark.parametrize("listed", ["running", "ended", "vanished"])
