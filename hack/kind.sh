@@ -10,7 +10,7 @@ Creates a kind cluster, loads the images, and installs a test Slurm, the chart a
 
   --core               stop after the chart: no managed namespace, no Job
   --pools              add a NATS server for remote pools (docs/pools.md)
-  --kueue              add Kueue (needs the network)
+  --kueue              add Kueue, in the version that the tests use (needs the network)
   --recreate           delete the cluster first
   --delete             delete the cluster (with --existing-cluster: what this script installed) and stop
   --existing-cluster   use the current context of kubectl
@@ -46,6 +46,7 @@ while [[ $# -gt 0 ]]; do
 done
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
+kueue_version=$(sed -n 's|^.*sigs.k8s.io/kueue \(v[0-9.]*\).*$|\1|p' hack/tools/kueue/go.mod) # that of the tests
 worker=scheduler.slinky.slurm.net/slurm-bridge=worker
 missing=()
 
@@ -158,7 +159,7 @@ helm upgrade --install podbridge helm/podbridge --namespace podbridge --wait --t
     "${arguments[@]}" "$@"
 if [[ -n $kueue ]]; then
     kubectl apply --server-side --filename \
-        "https://github.com/kubernetes-sigs/kueue/releases/download/v0.16.2/manifests.yaml"
+        "https://github.com/kubernetes-sigs/kueue/releases/download/$kueue_version/manifests.yaml"
 fi
 [[ -z $core ]] || exit 0
 

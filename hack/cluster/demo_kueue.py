@@ -77,7 +77,7 @@ class KueueStory(Story):
     def queue(self) -> None:
         """A MasterQueue has a flavor for each place."""
         self.say("A MasterQueue names local nodes, a Slurm partition and the pools of sites, in order of preference.")
-        self.do("kubectl apply -f -", MASTER_QUEUE)
+        self.do("kubectl apply -f -", MASTER_QUEUE, show_input=True)
         eventually(lambda: self._offered().get(f"batch-sites-{SITE}") == "2", "all flavors are offered", 60)
         self.do("podbridge get queues -o wide")
         self.do("kubectl get resourceflavors.kueue.x-k8s.io")
@@ -85,6 +85,8 @@ class KueueStory(Story):
     def spread(self) -> None:
         """Six Jobs run at three places."""
         self.say("Six Jobs with a queue name and the toleration for sites. Each place has a quota of two CPUs.")
+        self.say("The first of them:")
+        self.show(jobs("spread", 1, 8))
         self.do("kubectl apply -f -", jobs("spread", 6, 8))
         self._complete("spread", 6)
         self.do(f"kubectl get pods -n {NAMESPACE} -l story=spread -o wide")
