@@ -49,8 +49,8 @@ kubectl.
 ## Completion
     source <(podbridge completion bash)
 
-The names of pods, jobs, nodes, pools and namespaces are completed, too. For zsh and fish, use their name instead of
-`bash`.
+The names of pods, jobs, nodes, pools, queues and namespaces are completed, too. For zsh and fish, use their name
+instead of `bash`.
 
 ## Plugin of kubectl
 `pip install 'podbridge[hub]'` installs the programs `kubectl-podbridge` and `kubectl_complete-podbridge`, which

@@ -1,4 +1,4 @@
-"""Completion of the names of pods, jobs, nodes and pools. Without an answer of the API server, nothing is offered."""
+"""Completion of the names of pods, jobs, nodes, pools and queues; nothing if the API server does not answer."""
 
 from __future__ import annotations
 
@@ -57,4 +57,9 @@ def _records(kind: str, params: dict[str, Any]) -> list[tuple[str, str]]:
     if kind in ("node", "pool"):
         chosen = [node for node in session.nodes() if pool_selection.is_virtual(node) == (kind == "pool")]
         return [(node["metadata"]["name"], "") for node in chosen]
+    if kind == "queue":
+        from bridge.cli.queues import master_queues, record
+
+        queues = [record(queue, {}) for queue in master_queues(session)]
+        return [(str(queue["queue"]), str(queue["reason"])) for queue in queues]
     return []

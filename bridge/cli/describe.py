@@ -1,11 +1,11 @@
-"""``podbridge describe``: all facts about one pod, job, node or pool, from Kubernetes and from Slurm."""
+"""``podbridge describe``: all facts about one pod, job, node, pool or MasterQueue, from Kubernetes and from Slurm."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from bridge.cli import reports
+from bridge.cli import queues, reports
 from bridge.cli.connection import ConnectionOptions
 from bridge.cli.explain_objects import find_pool, job_report
 from bridge.cli.get import job_records, node_records, pod_records, pool_records
@@ -13,8 +13,6 @@ from bridge.cli.session import CommandSession
 from bridge.errors import BridgeError, KubeForbiddenError
 from bridge.kube.resources import EVENTS
 from bridge.workload import pods, resources
-
-KINDS = ("pod", "job", "node", "pool")
 
 
 def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | None, form: str) -> None:
@@ -25,6 +23,7 @@ def run(connection: ConnectionOptions, kind: str, name: str, namespace: str | No
         "job": lambda: job(session, name),
         "node": lambda: node(session, name),
         "pool": lambda: pool(session, name),
+        "queue": lambda: queue(session, name),
     }
     reports.show(f"{kind.capitalize()} {name}", makers[kind](), form)
 
@@ -115,6 +114,31 @@ def pool(session: CommandSession, name: str) -> dict[str, Any]:
         "pods": _pods_on(session, name),
         "events": _events(session, found),
         "next": f"podbridge explain pool {name}",
+    }
+
+
+def queue(session: CommandSession, name: str) -> dict[str, Any]:
+    """Return the record of a MasterQueue, its ClusterQueue, LocalQueues, flavors, workloads and Events."""
+    found = queues.find(session, name)
+    cluster, workloads = queues.cluster_queue(session, found), queues.workloads(session, name)
+    report, record = queues.describe(found, cluster, workloads), queues.record(found, cluster)
+    own = (found.get("spec") or {}).get("flavors") or ()
+    spec = cluster.get("spec") or {}
+    return {
+        "summary": report["summary"],
+        "queue": {key: value for key, value in record.items() if key not in ("local_queues", "message")},
+        "cluster_queue": {
+            "strategy": spec.get("queueingStrategy", ""),
+            "cohort": spec.get("cohortName") or spec.get("cohort", ""),
+            "lends_to": ", ".join(sorted({to["queue"] for item in own for to in item.get("canLendTo") or ()})),
+        },
+        "local_queues": [item for item in record["local_queues"].split(",") if item],
+        "flavors": [queues.flavor_line(flavor) for flavor in report["flavors"]],
+        "conditions": reports.conditions(found.get("status") or {}),
+        "pending": [f"{item['workload']} ({item['age']}): {item['message']}" for item in report["pending"]],
+        "admitted": queues.admitted(workloads),
+        "events": _events(session, found),
+        "next": f"podbridge explain queue {name}",
     }
 
 

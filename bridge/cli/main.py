@@ -194,7 +194,7 @@ def explain_pod(name: str, connection: ConnectionOptions, namespace: str | None,
 
 
 @explain.command("queue", epilog="Example:\n\n  podbridge explain queue batch")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.names("queue"))
 @connection_options
 @list_output_option
 def explain_queue(name: str, connection: ConnectionOptions, output: str) -> None:

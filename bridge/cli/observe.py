@@ -17,12 +17,12 @@ report_option = click.option(
     show_default=True,
     help="Format of the output.",
 )
-KINDS = ("pod", "job", "node", "pool")
+KINDS = ("pod", "job", "node", "pool", "queue")
 
 
 @click.command(
     epilog="Examples:\n\n  podbridge describe pod train-7 -n hpc\n\n  podbridge describe job 1234\n\n"
-    "  podbridge describe node node-3 -o yaml\n\n  podbridge describe pool site-a"
+    "  podbridge describe node node-3 -o yaml\n\n  podbridge describe pool site-a\n\n  podbridge describe queue batch"
 )
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name", shell_complete=completing.names(""))
@@ -32,7 +32,7 @@ KINDS = ("pod", "job", "node", "pool")
 )
 @report_option
 def describe(kind: str, name: str, connection: ConnectionOptions, namespace: str | None, output: str) -> None:
-    """Print all facts about a pod, a Slurm job, a node or a pool, from Kubernetes and from Slurm.
+    """Print all facts about a pod, a Slurm job, a node, a pool or a MasterQueue, from Kubernetes and from Slurm.
 
     For the reason of a state and the next step, use podbridge explain.
     """

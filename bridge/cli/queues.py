@@ -1,4 +1,4 @@
-"""``podbridge get queues`` and ``podbridge explain queue``: MasterQueues beside their ClusterQueues."""
+"""``podbridge get queues``, ``explain queue`` and ``describe queue``: MasterQueues beside their ClusterQueues."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ def master_queues(session: CommandSession, selector: str = "") -> list[dict[str,
     return items
 
 
+def find(session: CommandSession, name: str) -> dict[str, Any]:
+    """Return a MasterQueue. Raises :class:`BridgeError` if it does not exist."""
+    for queue in master_queues(session):
+        if queue["metadata"]["name"] == name:
+            return queue
+    raise BridgeError(f"MasterQueue {name} does not exist", hint="list them with podbridge get queues")
+
+
 def cluster_queue(session: CommandSession, queue: Object) -> Object:
     """Return the ClusterQueue of a MasterQueue; empty if it does not exist or may not be read."""
     for version in VERSIONS:
@@ -84,13 +92,11 @@ def record(queue: Object, cluster: Object) -> dict[str, Any]:
 def run(connection: ConnectionOptions, name: str, form: str) -> None:
     """Print the report on one MasterQueue. Raises :class:`BridgeError` if it does not exist."""
     session = CommandSession(connection)
-    found = [queue for queue in master_queues(session) if queue["metadata"]["name"] == name]
-    if not found:
-        raise BridgeError(f"MasterQueue {name} does not exist", hint="list them with podbridge get queues")
+    found = find(session, name)
     if form == "name":
         click.echo(f"masterqueue.vk.io/{name}")
         return
-    report = describe(found[0], cluster_queue(session, found[0]), _workloads(session, name))
+    report = describe(found, cluster_queue(session, found), workloads(session, name))
     if form == "json":
         click.echo(output.as_json(report))
     elif form == "yaml":
@@ -99,7 +105,7 @@ def run(connection: ConnectionOptions, name: str, form: str) -> None:
         click.echo(text(report, wide=form == "wide"))
 
 
-def describe(queue: Object, cluster: Object, workloads: Iterable[Object]) -> dict[str, Any]:
+def describe(queue: Object, cluster: Object, found: Iterable[Object]) -> dict[str, Any]:
     """Return the report on a MasterQueue: a summary, its flavors, pending workloads in Kueue's order, the next step."""
     about, quotas, used = record(queue, cluster), _quotas(cluster), _reservations(cluster)
     states = (queue.get("status") or {}).get("flavors") or ()
@@ -120,7 +126,7 @@ def describe(queue: Object, cluster: Object, workloads: Iterable[Object]) -> dic
             "age": output.age(item["metadata"].get("creationTimestamp", "")),
             "message": _condition(item, "QuotaReserved").get("message", "Kueue has not considered it yet"),
         }
-        for item in sorted(filter(_waits, workloads), key=_order)
+        for item in sorted(filter(_waits, found), key=_order)
     ]
     conditions = [
         f"{c['type']}={c['status']}: {c['message']}" for c in (queue.get("status") or {}).get("conditions") or ()
@@ -133,6 +139,27 @@ def describe(queue: Object, cluster: Object, workloads: Iterable[Object]) -> dic
         "pending": waiting,
         "next": _next(about, flavors, bool(conditions)),
     }
+
+
+def flavor_line(flavor: Mapping[str, Any]) -> str:
+    """Return a line for a flavor of a report: name, state, use and reason."""
+    amounts = [f"{what} {flavor[what]}" for what in ("cpu", "memory") if flavor[what]]
+    reason = f": {flavor['reason']}" if flavor["reason"] else ""
+    return " ".join([flavor["flavor"] or flavor["name"], flavor["state"], *amounts]) + reason
+
+
+def admitted(found: Iterable[Object]) -> list[str]:
+    """Return a line for each workload that has quota and has not finished: its name, its flavors and its age."""
+    lines = []
+    for item in found:
+        if _waits(item) or _condition(item, "Finished").get("status") == "True":
+            continue
+        assignments = ((item.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
+        flavors = sorted({flavor for each in assignments for flavor in (each.get("flavors") or {}).values()})
+        metadata = item["metadata"]
+        age = output.age(metadata.get("creationTimestamp", ""))
+        lines.append(f"{metadata['namespace']}/{metadata['name']} {','.join(flavors)} ({age})")
+    return sorted(lines)
 
 
 def text(report: Mapping[str, Any], *, wide: bool) -> str:
@@ -175,7 +202,7 @@ def _next(about: Mapping[str, Any], flavors: Sequence[Mapping[str, Any]], has_st
     return ""
 
 
-def _workloads(session: CommandSession, queue: str) -> list[dict[str, Any]]:
+def workloads(session: CommandSession, queue: str) -> list[dict[str, Any]]:
     """Return the workloads whose LocalQueue belongs to the ClusterQueue; empty if the user may not list them."""
     for version in VERSIONS:
         try:

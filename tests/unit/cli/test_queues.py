@@ -1,4 +1,4 @@
-"""``podbridge get queues`` and ``podbridge explain queue``."""
+"""``podbridge get queues``, ``explain queue`` and ``describe queue``, and the completion of their names."""
 
 import json
 
@@ -7,7 +7,7 @@ import yaml
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from bridge.cli import get, queues
+from bridge.cli import completing, describe, get, kubectl, queues
 from bridge.cli.main import cli
 from bridge.errors import KubeForbiddenError, KubeNotFoundError
 
@@ -64,7 +64,7 @@ class Kube:
             **answers,
         }
 
-    def get(self, path, params=None):
+    def get(self, path, params=None, metadata_only=False):
         found = self.answers.get(path, KubeNotFoundError(f"GET {path}: not found"))
         if isinstance(found, Exception):
             raise found
@@ -85,7 +85,7 @@ def command(monkeypatch):
     """Run a command with the answers of an API server; return its result."""
 
     def run(kube, *args):
-        for module in (get, queues):
+        for module in (describe, get, queues):
             monkeypatch.setattr(module, "CommandSession", lambda _: Session(kube))
         return CliRunner().invoke(cli, args)
 
@@ -201,3 +201,57 @@ def test_the_shell_completes_the_commands(words, typed, found):
 def test_the_shell_completes_the_forms():
     completion = ShellComplete(cli, {}, "podbridge", "_PODBRIDGE_COMPLETE")
     assert "name" in [item.value for item in completion.get_completions(["get", "queues", "-o"], "")]
+
+
+def admitted_workload(name, flavor):
+    found = workload(name, reserved=True)
+    found["status"]["admission"] = {"podSetAssignments": [{"flavors": {"cpu": flavor, "memory": flavor}}]}
+    return found
+
+
+def test_describe_has_the_flavors_the_workloads_and_the_events(command):
+    finished = admitted_workload("done", "batch-a")
+    finished["status"]["conditions"].append({"type": "Finished", "status": "True"})
+    items = [workload("mine", message="no quota"), admitted_workload("runs", "batch-a"), finished]
+    queue = master(flavors=FLAVORS, localQueues=[{"namespace": "team"}])
+    queue["metadata"]["uid"] = "u"
+    queue["spec"]["flavors"] = [{"name": "site", "canLendTo": [{"queue": "guests"}]}]
+    event = {
+        "regarding": {"uid": "u"},
+        "reason": "QueueEvicted",
+        "note": "one workload",
+        "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+    }
+    found = {f"{KUEUE}/workloads": {"items": items}, "/apis/events.k8s.io/v1/events": {"items": [event]}}
+    kube = server(queue, **found)
+    report = json.loads(command(kube, "describe", "queue", "batch", "-o", "json").output)
+    assert report["flavors"] == [
+        "batch-a Offered cpu 6/8 memory 4.0/16.0Gi",
+        "batch-b Held cpu 0.5/1.5 memory 0.0/0.0Gi: no node is ready",
+    ]
+    assert [line.split(" (")[0] for line in report["pending"]] == ["team/mine"]
+    assert [line.split(" (")[0] for line in report["admitted"]] == ["team/runs batch-a"]
+    assert report["local_queues"] == ["team/batch"]
+    assert report["cluster_queue"]["lends_to"] == "guests"
+    assert report["events"][0].endswith("QueueEvicted: one workload")
+    shown = command(kube, "describe", "queue", "batch").output
+    assert shown.startswith("Queue batch: admits workloads; 1 of 2 flavors offered")
+    assert "Ready=True InStep: because InStep" in shown
+    assert "MasterQueue none does not exist" in str(command(kube, "describe", "queue", "none").exception)
+
+
+def test_describe_needs_no_permission_for_kueue_and_events(command):
+    refused = (f"{KUEUE}/clusterqueues/batch", f"{KUEUE}/localqueues", "/apis/events.k8s.io/v1/events")
+    queue = master(flavors=FLAVORS)
+    queue["metadata"]["uid"] = "u"
+    kube = server(queue, **{path: KubeForbiddenError("no") for path in refused})
+    shown = command(kube, "describe", "queue", "batch")
+    assert shown.exit_code == 0, shown.output
+    assert "batch-b Held: no node is ready" in shown.output
+
+
+def test_the_shell_completes_the_names_of_queues(monkeypatch):
+    kube = server(master("batch"), master("gpus", reason="Invalid"))
+    monkeypatch.setattr(completing, "_session", lambda params: Session(kube))
+    assert kubectl.completions(["describe", "queue", ""]) == ["batch\tInStep", "gpus\tInvalid", ":4"]
+    assert kubectl.completions(["explain", "queue", "g"]) == ["gpus\tInvalid", ":4"]
