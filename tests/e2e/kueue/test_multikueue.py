@@ -1,0 +1,125 @@
+"""A manager cluster copies Jobs to a worker with podbridge, by the manifests of docs/kueue.md."""
+
+import re
+
+import pytest
+
+from cluster import Cluster, kueue, places
+from cluster.polling import eventually
+from cluster.world import NAMESPACE
+from tests.e2e.kueue.conftest import KueueWorld
+
+pytestmark = [pytest.mark.real, pytest.mark.main_version]
+PAGE = (places.CHECKOUT / "docs" / "kueue.md").read_text()
+SECTION = PAGE.partition("## MultiKueue: workers with podbridge\n")[2].partition("\n## ")[0]
+ORIGIN = "kueue.x-k8s.io/multikueue-origin"
+WORKER, QUEUE = "worker", "batch"
+"""Name of the worker and of the queues in the manifests."""
+
+
+def manifests():
+    """Return the manifests of the page: account and queue of the worker, objects of the manager."""
+    texts = re.findall(r"^ *```yaml\n(.*?)^ *```", SECTION, re.MULTILINE | re.DOTALL)
+    account, queue, manager = ("".join(line[3:] for line in text.splitlines(keepends=True)) for text in texts)
+    return (
+        account,
+        queue.replace("^site-", "-site$").replace("research", NAMESPACE),
+        manager.replace("research", NAMESPACE),
+    )
+
+
+def kubeconfig(cluster, folder):
+    """Write the kubeconfig of the manager's account at the worker; return its path."""
+    file = folder / "worker.kubeconfig"
+    token = cluster.kubectl("create", "token", "multikueue", f"--namespace={kueue.NAMESPACE}").strip()
+    server, authority = f"--server=https://127.0.0.1:{cluster.kube_port}", cluster.state / "kube" / "ca.crt"
+    for words in (
+        ("set-cluster", WORKER, server, f"--certificate-authority={authority}", "--embed-certs"),
+        ("set-credentials", "multikueue", f"--token={token}"),
+        ("set-context", WORKER, f"--cluster={WORKER}", "--user=multikueue"),
+        ("use-context", WORKER),
+    ):
+        cluster.kubectl("config", *words, f"--kubeconfig={file}")
+    return file
+
+
+def condition(item, kind):
+    found = (item.get("status") or {}).get("conditions") or ()
+    return next((c["status"] for c in found if c["type"] == kind), None)
+
+
+@pytest.fixture(scope="module")
+def manager(world, state_folder, tmp_path_factory):
+    """A second cluster, with Kueue and without podbridge, whose queue sends Jobs to the first one."""
+    account, queue, objects = manifests()
+    world.cluster.kubectl("apply", "-f", "-", input=account)
+    world.cluster.kubectl("apply", "-f", "-", input=queue)
+    eventually(lambda: len(world.offered(QUEUE)) == 3, "the queue of the worker has its flavors")
+    version = world.cluster.options.kueue_version
+    with Cluster(state_folder / "manager", slurm=None, nodes=0, kueue=True, kueue_version=version) as cluster:
+        made = KueueWorld(cluster)
+        file = kubeconfig(world.cluster, tmp_path_factory.mktemp("worker"))
+        secret = ("secret", "generic", WORKER, f"--namespace={kueue.NAMESPACE}", f"--from-file=kubeconfig={file}")
+        cluster.kubectl("delete", "secret", WORKER, f"--namespace={kueue.NAMESPACE}", "--ignore-not-found")
+        cluster.kubectl("create", *secret)
+        cluster.kubectl("apply", "-f", "-", input=objects)
+        path = f"{kueue.API}/multikueueclusters/{WORKER}"
+        eventually(lambda: condition(made.api("GET", path), "Active") == "True", "the worker is connected", 60)
+        path = f"{kueue.API}/clusterqueues/{QUEUE}"
+        eventually(lambda: condition(made.api("GET", path), "Active") == "True", "the queue is active", 60)
+        yield made
+    world.api("DELETE", f"/apis/vk.io/v1/masterqueues/{QUEUE}")
+    eventually(lambda: not world.offered(QUEUE), "its queue is garbage", 60)
+
+
+def copied(world, job):
+    """Wait until the copy of a Job is admitted and its pod runs; return the copy, its flavor and the pod."""
+    path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{job['metadata']['name']}"
+    eventually(lambda: world.api.request("GET", path)[0] == 200, "the copy of the Job", 60)
+    copy = world.api("GET", path)
+    assert copy["metadata"]["labels"][ORIGIN]
+    flavor = world.admitted(copy)
+    (pod,) = world.running_members(copy, 1, 60)
+    return copy, flavor, pod
+
+
+def status(manager, job):
+    return manager.api("GET", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{job['metadata']['name']}")["status"]
+
+
+def gone(world, copy):
+    path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{copy['metadata']['name']}"
+    eventually(lambda: world.api.request("GET", path)[0] == 404, "the copy is deleted", 60)
+
+
+def test_a_job_of_the_manager_runs_at_a_site_of_the_worker_and_its_end_comes_back(world, manager):
+    gate = f"manager-{next(manager.counts)}"
+    script = f"until [ -e /srv/home/{gate} ]; do sleep 0.1; done"
+    job = manager.queued(QUEUE, script=script, tolerations=[kueue.TOLERATION])
+    copy, flavor, pod = copied(world, job)
+    assert flavor == f"{QUEUE}-sites-local-site"
+    assert world.remote_job(pod).startswith("local-site/")
+    eventually(lambda: status(manager, job).get("active") == 1, "the manager knows that it runs")
+    assert not manager.members(job), "its pod is at the worker alone"
+    world.let_go(gate)
+    manager.completed(job, 60)
+    eventually(lambda: manager.told(job, "Finished") == "True", "the Workload of the manager is finished")
+    assert status(manager, job)["succeeded"] == 1
+    gone(world, copy)
+
+
+def test_a_job_without_the_toleration_runs_on_slurm_and_ends_with_the_job_of_the_manager(world, manager):
+    job = manager.queued(QUEUE, run="600", terminationGracePeriodSeconds=1)
+    copy, flavor, pod = copied(world, job)
+    assert flavor == f"{QUEUE}-gpu"
+    slurm_job = world.job_of(pod)
+    assert world.job(slurm_job)["Partition"] == world.partition
+    manager.delete_gang(job)
+    gone(world, copy)
+    eventually(lambda: slurm_job not in world.queue(), "its Slurm job is gone", 40)
+
+
+def test_a_job_that_fails_at_the_worker_has_failed_at_the_manager(world, manager):
+    job = manager.queued(QUEUE, script="exit 3", tolerations=[kueue.TOLERATION])
+    eventually(lambda: condition({"status": status(manager, job)}, "Failed") == "True", "the Job has failed", 60)
+    assert not status(manager, job).get("succeeded")
