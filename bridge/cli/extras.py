@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bridge.errors import BridgeError
 
-_HUB, _BOTH = ("hub",), ("hub", "plugin")
+_HUB, _BOTH, _OTEL = ("hub",), ("hub", "plugin"), ("otel",)
 MODULES = {
     "cheroot": _BOTH,
     "cryptography": _BOTH,
     "flask": _BOTH,
     "werkzeug": _BOTH,
     "kubernetes": _HUB,
+    "opentelemetry": _OTEL,
     "pycurl": _HUB,
     "redis": _HUB,
     "requests": _HUB,
@@ -38,5 +39,5 @@ def missing_extra(error: ModuleNotFoundError, command: str) -> MissingExtraError
     extras = MODULES.get(module)
     if extras is None:
         return None
-    extra = "plugin" if command == "plugin" and "plugin" in extras else "hub"
+    extra = extras[0] if len(extras) == 1 or command != "plugin" else "plugin"
     return MissingExtraError(f"{module} is not installed; install the extra {extra}: pip install 'podbridge[{extra}]'")

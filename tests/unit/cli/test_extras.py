@@ -15,7 +15,9 @@ INDIRECT = {"werkzeug", "urllib3"}
 
 
 def name(requirement):
-    return re.match(r"[\w-]+", requirement)[0]
+    """Return the module of a requirement: the packages of OpenTelemetry share one."""
+    found = re.match(r"[\w-]+", requirement)[0]
+    return "opentelemetry" if found.startswith("opentelemetry-") else found
 
 
 def missing(module, command):
@@ -35,6 +37,8 @@ def test_the_table_has_the_modules_of_the_extras_and_no_others():
     ("module", "command", "extra"),
     [
         ("kubernetes", "scheduler", "hub"),
+        ("opentelemetry.sdk", "scheduler", "otel"),
+        ("opentelemetry.sdk", "plugin", "otel"),
         ("kubernetes.client", "get", "hub"),
         ("flask", "run", "hub"),
         ("flask", "plugin", "plugin"),
