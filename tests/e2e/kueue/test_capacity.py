@@ -1,79 +1,17 @@
 """Kueue never admits more to a pool than its site announces, while sites come and go, and after a site has failed."""
 
-import threading
 import time
-from collections import deque
 
 import pytest
 
-from bridge.workload.quantity import parse
 from cluster import kueue, pools
 from cluster.polling import eventually
+from tests.e2e.kueue.capacity import CapacityWatch
 
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
 SITES = [{"name": "sites", "poolFlavor": {"poolRegExp": "-site$"}}]
 JOBS, FEW = 40, 16
 """Jobs of a long run, and of a short one."""
-REACTION = 2.0
-"""Seconds after which a quota follows the capacity of a site."""
-
-
-class CapacityWatch(threading.Thread):
-    """Compares each second what workloads have reserved of each flavor with what its site announces.
-
-    What is admitted already may exceed a capacity that falls. So the sum of the reservations must not exceed the
-    capacity when a workload is admitted. podbridge and Kueue have ``REACTION`` seconds for a change: the largest
-    capacity of that time before the admission counts.
-    """
-
-    def __init__(self, world, queue, flavors):
-        super().__init__(daemon=True)
-        self.world, self.queue, self.flavors = world, queue, flavors
-        self.looks, self.problems = 0, []
-        self.peak = dict.fromkeys(flavors, 0)
-        self._capacities = deque(maxlen=60)
-        """Time (seconds since 1970) and result of each look."""
-        self._done = threading.Event()
-
-    def capacity(self):
-        """Return the CPUs that the virtual node of each flavor offers; 0 if it is not ready."""
-        found = {}
-        for flavor, pool in self.flavors.items():
-            ready = self.world.readiness(pool).get("status") == "True"
-            found[flavor] = int(parse(self.world.kube_node(pool)["status"]["allocatable"]["cpu"])) if ready else 0
-        return found
-
-    def most(self, flavor, admitted):
-        """Return the largest capacity of a flavor in the ``REACTION`` seconds before a time, and since then."""
-        looks = list(self._capacities)
-        earlier = [capacity for at, capacity in looks if at <= admitted - REACTION][-1:]
-        later = [capacity for at, capacity in looks if at > admitted - REACTION]
-        return max(capacity[flavor] for capacity in (*earlier, *later))
-
-    def run(self):
-        self._capacities.append((time.time(), self.capacity()))
-        known = set()
-        while not self._done.wait(1):
-            reserved = self.world.reservations(self.queue)
-            self._capacities.append((time.time(), self.capacity()))
-            for flavor in self.flavors:
-                mine = {uid: cpus for uid, (own, cpus, _) in reserved.items() if own == flavor}
-                total = sum(mine.values())
-                for uid in set(mine) - known:
-                    admitted = reserved[uid][2]
-                    if total > (most := self.most(flavor, admitted)):
-                        self.problems.append(f"{flavor}: {total} of {most} CPUs, one admitted at {admitted:.0f}")
-                self.peak[flavor] = max(self.peak[flavor], total)
-            known = set(reserved)
-            self.looks += 1
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self._done.set()
-        self.join(10)
 
 
 def created(world, name):
@@ -89,7 +27,7 @@ def removed(world, name, path):
     eventually(lambda: not world.offered(name), "its queue is garbage", 60)
 
 
-def test_no_second_admits_more_than_the_sites_announce_while_they_come_and_go(world, long):
+def test_no_second_admits_more_than_the_sites_announce_while_they_come_and_go(world, long, report):
     name = f"coming-{next(world.counts)}"
     path, flavors = created(world, name)
     own = flavors["local-site"]
@@ -107,6 +45,7 @@ def test_no_second_admits_more_than_the_sites_announce_while_they_come_and_go(wo
                 eventually(lambda w=wanted: world.offered(name)[own] == w, "offered as announced")
             for job in jobs:
                 world.completed(job, 180)
+        report(str(watch))
         assert watch.problems == []
         assert watch.looks >= 10
         assert watch.peak[own] > 0
