@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from bridge import names
-from controllers.queues import manifests, offers, specification, status
+from controllers.queues import leaving, manifests, offers, specification, status
+from controllers.queues.leaving import Leaving
 from controllers.queues.manifests import Quota
 from controllers.queues.offers import Offer
 from controllers.queues.specification import Flavor, Specification, SpecificationError
@@ -136,6 +137,7 @@ class _Plan:
         excess = self._excess(quotas)
         quotas = [quota for quota in quotas if quota[0] not in excess]
         lent = {queue: [quota for quota in items if quota[0] not in excess] for queue, items in lent.items()}
+        self._leaving_borrowed(lent, manifests.resources(quotas) if quotas else ())
         offering = any(state.state == "Offered" for state in self.states)
         policy = spec.stop_policy if offering else max(spec.stop_policy, spec.when_silent, key=_STRICTNESS.index)
         self._queue(self.name, spec, policy, quotas)
@@ -244,17 +246,24 @@ class _Plan:
 
     def _leaving(self, quotas: list[Quota]) -> None:
         """Keep flavors without a pool, with no quota, until no workload of the queue uses them."""
-        own = self.view.cluster_queues.get(self.name)
-        if own is None or not manifests.is_owned(own, self.uid):
-            return
-        present = {name for name, _, _ in quotas}
-        zero = dict.fromkeys(manifests.resources(quotas), Fraction(0))
-        for name in manifests.flavor_names(own):
-            if name not in present and name in self.view.flavors and not manifests.is_unused(own, name):
-                quotas.append((name, zero or _covered(own), None))
-                self.states = [state for state in self.states if state.flavor != name]
-                reason = "workloads use it" if manifests.is_used(own, name) else "Kueue has not reported its workloads"
-                self.states.append(FlavorState("", name, "", "Leaving", reason))
+        observed = self.view.cluster_queues.get(self.name, {})
+        for flavor in leaving.own(observed, self.uid, quotas, self.view.flavors):
+            quotas.append(flavor.quota)
+            self._report_leaving(flavor)
+
+    def _leaving_borrowed(self, lent: Mapping[str, list[Quota]], covered: Sequence[str]) -> None:
+        """Keep flavors in the queues that borrow, with a limit of 0, until none of their workloads uses them."""
+        for name, quotas in lent.items():
+            observed = self.view.cluster_queues.get(name, {})
+            for flavor in leaving.borrowed(observed, self.uid, quotas, self.view.flavors, covered):
+                quotas.append(flavor.quota)
+                if all(state.flavor != flavor.quota[0] or state.state == "Missing" for state in self.states):
+                    self._report_leaving(flavor)
+
+    def _report_leaving(self, flavor: Leaving) -> None:
+        name = flavor.quota[0]
+        self.states = [state for state in self.states if state.flavor != name]
+        self.states.append(FlavorState("", name, "", "Leaving", flavor.reason))
 
     def _excess(self, quotas: Sequence[Quota]) -> set[str]:
         """Return the last flavors beyond Kueue's limit, without those that workloads use; they are not written."""
@@ -333,9 +342,3 @@ def _quota(flavor: Flavor, offer: Offer, held: bool) -> dict[str, Fraction]:
 def _limited(flavor: Flavor, amounts: Mapping[str, Fraction]) -> dict[str, Fraction]:
     """Return the share of amounts that becomes quota, at most ``nominalQuota``."""
     return {name: min(amount * flavor.share, flavor.cap.get(name, amount)) for name, amount in amounts.items()}
-
-
-def _covered(queue: Object) -> dict[str, Fraction]:
-    """Return the covered resources of a ClusterQueue, with no amount."""
-    groups = (queue.get("spec") or {}).get("resourceGroups") or ()
-    return {resource: Fraction(0) for group in groups for resource in group.get("coveredResources") or ()}

@@ -109,6 +109,13 @@ def is_used(queue: Object, flavor: str) -> bool:
     return any(_amount(item.get("total")) for e in entries if e["name"] == flavor for item in e.get("resources") or ())
 
 
+def can_borrow(queue: Object, flavor: str) -> bool:
+    """Whether a ClusterQueue in a cohort has no borrowing limit of 0 for a resource of a flavor."""
+    groups = (queue.get("spec") or {}).get("resourceGroups") or ()
+    entries = [entry for group in groups for entry in group.get("flavors") or () if entry["name"] == flavor]
+    return any(_amount(item.get("borrowingLimit", 1)) for entry in entries for item in entry.get("resources") or ())
+
+
 def is_unused(queue: Object, flavor: str) -> bool:
     """Whether no workload of a ClusterQueue has a reservation of a flavor, or can get one.
 

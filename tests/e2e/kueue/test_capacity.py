@@ -114,6 +114,45 @@ def test_a_flavor_that_is_removed_stays_until_its_workloads_have_ended(world):
     removed(world, name, path)
 
 
+def test_a_flavor_leaves_a_queue_that_borrows_it_after_its_workloads(world):
+    number = next(world.counts)
+    name, guests = f"lender-{number}", f"borrowers-{number}"
+    flavors = [
+        {"name": pool, "canLendTo": [{"queue": guests}], "poolFlavor": {"pools": [pool]}}
+        for pool in ("local-site", "slurm-site")
+    ]
+    path = world.master_queue(name, flavors, template={"cohort": f"cohort-{number}"})
+    world.api("POST", *kueue.local_queue(guests, pools.NAMESPACE, guests))
+    left, stays = (f"{name}-{pool}-{pool}" for pool in ("local-site", "slurm-site"))
+    eventually(lambda: set(world.offered(guests)) == {left, stays}, "both flavors are lent")
+    world.both_offered(name)
+    script = f"until [ -e /srv/home/{name} ]; do sleep 0.1; done"
+    options = {"namespace": pools.NAMESPACE, "tolerations": [kueue.TOLERATION]}
+    job = world.queued(guests, script=script, **options)
+    assert world.admitted(job) == left
+    (first,) = world.running_members(job, 1, 60)
+    world.api("PATCH", path, {"spec": {"flavors": flavors[1:]}}, "application/merge-patch+json")
+
+    def states():
+        return {item.get("flavor"): item["state"] for item in world.api("GET", path)["status"]["flavors"]}
+
+    eventually(lambda: list(world.offered(name)) == [stays], "its owner has no workloads there")
+    eventually(lambda: states().get(left) == "Leaving", "the status names it")
+    assert list(world.offered(guests)) == [stays, left]
+    other = world.queued(guests, script="true", **options)
+    assert world.admitted(other) == stays, "no more is admitted to it"
+    world.completed(other, 60)
+    found = world.get(first)
+    assert found is not None, "its workload runs on"
+    assert found["status"]["phase"] == "Running"
+    world.let_go(name)
+    world.completed(job, 60)
+    gone = f"{kueue.API}/resourceflavors/{left}"
+    eventually(lambda: world.api.request("GET", gone)[0] == 404, "its ResourceFlavor is deleted", 60)
+    assert list(world.offered(guests)) == [stays]
+    removed(world, name, path)
+
+
 def test_a_queue_borrows_a_flavor_up_to_the_limit_of_its_owner(world):
     number = next(world.counts)
     name, guests = f"owner-{number}", f"guests-{number}"

@@ -391,6 +391,69 @@ def test_queues_of_can_lend_to_borrow_within_the_limit_for_each_pool():
     assert list(kube.cluster_queues) == ["batch"]
 
 
+def lending_master(*names, **limit):
+    flavors = [
+        {"name": name, "poolFlavor": {"pools": [name]}, "canLendTo": [{"queue": "group", "lendingLimit": limit}]}
+        for name in names
+    ]
+    return master(flavors=flavors, template={"cohort": "all"})
+
+
+@pytest.mark.parametrize("how", ["no pool", "no flavor", "not lent"])
+def test_a_flavor_stays_in_a_queue_that_borrows_it_while_its_workloads_use_it(how):
+    kube = Kube([lending_master("a", "b", cpu=2)], [node("a"), node("b")]).settle()
+    kube.used("batch-a-a", "group")
+    if how == "no pool":
+        kube.nodes = [node("b")]
+    elif how == "no flavor":
+        del kube.queues[0]["spec"]["flavors"][0]
+    else:
+        del kube.queues[0]["spec"]["flavors"][0]["canLendTo"]
+    kube.settle()
+    assert kube.order("group") == ["batch-b-b", "batch-a-a"]
+    for resource in ("cpu", "memory"):
+        found = kube.quota("batch-a-a", "group", resource)
+        assert found == {"name": resource, "nominalQuota": "0", "borrowingLimit": "0"}, "nothing more is admitted"
+    assert "batch-a-a" in kube.flavors, "a workload that has not started needs it"
+    assert kube.states()["batch-a-a"] == ("Offered" if how == "not lent" else "Leaving")
+    kube.used("", "group")
+    kube.settle()
+    assert kube.order("group") == ["batch-b-b"]
+    assert ("batch-a-a" in kube.flavors) == (how == "not lent")
+
+
+def test_a_borrowed_flavor_stays_until_kueue_has_reported_that_nothing_uses_it_without_a_limit():
+    kube = Kube([lending_master("a", "b")], [node("a"), node("b")]).settle()
+    kube.kueue_is_up = False
+    kube.nodes = [node("b")]
+    kube.settle()
+    assert kube.quota("batch-a-a", "group")["borrowingLimit"] == "0"
+    kube.used("batch-a-a", "group")
+    kube.confirm()
+    kube.settle()
+    assert "batch-a-a" in kube.order("group"), "admitted before the limit was 0"
+    assert "batch-a-a" in kube.flavors
+    kube.used("", "group")
+    kube.kueue_is_up = True
+    kube.confirm()
+    kube.settle()
+    assert list(kube.flavors) == ["batch-b-b"]
+
+
+def test_a_borrowed_flavor_stays_when_the_last_pool_leaves():
+    kube = Kube([lending_master("a")], [node("a")]).settle()
+    kube.used("batch-a-a", "group")
+    kube.nodes = []
+    kube.settle()
+    assert kube.order("group") == ["batch-a-a"]
+    assert kube.order() == []
+    assert kube.decide() == [], "at rest"
+    kube.used("", "group")
+    kube.settle()
+    assert kube.order("group") == []
+    assert not kube.flavors
+
+
 def test_a_local_flavor_is_one_of_the_administrator():
     flavors = [{"name": "local", "localFlavor": {}, "nominalQuota": {"cpu": 4}}]
     kube = Kube([master(flavors=flavors)], []).settle()
