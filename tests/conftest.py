@@ -82,8 +82,8 @@ def _version(item):
 class ByCluster(LoadScopeScheduling):
     """Assigns all tests of one cluster to one process, so that the cluster starts once.
 
-    Tests with a version of Slurm in their parameters share the cluster of that version, those of Kueue share one; the
-    others share one by file.
+    Tests with a version of Slurm in their parameters share the cluster of that version, those of Kueue share one, those
+    of the chart too; the others share one by file.
     """
 
     def _split_scope(self, nodeid):
@@ -91,8 +91,9 @@ class ByCluster(LoadScopeScheduling):
         if file.startswith("tests/unit/"):
             return file
         parameters = nodeid.partition("[")[2]
-        if file.startswith("tests/e2e/kueue/"):
-            return "kueue"
+        for folder in ("kueue", "helm"):
+            if file.startswith(f"tests/e2e/{folder}/"):
+                return folder
         if file.startswith("tests/e2e/gangs/"):
             return next((f"gangs {version}" for version in places.KUBERNETES if version in parameters), file)
         return next((version for version in SLURMS if version in parameters), file)
