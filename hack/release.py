@@ -28,6 +28,15 @@ from cluster import install
 ROOT = Path(__file__).parents[1]
 _VERSION = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}")
 _HEADING = re.compile(r"(?m)^## \[([^\]]+)\] - \d{4}-\d{2}-\d{2}$")
+_IMAGE = r"\bpodbridge:(\d[\w.]*\w)"
+_NAMED = (
+    ("docs/image.md", "tag of the image", _IMAGE),
+    ("docs/quick-start.md", "tag of the image", _IMAGE),
+    ("hack/slurm/Dockerfile", "ARG PODBRIDGE", _IMAGE),
+    ("config", "tag of the image", _IMAGE),
+    ("config", "label app.kubernetes.io/version", r'app\.kubernetes\.io/version: "?([^"\s]+)'),
+)
+"""Files and folders that name the version in their text: path, what names it, and a pattern."""
 
 
 def versions(root: Path = ROOT) -> dict[str, str]:
@@ -45,7 +54,15 @@ def versions(root: Path = ROOT) -> dict[str, str]:
         "helm/podbridge/Chart.yaml: version": str(chart["version"]),
         "helm/podbridge/Chart.yaml: appVersion": str(chart["appVersion"]),
         "CHANGELOG.md: first heading with a date": dated[1] if dated else "",
+        **{f"{name}: {subject}": _named(root, name, pattern) for name, subject, pattern in _NAMED},
     }
+
+
+def _named(root: Path, name: str, pattern: str) -> str:
+    """Return the version that all matches of a file, or of the files of a folder, have; several: those that differ."""
+    place = root / name
+    files = sorted(place.glob("*.yaml")) if place.is_dir() else [place]
+    return ", ".join(sorted({found for file in files for found in re.findall(pattern, file.read_text())}))
 
 
 def problems(wanted: str, found: dict[str, str]) -> list[str]:

@@ -11,7 +11,15 @@ import pytest
 import release
 
 ROOT = Path(__file__).parents[3]
-FILES = ("pyproject.toml", "bridge/__init__.py", "helm/podbridge/Chart.yaml", "CHANGELOG.md")
+FILES = (
+    "pyproject.toml",
+    "bridge/__init__.py",
+    "helm/podbridge/Chart.yaml",
+    "CHANGELOG.md",
+    "docs/image.md",
+    "docs/quick-start.md",
+    "hack/slurm/Dockerfile",
+)
 
 
 @pytest.fixture
@@ -21,6 +29,7 @@ def checkout(tmp_path):
         target = tmp_path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, target)
+    shutil.copytree(ROOT / "config", tmp_path / "config")
     dated = re.sub(r"(?m)^## \[Unreleased\]$", f"## [Unreleased]\n\n## [{current()}] - 2026-11-30", read(tmp_path))
     (tmp_path / "CHANGELOG.md").write_text(dated)
     return tmp_path
@@ -51,6 +60,20 @@ def test_each_file_with_another_version_is_named(checkout, name):
     lines = release.problems(current(), release.versions(checkout))
     assert lines
     assert all(line.startswith(f"{name}: ") and line.endswith(f"is 9.9.9, not {current()}") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("image: podbridge:{}", "image: podbridge:9.9.9", "tag of the image"),
+        ('version: "{}"', 'version: "9.9.9"', "label app.kubernetes.io/version"),
+    ],
+)
+def test_one_manifest_with_another_version_is_named(checkout, old, new, what):
+    file = checkout / "config" / "podbridge.yaml"
+    file.write_text(file.read_text().replace(old.format(current()), new, 1))
+    (line,) = release.problems(current(), release.versions(checkout))
+    assert line == f"config: {what} is {current()}, 9.9.9, not {current()}"
 
 
 def test_a_changelog_without_the_release_is_named(checkout):
