@@ -1,8 +1,9 @@
 """Write bridge/cli/roles.json, the permissions that ``podbridge check`` tests, from config/rbac*.yaml.
 
-The file has the rules of each part: ``admission``, ``scheduler`` and ``controllers``, and ``queues`` and ``race``: the
-controllers have them too if MasterQueues or late binding are enabled. A rule is one API group, resource and name with
-its verbs; without a namespace it applies to all. ``--check`` only compares.
+The file has the rules of each part: ``admission``, ``scheduler`` and ``controllers``, and four that the controllers
+have too: ``queues`` and ``race`` if MasterQueues or late binding are enabled, ``policies`` beside the admission
+policies, and ``pools`` in each namespace where the role is bound. A rule is one API group, resource and name with its
+verbs; without a namespace it applies to all. ``--check`` only compares.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "bridge" / "cli" / "roles.json"
-SOURCES = {"rbac.yaml": "", "rbac-queues.yaml": "queues", "rbac-race.yaml": "race"}
+SOURCES = {
+    "rbac.yaml": "",
+    "rbac-pools.yaml": "pools",
+    "rbac-queues.yaml": "queues",
+    "rbac-race.yaml": "race",
+    "policies.yaml": "policies",
+}
 """File of config/ -> the part that gets its rules; empty: the part of the service account."""
 ELSEWHERE = {
     "extension-apiserver-authentication-reader": [
@@ -38,6 +45,8 @@ def rules() -> dict[str, list[dict[str, Any]]]:
     for file, fixed in SOURCES.items():
         documents = [each for each in yaml.safe_load_all((ROOT / "config" / file).read_text()) if each]
         roles = {_key(each["kind"], each): each["rules"] for each in documents if "rules" in each}
+        if file == "rbac-pools.yaml":  # its role is bound by podbridge rbac pools, or by the chart
+            found[fixed] = [one for each in roles.values() for rule in each for one in _single(rule, "")]
         for binding in documents:
             if not binding["kind"].endswith("RoleBinding"):
                 continue

@@ -1,4 +1,7 @@
-"""The checks of ``podbridge check`` for permissions: what the shipped roles grant, for each service account."""
+"""The checks of ``podbridge check`` for permissions: what the shipped roles grant, for each service account.
+
+The role for pools is bound in single namespaces; it is reviewed in those whose annotation sends their pods to pools.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from typing import Any
 
+from admission.webhook_registration import is_managed
 from bridge import names
 from bridge.cli.findings import Finding
 from bridge.cli.session import CommandSession
 from bridge.errors import KubeForbiddenError, KubeNotFoundError
 from bridge.kube import access_review
-from bridge.kube.resources import SELF_SUBJECT_ACCESS_REVIEWS, SERVICE_ACCOUNTS
+from bridge.kube.resources import CONFIGMAPS, NAMESPACES, SELF_SUBJECT_ACCESS_REVIEWS, SERVICE_ACCOUNTS
 
 WHAT = "permissions"
 PARTS = ("admission", "scheduler", "controllers")
@@ -45,6 +49,42 @@ def permissions(session: CommandSession) -> Iterator[Finding]:
         return
     for account, parts in accounts.items():
         yield from _of_account(session, account, parts)
+        if "controllers" in parts and session.config.pools.enabled:
+            yield from _in_namespaces_of_pools(session, account)
+
+
+def _in_namespaces_of_pools(session: CommandSession, account: str) -> Iterator[Finding]:
+    """Review the role for pools in each managed namespace with the annotation for pools."""
+    try:
+        found = [each["metadata"] for each in session.kube.get(NAMESPACES.path())["items"]]
+    except KubeForbiddenError:
+        return  # podbridge's own accounts may get a namespace, but not list them
+    for metadata in found:
+        name = metadata["name"]
+        opened = names.POOLS in (metadata.get("annotations") or {})
+        if opened and is_managed(session.config, name, metadata.get("labels") or {}):
+            yield from _in_namespace_of_pools(session, account, name)
+
+
+def _in_namespace_of_pools(session: CommandSession, account: str, namespace: str) -> Iterator[Finding]:
+    rules = [{**rule, "namespace": namespace} for rule in roles()["pools"]]
+    user, where = _user(session, account), session.config.leader_election.namespace
+    try:
+        missing = [
+            _name(rule, verb)
+            for rule in rules
+            for verb in rule["verbs"]
+            if not access_review.allowed(session.kube, user, verb=verb, **_attributes(session, rule))
+        ]
+    except KubeForbiddenError:
+        return  # _of_account has reported it
+    if missing:
+        text = f"{where}/{account} lacks: {_text(missing)}; pods on pools wait for what they refer to"
+        words = f"--account {account} --account-namespace {where}"
+        fix = f"rbac.poolNamespaces of the chart, or podbridge rbac pools {namespace} {words} | kubectl apply -f -"
+        yield Finding("warn", WHAT, text, fix)
+    else:
+        yield Finding("ok", WHAT, f"{where}/{account} may read what pods on pools refer to in {namespace}")
 
 
 def _accounts(session: CommandSession) -> dict[str, list[str]]:
@@ -60,10 +100,15 @@ def _accounts(session: CommandSession) -> dict[str, list[str]]:
     return found
 
 
-def _of_account(session: CommandSession, account: str, parts: list[str]) -> Iterator[Finding]:
+def _user(session: CommandSession, account: str) -> dict[str, Any]:
+    """Return the user that a service account is for the API server."""
     namespace = session.config.leader_election.namespace
     groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
-    user = {"username": f"system:serviceaccount:{namespace}:{account}", "groups": groups}
+    return {"username": f"system:serviceaccount:{namespace}:{account}", "groups": groups}
+
+
+def _of_account(session: CommandSession, account: str, parts: list[str]) -> Iterator[Finding]:
+    namespace, user = session.config.leader_election.namespace, _user(session, account)
 
     def allowed(rule: Rule, verb: str) -> bool:
         return access_review.allowed(session.kube, user, verb=verb, **_attributes(session, rule))
@@ -105,6 +150,8 @@ def _missing(session: CommandSession, parts: Any, allowed: Any) -> list[str]:
         parts = [*parts, "queues"]
     if session.config.pools.race.enabled and "controllers" in parts:
         parts = [*parts, "race"]
+    if "controllers" in parts and _has_policies(session):
+        parts = [*parts, "policies"]
     questions = {
         (json.dumps(rule), verb): rule for part in parts for rule in shipped.get(part, ()) for verb in rule["verbs"]
     }
@@ -113,6 +160,16 @@ def _missing(session: CommandSession, parts: Any, allowed: Any) -> list[str]:
         return [
             _name(rule, verb) for ((_, verb), rule), good in zip(questions.items(), answers, strict=True) if not good
         ]
+
+
+def _has_policies(session: CommandSession) -> bool:
+    """Whether the ConfigMap of the policy for guarded nodes exists, which the controllers keep."""
+    where = session.config.leader_election.namespace
+    try:
+        session.kube.get(CONFIGMAPS.path(where, names.guarded_nodes(session.config.installation)))
+    except (KubeNotFoundError, KubeForbiddenError):
+        return False  # check_webhook reports missing policies
+    return True
 
 
 def _attributes(session: CommandSession, rule: Rule) -> dict[str, str]:

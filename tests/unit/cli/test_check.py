@@ -70,7 +70,8 @@ ACCOUNT = "/api/v1/namespaces/podbridge/serviceaccounts/podbridge-scheduler"
 
 def test_the_permissions_are_those_of_the_shipped_roles():
     assert roles.TARGET.read_text() == roles.text(), "run: python hack/roles.py"
-    assert check_permissions.roles().keys() == {"admission", "scheduler", "controllers", "queues", "race"}
+    parts = {"admission", "scheduler", "controllers", "policies", "pools", "queues", "race"}
+    assert check_permissions.roles().keys() == parts
 
 
 def test_the_permissions_of_a_service_account_are_reviewed():
@@ -102,6 +103,47 @@ def test_the_objects_of_another_installation_have_its_name():
     assert finding.result == "ok"
     assert ("leases", "second-controllers", "second") in asked
     assert ("leases", "", "kube-node-lease") in asked
+
+
+CONTROLLERS = "/api/v1/namespaces/podbridge/serviceaccounts/podbridge-controllers"
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_list_of_guarded_nodes_is_reviewed_beside_the_policies(installed):
+    objects = {CONTROLLERS: {}}
+    if installed:
+        objects["/api/v1/namespaces/podbridge/configmaps/podbridge-guarded-nodes"] = {}
+
+    def allowed(attributes, user):
+        return attributes.get("name") != "podbridge-guarded-nodes"
+
+    (finding,) = run(check_permissions.permissions, session(Kube(objects, allowed)))
+    assert finding.result == ("FAIL" if installed else "ok")
+    assert not installed or "get configmaps in podbridge, patch configmaps in podbridge" in finding.found
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_the_role_for_pools_is_reviewed_where_the_annotation_sends_pods_to_pools(granted):
+    spaces = {"research": {"bridge.vk.io/pools": "alpha"}, "physics": {}, "other": {"bridge.vk.io/pools": "*"}}
+    items = [{"metadata": {"name": name, "annotations": notes}} for name, notes in spaces.items()]
+    asked = set()
+
+    def allowed(attributes, user):
+        asked.add((attributes["resource"], attributes.get("subresource", ""), attributes.get("namespace", "")))
+        return granted or attributes.get("namespace") != "research"
+
+    config = {
+        "managedNamespaces": ["research", "physics"],
+        "pools": {"nats": {"servers": ["nats://n:4222"], "seedFile": "s"}},
+    }
+    kube = Kube({CONTROLLERS: {}, "/api/v1/namespaces": {"items": items}}, allowed)
+    own, there = run(check_permissions.permissions, session(kube, **config))
+    assert own.result == "ok"
+    assert there.result == ("ok" if granted else "warn")
+    assert granted or "lacks: get configmaps in research" in there.found
+    assert granted or "podbridge rbac pools research --account podbridge-controllers" in there.fix
+    assert ("serviceaccounts", "token", "research") in asked
+    assert not {place for *_, place in asked} & {"physics", "other"}
 
 
 @pytest.mark.parametrize("good", [True, False])
