@@ -64,8 +64,13 @@ class KueueWorld(PoolWorld):
         path = f"{kueue.API}/namespaces/{owner['metadata']['namespace']}/workloads"
         uid = owner["metadata"]["uid"]
         items = self.api("GET", path)["items"]
-        owned = [item for item in items if any(ref["uid"] == uid for ref in item["metadata"]["ownerReferences"])]
+        owned = [item for item in items if uid in self._owners(item)]
         return owned[0] if owned else {}
+
+    @staticmethod
+    def _owners(item):
+        """Return the UIDs of the owners; a Workload of MultiKueue has none until Kueue has seen its Job."""
+        return [ref["uid"] for ref in item["metadata"].get("ownerReferences") or ()]
 
     def told(self, owner, condition):
         """Return the status of a condition of the Workload of an object; ``None`` without it."""

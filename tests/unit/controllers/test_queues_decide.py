@@ -440,6 +440,19 @@ def test_a_borrowed_flavor_stays_until_kueue_has_reported_that_nothing_uses_it_w
     assert list(kube.flavors) == ["batch-b-b"]
 
 
+def test_a_queue_that_borrows_has_at_most_as_many_flavors_as_kueue_allows():
+    before, after = ([f"{letter}{number:03}" for number in range(64)] for letter in "pq")
+    kube = Kube([lending_master(*before)], [node(pool) for pool in before]).settle()
+    kube.used("batch-p000-p000", "group")
+    kube.queues[0]["spec"] = lending_master(*after[:63])["spec"]
+    kube.nodes = [node(pool) for pool in after]
+    kube.settle()
+    assert kube.order("group") == [*(f"batch-{pool}-{pool}" for pool in after[:63]), "batch-p000-p000"]
+    kube.queues[0]["spec"] = lending_master(*after)["spec"]
+    kube.settle()
+    assert kube.order("group") == [f"batch-{pool}-{pool}" for pool in after]
+
+
 def test_a_borrowed_flavor_stays_when_the_last_pool_leaves():
     kube = Kube([lending_master("a")], [node("a")]).settle()
     kube.used("batch-a-a", "group")
