@@ -24,7 +24,7 @@ like any other pod. Mirror pods are not changed: they run already, and the kubel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -53,6 +53,7 @@ def mutate(
     pools_only: bool = False,
     default_nodes: Mapping[str, str] | None = None,
     group: str | None = None,
+    traceparent: str = "",
 ) -> list[Operation]:
     """Return the JSON patch for a new pod.
 
@@ -76,6 +77,8 @@ def mutate(
         Labels of nodes of the default scheduler; a pod that selects one of them stays with it.
     group
         The pod's group; the pod's own value is replaced, or removed if this is ``None``.
+    traceparent
+        The new trace context of the pod, which replaces its own; empty: it keeps its own, or has none.
     """
     if pods.is_mirror(pod, user_name) or not (managed or pods.scheduler_name(pod) == scheduler):
         return []
@@ -96,7 +99,7 @@ def mutate(
             more = {**(defaults or {}), **more}
             patch += _hold(pod, more)
         patch += _tolerate(pod, scheduler, more)
-        patch += _annotate(pod, more, group)
+        patch += _annotate(pod, more, group, traceparent)
     return patch
 
 
@@ -199,11 +202,23 @@ def _is_default_eviction(entry: Mapping[str, Any]) -> bool:
     return entry in _DEFAULT_EVICTIONS
 
 
-def _annotate(pod: pods.Pod, inherited: Mapping[str, str], group: str | None) -> list[Operation]:
+def annotates(patch: Iterable[Operation], name: str) -> bool:
+    """Whether a patch sets this annotation."""
+    whole = "/metadata/annotations"
+    return any(
+        operation["op"] == "add"
+        and (operation["path"] == _annotation_path(name) or (operation["path"] == whole and name in operation["value"]))
+        for operation in patch
+    )
+
+
+def _annotate(pod: pods.Pod, inherited: Mapping[str, str], group: str | None, traceparent: str) -> list[Operation]:
     own = pods.annotations_of(pod)
     missing = {key: value for key, value in sorted(inherited.items()) if key not in own}
     if group is not None and own.get(names.GROUP) != group:
         missing[names.GROUP] = group
+    if traceparent:
+        missing[names.TRACEPARENT] = traceparent
     patch = _set_annotations(own, missing)
     if group is None and names.GROUP in own:
         patch.append({"op": "remove", "path": _annotation_path(names.GROUP)})

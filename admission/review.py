@@ -35,6 +35,7 @@ class Review:
     user: Mapping[str, Any]
     object: Mapping[str, Any]
     old: Mapping[str, Any]
+    dry_run: bool = False
 
     @property
     def user_name(self) -> str:
@@ -78,6 +79,7 @@ def parse(body: bytes, reviewed: str = "pods") -> Review:
         user=_mapping(request, "userInfo"),
         object=_object(request, "object", parts),
         old=_object(request, "oldObject", parts),
+        dry_run=request.get("dryRun") is True,
     )
     if operation in ("CREATE", "UPDATE") and not review.object:
         raise MalformedReviewError("request.object is missing")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from admission import field_policy, pods, validate
 from admission.group_reader import BARE, GroupReader
-from admission.mutate import mutate, needs_group, selects_default_nodes, update
+from admission.mutate import annotates, mutate, needs_group, selects_default_nodes, update
 from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
 from admission.review import Json, Review, allow, deny
 from admission.validate import Rules, Scope, Verdict
-from bridge import names, namespace_policies
+from bridge import names, namespace_policies, tracing
 from bridge.config import Config
 from bridge.errors import BridgeError
 from bridge.kube import namespaces
@@ -81,6 +82,7 @@ class Reviewer:
         pod = review.object
         if review.operation == "UPDATE":
             return allow(review.uid, update(review.old, pod, scheduler=self._scheduler))
+        context, start = _new_context(review, pod) if tracing.tracer is not None else None, time.time()
         inherited: dict[str, str] = {}
         namespace, group = Namespace(), BARE
         try:
@@ -108,7 +110,10 @@ class Reviewer:
             pools_only=self._pools_only,
             default_nodes=self._default_nodes,
             group=group.value,
+            traceparent="" if context is None else context.text,
         )
+        if context is not None and annotates(patch, names.TRACEPARENT):
+            tracing.admitted(context, review.namespace, pod, start, time.time())
         return allow(review.uid, patch)
 
     def validate(self, review: Review, selected: bool) -> Json:
@@ -180,6 +185,12 @@ class Reviewer:
 
     def _ours(self, pod: pods.Pod, managed: bool) -> bool:
         return bool(pod) and (managed or pods.scheduler_name(pod) == self._scheduler)
+
+
+def _new_context(review: Review, pod: pods.Pod) -> tracing.Context | None:
+    """Return a new trace context; ``None`` for a pod that has one, of its user or of an earlier review."""
+    known = tracing.parse(pods.annotations_of(pod).get(names.TRACEPARENT)) is not None
+    return None if known or review.dry_run else tracing.new_context()
 
 
 def _needs(review: Review, key: str) -> str:

@@ -50,6 +50,8 @@ SLURM_REASON = "bridge.vk.io/slurm-reason"
 
 SLURM_NAME_CONFLICT = "bridge.vk.io/slurm-name-conflict"
 """Annotation on nodes with the same Slurm node name: the other nodes. podbridge uses none of them."""
+TRACEPARENT = "bridge.vk.io/traceparent"
+"""Annotation: the W3C trace context of the pod. Admission sets it, unless the user has (:mod:`bridge.tracing`)."""
 REMOTE_JOB = "bridge.vk.io/job"
 """Annotation: ``<pool>/<remote job id>``, after the site has accepted the pod."""
 JOB_INTENT = "bridge.vk.io/job-intent"

@@ -28,6 +28,10 @@ class PodWriter:
         self._clock = clock
         self._states = states
 
+    def time(self) -> float:
+        """Return the time in seconds since 1970."""
+        return self._clock.time()
+
     def patch(self, pod: Pod, patch: dict[str, Any], sub: str | None = None) -> None:
         """Send a strategic patch of the pod or of its subresource ``sub``, and store the answer in the cache."""
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], sub)

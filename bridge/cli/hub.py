@@ -14,7 +14,7 @@ from typing import Any
 
 from admission.node_sizes import NodeSizes
 from admission.server import Admission
-from bridge import __version__, names
+from bridge import __version__, names, tracing
 from bridge.cli.hub_hints import HintServers
 from bridge.cli.hub_pools import HubPools
 from bridge.cli.hub_queues import HubQueues
@@ -95,6 +95,7 @@ class Hub:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.supervisor.stop())
         BUILD_INFO.labels(__version__).set(1)
+        tracing.setup(self.config.installation)
         log.info("starting", extra=kv(version=__version__, parts="+".join(self.parts), identity=self.identity))
         self.health.ready("hub", lambda: "not started yet")  # before the health server starts
         self._serve()
@@ -298,6 +299,7 @@ class Hub:
         for elector in self.electors if not unsettled else ():
             elector.release()
         self.kube.close()
+        tracing.stop()
         left = self.supervisor.join(2)
         if left:
             log.warning("threads still running at exit", extra=kv(threads=",".join(left)))

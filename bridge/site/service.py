@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from bridge import __version__, logs
+from bridge import __version__, logs, tracing
 from bridge.clock import Clock, SystemClock
 from bridge.errors import BatchError, BridgeError, ConfigError
 from bridge.logs import kv
@@ -268,6 +268,7 @@ def run(path: Path, pool: str | None) -> int:
     """Run until a signal, or until a thread ends; return the exit status."""
     live = Live(path, pool)
     logs.setup(live.config.logging.level, live.config.logging.format)
+    tracing.setup("podbridge-submitter")
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL)
     if live.config.one_cpu:
@@ -301,6 +302,7 @@ def run(path: Path, pool: str | None) -> int:
     if supervisor.failure is not None:
         log.error("ending", extra=kv(why=supervisor.failure))
     service.stop()
+    tracing.stop()
     left = supervisor.join(5)
     if left:
         log.warning("threads still busy at the end", extra=kv(threads=",".join(left)))

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Generator
 from dataclasses import replace
 
+from bridge import tracing
 from bridge.clock import Clock
 from bridge.errors import BatchError, BatchUnknownOutcomeError, SiteRefusedError
 from bridge.logs import kv
@@ -126,8 +127,11 @@ class Submitter:
         where = self._folder.job(job)
         try:
             self._refuse_forgotten(job, meta.owner)  # a cancellation that found no directory a moment ago
+            start = self._clock.time()
             job_id = self._batch.submit(self._request(job, meta))
             where.write_id(job_id)
+            if tracing.tracer is not None:
+                self._trace(job, meta, job_id, start)
         except BatchUnknownOutcomeError:
             self._tell(job)
             raise
@@ -138,6 +142,10 @@ class Submitter:
             self._tell(job)
             raise
         return None if where.begun() else JobRecord(job, meta, job_id, found_at=self._folder.since)
+
+    def _trace(self, job: str, meta: Meta, job_id: str, start: float) -> None:
+        identity = (meta.namespace, meta.name, job)
+        tracing.submitted_at_site(tracing.current(), self._config().pool, identity, job_id, start, self._clock.time())
 
     def _tell(self, job: str, fresh: JobRecord | None = None) -> JobStatus | None:
         """Notify the leader of a change and return the status of the job; ``fresh``: the record of a new one."""

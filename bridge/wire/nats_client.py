@@ -3,7 +3,8 @@
 nats-py 2.16 has no public interface for four things that podbridge needs, so this module uses private names of it:
 
 - messages that do not pass nats-py's queues, which drop messages (``_process_msg``, ``_sid``);
-- several messages as one command (``_send_command``, ``_flush_queue``, ``_flush_pending``);
+- several messages as one command (``_send_command``, ``_flush_queue``, ``_flush_pending``), with a header if the server
+  accepts headers (``_server_info``);
 - an error if a server of a ``tls://`` address offers no TLS (``_process_info``);
 - an abort of a half-open connection (``_transport`` and the transports' own fields).
 
@@ -14,6 +15,7 @@ pinned in ``pyproject.toml`` and ``requirements.lock``; before an upgrade, run t
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,9 +27,13 @@ from nats.aio.transport import WebSocketTransport
 log = logging.getLogger(__name__)
 
 _NO_RESPONDERS = b"NATS/1.0 503"
+_TRACEPARENT = re.compile(rb"\r\ntraceparent: ?([0-9a-f-]{55})\r\n", re.IGNORECASE)
 
-Deliver = Callable[[str, bytes, str, bool], None]
-"""Takes subject, data, reply subject, and whether the server reports that the subject has no subscribers."""
+Deliver = Callable[[str, bytes, str, bool, str], None]
+"""Takes subject, data, reply subject, whether the server reports that the subject has no subscribers, and the value of
+the header ``traceparent``, which is empty if there is none."""
+Message = tuple[str, bytes, str, str]
+"""Subject, data, reply subject and ``traceparent``; the last two may be empty."""
 
 
 class DirectClient(Client):
@@ -47,16 +53,21 @@ class DirectClient(Client):
         self.routes[number] = deliver
         return number, await self.subscribe(subject, queue=queue)
 
-    async def send(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
-        """Publish messages (subject, data, reply subject), all or none, as one command for the transport.
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Publish messages, all or none, as one command for the transport.
 
         Over WebSocket each command is a frame, a TLS record and a system call.
         """
         if not self.is_connected:
             raise nats.errors.ConnectionClosedError
         parts: list[bytes] = []
-        for subject, data, reply in messages:
-            parts += (f"PUB {subject} {reply} {len(data)}\r\n".encode(), data, b"\r\n")
+        for subject, data, reply, traceparent in messages:
+            if traceparent and self._server_info.get("headers"):
+                header = f"NATS/1.0\r\ntraceparent: {traceparent}\r\n\r\n".encode()
+                head = f"HPUB {subject} {reply} {len(header)} {len(header) + len(data)}\r\n".encode()
+                parts += (head, header, data, b"\r\n")
+            else:
+                parts += (f"PUB {subject} {reply} {len(data)}\r\n".encode(), data, b"\r\n")
         await self._send_command(b"".join(parts))
         if self._flush_queue is not None and self._flush_queue.empty():
             await self._flush_pending()
@@ -66,8 +77,10 @@ class DirectClient(Client):
         if deliver is None:
             return
         nobody = not data and bool(headers) and headers.startswith(_NO_RESPONDERS)
+        found = _TRACEPARENT.search(headers) if headers else None
+        traceparent = found[1].decode() if found else ""
         try:
-            deliver(subject.decode("utf-8", "replace"), data, reply.decode("utf-8", "replace"), nobody)
+            deliver(subject.decode("utf-8", "replace"), data, reply.decode("utf-8", "replace"), nobody, traceparent)
         except Exception:
             log.exception("a message could not be delivered")
 

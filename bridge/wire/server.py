@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from bridge import tracing
 from bridge.clock import Clock, SystemClock
 from bridge.errors import BridgeError, SiteError, SiteRefusedError, SiteTooLargeError
 from bridge.logs import kv
@@ -32,7 +33,7 @@ from bridge.wire.messages import (
     Submit,
     Submitted,
 )
-from bridge.wire.session import Respond
+from bridge.wire.session import Respond, TracedRespond
 from bridge.wire.subjects import ANY, Subjects, last_token, owner_of
 
 __all__ = ["Announcer", "Handlers", "Server", "StreamClosed", "Write", "serve"]
@@ -115,7 +116,11 @@ class Server:
                 return
             try:
                 request = self._request(kind, subject, data)
-                done = act(request)
+                if isinstance(respond, TracedRespond):
+                    with tracing.within(respond.traceparent):
+                        done = act(request)
+                else:
+                    done = act(request)
             except Exception as error:
                 self._respond(respond, kind, refusal(error, kind))
             else:

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 import nats.errors
 from nats.aio.subscription import Subscription as NatsSubscription
 
+from bridge import tracing
 from bridge.errors import SiteDownError, SiteTooLargeError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.wire.nats_client import DirectClient
@@ -45,6 +46,18 @@ _SUBJECT = re.compile(r"\S+")
 Respond = Callable[[bytes], None]
 Handler = Callable[[str, bytes, Respond | None], None]
 """Takes the subject, the data and, for a request, the function that answers it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRespond:
+    """The function that answers a request with a trace context, and this context."""
+
+    respond: Respond
+    traceparent: str
+
+    def __call__(self, data: bytes) -> None:
+        """Answer the request."""
+        self.respond(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,7 @@ class _Outgoing:
     data: bytes
     reply: str = ""
     answer: _Answer | None = None
+    traceparent: str = ""
 
 
 _Change = tuple[Callable[[Route], Awaitable[None]], Route]
@@ -201,9 +215,12 @@ class Session:
     async def _listen(self, route: Route) -> None:
         if route not in self._listening:
 
-            def deliver(subject: str, data: bytes, reply: str, nobody: bool) -> None:
+            def deliver(subject: str, data: bytes, reply: str, nobody: bool, traceparent: str) -> None:
                 # the answer must use the connection of the request: only that one has the permission to answer
-                route.deliver(subject, data, partial(self.send, reply) if reply else None)
+                respond: Respond | None = partial(self.send, reply) if reply else None
+                if traceparent and respond is not None:
+                    respond = TracedRespond(respond, traceparent)
+                route.deliver(subject, data, respond)
 
             own = route is self._inbox_route
             receive = self._answered if own else deliver
@@ -247,7 +264,9 @@ class Session:
                     log.warning("not sent", extra=kv(error=repr(error)))
             elif messages := self._next_messages():
                 try:
-                    await self._client.send([(item.subject, item.data, item.reply) for item in messages])
+                    await self._client.send(
+                        [(item.subject, item.data, item.reply, item.traceparent) for item in messages]
+                    )
                 except Exception as error:
                     for item in messages:
                         self._not_sent(item, error)
@@ -273,7 +292,7 @@ class Session:
         sure = isinstance(error, nats.errors.Error)
         item.answer.put((SiteDownError if sure else SiteUnknownOutcomeError)(f"not sent: {error}"))
 
-    def _answered(self, subject: str, data: bytes, reply: str, nobody: bool) -> None:
+    def _answered(self, subject: str, data: bytes, reply: str, nobody: bool, traceparent: str) -> None:
         answer = self._waiting.pop(subject, None)
         if answer is not None:
             answer.put(SiteDownError("no submitter of the site is connected") if nobody else data)
@@ -307,7 +326,7 @@ class Session:
         reply = f"{self._inbox}.{next(self._tokens)}"
         answer: _Answer = queue.SimpleQueue()
         self._waiting[reply] = answer
-        self._put(_Outgoing(subject, data, reply, answer))
+        self._put(_Outgoing(subject, data, reply, answer, tracing.current()))
         try:
             given = answer.get(timeout=timeout)
         except queue.Empty:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from bridge import names
+from bridge import names, tracing
 from bridge.backoff import Backoff
 from bridge.clock import Clock, rfc3339
 from bridge.errors import (
@@ -127,7 +127,8 @@ class Actor:
             objects, refresh_in = self._reader.read(seen, pool.name)
             if not pool.lists and not self._record_intent(pod, pool, cache):
                 return
-            answer = self._send(seen, objects, pool, entry)
+            with tracing.submitting(pod, pool.name, self._clock.time):
+                answer = self._send(seen, objects, pool, entry)
         except MissingReferenceError as error:
             self._back_off(entry, error)
             self._event_once(entry, pod, "BridgeWaiting", error.with_hint, warning=True)
@@ -227,7 +228,9 @@ class Actor:
     def _write(self, action: decide.Write, entry: Entry, cache: Cache) -> None:
         """Write status and job id in one patch: the API server accepts annotations with a status."""
         pod, job = action.pod, action.job
-        self._patch(pod, cache, action.patch, action.job_id)
+        written = self._patch(pod, cache, action.patch, action.job_id)
+        if written and tracing.tracer is not None:
+            self._trace_end(pod, action.status, action.job)
         entry.written_at = self._clock.monotonic()
         why = ": ".join(part for part in (job.reason, job.message) if part)
         if action.job_id is not None:
@@ -243,9 +246,10 @@ class Actor:
             text = f"{action.status['reason']}: {action.status.get('message', '')}"
             self._events.event(pod, "BridgeFailed", text, warning=True)
 
-    def _patch(self, pod: Pod, cache: Cache, status: dict[str, Any], job_id: str | None = None) -> None:
+    def _patch(self, pod: Pod, cache: Cache, status: dict[str, Any], job_id: str | None = None) -> bool:
+        """Write a part of the status; return whether the API server has accepted it."""
         if not status and job_id is None:
-            return
+            return False
         metadata: dict[str, Any] = {"uid": pods.uid(pod)}
         if job_id is not None:
             metadata["annotations"] = {names.REMOTE_JOB: job_id}
@@ -253,13 +257,15 @@ class Actor:
             answer = self._kube.patch(_path(pod, "status"), {"metadata": metadata, "status": status}, kind="strategic")
         except (KubeNotFoundError, KubeConflictError) as error:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
-            return
+            return False
         cache.apply(answer)
+        return True
 
     def _remove(self, action: decide.Remove, cache: Cache) -> None:
         """Write the final status, then delete the pod: the site has confirmed its end."""
         pod = action.pod
-        self._patch(pod, cache, action.patch)
+        if self._patch(pod, cache, action.patch) and tracing.tracer is not None:
+            self._trace_end(pod, action.status, action.job)
         if names.POOL_FINALIZER in (pod["metadata"].get("finalizers") or ()):
             self._release(pod, cache)
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pods.uid(pod)}}
@@ -280,9 +286,24 @@ class Actor:
 
     def _fail(self, pod: Pod, cache: Cache, event: str, reason: str, message: str) -> None:
         status = synthetic_status.failed(pod, reason, message, self._address, self._clock.time())
-        self._patch(pod, cache, status_patch.patch(pod.get("status") or {}, status))
+        written = self._patch(pod, cache, status_patch.patch(pod.get("status") or {}, status))
+        if written and tracing.tracer is not None:
+            self._trace_end(pod, status, None)
         self._events.event(pod, event, f"{reason}: {message}", warning=True)
         log.info("pod failed", extra=kv(pod=pods.key(pod), reason=reason, message=message[:200]))
+
+    def _trace_end(self, pod: Pod, status: Mapping[str, Any], job: JobStatus | None) -> None:
+        """Send the spans of a pod whose final phase was written just now."""
+        if pods.is_finished(pod) or not pods.is_finished({"status": status}):
+            return
+        attributes = {
+            "podbridge.pool": pod["spec"].get("nodeName") or "",
+            "podbridge.job.id": job.job_id if job is not None else "",
+            "podbridge.outcome": str(status["phase"]),
+            "podbridge.reason": str(status.get("reason") or ""),
+        }
+        times = (job.submitted_at, job.started_at, job.ended_at) if job is not None else (None, None, None)
+        tracing.ended(pod, self._clock.time(), attributes, *times)
 
     def _back_off(self, entry: Entry, error: BridgeError) -> None:
         entry.failures += 1

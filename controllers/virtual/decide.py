@@ -98,6 +98,7 @@ class Remove:
     pod: Pod
     status: Status
     patch: Status
+    job: JobStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,7 @@ def _deleted(view: PodView, pod: Pod, job: JobStatus | None) -> Action | None:
         return _write(view, pod, job) or forget
     if job is not None and job.phase == "ended":
         status = statuses.pod_status(pod, job, view.pool.address, view.time)
-        return Remove(pod, status, status_patch.patch(pod.get("status") or {}, status))
+        return Remove(pod, status, status_patch.patch(pod.get("status") or {}, status), job)
     if _holds_nothing(view, pod, job):
         status = synthetic_status.failed(pod, "Deleted", "", view.pool.address, view.time)
         return Remove(pod, status, status_patch.patch(pod.get("status") or {}, status))

@@ -26,7 +26,7 @@ def prune(pod: Object) -> Object:
     if not job and status.get("phase") not in ("Succeeded", "Failed"):
         return pod
     kept = pick(metadata, IDENTITY)
-    if annotations := pick(notes, (names.REMOTE_JOB, names.JOB_INTENT, names.GRANT)):
+    if annotations := pick(notes, (names.REMOTE_JOB, names.JOB_INTENT, names.GRANT, names.TRACEPARENT)):
         kept["annotations"] = annotations
     if names.POOL_FINALIZER in (metadata.get("finalizers") or ()):
         kept["finalizers"] = [names.POOL_FINALIZER]

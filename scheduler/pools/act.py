@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from bridge import names
+from bridge import names, tracing
 from bridge.errors import BridgeError
 from bridge.logs import kv
 from bridge.metrics import SCHEDULER_ACTIONS, counted, label_of
@@ -56,4 +56,6 @@ class Actor:
         except BridgeError:
             self._usage.forget(pods.uid(pod))  # if the pod is bound, the cache will show it
             raise
+        if tracing.tracer is not None:
+            tracing.scheduled(pod, action.pool, self._writer.time())
         log.info("pod bound to a pool", extra=kv(pod=pods.key(pod), pool=action.pool))

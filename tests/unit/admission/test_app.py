@@ -13,7 +13,7 @@ from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
 from admission.reviewer import Reviewer
 from admission.server import make_app
-from bridge import names
+from bridge import names, tracing
 from bridge.config import Config
 from bridge.errors import KubeForbiddenError, KubeUnavailableError
 from bridge.kube.namespaces import Namespace, Namespaces
@@ -420,3 +420,57 @@ def test_without_slurm_a_pod_that_asks_for_no_pool_waits_and_says_so_or_stays_wh
     assert "patch" in ask(leaves, "/mutate", review(plain))
     with_slurm = client(world, pools={**settings, "otherPods": "default-scheduler"})
     assert "patch" in ask(with_slurm, "/mutate", review(plain))
+
+
+class TestTraces:
+    """The trace context that a new pod gets."""
+
+    @pytest.fixture
+    def sent(self, monkeypatch: pytest.MonkeyPatch) -> list[tracing.Span]:
+        found: list[tracing.Span] = []
+        monkeypatch.setattr(tracing, "tracer", tracing.Tracer(found.append, lambda: None))
+        return found
+
+    @staticmethod
+    def annotation(app: flask.testing.FlaskClient, pod: dict[str, Any], **more: Any) -> str:
+        """Return the trace context that the patch sets; empty if it sets none."""
+        response = app.post("/mutate", json=review(pod, **more)).get_json()["response"]
+        for operation in json.loads(base64.b64decode(response.get("patch", "W10="))):
+            if operation["path"] == "/metadata/annotations":
+                return str(operation["value"].get(names.TRACEPARENT, ""))
+            if operation["path"].endswith("~1traceparent"):
+                return str(operation["value"])
+        return ""
+
+    @staticmethod
+    def pod(traceparent: str | None = None) -> dict[str, Any]:
+        annotations = {} if traceparent is None else {names.TRACEPARENT: traceparent}
+        return {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": []}}
+
+    @pytest.mark.parametrize("own", [None, "malformed"])
+    def test_a_new_pod_begins_a_trace(
+        self, app: flask.testing.FlaskClient, sent: list[tracing.Span], own: str | None
+    ) -> None:
+        text = self.annotation(app, self.pod(own))
+        (span,) = sent
+        assert text == span.context.text
+        assert (span.name, span.parent, span.attributes["k8s.pod.name"]) == (tracing.ADMISSION, None, "p")
+        assert self.annotation(app, self.pod(text)) == "", "a second review keeps the context"
+        assert sent == [span]
+
+    def test_a_pod_with_a_valid_context_keeps_it(
+        self, app: flask.testing.FlaskClient, sent: list[tracing.Span]
+    ) -> None:
+        assert self.annotation(app, self.pod(f"00-{'a' * 32}-{'b' * 16}-01")) == ""
+        assert sent == []
+
+    @pytest.mark.parametrize("more", [{"dryRun": True}, {"namespace": "other"}])
+    def test_a_pod_that_podbridge_does_not_run_has_no_trace(
+        self, app: flask.testing.FlaskClient, sent: list[tracing.Span], more: dict[str, Any]
+    ) -> None:
+        assert self.annotation(app, self.pod(), **more) == ""
+        assert sent == []
+
+    def test_without_a_tracer_no_pod_gets_a_context(self, app: flask.testing.FlaskClient) -> None:
+        assert self.annotation(app, self.pod()) == ""
+        assert self.annotation(app, self.pod("malformed")) == ""

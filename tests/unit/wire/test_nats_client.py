@@ -23,6 +23,7 @@ from nats.aio.transport import TcpTransport, WebSocketTransport
 from bridge.wire.nats_client import DirectClient
 
 ROOT = Path(__file__).parents[3]
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CHECKED = "2.16.0"
 INFO = {"server_id": "x", "version": "2.11.0", "proto": 1, "headers": True, "max_payload": 1024}
 OPTIONS = {"allow_reconnect": False, "max_reconnect_attempts": -1, "reconnect_time_wait": 3600, "pending_size": -1}
@@ -146,7 +147,7 @@ def test_a_message_goes_to_the_subscriber_whose_number_the_client_foresaw() -> N
             await server.send(b"MSG b 2 reply.to 5\r\nhello\r\nMSG no.such.route 9 2\r\n..\r\n")
             await server.send(b"HMSG a 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n")
             await client.flush(5)
-            assert found == [("b", b"hello", "reply.to", False), ("a", b"", "", True)]
+            assert found == [("b", b"hello", "reply.to", False, ""), ("a", b"", "", True, "")]
 
     asyncio.run(check())
 
@@ -158,14 +159,52 @@ def test_several_messages_leave_as_one_command(scheme: str) -> None:
     async def check() -> None:
         server = FakeServer()
         async with server.listens(scheme) as address, connected(address, scheme) as client:
-            await client.send([("a", b"1", ""), ("b", b"22", "reply.to")])
+            await client.send([("a", b"1", "", ""), ("b", b"22", "reply.to", "")])
             await client.flush(5)
             assert server.received.count(command) == 1
             assert scheme == "nats" or command in server.chunks, "one frame"
             assert client.pending_data_size == 0
             await client.close()
             with pytest.raises(nats.errors.ConnectionClosedError):
-                await client.send([("a", b"1", "")])
+                await client.send([("a", b"1", "", "")])
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(("headers", "command"), [(True, b"HPUB a r 82 83\r\n"), (False, b"PUB a r 1\r\n")])
+def test_a_trace_context_is_a_header_if_the_server_accepts_headers(headers: bool, command: bytes) -> None:
+    async def check() -> None:
+        server = FakeServer()
+        async with server.tcp() as address, connected(address) as client:
+            client._server_info = {**client._server_info, "headers": headers}
+            await client.send([("a", b"1", "r", TRACEPARENT)])
+            await server.until(command)
+            assert (b"traceparent: " + TRACEPARENT.encode() in server.received) is headers
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (f"traceparent: {TRACEPARENT}", TRACEPARENT),
+        (f"a: b\r\nTraceparent:{TRACEPARENT}", TRACEPARENT),
+        (f"x-traceparent: {TRACEPARENT}", ""),
+        ("traceparent: 00-0-0-01", ""),
+        ("\xff\x00", ""),
+    ],
+)
+def test_the_trace_context_of_a_message_is_read_from_its_header(header: str, found: str) -> None:
+    async def check() -> None:
+        server, messages = FakeServer(), []
+        async with server.tcp() as address, connected(address) as client:
+            number, _ = await client.listen("a", "", lambda *message: messages.append(message))
+            await server.until(f"SUB a  {number}\r\n".encode())
+            head = b"NATS/1.0\r\n" + header.encode("latin-1") + b"\r\n\r\n"
+            assert server.send is not None
+            await server.send(f"HMSG a {number} {len(head)} {len(head) + 1}\r\n".encode() + head + b"1\r\n")
+            await client.flush(5)
+            assert messages == [("a", b"1", "", False, found)]
 
     asyncio.run(check())
 

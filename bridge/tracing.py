@@ -1,0 +1,324 @@
+"""Traces of pods by OpenTelemetry: one trace from admission to the end of the job. Does nothing unless it is set up.
+
+The annotation ``bridge.vk.io/traceparent`` of a pod has the W3C trace context that all its spans share. No span is open
+in memory: each one is sent when its end is known, with explicit times. The id of a span is a digest of the pod's UID
+and the name of the span, so that a process which was restarted refers to the same spans. Only the SDK of the extra
+``otel`` sends spans: its queue is bounded and drops spans when it is full, and its own thread sends them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import names
+from bridge.clock import parse_rfc3339
+from bridge.errors import ConfigError
+from bridge.logs import kv
+
+log = logging.getLogger(__name__)
+
+Pod = Mapping[str, Any]
+Attributes = Mapping[str, str | int | bool]
+
+ADMISSION = "admission"
+POD = "pod"
+SCHEDULE = "schedule"
+SUBMIT = "submit"
+SITE_SUBMIT = "site.submit"
+QUEUE = "queue"
+RUN = "run"
+REPORT = "report"
+
+SPANS: Mapping[str, tuple[str, str]] = {
+    ADMISSION: ("", "The review of the new pod by the mutating webhook. The first span of the trace."),
+    POD: (ADMISSION, "From the creation of the pod to the report of its end."),
+    SCHEDULE: (POD, "From the creation of the pod to its binding."),
+    SUBMIT: (POD, "The submission of the job by the hub: the request to the site."),
+    SITE_SUBMIT: (SUBMIT, "The submission of the job by the site to its batch system."),
+    QUEUE: (POD, "From the acceptance of the job by the site to its start, by the times that the site reports."),
+    RUN: (POD, "From the start of the job to its end, by the times that the site reports."),
+    REPORT: (POD, "From the end of the job to the write of the final status of the pod."),
+}
+"""Parent and meaning of each span."""
+ATTRIBUTES: Mapping[str, str] = {
+    "k8s.namespace.name": "Namespace of the pod.",
+    "k8s.pod.name": "Name of the pod. The span `admission` of a pod with a generated name has its prefix.",
+    "k8s.pod.uid": "UID of the pod. The span `admission` has none.",
+    "podbridge.pool": "The pool of the pod.",
+    "podbridge.job.id": "Id of the job at the site.",
+    "podbridge.outcome": "`Succeeded` or `Failed`.",
+    "podbridge.reason": "Why the job ended.",
+}
+"""Meaning of each attribute."""
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+SCHEDULE_DELAY = "1000"
+"""Milliseconds for which the SDK collects spans, unless ``OTEL_BSP_SCHEDULE_DELAY`` is set. SIGKILL loses them."""
+FLUSH_SECONDS = 2.0
+_FORM = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A W3C trace context: ids of the trace and of the parent span, and whether the trace is recorded."""
+
+    trace: int
+    span: int
+    sampled: bool = True
+
+    @property
+    def text(self) -> str:
+        """The header ``traceparent``."""
+        return f"00-{self.trace:032x}-{self.span:016x}-{int(self.sampled):02x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span that has ended. Times are seconds since 1970. ``error``: why it failed; empty if it did not."""
+
+    name: str
+    context: Context
+    parent: Context | None
+    start: float
+    end: float
+    attributes: Attributes
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracer:
+    """Sends spans; ``ratio`` is the share of the pods that are traced."""
+
+    send: Callable[[Span], None]
+    stop: Callable[[], None]
+    ratio: float = 1.0
+
+
+tracer: Tracer | None = None
+"""``None``: this process sends no spans. Callers test this before they compute anything for a span."""
+_current: ContextVar[str] = ContextVar("traceparent", default="")
+
+
+def parse(text: object) -> Context | None:
+    """Parse a ``traceparent`` of version 00; ``None`` if it is malformed."""
+    found = _FORM.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        return None
+    trace, span = int(found[1], 16), int(found[2], 16)
+    return Context(trace, span, bool(int(found[3], 16) & 1)) if trace and span else None
+
+
+def of(pod: Pod) -> Context | None:
+    """Return the trace context of a pod; ``None`` if it has none, a malformed one, or one that is not recorded."""
+    context = parse((pod["metadata"].get("annotations") or {}).get(names.TRACEPARENT))
+    return context if context is not None and context.sampled else None
+
+
+def derived(context: Context, uid: str, name: str) -> Context:
+    """Return the context of one span of a pod. It is the same in each process."""
+    digest = hashlib.sha256(f"{context.trace:032x}/{uid}/{name}".encode()).digest()
+    return Context(context.trace, int.from_bytes(digest[:8]) or 1)
+
+
+def new_context() -> Context | None:
+    """Return the context of a new pod; ``None`` if tracing is disabled, or for a pod that is not sampled."""
+    if tracer is None or (tracer.ratio < 1 and secrets.randbelow(2**32) >= tracer.ratio * 2**32):
+        return None
+    return Context(secrets.randbits(128) or 1, secrets.randbits(64) or 1)
+
+
+def current() -> str:
+    """Return the ``traceparent`` for requests that this thread sends or answers; empty if there is none."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def within(text: str) -> Iterator[None]:
+    """Use this ``traceparent`` for requests of this thread."""
+    token = _current.set(text)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+# --- spans of a pod ---------------------------------------------------------------------------------------------------
+def admitted(context: Context, namespace: str, pod: Pod, start: float, end: float) -> None:
+    """Send the span of a review."""
+    name = pod["metadata"].get("name") or pod["metadata"].get("generateName") or ""
+    _send(Span(ADMISSION, context, None, start, end, {"k8s.namespace.name": namespace, "k8s.pod.name": str(name)}))
+
+
+def scheduled(pod: Pod, node: str, now: float) -> None:
+    """Send the span of a pod that was bound to a pool just now."""
+    if tracer is not None and (context := of(pod)) is not None:
+        _child(pod, context, SCHEDULE, _created(pod, now), now, {"podbridge.pool": node})
+
+
+@contextlib.contextmanager
+def submitting(pod: Pod, pool: str, time: Callable[[], float]) -> Iterator[None]:
+    """Send the span of a submission when it ends, unless it fails; requests of this thread have its context."""
+    context = of(pod) if tracer is not None else None
+    if context is None:
+        yield
+        return
+    start = time()
+    with within(derived(context, _uid(pod), SUBMIT).text):
+        yield
+    _child(pod, context, SUBMIT, start, time(), {"podbridge.pool": pool})
+
+
+def submitted_at_site(text: str, pool: str, identity: tuple[str, str, str], job: str, start: float, end: float) -> None:
+    """Send the site's span of a submission; ``identity``: namespace, name and UID of the pod."""
+    parent = parse(text)
+    if tracer is None or parent is None or not parent.sampled:
+        return
+    namespace, name, uid = identity
+    attributes = {**_identity(namespace, name, uid), "podbridge.pool": pool, "podbridge.job.id": job}
+    _send(Span(SITE_SUBMIT, derived(parent, uid, SITE_SUBMIT), parent, start, end, attributes))
+
+
+def ended(
+    pod: Pod,
+    now: float,
+    attributes: Mapping[str, str],
+    submitted_at: float | None = None,
+    started_at: float | None = None,
+    ended_at: float | None = None,
+) -> None:
+    """Send the spans of a pod whose final status was written just now, with the times that the site has reported."""
+    if tracer is None or (context := of(pod)) is None:
+        return
+    known = {key: value for key, value in attributes.items() if value}
+    over = min(ended_at or now, now)
+    error = known.get("podbridge.reason", "Failed") if known.get("podbridge.outcome") == "Failed" else ""
+    if submitted_at is not None:
+        _child(pod, context, QUEUE, submitted_at, started_at or over, known)
+    if started_at is not None:
+        _child(pod, context, RUN, started_at, over, known, error)
+    _child(pod, context, REPORT, over, now, known)
+    whole = derived(context, _uid(pod), POD)
+    created = _created(pod, now)
+    _send(Span(POD, whole, context, created, now, {**_attributes(pod), **known}, error))
+
+
+def _child(
+    pod: Pod, context: Context, name: str, start: float, end: float, attributes: Attributes, error: str = ""
+) -> None:
+    parent = derived(context, _uid(pod), POD)
+    own = derived(context, _uid(pod), name)
+    _send(Span(name, own, parent, start, max(start, end), {**_attributes(pod), **attributes}, error))
+
+
+def _send(span: Span) -> None:
+    if tracer is None:
+        return
+    try:
+        tracer.send(span)
+    except Exception as error:  # a span must not fail a pod
+        log.debug("span not sent", extra=kv(span=span.name, error=repr(error)))
+
+
+def _uid(pod: Pod) -> str:
+    return str(pod["metadata"]["uid"])
+
+
+def _identity(namespace: str, name: str, uid: str) -> dict[str, str]:
+    return {"k8s.namespace.name": namespace, "k8s.pod.name": name, "k8s.pod.uid": uid}
+
+
+def _attributes(pod: Pod) -> dict[str, str]:
+    metadata = pod["metadata"]
+    return _identity(metadata["namespace"], metadata["name"], metadata["uid"])
+
+
+def _created(pod: Pod, otherwise: float) -> float:
+    try:
+        return parse_rfc3339(pod["metadata"]["creationTimestamp"])
+    except (KeyError, ValueError, AttributeError):
+        return otherwise
+
+
+# --- the SDK ----------------------------------------------------------------------------------------------------------
+def setup(service: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Send the spans of this process if a standard variable names an endpoint.
+
+    Raises ModuleNotFoundError without the extra ``otel``, and ConfigError for a wrong sample ratio.
+    """
+    global tracer
+    if not any(environ.get(name) for name in ENDPOINTS) or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return
+    ratio = sample_ratio(environ)
+    os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", SCHEDULE_DELAY)
+    os.environ.setdefault("OTEL_SERVICE_NAME", service)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    processor, resource = BatchSpanProcessor(OTLPSpanExporter()), Resource.create()
+
+    def stop() -> None:
+        # a daemon thread: an endpoint that does not answer must not delay the end of the process
+        thread = threading.Thread(target=processor.shutdown, daemon=True)
+        thread.start()
+        thread.join(FLUSH_SECONDS)
+
+    tracer = Tracer(lambda span: processor.on_end(_readable(span, resource)), stop, ratio)
+    log.info("tracing", extra=kv(service=os.environ["OTEL_SERVICE_NAME"], ratio=ratio))
+
+
+def stop() -> None:
+    """Send the last spans, for two seconds at most."""
+    if tracer is not None:
+        tracer.stop()
+
+
+def sample_ratio(environ: Mapping[str, str]) -> float:
+    """Return the share of pods to trace, by the standard variables."""
+    sampler = environ.get("OTEL_TRACES_SAMPLER", "parentbased_always_on").removeprefix("parentbased_")
+    if sampler in ("always_on", "always_off"):
+        return float(sampler == "always_on")
+    if sampler != "traceidratio":
+        raise ConfigError(
+            f"OTEL_TRACES_SAMPLER: {sampler!r} is not allowed; allowed: always_on, always_off, traceidratio"
+        )
+    text = environ.get("OTEL_TRACES_SAMPLER_ARG", "1")
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = -1
+    if not 0 <= ratio <= 1:
+        raise ConfigError(f"OTEL_TRACES_SAMPLER_ARG: {text!r} is not allowed; allowed: a number from 0 to 1")
+    return ratio
+
+
+def _readable(span: Span, resource: Any) -> Any:
+    """Return a span of the SDK."""
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+    def converted(context: Context, remote: bool) -> Any:
+        return SpanContext(context.trace, context.span, remote, TraceFlags(TraceFlags.SAMPLED))
+
+    kinds = {ADMISSION: SpanKind.SERVER, SUBMIT: SpanKind.CLIENT, SITE_SUBMIT: SpanKind.SERVER}
+    return ReadableSpan(
+        span.name,
+        context=converted(span.context, False),
+        parent=None if span.parent is None else converted(span.parent, True),
+        resource=resource,
+        attributes=dict(span.attributes),
+        kind=kinds.get(span.name, SpanKind.INTERNAL),
+        status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
+        start_time=int(span.start * 1e9),
+        end_time=int(span.end * 1e9),
+    )

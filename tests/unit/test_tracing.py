@@ -1,0 +1,153 @@
+"""Traces: contexts, spans of a pod, and what happens without a tracer."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from bridge import names, tracing
+from bridge.errors import ConfigError
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TEXT = f"00-{TRACE}-{PARENT}-01"
+UID = "6a7b1d5e-0000-4000-8000-000000000001"
+
+
+def pod(traceparent=TEXT):
+    annotations = {} if traceparent is None else {names.TRACEPARENT: traceparent}
+    metadata = {"namespace": "a", "name": "p", "uid": UID, "annotations": annotations}
+    return {"metadata": {**metadata, "creationTimestamp": "2026-01-02T03:04:05Z"}, "spec": {}}
+
+
+CREATED = 1767323045.0
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The spans that were sent."""
+    found = []
+    monkeypatch.setattr(tracing, "tracer", tracing.Tracer(found.append, lambda: None))
+    return found
+
+
+def test_a_context_is_read_as_it_was_written():
+    context = tracing.parse(TEXT)
+    assert (f"{context.trace:032x}", f"{context.span:016x}", context.sampled) == (TRACE, PARENT, True)
+    assert context.text == TEXT
+    assert not tracing.parse(f"00-{TRACE}-{PARENT}-00").sampled
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, "", "x", 7, TEXT + "-00", TEXT + "\n", TEXT.upper(), f"01-{TRACE}-{PARENT}-01"),
+        *(f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE}-{PARENT}-1"),
+    ],
+)
+def test_a_malformed_context_is_ignored(text, sent):
+    assert tracing.parse(text) is None
+    tracing.ended(pod(text), CREATED + 9, {}, CREATED)
+    tracing.scheduled(pod(text), "site", CREATED)
+    assert sent == []
+
+
+def test_a_pod_that_is_not_recorded_has_no_span(sent):
+    tracing.ended(pod(f"00-{TRACE}-{PARENT}-00"), CREATED + 9, {}, CREATED)
+    assert sent == []
+
+
+def test_every_process_derives_the_same_ids_and_no_two_spans_share_one():
+    context = tracing.parse(TEXT)
+    ids = {tracing.derived(context, uid, name).span for uid in (UID, "other") for name in tracing.SPANS}
+    assert len(ids) == 2 * len(tracing.SPANS)
+    assert tracing.derived(context, UID, "run") == tracing.derived(tracing.parse(TEXT), UID, "run")
+
+
+def test_the_spans_of_a_pod_have_the_documented_parents_and_attributes(sent):
+    tracing.admitted(tracing.parse(TEXT), "a", pod(), CREATED - 1, CREATED)
+    tracing.scheduled(pod(), "site", CREATED + 1)
+    with tracing.submitting(pod(), "site", lambda: CREATED + 2):
+        header = tracing.current()
+    tracing.submitted_at_site(header, "site", ("a", "p", UID), "14", CREATED + 3, CREATED + 4)
+    attributes = {"podbridge.pool": "site", "podbridge.outcome": "Failed", "podbridge.reason": "OOMKilled"}
+    tracing.ended(pod(), CREATED + 9, attributes, CREATED + 4, CREATED + 5, CREATED + 8)
+    by_id = {span.context.span: span for span in sent}
+    assert len(by_id) == len(sent) == len(tracing.SPANS)
+    assert {s.name: by_id[s.parent.span].name if s.parent else "" for s in sent} == {
+        name: parent for name, (parent, _) in tracing.SPANS.items()
+    }
+    assert {span.context.trace for span in sent} == {int(TRACE, 16)}
+    assert {key for span in sent for key in span.attributes} == tracing.ATTRIBUTES.keys()
+    times = {span.name: (span.start - CREATED, span.end - CREATED) for span in sent}
+    assert times["queue"] == (4, 5)
+    assert times["run"] == (5, 8)
+    assert times["report"] == (8, 9)
+    assert times["pod"] == (0, 9)
+    assert {span.name for span in sent if span.error == "OOMKilled"} == {"run", "pod"}
+
+
+def test_a_job_that_never_started_has_no_run(sent):
+    tracing.ended(pod(), CREATED + 9, {"podbridge.outcome": "Failed"}, CREATED + 4, None, CREATED + 8)
+    assert [span.name for span in sent] == ["queue", "report", "pod"]
+
+
+def test_a_clock_of_a_site_that_is_ahead_gives_no_negative_span(sent):
+    tracing.ended(pod(), CREATED + 9, {}, CREATED + 20, CREATED + 30, CREATED + 40)
+    assert all(span.end >= span.start for span in sent)
+
+
+def test_a_failed_submission_has_no_span_and_its_error_passes(sent):
+    with pytest.raises(OSError, match="no"), tracing.submitting(pod(), "site", time.time):
+        raise OSError("no")
+    assert sent == []
+    assert tracing.current() == ""
+
+
+def test_an_error_of_the_exporter_fails_nothing(monkeypatch):
+    def broken(_span):
+        raise OSError("queue")
+
+    monkeypatch.setattr(tracing, "tracer", tracing.Tracer(broken, lambda: None))
+    tracing.ended(pod(), CREATED + 9, {}, CREATED)
+
+
+def test_nothing_is_set_up_without_an_endpoint():
+    tracing.setup("x", {"OTEL_TRACES_SAMPLER": "nonsense"})
+    tracing.setup("x", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318", "OTEL_SDK_DISABLED": "true"})
+    assert tracing.tracer is None
+    assert tracing.new_context() is None
+
+
+def test_the_sample_ratio_decides_for_new_pods_only(monkeypatch):
+    monkeypatch.setattr(tracing, "tracer", tracing.Tracer(lambda _: None, lambda: None, ratio=0))
+    assert tracing.new_context() is None
+    assert tracing.of(pod()) is not None
+
+
+@pytest.mark.parametrize(
+    ("environ", "ratio"),
+    [
+        ({}, 1),
+        ({"OTEL_TRACES_SAMPLER": "always_off"}, 0),
+        ({"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.25"}, 0.25),
+    ],
+)
+def test_the_sample_ratio_is_that_of_the_standard_variables(environ, ratio):
+    assert tracing.sample_ratio(environ) == ratio
+
+
+@pytest.mark.parametrize("text", ["2", "-1", "x", "nan"])
+def test_a_wrong_sample_ratio_is_an_error(text):
+    with pytest.raises(ConfigError, match="OTEL_TRACES_SAMPLER_ARG"):
+        tracing.sample_ratio({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": text})
+    with pytest.raises(ConfigError, match="OTEL_TRACES_SAMPLER"):
+        tracing.sample_ratio({"OTEL_TRACES_SAMPLER": "jaeger_remote"})
+
+
+def test_the_page_lists_every_span_and_every_attribute():
+    text = (Path(__file__).parents[2] / "docs/tracing.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"]
+    found = {row[0].strip("`"): row[1:] for row in rows}
+    spans = {name: (row[0].strip("`"), row[1]) for name, row in found.items() if len(row) == 2}
+    assert spans == dict(tracing.SPANS)
+    assert {name: row[0] for name, row in found.items() if name in tracing.ATTRIBUTES} == dict(tracing.ATTRIBUTES)
