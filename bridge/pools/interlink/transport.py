@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
+from bridge import tracing
 from bridge.clock import Clock
 from bridge.config_interlink import InterlinkSection
 from bridge.errors import ConfigError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
@@ -189,6 +190,8 @@ class PluginTransport:
             "User-Agent": "podbridge",
             "InterLink-Http-Session": f"{operation}#{random.randrange(100_000)}",  # noqa: S311
         }
+        if traceparent := tracing.current():
+            headers["traceparent"] = traceparent
         if self._section.token_file is not None:
             headers["Authorization"] = f"Bearer {self._token()}"
         return headers

@@ -9,6 +9,7 @@ import responses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bridge import tracing
 from bridge.clock import FakeClock
 from bridge.config_interlink import InterlinkSection
 from bridge.errors import (
@@ -76,6 +77,15 @@ def test_create_sends_the_body_of_hop_b(wire):
     assert sent["jobConfig"]["Volumes"]["fuse_sleep_seconds"] == 0
     assert "jobScript" not in sent
     assert wire.calls[0].request.headers["InterLink-Http-Session"].startswith("CreatePod#")
+
+
+def test_create_sends_the_trace_context_of_the_submission(wire):
+    wire.post(f"{URL}/create", json=CREATED)
+    text = f"00-{'a' * 32}-{'b' * 16}-01"
+    with tracing.within(text):
+        client().create(data(), "a", 5)
+    client().create(data(), "a", 5)
+    assert [call.request.headers.get("traceparent") for call in wire.calls] == [text, None]
 
 
 def test_a_recorded_answer_is_read(wire):
