@@ -5,6 +5,7 @@ import time
 from collections import deque
 
 from bridge.workload.quantity import parse
+from cluster import pools
 
 REACTION = 2.0
 """Seconds after which a quota follows the capacity of a site."""
@@ -15,11 +16,13 @@ class CapacityWatch(threading.Thread):
 
     What is admitted already may exceed a capacity that falls. So the sum of the reservations must not exceed the
     capacity when a workload is admitted. podbridge and Kueue have ``REACTION`` seconds for a change: the largest
-    capacity of that time before the admission counts. ``limits`` are CPUs by flavor: the MasterQueue offers no more.
+    capacity of that time before the admission counts. ``flavors`` are the nodes by flavor. ``limits`` are CPUs by
+    flavor: the MasterQueue offers no more.
     """
 
-    def __init__(self, world, queue, flavors, limits=None):
+    def __init__(self, world, queue, flavors, limits=None, namespace=pools.NAMESPACE):
         super().__init__(daemon=True)
+        self.namespace = namespace
         self.world, self.queue, self.flavors, self.limits = world, queue, flavors, limits or {}
         self.looks, self.admissions, self.problems = 0, 0, []
         self.peak = dict.fromkeys(flavors, 0)
@@ -28,11 +31,11 @@ class CapacityWatch(threading.Thread):
         self._done = threading.Event()
 
     def capacity(self):
-        """Return the CPUs that the virtual node of each flavor offers; 0 if it is not ready."""
+        """Return the CPUs that the node of each flavor offers; 0 if it is not ready."""
         found = {}
-        for flavor, pool in self.flavors.items():
-            ready = self.world.readiness(pool).get("status") == "True"
-            offered = int(parse(self.world.kube_node(pool)["status"]["allocatable"]["cpu"])) if ready else 0
+        for flavor, node in self.flavors.items():
+            ready = self.world.readiness(node).get("status") == "True"
+            offered = int(parse(self.world.kube_node(node)["status"]["allocatable"]["cpu"])) if ready else 0
             found[flavor] = min(offered, self.limits.get(flavor, offered))
         return found
 
@@ -53,7 +56,7 @@ class CapacityWatch(threading.Thread):
         self._capacities.append((time.time(), self.capacity()))
         known = set()
         while not self._done.wait(1):
-            reserved = self.world.reservations(self.queue)
+            reserved = self.world.reservations(self.queue, self.namespace)
             self._capacities.append((time.time(), self.capacity()))
             for flavor in self.flavors:
                 mine = {uid: cpus for uid, (own, cpus, _) in reserved.items() if own == flavor}

@@ -7,6 +7,7 @@ import pytest
 from cluster import kueue
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
+from tests.e2e.kueue.capacity import CapacityWatch
 
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
 LOCAL = {"name": "local", "localFlavor": {"nodeLabels": {"kubernetes.io/hostname": kueue.LOCAL_NODE}}}
@@ -85,22 +86,30 @@ def test_labels_of_nodes_follow_the_partitions_of_slurm(world):
 
 
 @pytest.mark.timeout(900)
-def test_many_jobs_run_once_each_on_three_flavors(world, slurm, long):
+def test_many_jobs_run_once_each_on_three_flavors(world, slurm, long, report):
     count = JOBS if long else FEW
     name = f"many-{next(world.counts)}"
     flavors = [limited(LOCAL, count // 10), limited(slurm, count // 10), limited(SITES, count // 20)]
     path = world.master_queue(name, flavors, localQueues=[{"namespace": NAMESPACE}])
     eventually(lambda: len(world.offered(name)) == 4, "all flavors are offered")
+    nodes = {f"{name}-local": kueue.LOCAL_NODE, f"{name}-gpu": world.partition_node}
+    limits = dict.fromkeys(nodes, count // 10)
+    sites = {f"{name}-sites-{site}": site for site in world.cluster.sites}
+    limits |= dict.fromkeys(sites, count // 20)
     labels = {"many": name}
-    for _ in range(count):
-        world.queued(name, run="1", script="true", tolerations=[kueue.TOLERATION], labels=labels)
     jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs?labelSelector=many={name}"
 
     def ended():
         found = [job["status"] for job in world.api("GET", jobs)["items"]]
         return len(found) == count and all(status.get("succeeded") or status.get("failed") for status in found)
 
-    eventually(ended, "every Job has ended", 600, every=2)
+    with CapacityWatch(world, name, nodes | sites, limits, NAMESPACE) as watch:
+        for _ in range(count):
+            world.queued(name, run="1", script="true", tolerations=[kueue.TOLERATION], labels=labels)
+        eventually(ended, "every Job has ended", 600, every=2)
+    report(str(watch))
+    assert watch.problems == []
+    assert watch.admissions > 0
     found = [job["status"] for job in world.api("GET", jobs)["items"]]
     assert [status for status in found if status.get("succeeded") != 1 or status.get("failed")] == []
     pods = world.pods(selector=f"many={name}")
