@@ -12,6 +12,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
+def usage(is_ca: bool) -> x509.KeyUsage:
+    """Return the key usage of a CA, or of a certificate for TLS."""
+    return x509.KeyUsage(
+        digital_signature=not is_ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
 def certificates(folder: Path) -> tuple[Path, Path, Path]:
     """A CA, and a certificate for 127.0.0.1 with its key."""
     now = datetime.datetime.now(datetime.UTC)
@@ -30,6 +45,10 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+            # Python 3.13 refuses authorities and certificates without key identifiers
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+            .add_extension(usage(is_ca), critical=True)
             .sign(ca_key, hashes.SHA256())
         )
 
