@@ -31,9 +31,11 @@ _OPTIONS = (
     "--innodb-flush-log-at-trx-commit=0",
 )
 # The steps of mariadb-install-db, which needs the client. The user slurm, known by the socket, gets all rights.
+# slurmdbd creates its database only after a failed connection. After one, libmariadb of MariaDB 11.8.9 has no limit of
+# columns but 0, so each query fails (error 5027).
 _MAKE = f"""
 mkdir {DATA}; chown slurm {DATA}; cd /usr/share/mariadb 2>/dev/null || cd /usr/share/mysql; {{
-    printf 'create database mysql;\\nuse mysql;\\n'
+    printf 'create database slurm;\\ncreate database mysql;\\nuse mysql;\\n'
     echo "set @auth_root_socket='slurm';"
     cat m*_system_tables.sql m*_performance_tables.sql m*_system_tables_data.sql
 }} | mariadbd {" ".join(_OPTIONS)} --bootstrap
