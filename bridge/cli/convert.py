@@ -7,20 +7,12 @@ from typing import IO, TYPE_CHECKING
 import click
 import yaml
 
-from bridge.cli.output import as_json
+from bridge.cli.output import as_json, yaml_or_json
 from bridge.errors import ConfigError
 
 if TYPE_CHECKING:
     from bridge.conversion.values_reader import Converted
 
-_output = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="Format of the output.",
-)
 _file = click.argument("file", type=click.File("r"))
 
 
@@ -45,7 +37,7 @@ def convert() -> None:
     help="Add a policy that allows every namespace every partition, account, QOS, license, reservation and WCKey.",
 )
 @click.option("--exclusive", is_flag=True, help="Give each pod a whole node by default.")
-@_output
+@yaml_or_json
 def slurm_bridge(file: IO[str], allow_all: bool, exclusive: bool, output: str) -> None:
     """Convert the values of slurm-bridge's chart to values of podbridge's chart.
 
@@ -66,7 +58,7 @@ def slurm_bridge(file: IO[str], allow_all: bool, exclusive: bool, output: str) -
     "--pools", default="", help="Names of the pools, separated by commas: the option --pool of each provider."
 )
 @click.option("--namespaces", default="", help="Namespaces whose pods may use pools, separated by commas.")
-@_output
+@yaml_or_json
 def nats_plugin(file: IO[str], pools: str, namespaces: str, output: str) -> None:
     """Convert the values of the NATS plugin's chart (interlink-all-in-one) to values of podbridge's chart.
 
@@ -83,7 +75,7 @@ def nats_plugin(file: IO[str], pools: str, namespaces: str, output: str) -> None
     "  kubectl get masterqueues -o yaml | podbridge convert kueue-nats -",
 )
 @_file
-@_output
+@yaml_or_json
 def kueue_nats(file: IO[str], output: str) -> None:
     """Convert MasterQueues for kueue-nats to MasterQueues for podbridge.
 

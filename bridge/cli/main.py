@@ -16,6 +16,7 @@ from bridge.cli.convert import convert
 from bridge.cli.extras import missing_extra
 from bridge.cli.nats import nats
 from bridge.cli.observe import describe, explain_job, explain_pool, top, version
+from bridge.cli.output import yaml_or_json
 from bridge.cli.plugin import plugin
 from bridge.cli.rbac import rbac
 from bridge.cli.submitter import submitter
@@ -216,14 +217,7 @@ def explain_queue(name: str, connection: ConnectionOptions, output: str) -> None
     help="Configuration file (YAML).",
 )
 @click.option("--api", default=None, help="API version of slurmrestd. Default: the newest known.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="Format of the output.",
-)
+@yaml_or_json
 def render(filename: Any, config: Path | None, api: str | None, output: str) -> None:
     """Print, without a cluster, the webhook's patch for each pod of a manifest and the job request to Slurm.
 

@@ -12,6 +12,15 @@ import yaml
 
 from bridge.clock import parse_rfc3339
 
+yaml_or_json = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["yaml", "json"]),
+    default="yaml",
+    show_default=True,
+    help="Format of the output.",
+)
+
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, no_headers: bool = False) -> str:
     """Format rows as columns three spaces apart, as kubectl does; an empty cell is ``-``."""
