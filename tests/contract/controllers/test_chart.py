@@ -154,6 +154,17 @@ def test_the_alerts_and_the_dashboards_are_those_of_the_files(helm: str) -> None
     assert len(json.dumps(found["ConfigMap"])) < 2**20, "the API server limits a ConfigMap"
 
 
+def test_each_alert_names_its_page_of_the_documentation_that_an_administrator_serves(helm: str) -> None:
+    site = "https://docs.example.org/pod$1bridge"
+    where = ("--set=monitoring.prometheusRule.enabled=true", "--show-only=templates/monitoring.yaml")
+    (rule,) = objects(chart.template(*where, f"--set=monitoring.prometheusRule.docsUrl={site}/"))
+    alerts = [each for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each]
+    assert alerts
+    for alert in alerts:
+        assert alert["annotations"]["runbook_url"] == f"{site}/runbooks/{alert['alert']}.html"
+        assert (chart.ROOT / "docs" / "runbooks" / f"{alert['alert']}.md").exists()
+
+
 @pytest.fixture(scope="module")
 def namespace(kubernetes: Any) -> Iterator[str]:
     """A namespace for a second release, beside the objects of config/."""
