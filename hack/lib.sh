@@ -9,7 +9,6 @@ cache=${PODBRIDGE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/podbridge}
 venv=$cache/venv-$(sha256sum "$checkout/requirements-dev.lock" | cut -c1-12)
 python=$venv/bin/python
 export PYTHONPATH="$checkout/hack:$checkout"
-export PYTHONDONTWRITEBYTECODE=1
 
 say() {
     printf '%s\n' "$*" >&2

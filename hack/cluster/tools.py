@@ -28,7 +28,7 @@ ANYTHING = {field: ["*"] for field in ("partition", "account", "qos", "licenses"
 PODBRIDGE_PORTS = 4
 """Number of ports: webhook, health, metrics, kubelet API of the virtual nodes."""
 _START = "import sys; sys.argv[0] = 'podbridge'; from bridge.cli.entry import main; sys.exit(main())"
-_ENV = ("env", f"PYTHONPATH={places.CHECKOUT}", "PYTHONDONTWRITEBYTECODE=1")
+_ENV = ("env", f"PYTHONPATH={places.CHECKOUT}")
 PODBRIDGE = (*_ENV, sys.executable, "-c", _START)
 """Return the command that runs podbridge from the checkout; it is not installed."""
 
@@ -39,7 +39,7 @@ KUBECTL_PLUGIN = {"kubectl-podbridge": "plugin", "kubectl_complete-podbridge": "
 def module(name: str) -> list[str]:
     """Return the command that runs a module of ``hack/``."""
     path = f"PYTHONPATH={places.CHECKOUT / 'hack'}:{places.CHECKOUT}"
-    return ["env", path, "PYTHONDONTWRITEBYTECODE=1", sys.executable, "-m", name]
+    return ["env", path, sys.executable, "-m", name]
 
 
 def write(state: Path, variables: Mapping[str, str], programs: Sequence[Path], enter: Path | None) -> None:
