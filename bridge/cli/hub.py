@@ -16,7 +16,6 @@ from admission.node_sizes import NodeSizes
 from admission.server import Admission
 from bridge import __version__, names, tracing
 from bridge.cli.hub_hints import HintServers
-from bridge.cli.hub_pools import HubPools
 from bridge.cli.hub_queues import HubQueues
 from bridge.clock import SystemClock
 from bridge.config import Config, jwt_source
@@ -221,6 +220,9 @@ class Hub:
 
     def _pool_loop(self, kube: KubeClient, elector: Elector | None, version: str, cluster: str) -> Loop:
         """Create the loop of the virtual nodes, and start the NATS connection and the kubelet API."""
+        # here, since it imports the clients of all kinds of pools: 16 MiB and a quarter of the time of a start
+        from bridge.cli.hub_pools import HubPools
+
         pools = HubPools(
             self.config, kube, self.nodes, self.events, elector, self.clock, self.identity, version, cluster
         )
