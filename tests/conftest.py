@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,20 @@ settings.load_profile("podbridge")
 REPORT = "report"
 SLURMS = ("26.05", "24.11", "22.05")
 VERSIONS = (*SLURMS, *places.KUBERNETES)
+FIRST = (
+    "26.05",
+    "helm",
+    "kueue",
+    "tests/e2e/tracing/test_traces.py",
+    "tests/e2e/test_faults.py",
+    "tests/chaos/test_site_outage.py",
+    "tests/chaos/test_pools.py",
+    "tests/chaos/test_pool_replicas.py",
+    "tests/chaos/test_race.py",
+    "tests/chaos/test_nats_cluster.py",
+    "tests/contract/hack/test_release.py",
+)
+"""Clusters with few tests that take long. With several processes, a run starts with them, and does not end with one."""
 
 
 def pytest_addoption(parser):
@@ -60,7 +75,10 @@ def pytest_report_header(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """In a short run, keep one version of Slurm and of Kubernetes of the tests with the marker ``main_version``."""
+    """Sort the tests for several processes; in a short run, keep one version of tests marked ``main_version``."""
+    if hasattr(config, "workerinput"):
+        sizes = Counter(map(_cluster_of, (item.nodeid for item in items)))
+        items.sort(key=lambda item: _rank(_cluster_of(item.nodeid), sizes))
     if config.getoption("--long"):
         return
     left_out = [
@@ -79,24 +97,34 @@ def _version(item):
     return next((value for value in values if isinstance(value, str) and value in VERSIONS), "")
 
 
-class ByCluster(LoadScopeScheduling):
-    """Assigns all tests of one cluster to one process, so that the cluster starts once.
+def _cluster_of(nodeid):
+    """Return the cluster of a test, by its name.
 
     Tests with a version of Slurm in their parameters share the cluster of that version, those of Kueue share one, those
     of the chart too; the others share one by file.
     """
+    file = nodeid.split("::")[0]
+    if file.startswith("tests/unit/"):
+        return file
+    parameters = nodeid.partition("[")[2]
+    for folder in ("kueue", "helm"):
+        if file.startswith(f"tests/e2e/{folder}/"):
+            return folder
+    if file.startswith("tests/e2e/gangs/"):
+        return next((f"gangs {version}" for version in places.KUBERNETES if version in parameters), file)
+    return next((version for version in SLURMS if version in parameters), file)
+
+
+def _rank(cluster, sizes):
+    """Return the key by which clusters start: those of ``FIRST``, then those with the most tests."""
+    return FIRST.index(cluster) if cluster in FIRST else len(FIRST), -sizes[cluster], cluster
+
+
+class ByCluster(LoadScopeScheduling):
+    """Assigns all tests of one cluster to one process, so that the cluster starts once."""
 
     def _split_scope(self, nodeid):
-        file = nodeid.split("::")[0]
-        if file.startswith("tests/unit/"):
-            return file
-        parameters = nodeid.partition("[")[2]
-        for folder in ("kueue", "helm"):
-            if file.startswith(f"tests/e2e/{folder}/"):
-                return folder
-        if file.startswith("tests/e2e/gangs/"):
-            return next((f"gangs {version}" for version in places.KUBERNETES if version in parameters), file)
-        return next((version for version in SLURMS if version in parameters), file)
+        return _cluster_of(nodeid)
 
     def _reschedule(self, node):
         # xdist's own limit, two tests, assigns clusters to busy processes while others are idle at the end
@@ -106,17 +134,26 @@ class ByCluster(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config, log):
     """Return the scheduler of ``pytest -n``; xdist's groups do not work with pytest 9 and xdist 3.8."""
+    config.option.loadscopereorder = False  # pytest_collection_modifyitems sorts
     return ByCluster(config, log)
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print the lines that tests have given to ``report``."""
+    """Print the lines that tests have given to ``report``, and the clusters that took the longest."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
     lines = [f"{item.nodeid}: {line}" for item in reports for name, line in item.user_properties if name == REPORT]
     if lines:
         terminalreporter.section("reports")
         for line in lines:
             terminalreporter.write_line(line)
+    took = Counter()
+    for kind in ("", "passed", "failed", "error", "skipped"):  # "": set-up and tear-down
+        for item in terminalreporter.getreports(kind):
+            took[_cluster_of(item.nodeid)] += item.duration
+    slow = [f"{seconds:.0f} s {name}" for name, seconds in took.most_common(12) if seconds > 60]
+    if slow:
+        terminalreporter.section("slowest clusters")
+        terminalreporter.write_line("\n".join(slow))
 
 
 @pytest.fixture(scope="session")
