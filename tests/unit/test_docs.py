@@ -28,3 +28,12 @@ def test_the_picture_of_the_layers_is_what_the_code_says():
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_reasons_in_troubleshooting_exist():
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    source = "".join(file.read_text() for file in sorted((ROOT / "bridge").rglob("*.py")))
+    known = reference.text() + source
+    used = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][A-Za-z]+)+)`", page))
+    assert len(used) > 30
+    assert not [word for word in sorted(used) if f"`{word}`" not in known and f'"{word}"' not in known]
