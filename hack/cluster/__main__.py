@@ -96,11 +96,13 @@ def get_all(options: argparse.Namespace) -> None:
         machine=debian.MACHINE,
         accounting=accounting,
         real_node=True,
+        dra=True,
         scheduler=True,
         modules=[
             install.INTERLINK,
             install.GANGS,
             install.TRAINER,
+            install.KUBERAY,
             install.kueue_module(),
             install.KUBERNETES_1_37,
             install.HELM,
@@ -115,10 +117,12 @@ def _chosen(options: argparse.Namespace) -> Cluster:
         "slurm",
         "nodes",
         "real_node",
+        "dra",
         "helm",
         "audit",
         "kubernetes",
         "gangs",
+        "kuberay",
         "kueue",
         "pools",
         "site_slurm",
@@ -126,7 +130,7 @@ def _chosen(options: argparse.Namespace) -> Cluster:
         "schedulers",
     )
     named = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
-    if named.get("helm"):
+    if named.get("helm") or named.get("dra"):
         named["real_node"] = True
     if named.get("pools") == []:
         named["pools"] = list(pools.DEFAULT_SITES)
@@ -167,6 +171,9 @@ def _parser() -> argparse.ArgumentParser:
         help="run the controllers of JobSet, LeaderWorkerSet and scheduler-plugins' PodGroup",
     )
     start.add_argument(
+        "--kuberay", action="store_true", default=None, help="run the operator of KubeRay; with --gangs only"
+    )
+    start.add_argument(
         "--kueue",
         action="store_true",
         default=None,
@@ -177,6 +184,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         default=None,
         help="make node-0 real: a kubelet and containerd of this machine, of its size",
+    )
+    start.add_argument(
+        "--dra",
+        action="store_true",
+        default=None,
+        help="give the real node GPUs, in Slurm and by a DRA driver that its kubelet calls",
     )
     start.add_argument(
         "--helm",

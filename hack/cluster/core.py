@@ -245,6 +245,8 @@ class Cluster(Parts):
             self.jwt_file.write_text(self.token(30 * 86400))
         if self.options.real_node:
             self._kube.user_kubeconfig("kubelet", f"system:node:{realnode.NAME}", ("system:nodes",))
+            if self.options.dra:
+                self._kube.user_kubeconfig(realnode.DRA_DRIVER, realnode.DRA_DRIVER, ("system:masters",))
             self.real_node.write()
         self._pools.write()
         if self.options.slurm or self.options.pools:
@@ -314,6 +316,7 @@ class Cluster(Parts):
             (install.INTERLINK, self.options.interlink),
             (install.GANGS, self.options.gangs),
             (install.TRAINER, self.options.gangs),
+            (install.KUBERAY, self.options.kuberay),
             (install.kueue_module(self.options.kueue_version), self.options.kueue),
             (install.HELM, self.options.helm),
         )
@@ -322,6 +325,7 @@ class Cluster(Parts):
             **needs,
             kube=self.options.kube,
             real_node=self.options.real_node,
+            dra=self.options.dra,
             scheduler=self.options.kueue or self.options.helm,
             modules=modules,
         )

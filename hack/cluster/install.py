@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import debian, gang_manifests, gangs, kueue_manifests, places, trainer
+from cluster import debian, gang_manifests, gangs, kuberay, kueue_manifests, places, trainer
 from cluster.errors import ClusterError
 from cluster.steps import locked, run_long, say
 
@@ -34,6 +34,8 @@ PACKAGES = {
 """The programs of the control plane, and the Go packages that they are built from."""
 KUBELET = {"kubelet": "k8s.io/kubernetes/cmd/kubelet"}
 """The same for a real node (see :mod:`cluster.realnode`)."""
+DRA_DRIVER = {"dra-driver": "k8s.io/kubernetes/test/e2e/dra/test-driver"}
+"""The same for devices of a real node: the DRA driver with which Kubernetes tests its kubelet."""
 SCHEDULER = {"kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler"}
 """The same for pods that podbridge does not schedule (see :mod:`cluster.kueue`)."""
 
@@ -66,6 +68,11 @@ def gang_manifests_folder() -> Path:
 def trainer_manifests_folder() -> Path:
     """Return the folder of Kubeflow Trainer's manifests in the cache."""
     return places.cache() / "trainer"
+
+
+def kuberay_manifests_folder() -> Path:
+    """Return the folder of KubeRay's manifests in the cache."""
+    return places.cache() / "kuberay"
 
 
 def kueue_manifests_folder(version: str) -> Path:
@@ -108,6 +115,14 @@ TRAINER = GoModule(
     after=lambda tools: trainer.take(tools, trainer_manifests_folder()),
 )
 """Kubeflow Trainer (see :mod:`cluster.trainer`)."""
+KUBERAY = GoModule(
+    "kuberay",
+    "the operator of KubeRay",
+    2,
+    {kuberay.OPERATOR: kuberay.MODULE},
+    after=lambda tools: kuberay.take(tools, kuberay_manifests_folder()),
+)
+"""KubeRay (see :mod:`cluster.kuberay`). It takes half a minute after Kueue, which has the same libraries."""
 
 
 def kueue_module(version: str = places.DEFAULT_KUEUE) -> GoModule:
@@ -183,18 +198,20 @@ def ensure(
     machine: Iterable[str] = (),
     accounting: Iterable[str] = (),
     real_node: bool = False,
+    dra: bool = False,
     scheduler: bool = False,
     modules: Iterable[GoModule] = (),
 ) -> None:
     """Install everything that a cluster needs; print the steps that take long.
 
     ``slurm`` and ``accounting`` are versions of Slurm, ``added`` and ``machine`` names of the tables in
-    :mod:`cluster.debian`. ``real_node`` adds the kubelet and its container runtime, ``scheduler`` kube-scheduler. The
-    programs of ``modules`` are built while Debian's packages are downloaded.
+    :mod:`cluster.debian`. ``real_node`` adds the kubelet and its container runtime, ``dra`` a driver of devices for it,
+    ``scheduler`` kube-scheduler. The programs of ``modules`` are built while Debian's packages are downloaded.
     """
     with locked(), ThreadPoolExecutor(1) as background:
         if kube:
-            _ensure_binaries([*PACKAGES, *(KUBELET if real_node else ()), *(SCHEDULER if scheduler else ())])
+            chosen = ((KUBELET, real_node), (DRA_DRIVER, dra), (SCHEDULER, scheduler))
+            _ensure_binaries([*PACKAGES, *(name for names, wanted in chosen if wanted for name in names)])
         building = [background.submit(_ensure_module, module) for module in modules]
         for version in slurm:
             debian.ensure_slurm(version)
@@ -295,7 +312,7 @@ def _build_kubernetes(names: Sequence[str], folder: Path) -> None:
         f"building {', '.join(names)} of Kubernetes {KUBERNETES} from source: there is no container engine and no "
         "release archive to take them from. About 6 minutes for all on 2 cores and 8 GB of Go caches, once."
     )
-    packages = PACKAGES | KUBELET | SCHEDULER
+    packages = PACKAGES | KUBELET | DRA_DRIVER | SCHEDULER
     _build("go build", about, TOOLS, {name: packages[name] for name in names}, folder, _version_flags(KUBERNETES))
 
 

@@ -33,6 +33,8 @@ class Options:
     kwok: bool = True
     real_node: bool = False
     """Whether a kubelet and containerd of this machine are ``node-0``, not kwok."""
+    dra: bool = False
+    """Whether a DRA driver publishes GPUs of the real node (see :mod:`cluster.realnode`)."""
     helm: bool = False
     """Whether the cluster is prepared for podbridge in pods, on the real node (see :mod:`cluster.helm`)."""
     audit: bool = False
@@ -52,6 +54,8 @@ class Options:
     """Whether interLink's programs are installed, for :mod:`cluster.interlink`."""
     gangs: bool = False
     """Whether the controllers of JobSet, LeaderWorkerSet and scheduler-plugins run (see :mod:`cluster.gangs`)."""
+    kuberay: bool = False
+    """Whether the operator of KubeRay runs, beside those of ``gangs`` (see :mod:`cluster.kuberay`)."""
     kueue: bool = False
     """Whether Kueue, kube-scheduler and a node for it run (see :mod:`cluster.kueue`)."""
     kueue_version: str = places.DEFAULT_KUEUE
@@ -75,6 +79,10 @@ class Options:
             raise ClusterError(f"option schedulers: {self.schedulers}; allowed: 1 to {shards.MOST}, and at most a node")
         if self.helm and not (self.kube and self.kcm and self.slurm and self.real_node):
             raise ClusterError("option helm: needs kube, kcm, a Slurm and real_node, whose kubelet runs the pods")
+        if self.dra and not self.real_node:
+            raise ClusterError("option dra: needs real_node, whose kubelet calls the driver")
+        if self.kuberay and not self.gangs:
+            raise ClusterError("option kuberay: needs gangs, which has the PodGroup of its pods")
         for name in ("gangs", "kueue"):
             if getattr(self, name) and not (self.kube and self.kcm):
                 raise ClusterError(f"option {name}: needs kube and kcm, which create the pods of Jobs and sets")

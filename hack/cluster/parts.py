@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster import debian, gangs, install, kube, kueue, places, realnode, shards, slurm, tools, trainer
+from cluster import debian, gangs, install, kube, kuberay, kueue, places, realnode, shards, slurm, tools, trainer
 from cluster.controllers import ControllerSetup
 from cluster.errors import ClusterError
 from cluster.nats import NatsSetup
@@ -148,6 +148,8 @@ class Parts:
             self._kube.kubeconfig("kubelet"),
             self._kube.folder / "ca.crt",
             install.binaries(install.KUBELET)["kubelet"],
+            install.binaries(install.DRA_DRIVER)["dra-driver"] if self.options.dra else None,
+            self._kube.kubeconfig(realnode.DRA_DRIVER) if self.options.dra else None,
         )
 
     # --- sites --------------------------------------------------------------------------------------------------------
@@ -226,6 +228,17 @@ class Parts:
                     self._kube.kubeconfig(trainer.TrainerSetup.user),
                 )
             )
+        if options.kuberay:
+            port -= kuberay.PORTS
+            result.append(
+                kuberay.KubeRaySetup(
+                    self.state / "kuberay",
+                    port,
+                    install.binaries(install.KUBERAY.packages)[kuberay.OPERATOR],
+                    install.kuberay_manifests_folder(),
+                    self._kube.kubeconfig(kuberay.KubeRaySetup.user),
+                )
+            )
         if options.kueue:
             port -= kueue.PORTS
             result.append(
@@ -262,7 +275,7 @@ class Parts:
 
         With ``helm``, Slurm allocates it to more pods than there are CPUs: each pod has a job of at least one CPU.
         """
-        size = realnode.size()
+        size = realnode.size(self.options.dra)
         return dataclasses.replace(size, cpus=realnode.MAX_PODS) if self.options.helm else size
 
     @property
@@ -283,6 +296,7 @@ class Parts:
     def _local_ports(self) -> int:
         ports = kube.PORTS + tools.PODBRIDGE_PORTS + slurm.PORTS + self.options.nodes
         ports += gangs.PORTS + trainer.PORTS if self.options.gangs else 0
+        ports += kuberay.PORTS if self.options.kuberay else 0
         ports += kueue.PORTS if self.options.kueue else 0
         return ports + (realnode.PORTS if self.options.real_node else 0)
 

@@ -31,6 +31,10 @@ FOLDER = "real-node"
 PORTS = 2
 """Number of ports: the kubelet's API, the kubelet's health."""
 HOLDER, CONTAINERD, KUBELET = f"{NAME}-view", f"{NAME}-containerd", f"{NAME}-kubelet"
+DRA_DRIVER = f"{NAME}-dra-driver"
+DRIVER_NAME = "gpu.example.com"
+GPUS = 4
+"""Number of devices of the DRA driver, and of GPUs of the node in Slurm."""
 EVICTION_MIB = 100
 """Memory that a kubelet reserves by default: its hard eviction threshold."""
 MAX_PODS = 125
@@ -60,6 +64,9 @@ class RealNode:
     """The CA of clients of the kubelet."""
     kubelet: Path
     """The kubelet's program."""
+    driver: Path | None = None
+    """The program of the DRA driver, if the node has one."""
+    driver_kubeconfig: Path | None = None
 
     @property
     def enter(self) -> Path:
@@ -82,6 +89,9 @@ class RealNode:
             raise ClusterError(f"{self.folder}: a real node's state folder can't be in {', '.join(_PRIVATE)}")
         for name in ("kubelet", "settings"):
             (self.folder / name).mkdir(parents=True)
+        if self.driver:  # it creates none of the directories of its sockets
+            for path in (self._registration.parent, self._plugins / DRIVER_NAME):
+                path.mkdir(parents=True)
         for name in _SETTINGS:
             copy = self._copy(name)
             copy.write_text(Path("/proc/sys", name).read_text())
@@ -103,6 +113,7 @@ class RealNode:
             HOLDER: [str(self.folder / "hold")],
             CONTAINERD: [enter, "containerd", f"--config={containerd.file(self.folder)}"],
             KUBELET: [enter, *kubelet],
+            **({DRA_DRIVER: [enter, *self._driver()]} if self.driver else {}),
         }
 
     def answers(self, name: str) -> bool:
@@ -111,6 +122,8 @@ class RealNode:
             return self._view.exists()
         if name == CONTAINERD:
             return containerd.load(self.folder, self.enter)
+        if name == DRA_DRIVER:
+            return self._registration.is_socket()
         return http_status(f"http://127.0.0.1:{self.first_port + 1}/healthz") == 200
 
     def run(self, *argv: str) -> str:
@@ -122,6 +135,24 @@ class RealNode:
     def _view(self) -> Path:
         """File of the pid of the process that holds the mount namespace; it exists when everything is mounted."""
         return self.folder / "view"
+
+    @property
+    def _registration(self) -> Path:
+        """Socket at which the kubelet finds the DRA driver."""
+        return self.folder / "kubelet" / "plugins_registry" / f"{DRIVER_NAME}-reg.sock"
+
+    @property
+    def _plugins(self) -> Path:
+        return self.folder / "kubelet" / "plugins"
+
+    def _driver(self) -> list[str]:
+        """Return the command line of the DRA driver, which tells each container its devices in a file."""
+        return [
+            *(str(self.driver), "kubelet-plugin", f"--kubeconfig={self.driver_kubeconfig}", f"--node-name={NAME}"),
+            *(f"--drivername={DRIVER_NAME}", f"--num-devices={GPUS}", "--enable-device-metadata"),
+            f"--plugin-registration-path={self._registration.parent}",
+            *(f"--datadir={self._plugins}", "--cdi-dir=/var/run/cdi"),
+        ]
 
     def _copy(self, setting: str) -> Path:
         return self.folder / "settings" / setting.replace("/", ".")
@@ -185,10 +216,10 @@ class RealNode:
         file.chmod(0o755)
 
 
-def size() -> Size:
-    """Return the size of this machine as its kubelet offers it to pods."""
+def size(dra: bool = False) -> Size:
+    """Return the size of this machine as its kubelet offers it to pods; ``dra``: with the GPUs of the DRA driver."""
     meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    return Size(os.cpu_count() or 1, int(meminfo["MemTotal"].split()[0]) // 1024 - EVICTION_MIB, 0)
+    return Size(os.cpu_count() or 1, int(meminfo["MemTotal"].split()[0]) // 1024 - EVICTION_MIB, GPUS * dra)
 
 
 def address() -> str:

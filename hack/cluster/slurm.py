@@ -68,7 +68,7 @@ class SlurmSetup:
     rest_address: str = ""
     """Address besides the loopback at which slurmrestd listens."""
     first: Size | None = None
-    """Size of the first node if it differs from the others; it has no GPUs."""
+    """Size of the first node if it differs from the others."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -161,7 +161,8 @@ class SlurmSetup:
             _secret(etc / "slurm.key", secrets.token_bytes(1024), SLURM_UID)
         else:
             _secret(self.folder / "munge" / "key", secrets.token_bytes(128), 0)
-        for number in range(self.size.gpus):  # slurmd wants character devices: copies of /dev/null
+        # slurmd wants character devices: copies of /dev/null
+        for number in range(max(self.size.gpus, self.first.gpus if self.first else 0)):
             os.mknod(self.folder / "dev" / f"gpu{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
         views.write_accounts(self.root, etc, self.users)
         self.enter.write_text(self._enter())
@@ -184,7 +185,6 @@ class SlurmSetup:
                 settings[key] = value
             else:
                 added.append(line)
-        gres = f" Gres=gpu:{self.size.gpus}" if self.size.gpus else ""
         first = self.first_port + PORTS
         last = first + self.nodes - 1
         ports = f"[{first}-{last}]" if self.nodes > 1 else str(first)
@@ -192,11 +192,11 @@ class SlurmSetup:
         lines = [f"{key}={value}" for key, value in settings.items()]
         at = "NodeHostname=localhost NodeAddr=127.0.0.1"
         if self.first:
-            lines.append(f"NodeName=node-0 {_declared(self.first)} State=UNKNOWN {at} Port={first}")
+            lines.append(f"NodeName=node-0 {_declared(self.first)} State=UNKNOWN {at} Port={first}{_gres(self.first)}")
         if others := node_range(self.nodes, 1 if self.first else 0):
             ports = ports if not self.first else f"[{first + 1}-{last}]" if self.nodes > 2 else str(last)
             lines.append(f"NodeName=DEFAULT {_declared(self.size)} State=UNKNOWN")
-            lines.append(f"NodeName={others} {at} Port={ports}{gres}")
+            lines.append(f"NodeName={others} {at} Port={ports}{_gres(self.size)}")
         if self.nodes:
             lines.append(f"PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP")
         return "\n".join([*lines, *added]) + "\n"
@@ -207,11 +207,15 @@ class SlurmSetup:
         return {"AuthType": "auth/munge", "AuthInfo": f"socket={SEEN_AS}/munge/socket"}
 
     def _gres_conf(self) -> str:
-        names = node_range(self.nodes, 1 if self.first else 0)
-        if not self.size.gpus or not names:
-            return ""
-        files = f"gpu[0-{self.size.gpus - 1}]" if self.size.gpus > 1 else "gpu0"
-        return f"NodeName={names} Name=gpu File={SEEN_AS}/dev/{files}\n"
+        sizes = {node_range(self.nodes, 1 if self.first else 0): self.size}
+        if self.first:
+            sizes["node-0"] = self.first
+        lines = []
+        for names, size in sizes.items():
+            if names and size.gpus:
+                files = f"gpu[0-{size.gpus - 1}]" if size.gpus > 1 else "gpu0"
+                lines.append(f"NodeName={names} Name=gpu File={SEEN_AS}/dev/{files}\n")
+        return "".join(lines)
 
     def _enter(self) -> str:
         # each slurmd creates the same socket there: of two that start at once, one fails
@@ -234,6 +238,10 @@ def node_range(count: int, first: int = 0) -> str:
 
 def _declared(size: Size) -> str:
     return f"CPUs={size.cpus} RealMemory={size.memory}"
+
+
+def _gres(size: Size) -> str:
+    return f" Gres=gpu:{size.gpus}" if size.gpus else ""
 
 
 def make_token(key: bytes, user: str, lifetime: float) -> str:

@@ -31,7 +31,7 @@ def left_behind(node):
 @pytest.fixture(scope="package")
 def real_node(state_folder):
     """A cluster with one node of this machine's size; assert that nothing of it is left afterwards."""
-    with Cluster(state_folder / "real-node", nodes=1, real_node=True, slurm_conf=URGENT) as cluster:
+    with Cluster(state_folder / "real-node", nodes=1, real_node=True, dra=True, slurm_conf=URGENT) as cluster:
         cluster.start_podbridge(config_overrides={"busyNodeTimeout": BUSY_NODE_TIMEOUT})
         world = World(cluster)
         path = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"

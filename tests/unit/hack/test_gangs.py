@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import gang_manifests, gangs, trainer
+from cluster import gang_manifests, gangs, kuberay, trainer
 from cluster.errors import ClusterError
 from cluster.options import Options
 
@@ -52,6 +52,22 @@ def test_the_manifest_of_training_jobs_has_the_crds_and_what_the_controller_wait
     trainer.take(tmp_path, tmp_path / "manifests")
     found = [item["kind"] for item in yaml.safe_load_all((tmp_path / "manifests" / trainer.CRDS).read_text())]
     assert found == ["CustomResourceDefinition", "Namespace", "Secret", "ValidatingWebhookConfiguration"]
+
+
+def test_the_operator_of_kuberay_has_no_batch_scheduler_and_its_own_crds(tmp_path, monkeypatch):
+    made = kuberay.KubeRaySetup(tmp_path, 9, Path("/bin/operator"), tmp_path / "manifests", tmp_path / "kubeconfig")
+    (command,) = made.daemons().values()
+    assert "--health-probe-bind-address=127.0.0.1:9" in command
+    assert not [word for word in command if "batch-scheduler" in word]
+    assert not made.answers(kuberay.OPERATOR)
+    bases = tmp_path / "module" / "config" / "crd" / "bases"
+    bases.mkdir(parents=True)
+    for name in ("ray.io_rayclusters.yaml", "ray.io_rayjobs.yaml"):
+        (bases / name).write_text(f"file: {name}\n")
+    monkeypatch.setattr(gang_manifests, "module_folder", lambda tools, module: tmp_path / "module")
+    kuberay.take(tmp_path, tmp_path / "manifests")
+    found = [item["file"] for item in yaml.safe_load_all(made.crds.read_text())]
+    assert found == ["ray.io_rayclusters.yaml", "ray.io_rayjobs.yaml"]
 
 
 def test_a_controller_of_which_nothing_runs_does_not_answer(tmp_path):
@@ -103,3 +119,9 @@ def test_the_controllers_need_those_of_their_jobs(option, options):
 def test_a_version_of_kubernetes_that_no_module_pins_is_refused():
     with pytest.raises(ClusterError, match=r"option kubernetes: no version 1\.35; there are 1\.36, 1\.37"):
         Options(kubernetes="1.35")
+
+
+@pytest.mark.parametrize(("option", "needed"), [("kuberay", "gangs"), ("dra", "real_node")])
+def test_an_option_that_adds_to_another_one_needs_it(option, needed):
+    with pytest.raises(ClusterError, match=f"option {option}: needs {needed}"):
+        Options(**{option: True})

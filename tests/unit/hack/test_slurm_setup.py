@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -45,6 +46,19 @@ def test_nodes_are_as_big_as_asked():
     assert "CPUs=64 RealMemory=1000" in conf
     assert "NodeName=node-0 " in conf
     assert "Gres=" not in conf
+
+
+def test_the_first_node_has_gpus_of_its_own():
+    made = dataclasses.replace(setup(nodes=3), first=Size(2, 1000, 4))
+    conf, gres = made.conf().splitlines(), made._gres_conf().splitlines()
+    assert [line.endswith("Gres=gpu:4") for line in conf if line.startswith("NodeName=node-0 ")] == [True]
+    assert [line.endswith("Gres=gpu:8") for line in conf if line.startswith("NodeName=node-[1-2] ")] == [True]
+    assert sorted(gres) == [
+        "NodeName=node-0 Name=gpu File=/srv/dev/gpu[0-3]",
+        "NodeName=node-[1-2] Name=gpu File=/srv/dev/gpu[0-7]",
+    ]
+    without = dataclasses.replace(made, first=Size(2, 1000, 0))
+    assert without._gres_conf().count("node-0") == 0
 
 
 def test_a_line_of_ours_is_replaced_and_others_are_added():
