@@ -21,6 +21,7 @@ MODULES = {
     "LeaderWorkerSet": ("gangs", "sigs.k8s.io/lws"),
     "scheduler-plugins": ("gangs", "sigs.k8s.io/scheduler-plugins"),
     "Kubeflow Trainer": ("trainer", "github.com/kubeflow/trainer/v2"),
+    "KubeRay": ("kuberay", "github.com/ray-project/kuberay/ray-operator"),
     "etcd": (".", "go.etcd.io/etcd/server/v3"),
     "kwok": (".", "sigs.k8s.io/kwok"),
     "Helm": ("helm", "helm.sh/helm/v3"),

@@ -8,8 +8,10 @@ from cluster import Cluster, places
 from cluster.gangs import WORKLOAD_API
 from cluster.world import NAMESPACE, World
 
-OPTIONS = {"nodes": 4, "gangs": True, "podbridge": {"slurm": {"pollIdle": 0.5}}}
+OPTIONS = {"nodes": 4, "gangs": True, "kuberay": True, "podbridge": {"slurm": {"pollIdle": 0.5}}}
 OWNERS = (
+    "ray.io/v1/namespaces/{}/rayjobs",
+    "ray.io/v1/namespaces/{}/rayclusters",
     "trainer.kubeflow.org/v1alpha1/namespaces/{}/trainjobs",
     "trainer.kubeflow.org/v1alpha1/namespaces/{}/trainingruntimes",
     "jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",

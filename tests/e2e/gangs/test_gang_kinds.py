@@ -127,20 +127,31 @@ def test_bare_pods_of_a_group_share_one_slurm_job(world, kind):
     eventually(lambda: job not in world.queue(), "its job gone", 40)
 
 
-def test_pods_as_kuberay_creates_them_share_one_slurm_job(world):
-    """KubeRay's operator cannot be built here: these are the labels and owners that it writes, made by hand."""
+@pytest.mark.parametrize("kind", ["RayCluster", "RayJob"])
+def test_head_and_workers_of_a_ray_cluster_are_one_slurm_job(world, kind):
+    """The pods of a RayJob run no Ray, so the operator cannot read its state: it gets as far as the submitter pod."""
+    pods = template(world)
+    pods["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "ray"}
     create(world, "scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup", "ray", {"minMember": 3})
-    owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "ray", "uid": "3f1c", "controller": True}
-    for name in ("ray-head", "ray-small-worker-a", "ray-small-worker-b"):
-        body = world.manifest(name)
-        body["metadata"] |= {"ownerReferences": [owner]}
-        body["metadata"]["labels"] = {
-            "ray.io/cluster": "ray",
-            "ray.io/node-type": "head" if name == "ray-head" else "worker",
-            "scheduling.x-k8s.io/pod-group": "ray",
-        }
-        world.api("POST", f"{CORES}/pods", body)
-    one_job(world, labelled(world, "ray.io/cluster=ray"), 3)
+    workers = {"groupName": "small", "replicas": 2, "minReplicas": 2, "maxReplicas": 2}
+    cluster = {
+        "headGroupSpec": {"rayStartParams": {}, "template": pods},
+        "workerGroupSpecs": [{**workers, "rayStartParams": {}, "template": pods}],
+    }
+    if kind == "RayJob":
+        cluster = {"entrypoint": "true", "rayClusterSpec": cluster, "submitterPodTemplate": template(world)}
+        cluster["submitterPodTemplate"]["spec"]["restartPolicy"] = "Never"
+    path = create(world, "ray.io/v1", f"{kind.lower()}s", kind, "ray", cluster)
+    job = one_job(world, labelled(world, "ray.io/is-ray-node=yes"), 3)
+    kinds = [pod["metadata"]["labels"]["ray.io/node-type"] for pod in world.pods(selector="ray.io/is-ray-node=yes")]
+    assert sorted(kinds) == ["head", "worker", "worker"]
+    if kind == "RayJob":
+        submitter = one_job(world, labelled(world, "job-name=ray"), 1)
+        assert submitter != job
+    else:
+        eventually(lambda: world.api("GET", path).get("status", {}).get("state") == "ready", "the RayCluster is ready")
+    world.api("DELETE", path)
+    eventually(lambda: job not in world.queue(), "its job gone", 40)
 
 
 def test_a_pod_that_joins_a_running_group_needs_the_request_of_its_members(world):
