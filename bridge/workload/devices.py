@@ -3,7 +3,8 @@
 Source of the objects: ``resource.k8s.io/v1``. Slurm identifies a gres by its number on the node and a CPU core by
 its socket and its number in the socket. A device of a ResourceSlice has the same identity in its attributes:
 
-- gres: the attribute ``index`` or ``minor`` of the driver's domain, else the number in a name ``gpu-<number>``;
+- gres: the attribute ``index`` or ``minor`` of the driver's domain, else the number in a name ``<word>-<number>``
+  (``gpu-3``, ``device-03``);
 - CPU: the attributes ``socketID``, ``coreID`` and ``cpuID`` of the driver's domain (driver ``dra.cpu``).
 """
 
@@ -27,7 +28,7 @@ CPU = "cpu"
 """The entry of the configuration (``deviceClasses``) for device classes of CPUs; others are names of gres."""
 TAINTED = "a taint"
 """The value of :attr:`Device.unusable` of a device that may become usable."""
-_NUMBERED = re.compile(r"gpu-(\d{1,6})")
+_NUMBERED = re.compile(r"[a-z]+-(\d{1,6})")
 _UNUSABLE = {
     "bindingConditions": "binding conditions",
     "consumesCounters": "shared counters",

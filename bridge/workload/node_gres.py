@@ -41,7 +41,7 @@ def count(found: Iterable[Device], selectors: Mapping[str, Selector], table: Map
             if number is None:
                 return NodeGres(
                     problem=f"device {device.name} of driver {device.driver} has no number: neither the attribute "
-                    f"index nor minor, nor a name gpu-NUMBER"
+                    f"index nor minor, nor a name such as gpu-3"
                 )
             by_gres.setdefault(typed[0] if typed else name, []).append((number, device.name))
     for name in sorted({kind.partition(":")[0] for kind in by_gres}):

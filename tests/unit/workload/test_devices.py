@@ -93,6 +93,10 @@ def test_slurms_index_selects_the_device() -> None:
     assert [d.name for d in devices.chosen(gpus(8), "gpu", given_gpus(2, 5))] == ["card-2", "card-5"]
     named = [Device("d", "n", f"gpu-{n}", {}) for n in range(4)]
     assert [d.name for d in devices.chosen(named, "gpu", given_gpus(3))] == ["gpu-3"]
+    padded = [Device("d", "n", f"device-{n:02d}", {}) for n in range(12)]
+    assert [d.name for d in devices.chosen(padded, "gpu", given_gpus(1, 11))] == ["device-01", "device-11"]
+    for name in ("gpu-1-129", "gpu0", "0000-03-00"):
+        assert devices.number(Device("d", "n", name, {})) is None
     minors = [Device("d", "n", "x", {"d/minor": 3})]
     assert devices.chosen(minors, "gpu", given_gpus(3)) == minors
     assert devices.chosen([Device("d", "n", "gpu-0-mig-1g", {})], "gpu", given_gpus(0)) == []
