@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from bridge import names
+from bridge import names, tracing
 from bridge.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -143,7 +143,10 @@ def plugin(
             inbox_prefix=f"{inbox_prefix}.{_checked_owner(owner)}",
         )
         source = OverNats(settings, prefix, owner)
-    sys.exit(run(source, options, supervisor))
+    tracing.setup("podbridge-plugin")
+    status = run(source, options, supervisor)
+    tracing.stop()
+    sys.exit(status)
 
 
 def _site(path: Path, owner: str | None, supervisor: Supervisor, level: str | None, style: str | None) -> Source:

@@ -16,6 +16,7 @@ import flask
 from pydantic_core import to_json
 from werkzeug.exceptions import HTTPException
 
+from bridge import tracing
 from bridge.clock import Clock
 from bridge.errors import BridgeError
 from bridge.interlink.messages import as_json
@@ -136,9 +137,16 @@ def make_app(pods: Pods, reports: Reports, access: Access, clock: Clock) -> flas
 
 def _view(handler: Handler) -> Callable[[], flask.Response]:
     def view() -> flask.Response:
-        return handler(flask.request.get_data(cache=False))
+        with tracing.within(_traceparent()):
+            return handler(flask.request.get_data(cache=False))
 
     return view
+
+
+def _traceparent() -> str:
+    """Return the trace context of the request; empty if it has none, or a malformed one."""
+    text = flask.request.headers.get("traceparent", "")
+    return text if text and tracing.parse(text) is not None else ""
 
 
 def _add_error_handlers(app: flask.Flask) -> None:

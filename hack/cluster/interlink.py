@@ -66,17 +66,34 @@ class Interlink:
         self._binaries = install.binaries(install.INTERLINK.packages)
 
     def start_plugin(
-        self, site: str, name: str = "plugin", options: Sequence[str] = (), socket: str = "", https: bool = False
+        self,
+        site: str,
+        name: str = "plugin",
+        options: Sequence[str] = (),
+        socket: str = "",
+        https: bool = False,
+        env: Mapping[str, str] | None = None,
     ) -> str:
         """Start ``podbridge plugin`` as the user of a site, with the site's batch system in its process.
 
-        ``options`` are added to the command line. With ``socket``, the name of a file in the user's home, the plugin
-        listens on this Unix domain socket. Return the plugin's URL.
+        ``options`` are added to the command line, ``env`` to its variables. With ``socket``, the name of a file in the
+        user's home, the plugin listens on this Unix domain socket. Return the plugin's URL.
         """
         port = 0 if socket else free_block(1)
         file = self.cluster.sites[site].folder / "home" / socket
         address = f"unix://{SEEN_AS}/home/{socket}" if socket else f"{HOST}:{port}"
-        command = [*tools.PODBRIDGE, "plugin", "--site", f"{SEEN_AS}/site.toml", "--listen", address, *options]
+        variables = [f"{key}={value}" for key, value in (env or {}).items()]
+        command = [
+            "env",
+            *variables,
+            *tools.PODBRIDGE,
+            "plugin",
+            "--site",
+            f"{SEEN_AS}/site.toml",
+            "--listen",
+            address,
+            *options,
+        ]
         url = f"unix://{file}" if socket else f"{'https' if https else 'http'}://{HOST}:{port}"
         return self._add(name, Program([str(self.cluster.sites[site].as_user), *command], url))
 

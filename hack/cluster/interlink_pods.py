@@ -45,14 +45,16 @@ class InterlinkWorld(PoolWorld):
 
     numbers = itertools.count(1)
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, env: dict[str, str] | None = None) -> None:
+        """``env`` are variables of the hub and of the plugin."""
         super().__init__(cluster)
         self.interlink = Interlink(cluster)
+        self._env = env
 
     def start(self) -> None:
         """Start the plugin, the API server, a virtual kubelet for each route of interLink's, and the hub."""
         self.cluster.add_namespace(NAMESPACE)
-        self.interlink.start_plugin(SITE)
+        self.interlink.start_plugin(SITE, env=self._env)
         self.interlink.start_api(self.interlink.url("plugin"))
         for route in UPSTREAM:
             server = "interlink-api" if route.api else "plugin"
@@ -73,7 +75,7 @@ class InterlinkWorld(PoolWorld):
             }
             for route in HUB
         ]
-        self.cluster.start_podbridge(config_overrides={"pools": {"interlink": sections}})
+        self.cluster.start_podbridge(config_overrides={"pools": {"interlink": sections}}, env=self._env)
 
     def kill_hub(self) -> None:
         """Kill podbridge's hub, and start it again."""

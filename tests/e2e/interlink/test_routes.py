@@ -10,8 +10,9 @@ import shutil
 import pytest
 import requests
 
+from bridge import tracing
 from cluster import pki
-from cluster.interlink_pods import OTHER_SITE, ROUTES, SITE, Route
+from cluster.interlink_pods import HUB_PLUGIN, OTHER_SITE, ROUTES, SITE, Route
 from cluster.polling import eventually
 
 pytestmark = pytest.mark.real
@@ -111,6 +112,26 @@ def test_a_pod_runs_as_one_slurm_job(interlink_world, created, route):
     assert interlink_world.logs(one) == "hello\n"
     jobs = interlink_world.cluster.site_slurm(SITE, "squeue", "-h", "--states=all", "-o", "%j %T").splitlines()
     assert [job.split()[1] for job in jobs if one["metadata"]["uid"] in job] == ["COMPLETED"]
+
+
+def test_the_trace_of_a_pod_that_the_hub_sends_over_rest(interlink_world, created, receiver):
+    one = created[HUB_PLUGIN, "succeeds"]
+    interlink_world.ended(one)
+    name, expected = one["metadata"]["name"], tracing.SPANS.keys()
+    eventually(lambda: {span.name for span in receiver.of(name)} >= expected, "every span", 30)
+    spans = {span.name: span for span in receiver.of(name)}
+    assert len(receiver.of(name)) == len(expected), "no span arrived twice"
+    assert len({span.trace for span in spans.values()}) == 1
+    by_id = {span.id: span.name for span in spans.values()}
+    assert {name: by_id.get(span.parent, "") for name, span in spans.items()} == {
+        name: parent for name, (parent, _) in tracing.SPANS.items()
+    }
+    assert {name: span.service for name, span in spans.items() if span.service != "podbridge"} == {
+        "site.submit": "podbridge-plugin"
+    }
+    job = spans["site.submit"].attributes["podbridge.job.id"]
+    comment = interlink_world.cluster.site_slurm(SITE, "squeue", "-h", "--states=all", f"--jobs={job}", "-o", "%k")
+    assert comment.strip() == f"traceparent=00-{spans['submit'].trace}-{spans['submit'].id}-01"
 
 
 def test_exit_codes_and_logs_of_several_containers(interlink_world, created, route):
