@@ -38,6 +38,8 @@ SITE_SUBMIT = "site.submit"
 QUEUE = "queue"
 RUN = "run"
 REPORT = "report"
+BIND = "bind"
+RELEASE = "release"
 
 SPANS: Mapping[str, tuple[str, str]] = {
     ADMISSION: ("", "The review of the new pod by the mutating webhook. The first span of the trace."),
@@ -49,13 +51,14 @@ SPANS: Mapping[str, tuple[str, str]] = {
     RUN: (POD, "From the start of the job to its end, by the times that the site reports."),
     REPORT: (POD, "From the end of the job to the write of the final status of the pod."),
 }
-"""Parent and meaning of each span."""
+"""Parent and meaning of each span of a pod on a pool."""
 ATTRIBUTES: Mapping[str, str] = {
     "k8s.namespace.name": "Namespace of the pod.",
     "k8s.pod.name": "Name of the pod. The span `admission` of a pod with a generated name has its prefix.",
     "k8s.pod.uid": "UID of the pod. The span `admission` has none.",
+    "k8s.node.name": "Node of the pod, if it is on the colocated Slurm.",
     "podbridge.pool": "The pool of the pod.",
-    "podbridge.job.id": "Id of the job at the site.",
+    "podbridge.job.id": "Id of the job at the site, or in the colocated Slurm.",
     "podbridge.outcome": "`Succeeded` or `Failed`.",
     "podbridge.reason": "Why the job ended.",
 }
@@ -162,7 +165,7 @@ def admitted(context: Context, namespace: str, pod: Pod, start: float, end: floa
 def scheduled(pod: Pod, node: str, now: float) -> None:
     """Send the span of a pod that was bound to a pool just now."""
     if tracer is not None and (context := of(pod)) is not None:
-        _child(pod, context, SCHEDULE, _created(pod, now), now, {"podbridge.pool": node})
+        child(pod, context, SCHEDULE, created_at(pod, now), now, {"podbridge.pool": node})
 
 
 @contextlib.contextmanager
@@ -175,7 +178,7 @@ def submitting(pod: Pod, pool: str, time: Callable[[], float]) -> Iterator[None]
     start = time()
     with within(derived(context, _uid(pod), SUBMIT).text):
         yield
-    _child(pod, context, SUBMIT, start, time(), {"podbridge.pool": pool})
+    child(pod, context, SUBMIT, start, time(), {"podbridge.pool": pool})
 
 
 def submitted_at_site(text: str, pool: str, identity: tuple[str, str, str], job: str, start: float, end: float) -> None:
@@ -203,20 +206,32 @@ def ended(
     over = min(ended_at or now, now)
     error = known.get("podbridge.reason", "Failed") if known.get("podbridge.outcome") == "Failed" else ""
     if submitted_at is not None:
-        _child(pod, context, QUEUE, submitted_at, started_at or over, known)
+        child(pod, context, QUEUE, submitted_at, started_at or over, known)
     if started_at is not None:
-        _child(pod, context, RUN, started_at, over, known, error)
-    _child(pod, context, REPORT, over, now, known)
-    whole = derived(context, _uid(pod), POD)
-    created = _created(pod, now)
-    _send(Span(POD, whole, context, created, now, {**_attributes(pod), **known}, error))
+        child(pod, context, RUN, started_at, over, known, error)
+    child(pod, context, REPORT, over, now, known)
+    whole(pod, context, now, known, error)
 
 
-def _child(
-    pod: Pod, context: Context, name: str, start: float, end: float, attributes: Attributes, error: str = ""
+def whole(pod: Pod, context: Context, end: float, attributes: Attributes, error: str = "") -> None:
+    """Send the span ``pod``."""
+    own = derived(context, _uid(pod), POD)
+    _send(Span(POD, own, context, created_at(pod, end), end, {**_attributes(pod), **attributes}, error))
+
+
+def child(
+    pod: Pod,
+    context: Context,
+    name: str,
+    start: float,
+    end: float,
+    attributes: Attributes,
+    error: str = "",
+    part: str = "",
 ) -> None:
+    """Send a child of the span ``pod``; ``part`` distinguishes spans of one pod that have the same name."""
     parent = derived(context, _uid(pod), POD)
-    own = derived(context, _uid(pod), name)
+    own = derived(context, _uid(pod), f"{name}/{part}" if part else name)
     _send(Span(name, own, parent, start, max(start, end), {**_attributes(pod), **attributes}, error))
 
 
@@ -242,7 +257,8 @@ def _attributes(pod: Pod) -> dict[str, str]:
     return _identity(metadata["namespace"], metadata["name"], metadata["uid"])
 
 
-def _created(pod: Pod, otherwise: float) -> float:
+def created_at(pod: Pod, otherwise: float) -> float:
+    """Return the time of the pod's creation, in whole seconds."""
     try:
         return parse_rfc3339(pod["metadata"]["creationTimestamp"])
     except (KeyError, ValueError, AttributeError):

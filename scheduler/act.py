@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bridge import names
+from bridge import names, tracing
 from bridge.backoff import Backoff
 from bridge.errors import (
     BridgeError,
@@ -26,7 +26,7 @@ from bridge.loop import Dependencies
 from bridge.metrics import SCHEDULER_ACTIONS, START_TO_BIND_SECONDS, counted, label_of
 from bridge.slurm import states
 from bridge.slurm.cancelling import cancel_if_ours
-from bridge.workload import links, pods, translate
+from bridge.workload import links, pods, slurm_spans, translate
 from bridge.workload.annotations import InvalidAnnotationsError
 from bridge.workload.devices import DevicesNotReadyError, UnsupportedClaimError, WrongDevicesError
 from scheduler import actions
@@ -35,7 +35,7 @@ from scheduler.claims import Claims
 from scheduler.device_names import DeviceNames
 from scheduler.errors import LostJobsError, NoNodeError
 from scheduler.gangs import Gang
-from scheduler.job_requests import JobRequests
+from scheduler.job_requests import JobRequests, traced
 from scheduler.placement import Placements
 from scheduler.pod_states import REFUSED, UNAVAILABLE, PodState, PodStates, ReportedCondition, failure_of
 from scheduler.pod_writer import PodWriter
@@ -146,6 +146,9 @@ class Actor:
             return
         try:
             request = self._requests.of(members, action.gang, self.placements)
+            if tracing.tracer is not None:
+                request = traced(request, slurm_spans.traceparent(members))
+            began = self._clock.time()
             with fence(self._check_leadership):
                 submitted = self._slurm.submit(request)
         except SlurmUnknownOutcomeError as error:
@@ -162,12 +165,24 @@ class Actor:
         now = self._clock.monotonic()
         excluded = [part.excluded_nodes for part in (request, *request.components)]
         self._states.update(key, lambda state: state.submitted(submitted.job_id, now, *excluded))
+        if tracing.tracer is not None:
+            self._trace_submission(key, members, submitted.job_id, began)
         log.info("job submitted", extra=kv(pod=pods.key(pod), job=submitted.job_id))
         self._poller.expect(submitted.job_id, request.link)
         if action.gang is None and not pods.is_held(pod):
             self._hold(pod, submitted.job_id)
         if submitted.warning:
             self._events.event(pod, "SlurmWarning", f"Slurm job {submitted.job_id}: {submitted.warning}", warning=True)
+
+    def _trace_submission(self, key: str, members: list[actions.Pod], job_id: int, began: float) -> None:
+        now = self._clock.time()
+        self._states.update(key, lambda state: replace(state, submitted_at=now))
+        slurm_spans.submitted(members, job_id, began, now)
+
+    def _submitted_at(self, key: str, job_id: int | None) -> float | None:
+        """Return when a job was submitted, by Slurm's record, else by this process."""
+        known = None if job_id is None else self._poller.snapshot.jobs.get(job_id)
+        return known.job.submit_time if known and known.job.submit_time else self._states.of(key).submitted_at
 
     def _waiting(self, members: list[actions.Pod]) -> list[actions.Pod]:
         """Return the members as the cache has them now; empty if any of them no longer waits."""
@@ -235,6 +250,9 @@ class Actor:
         }
         text = f"bound to node {action.node} of Slurm job {job_id}"
         self._writer.bind(pod, action.node, annotations, text, {names.JOB_ID_LABEL: job_id})
+        if tracing.tracer is not None:
+            submitted_at, now = self._submitted_at(links.key(pod), action.job_id), self._clock.time()
+            slurm_spans.bound(pod, action.job_id, action.node, submitted_at, action.started, now)
         START_TO_BIND_SECONDS.observe(max(0.0, self._clock.time() - action.started))
         log.info("pod bound", extra=kv(pod=pods.key(pod), job=action.job_id, node=action.node))
 
@@ -274,10 +292,15 @@ class Actor:
     def _release(self, action: actions.Release) -> None:
         for job_id in action.job_ids:
             self._cancel(action.pod, job_id)
-        self._states.update(links.key(action.pod), PodState.seen)
+        key = links.key(action.pod)
+        self._states.update(key, PodState.seen)
+        job = action.job_ids[-1] if action.job_ids else None
+        submitted_at = self._submitted_at(key, job) if tracing.tracer is not None else None
         for pod in action.members or (action.pod,):
             if pods.is_held(pod):
                 self._writer.patch(pod, pods.unhold_patch(pod))
+                if tracing.tracer is not None:
+                    slurm_spans.withdrawn(pod, job, submitted_at, self._clock.time())
         log.info("waiting pod released", extra=kv(pod=pods.key(action.pod), jobs=action.job_ids))
 
     def _cancel(self, pod: actions.Pod, job_id: int) -> None:

@@ -106,5 +106,11 @@ class JobRequests:
             raise NoNodeError(f"the group needs {fewest} nodes, but only {len(fitting)} fit")
 
 
+def traced(request: JobRequest, traceparent: str) -> JobRequest:
+    """Return a request whose comment, and that of each component, has the trace context."""
+    components = tuple(traced(component, traceparent) for component in request.components)
+    return replace(request, link=replace(request.link, traceparent=traceparent), components=components)
+
+
 def _excluded(placement: Placement, version: ApiVersion) -> tuple[str, ...]:
     return placement.excluded if version.exclude_nodes else ()

@@ -124,7 +124,8 @@ class PodState:
     that this process has cancelled and that the snapshot may still show as live. ``excluded`` are the excluded nodes
     of the job as sent or read last, ``None`` if neither was done; those of the components after the first are in
     ``more_excluded``, by number. The next ones are not sent before ``exclude_retry_at`` (monotonic seconds).
-    ``differ_since`` is the monotonic time since which members without slots differ.
+    ``differ_since`` is the monotonic time since which members without slots differ. ``submitted_at`` is the time of the
+    last submission by this process in seconds since 1970; only set if traces are sent.
     """
 
     phase: Phase = NotSubmitted()
@@ -136,6 +137,7 @@ class PodState:
     more_excluded: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     differ_since: float | None = None
     exclude_retry_at: float | None = None
+    submitted_at: float | None = None
 
     def submitted(self, job_id: int, now: float, *excluded: tuple[str, ...]) -> PodState:
         """Return the state after slurmctld has returned the id of a new job; ``excluded`` are those of each part."""

@@ -223,6 +223,7 @@ class Submitter:
             most_seconds=config.most_seconds(flavor),
             replaced=meta.replaced,
             flags_win=config.limits.rules == "interlink-slurm",
+            traceparent=tracing.current() if tracing.tracer is not None else "",
         )
 
     # --- cancel and status --------------------------------------------------------------------------------------------

@@ -15,11 +15,14 @@ def encode(link: JobLink) -> str:
 
     For a group: ``{"cluster": ..., "group": {"kind": ..., "namespace": ..., "name": ..., "uid": ..., "index": ...},
     "size": ..., "completed": ..., "shape": ...}``; for a component of a heterogeneous job, also ``"part": 0, "parts":
-    2``. An empty ``shape`` and a ``completed`` of 0 are absent.
+    2``. If traces are sent, ``"traceparent": ...`` is the last field. An empty ``shape`` and a ``completed`` of 0 are
+    absent.
     """
     shape: dict[str, Any] = {"shape": link.shape} if link.shape else {}
     if link.parts > 1:
         shape |= {"part": link.part, "parts": link.parts}
+    if link.traceparent:
+        shape["traceparent"] = link.traceparent
     if link.group is not None:
         completed = {"completed": link.completed} if link.completed else {}
         return _text({"cluster": link.cluster, "group": asdict(link.group), "size": link.size, **completed, **shape})

@@ -52,7 +52,8 @@ class JobLink:
     (:func:`bridge.workload.links.shape`); it is empty in comments of older releases, and is not part of the identity.
     The comment of a component of a heterogeneous job has the ``shape`` of its own members, the number of the component
     (``part``) and of all components (``parts``). ``completed`` is the number of members that had succeeded before the
-    submission: the job starts without them; it is not part of the identity.
+    submission: the job starts without them; it is not part of the identity. ``traceparent`` is the W3C trace context of
+    the first pod if traces are sent, for the tools of the site: podbridge writes it, but does not read it.
     """
 
     cluster: str
@@ -63,6 +64,7 @@ class JobLink:
     part: int = field(default=0, compare=False)
     parts: int = field(default=1, compare=False)
     completed: int = field(default=0, compare=False)
+    traceparent: str = field(default="", compare=False)
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bridge import clock as clocks
-from bridge import names
+from bridge import names, tracing
 from bridge.errors import KubeConflictError, KubeNotFoundError
 from bridge.kube.resources import PODS
 from bridge.logs import kv
 from bridge.loop import Dependencies
 from bridge.slurm.cancelling import cancel_if_ours
 from bridge.slurm.models import GroupRef
-from bridge.workload import links, pods
+from bridge.workload import links, pods, slurm_spans
 from controllers.brakes import mark_patch
 from controllers.workload import decide
 
@@ -66,9 +66,13 @@ class Actor:
         if pods.is_held(action.pod):
             patch = pods.withdraw_patch(action.pod) if action.remote else pods.unhold_patch(action.pod)
             try:
-                self._cache.apply(self._kube.patch(_path(action.pod), patch, kind="strategic"))
+                answer = self._kube.patch(_path(action.pod), patch, kind="strategic")
             except (KubeNotFoundError, KubeConflictError) as error:
                 log.debug("pod is gone", extra=kv(pod=pods.key(action.pod), error=error))
+            else:
+                self._cache.apply(answer)
+                if tracing.tracer is not None:
+                    slurm_spans.released(answer, self._clock.time())
         log.info("job released", extra=kv(pod=pods.key(action.pod), jobs=ids))
 
     def _cancel(self, job_id: int, keys: Iterable[str]) -> bool:

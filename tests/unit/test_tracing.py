@@ -1,5 +1,6 @@
 """Traces: contexts, spans of a pod, and what happens without a tracer."""
 
+import re
 import time
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from bridge import names, tracing
 from bridge.errors import ConfigError
+from bridge.workload import slurm_spans
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TEXT = f"00-{TRACE}-{PARENT}-01"
@@ -77,7 +79,7 @@ def test_the_spans_of_a_pod_have_the_documented_parents_and_attributes(sent):
         name: parent for name, (parent, _) in tracing.SPANS.items()
     }
     assert {span.context.trace for span in sent} == {int(TRACE, 16)}
-    assert {key for span in sent for key in span.attributes} == tracing.ATTRIBUTES.keys()
+    assert {key for span in sent for key in span.attributes} == tracing.ATTRIBUTES.keys() - {"k8s.node.name"}
     times = {span.name: (span.start - CREATED, span.end - CREATED) for span in sent}
     assert times["queue"] == (4, 5)
     assert times["run"] == (5, 8)
@@ -146,8 +148,14 @@ def test_a_wrong_sample_ratio_is_an_error(text):
 
 def test_the_page_lists_every_span_and_every_attribute():
     text = (Path(__file__).parents[2] / "docs/tracing.md").read_text()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"]
-    found = {row[0].strip("`"): row[1:] for row in rows}
-    spans = {name: (row[0].strip("`"), row[1]) for name, row in found.items() if len(row) == 2}
-    assert spans == dict(tracing.SPANS)
-    assert {name: row[0] for name, row in found.items() if name in tracing.ATTRIBUTES} == dict(tracing.ATTRIBUTES)
+    _, pools, slurm, rest = re.split(r"^### .*|^The attributes", text, flags=re.MULTILINE)
+    assert {name: tuple(cells) for name, *cells in rows(pools)} == dict(tracing.SPANS)
+    assert {name: tuple(cells) for name, *cells in rows(slurm)} == dict(slurm_spans.SPANS)
+    assert dict(rows(rest)) == dict(tracing.ATTRIBUTES)
+
+
+def rows(text):
+    """Return the cells of the rows of tables whose first cell is code; no code in cells that have nothing else."""
+    lines = [line for line in text.splitlines() if line[:3] == "| `"]
+    cells = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
+    return [[re.sub(r"^`([^`]*)`$", r"\1", cell) for cell in row] for row in cells]

@@ -49,6 +49,8 @@ class JobRequest:
     replaced: tuple[str, ...] = ()
     flags_win: bool = False
     """Whether ``flags`` replace the options of the flavor and of the site, instead of being refused."""
+    traceparent: str = ""
+    """The W3C trace context of the submission, for the tools of the site; empty if this process sends no traces."""
 
     @property
     def name(self) -> str:

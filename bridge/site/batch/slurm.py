@@ -155,6 +155,8 @@ class SlurmBatch(BatchSystem):
         ]
         if request.time_limit is not None:
             asked.append(f"--time={max(1, math.ceil(request.time_limit / 60))}")
+        if request.traceparent:  # a comment of the user or of the site replaces it
+            asked.append(f"--comment=traceparent={request.traceparent}")
         gres = self._gres(request)
         if gres:
             asked.append(f"--gres={','.join(gres)}")

@@ -1,10 +1,13 @@
-"""The trace of a pod on a pool over NATS, as a receiver of OTLP gets it."""
+"""The traces of pods on a pool over NATS and on the colocated Slurm, as a receiver of OTLP gets them."""
 
+import json
+import time
 from collections import Counter
 
 import pytest
 
 from bridge import names, tracing
+from bridge.workload import slurm_spans
 from cluster import Cluster
 from cluster.pods import PoolWorld
 from cluster.polling import eventually
@@ -37,8 +40,8 @@ def variables(receiver):
 
 @pytest.fixture(scope="module")
 def world(state_folder, variables):
-    """A cluster with one site; hub and submitter send traces."""
-    with Cluster(state_folder / "tracing", slurm=None, pools=[POOL], nodes=1, kwok=False) as cluster:
+    """A cluster with one site and a Slurm; hub and submitter send traces."""
+    with Cluster(state_folder / "tracing", pools=[POOL], nodes=2) as cluster:
         cluster.start_submitter(POOL, env=variables)
         cluster.start_podbridge(env=variables)
         found = PoolWorld(cluster)
@@ -55,13 +58,13 @@ def trace_of(receiver, pod, span="pod"):
     return {one.name: one for one in found}
 
 
-def check_parents(spans):
+def check_parents(spans, table=tracing.SPANS):
     """Check names and parents of the spans of a whole trace."""
-    assert spans.keys() == tracing.SPANS.keys()
+    assert spans.keys() == table.keys()
     assert len({span.trace for span in spans.values()}) == 1
     by_id = {span.id: span.name for span in spans.values()}
     assert {span.name: by_id.get(span.parent, "") for span in spans.values()} == {
-        name: parent for name, (parent, _) in tracing.SPANS.items()
+        name: parent for name, (parent, _) in table.items()
     }
 
 
@@ -89,6 +92,9 @@ def test_a_pod_has_one_trace_from_admission_to_the_report_of_its_end(world, rece
     assert f"{POOL}/{spans['run'].attributes['podbridge.job.id']}" == world.taken(pod)
     assert spans["run"].attributes["podbridge.outcome"] == "Succeeded"
     assert receiver.tokens == {"Bearer secret"}
+    job = spans["site.submit"].attributes["podbridge.job.id"]
+    comment = world.cluster.site_slurm(POOL, "squeue", "-h", "--states=all", f"--jobs={job}", "-o", "%k")
+    assert comment.strip() == f"traceparent=00-{spans['submit'].trace}-{spans['submit'].id}-01"
 
 
 def test_the_trace_of_a_failed_pod_has_its_error(world, receiver):
@@ -97,21 +103,6 @@ def test_the_trace_of_a_failed_pod_has_its_error(world, receiver):
     spans = trace_of(receiver, pod)
     check_parents(spans)
     assert {name for name, span in spans.items() if span.is_error} == {"run", "pod"}
-
-
-def test_a_trace_survives_a_killed_hub_and_a_killed_submitter(world, receiver, variables):
-    """Both end while the job runs; their successors send the other spans of the same trace, each once."""
-    pod, release = world.held("true", POOL)
-    world.seen(pod, "running", lambda p: p["status"].get("phase") == "Running")
-    trace_of(receiver, pod, "submit")
-    trace_of(receiver, pod, "site.submit")
-    world.cluster.kill("podbridge")
-    world.cluster.kill(f"{POOL}-submitter")
-    release()
-    world.cluster.start_submitter(POOL, env=variables)
-    world.cluster.start_podbridge(env=variables)
-    world.ended(pod)
-    check_parents(trace_of(receiver, pod))
 
 
 def test_a_pod_joins_the_trace_of_its_user(world, receiver):
@@ -131,6 +122,103 @@ def test_a_malformed_context_is_replaced(world, receiver):
     pod = world.create_pod(spec, POOL, annotations={names.TRACEPARENT: 'x"; drop'})
     world.ended(pod)
     check_parents(trace_of(receiver, pod))
+
+
+def occupy(world, nodes):
+    """Submit a job that has nodes of the Slurm for itself, and wait until it runs; return its id."""
+    options = ("--exclusive", f"--nodes={nodes}", "--output=/dev/null")
+    job = int(world.slurm("sbatch", "--parsable", *options, "--wrap=sleep 600"))
+    eventually(lambda: world.queue().get(job) == "RUNNING", f"job {job} runs")
+    return job
+
+
+def test_a_pod_on_the_colocated_slurm_has_one_trace(world, receiver):
+    pod = world.create(run="1", restartPolicy="Never")
+    ended = world.seen(pod, "released", lambda p: p["status"].get("phase") == "Succeeded" and not held(p))
+    spans = trace_of(receiver, pod)
+    check_parents(spans, slurm_spans.SPANS)
+    job = world.job_of(ended)
+    slurm = {name for name, span in spans.items() if span.attributes.get("podbridge.job.id") == str(job)}
+    assert slurm == slurm_spans.SPANS.keys() - {"admission"}
+    assert {span.service for span in spans.values()} == {"podbridge"}
+    assert spans["queue"].end == spans["bind"].start
+    assert spans["schedule"].end == spans["bind"].end
+    assert spans["run"].end == spans["release"].start
+    assert spans["pod"].end == spans["release"].end
+    assert spans["submit"].start < spans["bind"].end <= spans["release"].start + COARSE
+    assert spans["run"].end - spans["run"].start >= 1
+    assert all(span.start >= spans["pod"].start - COARSE for span in spans.values())
+    assert all(
+        span.attributes["k8s.node.name"] == ended["spec"]["nodeName"]
+        for name, span in spans.items()
+        if name in ("queue", "bind", "schedule", "run", "release", "pod")
+    )
+    comment = json.loads(world.job_comment(job))
+    assert comment["traceparent"] == f"00-{spans['pod'].trace}-{spans['pod'].id}-01"
+    metadata = pod["metadata"]
+    assert world.job(job)["Comment"] == f"{metadata['namespace']}/{metadata['name']}", "for people and sacct"
+
+
+def held(pod):
+    """Whether podbridge's finalizer is on a pod."""
+    return names.FINALIZER in (pod["metadata"].get("finalizers") or ())
+
+
+def test_traces_survive_a_killed_hub_and_a_killed_submitter(world, receiver, variables):
+    """Both are killed while a pod runs at the site, one on the Slurm, and one waits in the queue of the Slurm.
+
+    Their successors send the other spans of the same traces, each once.
+    """
+    at_site, release = world.held("true", POOL)
+    world.seen(at_site, "running", lambda p: p["status"].get("phase") == "Running")
+    running = world.running(world.create())
+    blocker = occupy(world, 1)
+    waiting = world.create(cpu="128")
+    for pod, spans in ((at_site, ("submit", "site.submit")), (running, ("bind",)), (waiting, ("submit",))):
+        for span in spans:
+            trace_of(receiver, pod, span)
+    world.cluster.kill("podbridge")
+    world.cluster.kill(f"{POOL}-submitter")
+    release()
+    killed = time.time()
+    world.cluster.start_submitter(POOL, env=variables)
+    world.cluster.start_podbridge(env=variables)
+    world.ended(at_site)
+    check_parents(trace_of(receiver, at_site))
+    world.slurm("scancel", str(blocker))
+    world.running(waiting)
+    for pod in (running, waiting):
+        world.delete(pod)
+        world.gone(pod)
+        spans = trace_of(receiver, pod)
+        check_parents(spans, slurm_spans.SPANS)
+        assert {name for name, span in spans.items() if span.is_error} == {"run", "pod"}
+        assert spans["run"].end > killed - COARSE
+    assert spans["queue"].start < killed < spans["queue"].end + COARSE, "the queue of the waiting pod"
+
+
+def test_a_pod_that_is_deleted_in_slurms_queue_has_its_trace(world, receiver):
+    blocker = occupy(world, 2)
+    pod = world.create()
+    trace_of(receiver, pod, "submit")
+    world.delete(pod)
+    world.gone(pod)
+    world.slurm("scancel", str(blocker))
+    spans = trace_of(receiver, pod)
+    assert spans.keys() == {"admission", "pod", "submit", "queue", "release"}
+    assert {spans[name].attributes["podbridge.reason"] for name in ("pod", "queue", "release")} == {"Deleted"}
+
+
+def test_each_member_of_a_gang_has_its_own_trace(world, receiver):
+    gang = world.create_gang("traced", 2, run="1")
+    members = eventually(lambda: len(found := world.members(gang)) == 2 and found, "its pods")
+    for pod in members:
+        world.seen(pod, "released", lambda p: p["status"].get("phase") == "Succeeded" and not held(p))
+    found = [trace_of(receiver, pod) for pod in members]
+    # the name of a member is generated after its admission
+    assert all(spans.keys() == slurm_spans.SPANS.keys() - {"admission"} for spans in found)
+    assert len({spans["run"].attributes["podbridge.job.id"] for spans in found}) == 1
+    assert len({spans["pod"].trace for spans in found}) == 2
 
 
 def test_an_error_of_the_collector_delays_no_pod(world, receiver):

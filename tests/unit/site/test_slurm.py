@@ -392,6 +392,19 @@ def test_with_the_plugins_rules_the_users_flags_replace_the_flavors_and_these_th
     assert "--job-name=pb-a-1" in words and "--job-name=mine" not in words
 
 
+@pytest.mark.parametrize("flags_win", [False, True])
+@pytest.mark.parametrize(("users", "sites"), [((), ()), (("--comment=u",), ()), ((), ("--comment=s",))])
+def test_a_comment_of_user_or_site_replaces_the_trace_context(
+    tmp_path: Path, users: tuple[str, ...], sites: tuple[str, ...], flags_win: bool
+) -> None:
+    flavor, context = Flavor(name="f", flags=list(sites)), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    asked = request(flavor=flavor, flags=users, flags_win=flags_win, traceparent=context)
+    comments = [word for word in slurm(tmp_path).words(asked) if word.startswith("--comment")]
+    assert comments[-1] == next(iter((*users, *sites)), f"--comment=traceparent={context}"), "of two, the last counts"
+    without = slurm(tmp_path).words(request(flavor=flavor, flags=users, flags_win=flags_win))
+    assert [word for word in without if word.startswith("--comment")] == [*users, *sites]
+
+
 def test_a_word_that_is_no_option_never_becomes_the_script(tmp_path: Path) -> None:
     with pytest.raises(BatchError, match="reboot"):
         slurm(tmp_path).words(request(flags=("-t", "5", "reboot"), flags_win=True))

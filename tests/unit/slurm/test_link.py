@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -128,3 +129,13 @@ def test_an_invalid_comment_of_a_group_is_not_ours(change: dict[str, object]) ->
     fields = {"kind": "job", "namespace": "ns", "name": "n", "uid": "u", "index": ""}
     text = json.dumps({"cluster": "c", "group": fields, "size": 2} | change)
     assert decode(text) is None
+
+
+@given(st.one_of(LINKS, GROUPS))
+def test_a_trace_context_changes_neither_the_identity_nor_the_other_fields(link: JobLink) -> None:
+    context = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    traced = encode(replace(link, traceparent=context))
+    assert decode(traced) == link == replace(link, traceparent=context)
+    fields = json.loads(traced)
+    assert fields.pop("traceparent") == context
+    assert fields == json.loads(encode(link))
