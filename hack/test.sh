@@ -7,6 +7,8 @@ cd "$checkout"
 
 usage="usage: hack/test.sh [--long]       run everything
        hack/test.sh --fast         run linters, types, layers and unit tests: no daemons, under 2 minutes
+       hack/test.sh --python X.Y [ARGS...]
+                                   run the unit tests (or pytest with ARGS) on another Python, 3.11 to 3.14
        hack/test.sh ARGS...        run pytest alone, with ARGS
 
 unit, contract, e2e and chaos stand for the directories of that name in tests/. Options for pytest:
@@ -19,6 +21,7 @@ examples: ./hack/test.sh unit -k hostlist
           ./hack/test.sh e2e -k 'test_story and 26.05' --keep
           ./hack/test.sh tests/contract/script/test_mpi.py"
 long=()
+other=
 suites=(unit contract e2e chaos)
 if [[ ${1:-} == --help || ${1:-} == -h ]]; then
     echo "$usage"
@@ -29,9 +32,16 @@ elif [[ ${1:-} == --long ]]; then
 elif [[ ${1:-} == --fast && $# -eq 1 ]]; then
     suites=(unit)
     shift
+elif [[ ${1:-} == --python ]]; then
+    [[ $# -ge 2 ]] || { say "$usage"; exit 1; }
+    other=$2
+    shift 2
+    [[ $# -gt 0 ]] || set -- -n 3 unit
 fi
 ensure_venv
-if [[ $# -gt 0 ]]; then
+if [[ -n $other || $# -gt 0 ]]; then
+    # exit code 77: this Python cannot be had
+    [[ -z $other ]] || python=$("$python" -m cluster.pythons "$other") || exit
     words=("${long[@]}")
     for word; do
         case $word in
@@ -93,6 +103,12 @@ for suite in "${suites[@]}"; do
         skipped+=("$suite tests (there are none)")
     fi
 done
+
+if [[ ${#long[@]} -gt 0 ]]; then
+    for version in 3.12 3.13 3.14; do
+        check "unit tests on Python $version" ./hack/test.sh --python "$version"
+    done
+fi
 
 for item in "${skipped[@]}"; do
     say "skipped: $item"

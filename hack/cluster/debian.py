@@ -36,7 +36,12 @@ BROWSER = {
     "fonts": ("trixie", "fonts-dejavu-core", "usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"),
 }
 """The same, for tests of the web page."""
-_ALL = ADDED | BESIDE_APPTAINER | BROWSER
+PYTHONS = {
+    "3.13": ("trixie", "python3.13", "usr/bin/python3.13"),
+    "3.14": ("sid", "python3.14", "usr/bin/python3.14"),
+}
+"""Versions of Python for the unit tests: suite, package, and a file of the package."""
+_ALL = ADDED | BESIDE_APPTAINER | BROWSER | {f"python{version}": found for version, found in PYTHONS.items()}
 MACHINE = {
     "shellcheck": "shellcheck",
     "busybox": "busybox-static",
@@ -115,6 +120,22 @@ def ensure_added(name: str) -> None:
     if not has(root, name):
         say(f"adding {package} to the root folder of Debian {suite} (some 15 s, once)")
         _apt(package, root=root)
+
+
+def python_launcher(version: str) -> Path:
+    """Return a program that runs a Python of a root folder on this machine, outside of the root folder.
+
+    The suite's dynamic linker loads the suite's libraries; programs that Python starts are those of this machine. The
+    program lies beside the interpreter, where Python finds its standard library.
+    """
+    suite, _, file = PYTHONS[version]
+    root = _root(suite)
+    (linker,) = (root / "lib64").glob("ld-linux-*.so.*")
+    libraries = root / "usr" / "lib" / f"{os.uname().machine}-linux-gnu"
+    launcher = root / "usr" / "bin" / f"podbridge-python{version}"
+    launcher.write_text(f'#!/bin/sh\nexec {linker} --argv0 "$0" --library-path {libraries} {root / file} "$@"\n')
+    launcher.chmod(0o755)
+    return launcher
 
 
 def ensure_machine(*names: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import debian, places
+from cluster import debian, places, pythons
 from tests.conftest import SLURMS
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,6 @@ MODULES = {
     "LeaderWorkerSet": ("gangs", "sigs.k8s.io/lws"),
     "scheduler-plugins": ("gangs", "sigs.k8s.io/scheduler-plugins"),
     "Kubeflow Trainer": ("trainer", "github.com/kubeflow/trainer/v2"),
-    "KubeRay": ("kuberay", "github.com/ray-project/kuberay/ray-operator"),
     "etcd": (".", "go.etcd.io/etcd/server/v3"),
     "kwok": (".", "sigs.k8s.io/kwok"),
     "Helm": ("helm", "helm.sh/helm/v3"),
@@ -45,6 +44,12 @@ def rows(heading):
 def versions_of(system):
     """Return the versions of a system in the first table of the tested ones, with their sources."""
     return {row[1]: row[2] for row in rows("Tested") if row[0] == system and len(row) == 4}
+
+
+def last_cell(system, version):
+    """Return the last cell of the row of a version."""
+    (cell,) = [row[3] for row in rows("Tested") if row[:2] == [system, version]]
+    return cell
 
 
 def pinned(folder, module):
@@ -95,7 +100,17 @@ def test_nats_server_is_that_of_the_lock_file():
 def test_versions_of_python_are_those_of_the_tests_and_of_the_image():
     (tests,) = set(re.findall(r"python(3\.\d+) -m venv", read("hack", "lib.sh")))
     (image,) = set(re.findall(r"python(3\.\d+)-minimal", read("Dockerfile")))
-    assert versions_of("Python") == {tests: "`hack/lib.sh`", image: "`Dockerfile`"}
+    main, others = {tests: "`hack/lib.sh`"}, set(pythons.VERSIONS) - {tests}
+    assert versions_of("Python").keys() == set(pythons.VERSIONS)
+    assert versions_of("Python").items() >= main.items()
+    assert "the image, in `tests/e2e/helm`" in last_cell("Python", image)
+    assert all("`./hack/test.sh --python`" in last_cell("Python", version) for version in others)
+    for version, (suite, *_) in debian.PYTHONS.items():
+        assert f"Debian {suite}" in versions_of("Python")[version]
+    classifiers = tomllib.loads(read("pyproject.toml"))["project"]["classifiers"]
+    assert classifiers == [f"Programming Language :: Python :: {version}" for version in pythons.VERSIONS]
+    looped = re.findall(r"^    for version in (3.*); do$", read("hack", "test.sh"), re.M)
+    assert [words.split() for words in looped] == [[version for version in pythons.VERSIONS if version in others]]
 
 
 def test_required_versions_are_those_of_the_chart_and_of_the_package():

@@ -67,7 +67,7 @@ def test_one_that_is_there_stays_as_it_is() -> None:
         ({"config": {"subjects": ["orders.>"]}}, "is not a key-value bucket"),
         (b"nonsense", "Expecting value"),
         (b"[1]", "not a JSON object"),
-        (b"[" * 100_000, "recursion"),
+        (b"[" * 100_000, "recursion|Stack overflow"),  # the second from Python 3.14 on
         ({"config": 3}, "is not a key-value bucket"),
     ],
 )
