@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from cluster import Cluster, places
+from cluster.gangs import WORKLOAD_API
 from cluster.world import World
 
 # how long a machine takes to make up an example, or to try it, says nothing about the code
@@ -111,7 +112,7 @@ def _cluster_of(nodeid):
         if file.startswith(f"tests/e2e/{folder}/"):
             return folder
     if file.startswith("tests/e2e/gangs/"):
-        return next((f"gangs {version}" for version in places.KUBERNETES if version in parameters), file)
+        return next((f"gangs {version}" for version in WORKLOAD_API if version in parameters), file)
     return next((version for version in SLURMS if version in parameters), file)
 
 
@@ -149,7 +150,7 @@ def pytest_terminal_summary(terminalreporter):
     took = Counter()
     for kind in ("", "passed", "failed", "error", "skipped"):  # "": set-up and tear-down
         for item in terminalreporter.getreports(kind):
-            took[_cluster_of(item.nodeid)] += item.duration
+            took[_cluster_of(item.nodeid)] += getattr(item, "duration", 0)  # an error of the collection has none
     slow = [f"{seconds:.0f} s {name}" for name, seconds in took.most_common(12) if seconds > 60]
     if slow:
         terminalreporter.section("slowest clusters")
