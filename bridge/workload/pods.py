@@ -142,6 +142,11 @@ def hold_patch(pod: Pod, job: int, scheduler_name: str) -> dict[str, Any]:
     return patch
 
 
+def label_patch(pod: Pod, job: int) -> dict[str, Any]:
+    """Return the strategic patch that sets the label with the job id on a bound pod."""
+    return {"metadata": {"uid": uid(pod), "labels": {names.JOB_ID_LABEL: str(job)}}}
+
+
 def managed_toleration(scheduler_name: str) -> dict[str, str]:
     """Return the toleration for the taint of the colocated nodes of this scheduler."""
     return {"key": names.MANAGED_TAINT, "operator": "Equal", "value": scheduler_name, "effect": "NoExecute"}
@@ -178,7 +183,7 @@ def binding(
 ) -> dict[str, Any]:
     """Return the Binding. The UID is its precondition; the same write adds ``annotations`` and ``labels`` to the pod.
 
-    The API server copies labels from version 1.33 on.
+    The API server copies labels from version 1.33 on; before, the workload controller sets them.
     """
     return {
         "apiVersion": "v1",

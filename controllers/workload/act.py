@@ -52,6 +52,8 @@ class Actor:
                 self._cache.apply(self._kube.patch(_path(action.pod, "status"), patch, kind="strategic"))
             case decide.Suspension():
                 self._suspension(action)
+            case decide.Label():
+                self._patch(action.pod, pods.label_patch(action.pod, action.job_id))
             case decide.Orphan():
                 self._orphan(action)
             case decide.Rest():
@@ -65,14 +67,9 @@ class Actor:
             self._cancel(job_id, [links.key(action.pod)])
         if pods.is_held(action.pod):
             patch = pods.withdraw_patch(action.pod) if action.remote else pods.unhold_patch(action.pod)
-            try:
-                answer = self._kube.patch(_path(action.pod), patch, kind="strategic")
-            except (KubeNotFoundError, KubeConflictError) as error:
-                log.debug("pod is gone", extra=kv(pod=pods.key(action.pod), error=error))
-            else:
-                self._cache.apply(answer)
-                if tracing.tracer is not None:
-                    slurm_spans.released(answer, self._clock.time())
+            answer = self._patch(action.pod, patch)
+            if answer is not None and tracing.tracer is not None:
+                slurm_spans.released(answer, self._clock.time())
         log.info("job released", extra=kv(pod=pods.key(action.pod), jobs=ids))
 
     def _cancel(self, job_id: int, keys: Iterable[str]) -> bool:
@@ -108,12 +105,18 @@ class Actor:
             status, reason = "True", "JobSuspended"
             message = f"Slurm job {job} is suspended; the containers of the pod continue"
         patch = pods.condition_patch(pod, names.JOB_SUSPENDED, status, reason, message, now)
+        if self._patch(pod, patch, "status") is not None:
+            self._events.event(pod, reason, message, warning=action.suspended, action="Suspending")
+
+    def _patch(self, pod: decide.Pod, patch: dict[str, Any], sub: str | None = None) -> dict[str, Any] | None:
+        """Patch a pod and return it; ``None``: it is gone."""
         try:
-            self._cache.apply(self._kube.patch(_path(pod, "status"), patch, kind="strategic"))
+            answer = self._kube.patch(_path(pod, sub), patch, kind="strategic")
         except (KubeNotFoundError, KubeConflictError) as error:
             log.debug("pod is gone", extra=kv(pod=pods.key(pod), error=error))
-            return
-        self._events.event(pod, reason, message, warning=action.suspended, action="Suspending")
+            return None
+        self._cache.apply(answer)
+        return answer
 
     def _orphan(self, action: decide.Orphan) -> None:
         """Cancel a job without a pod. The API server, not the cache, must confirm that its pods are gone."""

@@ -84,6 +84,14 @@ class Suspension:
 
 
 @dataclass(frozen=True, slots=True)
+class Label:
+    """Set the label with the job id on a bound pod: API servers before 1.33 do not copy it from the binding."""
+
+    pod: Pod
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Orphan:
     """Check with the API server whether the pods of a job are gone, and then cancel the job."""
 
@@ -99,7 +107,7 @@ class Rest:
     link: JobLink
 
 
-Action = Release | End | Ask | Cancel | Mark | Suspension | Orphan | Rest
+Action = Release | End | Ask | Cancel | Mark | Suspension | Label | Orphan | Rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +255,7 @@ def _decide_pod(view: WorkloadView, pod: Pod, open_keys: set[str]) -> _Step:
     if not pods.is_bound(pod):
         return None, before
     if not _is_displaced(view, pod, known):
-        return _suspension(pod, known), None
+        return _suspension(pod, known) or _label(pod, labelled), None
     moved = _count(view, before)
     return (End(pod, labelled, REQUEUED_REASON, REQUEUED_TEXT) if moved.answers >= DISPLACED_ANSWERS else None), moved
 
@@ -324,6 +332,11 @@ def _suspension(pod: Pod, known: ObservedJob) -> Suspension | None:
     if suspended == marked or not (suspended or states.is_allocated(job.states)):
         return None
     return Suspension(pod, job.job_id, suspended)
+
+
+def _label(pod: Pod, job_id: int) -> Label | None:
+    has = (pod["metadata"].get("labels") or {}).get(names.JOB_ID_LABEL) == str(job_id)
+    return None if has else Label(pod, job_id)
 
 
 def _is_displaced(view: WorkloadView, pod: Pod, known: ObservedJob) -> bool:

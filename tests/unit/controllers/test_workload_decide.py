@@ -79,7 +79,10 @@ def test_the_job_of_the_binding_counts_where_the_api_server_copies_no_label():
     the_pod["metadata"]["annotations"] = {names.JOB_ID_ANNOTATION: "5"}
     (end,) = look([the_pod], snapshot(known(5, "TIMEOUT", confirmations=2)))
     assert isinstance(end, decide.End)
-    the_pod["metadata"]["labels"] = {names.JOB_ID_LABEL: "4"}
+    for labels in ({}, {names.JOB_ID_LABEL: "4"}):
+        the_pod["metadata"]["labels"] = labels
+        assert look([the_pod], snapshot(known(5, "RUNNING"))) == [decide.Label(the_pod, 5)]
+    the_pod["metadata"]["labels"] = {names.JOB_ID_LABEL: "5"}
     assert look([the_pod], snapshot(known(5, "RUNNING"))) == []
 
 
