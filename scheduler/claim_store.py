@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bridge.errors import KubeConflictError, KubeNotFoundError
+from bridge.errors import KubeConflictError, KubeNotFoundError, KubeUnavailableError
 from bridge.kube.client import KubeClient
+from bridge.kube.discovery import is_served
 from bridge.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from bridge.workload import devices, extended_claims, pods
 from bridge.workload.devices import Device, DevicesNotReadyError, UnsupportedClaimError
@@ -34,7 +35,8 @@ class ClaimStore:
     def of_pod(self, pod: Pod) -> list[tuple[Object, bool]]:
         """Read the claims that ``spec.resourceClaims`` names; true for a claim that was created for this pod alone.
 
-        Raises :class:`ClaimMissingError`.
+        Raises :class:`ClaimMissingError`, and :class:`~bridge.workload.devices.UnsupportedClaimError` if the API server
+        does not serve claims.
         """
         created = {
             entry["name"]: entry.get("resourceClaimName")
@@ -54,6 +56,13 @@ class ClaimStore:
                 claim = self._kube.get(RESOURCE_CLAIMS.path(pod["metadata"]["namespace"], name))
             except KubeNotFoundError as error:
                 raise ClaimMissingError(f"spec.resourceClaims: ResourceClaim {name} does not exist") from error
+            except KubeUnavailableError as error:
+                if error.status == 404 and not is_served(self._kube, RESOURCE_CLAIMS):
+                    raise UnsupportedClaimError(
+                        f"spec.resourceClaims: the API server does not serve {RESOURCE_CLAIMS.api_version}; needed: "
+                        "Kubernetes 1.34 or later"
+                    ) from error
+                raise
             if claim["metadata"].get("deletionTimestamp"):
                 raise ClaimMissingError(f"spec.resourceClaims: ResourceClaim {name} is being deleted")
             if not named and not _is_owned(claim, pod):

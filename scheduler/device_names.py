@@ -10,6 +10,7 @@ from bridge.clock import Clock
 from bridge.config import Config
 from bridge.errors import KubeForbiddenError, KubeNotFoundError
 from bridge.kube.client import KubeClient
+from bridge.kube.discovery import list_if_served
 from bridge.kube.resources import DEVICE_CLASSES
 from bridge.logs import kv
 from bridge.workers import Workers
@@ -46,9 +47,11 @@ class DeviceNames:
     def _read(self) -> None:
         self._read_at = self._clock.monotonic()
         try:
-            classes = self._kube.get(DEVICE_CLASSES.path())["items"]
+            classes = list_if_served(self._kube, DEVICE_CLASSES)
         except (KubeNotFoundError, KubeForbiddenError) as error:
             log.warning("extended resources by DRA are not known", extra=kv(error=error))
+            classes = None
+        if classes is None:
             self._wanted, self.found = False, {}
             return
         self.found = extended_claims.names(classes, self._config.gres, self._config.device_classes)

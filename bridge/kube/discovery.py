@@ -27,6 +27,17 @@ def get_if_served(
         raise
 
 
+def list_if_served(client: KubeClient, resource: Resource) -> list[dict[str, Any]] | None:
+    """Return all objects of a resource; ``None`` if it is not served. Raises ``Kube*`` errors."""
+    try:
+        items: list[dict[str, Any]] = client.get(resource.path())["items"]
+    except KubeUnavailableError as error:
+        if error.status == 404 and not is_served(client, resource):
+            return None
+        raise
+    return items
+
+
 def is_served(client: KubeClient, resource: Resource) -> bool:
     """Whether the API server serves the resource. Raises ``Kube*`` errors."""
     if resource.group:
