@@ -76,16 +76,17 @@ def pytest_report_header(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Sort the tests for several processes; in a short run, keep one version of tests marked ``main_version``."""
+    """Sort the tests for several processes; leave out versions by the markers ``main_version`` and ``not_on``."""
     if hasattr(config, "workerinput"):
         sizes = Counter(map(_cluster_of, (item.nodeid for item in items)))
         items.sort(key=lambda item: _rank(_cluster_of(item.nodeid), sizes))
-    if config.getoption("--long"):
-        return
+    main = ("", SLURMS[0], places.DEFAULT_KUBERNETES)
+    short = not config.getoption("--long")
     left_out = [
         item
         for item in items
-        if item.get_closest_marker("main_version") and _version(item) not in ("", SLURMS[0], places.DEFAULT_KUBERNETES)
+        if any(_version(item) in marker.args for marker in item.iter_markers("not_on"))
+        or (short and item.get_closest_marker("main_version") and _version(item) not in main)
     ]
     if left_out:
         items[:] = [item for item in items if item not in left_out]

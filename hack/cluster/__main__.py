@@ -104,7 +104,7 @@ def get_all(options: argparse.Namespace) -> None:
             install.TRAINER,
             install.KUBERAY,
             install.kueue_module(),
-            install.KUBERNETES_1_37,
+            *install.CONTROL_PLANES.values(),
             install.HELM,
         ],
     )

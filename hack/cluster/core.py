@@ -312,7 +312,6 @@ class Cluster(Parts):
             needs["slurm"].append(self.options.slurm)
             needs["accounting"] = [self.options.slurm] if self._slurm.accounting else []
         wanted = (
-            (install.KUBERNETES_1_37, self.options.kube and self.options.kubernetes == "1.37"),
             (install.INTERLINK, self.options.interlink),
             (install.GANGS, self.options.gangs),
             (install.TRAINER, self.options.gangs),
@@ -321,6 +320,8 @@ class Cluster(Parts):
             (install.HELM, self.options.helm),
         )
         modules = [module for module, chosen in wanted if chosen]
+        if self.options.kube and self.options.kubernetes in install.CONTROL_PLANES:
+            modules.append(install.CONTROL_PLANES[self.options.kubernetes])
         install.ensure(
             **needs,
             kube=self.options.kube,

@@ -22,20 +22,22 @@ WORKLOAD_API = {
     "1.36": ("scheduling.k8s.io/v1alpha2",),
     "1.37": ("scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3"),
 }
-"""Kubernetes version -> the versions of Kubernetes' own Workload API that it serves (off by default)."""
+"""Kubernetes version -> the versions of its own Workload API that it serves (off by default); others have none."""
 _FEATURES = {"1.36": (), "1.37": ("CompositePodGroup",)}
 _GATES = ("GenericWorkload", "TopologyAwareWorkloadScheduling", "DRAWorkloadResourceClaims")
 
 
 def apiserver_args(kubernetes: str) -> list[str]:
-    """Return the arguments with which kube-apiserver serves the Workload API."""
-    served = ",".join(f"{version}=true" for version in WORKLOAD_API[kubernetes])
-    return [gates(kubernetes), f"--runtime-config={served}"]
+    """Return the arguments with which kube-apiserver serves the Workload API; none if the version has none."""
+    served = ",".join(f"{version}=true" for version in WORKLOAD_API.get(kubernetes, ()))
+    return [*gates(kubernetes), f"--runtime-config={served}"] if served else []
 
 
-def gates(kubernetes: str) -> str:
-    """Return the argument of kube-apiserver and kube-controller-manager that turns the Workload API on."""
-    return "--feature-gates=" + ",".join(f"{gate}=true" for gate in (*_GATES, *_FEATURES[kubernetes]))
+def gates(kubernetes: str) -> list[str]:
+    """Return the arguments of the control plane's programs that turn the Workload API on; none if it has none."""
+    if kubernetes not in WORKLOAD_API:
+        return []
+    return ["--feature-gates=" + ",".join(f"{gate}=true" for gate in (*_GATES, *_FEATURES[kubernetes]))]
 
 
 @dataclass(frozen=True)

@@ -171,24 +171,28 @@ def _version_flags(version: str) -> str:
     return " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamped.items())
 
 
-KUBERNETES_1_37 = GoModule(
-    "kubernetes-1.37",
-    "kube-apiserver, kube-controller-manager and kube-scheduler of Kubernetes 1.37",
-    6,
-    {
-        f"{name}-1.37": package
-        for name, package in (PACKAGES | SCHEDULER).items()
-        if name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
-    },
-    _version_flags(places.KUBERNETES["1.37"]),
-)
-"""The newer of the two control planes; etcd, kubectl and kwok are the same for both."""
+def _control_plane_module(version: str) -> GoModule:
+    programs = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+    return GoModule(
+        f"kubernetes-{version}",
+        f"kube-apiserver, kube-controller-manager and kube-scheduler of Kubernetes {version}",
+        6,
+        {f"{name}-{version}": (PACKAGES | SCHEDULER)[name] for name in programs},
+        _version_flags(places.KUBERNETES[version]),
+    )
+
+
+CONTROL_PLANES = {
+    version: _control_plane_module(version) for version in places.KUBERNETES if version != places.DEFAULT_KUBERNETES
+}
+"""Version of Kubernetes -> the module of its control plane; etcd, kubectl and kwok are the same for all."""
 
 
 def control_plane(kubernetes: str) -> dict[str, Path]:
     """Return the path of each program of the control plane of a version of Kubernetes."""
-    newer = binaries(KUBERNETES_1_37.packages) if kubernetes == "1.37" else {}
-    return binaries(PACKAGES | SCHEDULER) | {name.removesuffix("-1.37"): path for name, path in newer.items()}
+    module = CONTROL_PLANES.get(kubernetes)
+    others = binaries(module.packages) if module else {}
+    return binaries(PACKAGES | SCHEDULER) | {name.removesuffix(f"-{kubernetes}"): path for name, path in others.items()}
 
 
 def ensure(

@@ -193,8 +193,8 @@ class Parts:
             scheduler=options.kueue or options.helm,
             address=realnode.address() if options.helm else "",
             audit=self.state / "audit.log" if options.audit else None,
-            controller_manager_args=[gangs.gates(options.kubernetes)] if options.gangs else [],
-            scheduler_args=[gangs.gates(options.kubernetes)] if options.gangs else [],
+            controller_manager_args=gangs.gates(options.kubernetes) if options.gangs else [],
+            scheduler_args=gangs.gates(options.kubernetes) if options.gangs else [],
             apiserver_args=[
                 *(gangs.apiserver_args(options.kubernetes) if options.gangs else ()),
                 *options.apiserver_args,

@@ -13,7 +13,7 @@ SUITES = {"22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}
 
 DEFAULT_SLURM = "26.05"
 
-KUBERNETES = {"1.36": "v1.36.3", "1.37": "v1.37.2"}
+KUBERNETES = {"1.32": "v1.32.5", "1.36": "v1.36.3", "1.37": "v1.37.2"}
 """Kubernetes version -> the release that a go.mod of ``hack/tools`` pins."""
 
 DEFAULT_KUBERNETES = "1.36"

@@ -13,6 +13,7 @@ from cluster.polling import eventually
 
 NAMESPACE = "slurm-bridge"
 LABEL = "scheduler.slinky.slurm.net/slurm-jobid"
+ANNOTATION = "bridge.vk.io/slurm-job"
 NODE = "slinky.slurm.net/slurm-node"
 JOB_PREFIX = "slurmjob.slinky.slurm.net/"
 
@@ -157,7 +158,7 @@ class World:
 
     def labelled(self, pod: Object, timeout: float = 30) -> int:
         """Wait until the pod has the label of its job; return the job's id."""
-        return self.job_of(self.seen(pod, "labelled", self.job_of, timeout))
+        return self.job_of(self.seen(pod, "labelled", lambda found: LABEL in _labels(found), timeout))
 
     def gone(self, pod: Object, timeout: float = 30) -> None:
         """Wait until the pod does not exist."""
@@ -165,8 +166,8 @@ class World:
 
     @staticmethod
     def job_of(pod: Object) -> int:
-        """Return the job id of the pod's label, 0 if there is none."""
-        return int((pod["metadata"].get("labels") or {}).get(LABEL, "0"))
+        """Return the job id of the pod: its binding sets the annotation, and a pod that waits has the label; else 0."""
+        return int((pod["metadata"].get("annotations") or {}).get(ANNOTATION) or _labels(pod).get(LABEL, "0"))
 
     def kube_node(self, name: str) -> Object:
         """Return a node of Kubernetes."""
@@ -242,3 +243,7 @@ class World:
         self.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", {"gracePeriodSeconds": 1})
         eventually(lambda: not self.pods(), "no pod left", 60)
         eventually(lambda: not self.queue(), "no job left", 30)
+
+
+def _labels(pod: Object) -> Object:
+    return pod["metadata"].get("labels") or {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster import Cluster
+from cluster import Cluster, places
 from cluster.world import World
 from tests.conftest import SLURMS
 
@@ -24,12 +24,17 @@ EXTERNAL = (
 """For external nodes, which Slurm 26.05 has: their number, and a partition of all that have the feature."""
 
 
+KUBERNETES = {"22.05": "1.32"}
+"""Version of Slurm -> version of Kubernetes beside it, where it is not the main one: the oldest beside the oldest."""
+
+
 @pytest.fixture(scope="session", params=SLURMS)
 def world(request, state_folder):
     """A cluster with podbridge, for each version of Slurm."""
     state = state_folder / f"e2e-{request.param}"
     lines = (*URGENT, *EXTERNAL) if request.param == "26.05" else URGENT
     options = {"nodes": 4, "audit": True, "slurm_conf": lines, "podbridge": FAST}
+    options["kubernetes"] = KUBERNETES.get(request.param, places.DEFAULT_KUBERNETES)
     with Cluster(state, slurm=request.param, **options) as cluster:
         cluster.start_podbridge()
         yield World(cluster)

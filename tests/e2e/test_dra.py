@@ -6,7 +6,10 @@ from cluster.polling import eventually
 from cluster.world import NAMESPACE
 from tests.fakes.device_drivers import CPU, DRA, GPU, GPUS, publish, requests
 
-pytestmark = pytest.mark.real
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.not_on("22.05", reason="Kubernetes 1.32, which runs beside it, does not serve resource.k8s.io/v1"),
+]
 
 CLAIMS = f"{DRA}/namespaces/{NAMESPACE}/resourceclaims"
 EXTENDED = "amd.com/gpu"

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from cluster import Cluster, places
+from cluster import Cluster
 from cluster.gangs import WORKLOAD_API
 from cluster.world import NAMESPACE, World
 
@@ -38,7 +38,7 @@ def worlds(state_folder):
         yield start
 
 
-@pytest.fixture(params=places.KUBERNETES)
+@pytest.fixture(params=WORKLOAD_API)
 def world(request, worlds):
     """A cluster without groups, before and after."""
     found = worlds(request.param)

@@ -99,19 +99,20 @@ def test_a_build_without_its_manifests_is_not_complete(machine):
 
 @pytest.mark.parametrize("version", places.KUBERNETES)
 def test_a_go_mod_pins_each_version_of_the_control_plane(machine, version):
-    folder = install.TOOLS if version == places.DEFAULT_KUBERNETES else install.KUBERNETES_1_37.folder
+    folder = install.TOOLS if version == places.DEFAULT_KUBERNETES else install.CONTROL_PLANES[version].folder
     assert f"k8s.io/kubernetes {places.KUBERNETES[version]} " in (folder / "go.mod").read_text()
 
 
-def test_the_newer_control_plane_is_built_beside_the_other(machine):
+@pytest.mark.parametrize("version", install.CONTROL_PLANES)
+def test_another_control_plane_is_built_beside_the_main_one(machine, version):
     go_that_builds(machine)
-    install.ensure(kube=True, modules=[install.KUBERNETES_1_37])
+    install.ensure(kube=True, modules=[install.CONTROL_PLANES[version]])
     _, call = calls(machine)
-    assert call.split()[0] == str(install.KUBERNETES_1_37.folder)
-    assert "gitVersion=v1.37.2" in call
-    older, newer = install.control_plane("1.36"), install.control_plane("1.37")
-    assert all(path.read_text() == "built\n" for path in newer.values())
-    assert {name for name in older if older[name] != newer[name]} == {
+    assert call.split()[0] == str(install.CONTROL_PLANES[version].folder)
+    assert f"gitVersion={places.KUBERNETES[version]}" in call
+    main, other = install.control_plane(places.DEFAULT_KUBERNETES), install.control_plane(version)
+    assert all(path.read_text() == "built\n" for path in other.values())
+    assert {name for name in main if main[name] != other[name]} == {
         "kube-apiserver",
         "kube-controller-manager",
         "kube-scheduler",
