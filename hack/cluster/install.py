@@ -123,6 +123,8 @@ KUBERAY = GoModule(
     after=lambda tools: kuberay.take(tools, kuberay_manifests_folder()),
 )
 """KubeRay (see :mod:`cluster.kuberay`). It takes half a minute after Kueue, which has the same libraries."""
+JAEGER = GoModule("jaeger", "Jaeger", 3, {"jaeger": "github.com/jaegertracing/jaeger/cmd/jaeger"})
+"""A collector of traces (see :mod:`cluster.jaeger`)."""
 
 
 def kueue_module(version: str = places.DEFAULT_KUEUE) -> GoModule:

@@ -24,6 +24,7 @@ MODULES = {
     "etcd": (".", "go.etcd.io/etcd/server/v3"),
     "kwok": (".", "sigs.k8s.io/kwok"),
     "Helm": ("helm", "helm.sh/helm/v3"),
+    "Jaeger": ("jaeger", "github.com/jaegertracing/jaeger"),
 }
 """System -> the folder of ``hack/tools`` whose go.mod pins it, and its module."""
 
