@@ -162,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--kubernetes",
         choices=list(places.KUBERNETES),
-        help=f"version of the control plane ({places.DEFAULT_KUBERNETES})",
+        help=f"version of the control plane ({places.kubernetes()})",
     )
     start.add_argument(
         "--gangs",

@@ -27,7 +27,7 @@ class Options:
     """MiB of each node."""
     gpus: int = 8
     kube: bool = True
-    kubernetes: str = places.DEFAULT_KUBERNETES
+    kubernetes: str = field(default_factory=places.kubernetes)
     """Version of kube-apiserver and kube-controller-manager; the allowed ones are in ``places.KUBERNETES``."""
     kcm: bool = True
     kwok: bool = True

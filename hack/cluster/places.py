@@ -24,6 +24,11 @@ KUEUE = {"0.15": "v0.15.2", "0.16": "v0.16.1"}
 DEFAULT_KUEUE = "0.15"
 
 
+def kubernetes() -> str:
+    """Return the version of Kubernetes of a cluster that names none (``$PODBRIDGE_KUBERNETES``)."""
+    return os.environ.get("PODBRIDGE_KUBERNETES") or DEFAULT_KUBERNETES
+
+
 def cache() -> Path:
     """Return the folder of everything that is downloaded or built once (``$PODBRIDGE_CACHE``)."""
     if chosen := os.environ.get("PODBRIDGE_CACHE"):

@@ -34,7 +34,7 @@ def world(request, state_folder):
     state = state_folder / f"e2e-{request.param}"
     lines = (*URGENT, *EXTERNAL) if request.param == "26.05" else URGENT
     options = {"nodes": 4, "audit": True, "slurm_conf": lines, "podbridge": FAST}
-    options["kubernetes"] = KUBERNETES.get(request.param, places.DEFAULT_KUBERNETES)
+    options["kubernetes"] = KUBERNETES.get(request.param, places.kubernetes())
     with Cluster(state, slurm=request.param, **options) as cluster:
         cluster.start_podbridge()
         yield World(cluster)
