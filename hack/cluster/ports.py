@@ -1,23 +1,32 @@
-"""Free ports, below the range that the kernel uses for outgoing connections."""
+"""Free ports, below the range that the kernel uses for outgoing connections.
+
+A block of ports belongs to the process that asked for it until the process ends: test processes that run at once get
+different ports, also before anything listens at them.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import random
 import socket
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
+from io import BufferedRandom
 
+from cluster import places
 from cluster.errors import ClusterError
 
 LOWEST, HIGHEST = 10_000, 32_000
+_claimed: set[int] = set()
 
 
 def free_block(count: int) -> int:
-    """Find ``count`` consecutive ports without a listener; return the first."""
+    """Claim ``count`` consecutive ports without a listener; return the first."""
     for _ in range(200):
         first = random.randrange(LOWEST, HIGHEST - count)  # noqa: S311
-        if _all_free(first, count):
+        if _all_free(first, count) and _claim(first, count):
             return first
     raise ClusterError(f"no {count} consecutive free ports between {LOWEST} and {HIGHEST}")
 
@@ -40,6 +49,26 @@ def http_status(url: str) -> int:
         return error.code
     except OSError:
         return 0
+
+
+@functools.cache
+def _locks() -> BufferedRandom:
+    """Return the file whose bytes stand for ports; closing it would release the locks of this process."""
+    places.cache().mkdir(parents=True, exist_ok=True)
+    return (places.cache() / "ports.lock").open("w+b")
+
+
+def _claim(first: int, count: int) -> bool:
+    """Return whether these ports now belong to this process, and did not before."""
+    ports = range(first, first + count)
+    if not _claimed.isdisjoint(ports):
+        return False
+    try:
+        fcntl.lockf(_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, count, first)
+    except OSError:
+        return False
+    _claimed.update(ports)
+    return True
 
 
 def _all_free(first: int, count: int) -> bool:

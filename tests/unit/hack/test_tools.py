@@ -1,6 +1,8 @@
+import os
 import shlex
 import socket
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -47,6 +49,7 @@ def test_settings_are_laid_over_each_other(below, above, result):
 
 def test_a_block_of_ports_skips_one_that_is_taken(monkeypatch):
     port = ports.free_block(4) + 3
+    monkeypatch.setattr(ports, "_claimed", set())
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
@@ -55,6 +58,29 @@ def test_a_block_of_ports_skips_one_that_is_taken(monkeypatch):
         assert ports.free_block(3) == port - 3
         assert ports.listening(port)
     assert not ports.listening(port)
+
+
+CLAIM = """
+import sys
+from cluster import errors, ports
+ports.random.randrange = lambda *_: int(sys.argv[1])
+try:
+    ports.free_block(2)
+except errors.ClusterError:
+    sys.exit(3)
+"""
+
+
+def test_a_block_of_ports_belongs_to_one_process_until_it_ends(monkeypatch):
+    def other_process(first):
+        words = [sys.executable, "-c", CLAIM, str(first)]
+        return subprocess.run(words, env={**os.environ, "PYTHONPATH": ":".join(sys.path)}, check=False).returncode
+
+    first = ports.free_block(4)
+    assert [other_process(first + at) for at in (-1, 3, 4, 4)] == [3, 3, 0, 0]
+    monkeypatch.setattr(ports.random, "randrange", lambda *_: first + 3)
+    with pytest.raises(ClusterError, match="no 2 consecutive free ports"):
+        ports.free_block(2)
 
 
 def test_no_free_ports_is_an_error(monkeypatch):
