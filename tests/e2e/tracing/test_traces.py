@@ -49,30 +49,32 @@ def world(state_folder, variables):
         yield found
 
 
-def trace_of(receiver, pod, span="pod"):
-    """Wait for a span of a pod; return all its spans by name."""
+def trace_of(receiver, pod, *spans):
+    """Wait for spans of a pod, which each process sends on its own; return all its spans by name."""
     name = pod["metadata"]["name"]
-    eventually(lambda: span in {found.name for found in receiver.of(name)}, f"span {span} of {name}", 30)
+    wanted = set(spans)
+    eventually(lambda: wanted <= {found.name for found in receiver.of(name)}, f"spans {spans} of {name}", 30)
     found = receiver.of(name)
     assert max(Counter(one.name for one in found).values()) == 1, "no span arrived twice"
     return {one.name: one for one in found}
 
 
-def check_parents(spans, table=tracing.SPANS):
-    """Check names and parents of the spans of a whole trace."""
+def whole_trace(receiver, pod, table=tracing.SPANS):
+    """Wait for the whole trace of a pod; check names and parents of its spans; return them by name."""
+    spans = trace_of(receiver, pod, *table)
     assert spans.keys() == table.keys()
     assert len({span.trace for span in spans.values()}) == 1
     by_id = {span.id: span.name for span in spans.values()}
     assert {span.name: by_id.get(span.parent, "") for span in spans.values()} == {
         name: parent for name, (parent, _) in table.items()
     }
+    return spans
 
 
 def test_a_pod_has_one_trace_from_admission_to_the_report_of_its_end(world, receiver):
     pod = world.run("sleep 1", POOL)
     world.ended(pod)
-    spans = trace_of(receiver, pod)
-    check_parents(spans)
+    spans = whole_trace(receiver, pod)
     text = world.seen(pod, "traced", lambda p: True)["metadata"]["annotations"][names.TRACEPARENT]
     assert text == f"00-{spans['admission'].trace}-{spans['admission'].id}-01"
     assert {span.service for name, span in spans.items() if name != "site.submit"} == {"podbridge"}
@@ -100,8 +102,7 @@ def test_a_pod_has_one_trace_from_admission_to_the_report_of_its_end(world, rece
 def test_the_trace_of_a_failed_pod_has_its_error(world, receiver):
     pod = world.run("exit 3", POOL)
     world.ended(pod)
-    spans = trace_of(receiver, pod)
-    check_parents(spans)
+    spans = whole_trace(receiver, pod)
     assert {name for name, span in spans.items() if span.is_error} == {"run", "pod"}
 
 
@@ -110,8 +111,9 @@ def test_a_pod_joins_the_trace_of_its_user(world, receiver):
     spec = {"containers": [container], "restartPolicy": "Never"}
     pod = world.create_pod(spec, POOL, annotations={names.TRACEPARENT: f"00-{TRACE}-{PARENT}-01"})
     world.ended(pod)
-    spans = trace_of(receiver, pod)
-    assert spans.keys() == tracing.SPANS.keys() - {"admission"}
+    wanted = tracing.SPANS.keys() - {"admission"}
+    spans = trace_of(receiver, pod, *wanted)
+    assert spans.keys() == wanted
     assert {span.trace for span in spans.values()} == {TRACE}
     assert spans["pod"].parent == PARENT
 
@@ -121,7 +123,7 @@ def test_a_malformed_context_is_replaced(world, receiver):
     spec = {"containers": [container], "restartPolicy": "Never"}
     pod = world.create_pod(spec, POOL, annotations={names.TRACEPARENT: 'x"; drop'})
     world.ended(pod)
-    check_parents(trace_of(receiver, pod))
+    whole_trace(receiver, pod)
 
 
 def occupy(world, nodes):
@@ -135,8 +137,7 @@ def occupy(world, nodes):
 def test_a_pod_on_the_colocated_slurm_has_one_trace(world, receiver):
     pod = world.create(run="1", restartPolicy="Never")
     ended = world.seen(pod, "released", lambda p: p["status"].get("phase") == "Succeeded" and not held(p))
-    spans = trace_of(receiver, pod)
-    check_parents(spans, slurm_spans.SPANS)
+    spans = whole_trace(receiver, pod, slurm_spans.SPANS)
     job = world.job_of(ended)
     slurm = {name for name, span in spans.items() if span.attributes.get("podbridge.job.id") == str(job)}
     assert slurm == slurm_spans.SPANS.keys() - {"admission"}
@@ -184,14 +185,13 @@ def test_traces_survive_a_killed_hub_and_a_killed_submitter(world, receiver, var
     world.cluster.start_submitter(POOL, env=variables)
     world.cluster.start_podbridge(env=variables)
     world.ended(at_site)
-    check_parents(trace_of(receiver, at_site))
+    whole_trace(receiver, at_site)
     world.slurm("scancel", str(blocker))
     world.running(waiting)
     for pod in (running, waiting):
         world.delete(pod)
         world.gone(pod)
-        spans = trace_of(receiver, pod)
-        check_parents(spans, slurm_spans.SPANS)
+        spans = whole_trace(receiver, pod, slurm_spans.SPANS)
         assert {name for name, span in spans.items() if span.is_error} == {"run", "pod"}
         assert spans["run"].end > killed - COARSE
     assert spans["queue"].start < killed < spans["queue"].end + COARSE, "the queue of the waiting pod"
@@ -204,8 +204,9 @@ def test_a_pod_that_is_deleted_in_slurms_queue_has_its_trace(world, receiver):
     world.delete(pod)
     world.gone(pod)
     world.slurm("scancel", str(blocker))
-    spans = trace_of(receiver, pod)
-    assert spans.keys() == {"admission", "pod", "submit", "queue", "release"}
+    wanted = {"admission", "pod", "submit", "queue", "release"}
+    spans = trace_of(receiver, pod, *wanted)
+    assert spans.keys() == wanted
     assert {spans[name].attributes["podbridge.reason"] for name in ("pod", "queue", "release")} == {"Deleted"}
 
 
@@ -214,9 +215,9 @@ def test_each_member_of_a_gang_has_its_own_trace(world, receiver):
     members = eventually(lambda: len(found := world.members(gang)) == 2 and found, "its pods")
     for pod in members:
         world.seen(pod, "released", lambda p: p["status"].get("phase") == "Succeeded" and not held(p))
-    found = [trace_of(receiver, pod) for pod in members]
-    # the name of a member is generated after its admission
-    assert all(spans.keys() == slurm_spans.SPANS.keys() - {"admission"} for spans in found)
+    wanted = slurm_spans.SPANS.keys() - {"admission"}  # the name of a member is generated after its admission
+    found = [trace_of(receiver, pod, *wanted) for pod in members]
+    assert all(spans.keys() == wanted for spans in found)
     assert len({spans["run"].attributes["podbridge.job.id"] for spans in found}) == 1
     assert len({spans["pod"].trace for spans in found}) == 2
 
