@@ -6,13 +6,69 @@ A block that the tests cannot run has an HTML comment before it: ``<!-- not run:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 
-PROGRAMS = ("docker", "helm", "kubectl", "nats-server", "podbridge", "scontrol", "source", "squeue")
+DOCS = Path(__file__).parents[1] / "docs"
+PROGRAMS = [
+    "curl",
+    "docker",
+    "helm",
+    "install",
+    "journalctl",
+    "kubectl",
+    "nats-server",
+    "pip",
+    "podbridge",
+    "python3",
+    "sacct",
+    "sacctmgr",
+    "scontrol",
+    "sed",
+    "sha256sum",
+    "skopeo",
+    "source",
+    "squeue",
+    "ssh-keygen",
+    "systemctl",
+]
+PREFIXES = ("./hack/", "~/", "token=", "PYTHONPATH=")
 SHELLS = ("sh", "bash", "shell", "console")
+
+HOW_TO = ("tests/e2e/test_how_to.py",)
+HELM = ("tests/e2e/helm/test_quick_start.py",)
+RUN_BY = {
+    "quick-start.md": HELM,
+    "install.md": (*HELM, *HOW_TO),
+    "upgrade.md": HELM,
+    "kueue.md": ("tests/e2e/kueue/test_multikueue.py",),
+    "switch/from-interlink-slurm.md": HOW_TO,
+    "switch/from-interlink.md": HOW_TO,
+    "switch/from-nats-plugin.md": HOW_TO,
+    "switch/from-slurm-bridge.md": HOW_TO,
+    **{
+        f"{page}.md": HOW_TO
+        for page in (
+            "air-gapped",
+            "billing",
+            "external-nodes",
+            "nats",
+            "plugin",
+            "pools",
+            "security",
+            "several-schedulers",
+            "sites",
+            "slurm-hints",
+            "users",
+        )
+    },
+}
+"""Page -> the tests that run its blocks. ``tests/unit/test_docs_blocks.py`` checks that no page of the sections Start,
+Concepts, How-to and Switching is missing."""
+
 _MARK = re.compile(r"<!-- not run: (.*) -->")
 
 
@@ -61,4 +117,37 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def _is_command(text: str) -> bool:
     word = text.split()[0]
-    return word in PROGRAMS or word.startswith("./hack/")
+    return word in PROGRAMS or word.startswith(PREFIXES)
+
+
+@dataclass
+class Shell:
+    """Runs the blocks of pages as a reader does."""
+
+    env: Mapping[str, str]
+    folder: Path
+    """Working directory."""
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    """Words of the pages -> those of the local cluster."""
+    timeout: float = 200.0
+
+    def text(self, block: Block, replaced: Mapping[str, str] | None = None) -> str:
+        """Return the text of a block for the local cluster."""
+        text = block.text
+        for old, new in {**(replaced or {}), **self.replaced}.items():
+            text = text.replace(old, new)
+        return text
+
+    def run(self, block: Block, replaced: Mapping[str, str] | None = None) -> str:
+        """Run a block with ``bash -euo pipefail``; return its output; fail with page and line."""
+        text = self.text(block, replaced)
+        command = ["bash", "-euo", "pipefail", "-c", text]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=self.timeout, check=False
+        )
+        assert done.returncode == 0, f"{block.where}: {text}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def page(self, name: str, replaced: Mapping[str, str] | None = None) -> list[str]:
+        """Run all blocks of a page that are not marked; return the output of each."""
+        return [self.run(block, replaced) for block in blocks(DOCS / name) if not block.reason]

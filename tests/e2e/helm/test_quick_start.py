@@ -1,19 +1,18 @@
-"""Every command of docs/quick-start.md, read from the page, on a cluster without podbridge."""
+"""Every command of docs/quick-start.md, read from the page, on a cluster without podbridge; then docs/upgrade.md."""
 
 import json
 import os
-import subprocess
 
 import pytest
 
 from cluster import helm, image, install, places, realnode
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
-from tests.docs_blocks import blocks
+from tests.docs_blocks import DOCS, Shell, blocks
 
 pytestmark = pytest.mark.real
 
-PAGE = places.CHECKOUT / "docs" / "quick-start.md"
+PAGE = DOCS / "quick-start.md"
 
 
 @pytest.fixture
@@ -33,14 +32,15 @@ def bare(installed):
 
 @pytest.fixture
 def shell(bare, tmp_path):
-    """Return a function that runs the text of a block, with what a local cluster replaces."""
+    """Return a shell for the blocks, with what a local cluster replaces."""
     values = helm.values(bare)
     local = {key: values[key] for key in ("extraEnv", "tolerations")} | {part: {"replicas": 1} for part in helm.PARTS}
     (tmp_path / "local.json").write_text(json.dumps(local))
     program = tmp_path / "helm"
     binary = install.binaries(install.HELM.packages)["helm"]
     program.write_text(
-        f'#!/bin/sh\n[ "$1" = install ] && set -- "$@" --values {tmp_path}/local.json\nexec {binary} "$@"\n'
+        '#!/bin/sh\ncase "$1" in install | upgrade) '
+        f'set -- "$@" --values {tmp_path}/local.json;; esac\nexec {binary} "$@"\n'
     )
     program.chmod(0o755)
     replaced = {
@@ -51,30 +51,32 @@ def shell(bare, tmp_path):
     homes = {f"HELM_{kind}_HOME": str(tmp_path / kind) for kind in ("CACHE", "CONFIG", "DATA")}
     env = {**os.environ, **bare.env, **homes}
     env["PATH"] = f"{tmp_path}:{env['PATH']}"
-
-    def run(block):
-        text = block.text
-        for old, new in replaced.items():
-            text = text.replace(old, new)
-        command = ["bash", "-euo", "pipefail", "-c", text]
-        done = subprocess.run(command, cwd=places.CHECKOUT, env=env, capture_output=True, text=True, timeout=200)
-        assert done.returncode == 0, f"{block.where}: {text}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-    return run
+    return Shell(env, places.CHECKOUT, replaced)
 
 
 @pytest.mark.timeout(600)  # the build of the image can be a part of it
-def test_the_commands_of_the_quick_start(bare, shell):
+def test_the_commands_of_the_quick_start_and_of_an_upgrade(installed, bare, shell, tmp_path):
     found = list(blocks(PAGE))
     assert [block.text.split()[0] for block in found if block.reason] == ["docker", "./hack/up.sh", "./hack/down.sh"]
     printed = {}
     for block in found:
         if not block.reason:
-            printed[block.text.split("\n")[0]] = shell(block)
+            printed[block.text.split("\n")[0]] = shell.run(block)
             if "helm install" in block.text:
                 eventually(lambda: "podbridge-validate" in bare.kubectl("get", "validatingwebhookconfigurations"), "it")
     job, pod = printed["kubectl create namespace slurm-bridge"], printed["source ~/.cache/podbridge/state/default/env"]
     assert "hello from hello-" in job
     assert pod.splitlines()[-1] == "hello"
     assert "Slurm" in printed["helm test podbridge --namespace podbridge"]
+    upgrade(installed[1], shell, tmp_path / "values.yaml")
+
+
+def upgrade(release, shell, values):
+    """Run the commands of docs/upgrade.md, and those of docs/install.md that hand the CRD over."""
+    (handover,) = (block for block in blocks(DOCS / "install.md") if "helm upgrade" in block.text)
+    values.write_text(release.helm("get", "values", release.name, "--output=yaml"))
+    words = {"values.yaml": str(values)}
+    assert "REVISION: 2" in shell.run(handover, words)
+    upgraded, tested = shell.page("upgrade.md", words)
+    assert "REVISION: 3" in upgraded
+    assert "Succeeded" in tested

@@ -1,5 +1,7 @@
 """A manager cluster copies Jobs to a worker with podbridge, by the manifests of docs/kueue.md."""
 
+import dataclasses
+import os
 import re
 
 import pytest
@@ -7,10 +9,11 @@ import pytest
 from cluster import Cluster, kueue, places
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
+from tests.docs_blocks import DOCS, Shell, blocks
 from tests.e2e.kueue.conftest import KueueWorld
 
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
-PAGE = (places.CHECKOUT / "docs" / "kueue.md").read_text()
+PAGE = (DOCS / "kueue.md").read_text()
 SECTION = PAGE.partition("## MultiKueue: workers with podbridge\n")[2].partition("\n## ")[0]
 ORIGIN = "kueue.x-k8s.io/multikueue-origin"
 WORKER, QUEUE = "worker", "batch"
@@ -28,19 +31,22 @@ def manifests():
     )
 
 
-def kubeconfig(cluster, folder):
-    """Write the kubeconfig of the manager's account at the worker; return its path."""
-    file = folder / "worker.kubeconfig"
-    token = cluster.kubectl("create", "token", "multikueue", f"--namespace={kueue.NAMESPACE}").strip()
-    server, authority = f"--server=https://127.0.0.1:{cluster.kube_port}", cluster.state / "kube" / "ca.crt"
-    for words in (
-        ("set-cluster", WORKER, server, f"--certificate-authority={authority}", "--embed-certs"),
-        ("set-credentials", "multikueue", f"--token={token}"),
-        ("set-context", WORKER, f"--cluster={WORKER}", "--user=multikueue"),
-        ("use-context", WORKER),
-    ):
-        cluster.kubectl("config", *words, f"--kubeconfig={file}")
-    return file
+def shell(world, folder):
+    """Return a shell for the page's commands, with the addresses of the worker and the node of the local cluster."""
+    worker = world.cluster
+    own = {
+        "https://worker.example.org:6443": f"https://127.0.0.1:{worker.kube_port}",
+        "ca.crt": str(worker.state / "kube" / "ca.crt"),
+        "local-0 local-1": kueue.LOCAL_NODE,
+        "config/": f"{places.CHECKOUT}/config/",
+    }
+    return Shell({**os.environ, **worker.env}, folder, own)
+
+
+def command(text):
+    """Return the block of the page that contains a text."""
+    (found,) = (block for block in blocks(DOCS / "kueue.md") if text in block.text)
+    return found
 
 
 def condition(item, kind):
@@ -58,10 +64,10 @@ def manager(world, state_folder, tmp_path_factory):
     version = world.cluster.options.kueue_version
     with Cluster(state_folder / "manager", slurm=None, nodes=0, kueue=True, kueue_version=version) as cluster:
         made = KueueWorld(cluster)
-        file = kubeconfig(world.cluster, tmp_path_factory.mktemp("worker"))
-        secret = ("secret", "generic", WORKER, f"--namespace={kueue.NAMESPACE}", f"--from-file=kubeconfig={file}")
         cluster.kubectl("delete", "secret", WORKER, f"--namespace={kueue.NAMESPACE}", "--ignore-not-found")
-        cluster.kubectl("create", *secret)
+        at_worker = shell(world, tmp_path_factory.mktemp("worker"))
+        at_worker.run(command("kubectl create token"))
+        dataclasses.replace(at_worker, env={**os.environ, **cluster.env}).run(command("kubectl create secret"))
         cluster.kubectl("apply", "-f", "-", input=objects)
         path = f"{kueue.API}/multikueueclusters/{WORKER}"
         eventually(lambda: condition(made.api("GET", path), "Active") == "True", "the worker is connected", 60)
@@ -90,6 +96,15 @@ def status(manager, job):
 def gone(world, copy):
     path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{copy['metadata']['name']}"
     eventually(lambda: world.api.request("GET", path)[0] == 404, "the copy is deleted", 60)
+
+
+def test_the_first_steps_of_the_page(world, tmp_path):
+    reader = shell(world, tmp_path)
+    assert "customresourcedefinition.apiextensions.k8s.io/masterqueues.vk.io" in reader.run(command("config/crds.yaml"))
+    assert "labeled" in reader.run(command("kubectl label node"))
+    world.cluster.kubectl("label", "node", kueue.LOCAL_NODE, "example.com/place-")
+    commands = [block for block in blocks(DOCS / "kueue.md") if not block.reason]
+    assert len(commands) == 4, "two here, two by the fixture manager"
 
 
 def test_a_job_of_the_manager_runs_at_a_site_of_the_worker_and_its_end_comes_back(world, manager):

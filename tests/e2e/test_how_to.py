@@ -1,0 +1,304 @@
+"""The commands of the how-to pages, read from the pages, on one cluster with a Slurm, slurmdbd and two sites.
+
+What a page tells to edit or to write, its test does. ``tests/docs_blocks.py`` lists the pages.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from bridge import names
+from cluster import Cluster, kube, places
+from cluster.pods import PoolWorld
+from cluster.polling import eventually
+from cluster.pools import NAMESPACE as REMOTE
+from cluster.ports import free_block
+from cluster.slurm import ACCOUNTING, Size
+from cluster.tools import ANYTHING
+from cluster.world import NAMESPACE
+from tests.contract.wire.servers import certificate, listens
+from tests.docs_blocks import DOCS, Shell, blocks
+
+pytestmark = pytest.mark.real
+
+LAB, POOL = "lab", "slurm-site"
+SITES = {"site-a": POOL, "site-b": "local-site"}
+INPUTS = Path(__file__).parents[1] / "unit" / "conversion" / "inputs"
+CONF = [
+    # docs/billing.md
+    ACCOUNTING,
+    "AccountingStorageEnforce=associations,limits,qos,wckeys",
+    "AccountingStoreFlags=job_comment",
+    "TrackWCKey=yes",
+    # docs/external-nodes.md
+    "MaxNodeCount=200",
+    "NodeSet=k8s Feature=k8s",
+    "PartitionName=k8s Nodes=k8s MaxTime=INFINITE State=UP",
+]
+POLICIES = [
+    {"namespaces": [LAB], "default": {"userId": "alice", "groupId": "20001", "account": "chemistry", "wckey": "lab"}},
+    {"namespaces": ["*"], "mayNameScheduler": True, "allowed": ANYTHING},
+]
+
+
+@pytest.fixture(scope="module")
+def world(state_folder):
+    """The cluster of all pages."""
+    settings = {
+        "slurm": {"pollIdle": 0.5},
+        "managedNamespaces": [NAMESPACE, REMOTE, LAB],
+        "namespacePolicies": POLICIES,
+        "nodes": {"externalNotReady": 2},
+    }
+    state = state_folder / "pages"
+    with Cluster(state, slurm="26.05", nodes=2, slurm_conf=CONF, pools=list(SITES.values()), podbridge=settings) as up:
+        for name in (LAB, "research", "physics", "calico-system"):
+            up.add_namespace(name)
+        accounts, *_ = page("billing.md")
+        Shell({**os.environ, **up.env}, state).run(accounts)
+        yield PoolWorld.started(up)
+
+
+@pytest.fixture
+def shell(world, tmp_path):
+    """A shell in an empty directory, with the programs of podbridge's Python environment."""
+    home = tmp_path / "home"
+    (home / ".config").mkdir(parents=True)
+    env = {**os.environ, **world.cluster.env, "HOME": str(home)}
+    env["PATH"] = f"{env['PATH']}:{Path(sys.executable).parent}"
+    return Shell(env, tmp_path, {" config/": f" {places.CHECKOUT}/config/", "~/podbridge/bin/": "", **SITES})
+
+
+@pytest.fixture
+def background():
+    """Return a function that starts a block which does not end; it ends after the test."""
+    started = []
+
+    def start(shell, block, replaced=None):
+        text = shell.text(block, replaced)
+        started.append(subprocess.Popen(["bash", "-c", f"exec {text}"], cwd=shell.folder, env=shell.env))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def page(name):
+    """Return the blocks of a page that are to be run."""
+    return [block for block in blocks(DOCS / name) if not block.reason]
+
+
+def node(world, name, **annotations):
+    found = kube.node_object(name, Size(cpus=8, memory=16_000, gpus=0))
+    found["metadata"]["annotations"].update(annotations)
+    world.api.ensure("/api/v1/nodes", found)
+
+
+def test_users(world, shell):
+    pod = world.running(world.create())
+    words = {"pod NAME": f"pod {pod['metadata']['name']} -n {NAMESPACE}", "NAMESPACE": NAMESPACE}
+    told, deleted = shell.page("users.md", words)
+    job = str(world.job_of(pod))
+    assert pod["metadata"]["name"] in told
+    assert job in told
+    assert "deleted" in deleted
+    world.gone(pod)
+
+
+def test_billing(world, shell):
+    _, pod, usage, hours = page("billing.md")
+    shown = shell.run(pod)
+    assert "UserId=alice(" in shown
+    assert "Account=chemistry" in shown
+    assert "WCKey=lab" in shown
+    world.cluster.kubectl("delete", "pod", "billed", f"--namespace={LAB}", "--grace-period=1")
+    eventually(lambda: f"{LAB}/billed" in shell.run(usage), "sacct names the pod", 20)
+    assert f"{LAB} chemistry alice " in shell.run(hours)
+
+
+def test_external_nodes(world, shell):
+    node(world, "worker-7")
+    register, show = page("external-nodes.md")
+    shell.run(register)
+    eventually(lambda: "NodeName=worker-7" in world.slurm("scontrol", "show", "nodes"), "it is in Slurm", 30)
+    eventually(lambda: "ExternalNode" in shell.run(show), "an Event", 20)
+    pod = world.running(world.create(job={"partition": "k8s"}))
+    assert pod["spec"]["nodeName"] == "worker-7"
+    world.delete(pod)
+    world.gone(pod)
+    world.cluster.kubectl("delete", "node", "worker-7")
+    eventually(lambda: "NodeName=worker-7" not in world.slurm("scontrol", "show", "nodes"), "it is gone", 30)
+
+
+def test_security(world, shell):
+    node(world, "named")
+    exempt, name = shell.page("security.md", {"worker-7": "named"})
+    assert exempt.strip() == "namespace/calico-system labeled"
+    assert name.strip() == "node/named labeled"
+    world.cluster.kubectl("delete", "node", "named")
+
+
+def test_several_schedulers(world, shell):
+    objects, taint = page("several-schedulers.md")
+    made = shell.run(objects).splitlines()
+    assert any("podbridge-b-scheduler" in line for line in made)
+    shell.run(taint, {"NODE": "node-1"})
+
+    def tainted():
+        found = world.kube_node("node-1")["spec"].get("taints") or ()
+        return any(each["key"] == names.MANAGED_TAINT for each in found)
+
+    eventually(tainted, "its scheduler takes the node again", 30)
+    text = shell.text(objects).replace("apply -f -", "delete -f - --wait=false")
+    subprocess.run(["bash", "-c", text], env=shell.env, check=True, capture_output=True)
+
+
+def test_pools(world, shell):
+    nodes, access, consent = shell.page("pools.md")
+    assert "slurm-site" in nodes
+    assert "local-site" in nodes
+    assert access.count("rolebinding") == 2
+    assert consent.strip() == "namespace/research annotated"
+    assert "podbridge-pools" in world.cluster.kubectl("get", "rolebindings", "--namespace=research")
+
+
+def test_sites(world, shell):
+    written, secret, checked, folder = page("sites.md")
+    shell.run(written)
+    shell.run(secret)
+    assert (shell.folder / "home/.config/podbridge.seed").stat().st_mode & 0o777 == 0o600
+    file = shell.folder / "site.toml"
+    text = file.read_text()
+    for old, new in (('pool = ""', 'pool = "my-pool"'), ('folder = ""', f'folder = "{shell.folder}/jobs"')):
+        text = text.replace(old, new)
+    file.write_text(text)
+    shell.run(checked)
+    assert shell.run(folder, {"<pool>": POOL}).strip() == f"node/{POOL} annotated"
+    world.ready(POOL)
+
+
+def test_nats(world, shell, background):
+    first = free_block(2)
+    authority, cert, key = certificate(shell.folder, "nats.example.org")
+    replaced = {
+        "/etc/podbridge/nats": f"{shell.folder}/nats",
+        "--websocket-port 8080": f"--listen 127.0.0.1:{first} --websocket-port {first + 1}",
+        "/etc/ssl/nats/chain.pem": str(cert),
+        "/etc/ssl/nats/key.pem": str(key),
+        "/etc/ssl/nats/ca.pem": str(authority),
+        "--context prod ": "",
+        "--context test get namespace kube-system": "get namespace default",
+    }
+    write, check, start, *later = page("nats.md")
+    shell.run(write, replaced)
+    shell.run(check, replaced)
+    background(shell, start, replaced)
+    eventually(lambda: listens(first) and listens(first + 1), "the server listens")
+    for block in later:
+        shell.run(block, replaced)
+    assert {file.name for file in (shell.folder / "nats" / "hubs").iterdir()} >= {"prod.seed", "test.seed"}
+    for name in ("n1", "n2", "n3"):
+        assert (shell.folder / "nats" / f"nats-server-{name}.conf").exists()
+
+
+def test_the_plugin(world, shell, background):
+    port, other = free_block(1), free_block(1)
+    config, start, ask, over_nats = page("plugin.md")
+    shell.run(config)
+    file = shell.folder / "site.toml"
+    site = 'pool = "here"\nfolder = "{}"\n[batch]\nkind = "local"\n[runtime]\nkind = "none"\n'
+    file.write_text(site.format(shell.folder / "jobs"))
+    background(shell, start, {"--site": f"--listen 127.0.0.1:{port} --site"})
+    eventually(lambda: listens(port), "the plugin listens")
+    assert "here" in shell.run(ask, {"127.0.0.1:4000": f"127.0.0.1:{port}"})
+    uid = world.api("GET", "/api/v1/namespaces/kube-system")["metadata"]["uid"]
+    nats = world.cluster.nats
+    words = {"tls://nats.example.org:4222": nats.url, "hub.seed": str(nats.seed("hub")), "ca.crt": str(nats.ca_file)}
+    background(shell, over_nats, {**words, "--owner UID": f"--owner {uid} --listen 127.0.0.1:{other}"})
+
+    def pools():
+        with urlopen(f"http://127.0.0.1:{other}/system-info") as answer:
+            return POOL in answer.read().decode()
+
+    eventually(lambda: listens(other) and pools(), "the plugin has the pools", 30)
+
+
+def test_hints(shell, tmp_path):
+    pipes, script, token, send, ended, consumer = page("slurm-hints.md")
+    hint = tmp_path / "podbridge-hint"
+    own = {
+        "-o podbridge -g slurm": "-o root -g root",
+        "chown slurm": "chown root",
+        "/run/podbridge": str(tmp_path / "pipes"),
+        "/etc/slurm/podbridge-hint": str(hint),
+        "/etc/slurm/": f"{tmp_path}/",
+        "kcat -b kafka.example.org:9092 -G podbridge-hints slurm-start slurm-end -u": "echo '{\"jobid\": 17}'",
+    }
+    shell.run(pipes, own)
+    assert (tmp_path / "pipes").stat().st_mode & 0o7777 == 0o2750
+    hint.write_text(shell.text(script, own) + "\n")
+    hint.chmod(0o755)
+    shell.run(token, own)
+    assert (tmp_path / "hint-token").stat().st_mode & 0o777 == 0o600
+    reader = Shell({**shell.env, "SLURM_JOB_ID": "17", "JOBID": "17"}, tmp_path)
+    for block in (send, ended, consumer):
+        reader.run(block, own)
+
+
+def test_air_gapped(shell):
+    shell = Shell({**shell.env, "PASSWORD": "secret"}, shell.folder)
+    (made,) = shell.page("air-gapped.md")
+    assert made.strip() == "secret/registry-login created"
+
+
+def test_switching(world, shell):
+    slurm = 'SbatchPath: "/usr/bin/sbatch"\nDataRootFolder: "/tmp/x/"\n'
+    (shell.folder / "SlurmConfig.yaml").write_text(slurm)
+    (shell.folder / "build.conf").write_text('[slurm]\npartition = "batch"\n')
+    for name, source in (("old", "nats-plugin"), ("slurm-bridge", "slurm-bridge")):
+        (shell.folder / f"{name}.yaml").write_text((INPUTS / f"{source}.yaml").read_text())
+    flavor = {"name": "sites", "poolFlavor": {"poolRegExp": "^none$"}}
+    queue = {
+        "apiVersion": "vk.io/v1",
+        "kind": "MasterQueue",
+        "metadata": {"name": "old"},
+        "spec": {"flavors": [flavor]},
+    }
+    world.api.ensure("/apis/vk.io/v1/masterqueues", queue)
+    for name in ("from-interlink-slurm", "from-interlink", "from-nats-plugin", "from-slurm-bridge"):
+        world.cluster.kubectl("annotate", "namespace", "research", "bridge.vk.io/pools-", "bridge.vk.io/pool-secrets-")
+        shell.page(f"switch/{name}.md", {"/etc/interlink/": ""})
+    assert "slurmRestApi" in (shell.folder / "values.yaml").read_text()
+    assert "name: old" in (shell.folder / "queues.yaml").read_text()
+    world.api("DELETE", "/apis/vk.io/v1/masterqueues/old")
+
+
+def test_install_without_helm(world, shell):
+    """The first steps change nothing here, since the cluster has these objects; the last ones uninstall podbridge."""
+    installed = page("install.md")
+
+    def block(text):
+        (found,) = (each for each in installed if text in each.text)
+        return found
+
+    assert "unchanged" in shell.run(block("apply -f config/rbac.yaml"))
+    assert "unchanged" in shell.run(block("apply -f config/policies.yaml"))
+    shell.run(block("nats config"))
+    shell.run(block("> /path/to/token"), {"/path/to/token": "token"})
+    assert (shell.folder / "token").read_text().startswith("SLURM_JWT=")
+    checked = shell.run(block("podbridge check"), {"config.yaml": str(world.cluster.state / "podbridge.yaml")})
+    assert "node-0" in checked
+
+    pod = world.running(world.create())
+    world.cluster.stop_podbridge()
+    shell.run(block("--unregister"))
+    assert not any(each["key"] == names.MANAGED_TAINT for each in world.kube_node("node-0")["spec"].get("taints") or ())
+    shell.run(block("finalizers"))
+    assert not world.get(pod)["metadata"].get("finalizers")
