@@ -37,6 +37,8 @@ CONF = [
     "JobAcctGatherFrequency=task=1",
     "JobAcctGatherParams=OverMemoryKill",
 ]
+FORGOTTEN = 150
+"""Seconds until squeue has no job any more: time limit and its grace (30 s each), then slurmctld's own look (60 s)."""
 OUTLIVES = "trap '' TERM; sleep 300"
 JOBS: dict[str, tuple[str, ...]] = {
     "completed": ("true",),
@@ -216,7 +218,7 @@ def test_ends_that_came_while_the_submitter_was_down(scene: Scene, site: Any) ->
     scene.run("scancel", ids["cancelled"])
     scene.fail_node()
     scene.let_time_pass(ids["late"])
-    eventually(lambda: not any(scene.state(job) for job in ids.values()), timeout=60)
+    eventually(lambda: not any(scene.state(job) for job in ids.values()), timeout=FORGOTTEN)
     scene.cluster.stop_daemon("slurmdbd")
     site.start()
     try:
@@ -261,7 +263,7 @@ MESSAGES = {
 @pytest.fixture(scope="module")
 def past(scene: Scene) -> dict[str, BatchJob]:
     gone = [scene.ids[name] for name in ENDS]
-    eventually(lambda: not any(scene.state(job) for job in gone), timeout=60)
+    eventually(lambda: not any(scene.state(job) for job in gone), timeout=FORGOTTEN)
     return scene.batch().past([*scene.ids.values(), "4000000"])
 
 

@@ -11,7 +11,9 @@ SITES = ("slurm-site", "local-site", "condor-site", "apptainer-site")
 @pytest.fixture(scope="package")
 def pools_world(state_folder):
     """A cluster with a colocated Slurm and all sites, their submitters, and podbridge."""
-    with Cluster(state_folder / "pools", slurm="26.05", nodes=2, pools=list(SITES), audit=True) as cluster:
+    settings = {"brake": {"hold": 300}}  # no pod ends because this machine is busy
+    options = {"slurm": "26.05", "nodes": 2, "pools": list(SITES), "audit": True, "podbridge": settings}
+    with Cluster(state_folder / "pools", **options) as cluster:
         yield PoolWorld.started(cluster)
 
 
