@@ -79,7 +79,7 @@ done
 # A test with real daemons mostly waits, so several processes run tests at once (tests/conftest.py distributes them). A
 # long run of chaos uses one process.
 declare -A spread=(
-    [unit]="-n 3" [contract]="-n 4" [e2e]="-n 3" [chaos]="-n 3"
+    [unit]="-n 3" [contract]="-n 6" [e2e]="-n 4" [chaos]="-n 4"
 )
 [[ ${#long[@]} -eq 0 ]] || spread[chaos]="-n 0"
 # Contract and end-to-end tests that fail beside others run again alone, and the last line names the suite. Unit tests

@@ -20,7 +20,10 @@ settings.load_profile("podbridge")
 REPORT = "report"
 SLURMS = ("26.05", "24.11", "22.05")
 VERSIONS = (*SLURMS, *places.KUBERNETES)
+HALVES = (f"{SLURMS[0]}, a to f", f"{SLURMS[0]}, g to z")
+"""Two clusters of the main version share the end-to-end tests, by the names of their files."""
 FIRST = (
+    *HALVES,
     "26.05",
     "helm",
     "kueue",
@@ -102,8 +105,8 @@ def _version(item):
 def _cluster_of(nodeid):
     """Return the cluster of a test, by its name.
 
-    Tests with a version of Slurm in their parameters share the cluster of that version, those of Kueue share one, those
-    of the chart too; the others share one by file.
+    Tests with a version of Slurm in their parameters share the cluster of that version, or the two of the main version.
+    Those of Kueue share one, those of the chart too; the others share one by file.
     """
     file = nodeid.split("::")[0]
     if file.startswith("tests/unit/"):
@@ -114,6 +117,8 @@ def _cluster_of(nodeid):
             return folder
     if file.startswith("tests/e2e/gangs/"):
         return next((f"gangs {version}" for version in WORKLOAD_API if version in parameters), file)
+    if SLURMS[0] in parameters and file.startswith("tests/e2e/test_"):
+        return HALVES[file > "tests/e2e/test_g"]
     return next((version for version in SLURMS if version in parameters), file)
 
 
