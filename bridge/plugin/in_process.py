@@ -146,7 +146,7 @@ class InProcessSite:
         self.service.stop()
 
     def checks(self) -> Mapping[str, Callable[[], str | None]]:
-        """Return the readiness checks beside those of the pools: none."""
+        """Return no readiness checks of its own."""
         return {}
 
     def _run(self, supervisor: Supervisor) -> None:

@@ -35,5 +35,5 @@ class OverNats:
         """Do nothing: the connection ends with the process."""
 
     def checks(self) -> Mapping[str, Callable[[], str | None]]:
-        """Return the readiness checks beside those of the pools."""
+        """Return the readiness checks: the connection, not the sites behind it."""
         return {"nats": self._link.problem}

@@ -31,5 +31,5 @@ class OverNunet:
         """Do nothing: all threads end with the process."""
 
     def checks(self) -> Mapping[str, Callable[[], str | None]]:
-        """Return no readiness checks beside those of the pools."""
+        """Return no readiness checks of its own."""
         return {}

@@ -61,7 +61,7 @@ class Source(Protocol):
         """End in order, after the last request was answered."""
 
     def checks(self) -> Mapping[str, Callable[[], str | None]]:
-        """Return readiness checks by name."""
+        """Return readiness checks by name; none: the process is ready when a pool accepts jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ class Plugin:
         self._missing = MissingJobs(source.directory, source.clock, pods.requested)
         reports = Reports(source.directory, source.clock, supervisor.wait)
         self._health = Health()
-        self._health.ready("pools", reports.ready)
-        for name, check in source.checks().items():
+        # sites behind a server may connect later, or all be away: clients then get an answer that says so
+        for name, check in (source.checks() or {"pools": reports.ready}).items():
             self._health.ready(name, check)
         app = make_app(pods, reports, self._access, source.clock)
         self._streams = Streams(lambda path: path == LOGS_PATH, name="plugin-log")

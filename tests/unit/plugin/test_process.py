@@ -104,6 +104,6 @@ def test_health_and_metrics(start):
     call(f"http://{LOOPBACK}:{plugin.port}/pinglink")
     health, metrics = (server.port for server in plugin._others)
     with urllib.request.urlopen(f"http://{LOOPBACK}:{health}/readyz?verbose", timeout=5) as answer:
-        assert {"[+]pools ok", "[+]other ok"} <= set(answer.read().decode().splitlines())
+        assert "[+]other ok" in answer.read().decode().splitlines()
     with urllib.request.urlopen(f"http://{LOOPBACK}:{metrics}/metrics", timeout=5) as answer:
         assert 'podbridge_plugin_requests_total{code="200",route="/pinglink"}' in answer.read().decode()
