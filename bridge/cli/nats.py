@@ -106,7 +106,9 @@ def config(
     from bridge.wire.nats_server_config import ServerCluster
 
     listeners = _listeners(listen, websocket_host, websocket_port, tls_cert, tls_key)
-    servers = ServerCluster(_hosts(cluster), cluster_port, str(tls_ca.resolve()) if tls_ca else "") if cluster else None
+    servers = (
+        ServerCluster(_hosts(cluster), cluster_port, str(tls_ca.absolute()) if tls_ca else "") if cluster else None
+    )
     written = nats_files.write(
         out,
         prefix,
@@ -138,8 +140,8 @@ def _listeners(
     return Listeners(
         client=listen,
         websocket=f"{host}:{websocket_port}" if websocket_port else "",
-        certificate=str(cert.resolve()) if cert else "",
-        key=str(key.resolve()) if key else "",
+        certificate=str(cert.absolute()) if cert else "",
+        key=str(key.absolute()) if key else "",
     )
 
 

@@ -150,6 +150,27 @@ def test_help_shows_examples() -> None:
     assert "--add-pool" in text
 
 
+def test_a_link_to_a_certificate_stays_a_link(tmp_path: Path) -> None:
+    """A mounted Secret is a link, and a renewed one is the same link to another directory."""
+    (tmp_path / "..data").symlink_to("2026")
+    (tmp_path / "2026").mkdir()
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / "2026" / name).touch()
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    out = tmp_path / "n"
+    run(
+        "--pools",
+        "a",
+        "--out",
+        str(out),
+        "--tls-cert",
+        str(tmp_path / "tls.crt"),
+        "--tls-key",
+        str(tmp_path / "tls.key"),
+    )
+    assert f'cert_file: "{tmp_path}/tls.crt", key_file: "{tmp_path}/tls.key"' in (out / "nats-server.conf").read_text()
+
+
 CLUSTER = "n1=10.0.0.1,n2=nats2.example.org,n3=fd00::3"
 
 
