@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
-import tarfile
-from hashlib import sha256
 from pathlib import Path
 
 from cluster import images
@@ -16,7 +13,6 @@ SOCKET = "/run/containerd/containerd.sock"
 TAGS = ("docker.io/library/busybox:1", "docker.io/library/busybox:latest")
 """The images of pods. The kubelet would pull a tag ``latest``, and there is no registry."""
 _PAUSE = "docker.io/podbridge/pause:1"
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 CLIENT = ("ctr", "--address", SOCKET, "--namespace", "k8s.io")
 """The command line of a client, in the node's mount namespace."""
 
@@ -49,29 +45,13 @@ def load(folder: Path, enter: Path) -> bool:
 
 
 def _write_images(folder: Path) -> None:
-    """Write an archive like ``docker save``: one layer with busybox, for pods and for their sandboxes."""
+    """Write an archive of busybox, for pods and for their sandboxes."""
     images.write_busybox(folder / "images")
-    layer = folder / "layer.tar"
-    with tarfile.open(layer, "w") as archive:
-        archive.add(folder / "images" / images.NAMES[0], arcname=".")
-    diff = f"sha256:{sha256(layer.read_bytes()).hexdigest()}"
-    manifest = []
-    with tarfile.open(folder / "images.tar", "w") as archive:
-        archive.add(layer, arcname="layer.tar")
-        for name, tags, command in (("busybox", TAGS, ["sh"]), ("pause", (_PAUSE,), ["sleep", "2147483647"])):
-            config = {
-                "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
-                "os": "linux",
-                "config": {"Env": ["PATH=/bin:/usr/bin"], "Cmd": command},
-                "rootfs": {"type": "layers", "diff_ids": [diff]},
-            }
-            path = folder / f"{name}.json"
-            path.write_text(json.dumps(config))
-            archive.add(path, arcname=path.name)
-            manifest.append({"Config": path.name, "RepoTags": list(tags), "Layers": ["layer.tar"]})
-        path = folder / "manifest.json"
-        path.write_text(json.dumps(manifest))
-        archive.add(path, arcname=path.name)
+    entries = {
+        "busybox": images.Entry(TAGS, command=["sh"]),
+        "pause": images.Entry((_PAUSE,), command=["sleep", "2147483647"]),
+    }
+    images.write_archive(folder / "images" / images.NAMES[0], folder / "images.tar", entries)
 
 
 # opt and nri would create folders and sockets outside of the node's folder

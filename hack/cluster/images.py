@@ -1,15 +1,25 @@
-"""A container image of Debian's busybox-static: a folder, in apptainer's format."""
+"""Container images that are made without a build: of Debian's busybox-static, and of single programs.
+
+A folder is an image in apptainer's format, an archive like ``docker save`` is one for containerd.
+"""
 
 from __future__ import annotations
 
+import json
+import platform
 import shutil
 import subprocess
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from cluster.errors import ClusterError
 
 NAMES = ("busybox", "busybox_latest")
 """Names of the folders: ``busybox:latest`` is ``busybox_latest``."""
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _FOLDERS = ("bin", "dev", "etc", "home", "proc", "root", "run", "sys", "tmp", "usr/bin", "var/tmp")
 
 
@@ -36,3 +46,42 @@ def write_busybox(folder: Path) -> None:
         (image / "etc" / name).touch()
     for name in NAMES[1:]:
         (folder / name).symlink_to(NAMES[0])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An image of an archive."""
+
+    tags: Sequence[str]
+    entrypoint: Sequence[str] = ()
+    command: Sequence[str] = ()
+
+
+def write_archive(root: Path, target: Path, entries: Mapping[str, Entry]) -> None:
+    """Write an archive like ``docker save``: images whose one layer is the folder ``root``.
+
+    The keys of ``entries`` are names of files beside ``target``.
+    """
+    folder = target.parent
+    layer = folder / "layer.tar"
+    with tarfile.open(layer, "w") as archive:
+        archive.add(root, arcname=".")
+    diff = f"sha256:{sha256(layer.read_bytes()).hexdigest()}"
+    manifest = []
+    with tarfile.open(target, "w") as archive:
+        archive.add(layer, arcname="layer.tar")
+        for name, entry in entries.items():
+            words = {"Entrypoint": list(entry.entrypoint), "Cmd": list(entry.command)}
+            config = {
+                "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+                "os": "linux",
+                "config": {"Env": ["PATH=/bin:/usr/bin"], **{key: value for key, value in words.items() if value}},
+                "rootfs": {"type": "layers", "diff_ids": [diff]},
+            }
+            path = folder / f"{name}.json"
+            path.write_text(json.dumps(config))
+            archive.add(path, arcname=path.name)
+            manifest.append({"Config": path.name, "RepoTags": list(entry.tags), "Layers": ["layer.tar"]})
+        path = folder / "manifest.json"
+        path.write_text(json.dumps(manifest))
+        archive.add(path, arcname=path.name)

@@ -290,10 +290,11 @@ def end(folder: Path) -> None:
 
 
 def toml(settings: Mapping[str, Any]) -> str:
-    """Write settings as TOML: plain values first, then one table for each mapping."""
+    """Write settings as TOML: plain values first, then one table for each mapping. ``None`` is no value."""
     plain = [f"{key} = {_value(value)}" for key, value in settings.items() if not isinstance(value, Mapping)]
     tables = [
-        f"\n[{name}]\n" + "\n".join(f"{_text(key)} = {_value(value)}" for key, value in table.items())
+        f"\n[{name}]\n"
+        + "\n".join(f"{_text(key)} = {_value(value)}" for key, value in table.items() if value is not None)
         for name, table in settings.items()
         if isinstance(table, Mapping)
     ]

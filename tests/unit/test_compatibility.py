@@ -25,6 +25,7 @@ MODULES = {
     "kwok": (".", "sigs.k8s.io/kwok"),
     "Helm": ("helm", "helm.sh/helm/v3"),
     "Jaeger": ("jaeger", "github.com/jaegertracing/jaeger"),
+    "OAuth2-proxy": ("oauth2-proxy", "github.com/oauth2-proxy/oauth2-proxy/v7"),
 }
 """System -> the folder of ``hack/tools`` whose go.mod pins it, and its module."""
 

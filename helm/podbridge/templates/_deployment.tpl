@@ -24,6 +24,12 @@ imagePullSecrets:
 {{- with include "podbridge.either" (list $root $values "priorityClassName") }}
 priorityClassName: {{ . }}
 {{- end }}
+{{- if not (has $component (list "nats" "redis")) }}
+{{- with $root.Values.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
 securityContext:
   {{- toYaml (mergeOverwrite (deepCopy $root.Values.podSecurityContext) ($values.podSecurityContext | default dict)) | nindent 2 }}
 {{- with include "podbridge.either" (list $root $values "nodeSelector") }}
