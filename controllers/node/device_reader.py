@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from bridge.clock import Clock
 from bridge.config import Config
-from bridge.errors import KubeForbiddenError, KubeNotFoundError
+from bridge.errors import KubeForbiddenError
 from bridge.kube.client import KubeClient
+from bridge.kube.discovery import list_if_served
 from bridge.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from bridge.logs import kv
 from bridge.workers import Workers
@@ -54,7 +55,11 @@ class DeviceReader:
         known = self.found or {}
         self._read_at = self._clock.monotonic()
         try:
-            classes = self._kube.get(DEVICE_CLASSES.path())["items"]
+            classes = list_if_served(self._kube, DEVICE_CLASSES)
+            if classes is None:
+                log.info("devices of external nodes are not counted: the API server does not serve resource.k8s.io/v1")
+                self.found = None
+                return
             found: dict[str, NodeGres] = {}
             selectors = self._selectors(classes)
             for name in nodes:
@@ -64,7 +69,7 @@ class DeviceReader:
                 except DevicesNotReadyError:  # the driver is publishing them
                     if name in known:
                         found[name] = known[name]
-        except (KubeNotFoundError, KubeForbiddenError) as error:
+        except KubeForbiddenError as error:
             log.warning("devices of external nodes are not counted", extra=kv(error=error))
             self.found = None
             return

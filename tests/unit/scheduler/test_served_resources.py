@@ -8,20 +8,7 @@ from bridge.errors import KubeUnavailableError
 from bridge.workload.devices import UnsupportedClaimError
 from scheduler.claim_store import ClaimStore
 from scheduler.device_names import PERIOD, DeviceNames
-
-
-class OldServer:
-    """Answers as an API server that serves core/v1 only; ``reachable``: false if a proxy answers instead of it."""
-
-    def __init__(self, reachable=True):
-        self.calls = []
-        self.reachable = reachable
-
-    def get(self, path, params=None, **_):
-        self.calls.append(path)
-        if path == "/apis" and self.reachable:
-            return {"groups": [{"name": "apps", "versions": [{"groupVersion": "apps/v1"}]}]}
-        raise KubeUnavailableError(f"GET {path}: not an answer of an API server (404)", status=404)
+from tests.fakes.old_api_server import OldApiServer
 
 
 class Workers:
@@ -34,7 +21,7 @@ def names(server, clock):
 
 
 def test_device_classes_that_are_not_served_are_requested_once():
-    server, clock = OldServer(), FakeClock()
+    server, clock = OldApiServer(), FakeClock()
     found = names(server, clock)
     for _ in range(3):
         found.request(Workers())
@@ -45,13 +32,13 @@ def test_device_classes_that_are_not_served_are_requested_once():
 
 def test_a_proxy_without_the_api_server_does_not_count():
     with pytest.raises(KubeUnavailableError):
-        names(OldServer(reachable=False), FakeClock()).request(Workers())
+        names(OldApiServer(reachable=False), FakeClock()).request(Workers())
 
 
 def test_a_claim_on_an_api_server_without_the_resource_is_refused_with_the_version_that_has_it():
     pod = {"metadata": {"namespace": "ns", "name": "p", "uid": "u"}, "spec": {}}
     pod["spec"]["resourceClaims"] = [{"name": "d", "resourceClaimName": "gpus"}]
     with pytest.raises(UnsupportedClaimError, match=r"does not serve resource\.k8s\.io/v1; needed: Kubernetes 1\.34"):
-        ClaimStore(OldServer()).of_pod(pod)
+        ClaimStore(OldApiServer()).of_pod(pod)
     with pytest.raises(KubeUnavailableError):
-        ClaimStore(OldServer(reachable=False)).of_pod(pod)
+        ClaimStore(OldApiServer(reachable=False)).of_pod(pod)
