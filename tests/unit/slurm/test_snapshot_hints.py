@@ -222,7 +222,7 @@ def test_an_end_that_a_hint_reports_is_confirmed_after_the_busy_period(scene: Sc
         scene.slurm.end(job_id, "CANCELLED")
         running.poller.hint(job_id)
         assert running.wait(lambda now: now.jobs[job_id].is_confirmed)
-        assert time.monotonic() - began >= 0.2
+        assert time.monotonic() - began >= 0.19  # a timer may end a moment early
 
 
 def test_a_hint_about_a_job_of_others_costs_nothing(scene: Scene) -> None:
