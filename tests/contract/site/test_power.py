@@ -103,8 +103,9 @@ def crash_while_jobs_come_in(
 
 
 def script_of(folder: Folder, uid: str) -> str:
-    """Read a script without the line that holds the request."""
-    lines = (folder.job(uid).path / "job.sh").read_text().split("\n", 2)
+    """Return a script without the line that holds the request; nothing for a script that is lost."""
+    file = folder.job(uid).path / "job.sh"
+    lines = file.read_text().split("\n", 2) if file.exists() else []
     return "\n".join(lines[::2])
 
 
