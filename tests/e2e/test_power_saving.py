@@ -186,6 +186,7 @@ def test_a_pod_wakes_a_node_and_is_bound_when_its_kubelet_is_ready(saving, node,
     world.slurm("scontrol", "update", f"nodename={other}", "state=resume")
     if other == "node-0":
         eventually(lambda: not world.kube_node(other)["spec"].get("unschedulable"), "node-0 uncordoned", 30)
+        eventually(lambda: "SlurmNodeResumed" in cordons(world, other), "the Event of it")
     assert machines.resumed(node) == resumed + turns
     assert len(cordons(world, node)) == before
 
