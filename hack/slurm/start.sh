@@ -63,7 +63,8 @@ for node in "${nodes[@]}"; do
 done
 until scontrol ping | grep -q UP; do sleep 0.2; done
 scontrol token username=slurm lifespan=31536000 | sed 's/^SLURM_JWT=//' >"$etc/slurm.jwt"
-# slurmrestd refuses to run as root and as SlurmUser
-setpriv --reuid=nobody --regid=nogroup --clear-groups env SLURM_JWT=daemon \
+# slurmrestd refuses to run as root and as SlurmUser; a container engine does not let it make namespaces
+setpriv --reuid=nobody --regid=nogroup --clear-groups \
+    env SLURM_JWT=daemon SLURMRESTD_SECURITY=disable_unshare_sysv,disable_unshare_files \
     slurmrestd -a rest_auth/jwt -s openapi/slurmctld 0.0.0.0:6820 &
 wait -n
