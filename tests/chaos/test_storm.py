@@ -107,7 +107,7 @@ class Storm:
                     self.ended.append(unit)
                 continue
             succeeded = self.ledger.succeeded(unit.name)
-            if self.workloads.over(unit, succeeded):
+            if self.workloads.over(unit, succeeded, sum(life.runs for life in lives)):
                 self.ledger.check_unit(unit)
                 self.workloads.delete(unit)
                 continue

@@ -96,13 +96,18 @@ class Workloads:
             self._world.api("POST", PODS, body)
         return unit
 
-    def over(self, unit: Unit, succeeded: set[str]) -> bool:
-        """Return whether the unit has reached its end; ``succeeded`` are the names of its pods that have."""
+    def over(self, unit: Unit, succeeded: set[str], running: int) -> bool:
+        """Return whether the unit has reached its end.
+
+        ``succeeded`` are the names of its pods that have succeeded, ``running`` is the number of those that run.
+        """
         if not unit.owner:
             return unit.pods.keys() <= succeeded
         found = self._world.api("GET", unit.owner)
         if unit.kind == "lws":
-            return found.get("status", {}).get("readyReplicas") == found["spec"]["replicas"]
+            # LeaderWorkerSet 0.7 counts a replica as ready when its leader is, and its workers exist
+            ready = found.get("status", {}).get("readyReplicas") == found["spec"]["replicas"]
+            return ready and running == MEMBERS
         conditions = found.get("status", {}).get("conditions") or ()
         return any(one["type"] in ("Complete", "Completed") and one["status"] == "True" for one in conditions)
 
