@@ -22,7 +22,8 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104
 
 
 class Source:
-    def __init__(self):
+    def __init__(self, **checks):
+        self.own = checks
         self.clock = SystemClock()
         self.directory = OnePool(LoggingPool("pool", period=600))
         self.stopped = False
@@ -34,15 +35,15 @@ class Source:
         self.stopped = True
 
     def checks(self):
-        return {"other": lambda: None}
+        return self.own
 
 
 @pytest.fixture
 def start():
     made = []
 
-    def run(options):
-        supervisor, source = Supervisor(), Source()
+    def run(options, **checks):
+        supervisor, source = Supervisor(), Source(**checks)
         plugin = Plugin(source, options, supervisor)
         made.append((plugin, supervisor, source))
         plugin.start()
@@ -99,11 +100,17 @@ def test_other_machines_need_a_token_or_a_certificate_before_anything_starts():
         Plugin(Source(), Options(Address(EVERYWHERE, 0)), Supervisor())
 
 
-def test_health_and_metrics(start):
-    plugin = start(Options(Address(LOOPBACK, 0), health=Address(LOOPBACK, 0), metrics=Address(LOOPBACK, 0)))
+@pytest.mark.parametrize(
+    ("checks", "ready"), [({"other": lambda: None}, "[+]other ok"), ({}, "[+]pools ok")], ids=["own", "pools"]
+)
+def test_health_and_metrics(start, checks, ready):
+    """A source with checks of its own, such as a connection, is ready without pools."""
+    options = Options(Address(LOOPBACK, 0), health=Address(LOOPBACK, 0), metrics=Address(LOOPBACK, 0))
+    plugin = start(options, **checks)
     call(f"http://{LOOPBACK}:{plugin.port}/pinglink")
     health, metrics = (server.port for server in plugin._others)
     with urllib.request.urlopen(f"http://{LOOPBACK}:{health}/readyz?verbose", timeout=5) as answer:
-        assert "[+]other ok" in answer.read().decode().splitlines()
+        lines = answer.read().decode().splitlines()
+    assert {line for line in lines if "pools" in line or "other" in line} == {ready}
     with urllib.request.urlopen(f"http://{LOOPBACK}:{metrics}/metrics", timeout=5) as answer:
         assert 'podbridge_plugin_requests_total{code="200",route="/pinglink"}' in answer.read().decode()
