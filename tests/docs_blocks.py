@@ -115,6 +115,17 @@ def blocks(page: Path) -> Iterator[Block]:
             reason = ""
 
 
+def commands(name: str) -> list[Block]:
+    """Return the blocks of a page of ``docs/`` that are not marked."""
+    return [block for block in blocks(DOCS / name) if not block.reason]
+
+
+def command(name: str, text: str) -> Block:
+    """Return the only block of a page, not marked, that contains a text."""
+    (found,) = (block for block in commands(name) if text in block.text)
+    return found
+
+
 def _is_command(text: str) -> bool:
     word = text.split()[0]
     return word in PROGRAMS or word.startswith(PREFIXES)
@@ -150,4 +161,4 @@ class Shell:
 
     def page(self, name: str, replaced: Mapping[str, str] | None = None) -> list[str]:
         """Run all blocks of a page that are not marked; return the output of each."""
-        return [self.run(block, replaced) for block in blocks(DOCS / name) if not block.reason]
+        return [self.run(block, replaced) for block in commands(name)]

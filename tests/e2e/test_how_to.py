@@ -22,7 +22,7 @@ from cluster.slurm import ACCOUNTING, Size
 from cluster.tools import ANYTHING
 from cluster.world import NAMESPACE
 from tests.contract.wire.servers import certificate, listens
-from tests.docs_blocks import DOCS, Shell, blocks
+from tests.docs_blocks import Shell, command, commands
 
 pytestmark = pytest.mark.real
 
@@ -59,7 +59,7 @@ def world(state_folder):
     with Cluster(state, slurm="26.05", nodes=2, slurm_conf=CONF, pools=list(SITES.values()), podbridge=settings) as up:
         for name in (LAB, "research", "physics", "calico-system"):
             up.add_namespace(name)
-        accounts, *_ = page("billing.md")
+        accounts, *_ = commands("billing.md")
         Shell({**os.environ, **up.env}, state).run(accounts)
         yield PoolWorld.started(up)
 
@@ -90,15 +90,8 @@ def background():
         process.wait(30)
 
 
-def page(name):
-    """Return the blocks of a page that are to be run."""
-    return [block for block in blocks(DOCS / name) if not block.reason]
-
-
-def node(world, name, **annotations):
-    found = kube.node_object(name, Size(cpus=8, memory=16_000, gpus=0))
-    found["metadata"]["annotations"].update(annotations)
-    world.api.ensure("/api/v1/nodes", found)
+def node(world, name):
+    world.api.ensure("/api/v1/nodes", kube.node_object(name, Size(cpus=8, memory=16_000, gpus=0)))
 
 
 def test_users(world, shell):
@@ -113,7 +106,7 @@ def test_users(world, shell):
 
 
 def test_billing(world, shell):
-    _, pod, usage, hours = page("billing.md")
+    _, pod, usage, hours = commands("billing.md")
     shown = shell.run(pod)
     assert "UserId=alice(" in shown
     assert "Account=chemistry" in shown
@@ -125,7 +118,7 @@ def test_billing(world, shell):
 
 def test_external_nodes(world, shell):
     node(world, "worker-7")
-    register, show = page("external-nodes.md")
+    register, show = commands("external-nodes.md")
     shell.run(register)
     eventually(lambda: "NodeName=worker-7" in world.slurm("scontrol", "show", "nodes"), "it is in Slurm", 30)
     eventually(lambda: "ExternalNode" in shell.run(show), "an Event", 20)
@@ -146,7 +139,7 @@ def test_security(world, shell):
 
 
 def test_several_schedulers(world, shell):
-    objects, taint = page("several-schedulers.md")
+    objects, taint = commands("several-schedulers.md")
     made = shell.run(objects).splitlines()
     assert any("podbridge-b-scheduler" in line for line in made)
     shell.run(taint, {"NODE": "node-1"})
@@ -170,7 +163,7 @@ def test_pools(world, shell):
 
 
 def test_sites(world, shell):
-    written, secret, checked, folder = page("sites.md")
+    written, secret, checked, folder = commands("sites.md")
     shell.run(written)
     shell.run(secret)
     assert (shell.folder / "home/.config/podbridge.seed").stat().st_mode & 0o777 == 0o600
@@ -196,7 +189,7 @@ def test_nats(world, shell, background):
         "--context prod ": "",
         "--context test get namespace kube-system": "get namespace default",
     }
-    write, check, start, *later = page("nats.md")
+    write, check, start, *later = commands("nats.md")
     shell.run(write, replaced)
     shell.run(check, replaced)
     background(shell, start, replaced)
@@ -210,7 +203,7 @@ def test_nats(world, shell, background):
 
 def test_the_plugin(world, shell, background):
     port, other = free_block(1), free_block(1)
-    config, start, ask, over_nats = page("plugin.md")
+    config, start, ask, over_nats = commands("plugin.md")
     shell.run(config)
     file = shell.folder / "site.toml"
     site = 'pool = "here"\nfolder = "{}"\n[batch]\nkind = "local"\n[runtime]\nkind = "none"\n'
@@ -231,7 +224,7 @@ def test_the_plugin(world, shell, background):
 
 
 def test_hints(shell, tmp_path):
-    pipes, script, token, send, ended, consumer = page("slurm-hints.md")
+    pipes, script, token, send, ended, consumer = commands("slurm-hints.md")
     hint = tmp_path / "podbridge-hint"
     own = {
         "-o podbridge -g slurm": "-o root -g root",
@@ -282,11 +275,9 @@ def test_switching(world, shell):
 
 def test_install_without_helm(world, shell):
     """The first steps change nothing here, since the cluster has these objects; the last ones uninstall podbridge."""
-    installed = page("install.md")
 
     def block(text):
-        (found,) = (each for each in installed if text in each.text)
-        return found
+        return command("install.md", text)
 
     assert "unchanged" in shell.run(block("apply -f config/rbac.yaml"))
     assert "unchanged" in shell.run(block("apply -f config/policies.yaml"))

@@ -17,10 +17,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from cluster import Cluster, helm, helm_images
+from cluster import Cluster, helm, helm_images, realnode
 from cluster.errors import ClusterError
 from cluster.interlink import NAMESPACE as INTERLINK_NAMESPACE
 from cluster.interlink import TOLERATION, Interlink
+from cluster.kube import is_ready
 from cluster.pods import PoolWorld
 from cluster.polling import eventually
 from cluster.tools import merged
@@ -73,8 +74,7 @@ def tls(cluster, folder):
 @pytest.fixture(scope="module")
 def settings(cluster, tmp_path_factory):
     """Values with all optional parts, and the file of the CA of their certificate."""
-    built = helm.prepare(cluster)
-    assert built.size
+    helm.prepare(cluster)
     authority = tls(cluster, tmp_path_factory.mktemp("tls"))
     secret(
         cluster,
@@ -83,7 +83,6 @@ def settings(cluster, tmp_path_factory):
         client_secret=b"none",
         cookie_secret=os.urandom(16).hex().encode(),
     )
-    keys = f"{helm.values(cluster)['extraEnv'][0]['value']}:{cluster.kube_port}"
     proxy = {
         "enabled": True,
         "issuer": KUBERNETES_ISSUER,
@@ -92,7 +91,7 @@ def settings(cluster, tmp_path_factory):
             "--skip-oidc-discovery=true",
             "--login-url=https://none.invalid",
             "--redeem-url=https://none.invalid",
-            f"--oidc-jwks-url=https://{keys}/openid/v1/jwks",
+            f"--oidc-jwks-url=https://{realnode.address()}:{cluster.kube_port}/openid/v1/jwks",
             "--provider-ca-file=/etc/podbridge/plugin-tls/ca.crt",
             "--oidc-email-claim=sub",
             "--oidc-enabled-signing-alg=ES256",
@@ -113,20 +112,10 @@ def settings(cluster, tmp_path_factory):
     return merged(helm_images.prepare(cluster), parts), authority
 
 
-def address(cluster, part):
-    """Wait until the pod of a part runs; return its address."""
-    selector = f"app.kubernetes.io/component={part}"
-
-    def look():
-        found = cluster.api("GET", f"/api/v1/namespaces/{helm.NAMESPACE}/pods?labelSelector={selector}")["items"]
-        ready = [
-            pod
-            for pod in found
-            if any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
-        ]
-        return ready and ready[0]["status"]["podIP"]
-
-    return eventually(look, f"the pod of {part} is ready", 90)
+def address(release, part):
+    """Wait until the pod of a part is ready; return its address."""
+    (pod,) = eventually(lambda: [pod for pod in release.pods(part) if is_ready(pod)], f"the pod of {part} is ready", 90)
+    return pod["status"]["podIP"]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +125,7 @@ def world(cluster, settings):
     text = json.dumps(merged(helm.values(cluster), values))
     first = helm.Release(cluster)
     first.helm("upgrade", "--install", first.name, str(helm.CHART), "--values=-", text=text)
-    nats, redis = (address(cluster, part) for part in ("nats", "redis"))
+    nats, redis = (address(first, part) for part in ("nats", "redis"))
     gateway = str(next(ipaddress.ip_network(cluster.real_node.addresses).hosts()))
     relays = [Relay((gateway, port), (pod, port)) for pod, port in ((nats, 4222), (redis, 6379))]
     services = [f"{first.name}-{part}.{helm.NAMESPACE}.svc" for part in ("nats", "redis")]
@@ -212,8 +201,8 @@ def request(url, token=""):
 
 
 def test_interlinks_virtual_kubelet_reaches_the_pool_through_proxy_api_server_and_plugin(world, tmp_path):
-    at, _ = world
-    url = f"https://{address(at.cluster, 'plugin')}:8443"
+    at, release = world
+    url = f"https://{address(release, 'plugin')}:8443"
     at.cluster.add_namespace(INTERLINK_NAMESPACE)
     account = {"metadata": {"name": "virtual-kubelet"}}
     at.api.ensure(f"/api/v1/namespaces/{INTERLINK_NAMESPACE}/serviceaccounts", account)

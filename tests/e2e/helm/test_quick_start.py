@@ -8,7 +8,7 @@ import pytest
 from cluster import helm, image, install, places, realnode
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
-from tests.docs_blocks import DOCS, Shell, blocks
+from tests.docs_blocks import DOCS, Shell, blocks, command
 
 pytestmark = pytest.mark.real
 
@@ -73,10 +73,9 @@ def test_the_commands_of_the_quick_start_and_of_an_upgrade(installed, bare, shel
 
 def upgrade(release, shell, values):
     """Run the commands of docs/upgrade.md, and those of docs/install.md that hand the CRD over."""
-    (handover,) = (block for block in blocks(DOCS / "install.md") if "helm upgrade" in block.text)
     values.write_text(release.helm("get", "values", release.name, "--output=yaml"))
     words = {"values.yaml": str(values)}
-    assert "REVISION: 2" in shell.run(handover, words)
+    assert "REVISION: 2" in shell.run(command("install.md", "helm upgrade"), words)
     upgraded, tested = shell.page("upgrade.md", words)
     assert "REVISION: 3" in upgraded
     assert "Succeeded" in tested

@@ -9,7 +9,7 @@ import pytest
 from cluster import Cluster, kueue, places
 from cluster.polling import eventually
 from cluster.world import NAMESPACE
-from tests.docs_blocks import DOCS, Shell, blocks
+from tests.docs_blocks import DOCS, Shell, command, commands
 from tests.e2e.kueue.conftest import KueueWorld
 
 pytestmark = [pytest.mark.real, pytest.mark.main_version]
@@ -43,12 +43,6 @@ def shell(world, folder):
     return Shell({**os.environ, **worker.env}, folder, own)
 
 
-def command(text):
-    """Return the block of the page that contains a text."""
-    (found,) = (block for block in blocks(DOCS / "kueue.md") if text in block.text)
-    return found
-
-
 def condition(item, kind):
     found = (item.get("status") or {}).get("conditions") or ()
     return next((c["status"] for c in found if c["type"] == kind), None)
@@ -66,8 +60,10 @@ def manager(world, state_folder, tmp_path_factory):
         made = KueueWorld(cluster)
         cluster.kubectl("delete", "secret", WORKER, f"--namespace={kueue.NAMESPACE}", "--ignore-not-found")
         at_worker = shell(world, tmp_path_factory.mktemp("worker"))
-        at_worker.run(command("kubectl create token"))
-        dataclasses.replace(at_worker, env={**os.environ, **cluster.env}).run(command("kubectl create secret"))
+        at_worker.run(command("kueue.md", "kubectl create token"))
+        dataclasses.replace(at_worker, env={**os.environ, **cluster.env}).run(
+            command("kueue.md", "kubectl create secret")
+        )
         cluster.kubectl("apply", "-f", "-", input=objects)
         path = f"{kueue.API}/multikueueclusters/{WORKER}"
         eventually(lambda: condition(made.api("GET", path), "Active") == "True", "the worker is connected", 60)
@@ -100,11 +96,12 @@ def gone(world, copy):
 
 def test_the_first_steps_of_the_page(world, tmp_path):
     reader = shell(world, tmp_path)
-    assert "customresourcedefinition.apiextensions.k8s.io/masterqueues.vk.io" in reader.run(command("config/crds.yaml"))
-    assert "labeled" in reader.run(command("kubectl label node"))
+    assert "customresourcedefinition.apiextensions.k8s.io/masterqueues.vk.io" in reader.run(
+        command("kueue.md", "config/crds.yaml")
+    )
+    assert "labeled" in reader.run(command("kueue.md", "kubectl label node"))
     world.cluster.kubectl("label", "node", kueue.LOCAL_NODE, "example.com/place-")
-    commands = [block for block in blocks(DOCS / "kueue.md") if not block.reason]
-    assert len(commands) == 4, "two here, two by the fixture manager"
+    assert len(commands("kueue.md")) == 4, "two here, two by the fixture manager"
 
 
 def test_a_job_of_the_manager_runs_at_a_site_of_the_worker_and_its_end_comes_back(world, manager):
