@@ -108,6 +108,10 @@ if [[ ${#long[@]} -gt 0 ]]; then
     for version in 3.12 3.13 3.14; do
         check "unit tests on Python $version" ./hack/test.sh --python "$version"
     done
+    for version in 1.33 1.35; do
+        check "end-to-end tests on Kubernetes $version" \
+            env PODBRIDGE_KUBERNETES="$version" ./hack/test.sh tests/e2e/test_*.py -k 26.05
+    done
 fi
 
 for item in "${skipped[@]}"; do

@@ -104,7 +104,7 @@ def get_all(options: argparse.Namespace) -> None:
             install.TRAINER,
             install.KUBERAY,
             install.kueue_module(),
-            *install.CONTROL_PLANES.values(),
+            *(module for version, module in install.CONTROL_PLANES.items() if version not in places.LONG_KUBERNETES),
             install.HELM,
         ],
     )

@@ -13,8 +13,18 @@ SUITES = {"22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}
 
 DEFAULT_SLURM = "26.05"
 
-KUBERNETES = {"1.32": "v1.32.5", "1.36": "v1.36.3", "1.37": "v1.37.2"}
+KUBERNETES = {
+    "1.32": "v1.32.5",
+    "1.33": "v1.33.13",
+    "1.34": "v1.34.4",
+    "1.35": "v1.35.4",
+    "1.36": "v1.36.3",
+    "1.37": "v1.37.2",
+}
 """Kubernetes version -> the release that a go.mod of ``hack/tools`` pins."""
+
+LONG_KUBERNETES = ("1.33", "1.35")
+"""The versions that only a long run needs (``./hack/test.sh --long``): to build one takes minutes."""
 
 DEFAULT_KUBERNETES = "1.36"
 

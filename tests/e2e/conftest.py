@@ -24,7 +24,7 @@ EXTERNAL = (
 """For external nodes, which Slurm 26.05 has: their number, and a partition of all that have the feature."""
 
 
-KUBERNETES = {"22.05": "1.32"}
+KUBERNETES = {"22.05": "1.32", "24.11": "1.34"}
 """Version of Slurm -> version of Kubernetes beside it, where it is not the main one: the oldest beside the oldest."""
 
 

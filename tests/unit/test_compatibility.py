@@ -83,6 +83,11 @@ def test_versions_with_several_releases_are_those_of_the_local_cluster(system, r
         assert pinned(folder, module) == version
 
 
+def test_versions_of_kubernetes_that_only_a_long_run_needs_are_those_of_the_script():
+    looped = re.findall(r"^    for version in (1\..*); do$", read("hack", "test.sh"), re.M)
+    assert [tuple(words.split()) for words in looped] == [places.LONG_KUBERNETES]
+
+
 def test_other_modules_have_the_versions_of_their_go_mod():
     for system, (folder, module) in MODULES.items():
         assert set(versions_of(system)) == {pinned(folder, module)}, system
