@@ -117,8 +117,8 @@ def test_the_controllers_need_those_of_their_jobs(option, options):
 
 
 def test_a_version_of_kubernetes_that_no_module_pins_is_refused():
-    with pytest.raises(ClusterError, match=r"option kubernetes: no version 1\.35; there are 1\.32, 1\.36, 1\.37"):
-        Options(kubernetes="1.35")
+    with pytest.raises(ClusterError, match=r"option kubernetes: no version 1\.31; there are 1\.32, 1\.33, .*1\.37"):
+        Options(kubernetes="1.31")
 
 
 @pytest.mark.parametrize(("option", "needed"), [("kuberay", "gangs"), ("dra", "real_node")])
