@@ -49,6 +49,8 @@ if [[ -n $other || $# -gt 0 ]]; then
         *) words+=("$word") ;;
         esac
     done
+    # the first test would wait for the build of the control plane, longer than its time limit
+    [[ -z ${PODBRIDGE_KUBERNETES:-} ]] || "$python" -m cluster install
     exec "$python" -m pytest "${words[@]}"
 fi
 

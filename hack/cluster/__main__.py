@@ -89,6 +89,7 @@ def down(options: argparse.Namespace) -> None:
 def get_all(options: argparse.Namespace) -> None:
     """Download and build everything that any cluster needs."""
     accounting = [version for version in options.slurm if version == "24.11"]
+    wanted = {*places.KUBERNETES} - {*places.LONG_KUBERNETES} | {places.kubernetes()}
     install.ensure(
         options.slurm,
         kube=True,
@@ -104,7 +105,7 @@ def get_all(options: argparse.Namespace) -> None:
             install.TRAINER,
             install.KUBERAY,
             install.kueue_module(),
-            *(module for version, module in install.CONTROL_PLANES.items() if version not in places.LONG_KUBERNETES),
+            *(module for version, module in install.CONTROL_PLANES.items() if version in wanted),
             install.HELM,
         ],
     )
