@@ -87,7 +87,7 @@ def down(options: argparse.Namespace) -> None:
 
 
 def get_all(options: argparse.Namespace) -> None:
-    """Download and build everything that any cluster needs."""
+    """Download and build what the clusters of a run need, except the versions of Kubernetes of a long run."""
     accounting = [version for version in options.slurm if version == "24.11"]
     wanted = {*places.KUBERNETES} - {*places.LONG_KUBERNETES} | {places.kubernetes()}
     install.ensure(

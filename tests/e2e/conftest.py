@@ -25,7 +25,7 @@ EXTERNAL = (
 
 
 KUBERNETES = {"22.05": "1.32", "24.11": "1.34"}
-"""Version of Slurm -> version of Kubernetes beside it, where it is not the main one: the oldest beside the oldest."""
+"""Version of Slurm -> version of Kubernetes beside it, where it is not the main one."""
 
 
 @pytest.fixture(scope="session", params=SLURMS)
