@@ -206,7 +206,9 @@ def ended(
     over = min(ended_at or now, now)
     error = known.get("podbridge.reason", "Failed") if known.get("podbridge.outcome") == "Failed" else ""
     if submitted_at is not None:
-        child(pod, context, QUEUE, submitted_at, started_at or over, known)
+        started = started_at or over
+        # a site that reports whole seconds (Slurm) can report a start before the submission
+        child(pod, context, QUEUE, min(submitted_at, started), started, known)
     if started_at is not None:
         child(pod, context, RUN, started_at, over, known, error)
     child(pod, context, REPORT, over, now, known)

@@ -93,6 +93,13 @@ def test_a_job_that_never_started_has_no_run(sent):
     assert [span.name for span in sent] == ["queue", "report", "pod"]
 
 
+def test_a_start_in_whole_seconds_before_the_submission_leaves_a_queue_without_duration(sent):
+    tracing.ended(pod(), CREATED + 9, {}, CREATED + 4.2, CREATED + 4, CREATED + 8)
+    times = {span.name: (span.start - CREATED, span.end - CREATED) for span in sent}
+    assert times["queue"] == (4, 4)
+    assert times["run"] == (4, 8)
+
+
 def test_a_clock_of_a_site_that_is_ahead_gives_no_negative_span(sent):
     tracing.ended(pod(), CREATED + 9, {}, CREATED + 20, CREATED + 30, CREATED + 40)
     assert all(span.end >= span.start for span in sent)

@@ -8,10 +8,11 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 
-from bridge.metrics import POOL_FLOODS, POOL_MESSAGES_DROPPED
+from bridge.metrics import POOL_FLOODS
 from bridge.pools import nats_registry
 from bridge.pools.nats_registry import NatsPools
 from bridge.wire.envelope import pack
@@ -35,17 +36,16 @@ while time.monotonic() < end:
     sent += len(block)
 print(sent, flush=True)
 """
-SECONDS = 5.0
+SECONDS = 8.0
+"""How long the flood lasts."""
+MUTED = 10.0
+"""Seconds for which a flooding pool is ignored: longer than the flood."""
 LOUD = Subjects(PREFIX, "loud", OWNER)
 MESSAGES = {
     "events": (LOUD.event, pack(Event(pool="loud", submitter="s", sequence=1, status=status("uid-1"))), 5000),
     "bombs": (LOUD.event, zlib.compress(b"{" + b" " * 500_000_000, 1)[:1_000_000], 8),
     "large announcements": (LOUD.announce, b"{" + b" " * 1_000_000, 8),
 }
-
-
-def dropped(pool: str) -> float:
-    return POOL_MESSAGES_DROPPED.labels(pool)._value.get()
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def quiet(server: NatsServer, world: World) -> Iterator[Living]:
 def test_a_pool_that_floods_delays_no_other(
     server: NatsServer, world: World, quiet: Living, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(nats_registry, "MUTE", 3.0)
+    monkeypatch.setattr(nats_registry, "MUTE", MUTED)
     loud = Living(pool="loud")
     loud.connect(world.link(server.url, "loud"))
     changes: list[bool] = []
@@ -92,18 +92,18 @@ def test_a_pool_that_floods_delays_no_other(
             time.sleep(0.05)
         megabytes = int(sender.stdout.readline()) / 1e6
     eventually(lambda: len(seen) >= len(sent))
-    delays = sorted(seen[uid] - sent[uid] for uid in sent)
-    figures = f"median {delays[len(delays) // 2]:.3f} s, longest {delays[-1]:.3f} s; {dropped('loud'):.0f} dropped"
+    in_order = [seen[uid] - sent[uid] for uid in sent]
+    delays, last = sorted(in_order), median(in_order[-len(in_order) // 4 :])
+    figures = f"median {median(delays):.3f} s, longest {delays[-1]:.3f} s; at the end, median {last:.3f} s"
     print(f"{kind}: {megabytes:.0f} MB sent; {len(delays)} events of the other pool, {figures}")
-    # until the flood is noticed, and again each time it is looked whether it is over, the server has some megabytes
-    # of it waiting for the hub
-    assert delays[int(len(delays) * 0.9)] < 1
-    assert delays[-1] < 5
+    # when the hub notices the flood, some megabytes of it wait for the hub on the server: a slow machine needs seconds
+    # for them. After these, the flood delays no event: 0.003 s, and 0.6 s to 7 s if the hub does not mute the pool.
+    assert last < 0.3
     assert changes == []  # the server did not take the hub for a slow consumer
     assert POOL_FLOODS.labels("loud")._value.get() > floods
     # what was dropped is made up for
     loud.jobs["uid-late"] = status("uid-late", "running")
-    eventually(lambda: "uid-late" in pools.pools()["loud"].jobs(), timeout=20)
-    eventually(lambda: not pools._muted, timeout=20)
+    eventually(lambda: "uid-late" in pools.pools()["loud"].jobs(), timeout=60)
+    eventually(lambda: not pools._muted, timeout=60)
     loud.change("uid-heard", "queued")
-    eventually(lambda: "uid-heard" in pools.pools()["loud"].jobs(), timeout=20)
+    eventually(lambda: "uid-heard" in pools.pools()["loud"].jobs(), timeout=60)

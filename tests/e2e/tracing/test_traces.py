@@ -55,7 +55,9 @@ def trace_of(receiver, pod, *spans):
     wanted = set(spans)
     eventually(lambda: wanted <= {found.name for found in receiver.of(name)}, f"spans {spans} of {name}", 30)
     found = receiver.of(name)
-    assert max(Counter(one.name for one in found).values()) == 1, "no span arrived twice"
+    # an exporter sends again what a slow receiver has not confirmed: the same span with the same times
+    different = {(one.name, one.id, one.start, one.end) for one in found}
+    assert max(Counter(name for name, *_ in different).values()) == 1, "a name has one span"
     return {one.name: one for one in found}
 
 
@@ -86,7 +88,8 @@ def test_a_pod_has_one_trace_from_admission_to_the_report_of_its_end(world, rece
     assert spans["run"].end == spans["report"].start
     assert spans["run"].end - spans["run"].start >= 1
     assert spans["pod"].end == spans["report"].end
-    assert all(span.start >= spans["pod"].start - COARSE for span in spans.values())
+    # the API server creates the pod after its admission
+    assert all(span.start >= spans["pod"].start - COARSE for name, span in spans.items() if name != "admission")
     assert all(span.end <= spans["pod"].end for span in spans.values())
     assert {span.attributes["k8s.pod.uid"] for name, span in spans.items() if name != "admission"} == {
         pod["metadata"]["uid"]
