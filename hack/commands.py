@@ -38,6 +38,7 @@ kubectl.
 | --- | --- |
 | configuration | `--config`, else `$PODBRIDGE_CONFIG`, else the defaults. Use the file of the running podbridge |
 | cluster | `--kubeconfig` and `--context`, else `$KUBECONFIG`, `~/.kube/config`, the service account of the pod |
+| kinds | in the spellings of kubectl: `pods`, `pod`, `po`; `pod/NAME` is `pod NAME` |
 | output | tables are for people and may change; `-o json` and `-o yaml` keep their fields; `-o name` is for scripts |
 | output of `--watch` | `-o json` prints one object a line |
 | messages | errors and hints go to standard error |

@@ -18,7 +18,7 @@ def names(kind: str) -> Completer:
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
-            found = _records(kind or str(context.params.get("kind", "")), context.params)
+            found = _records(kind or context.params["kind"][0], context.params)
         except Exception:
             return []  # a shell shows no message, and completion must not fail
         return [CompletionItem(name, help=text) for name, text in found if name.startswith(incomplete)][:LIMIT]

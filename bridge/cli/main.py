@@ -14,6 +14,7 @@ from bridge.cli.brake import brake
 from bridge.cli.connection import ConnectionOptions, connection_options
 from bridge.cli.convert import convert
 from bridge.cli.extras import missing_extra
+from bridge.cli.kinds import KindGroup
 from bridge.cli.nats import nats
 from bridge.cli.observe import describe, explain_job, explain_pool, top, version
 from bridge.cli.output import yaml_or_json
@@ -112,8 +113,9 @@ def check(connection: ConnectionOptions, output: str) -> None:
 
 
 @cli.group(
+    cls=KindGroup,
     epilog="Examples:\n\n  podbridge get pods -A\n\n  podbridge get jobs -o json\n\n  podbridge get nodes -o wide\n\n"
-    "  podbridge get pools\n\n  podbridge get queues -o wide"
+    "  podbridge get pools\n\n  podbridge get queues -o wide",
 )
 def get() -> None:
     """List pods, jobs, nodes, pools or queues. A row shows the state in Kubernetes and in Slurm."""
@@ -177,7 +179,9 @@ _getter(
 )
 
 
-@cli.group()
+@cli.group(
+    cls=KindGroup, epilog="Examples:\n\n  podbridge explain pod train-7 -n hpc\n\n  podbridge explain pool/site-a"
+)
 def explain() -> None:
     """Explain the state of an object."""
 

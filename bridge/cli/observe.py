@@ -8,6 +8,7 @@ import click
 
 from bridge.cli import completing
 from bridge.cli.connection import ConnectionOptions, connection_options
+from bridge.cli.kinds import KindType
 
 report_option = click.option(
     "-o",
@@ -17,28 +18,33 @@ report_option = click.option(
     show_default=True,
     help="Format of the output.",
 )
-KINDS = ("pod", "job", "node", "pool", "queue")
 
 
 @click.command(
     epilog="Examples:\n\n  podbridge describe pod train-7 -n hpc\n\n  podbridge describe job 1234\n\n"
     "  podbridge describe node node-3 -o yaml\n\n  podbridge describe pool site-a\n\n  podbridge describe queue batch"
 )
-@click.argument("kind", type=click.Choice(KINDS))
-@click.argument("name", shell_complete=completing.names(""))
+@click.argument("kind", type=KindType())
+@click.argument("name", required=False, metavar="NAME", shell_complete=completing.names(""))
 @connection_options
 @click.option(
     "-n", "--namespace", shell_complete=completing.namespaces, help="Of a pod. Default: the kubeconfig's, else default."
 )
 @report_option
-def describe(kind: str, name: str, connection: ConnectionOptions, namespace: str | None, output: str) -> None:
+def describe(
+    kind: tuple[str, str], name: str | None, connection: ConnectionOptions, namespace: str | None, output: str
+) -> None:
     """Print all facts about a pod, a Slurm job, a node, a pool or a MasterQueue, from Kubernetes and from Slurm.
+
+    KIND/NAME, as in kubectl, is the same as KIND NAME.
 
     For the reason of a state and the next step, use podbridge explain.
     """
     from bridge.cli.describe import run
 
-    run(connection, kind, name, namespace, output)
+    if bool(name) == bool(kind[1]):
+        raise click.UsageError("Name one object: KIND NAME or KIND/NAME.")
+    run(connection, kind[0], name or kind[1], namespace, output)
 
 
 @click.command(epilog="Examples:\n\n  podbridge top\n\n  podbridge top --once\n\n  podbridge top -o json")

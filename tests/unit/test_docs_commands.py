@@ -115,7 +115,7 @@ def test_blocks_of_other_languages_have_no_commands():
 
 @pytest.mark.parametrize(
     "line",
-    ["get pod", "get pods --every", "get pods -o xml", "nats config --websocket-port many", "explain pod",
+    ["get secrets", "get pods --every", "get pods -o xml", "nats config --websocket-port many", "explain pod",
      "dashboard --port", "slurm-hint --urls http://a", "brake confirm"],
 )  # fmt: skip
 def test_what_does_not_exist_is_refused(line):
