@@ -58,10 +58,16 @@ class _Series:
     tries: int = 0
 
 
+def _is_over(series: _Series, now: float) -> bool:
+    """Return whether all of a series is written and its next occurrence begins a new one."""
+    return series.written >= series.count and now - series.happened_at >= SERIES_LIFE
+
+
 class EventRecorder:
     """Accepts events from any thread, and writes them in :meth:`run`.
 
-    At most ``limit`` different events are kept. Beyond that, the oldest is dropped (and counted if it was not written).
+    An event is kept until its series is over, and at most ``limit`` different ones are kept. Beyond that, the oldest is
+    dropped (and counted if it was not written).
     While ``busy`` returns true, two are written per second, because other calls to the API server have priority.
     """
 
@@ -149,7 +155,8 @@ class EventRecorder:
                 series = self._series[key] = _Series(body, 1, 0, now, now)
                 delay = 0.0
             self._series.move_to_end(key)
-            while len(self._series) > self._limit:
+            # in the order of the last occurrence
+            while len(self._series) > self._limit or _is_over(next(iter(self._series.values())), now):
                 _, oldest = self._series.popitem(last=False)
                 if oldest.written < oldest.count:
                     EVENTS_DROPPED.inc()

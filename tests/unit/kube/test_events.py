@@ -190,6 +190,19 @@ def test_oldest_are_dropped_beyond_the_limit(api: FakeApi, client: KubeClient, c
     assert dropped() - before == 2  # the forgotten ones had been written
 
 
+def test_a_series_that_is_over_is_forgotten_once_it_is_written(
+    api: FakeApi, recorder: EventRecorder, clock: FakeClock
+) -> None:
+    recorder.event(POD, "R", "first")
+    recorder.flush(1)
+    recorder.event(POD, "R", "not written")
+    clock.advance(events.SERIES_LIFE)
+    recorder.event(POD, "R", "last")
+    assert [note for _, _, note, _ in recorder._series] == ["not written", "last"]
+    recorder.flush(1)
+    assert [event["note"] for event in written(api)] == ["first", "not written", "last"]
+
+
 @pytest.mark.parametrize("odd", [None, "text", {"metadata": None}, {"metadata": {}}, {}, 7])
 def test_never_raises(recorder: EventRecorder, odd: Any) -> None:
     recorder.event(odd, "R", "m")
