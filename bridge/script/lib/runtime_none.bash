@@ -243,7 +243,8 @@ make_place() {
     MADE[$folder]=1
 }
 
-# Make every mount below the new root read-only, except those that programs must write to.
+# Make every mount below the new root read-only, except those that programs must write to, and those in a directory that
+# this user cannot enter: the container has the same user.
 read_only_tree() {
     local place flags
     while read -r place flags; do
@@ -251,7 +252,9 @@ read_only_tree() {
         '' | /proc | /proc/* | /sys | /sys/* | /dev | /dev/*) continue ;;
         esac
         flags=,$flags,
-        mount -o "remount,bind,ro${flags//,rw,/,}" "$(printf '%b' "$place")" || return 1
+        place=$(printf '%b' "$place")
+        [[ -e $place ]] || continue
+        mount -o "remount,bind,ro${flags//,rw,/,}" "$place" || return 1
     done < <(findmnt -R -r -n -o TARGET,VFS-OPTIONS -- "$NEW")
 }
 

@@ -3,6 +3,7 @@
 import base64
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -302,6 +303,18 @@ def test_read_only_root(site):
     }
     job = site.run(spec)
     assert job.pod()["phase"] == "Succeeded", job.everything()
+
+
+def test_read_only_root_beside_a_mount_that_the_user_cannot_reach(site, tmp_path):
+    """Container engines of root keep such mounts."""
+    mount = tmp_path / "private" / "mount"
+    mount.mkdir(parents=True)
+    mount.parent.chmod(0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "none", mount], check=True)
+    try:
+        test_read_only_root(site)
+    finally:
+        subprocess.run(["umount", mount], check=True)
 
 
 def test_own_user_number(site):
