@@ -10,8 +10,7 @@ _SHORT = {"po": "pod", "no": "node", "masterqueue": "queue"}
 
 def singular(word: str) -> str:
     """Return the kind that ``word`` names; another word as it is."""
-    found = word.lower()
-    found = _SHORT.get(found, found).removesuffix("s")
+    found = word.lower().removesuffix("s")
     found = _SHORT.get(found, found)
     return found if found in KINDS else word
 
