@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -166,7 +167,7 @@ def _tokens(spec: Mapping[str, Any]) -> Iterator[TokenRequest]:
             if (source := part.get("serviceAccountToken")) is not None:
                 yield TokenRequest(
                     str(volume.get("name")),
-                    str(source.get("path") or ""),
+                    posixpath.normpath(str(source.get("path") or "")),
                     str(source.get("audience") or ""),
                     int(source.get("expirationSeconds") or DEFAULT_TOKEN_SECONDS),
                 )

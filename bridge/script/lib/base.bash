@@ -6,9 +6,9 @@
 export PATH="${PATH:-/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
 
 declare -a STATE REASON PID BEGAN ENDED LAST CODE RESTARTS UP READY DIRTY NEXT BACKOFF WHY_KILLED
-declare -a KILL_AT STEP HOOK OVER SAYS
+declare -a KILL_AT KILLED STEP HOOK OVER SAYS
 declare -A PROBE PROBE_AT PROBE_PID PROBE_UNTIL PROBE_GOOD PROBE_BAD
-POD_REASON='' POD_MESSAGE='' TICKET='' STAGE=init WAKE=''
+POD_REASON='' POD_MESSAGE='' POD_STATE='' TICKET='' STAGE=init WAKE='' FLUSH_FAILED=''
 
 # NOW: monotonic centiseconds. TIME: seconds since 1970.
 clock() {
@@ -41,32 +41,61 @@ announce() {
     : >"../../changed/${PWD##*/}"
 } 2>/dev/null
 
-# pod_state PHASE: write state/pod.json.
+# pod_state PHASE: write state/pod.json. If that fails, each flush tries again.
 pod_state() {
     local finished=null
     [[ $1 == Running ]] || finished=$TIME
-    printf '{"phase":"%s","reason":"%s","message":"%s","host":"%s","ip":"%s","startedAt":%s,"finishedAt":%s,"ticket":"%s"}\n' \
-        "$1" "$POD_REASON" "$POD_MESSAGE" "$HOST" "$ADDRESS" "$POD_BEGAN" "$finished" "$TICKET" >state/.new/pod
-    # twice: a signal to everything may have hit mv itself
-    mv -f state/.new/pod state/pod.json || mv -f state/.new/pod state/pod.json
-    announce
+    printf -v POD_STATE '{"phase":"%s","reason":"%s","message":"%s","host":"%s","ip":"%s","startedAt":%s,"finishedAt":%s,"ticket":"%s"}' \
+        "$1" "$POD_REASON" "$POD_MESSAGE" "$HOST" "$ADDRESS" "$POD_BEGAN" "$finished" "$TICKET"
+    flush
 }
 
-# Write the state of every container that has changed.
+# Write the state of every container that has changed, then that of the pod. False: a part is not written, because a
+# disk or a quota is full; it remains in DIRTY or POD_STATE, and the file keeps the state before.
 flush() {
-    local i any=''
+    local i text written=() failed=''
     for i in "${!DIRTY[@]}"; do
-        printf '{"state":"%s","reason":"%s","message":"%s","startedAt":%s,"ended":%s,"restarts":%d,"started":%s,"ready":%s,"last":%s}\n' \
+        printf -v text '{"state":"%s","reason":"%s","message":"%s","startedAt":%s,"ended":%s,"restarts":%d,"started":%s,"ready":%s,"last":%s}' \
             "${STATE[i]}" "${REASON[i]}" "${SAYS[i]}" "${BEGAN[i]}" "${ENDED[i]}" "${RESTARTS[i]}" "${UP[i]}" "${READY[i]}" \
-            "${LAST[i]}" >"state/.new/${NAME[i]}.json"
-        any=1
+            "${LAST[i]}"
+        if write_new "${NAME[i]}.json" "$text"; then
+            written+=("$i")
+        else
+            failed=1
+        fi
     done
-    DIRTY=()
-    if [[ $any ]]; then
-        mv -f state/.new/*.json state/ || mv -f state/.new/*.json state/
-        announce
+    if ((${#written[@]})); then
+        # twice: a signal to everything may have hit mv itself
+        if mv -f state/.new/*.json state/ || mv -f state/.new/*.json state/; then
+            for i in "${written[@]}"; do
+                unset "DIRTY[i]"
+            done
+            announce
+        else
+            failed=1
+        fi
     fi
+    if [[ $POD_STATE && ! $failed ]]; then
+        if write_new pod "$POD_STATE" && { mv -f state/.new/pod state/pod.json || mv -f state/.new/pod state/pod.json; }; then
+            POD_STATE=''
+            announce
+        else
+            failed=1
+        fi
+    fi
+    [[ $FLUSH_FAILED && ! $failed ]] && note 'the state was written late: the disk or a quota was full'
+    FLUSH_FAILED=$failed
+    [[ ! $failed ]]
 }
+
+# write_new NAME LINE: write a file of state/.new. It is read again, because bash ignores errors of close, and NFS
+# reports an exceeded quota there.
+write_new() {
+    local found=''
+    printf '%s\n' "$2" >"state/.new/$1" && IFS= read -r found <"state/.new/$1" && [[ $found == "$2" ]] && return
+    rm -f "state/.new/$1"
+    return 1
+} 2>/dev/null
 
 # Remove characters that JSON does not allow in strings; names of hosts and requests are not trusted.
 safe() {

@@ -24,7 +24,7 @@ begin() {
         RESTARTS[i]=$((RESTARTS[i] + 1))
     fi
     STATE[i]=waiting REASON[i]=ContainerCreating BEGAN[i]=null UP[i]=false READY[i]=false CODE[i]=''
-    STEP[i]=creating KILL_AT[i]='' WHY_KILLED[i]='' HOOK[i]='' NEXT[i]='' DIRTY[i]=1
+    STEP[i]=creating KILL_AT[i]='' KILLED[i]='' WHY_KILLED[i]='' HOOK[i]='' NEXT[i]='' DIRTY[i]=1
     OOM_BEFORE=$(oom_count)
     (
         [[ $WAKE ]] && exec {WAKE}>&-
@@ -175,7 +175,7 @@ kill_now() {
         terminate "$i"
         return
     fi
-    KILL_AT[i]=$((NOW + 500))
+    KILL_AT[i]=$((NOW + 500)) KILLED[i]=1
     runtime_signal "$i" KILL
 }
 
@@ -221,7 +221,7 @@ reap() {
         reason=$(safe "$reason")
     elif [[ ${WHY_KILLED[i]} == OOMKilled ]]; then
         reason=OOMKilled code=137 signal=9
-    elif ((signal == 9)) && runtime_oom "$i"; then
+    elif ((signal == 9)) && [[ ! ${KILLED[i]} ]] && runtime_oom "$i"; then
         reason=OOMKilled
     fi
     [[ ${STATE[i]} == running ]] || BEGAN[i]=$TIME
@@ -243,7 +243,9 @@ begins_again() {
     [[ ${KIND[i]} == sidecar && $STAGE != last ]] && return 0
     case ${KIND[i]}.$RESTART_POLICY in
     main.Always) return 0 ;;
-    main.OnFailure | init.Always | init.OnFailure) ((CODE[i] != 0)) ;;
+    # a kubelet restarts after a failed liveness or startup probe whatever the exit code is
+    main.OnFailure) [[ ${CODE[i]} != 0 || ${WHY_KILLED[i]} == Unhealthy ]] ;;
+    init.Always | init.OnFailure) ((CODE[i] != 0)) ;;
     *) return 1 ;;
     esac
 }
@@ -255,14 +257,13 @@ back_off() {
     if ((NOW - ${BEGAN_AT[i]:-NOW} >= 60000)); then
         wait=0
     fi
-    NEXT[i]=$((NOW + wait))
     if ((wait == 0)); then
         BACKOFF[i]=$FIRST_BACKOFF
-    else
-        STATE[i]=waiting REASON[i]=CrashLoopBackOff LAST[i]=${ENDED[i]} DIRTY[i]=1
-        BACKOFF[i]=$((wait * 2 > 30000 ? 30000 : wait * 2))
+        begin "$i"
+        return
     fi
-    STEP[i]=backoff
+    BACKOFF[i]=$((wait * 2 > 30000 ? 30000 : wait * 2))
+    STATE[i]=waiting REASON[i]=CrashLoopBackOff LAST[i]=${ENDED[i]} NEXT[i]=$((NOW + wait)) STEP[i]=backoff DIRTY[i]=1
 }
 
 # A container that waits for its restart will not restart.

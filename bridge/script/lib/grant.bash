@@ -21,9 +21,15 @@ await_grant() {
             ((NOW < until)) || return 1
             nap
             clock
+            flush
         done
     fi
     active
+    while [[ $GRANT_WAIT && $POD_STATE ]]; do
+        [[ ! -e control/stop && ! $STOP_BY ]] || return 1
+        nap
+        flush
+    done
 }
 
 # give_back: end without having started anything. The site reports the job as unused.

@@ -47,7 +47,7 @@ set_up() {
     PAGE=$(($(getconf PAGESIZE 2>/dev/null || echo 4096) / 1024))
     find_address
     set_up_containers
-    flush
+    flush || true
 }
 
 # active: the pod is active from now on.
@@ -203,7 +203,7 @@ finish() {
     end_group "$GUARD"
     tail_of_script
     trap - EXIT
-    pod_state "$phase"
+    last_state "$phase"
     [[ $phase == Succeeded ]]
     exit
 }
@@ -233,8 +233,19 @@ died() {
     POD_REASON=ScriptError
     POD_MESSAGE='the job script ended unexpectedly; see script.log'
     clock
-    pod_state Failed
+    last_state Failed
     exit 1
+}
+
+# last_state PHASE: write the end. A disk or a quota may be full for a moment only, so this tries for half a minute.
+last_state() {
+    local i
+    pod_state "$1"
+    for ((i = 0; i < 60; i++)); do
+        [[ $FLUSH_FAILED ]] || return
+        sleep 0.5
+        flush
+    done
 }
 
 # stand_guard PID: wait for any end of the script: not every batch system ends the processes that it leaves.

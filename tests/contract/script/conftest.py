@@ -45,6 +45,14 @@ class Job:
             for each in (folder, *folder.rglob("*")):
                 os.chown(each, user, user)
 
+    def move(self, place: Path) -> None:
+        """Move the site's directory to another file system, before the start."""
+        shutil.copytree(self.home, place)
+        if self._user is not None:
+            for each in (place, *place.rglob("*")):
+                os.chown(each, self._user, self._user)
+        self.home, self.folder = place, place / "jobs" / UID
+
     def start(self) -> "Job":
         self._process = self.spawn()
         return self

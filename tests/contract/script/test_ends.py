@@ -5,6 +5,9 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +16,64 @@ import pytest
 from bridge.script.references import Objects
 
 pytestmark = pytest.mark.real
+
+
+class Full(threading.Thread):
+    """Keeps a file system full until it is released, as another job of the same user does."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self._path, self._over = path, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        with self._path.open("wb", buffering=0) as file:
+            while not self._over.is_set():
+                try:
+                    file.write(bytes(4096))
+                except OSError:
+                    self._over.wait(0.0005)
+
+    def release(self) -> None:
+        self._over.set()
+        self.join()
+        self._path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def small_disk():
+    """A file system of 1 MB that all users may write."""
+    place = Path(tempfile.mkdtemp())
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=777", "podbridge-test", place], check=True)
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+    place.rmdir()
+
+
+def test_a_state_that_a_full_disk_refuses_is_written_later(ordinary, small_disk):
+    waits = "until [ -e {} ]; do sleep 0.1; done"
+    first = ordinary.shell(waits.format(small_disk / "first"))
+    second = {**ordinary.shell(waits.format(small_disk / "second") + "; exit 3"), "name": "second"}
+    job = ordinary.job({"containers": [first, second]})
+    job.move(small_disk / "site")
+    job.start()
+    job.eventually(lambda: job.state("second").get("state") == "running")
+    full = Full(small_disk / "fill")
+    time.sleep(0.5)
+    os.mkfifo(small_disk / "first")
+    time.sleep(2)
+    assert job.state("main")["state"] == "running" and job.pod()["phase"] == "Running"
+    full.release()
+    job.eventually(lambda: job.state("main").get("state") == "terminated")
+    full = Full(small_disk / "fill")
+    time.sleep(0.5)
+    os.mkfifo(small_disk / "second")
+    time.sleep(3)
+    assert job.process.poll() is None
+    full.release()
+    assert job.wait(30) == 1
+    assert job.ended()["exitCode"] == 0 and job.ended("second")["exitCode"] == 3 and job.pod()["phase"] == "Failed"
+    assert (job.folder / "script.log").read_text().count("the state was written late") == 2
 
 
 @pytest.mark.parametrize(

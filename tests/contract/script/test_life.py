@@ -265,6 +265,42 @@ def test_liveness_failure_restarts(site):
     job.wait(15)
 
 
+@pytest.mark.parametrize("kind", ["livenessProbe", "startupProbe"])
+def test_probe_failure_restarts_a_container_that_ends_with_0(ordinary, kind):
+    probe = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1}
+    text = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+    job = ordinary.job({"restartPolicy": "OnFailure", "containers": [ordinary.shell(text, **{kind: probe})]}).start()
+    seen = []
+
+    def again():
+        seen.append(job.state("main"))
+        return seen[-1].get("restarts", 0) >= 1
+
+    job.eventually(again)
+    assert seen[-1]["last"]["exitCode"] == 0 and "terminated" not in [state.get("state") for state in seen]
+    job.ask_to_stop(1)
+    job.wait(15)
+
+
+def test_a_killed_container_is_not_out_of_memory_because_another_one_was(ordinary):
+    stubborn = {**ordinary.shell("trap '' TERM; while :; do sleep 0.1; done"), "name": "stubborn"}
+    job = ordinary.job({"containers": [ordinary.shell("sleep 1; kill -9 $$$$"), stubborn]})
+    script = job.folder / "job.sh"
+    count = job.folder / "oom_kill"
+    count.write_text("0")
+    # the kernel's counter of the job is a file of this test
+    changed = script.read_text().replace("\nLC_ALL=C\ncase", "\noom_count() { cat oom_kill; }\nLC_ALL=C\ncase")
+    assert changed != script.read_text()
+    script.write_text(changed)
+    job.start()
+    job.eventually(lambda: job.state("stubborn").get("state") == "running")
+    count.write_text("1")
+    job.eventually(lambda: job.state("main").get("state") == "terminated")
+    job.ask_to_stop(1)
+    job.wait(20)
+    assert job.ended("main")["reason"] == "OOMKilled" and job.ended("stubborn")["reason"] == "Error"
+
+
 def test_liveness_failure_with_its_own_grace_and_never(ordinary):
     probe = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1}
     text = "trap '' TERM; while :; do sleep 0.1; done"

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import posixpath
 
 import pytest
 
@@ -75,6 +76,17 @@ def test_token_files():
     files = token_files(KINDS["files"], {("kube-api-access", "token"): "new"})
     assert files == [("kube-api-access/token", "new", 0o644)]
     assert token_files(KINDS["simple"], {}) == []
+
+
+@pytest.mark.parametrize("path", ["./token", "sub//token"])
+def test_a_token_is_found_by_its_path_as_written(path):
+    source = {"serviceAccountToken": {"path": path, "audience": "x"}}
+    volume = {"name": "t", "projected": {"sources": [source]}}
+    pod = {**KINDS["simple"], "spec": {**KINDS["simple"]["spec"], "volumes": [volume]}}
+    tokens = {request.key: "secret" for request in needed(pod).tokens}
+    [(name, content, _)] = token_files(pod, tokens)
+    assert name == f"t/{posixpath.normpath(path)}" and content == "secret"
+    build(pod, BuildConfig.model_validate(SITE), Objects(tokens=tokens), "n")
 
 
 def test_pull_secrets_are_merged():
