@@ -83,6 +83,8 @@ class ActionRunner:
             self._folder.job(uid).ask_to_stop(grace, reason)
         except FileNotFoundError:
             self._index.refresh(uid)
+        except OSError as error:  # the batch job is cancelled after the grace period
+            log.warning("the script is not asked to end", extra=kv(job=uid, why=error.strerror))
 
     def cancel(self, ids: Iterable[str]) -> None:
         """End jobs in the batch system; if it does not answer, the next list of jobs repeats the cancellation."""
@@ -109,7 +111,10 @@ class ActionRunner:
         self._index.refresh(uid)
 
     def _forget(self, uid: str) -> None:
-        if (entry := self._index.entries.get(uid)) is not None:
-            self._folder.mark_forgotten(uid, entry.record.meta.owner)
-        self._folder.job(uid).remove()
+        try:
+            if (entry := self._index.entries.get(uid)) is not None:
+                self._folder.mark_forgotten(uid, entry.record.meta.owner)
+            self._folder.job(uid).remove()
+        except OSError as error:
+            log.warning("a job is not removed yet", extra=kv(job=uid, why=error.strerror))
         self._index.refresh(uid)

@@ -102,8 +102,11 @@ class Announcer:
         """Send an announcement, and before it the BuildConfig if it is new."""
         config = self._config()
         message = BuildConfigMessage(pool=config.pool, digest=announce.digest, config=config.buildconfig().dump())
-        self._folder.note(BUILDCONFIG, message.model_dump(mode="json"))
-        self._folder.note(ANNOUNCE, announce.model_dump(mode="json"))
+        try:
+            self._folder.note(BUILDCONFIG, message.model_dump(mode="json"))
+            self._folder.note(ANNOUNCE, announce.model_dump(mode="json"))
+        except OSError as error:  # the other submitters answer with the earlier announcement
+            log.warning("the announcement is not stored", extra=kv(why=error.strerror))
         with contextlib.suppress(BridgeError):  # no connection: the next one follows
             if self._described != config:
                 self._publisher.publish_buildconfig(message)
@@ -129,6 +132,7 @@ class Announcer:
         free["pods"] = str(max(0, resources.pods - living))
         built = config.buildconfig()
         batch, runtime = self._versions or (config.batch.kind, config.runtime.kind)
+        problem = "the submitter has stopped" if leaving else self._watcher.problem or self._watcher.folder_problem
         return Announce(
             pool=config.pool,
             submitter=self._watcher.name,
@@ -144,7 +148,7 @@ class Announcer:
             jobs=counts,
             labels=dict(config.node.labels),
             taints=list(config.node.taints),
-            problem="the submitter has stopped" if leaving else self._watcher.problem or self._problem,
+            problem=problem or self._problem,
             digest=built.digest,
             library=library.digest(runtimes.of(built).library),
             leaving=leaving,

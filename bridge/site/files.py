@@ -108,8 +108,13 @@ def write(path: str | Path, content: bytes, *, mode: int = 0o600, sync: bool = F
     """
     folder, name = os.path.split(path)
     aside = f"{folder}/.{name}.{secrets.token_hex(4)}"
-    write_new(aside, content, mode=mode, sync=sync, owner=owner)
-    os.replace(aside, path)
+    try:
+        write_new(aside, content, mode=mode, sync=sync, owner=owner)
+        os.replace(aside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        raise
     if sync:
         force(folder)
 

@@ -94,11 +94,15 @@ class Folder:
 
     def take_changed(self) -> list[str]:
         """Remove and return the notifications; a later change creates a new one."""
-        names = [name for name in os.listdir(self.changed) if _UID.fullmatch(name)]
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.changed / name)
-        return names
+        changed: list[str] = []
+        for name in os.listdir(self.changed):
+            if not _UID.fullmatch(name):
+                continue
+            with contextlib.suppress(IsADirectoryError):  # a job made it; it notifies of nothing
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self.changed / name)
+                changed.append(name)
+        return changed
 
     # --- removed jobs -------------------------------------------------------------------------------------------------
     def mark_forgotten(self, uid: str, owner: str) -> None:

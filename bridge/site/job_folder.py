@@ -178,11 +178,14 @@ class JobFolder:
         write(f"{self._at}/cancel.json", _CANCELLATION.dump_json(cancel), sync=self.site.sync)
 
     def ask_to_stop(self, grace: float, reason: str) -> None:
-        """Request that the script ends; ignored after an earlier request, unless it allows less time."""
+        """Request that the script ends; ignored after an earlier request, unless it allows less time.
+
+        Raise OSError if the file can't be written: the job's user can change its directory.
+        """
         path = self.path / "control" / "stop"
         try:
-            earlier = float(path.read_text().split()[0])
-        except (OSError, ValueError, IndexError):
+            earlier = float(read_word(path).split()[0])
+        except (ValueError, IndexError):
             earlier = None
         if earlier is None or grace < earlier:
             make_folder(path.parent, owner := other_owner(self._at))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
+from bridge.logs import kv
 from bridge.poolapi.jobs import JobStatus
 from bridge.site import status as job_status
 from bridge.site.batch.port import BatchJob
 from bridge.site.folder import Folder
 from bridge.site.job_actions import KILL_ALLOWANCE, confirmed
 from bridge.site.job_record import Cancellation, JobRecord
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -162,8 +165,13 @@ class JobIndex:
             said = job.phase == "running" and entry.record.started and not confirmed(entry.record)
             said = said and not is_missing(entry.record)
             if not said:  # else the script's own record says more, and is on disk
-                with contextlib.suppress(FileNotFoundError):
+                try:
                     self._folder.job(uid).write_batch(job, at)
+                except FileNotFoundError:
+                    pass
+                except OSError as error:  # the next list of the batch system's jobs repeats it
+                    log.warning("the status of a job is not stored yet", extra=kv(job=uid, why=error.strerror))
+                    return
             # the last record of the script may be unread, or can't be read now
             fresh = self.refresh(uid) if job.phase == "ended" else entry
             if fresh is not None and fresh.record.batch != job and job.id not in fresh.record.meta.replaced:

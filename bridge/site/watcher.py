@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bridge.clock import Clock
@@ -73,6 +73,8 @@ class Watcher:
         self.problem = ""
         """Error of the batch system; empty: it answers."""
         self.looked_at: float | None = None
+        self._unwritable: dict[str, str] = {}
+        """Errors of the folder by the step that failed."""
         self._folder, self._batch, self._delays, self._clock = folder, batch, delays, clock
         self._batch_list = batch_list
         self.index = JobIndex(folder, delays.lag, clock, publish)
@@ -97,9 +99,17 @@ class Watcher:
         except OSError:
             os.close(descriptor)
             return False
-        self._begin()
-        self._leadership = descriptor
-        return True
+        began = False
+        try:
+            with self._folder_needed("read all jobs"):
+                self._begin()
+                began = True
+        finally:
+            if not began:
+                os.close(descriptor)
+        if began:
+            self._leadership = descriptor
+        return began
 
     def release_leadership(self) -> None:
         """Let another submitter take over at once."""
@@ -115,10 +125,31 @@ class Watcher:
 
     def _note(self) -> None:
         """Write the numbers of the last events for the other submitters."""
-        with self.index.lock:
+        with self.index.lock, self._folder_needed("store the numbers of events"):
             if self._noted != self.index.sequences:
                 self._folder.note(SEQUENCE, {"submitter": self.name, "sequences": self.index.sequences})
                 self._noted = dict(self.index.sequences)
+
+    @property
+    def folder_problem(self) -> str:
+        """Error of the last use of the folder, for example a full disk; empty: there is none."""
+        return next(iter(self._unwritable.values()), "")
+
+    @contextlib.contextmanager
+    def _folder_needed(self, step: str) -> Iterator[None]:
+        """Turn an error of the folder into a problem of the site: a restart would not free a full disk."""
+        problem = ""
+        try:
+            yield
+        except OSError as error:
+            problem = f"folder {self._folder.path}: {error.strerror}"
+        if problem and self._unwritable.get(step) != problem:
+            log.warning("the folder can't be used", extra=kv(step=step, why=problem))
+        elif step in self._unwritable and not problem:
+            log.info("the folder can be used again", extra=kv(step=step))
+        self._unwritable.pop(step, None)
+        if problem:
+            self._unwritable[step] = problem
 
     def _adopt_or_remove(self, uids: Iterable[str]) -> None:
         """Index jobs of submitters that died before they notified the leader; remove incomplete directories."""
@@ -137,7 +168,9 @@ class Watcher:
     # --- job directories ----------------------------------------------------------------------------------------------
     def read_changes(self) -> int:
         """Read the directories of jobs with a notification of a change; return their number."""
-        changed = self._folder.take_changed()
+        changed: list[str] = []
+        with self._folder_needed("read changes"):
+            changed = self._folder.take_changed()
         now = self._clock.time()
         for uid in changed:
             self.index.refresh(uid)
@@ -158,10 +191,15 @@ class Watcher:
             self._set_problem(str(error))
         else:
             self._set_problem("")
-            self._compare(found, asked_at)
+            with self._folder_needed("compare the lists of jobs"):
+                self._compare(found, asked_at)
             self.looked_at = asked_at
         self._reread()
         self.actions.run()
+        with self._folder_needed("remove what is not needed"):
+            self._tidy(asked_at)
+
+    def _tidy(self, asked_at: float) -> None:
         self._drop_secrets(asked_at)
         if asked_at - self._swept_at >= SWEEP_PERIOD:
             self._adopt_or_remove(uid for uid in self._folder.uids() if uid not in self.index.entries)
@@ -253,6 +291,9 @@ class Watcher:
                     entry = self.index.refresh(uid)
                 return entry, [job.id for job in mine if job.id != job_id and job.phase != "ended"]
         except BlockingIOError:
+            return None, []
+        except OSError as error:
+            log.warning("the id of a batch job is not stored yet", extra=kv(job=uid, why=error.strerror))
             return None, []
 
     def _find_ends(self, vanished: dict[str, Entry], now: float) -> None:

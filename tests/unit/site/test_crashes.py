@@ -219,6 +219,34 @@ def test_what_can_not_be_written_leaves_nothing(world: Any, monkeypatch: Any) ->
 
 
 @pytest.mark.parametrize("again", [False, True])
+def test_a_full_disk_is_a_problem_of_the_site_and_ends_no_submitter(world: Any, monkeypatch: Any, again: bool) -> None:
+    def full(_descriptor: int, _content: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    world.submit()
+    world.submit("other")
+    world.begin()
+    world.look()
+    world.finish()
+    world.submitter.cancel(OWNER, "other", Cancel(grace=0, forget=True))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        world.batch.end("1", code=0)
+        if again:
+            world.again()
+        for _ in range(3):
+            world.look(1)
+        assert world.watcher.folder_problem == f"folder {world.path}: No space left on device"
+        assert world.batch.cancelled == ["2"]  # what needs no room continues
+    for _ in range(3):
+        world.look(5)
+    assert world.watcher.folder_problem == ""
+    assert world.status().phase == "ended" and world.status().outcome == "Succeeded"
+    assert not world.folder.job("other").exists()
+    assert [path for path in world.path.rglob(".*") if path.name.startswith((".duty", ".batch"))] == []
+
+
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("kept", [0, 1, 100, -1])
 def test_a_script_that_is_cut_off_is_no_job_and_is_made_anew(world: Any, kept: int, again: bool) -> None:
     """As the machine may find it that lost its power; nobody was told of such a job."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bridge.errors import ConfigError, SiteRefusedError
 from bridge.site.folder import Folder
 from bridge.site.job_record import Meta
-from bridge.wire.messages import File, Files
+from bridge.wire.messages import Cancel, File, Files
 from tests.unit.site.conftest import OWNER, UID
 
 
@@ -81,6 +81,39 @@ def test_a_link_or_a_pipe_instead_of_a_state_file_is_not_followed(world: Any, tm
     os.mkfifo(state / "other.json")
     world.look()
     assert world.status().containers == []
+
+
+@pytest.mark.parametrize("made", ["fifo", "folder", "no folder", "link"])
+def test_what_a_job_made_of_its_control_directory_holds_up_no_other_job(world: Any, made: str) -> None:
+    world.submit()
+    world.submit("other")
+    world.begin()
+    world.begin("other")
+    world.look()
+    control = world.folder.job(UID).path / "control"
+    if made == "no folder":
+        control.write_text("x")
+    else:
+        control.mkdir()
+        stop = control / "stop"
+        {"fifo": lambda: os.mkfifo(stop), "folder": stop.mkdir, "link": lambda: stop.symlink_to("/dev/zero")}[made]()
+    for uid in (UID, "other"):
+        world.submitter.cancel(OWNER, uid, Cancel(grace=5))
+    for again in (False, True):
+        if again:
+            world.again()
+        world.look(1)
+    assert (world.folder.job("other").path / "control" / "stop").read_text() == "5 Deleted\n"
+    world.look(3600)
+    assert sorted(world.batch.cancelled) == ["1", "2"]
+
+
+def test_a_directory_instead_of_a_notification_is_ignored(world: Any) -> None:
+    world.submit()
+    world.begin()
+    (world.folder.changed / "0a1b2c3d-1111-2222-3333-444455556667").mkdir()
+    world.look()
+    assert world.status().phase == "running" and world.watcher.folder_problem == ""
 
 
 def test_9_1_termination_messages_need_not_be_text(world: Any) -> None:
