@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -49,6 +50,8 @@ class Controllers(SlurmLoop):
         )
         self._watched_until = 0.0
         self._resting: dict[str, float] = {}
+        self._lock = threading.Lock()
+        """Guards ``_resting`` and ``_told``, to which the workers add."""
         self._kube = dependencies.kube.fenced(self.check_leadership)
         self._taken: Mapping[str, str] = {}
         self._told: dict[str, pod_groups.GroupCondition] = {}
@@ -57,7 +60,8 @@ class Controllers(SlurmLoop):
         """Decide for all pods, jobs and nodes."""
         dependencies, now = self.dependencies, self.dependencies.clock.monotonic()
         snapshot = dependencies.poller.snapshot
-        self._resting = {key: until for key, until in self._resting.items() if until > now}
+        with self._lock:
+            self._resting = {key: until for key, until in self._resting.items() if until > now}
         nodes = [node for node in dependencies.nodes.items() if not pool_selection.is_virtual(node)]
         slurm_names = {node["metadata"]["name"]: slurm_name(node) for node in nodes}
         silent = frozenset(n["metadata"]["name"] for n in nodes if readiness(n).get("status") != "True")
@@ -73,7 +77,8 @@ class Controllers(SlurmLoop):
                 key = pods.uid(action.pod)
             if isinstance(action, workload_decide.Release):
                 # the pod may be gone before the view shows the job as cancelled: the job is not an orphan then
-                self._resting |= {f"job/{job_id}": now + ORPHAN_AFTER for job_id in action.job_ids}
+                with self._lock:
+                    self._resting |= {f"job/{job_id}": now + ORPHAN_AFTER for job_id in action.job_ids}
             self._dispatch("workload", key, action, lambda a=action: self._workload.act(a))  # type: ignore[misc]
         self._tell_groups(everyone)
         version, clock = dependencies.slurm.version, dependencies.clock
@@ -93,7 +98,8 @@ class Controllers(SlurmLoop):
     def _tell_groups(self, everyone: list[dict[str, Any]]) -> None:
         """Write the conditions of PodGroups that this process has not written yet."""
         current = pod_groups.conditions(everyone)
-        self._told = {key: condition for key, condition in self._told.items() if key in current}
+        with self._lock:
+            self._told = {key: condition for key, condition in self._told.items() if key in current}
         for key, condition in current.items():
             if self._told.get(key) != condition:
                 self._dispatch("workload", f"group/{key}", condition, lambda c=condition: self._tell(c))  # type: ignore[misc]
@@ -109,7 +115,8 @@ class Controllers(SlurmLoop):
 
     def _tell(self, condition: pod_groups.GroupCondition) -> None:
         pod_groups.write(self._kube, condition, clocks.rfc3339(self.clock.time()))
-        self._told[condition.group.key] = condition
+        with self._lock:
+            self._told[condition.group.key] = condition
 
     def _decide_workload(self, view: workload_decide.WorkloadView, now: float) -> workload_decide.Decision:
         """Decide. If a pod is to be terminated because its job is missing, apply the brake and decide again."""
@@ -135,6 +142,7 @@ class Controllers(SlurmLoop):
         def run() -> None:
             with counted(CONTROLLER_ACTIONS, controller, name):
                 call()
-            self._resting[key] = self.dependencies.clock.monotonic() + SEEN_AFTER
+            with self._lock:
+                self._resting[key] = self.dependencies.clock.monotonic() + SEEN_AFTER
 
         self.workers.submit(key, run, 3 if controller == "workload" else 5, kind=name)

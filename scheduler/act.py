@@ -234,7 +234,7 @@ class Actor:
 
     def _bind(self, action: actions.Bind) -> None:
         pod = self._cache.by_uid(pods.uid(action.pod))
-        if pod is None or pods.is_deleted(pod) or pods.is_bound(pod):
+        if pod is None or pods.is_deleted(pod) or pods.is_bound(pod) or _has_changed(pod, action):
             return
         if pods.lacks_hold(pod, action.job_id):
             self._hold(pod, action.job_id)
@@ -242,6 +242,9 @@ class Actor:
             self._bind_now(pod, action)
 
     def _bind_now(self, pod: actions.Pod, action: actions.Bind) -> None:
+        pod = self._cache.by_uid(pods.uid(pod)) or pod  # a hold or the claims may have changed it
+        if _has_changed(pod, action):
+            return
         job_id = str(action.job_id)
         annotations = {
             names.NODE_ANNOTATION: action.node,
@@ -267,6 +270,8 @@ class Actor:
     def _bind_together(self, action: actions.BindTogether) -> None:
         """Bind members of a gang, after the claims of all of them are allocated."""
         members = self._waiting([bind.pod for bind in action.binds])
+        if any(_has_changed(pod, bind) for pod, bind in zip(members, action.binds, strict=False)):
+            return
         binds = [replace(bind, pod=pod) for bind, pod in zip(action.binds, members, strict=False)]
         if binds and self._allocate_claims(binds, action.gang):
             for bind in binds:
@@ -331,3 +336,8 @@ class Actor:
             log.info("excluded nodes not changed", extra=kv(pod=pods.key(action.pod), error=error))
             return
         self._states.update(key, lambda state: state.excluding(action.part, action.nodes))
+
+
+def _has_changed(pod: actions.Pod, action: actions.Bind) -> bool:
+    """Return whether the pod requests something else than when its bind was decided."""
+    return pod is not action.pod and links.shape(pod) != links.shape(action.pod)

@@ -109,6 +109,8 @@ class Scheduler(SlurmLoop):
         """Decide for all waiting pods."""
         waiting, self._seen = self.dependencies.pods.picked(), self.dependencies.poller.snapshot
         self._states.forget_all_but(waiting.keys() | self._gangs.keys())
+        confirmed = self.dependencies.clock.monotonic() - self.dependencies.pods.age()
+        self._states.forget_bindings(confirmed, self.workers.busy)
         updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
         counts = self._decide_for(waiting, self._seen, updates)
         self._actor.update_pace.sent(counts[label_of(actions.Exclude)])

@@ -20,6 +20,8 @@ REFUSED = Backoff(first=5, limit=300)
 """After a refusal by Slurm or podbridge: a user or an administrator has to change something."""
 UNAVAILABLE = Backoff(first=1, limit=30)
 """After a request without an answer."""
+BINDING_SHOWN = 60.0
+"""Seconds after which the API server shows a binding that it accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,9 @@ class NodeBusy(_WithJob):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The API server accepted the binding; the cache does not show it yet."""
+    """The API server accepted the binding at ``since`` (monotonic seconds); the cache does not show it yet."""
+
+    since: float
 
 
 WithJob = Pending | Allocated | NodeStarting | NodeBusy
@@ -220,6 +224,16 @@ class PodStates:
         with self._lock:
             for uid in self.by_uid.keys() - uids:
                 del self.by_uid[uid]
+
+    def forget_bindings(self, confirmed: float, busy: Callable[[str], bool]) -> None:
+        """Forget bindings that are lost: etcd was restored from a backup, for example. Called by the loop.
+
+        ``confirmed`` is the monotonic time at which the cache was current; it shows all pods with a state as waiting.
+        """
+        with self._lock:
+            for uid, state in self.by_uid.items():
+                if isinstance(state.phase, Bound) and confirmed - state.phase.since > BINDING_SHOWN and not busy(uid):
+                    self.by_uid[uid] = replace(state, phase=NEW.phase)
 
     @property
     def unsettled(self) -> bool:

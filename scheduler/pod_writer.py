@@ -48,11 +48,15 @@ class PodWriter:
     ) -> None:
         """Bind the pod to a node, with annotations and labels, and write an Event with the message.
 
-        A binding fails if the pod is gone or deleted, or was bound by a request without an answer.
+        A binding fails if the pod is gone or deleted, was bound by a request without an answer, or was changed after
+        this state of it: it may request more now.
         """
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "binding")
-        self._kube.create(path, pods.binding(pod, node, annotations, labels))
-        self._states.update(pods.uid(pod), lambda state: replace(state, phase=Bound()))
+        body = pods.binding(pod, node, annotations, labels)
+        body["metadata"]["resourceVersion"] = pod["metadata"].get("resourceVersion", "")
+        self._kube.create(path, body)
+        now = self._clock.monotonic()
+        self._states.update(pods.uid(pod), lambda state: replace(state, phase=Bound(now)))
         self._events.event(pod, "Scheduled", message, action="Binding")
 
     def tell(self, pod: Pod, reason: str, message: str) -> None:

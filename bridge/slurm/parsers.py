@@ -24,6 +24,8 @@ PLACEHOLDER_SCRIPT = """\
 exec sleep 2147483647
 """
 _COMPONENT = re.compile(r"([0-9]{1,18})\+([0-9]{1,9})", re.ASCII)
+LATEST = 253402300799
+"""The last second of the year 9999, since 1970."""
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
@@ -82,7 +84,7 @@ def _check(request: JobRequest, version: ApiVersion) -> None:
         ((request.user_id or request.group_id) and not version.other_users, "submit jobs of other users"),
         # slurmrestd 24.11.5 ends with "fatal: invalid type"
         (
-            request.group_id and not request.group_id.isdigit() and not version.group_names,
+            request.group_id and not re.fullmatch("[0-9]+", request.group_id) and not version.group_names,
             f"resolve the name of group {request.group_id} (use its number)",
         ),
     ]
@@ -163,9 +165,9 @@ def read_job(obj: JsonObject, own_user: str = "") -> Job:
         name=text(obj.get("name")),
         partition=text(obj.get("partition")),
         user_name=user,
-        submit_time=number(obj.get("submit_time")),
-        start_time=number(obj.get("start_time")),
-        end_time=number(obj.get("end_time")),
+        submit_time=_time(obj.get("submit_time")),
+        start_time=_time(obj.get("start_time")),
+        end_time=_time(obj.get("end_time")),
         time_limit=int(number(obj.get("time_limit"))),
         restarts=int(number(obj.get("restart_cnt"))),
         exit_code=_exit_code(obj.get("exit_code")),
@@ -283,6 +285,12 @@ def number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
         return 0
     return value
+
+
+def _time(value: object) -> float:
+    """Read a time in seconds since 1970; one after the year 9999, which Python cannot format, is read as 0."""
+    found = number(value)
+    return found if found <= LATEST else 0
 
 
 def _exit_code(value: object) -> int:

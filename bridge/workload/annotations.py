@@ -100,7 +100,7 @@ def minutes(text: str) -> int:
 
 _NAME = _matching(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
 _NAMES = _matching(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*(,[A-Za-z0-9_][A-Za-z0-9_.@+-]*)*")
-_ACCOUNT_ID = _matching(r"\d{1,10}|[A-Za-z_][A-Za-z0-9_.-]*")
+_ACCOUNT_ID = _matching(r"[0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]*")
 _NAME_RULE = "letters, digits and _ . @ + -"
 
 KEYS: dict[str, Key] = {

@@ -44,7 +44,7 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<string>\"[^\"\\\n]*\"|'[^'\\\n]*')|(?P<int>[0-9]{1,18})(?![0-9.xXeEuU])|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
     r"|(?P<sign>&&|\|\||==|!=|<=|>=|[<>!()\[\].,-]))"
 )
-_PATTERN = re.compile(r"(?!.*\[\[)(?!.*[*+?][*+?])(?!(?:[^*+]*[*+]){4})[^(){}\\\n]{0,256}")
+_PATTERN = re.compile(r"(?!.*\[\[)(?!.*[*+?][*+?])(?!(?:[^*+?]*[*+?]){4})[^(){}\\\n]{0,256}")
 """Regular expressions that mean the same in RE2 and Python, and that take little time in Python."""
 
 
@@ -247,7 +247,7 @@ class _Parser:
                 if not _PATTERN.fullmatch(pattern):
                     raise UnsupportedExpressionError(
                         f"CEL expression: the regular expression {pattern!r} is not supported; allowed: without "
-                        f"brackets, braces and backslashes, with at most three * and +"
+                        f"brackets, braces and backslashes, with at most three of *, + and ?"
                     )
                 try:
                     compiled = re.compile(pattern, re.ASCII)

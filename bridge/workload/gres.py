@@ -39,7 +39,12 @@ def parse(text: str) -> tuple[Gres, ...]:
     """
     if len(text) > LONGEST:
         raise ValueError
-    found = tuple(_one(part.strip()) for part in text.split(","))
+    return of_parts(text.split(","))
+
+
+def of_parts(parts: Iterable[str]) -> tuple[Gres, ...]:
+    """Read generic resources one by one; raises ``ValueError`` like :func:`parse`, but for any length."""
+    found = tuple(_one(part.strip()) for part in parts)
     seen: dict[str, set[str]] = {}
     for gres in found:
         types = seen.setdefault(gres.name, set())

@@ -30,7 +30,7 @@ def problems(settings: JobSettings, asked: Resources, table: Mapping[str, str]) 
         found.append(_below(names.MEM_PER_NODE, f"{settings[names.MEM_PER_NODE]}Mi", least))
     given = settings.get(names.GRES, ())
     if given:
-        short = gres.missing(gres.parse(",".join(given)), gres.of_requests(asked, table))
+        short = gres.missing(gres.of_parts(given), gres.of_requests(asked, table))
         if short:
             least = ",".join(str(gres.Gres(name, kind, count)) for (name, kind), count in sorted(short.items()))
             found.append(_below(names.GRES, ",".join(given), f"{least}, the pod's requests for extended resources"))

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from bridge import names
 from bridge.script import consent
-from bridge.workload import eligibility, places, pods, pool_selection
+from bridge.workload import eligibility, links, places, pods, pool_selection
 from bridge.workload.eligibility import NodeView
 from bridge.workload.resources import Resources
 from scheduler.conditions import is_due
@@ -145,6 +145,8 @@ def _decide_pod(view: PoolSchedulerView, pod: Pod, usage: PlannedUsage) -> Actio
         return None
     if not selector.remote:
         return None if view.colocated else _tell(view, pod, state, pool_selection.NO_POOL)
+    if selector.local and view.colocated and links.membership(pod) is not None:
+        return Local(pod, "pools do not start the pods of a group together") if uid not in view.left else None
     asked = requests(pod)
     if view.most_places and places.wants_race(pod):
         kept, found = places.recorded(pod), _places(view, pod, asked, selector, usage)

@@ -69,7 +69,8 @@ class PoolScheduler(Loop):
         """Decide for all waiting pods that may go to a pool; without a colocated Slurm, for all waiting pods."""
         waiting = self._pods.picked()
         self._states.forget_all_but(waiting.keys())
-        self._local &= waiting.keys()
+        self._local.intersection_update(waiting.keys())  # in place: the other scheduler reads the same set
+        self._states.forget_bindings(self.clock.monotonic() - self._pods.age(), self.workers.busy)
         self._remote = {uid: known for uid, known in self._remote.items() if uid in waiting}
         settings = self._config.pools
         races = settings.enabled and settings.race.enabled

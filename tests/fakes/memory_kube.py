@@ -45,6 +45,9 @@ class MemoryCache(ObjectStore):
         self._subscribers: list[Callable[..., None]] = []
         self.replace(objects)
 
+    def age(self) -> float:
+        return 0.0
+
     def request_version(self) -> int:
         return max((number(obj["metadata"]["resourceVersion"]) for obj in self.items()), default=1)
 

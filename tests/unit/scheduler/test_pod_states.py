@@ -71,7 +71,7 @@ def carried_out(action: actions.Action | None, answer: str, state: PodState, now
         case actions.Submit(), "none":
             return state.without_answer(now, "SlurmUnknownOutcome", "no answer")
         case actions.Bind(), "done":
-            return replace(state, phase=Bound())
+            return replace(state, phase=Bound(now))
         case actions.GiveBack(), "done":
             cancelled = state.cancelled | {action.job_id}
             return replace(state, cancelled=cancelled).failed(now, REFUSED, "NodeRefused", "cordoned")
@@ -107,6 +107,11 @@ def test_the_diagram_shows_the_transitions_that_happen_and_no_others():
                 seen_with_job.add(pair)
             else:
                 seen.add((group(old.phase), group(new.phase)))
+        if isinstance(last.phase, Bound):
+            states = PodStates()
+            states.merge({"u1": last})
+            states.forget_bindings(now + 100, lambda _: False)
+            seen.add(("Bound", group(states.of("u1").phase)))
         state = NEW if isinstance(last.phase, Bound) else last
     assert seen == {edge for edge in drawn if "[*]" not in edge and not with_job & set(edge)}
     assert seen_with_job >= {edge for edge in drawn if set(edge) <= with_job}
@@ -134,6 +139,15 @@ def test_an_id_that_slurm_assigns_again_is_not_one_of_the_cancelled_jobs():
     state = PodState(cancelled=frozenset({7, 8}), exclude_retry_at=5.0).submitted(7, 1.0, ())
     assert state.cancelled == {8}
     assert state.exclude_retry_at is None
+
+
+def test_a_binding_is_forgotten_if_a_cache_that_was_current_long_after_it_does_not_show_it():
+    states = PodStates()
+    states.merge({uid: PodState(Bound(at)) for uid, at in {"lost": 100.0, "new": 190.0, "busy": 100.0}.items()})
+    states.forget_bindings(150.0, lambda uid: uid == "busy")
+    assert all(isinstance(states.of(uid).phase, Bound) for uid in ("lost", "new", "busy"))
+    states.forget_bindings(200.0, lambda uid: uid == "busy")
+    assert [uid for uid in ("lost", "new", "busy") if not isinstance(states.of(uid).phase, Bound)] == ["lost"]
 
 
 def test_states_of_pods_that_wait_no_more_are_deleted():

@@ -61,6 +61,17 @@ def test_the_first_of_the_list_that_has_room() -> None:
     assert action.why == "first with room; not b (too little cpu)"
 
 
+def test_a_member_of_a_group_that_may_stay_is_left_to_slurm() -> None:
+    group = '{"kind":"jobset","name":"train","uid":"o1","index":"workers","size":2,"minimum":2}'
+    members = [pod(uid, pools="site,local") for uid in ("u1", "u2")]
+    for member in members:
+        member["metadata"]["annotations"][names.GROUP] = group
+    found = look(members, pool("site", cpu="1"), nodes=(node("n1"),))
+    assert [type(action) for action in found] == [decide.Local, decide.Local]
+    assert look(members, pool("site"), nodes=(node("n1"),), left=frozenset({"u1", "u2"})) == []
+    assert {type(action) for action in look(members, pool("site"), colocated=False)} == {decide.Bind}
+
+
 def test_a_pool_that_is_silent_or_full_waits_with_its_reason() -> None:
     usage = Usage()
     usage.assume("other", "b", {"cpu": Decimal(8)})
@@ -201,7 +212,7 @@ def test_pods_that_are_not_ours_are_left_alone() -> None:
 
 
 def test_a_pod_that_was_just_bound_is_not_bound_again() -> None:
-    assert look([pod()], pool("a"), states={"u1": PodState(Bound())}) == []
+    assert look([pod()], pool("a"), states={"u1": PodState(Bound(99.0))}) == []
 
 
 @given(st.lists(st.sampled_from(["bind", "bind-other", "finish", "delete", "assume"]), max_size=30))

@@ -139,6 +139,12 @@ def test_a_job_of_each_age() -> None:
         assert (job.link, job.excluded_nodes) == (LINK, ("n3",))
 
 
+@pytest.mark.parametrize("far", [2**40, 2**62])
+def test_a_time_that_python_cannot_format_is_unknown(far: int) -> None:
+    job = parsers.read_job({"job_id": 5, "job_state": ["PENDING"], "start_time": number(far)})
+    assert job.start_time == 0
+
+
 def test_a_comment_counts_only_in_jobs_of_our_own_user() -> None:
     job = {"job_id": 1, "comment": encode(LINK), "user_name": "alice"}
     assert parsers.read_job(job).link is None

@@ -122,6 +122,7 @@ def test_what_matches(expression: str, expected: bool) -> None:
         "device.driver.matches('(a+)+b')",
         "device.driver.matches('.*.*.*.*x')",
         "device.driver.matches('a{1,9}')",
+        "device.driver.matches('a?a?a?a?b')",
         "device.driver.matches('a**')",
         "device.driver.matches('[[:alpha:]]')",
         "device.driver.matches('[a')",

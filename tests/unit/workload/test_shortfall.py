@@ -16,6 +16,7 @@ from bridge.config import Config
 from bridge.slurm.models import ApiVersion
 from bridge.workload import translate
 from bridge.workload.annotations import InvalidAnnotationsError
+from bridge.workload.shortfall import problems
 
 VERSION = ApiVersion("v0.0.45", external_jobs=True)
 TABLE = {"nvidia.com/gpu": "gpu", "nvidia.com/a100": "gpu:a100", "example.com/fpga": "fpga"}
@@ -148,3 +149,10 @@ def test_more_than_the_pod_takes_is_fine() -> None:
     }
     request = translate.request(pod, Config(), VERSION, "c")
     assert (request.cpus, request.memory_mib, request.gres) == (64, 2**20, ("gpu:8",))
+
+
+def test_a_long_annotation_is_read_in_full() -> None:
+    """podbridge adds a count to each resource, so the list may be longer than an annotation may be."""
+    given = ("gpu:1", *(f"name{number:03d}:1" for number in range(200)))
+    assert problems({names.GRES: given}, {}, TABLE) == []
+    assert len(problems({names.GRES: given}, {"nvidia.com/gpu": Decimal(2)}, TABLE)) == 1

@@ -1,0 +1,93 @@
+"""Bindings of the whole hub in memory: of pods that change meanwhile, and bindings that are lost."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from bridge import names
+from bridge.workload import resources
+from tests.fakes.memory_hub import MemoryHub
+
+PATH = "/api/v1/namespaces/team/pods/p"
+
+
+def hub_with_started_job() -> MemoryHub:
+    """Return a hub whose only pod has a job that has started; nothing was decided since."""
+    hub = MemoryHub(("n1",))
+    spec = {"schedulerName": hub.config.scheduler_name, "containers": [container("1")]}
+    metadata = {"namespace": "team", "name": "p", "uid": "u1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    metadata |= {"finalizers": [names.FINALIZER], "annotations": {}, "labels": {}}
+    hub.kube.put(PATH, {"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+    for _ in range(10):
+        look(hub)
+        hub.run_all()
+        if hub.slurm.jobs:
+            break
+    (job,) = hub.slurm.jobs.values()
+    hub.slurm.start(job)
+    return hub
+
+
+def container(cpu: str) -> dict[str, Any]:
+    return {"name": "c", "resources": {"requests": {"cpu": cpu}}}
+
+
+def look(hub: MemoryHub) -> None:
+    hub.clock.advance(1)
+    hub.poller.poll()
+    hub.deliver()
+    hub.scheduler.reconcile()
+
+
+def decide_the_bind(hub: MemoryHub) -> None:
+    for _ in range(10):
+        look(hub)
+        if hub.queues[0].calls:
+            return
+    pytest.fail("no bind was decided")
+
+
+def node(hub: MemoryHub) -> str:
+    return str(hub.kube.objects[PATH]["spec"].get("nodeName") or "")
+
+
+@pytest.mark.parametrize("delivered", [True, False], ids=["the cache shows the change", "the cache is behind"])
+def test_a_pod_that_changed_after_the_decision_does_not_get_the_node(delivered: bool) -> None:
+    hub = hub_with_started_job()
+    decide_the_bind(hub)
+    pod = copy.deepcopy(hub.kube.objects[PATH])
+    pod["spec"]["containers"] = [container("8")]
+    hub.kube.put(PATH, pod)
+    if delivered:
+        hub.deliver()
+    hub.run_all()
+    assert node(hub) == ""
+    for _ in range(30):
+        look(hub)
+        hub.run_all()
+    bound = hub.kube.objects[PATH]
+    jobs = {str(job.job_id): job for job in hub.slurm.jobs.values()}
+    if node(hub):
+        job = jobs[bound["metadata"]["annotations"][names.JOB_ID_ANNOTATION]]
+        assert job.request.cpus >= resources.pod_requests(bound["spec"])["cpu"]
+
+
+def test_a_binding_that_the_api_server_has_lost_is_sent_again() -> None:
+    hub = hub_with_started_job()
+    decide_the_bind(hub)
+    before = copy.deepcopy(hub.kube.objects[PATH])
+    hub.run_all()
+    assert node(hub) == "n1"
+    # etcd is restored from a backup that is older than the binding
+    hub.kube.changes.clear()
+    hub.kube.put(PATH, before)
+    for _ in range(50):
+        look(hub)
+        hub.run_all()
+    assert node(hub) == ""
+    for _ in range(30):
+        look(hub)
+        hub.run_all()
+    assert node(hub) == "n1"
+    assert len(hub.slurm.jobs) == 1

@@ -1,0 +1,106 @@
+"""The loop of the pool scheduler, with the set of pods that it shares with the scheduler of the colocated Slurm."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from bridge import names
+from bridge.clock import FakeClock
+from bridge.config import Config
+from bridge.kube.cache import Cache
+from bridge.kube.client import KubeClient
+from bridge.kube.events import EventRecorder
+from bridge.workload import pods
+from scheduler.pools.loop import PoolScheduler
+from tests.fakes.memory_hub import Queue, _Events
+from tests.fakes.memory_kube import MemoryCache, MemoryKube, Writes
+
+OURS = Config().scheduler_name
+MANAGED = {"key": names.MANAGED_TAINT, "value": OURS, "effect": "NoExecute"}
+VIRTUAL = [
+    {"key": names.POOL_TAINT, "value": "site", "effect": "NoSchedule"},
+    {"key": names.VIRTUAL_TAINT, "value": "true", "effect": "NoSchedule"},
+]
+
+
+def node(name: str, cpu: str, *, virtual: bool) -> dict[str, Any]:
+    labels = {names.POOL_LABEL: name} if virtual else {names.SLURM_NODENAME_LABEL: name}
+    metadata = {"name": name, "uid": name, "labels": labels, "resourceVersion": "1"}
+    metadata["annotations"] = {names.RACE_ALLOWED: "true"}
+    status = {"allocatable": {"cpu": cpu, "pods": "10"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    return {
+        "kind": "Node",
+        "metadata": metadata,
+        "spec": {"taints": VIRTUAL if virtual else [MANAGED]},
+        "status": status,
+    }
+
+
+def pod(race: bool) -> dict[str, Any]:
+    annotations = {names.POOLS: "site,local"}
+    if race:
+        annotations |= {names.PLACEMENT: names.RACE, names.PLACES: "site,local"}
+    metadata = {"namespace": "team", "name": "u1", "uid": "u1", "annotations": annotations, "resourceVersion": "1"}
+    metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    tolerations = [{**taint, "operator": "Equal"} for taint in (*VIRTUAL, MANAGED)]
+    containers = [{"name": "c", "resources": {"requests": {"cpu": "4"}}}]
+    spec = {"schedulerName": OURS, "tolerations": tolerations, "containers": containers}
+    return {"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+
+
+class World:
+    """A pool scheduler with one waiting pod, a pool and a node of Slurm; no pod has a job yet."""
+
+    def __init__(self, race: bool, cpu_of_pool: str) -> None:
+        self.local: set[str] = set()
+        self.pods = MemoryCache([pod(race)], pods.is_open)
+        self.nodes = MemoryCache([node("site", cpu_of_pool, virtual=True), node("w1", "8", virtual=False)])
+        config = Config.model_validate({"pools": {"nats": {"servers": ["nats://x"]}, "race": {"enabled": race}}})
+        self.queue = Queue()
+        self.loop = PoolScheduler(
+            config,
+            cast(KubeClient, MemoryKube(Writes())),
+            cast(tuple[Cache, Cache], (self.pods, self.nodes)),
+            cast(EventRecorder, _Events()),
+            None,
+            FakeClock(),
+            self.local,
+            lambda _: False,
+        )
+        self.loop.workers = cast(Any, self.queue)
+
+    def look(self) -> int:
+        """Decide once, carry out the actions, and return their number."""
+        self.loop.reconcile()
+        count = len(self.queue.calls)
+        while self.queue.calls:
+            self.queue.run(0)
+        return count
+
+
+@pytest.mark.parametrize("race", [False, True])
+def test_a_pod_is_left_to_slurm_once(race: bool) -> None:
+    world = World(race, "8" if race else "1")
+    assert [world.look() for _ in range(3)] == [1, 0, 0]
+    assert world.local == {"u1"}
+
+
+def test_a_pod_that_was_left_to_slurm_stays_there_when_a_pool_gets_room() -> None:
+    world = World(race=False, cpu_of_pool="1")
+    world.look()
+    larger = node("site", "64", virtual=True)
+    larger["metadata"]["resourceVersion"] = "2"
+    world.nodes.deliver(larger, gone=False)
+    assert world.look() == 0
+
+
+def test_a_pod_that_no_longer_waits_is_forgotten() -> None:
+    world = World(race=False, cpu_of_pool="1")
+    world.look()
+    gone = pod(race=False)
+    gone["metadata"]["resourceVersion"] = "2"
+    world.pods.deliver(gone, gone=True)
+    world.look()
+    assert world.local == set()
