@@ -109,6 +109,9 @@ def schema() -> str:
     No key is required and no default is applied: the chart merges ``config`` into what follows from the release.
     """
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    for part in defaults.values():
+        if isinstance(part, dict) and part.get("image") == {}:
+            part["image"] = defaults["image"]
     described = {path: text for path, _, text in values()}
     document = _inferred(defaults, "", described)
     document["properties"]["global"] = {"type": "object", "description": "Values of a parent chart; not used."}

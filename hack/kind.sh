@@ -9,11 +9,12 @@ usage="usage: hack/kind.sh [OPTIONS] [-- HELM ARGUMENTS]
 Creates a kind cluster, loads the images, and installs a test Slurm, the chart and a managed namespace; then runs a Job.
 
   --core               stop after the chart: no managed namespace, no Job
-  --pools              add a NATS server for remote pools (docs/pools.md)
+  --pools              add a NATS server for a remote pool, alpha (docs/pools.md)
   --kueue              add Kueue, in the version that the tests use (needs the network)
   --recreate           delete the cluster first
   --delete             delete the cluster (with --existing-cluster: what this script installed) and stop
-  --existing-cluster   use the current context of kubectl
+  --existing-cluster   use the current context of kubectl, and the nodes with the label
+                       scheduler.slinky.slurm.net/slurm-bridge=worker: podbridge evicts the pods of others from them
   --load COMMAND       with --existing-cluster: the command that imports an image archive, whose path is appended;
                        without it, the nodes must be able to pull the images
   --no-services        the cluster has no kube-proxy: Slurm uses the network of its node, and podbridge its address
@@ -77,6 +78,8 @@ uninstall() {
     kubectl delete job hello --namespace slurm-bridge --ignore-not-found --cascade foreground --timeout 60s
     helm uninstall podbridge --namespace podbridge --ignore-not-found --wait
     kubectl delete deployment,service slurm --namespace slurm --ignore-not-found
+    kubectl taint nodes --all slinky.slurm.net/managed-node- || true # "not found": nodes that Slurm did not manage
+    kubectl label namespace slurm podbridge bridge.vk.io/guarded-nodes- || true
     kubectl delete namespace --selector "$created" --wait=false
 }
 
@@ -120,7 +123,11 @@ fi
 
 # --- Slurm ------------------------------------------------------------------------------------------------------------
 nodes=$(kubectl get nodes --selector "$worker" --output 'jsonpath={.items[*].metadata.name}')
-if [[ -z $nodes ]]; then
+if [[ -z $nodes && -n $existing ]]; then
+    say "error: no node has the label $worker"
+    say "podbridge evicts the pods of others from the nodes that Slurm manages; choose nodes: kubectl label node NAME $worker"
+    exit 1
+elif [[ -z $nodes ]]; then
     nodes=$(kubectl get nodes --selector '!node-role.kubernetes.io/control-plane' --output 'jsonpath={.items[*].metadata.name}')
 fi
 ensure_namespace() {
@@ -153,7 +160,7 @@ if [[ -z $services ]]; then
 fi
 
 # --- podbridge --------------------------------------------------------------------------------------------------------
-[[ -z $pools ]] || arguments+=(--set nats.enabled=true)
+[[ -z $pools ]] || arguments+=(--set nats.enabled=true --set 'nats.pools={alpha}')
 helm upgrade --install podbridge helm/podbridge --namespace podbridge --wait --timeout 180s \
     --set "image.tag=$version" --set "config.slurmRestApi=$url" --set 'config.managedNamespaces={slurm-bridge}' \
     "${arguments[@]}" "$@"

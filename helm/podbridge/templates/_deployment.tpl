@@ -86,7 +86,11 @@ metadata:
 spec:
   replicas: {{ $values.replicas }}
   revisionHistoryLimit: {{ $root.Values.revisionHistoryLimit }}
-  {{- with $values.strategy }}
+  {{- $strategy := $values.strategy }}
+  {{- if and $values.hostNetwork (eq (toJson $strategy.rollingUpdate) `{"maxSurge":1,"maxUnavailable":0}`) }}
+  {{- $strategy = dict "type" "RollingUpdate" "rollingUpdate" (dict "maxSurge" 0 "maxUnavailable" 1) }}
+  {{- end }}
+  {{- with $strategy }}
   strategy:
     {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -121,7 +125,7 @@ spec:
       containers:
         - name: {{ $part }}
           image: {{ include "podbridge.image" (list $root $values) }}
-          imagePullPolicy: {{ default $root.Values.image.pullPolicy $values.imagePullPolicy }}
+          imagePullPolicy: {{ include "podbridge.pullPolicy" (list $root $values) }}
           command: [podbridge]
           args:
             - {{ $part }}

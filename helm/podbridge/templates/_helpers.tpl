@@ -98,11 +98,28 @@ namespace: {{ $root.Release.Namespace }}
 {{- end }}
 {{- end }}
 
+{{/* When a kubelet pulls the image of a part. Takes (list root values). */}}
+{{- define "podbridge.pullPolicy" -}}
+{{- $values := index . 1 -}}
+{{- coalesce $values.imagePullPolicy ($values.image | default dict).pullPolicy (index . 0).Values.image.pullPolicy }}
+{{- end }}
+
+{{/* An address to listen on as it stands before a port: the value, else all addresses. Takes (list root value). */}}
+{{- define "podbridge.listenHost" -}}
+{{- default (ternary "[::]" "0.0.0.0" (eq (first (index . 0).Values.ipFamilies | default "") "IPv6")) (index . 1) }}
+{{- end }}
+
 {{/* Whether pools are configured: "true" or nothing. */}}
 {{- define "podbridge.hasPools" -}}
 {{- $config := include "podbridge.config" . | fromYaml -}}
 {{- $pools := $config.pools | default dict -}}
 {{- if or ($pools.nats).servers $pools.interlink $pools.nunet }}true{{ end }}
+{{- end }}
+
+{{/* Whether the controllers may bind pods to virtual nodes, for late binding: "true" or nothing. */}}
+{{- define "podbridge.hasRace" -}}
+{{- $config := include "podbridge.config" . | fromYaml -}}
+{{- if ternary ((($config.pools).race).enabled) .Values.rbac.race (kindIs "invalid" .Values.rbac.race) }}true{{ end }}
 {{- end }}
 
 {{/* The image of another project. Takes (list root image). */}}

@@ -13,6 +13,19 @@
 {{- fail (printf "%s.replicas: %d is not allowed with config.leaderElection.leaderElect: false; allowed: 1" $part $replicas) }}
 {{- end }}
 {{- end }}
+{{- with ($config.leaderElection).namespace }}
+{{- if ne . $.Release.Namespace }}
+{{- fail (printf "config.leaderElection.namespace: %s is not allowed; allowed: %s, the namespace of the release, to whose Leases the chart grants access" . $.Release.Namespace) }}
+{{- end }}
+{{- end }}
+{{- range $key := list "secretName" "webhookName" }}
+{{- if hasKey $config.admission $key }}
+{{- fail (printf "config.admission.%s: %s is not allowed: the chart grants access to the names that follow from fullnameOverride; remove the key" $key (index $config.admission $key)) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.controllers.hostNetwork (include "podbridge.hasPools" .) (eq (include "podbridge.port" (list $config.pools "kubeletPort" 10250)) "10250") }}
+{{- fail "controllers.hostNetwork: true with pools: config.pools.kubeletPort: 10250 is the port of the node's kubelet; allowed: another port, for example 10260" }}
+{{- end }}
 {{- if and .Values.admission.certManager.enabled .Values.admission.tls.existingSecret }}
 {{- fail (printf "admission.certManager.enabled: true and admission.tls.existingSecret: %s; set only one of them" .Values.admission.tls.existingSecret) }}
 {{- end }}

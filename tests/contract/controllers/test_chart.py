@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,6 +164,89 @@ def test_each_alert_names_its_page_of_the_documentation_that_an_administrator_se
     for alert in alerts:
         assert alert["annotations"]["runbook_url"] == f"{site}/runbooks/{alert['alert']}.html"
         assert (chart.ROOT / "docs" / "runbooks" / f"{alert['alert']}.md").exists()
+
+
+def test_policies_let_the_hub_reach_the_servers_of_its_release(helm: str) -> None:
+    cidr = "192.0.2.0/24"
+    found = objects(
+        chart.template(
+            "--set=nats.enabled=true",
+            "--set=nats.pools={alpha}",
+            "--set=redis.enabled=true",
+            "--set=networkPolicy.enabled=true",
+            f"--set=networkPolicy.batchCidrs={{{cidr}}}",
+        )
+    )
+    policies = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"] == "NetworkPolicy"}
+    reached = {
+        (rule["ports"][0]["port"], to["podSelector"]["matchLabels"]["app.kubernetes.io/component"])
+        for rule in policies["podbridge-controllers"]["egress"]
+        for to in rule.get("to", ())
+        if "podSelector" in to
+    }
+    assert reached == {(4222, "nats"), (6379, "redis")}
+    egress = policies["podbridge-controllers"]["egress"]
+    limited = [rule for rule in egress if {"ipBlock": {"cidr": cidr}} in rule.get("to", ())]
+    assert [port["port"] for rule in limited for port in rule["ports"]] == [6820]
+    (rule,) = policies["podbridge-redis"]["ingress"]
+    clients = [each["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for each in rule["from"]]
+    assert clients == ["controllers", "test"]
+
+
+def test_kind_sh_sets_values_that_the_chart_accepts(helm: str) -> None:
+    script = (chart.ROOT / "hack" / "kind.sh").read_text()
+    (found,) = re.findall(r"^\[\[ -z \$pools \]\] \|\| arguments\+=\((.*)\)$", script, re.MULTILINE)
+    assert "kind: StatefulSet" in chart.template(*shlex.split(found))
+
+
+def test_the_web_page_gets_nothing_of_the_hub(helm: str) -> None:
+    secret = '--set-json=extraVolumes=[{"name":"x","secret":{"secretName":"hub-secret"}}]'
+    text = chart.template(
+        "--set=dashboard.enabled=true",
+        "--set=extraEnv[0].name=SLURM_JWT",
+        "--set=extraArgs[0]=--hub",
+        secret,
+        "--show-only=templates/dashboard.yaml",
+    )
+    assert not any(word in text for word in ("SLURM_JWT", "--hub", "hub-secret"))
+
+
+def test_the_first_ip_family_decides_where_everything_listens(helm: str) -> None:
+    values = ("plugin", "dashboard", "nats-server")
+    for family, hosts in (("IPv6", {"[::]", "::"}), ("IPv4", {"0.0.0.0"})):  # noqa: S104
+        found = set()
+        for name in values:
+            text = chart.template(f"--values={SETS / f'{name}.values.yaml'}", f"--set=ipFamilies={{{family}}}")
+            found |= set(re.findall(r"--(?:host|listen|health|metrics|websocket-host)=(\[::\]|::|0\.0\.0\.0)", text))
+        assert found == hosts
+
+
+def test_the_image_of_a_part_has_the_keys_of_the_image_of_all(helm: str) -> None:
+    text = chart.template("--set=admission.image.pullPolicy=Always", "--show-only=templates/admission.yaml")
+    assert "imagePullPolicy: Always" in text
+    with pytest.raises(subprocess.CalledProcessError):
+        chart.template("--set=admission.image.tga=x")
+
+
+def test_replicas_in_the_network_of_their_node_make_room_for_their_successor(helm: str) -> None:
+    (found,) = (
+        each
+        for each in objects(chart.template("--set=scheduler.hostNetwork=true", "--show-only=templates/scheduler.yaml"))
+        if each["kind"] == "Deployment"
+    )
+    assert found["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+@pytest.mark.parametrize("race", [False, True])
+def test_the_policy_lets_the_controllers_grant_only_for_late_binding(helm: str, race: bool) -> None:
+    switch = f"--set=config.pools.race.enabled={str(race).lower()}"
+    found = objects(chart.template(switch, "--show-only=templates/policies.yaml"))
+    (policy,) = (
+        each["spec"]
+        for each in found
+        if (each["kind"], each["metadata"]["name"]) == ("ValidatingAdmissionPolicy", "podbridge-guarded-nodes")
+    )
+    assert ("variables.grant" in policy["validations"][0]["expression"]) == race
 
 
 @pytest.fixture(scope="module")

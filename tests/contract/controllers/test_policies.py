@@ -169,6 +169,18 @@ def test_another_scheduler_can_not_bind_to_a_guarded_node(world: Any, who: str, 
     assert not world.admin.get(PODS.path(OTHER, body["metadata"]["name"]))["spec"].get("nodeName")
 
 
+@pytest.mark.parametrize("legacy", [False, True], ids=["pods/binding", "bindings"])
+def test_the_controllers_grant_pools_but_no_node_of_slurm(world: Any, legacy: bool) -> None:
+    body = world.admin.create(PODS.path(OTHER), pod(schedulerName="podbridge-test"))
+    if not legacy:  # RBAC has no permission for the other path
+        assert f"node {MANAGED} is guarded" in refused(lambda: bind(world.controllers, body, MANAGED))
+        bind(world.controllers, body, VIRTUAL)
+        assert world.admin.get(PODS.path(OTHER, body["metadata"]["name"]))["spec"]["nodeName"] == VIRTUAL
+    else:
+        with pytest.raises(KubeForbiddenError):
+            bind(world.controllers, body, VIRTUAL, legacy)
+
+
 def test_pods_of_a_daemon_set_that_tolerates_everything_stay_away(world: Any) -> None:
     template = {"metadata": {"labels": {"app": "logs"}}, "spec": pod()["spec"]}
     body = {"metadata": {"name": "logs"}, "spec": {"selector": {"matchLabels": {"app": "logs"}}, "template": template}}

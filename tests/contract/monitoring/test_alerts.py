@@ -13,6 +13,7 @@ NORMAL = {
     'podbridge_build_info{version="1"}': "1x75",
     'podbridge_leader{name="podbridge-scheduler", instance="a"}': "1x75",
     'podbridge_leader{name="podbridge-scheduler", instance="b"}': "0x75",
+    'podbridge_leader{name="podbridge-controllers", instance="a"}': "1x75",
     'podbridge_kube_requests_total{method="GET", code="200"}': "0+600x75",
     'podbridge_watch_restarts_total{kind="pods", reason="ended"}': "0+100x75",
     'podbridge_scheduler_actions_total{action="submit", result="ok"}': "0+60x75",
@@ -46,6 +47,9 @@ NORMAL = {
 SLOW = {"0.5": "0x75", "10": "0+60x75", "+Inf": "0+60x75"}
 FAULTS = {
     "PodbridgeDown": {'podbridge_build_info{version="1"}': "_x75"},
+    "PodbridgePartDown": {
+        f'podbridge_certificate_expiry_timestamp_seconds{{instance="{one}"}}': "0x75" for one in "ab"
+    },
     "PodbridgeNoLeader": {'podbridge_leader{name="podbridge-scheduler", instance="a"}': "0x75"},
     "PodbridgeKubeErrors": {'podbridge_kube_requests_total{method="GET", code="error"}': "0+60x75"},
     "PodbridgeWatchesInterrupted": {'podbridge_watch_restarts_total{kind="pods", reason="error"}': "0+5x75"},
@@ -101,7 +105,8 @@ def firing(tmp_path, series):
     try:
         prometheus.promtool("test", "rules", str(file))
     except subprocess.CalledProcessError as error:
-        return {name for name in names if f"alertname: {name}," in error.stdout + error.stderr}, error.stdout
+        output = error.stdout + error.stderr
+        return {name for name in names if f"alertname: {name}," in output}, output
     return set(), ""
 
 
@@ -116,6 +121,25 @@ def test_no_alert_fires_in_normal_operation(tmp_path):
 
 def test_each_alert_has_a_fault():
     assert FAULTS.keys() == rules().keys()
+
+
+MISSING = {
+    "admission": ("PodbridgePartDown", "podbridge_certificate_expiry_timestamp_seconds"),
+    "scheduler": ("PodbridgePartDown", 'podbridge_leader{name="podbridge-scheduler"'),
+    "controllers": ("PodbridgePartDown", 'podbridge_leader{name="podbridge-controllers"'),
+    "no submission ever": ("PodbridgeSubmissionsStall", "podbridge_scheduler_actions_total"),
+}
+"""Alerts that fire because series are missing: their alert, and the beginning of these series."""
+
+
+@pytest.mark.parametrize("fault", MISSING)
+def test_an_alert_fires_alone_on_series_that_do_not_exist(tmp_path, fault):
+    name, beginning = MISSING[fault]
+    left = {series: values for series, values in NORMAL.items() if not series.startswith(beginning)}
+    assert len(left) < len(NORMAL)
+    found, output = firing(tmp_path, left)
+    assert found == {name}, output
+    assert fault == "no submission ever" or f"the part {fault} " in output
 
 
 @pytest.mark.parametrize("name", FAULTS)

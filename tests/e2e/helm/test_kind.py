@@ -31,8 +31,10 @@ def test_kind_sh_on_an_existing_cluster(state_folder, long):
             assert done.returncode == 0, done.stderr[-2000:]
             return done.stdout
 
+        label = "scheduler.slinky.slurm.net/slurm-bridge=worker"
+        cluster.kubectl("label", "nodes", "--all", label)
         arguments = [word for pair in archives for word in pair.split("=", 1)]
-        first = kind("--load", load, *arguments, "--", "--values", str(values))
+        first = kind("--pools", "--load", load, *arguments, "--", "--values", str(values))
         assert "hello from hello-" in first and "JobId=1" in first
         kind("--delete")
         assert not json.loads(helm.Release(cluster).helm("list", "--output=json"))
