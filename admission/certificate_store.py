@@ -81,7 +81,7 @@ class SecretCertificateStore:
                 return pair
             old = [each.ca for each in (serving, pair) if each is not None]
             fresh = make_pair(self._names, self._validity, now=now)
-            fresh = dataclasses.replace(fresh, ca=bundle(now, fresh.ca, *old))
+            fresh = dataclasses.replace(fresh, ca=bundle(now, fresh.ca, *old, needed=fresh.ca))
             try:
                 self._write(secret, fresh)
             except KubeConflictError:
@@ -166,7 +166,7 @@ class CertificateRotator:
                 self._trust(pair.ca)
                 return
             # raises for an unusable pair before its authorities reach caBundle
-            Certificates(pair)
+            Certificates(pair, gauge=None)
             self._trust(pair.ca)
             if serving is not None and stop.wait(self._settle):
                 return

@@ -12,7 +12,7 @@ from admission.mutate import annotates, mutate, needs_group, selects_default_nod
 from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
 from admission.review import Json, Review, allow, deny
-from admission.validate import Rules, Scope, Verdict
+from admission.validate import Scope, Verdict
 from bridge import names, namespace_policies, tracing
 from bridge.config import Config
 from bridge.errors import BridgeError
@@ -54,18 +54,9 @@ class Reviewer:
     ) -> None:
         self._scheduler = config.scheduler_name
         self._namespaces = None if config.managed_namespace_selector else frozenset(config.managed_namespaces)
-        self._rules = Rules(
-            config.scheduler_name,
-            trusted,
-            config.gres,
-            config.exclusive,
-            config.partition,
-            tuple(config.partitions),
-            slurm=bool(config.slurm_rest_api),
-            device_classes=config.device_classes,
-        )
+        self._rules = validate.rules_of(config, trusted)
         self._policies = config.namespace_policies
-        self._pools_only = not config.slurm_rest_api and config.pools.other_pods == "default-scheduler"
+        self._pools_only = pools_only(config)
         self._default_nodes = config.default_scheduler_nodes
         self._by_label = any(policy.namespace_selector is not None for policy in self._policies)
         self._permissions = permissions
@@ -185,6 +176,11 @@ class Reviewer:
 
     def _ours(self, pod: pods.Pod, managed: bool) -> bool:
         return bool(pod) and (managed or pods.scheduler_name(pod) == self._scheduler)
+
+
+def pools_only(config: Config) -> bool:
+    """Return whether pods that request no pool stay with the default scheduler."""
+    return not config.slurm_rest_api and config.pools.other_pods == "default-scheduler"
 
 
 def _new_context(review: Review, pod: pods.Pod) -> tracing.Context | None:

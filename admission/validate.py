@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from admission import field_policy, pods, pool_rules, unsupported
 from bridge import names
+from bridge.config import Config
 from bridge.namespace_policies import NOTHING, NamespacePolicy
 from bridge.script import check as script_check
 from bridge.workload import annotations as job_annotations
@@ -39,6 +40,20 @@ class Rules:
     partitions: Sequence[str] = ()
     slurm: bool = True
     device_classes: Mapping[str, str] = field(default_factory=dict)
+
+
+def rules_of(config: Config, trusted: Iterable[str] = ()) -> Rules:
+    """Return the rules of a configuration."""
+    return Rules(
+        config.scheduler_name,
+        frozenset(trusted),
+        config.gres,
+        config.exclusive,
+        config.partition,
+        tuple(config.partitions),
+        slurm=bool(config.slurm_rest_api),
+        device_classes=config.device_classes,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +136,17 @@ def create(
     return verdict
 
 
+def _check_for_slurm(verdict: Verdict, pod: pods.Pod, rules: Rules, scope: Scope) -> None:
+    """Check a pod that may run on Slurm from this update on: nothing of it was checked for Slurm."""
+    annotations = pods.annotations_of(pod)
+    wrong = job_annotations.check(annotations)
+    verdict.invalid += wrong + _group_problems(annotations) + field_policy.impossible(annotations, rules.partitions)
+    verdict.permissions += job_annotations.needed_permissions(annotations)
+    verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)
+    _select_partition(verdict, pod["spec"], rules, scope)
+    verdict.invalid += _slurm_problems(pod, rules, settings_valid=not wrong)
+
+
 def _select_partition(verdict: Verdict, spec: Mapping[str, Any], rules: Rules, scope: Scope) -> None:
     """Check the partitions that the node selector names."""
     verdict.invalid += field_policy.selector_impossible(spec, rules.partitions)
@@ -193,6 +219,9 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
         return verdict
     if pool_selection.of(old) != pool_selection.of(new):  # Kubernetes allows new tolerations on a pod without a node
         verdict.forbidden += pool_rules.forbidden(new, scope.pools)
+        if pool_selection.of(new).local and not pool_selection.of(old).local and not new["spec"].get("nodeName"):
+            _check_for_slurm(verdict, new, rules, scope)
+            return verdict
     # Kubernetes allows a larger node selector of a pod with scheduling gates
     if pool_selection.of(new).local and old["spec"].get("nodeSelector") != new["spec"].get("nodeSelector"):
         _select_partition(verdict, new["spec"], rules, scope)
@@ -233,11 +262,22 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
     return verdict
 
 
+_REMOTE = (names.REMOTE_JOB, names.JOB_INTENT, names.PLACES)
+"""Annotations of a pod that has, or may have, a job at a pool."""
+
+
 def resize(old: pods.Pod, new: pods.Pod, rules: Rules) -> Verdict:
     """Validate an in-place resize."""
     verdict = Verdict()
     job = pods.job_id(old)
-    if job and pods.scheduler_name(old) == rules.scheduler:
+    ours = pods.scheduler_name(old) == rules.scheduler
+    remote = next((key for key in _REMOTE if ours and pods.annotations_of(old).get(key)), None)
+    if remote:
+        verdict.invalid.append(
+            f"spec.containers[*].resources: cannot be changed in place: a job at a pool has the pod's original size "
+            f"(annotation {remote}: {pods.annotations_of(old)[remote]!r}); allowed: a new pod"
+        )
+    elif job and pods.scheduler_name(old) == rules.scheduler:
         verdict.invalid.append(
             f"spec.containers[*].resources: cannot be changed in place: Slurm job {job} has the pod's original "
             f"size; allowed: a new pod"

@@ -304,10 +304,10 @@ class WebhookRegistration:
                 trusted += base64.b64decode((webhook.get("clientConfig") or {}).get("caBundle") or "", validate=True)
             except ValueError:
                 continue
-        kept = bundle(self._clock.time(), trusted)
+        kept = bundle(self._clock.time(), trusted, needed=ca)
         if set(authorities(ca)) <= set(authorities(kept)):
             return kept
-        return bundle(self._clock.time(), ca, trusted)
+        return bundle(self._clock.time(), ca, trusted, needed=ca)
 
 
 def _resource(path: str) -> Resource:

@@ -72,7 +72,8 @@ def parse(text: str) -> tuple[str, ...]:
 def of(pod: Pod) -> PoolSelector:
     """Return the selection of a pod: only the colocated Slurm if the pod selects no pool that it tolerates."""
     tolerations = pod["spec"].get("tolerations") or ()
-    tolerated = tolerated_by_name(tolerations)
+    # by a toleration alone, a user could send a pod to Slurm that admission has checked for pools only
+    tolerated = [name for name in tolerated_by_name(tolerations) if name != names.LOCAL_POOL]
     text = (pod["metadata"].get("annotations") or {}).get(names.POOLS)
     if text is not None:
         try:

@@ -10,6 +10,7 @@ from admission.pods import MIRROR_ANNOTATION
 from admission.validate import Rules, Scope
 from bridge import names
 from bridge.namespace_policies import NamespacePolicy
+from bridge.workload import pool_selection
 
 RULES = Rules("ours", frozenset({"podbridge"}), {"nvidia.com/gpu": "gpu"})
 RESERVED = {
@@ -228,3 +229,40 @@ def test_only_podbridge_says_where_a_pod_races_and_who_has_won(key: str) -> None
     other = pod({"annotations": {key: "a/t2"}})
     assert key in validate.update(mine, other, "alice", RULES).forbidden[0]
     assert validate.update(mine, other, "podbridge", RULES).forbidden == []
+
+
+LOCAL_TOLERATION = {"key": names.POOL_TAINT, "operator": "Equal", "value": "local", "effect": "NoSchedule"}
+POOL_TOLERATION = {**LOCAL_TOLERATION, "value": "nowhere"}
+ROOT = {
+    f"{names.JOB_ANNOTATION_PREFIX}user-id": "root",
+    f"{names.JOB_ANNOTATION_PREFIX}account": "other",
+    f"{names.JOB_ANNOTATION_PREFIX}gres": "gpu:0",
+}
+
+
+def test_a_pod_of_pools_does_not_become_local_by_a_toleration() -> None:
+    before = pod({"annotations": ROOT}, tolerations=[POOL_TOLERATION])
+    after = pod({"annotations": ROOT}, tolerations=[POOL_TOLERATION, LOCAL_TOLERATION])
+    assert not pool_selection.of(before).local and not pool_selection.of(after).local
+    assert pool_selection.of(pod(tolerations=[LOCAL_TOLERATION])) == pool_selection.LOCAL
+
+
+def test_a_pod_of_pools_that_becomes_local_is_checked_for_slurm() -> None:
+    remote = {"annotations": {**ROOT, names.POOLS: "nowhere"}}
+    local = {"annotations": {**ROOT, names.POOLS: "nowhere,local"}}
+    gpus = {"nvidia.com/gpu": "2"}
+    before, after = (pod(annotations, gpus, tolerations=[POOL_TOLERATION]) for annotations in (remote, local))
+    created = validate.create(after, "alice", RULES)
+    found = validate.update(before, after, "alice", RULES)
+    assert {denial.key for denial in found.denials} == {denial.key for denial in created.denials} >= {"user-id"}
+    assert found.permissions == created.permissions
+    assert any("gres" in problem for problem in found.invalid)
+    bound = {**after, "spec": {**after["spec"], "nodeName": "nowhere"}}
+    assert validate.update({**before, "spec": bound["spec"]}, bound, "alice", RULES).denials == []
+
+
+@pytest.mark.parametrize("key", [names.REMOTE_JOB, names.JOB_INTENT, names.PLACES])
+def test_a_pod_with_a_job_at_a_pool_is_not_resized(key: str) -> None:
+    before = pod({"annotations": {key: "site/7"}}, tolerations=[POOL_TOLERATION])
+    (problem,) = validate.resize(before, before, RULES).invalid
+    assert key in problem and "allowed: a new pod" in problem
