@@ -124,6 +124,8 @@ class _Plan:
         self.name, self.uid = queue["metadata"]["name"], queue["metadata"]["uid"]
         self.states: list[FlavorState] = []
         self.conflicts: list[str] = []
+        self.names: set[str] = set()
+        """The names of the ResourceFlavors so far."""
         self.result: list[Action] = []
 
     def actions(self) -> list[Action]:
@@ -168,8 +170,8 @@ class _Plan:
     def _nodes(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
         view, name = self.view, f"{self.name}-{flavor.name}"
         body = manifests.node_flavor(view.version, name, self.queue, flavor.labels or {})
-        if not self._apply(body, view.flavors.get(name)):
-            self.states.append(FlavorState(flavor.name, name, "", "Conflict", "not of this MasterQueue"))
+        if problem := self._flavor(name, body):
+            self.states.append(FlavorState(flavor.name, name, "", "Conflict", problem))
             return []
         amounts = offers.of_nodes(
             view.nodes, flavor.labels or {}, slurm=flavor.nodes == "slurm", scheduler=view.scheduler
@@ -179,6 +181,13 @@ class _Plan:
         self.states.append(FlavorState(flavor.name, name, "", "Offered" if offered else "Held", reason))
         quotas.append((name, _limited(flavor, amounts), None))
         return [name]
+
+    def _flavor(self, name: str, body: Object) -> str:
+        """Plan the write of a ResourceFlavor if it differs; return why it cannot be used, else an empty text."""
+        if name in self.names:
+            return "another flavor of this MasterQueue has a ResourceFlavor of this name: rename one of them"
+        self.names.add(name)
+        return "" if self._apply(body, self.view.flavors.get(name)) else "not of this MasterQueue"
 
     def _administrators(self, flavor: Flavor, quotas: list[Quota]) -> list[str]:
         if flavor.name not in self.view.flavors:
@@ -203,8 +212,8 @@ class _Plan:
                 continue
             view = self.view
             body = manifests.resource_flavor(view.version, name, self.queue, offer.hostname, offer.taints, pool)
-            if not self._apply(body, view.flavors.get(name)):
-                self.states.append(FlavorState(flavor.name, name, pool, "Conflict", "not of this MasterQueue"))
+            if problem := self._flavor(name, body):
+                self.states.append(FlavorState(flavor.name, name, pool, "Conflict", problem))
                 continue
             held = self._held(flavor, offer, name)
             self.states.append(FlavorState(flavor.name, name, pool, "Held" if held else "Offered", held))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.clock import Clock
@@ -53,7 +54,9 @@ class Queues(Loop):
         self._config, self._nodes, self._kueue, self._events = config, nodes, kueue, events
         self._kube = kube.fenced(self.check_leadership)
         self._manager = f"{config.installation}-queues"
-        self._failures: dict[str, str] = {}
+        self._failures: dict[str, dict[str, str]] = {}
+        """UID of a MasterQueue -> object -> what the API server answered to the last write of it."""
+        self._lock = threading.Lock()
         self._done_for: dict[str, str] = {}
         self._evict_from: dict[str, float] = {}
         """Flavor -> monotonic time of the next look for workloads to evict."""
@@ -72,16 +75,37 @@ class Queues(Loop):
             self.clock.time(),
             config.queues.release_after,
             config.pools.silent_after,
-            self._failures,
+            self._problems(),
             config.scheduler_name,
             config.pools.weights,
         )
-        for action in decide(view):
+        actions = decide(view)
+        if self._forget_failures(actions):
+            actions = decide(replace(view, failures=self._problems()))
+        for action in actions:
             if isinstance(action, Evict) and self.clock.monotonic() < self._evict_from.get(action.flavor, 0):
                 continue
             key, call = self._call(action)
             self.workers.submit(key, call, kind="queues")
         self._measure(queues)
+
+    def _problems(self) -> dict[str, str]:
+        with self._lock:
+            return {
+                uid: "; ".join(f"{key}: {text}" for key, text in sorted(f.items())) for uid, f in self._failures.items()
+            }
+
+    def _forget_failures(self, actions: list[Action]) -> bool:
+        """Forget the failures of writes that are no longer wanted; return whether there were any."""
+        wanted = {(a.owner["metadata"]["uid"], _key_of(a)) for a in actions if isinstance(a, Apply | Delete)}
+        with self._lock:
+            kept = {
+                uid: {key: text for key, text in failures.items() if (uid, key) in wanted}
+                for uid, failures in self._failures.items()
+            }
+            changed = kept != self._failures
+            self._failures = {uid: failures for uid, failures in kept.items() if failures}
+            return changed
 
     @property
     def config(self) -> Config:
@@ -91,10 +115,10 @@ class Queues(Loop):
     def _call(self, action: Action) -> tuple[str, Any]:
         match action:
             case Apply(owner, body, observed):
-                key = _key(body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"])
+                key = _key_of(action)
                 return key, lambda: self._write(key, owner, body["kind"], lambda: self._apply(body, observed))
             case Delete(owner, kind, namespace, name, uid):
-                key, path = _key(kind, namespace, name), self._path(kind, namespace, name)
+                key, path = _key_of(action), self._path(kind, namespace, name)
                 precondition = {"preconditions": {"uid": uid}}
                 return key, lambda: self._write(key, owner, kind, lambda: self._kube.delete(path, precondition))
             case Evict(owner, flavor, message):
@@ -113,10 +137,12 @@ class Queues(Loop):
         except (KubeConflictError, KubeUnavailableError):
             raise
         except BridgeError as error:
-            self._failures[uid] = f"{key}: {error}"
+            with self._lock:
+                self._failures.setdefault(uid, {})[key] = str(error)
             raise
-        if self._failures.get(uid, "").startswith(f"{key}: "):
-            del self._failures[uid]
+        with self._lock:
+            if self._failures.get(uid, {}).pop(key, None) is not None and not self._failures[uid]:
+                del self._failures[uid]
 
     def _apply(self, body: Object, observed: str) -> None:
         """Apply an object of which podbridge is the only field manager.
@@ -153,9 +179,10 @@ class Queues(Loop):
 
     def _set_status(self, queue: Object, body: Object) -> None:
         metadata = {key: queue["metadata"][key] for key in ("uid", "resourceVersion")}
+        removed = dict.fromkeys(key for key in queue.get("status") or {} if key not in body)
         path = MASTER_QUEUES.path(None, queue["metadata"]["name"], "status")
         with counted(QUEUE_WRITES, "masterqueue"):
-            self._kueue.queues.apply(self._kube.patch(path, {"metadata": metadata, "status": body}))
+            self._kueue.queues.apply(self._kube.patch(path, {"metadata": metadata, "status": {**removed, **body}}))
         ready = next(c for c in body["conditions"] if c["type"] == status.READY)
         if self._told(queue, f"{ready['status']} {ready['message']}"):
             warning = ready["status"] != "True"
@@ -180,6 +207,13 @@ class Queues(Loop):
 def resource(version: str, kind: str) -> Resource:
     """Return the resource of a kind of Kueue's objects."""
     return Resource(GROUP, version, PLURALS[kind], kind in _NAMESPACED)
+
+
+def _key_of(action: Apply | Delete) -> str:
+    if isinstance(action, Delete):
+        return _key(action.kind, action.namespace, action.name)
+    metadata = action.body["metadata"]
+    return _key(action.body["kind"], metadata.get("namespace", ""), metadata["name"])
 
 
 def _key(kind: str, namespace: str, name: str) -> str:

@@ -35,6 +35,8 @@ Quantities = Mapping[str, Fraction]
 Nodes = Literal["slurm", "local", ""]
 _NODES: Mapping[str, Nodes] = {"slurmFlavor": "slurm", "localFlavor": "local"}
 MOST_LABELS = 8
+LONGEST_EXPRESSION = 256
+"""Longest ``poolRegExp``, in characters."""
 """Limit of a ResourceFlavor."""
 
 
@@ -212,9 +214,13 @@ def _selection(where: str, body: Object) -> tuple[tuple[str, ...], re.Pattern[st
         if len(set(names)) < len(names):
             raise SpecificationError(f"{where}.pools: {', '.join(names)} is not allowed; allowed: each pool once")
         return names, None, float(timeout)
+    if (length := len(str(expression))) > LONGEST_EXPRESSION:
+        raise SpecificationError(
+            f"{where}.poolRegExp: {length} characters are not allowed; allowed: at most {LONGEST_EXPRESSION}"
+        )
     try:
         return (), re.compile(str(expression)), float(timeout)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise SpecificationError(f"{where}.poolRegExp: {expression!r} is no regular expression: {error}") from error
 
 

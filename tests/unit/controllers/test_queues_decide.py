@@ -699,3 +699,18 @@ def test_whatever_a_manifest_has_is_read_or_refused_in_words(flavors):
     except specification.SpecificationError as error:
         assert str(error).startswith("spec.")
         assert kube.condition("Ready") == ("False", "Invalid")
+
+
+def test_two_flavors_do_not_share_a_resource_flavor():
+    flavors = [{"name": name, "poolFlavor": {"pools": [pool]}} for name, pool in (("eu", "west-a"), ("eu-west", "a"))]
+    kube = Kube([master(flavors=flavors)], [node("west-a"), node("a")]).settle()
+    assert kube.order() == ["batch-eu-west-a"]
+    found = [(item["name"], item["state"]) for item in kube.queues[0]["status"]["flavors"]]
+    assert found == [("eu", "Offered"), ("eu-west", "Conflict")]
+    assert kube.decide() == []
+
+
+@pytest.mark.parametrize("expression", ["a{4294967296}", "(" * 200, "a" * 257])
+def test_an_expression_that_cannot_be_compiled_is_an_error_of_its_master_queue(expression):
+    kube = Kube([master(flavors=[{"name": "x", "poolFlavor": {"poolRegExp": expression}}])], [node("a")]).settle()
+    assert kube.condition("Ready") == ("False", "Invalid")

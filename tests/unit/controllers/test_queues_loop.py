@@ -87,10 +87,34 @@ def test_what_the_api_server_refuses_is_remembered_until_it_is_accepted():
     call = made._call(Apply(OWNER, BODY, "uid-1"))[1]
     with pytest.raises(KubeForbiddenError):
         call()
-    assert made._failures == {"u": "ClusterQueue q: no"}
+    assert made._problems() == {"u": "ClusterQueue q: no"}
     kube.error = None
     call()
-    assert made._failures == {}
+    assert made._problems() == {}
+
+
+def test_a_refusal_is_forgotten_when_its_write_is_no_longer_wanted():
+    made, _, _ = loop(Kube(error=KubeForbiddenError("no")))
+    local_queues = [manifests.local_queue("v1beta2", "team", name, OWNER, "q") for name in ("a", "b")]
+    applies = [Apply(OWNER, body, "uid-1") for body in local_queues]
+    for apply in applies:
+        with pytest.raises(KubeForbiddenError):
+            made._call(apply)[1]()
+    assert made._problems() == {"u": "LocalQueue team/a: no; LocalQueue team/b: no"}
+    assert made._forget_failures(applies) is False
+    assert made._forget_failures(applies[1:]) is True
+    assert made._problems() == {"u": "LocalQueue team/b: no"}
+    assert made._forget_failures([]) is True
+    assert made._problems() == {}
+
+
+def test_a_status_loses_the_fields_that_do_not_apply():
+    kube = Kube()
+    made, _, _ = loop(kube)
+    condition = {"type": "Ready", "status": "False", "reason": "Invalid", "message": "spec.flavors: no"}
+    queue = {**OWNER, "status": {"offered": "1 of 1", "flavors": [], "conditions": []}}
+    made._call(SetStatus(queue, {"conditions": [condition]}))[1]()
+    assert kube.sent[0][1]["status"] == {"offered": None, "flavors": None, "conditions": [condition]}
 
 
 def test_an_event_tells_each_state_once():

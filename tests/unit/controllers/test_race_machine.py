@@ -264,6 +264,9 @@ class SitePool:
     def allows_race(self) -> bool:
         return True
 
+    def statement(self, pod: Any) -> str:
+        return ""
+
     def prepare(self, pod: Any) -> Any:
         return pod
 
