@@ -93,7 +93,7 @@ class Actor:
         self._writer = PodWriter(self._kube, self._cache, self._events, self._clock, states)
         self._check_leadership = check_leadership
         self._device_names = device_names
-        self._claims = Claims(self._kube, self._slurm, self._config, self._clock, self._classes)
+        self._claims = Claims(self._kube, self._slurm, self._config, self._clock, self._classes, self._cache.apply)
         self._requests = JobRequests(dependencies, self._claims)
         self._volumes = VolumeWriter(self._kube, storage)
         self.update_pace = UpdatePace()

@@ -5,7 +5,7 @@ Each write has the resource version of the object that was read as its precondit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bridge.errors import KubeConflictError, KubeNotFoundError, KubeUnavailableError
@@ -29,8 +29,10 @@ class ClaimMissingError(UntranslatableError):
 class ClaimStore:
     """The claims of pods in the API server. For any thread."""
 
-    def __init__(self, kube: KubeClient) -> None:
+    def __init__(self, kube: KubeClient, applied: Callable[[Object], object] = lambda _: None) -> None:
         self._kube = kube
+        self._applied = applied
+        """Gets each changed pod: its new resource version is the precondition of the binding."""
 
     def of_pod(self, pod: Pod) -> list[tuple[Object, bool]]:
         """Read the claims that ``spec.resourceClaims`` names; true for a claim that was created for this pod alone.
@@ -101,6 +103,7 @@ class ClaimStore:
             return
         patch = {"metadata": {"uid": pods.uid(pod)}, "status": {"extendedResourceClaimStatus": status}}
         answer = self._kube.patch(path, patch, kind="strategic")
+        self._applied(answer)
         if not answer["status"].get("extendedResourceClaimStatus"):
             raise UnsupportedClaimError(
                 "extended resources by device class need the feature DRAExtendedResource of the API server (Kubernetes "
@@ -111,7 +114,7 @@ class ClaimStore:
         """Remove ``extendedResourceClaimStatus``, which was written for another node."""
         path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "status")
         patch = {"metadata": {"uid": pods.uid(pod)}, "status": {"extendedResourceClaimStatus": None}}
-        self._kube.patch(path, patch, kind="strategic")
+        self._applied(self._kube.patch(path, patch, kind="strategic"))
 
     def protect(self, claim: Object) -> Object:
         """Add the finalizer that keeps an allocated claim; return the claim."""

@@ -66,16 +66,22 @@ class _Plan:
 
 
 class Claims:
-    """Allocates the claims of pods; ``kube`` is fenced. For any thread.
+    """Allocates the claims of pods; ``kube`` is fenced, and ``applied`` gets each pod that it changes. For any thread.
 
     One allocation runs at a time, so that two pods of one job never get the same device.
     """
 
     def __init__(
-        self, kube: KubeClient, slurm: SlurmClient, config: Config, clock: Clock, classes: Classes = lambda _: {}
+        self,
+        kube: KubeClient,
+        slurm: SlurmClient,
+        config: Config,
+        clock: Clock,
+        classes: Classes = lambda _: {},
+        applied: Callable[[Object], object] = lambda _: None,
     ) -> None:
         self._classes = classes
-        self._store = ClaimStore(kube)
+        self._store = ClaimStore(kube, applied)
         self._slurm = slurm
         self._table = config.device_classes
         self._clock = clock

@@ -10,6 +10,7 @@ from bridge.loop import Dependencies
 from bridge.slurm import states
 from bridge.slurm.models import ApiVersion, JobRequest
 from bridge.workload import links, translate
+from bridge.workload.devices import UnsupportedClaimError
 from scheduler.claims import Claims
 from scheduler.errors import NoNodeError
 from scheduler.gangs import Gang
@@ -44,6 +45,7 @@ class JobRequests:
             done = gang.succeeded()
             size, least = max(gang.size - done, len(members)), max(gang.minimum - done, 1)
             return self._claims.add_to(self._of_group(gang, members, size, least, placements), members)
+        _check_shared_claims(groups)
         found = [(self._of_group(gang, group, len(group), len(group), placements), group) for group in groups]
         # Slurm looks for the nodes of one component after the other and never goes back: the most demanding one first
         found.sort(key=lambda pair: self._demand(pair[0], pair[1], placements))
@@ -104,6 +106,21 @@ class JobRequests:
         fitting = {name for placement in placements for name in placement.eligible}
         if len(fitting) < fewest:
             raise NoNodeError(f"the group needs {fewest} nodes, but only {len(fitting)} fit")
+
+
+def _check_shared_claims(groups: Sequence[Sequence[Pod]]) -> None:
+    """Raise :class:`UnsupportedClaimError` if components share a claim: Slurm gives them no common node."""
+    seen: dict[str, int] = {}
+    for number, group in enumerate(groups):
+        for pod in group:
+            for claim in pod["spec"].get("resourceClaims") or ():
+                name = claim.get("resourceClaimName")
+                if name and seen.setdefault(name, number) != number:
+                    raise UnsupportedClaimError(
+                        f"ResourceClaim {name} is shared by members that request different resources: they run on "
+                        f"different nodes, and its devices are on one; allowed: members that request the same, or "
+                        f"resourceClaimTemplateName"
+                    )
 
 
 def traced(request: JobRequest, traceparent: str) -> JobRequest:

@@ -76,7 +76,8 @@ class Occupancy:
                 is_new = known is not None
             else:
                 until = _until(pod)
-                is_new = bool(node) and (known is None or (known.until, known.node) != (until, node))
+                resized = old is not None and _sizes(old) != _sizes(pod)
+                is_new = bool(node) and (known is None or resized or (known.until, known.node) != (until, node))
                 if is_new:
                     self._add(self.occupant(pod, node, until))
                 if node:
@@ -259,3 +260,10 @@ def _sum(one: Resources, other: Resources, sign: int) -> Resources:
         if not result[name]:
             del result[name]
     return result
+
+
+def _sizes(pod: Pod) -> list[object]:
+    """Return what a resize in place can change."""
+    spec = pod["spec"]
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    return [spec.get("resources"), *(container.get("resources") for container in containers)]

@@ -222,3 +222,15 @@ def test_a_grace_period_is_waited_for_however_long_it_is_and_no_longer():
     # and Slurm is asked for another node
     placements = Placements([kube_node(there.lasting(until + 1)["n1"])], {"n1": Node("n1", frozenset({"IDLE"}))}, {})
     assert placements.of(new, "").refused == {"n1": f"too little cpu {eligibility.BESIDE}"}
+
+
+def test_a_resize_in_place_is_counted():
+    changes = []
+    occupancy = Occupancy(OURS, lambda: changes.append(1))
+    before, after = pod("daemon", "n1", scheduler="theirs", cpu="1"), pod("daemon", "n1", scheduler="theirs", cpu="2")
+    occupancy.changed("add", None, before)
+    occupancy.changed("update", before, after)
+    (occupant,) = occupancy.of("n1")
+    assert occupant.requests["cpu"] == 2 and len(changes) == 2
+    occupancy.changed("update", after, {**after, "status": {"phase": "Running", "qosClass": "Burstable"}})
+    assert len(changes) == 2
