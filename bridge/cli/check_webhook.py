@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from admission.webhook_registration import is_managed
+from bridge import names
 from bridge.cli.findings import Finding
 from bridge.cli.session import CommandSession
 from bridge.errors import KubeError, KubeForbiddenError, KubeNotFoundError
@@ -59,6 +60,9 @@ def _call(session: CommandSession) -> Finding:
             return Finding("warn", WHAT, f"not called: {error}", fix)
         raise
     scheduler = found["spec"].get("schedulerName")
+    reason = ((found.get("metadata") or {}).get("annotations") or {}).get(names.DEFAULT_SCHEDULER_REASON)
+    if scheduler != session.config.scheduler_name and reason and not session.config.slurm_rest_api:
+        return Finding("ok", WHAT, f"a pod in {namespace} that requests no pool keeps {scheduler}: {reason}")
     if scheduler != session.config.scheduler_name:
         fix = f"check that namespace {namespace} is in the configuration of the running podbridge admission"
         return Finding("FAIL", WHAT, f"a pod in {namespace} keeps the scheduler {scheduler}", fix)

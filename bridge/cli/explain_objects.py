@@ -33,7 +33,8 @@ def job_report(session: CommandSession, job_id: int) -> dict[str, Any]:
         raise BridgeError(f"Slurm does not list job {job_id}", hint=hint)
     if found.link is None or found.link.cluster != session.cluster:
         raise BridgeError(f"Slurm job {job_id} is not a job of this installation", hint=f"scontrol show job {job_id}")
-    (record,) = [each for each in job_records(session, None, ended=True) if each["job"] == found.job_id]
+    # a slurmctld that lost its state assigns ids again: pods of earlier jobs may have the id too
+    record, *others = [each for each in job_records(session, None, ended=True) if each["job"] == found.job_id]
     state = "+".join(sorted(found.states))
     summary = f"{state} on {','.join(found.nodes)}" if found.nodes else state
     problem, names = record["problem"], record["pods"].split(",")
@@ -46,7 +47,8 @@ def job_report(session: CommandSession, job_id: int) -> dict[str, Any]:
         "summary": summary,
         "slurm": slurm_lines(found, session.all_jobs),
         "pods": [f"{each}" for each in names if each],
-        "problem": [problem] if problem else [],
+        "problem": ([problem] if problem else [])
+        + [f"{each['pods']} has the id of this job, from before slurmctld assigned it again" for each in others],
         "next": step,
     }
 

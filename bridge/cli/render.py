@@ -13,8 +13,9 @@ import yaml
 
 from admission import field_policy
 from admission.group_reader import BARE, GroupReader
-from admission.mutate import mutate
-from admission.validate import Rules, Scope, create
+from admission.mutate import mutate, needs_group, selects_default_nodes
+from admission.reviewer import pools_only
+from admission.validate import Scope, create, rules_of
 from bridge import config as configuration
 from bridge import names, namespace_policies
 from bridge.cli import render_pods
@@ -22,7 +23,7 @@ from bridge.errors import BridgeError, ConfigError
 from bridge.slurm.models import ApiVersion, JobRequest
 from bridge.slurm.parsers import job_body
 from bridge.slurm.versions import VERSIONS
-from bridge.workload import links, translate
+from bridge.workload import links, pool_selection, translate
 from bridge.workload.groups import Membership
 
 
@@ -43,7 +44,8 @@ def run(manifest: IO[str], config_file: Path | None, api: str | None, form: str)
     groups = GroupReader(render_pods.read_from(known))
     records = [_record(pod, owner, config, groups) for pod, owner in found]
     for record, (pod, _) in zip(records, found, strict=True):
-        if "note" not in record and "refused" not in record:
+        on_slurm = config.slurm_rest_api and pool_selection.of(pod).local
+        if "note" not in record and "refused" not in record and on_slurm:
             _add_request(record, pod, [other for other, _ in found if links.key(other) == links.key(pod)], config, name)
     if form == "json":
         click.echo(json.dumps(records, indent=2))
@@ -60,7 +62,12 @@ def _record(
     record: dict[str, Any] = {"pod": f"{namespace}/{pod['metadata']['name']}"}
     managed = config.managed_namespace_selector is not None or namespace in config.managed_namespaces
     group = BARE
-    if managed or pod["spec"]["schedulerName"] == config.scheduler_name:
+    if (
+        (managed or pod["spec"]["schedulerName"] == config.scheduler_name)
+        and config.slurm_rest_api
+        and not selects_default_nodes(pod, config.default_scheduler_nodes)
+        and needs_group(pod, "", config.scheduler_name, inherited, None)
+    ):
         try:
             group = groups.find(pod, namespace, inherited, {})
         except BridgeError as error:
@@ -73,6 +80,8 @@ def _record(
         managed=managed,
         inherited={**group.inherited, **inherited},
         defaults=defaults,
+        pools_only=pools_only(config),
+        default_nodes=config.default_scheduler_nodes,
         group=group.value,
     )
     record["patch"] = patch
@@ -80,17 +89,13 @@ def _record(
         _apply(pod, operation)
     if pod["spec"]["schedulerName"] != config.scheduler_name:
         record["note"] = f"not changed: namespace {namespace} is not managed"
-        if managed:
+        reason = (pod["metadata"].get("annotations") or {}).get(names.DEFAULT_SCHEDULER_REASON)
+        if managed and reason:
+            record["note"] = f"the pod keeps the scheduler {pod['spec']['schedulerName']}: {reason}"
+        elif managed:
             record["note"] = f"not changed: the pod names the scheduler {pod['spec']['schedulerName']}"
         return record
-    rules = Rules(
-        config.scheduler_name,
-        gres=config.gres,
-        exclusive=config.exclusive,
-        partition=config.partition,
-        partitions=config.partitions,
-    )
-    verdict = create(pod, "", rules, scope=Scope(policy=policy, managed=managed))
+    verdict = create(pod, "", rules_of(config), scope=Scope(policy=policy, managed=managed))
     if keys := sorted({*verdict.permissions, *(denial.key for denial in verdict.denials)}):
         needed = f"{names.PERMISSION_RESOURCE}.{names.PERMISSION_GROUP}"
         record["needs"] = [f"{names.PERMISSION_VERB} {needed}/{key}" for key in keys]

@@ -17,8 +17,8 @@ PERIOD = 2.0
 """Seconds between two reads."""
 IGNORED = ("age",)
 """Fields that change all the time."""
-IDENTITY = ("job", "pods", "name", "pool", "queue")
-"""The fields that identify a record without a UID, of which each kind has some."""
+IDENTITIES = (("uid",), ("job", "pods"), ("pool",), ("queue",), ("name",))
+"""The fields that identify a record: the first of these groups whose first field it has."""
 Record = dict[str, Any]
 
 
@@ -37,7 +37,8 @@ def changes(read: Callable[[], Sequence[Record]]) -> Iterator[list[Record]]:
 
 
 def _identity(record: Record) -> tuple[Any, ...]:
-    return (record["uid"],) if "uid" in record else tuple(record.get(field) for field in IDENTITY)
+    fields = next((fields for fields in IDENTITIES if fields[0] in record), ())
+    return tuple(record.get(field) for field in fields)
 
 
 def _core(record: Record) -> Record:
@@ -77,7 +78,7 @@ def show(
                 click.echo(json.dumps(record))
             elif form == "yaml":
                 click.echo("---\n" + yaml.safe_dump(record, sort_keys=False), nl=False)
-            elif form == "name":
+            elif form == "name" and record.get(name[1]) not in ("", None):
                 click.echo(f"{name[0]}{record[name[1]]}")
         if form in ("table", "wide"):
             table.add(records)

@@ -84,7 +84,7 @@ class Pages:
         everything = self._rows()
         seen, limited = self._seen(everything)
         if limited and filters.namespace and self._viewer().may("pods", filters.namespace):
-            seen = everything
+            seen = [entry for entry in everything if entry.namespace == filters.namespace]
         page = selection.page(seen, filters)
         over = timeline.axis(page.rows, now)
         return self._render(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,6 +32,8 @@ PAUSE = 0.5
 ASKERS = 8
 """Concurrent requests to sites for the pods of one request."""
 DEFAULT_GRACE = 30
+MOST_WAITING = 8
+"""Creations that wait for their pool at once, half of the threads of the server; the others fail at once."""
 MOST_DELETED = 10_000
 """Deleted pods to remember, whose state is requested from the site; beyond it, the view of the pool counts. Also the
 limit of cancellations to repeat."""
@@ -42,13 +46,18 @@ class Pods:
         self._directory, self._wait, self._patience = directory, wait, patience
         self.requested: set[str] = set()
         """UIDs of the pods that clients have named in requests for their state."""
+        self._waiting = threading.BoundedSemaphore(MOST_WAITING)
         self._undelivered: dict[str, Pod] = {}
         self._deleted: set[str] = set()  # until their site says that the job is gone: no event reports this
 
     # --- create -------------------------------------------------------------------------------------------------------
     def create(self, asked: Creation) -> tuple[str, str]:
         """Submit a pod; return its UID and the batch system's name of its job, which is never empty."""
-        end = time.monotonic() + self._patience
+        with contextlib.ExitStack() as waiting:
+            return self._create(asked, waiting)
+
+    def _create(self, asked: Creation, waiting: contextlib.ExitStack) -> tuple[str, str]:
+        end, waits = time.monotonic() + self._patience, False
         uid = str(asked.pod["metadata"]["uid"])
         if asked.script:
             log.warning("a job script is ignored: podbridge builds its own", extra=kv(job=uid))
@@ -58,7 +67,14 @@ class Pods:
             except MissingReferenceError:  # the request has all objects that the client will send
                 raise
             except SiteError as error:
-                if not error.retryable or time.monotonic() + PAUSE >= end or self._wait(PAUSE):
+                if not error.retryable or time.monotonic() + PAUSE >= end:
+                    raise
+                if not waits:
+                    if not self._waiting.acquire(blocking=False):
+                        raise  # requests for other pools need the other threads
+                    waiting.callback(self._waiting.release)
+                    waits = True
+                if self._wait(PAUSE):
                     raise
                 log.info("submission is repeated", extra=kv(job=uid, error=error))
             else:

@@ -58,6 +58,12 @@ class Pool(Protocol):
         Raises ScriptError for a pod that the pool cannot run. Sends no request.
         """
 
+    def statement(self, pod: Pod) -> str:
+        """Return what the user has stated about the job of the pod, which counts for one submission; empty: nothing.
+
+        The hub adds it to the intent that it writes to the pod.
+        """
+
     def submit(self, pod: Pod, objects: Objects) -> JobStatus:
         """Submit the job of a prepared pod; return the state of the existing one if the site has it already.
 

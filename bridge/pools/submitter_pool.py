@@ -119,6 +119,11 @@ class SubmitterPool:
         announced = self._announced
         return self._configs.get(announced[0].digest) if announced else None
 
+    def statement(self, pod: Pod) -> str:
+        """Return nothing: the pool lists its jobs."""
+        del pod
+        return ""
+
     def prepare(self, pod: Pod) -> Pod:
         """Return the pod as the site gets it; raises ScriptError."""
         return references.at_site(pod, api_server=self._usable_config().api_server.url is not None)

@@ -66,7 +66,7 @@ class Access:
                 raise ConfigError(f"{options.token}: {files.token} is empty")
         if files.cert is not None and files.key is not None:
             _refuse_if_open(files.key, options.key)
-            self.certificates = Certificates()
+            self.certificates = Certificates(gauge=None)  # the gauge is that of the webhook
             try:
                 self._read_tls()
             except (OSError, CertificateError) as error:

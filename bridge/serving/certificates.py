@@ -31,7 +31,7 @@ from bridge.errors import CertificateError
 RENEW_AT = 2 / 3
 """Fraction of the validity after which a certificate is renewed; the rest is a reserve for failed renewals."""
 MAX_AUTHORITIES = 6
-"""Maximum number of authorities in a bundle; the newest are kept."""
+"""Maximum number of authorities in a bundle beside those that are needed; the newest are kept."""
 _SKEW = timedelta(minutes=5)
 
 
@@ -148,15 +148,20 @@ def needs_renewal(pair: Pair, now: float, names: Iterable[str]) -> bool:
     return now >= begin + (end - begin) * RENEW_AT
 
 
-def bundle(now: float, *pems: bytes) -> bytes:
-    """Join the authorities of PEM texts in order: the newest, without duplicates and without expired ones."""
+def bundle(now: float, *pems: bytes, needed: bytes = b"") -> bytes:
+    """Join the authorities of PEM texts in order: those of ``needed``, and the newest of the others.
+
+    Duplicates and expired authorities are left out.
+    """
     kept: dict[bytes, x509.Certificate] = {}
     for pem in pems:
         for cert in authorities(pem):
             if cert.not_valid_after_utc.timestamp() > now:
                 kept.setdefault(cert.public_bytes(serialization.Encoding.PEM), cert)
-    newest = sorted(kept, key=lambda pem: kept[pem].not_valid_before_utc, reverse=True)[:MAX_AUTHORITIES]
-    return b"".join(pem for pem in kept if pem in newest)
+    always = set(authorities(needed))
+    others = [pem for pem, cert in kept.items() if cert not in always]
+    newest = sorted(others, key=lambda pem: kept[pem].not_valid_before_utc, reverse=True)[:MAX_AUTHORITIES]
+    return b"".join(pem for pem, cert in kept.items() if cert in always or pem in newest)
 
 
 def authorities(pem: bytes) -> list[x509.Certificate]:

@@ -108,6 +108,8 @@ class ActionRunner:
             if not error.retryable:
                 job = BatchJob(id="", uid=uid, phase="ended", reason=error.reason, message=str(error))
                 self._index.observe(uid, job)
+        except OSError as error:  # a full disk; the next run of the actions repeats it
+            log.warning("not submitted again yet", extra=kv(job=uid, why=error.strerror))
         self._index.refresh(uid)
 
     def _forget(self, uid: str) -> None:

@@ -233,7 +233,10 @@ class Service:
     def _watch_adopted(self) -> None:
         while self.adoption is not None and not self.supervisor.wait(self.adoption.period):
             if self.watcher.is_leader:
-                self.adoption.refresh()
+                try:
+                    self.adoption.refresh()
+                except OSError as error:  # a full disk; the next round repeats it
+                    log.warning("the state of adopted jobs is not written yet", extra=kv(why=error.strerror))
 
     def _watch_configuration(self) -> None:
         while not self.supervisor.wait(1.0):

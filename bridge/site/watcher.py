@@ -194,8 +194,9 @@ class Watcher:
             with self._folder_needed("compare the lists of jobs"):
                 self._compare(found, asked_at)
             self.looked_at = asked_at
-        self._reread()
-        self.actions.run()
+        with self._folder_needed("run actions"):
+            self._reread()
+            self.actions.run()
         with self._folder_needed("remove what is not needed"):
             self._tidy(asked_at)
 

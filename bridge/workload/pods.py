@@ -96,15 +96,20 @@ def lacks_hold(pod: Pod, job: int) -> bool:
 
 def has_intent(pod: Pod) -> bool:
     """Whether podbridge may have submitted the pod to a pool that cannot list its jobs."""
-    return names.JOB_INTENT in (pod["metadata"].get("annotations") or {})
+    return bool(intent(pod))
 
 
-def intent_patch(pod: Pod, pool: str) -> dict[str, Any]:
+def intent(pod: Pod) -> str:
+    """Return the recorded intent: the pool, and after ``/`` what the user had stated about the job; else empty."""
+    return str((pod["metadata"].get("annotations") or {}).get(names.JOB_INTENT) or "")
+
+
+def intent_patch(pod: Pod, intent: str) -> dict[str, Any]:
     """Return the strategic patch that records the intent to submit the pod to a pool that cannot list its jobs."""
     return {
         "metadata": {
             "uid": uid(pod),
-            "annotations": {names.JOB_INTENT: pool},
+            "annotations": {names.JOB_INTENT: intent},
             "finalizers": [names.POOL_FINALIZER],
         }
     }

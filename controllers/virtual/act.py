@@ -162,10 +162,11 @@ class Actor:
 
     def _record_intent(self, pod: Pod, pool: Pool, cache: Cache) -> bool:
         """Write to the pod that it may have been submitted; return whether the API server accepted it."""
-        if pods.has_intent(pod):
+        intent = "/".join(filter(None, (pool.name, pool.statement(pod))))
+        if pods.intent(pod) == intent:
             return True
         try:
-            cache.apply(self._kube.patch(_path(pod), pods.intent_patch(pod, pool.name), kind="strategic"))
+            cache.apply(self._kube.patch(_path(pod), pods.intent_patch(pod, intent), kind="strategic"))
         except (KubeNotFoundError, KubeConflictError, KubeInvalidError) as error:
             log.debug("pod is gone or being deleted", extra=kv(pod=pods.key(pod), error=error))
             return False

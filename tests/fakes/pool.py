@@ -65,6 +65,10 @@ class FakePool:
             else (READY if self.config is not None else Readiness("NoBuildConfig", "none", transient=True))
         )
 
+    def statement(self, pod: Pod) -> str:
+        del pod
+        return ""
+
     def prepare(self, pod: Pod) -> Pod:
         assert self.config is not None
         return references.at_site(pod, api_server=self.config.api_server.url is not None)

@@ -15,6 +15,7 @@ from requests.adapters import HTTPAdapter
 
 from bridge.clock import Clock
 from bridge.errors import SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.http_client import was_sent
 from bridge.pools.nunet import dialect
 from bridge.pools.nunet.dialect import JobAnswer
 from bridge.pools.nunet.peer import Peer
@@ -118,6 +119,9 @@ class DmsClient:
         access = self._access
         where = f"{method} {access.url}{path}"
         unclear = SiteUnknownOutcomeError if writes else SiteDownError
+        for file in (access.ca_file, access.cert_file, access.key_file):
+            if file is not None and not file.is_file():
+                raise SiteDownError(f"{where}: {file} does not exist")
         try:
             # a write has a connection of its own: if the DMS closed an idle one, the outcome would be unknown
             session = _session() if writes else self._session
@@ -137,7 +141,8 @@ class DmsClient:
         except requests.ConnectTimeout as error:
             raise SiteDownError(f"{where}: no connection in {access.connect_timeout:g} s") from error
         except requests.exceptions.SSLError as error:
-            raise SiteDownError(f"{where}: TLS: {error}") from error
+            # a record that cannot be decrypted, or an alert, may come after the DMS has read the request
+            raise (unclear if was_sent(error) else SiteDownError)(f"{where}: TLS: {error}") from error
         except requests.ConnectionError as error:
             if "NewConnectionError" in repr(error) or "NameResolutionError" in repr(error):
                 raise SiteDownError(f"{where}: no connection") from error

@@ -29,6 +29,8 @@ _MOST_SERVICES = 1000
 _LONGEST = 1024
 _MEBI = 2**20
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|h|m|s)")
+_BARE_ID = re.compile(r"(?=.*[0-9])[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", re.ASCII)
+"""A text that may be the id of a job: one word with a digit."""
 _JOB_KEYS = ("job_id", "jobid", "jobId", "JobID", "nunetjobid", "id", "ID")
 
 
@@ -55,6 +57,8 @@ def peers(told: object) -> list[Peer]:
         told = list(told.values())
     if not isinstance(told, list):
         raise SiteError("the DMS's list of peers is not a list")
+    if told and not any(isinstance(entry, dict) for entry in told):
+        raise SiteError("the DMS's list of peers has no peer")
     found = (_peer(entry) for entry in told[:MOST_PEERS] if isinstance(entry, dict))
     return [peer for peer in found if peer is not None]
 
@@ -204,7 +208,8 @@ def submitted_job(told: object) -> str:
     if isinstance(told, list) and len(told) == 1:
         told = told[0]
     if not isinstance(told, dict):
-        return _text(told)
+        text = _text(told)
+        return text if _BARE_ID.fullmatch(text) else ""  # any other text may be the page of a proxy
     data = told["data"] if isinstance(told.get("data"), dict) else told
     return next((text for key in _JOB_KEYS if (text := _text(data.get(key)))), "")
 

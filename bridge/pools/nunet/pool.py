@@ -11,7 +11,7 @@ from typing import Any
 
 from bridge import names
 from bridge.clock import Clock
-from bridge.errors import ScriptError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
+from bridge.errors import ScriptError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.logs import kv
 from bridge.metrics import POOL_REQUESTS
 from bridge.poolapi.announcement import Announcement
@@ -166,10 +166,14 @@ class NunetPool(PolledPool):
         uid = uid_of(pod)
         # after a lost answer, no caller may submit again, unless the DMS or the user says that there is no job
         doubtful = uid in self._used_words or self._job_id(pod) is not None
-        if doubtful and (known := self.status(pod)) is not None:
-            return known
+        with _retryable():
+            if doubtful and (known := self.status(pod)) is not None:
+                return known
         request = pod_request.make(pod, objects, self.name, self._own.request)
-        self._update_peers(self._own.polls.ping_period)
+        with _retryable():
+            self._update_peers(self._own.polls.ping_period)
+        if not (readiness := self.ready()).ok:
+            raise SiteDownError(readiness.message)
         if (found := dialect.service_of(self._all_peers, uid=uid)) is not None:
             return self._found(pod, *found)
         wishes = pod_request.wishes(pod, self._own.request)
@@ -251,12 +255,20 @@ class NunetPool(PolledPool):
         self._update_peers(self._own.polls.ping_period / 2)
         if (found := dialect.service_of(self._all_peers, uid=uid)) is not None:
             return self._found(pod, *found)
-        if (word := _no_job(pod)) and word != self._used_words.get(uid):
+        if (word := _no_job(pod)) and word not in (self._used_words.get(uid), self._recorded_word(pod)):
             return None
         raise UnknownJobError(
             "the pod may have been submitted, and the DMS cannot say whether it has a job of it: no peer shows one",
             hint=f"when it certainly has none, annotate the pod with {pod_annotations.PREFIX}no-job=true",
         )
+
+    def statement(self, pod: Pod) -> str:
+        """Return the word of ``no-job``: it counts for one submission, also of a later process."""
+        return _no_job(pod)
+
+    def _recorded_word(self, pod: Pod) -> str:
+        intent = str((pod["metadata"].get("annotations") or {}).get(names.JOB_INTENT) or "")
+        return intent.removeprefix(f"{self.name}/") if intent.startswith(f"{self.name}/") else ""
 
     def _found(self, pod: Pod, peer: Peer, service: Service) -> JobStatus:
         """Return the state of a job that a peer shows."""
@@ -326,6 +338,17 @@ class NunetPool(PolledPool):
             self._ids.pop(job, None)
             self._used_words.pop(job, None)
         self._placement.release(job)
+
+
+@contextlib.contextmanager
+def _retryable() -> Iterator[None]:
+    """Turn an answer that cannot be read into a retryable error: nothing was submitted, and the pod is not to blame."""
+    try:
+        yield
+    except SiteError as error:
+        if error.retryable:
+            raise
+        raise SiteDownError(str(error)) from error
 
 
 def _no_job(pod: Pod) -> str:

@@ -57,7 +57,11 @@ def environment(variables: Mapping[str, str]) -> str:
 
 
 def jobs(output: str, *, held_ends: bool = True) -> list[BatchJob]:
-    """Read the JSON of condor_q or condor_history; an empty answer means no jobs."""
+    """Read the JSON of condor_q or condor_history; an empty answer means no jobs.
+
+    A job that is removed or held may run on for its grace period, or while its machine is cut off: it is ``running`` as
+    long as it has a RemoteHost, which the schedd renames to LastRemoteHost when the shadow has ended.
+    """
     return [job for ad in _ads(output) if (job := _job(ad, held_ends)) is not None]
 
 
@@ -89,6 +93,8 @@ def _job(ad: Mapping[str, Any], held_ends: bool) -> BatchJob | None:
         exit_code = _integer(ad, "ExitCode")
     elif status == 7:
         reason = "Suspended"
+    if status in (3, 5) and ad.get("RemoteHost"):
+        phase = "running"
     ended = phase == "ended"
     return BatchJob(
         id=f"{ad.get('ClusterId')}.{ad.get('ProcId')}",

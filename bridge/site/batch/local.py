@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from bridge.errors import BatchError
@@ -100,13 +100,14 @@ class LocalBatch(BatchSystem):
 
     def cancel(self, ids: Collection[str]) -> None:
         """Mark jobs as cancelled; the next call of :meth:`jobs` in the leader ends them."""
-        for job in ids:
-            if self._records.exists(job):
-                (self._records.path / f"{job}.cancel").touch(mode=0o600)
+        with _records_needed():
+            for job in ids:
+                if self._records.exists(job):
+                    (self._records.path / f"{job}.cancel").touch(mode=0o600)
 
     def jobs(self) -> dict[str, BatchJob]:
         """Record ends, start jobs that fit, and return all jobs."""
-        with self._lock:
+        with self._lock, _records_needed():
             now = self._clock.time()
             self._records.read_new()
             for job in [job for job in self._records.jobs.values() if job.phase == "running"]:
@@ -294,3 +295,12 @@ class LocalBatch(BatchSystem):
 def _is(claim: Claim) -> bool:
     found = processes.read(claim[0])
     return found is not None and found.started == claim[1]
+
+
+@contextlib.contextmanager
+def _records_needed() -> Iterator[None]:
+    """Turn an error of the directory of records, for example a full disk, into a retryable :class:`BatchError`."""
+    try:
+        yield
+    except OSError as error:
+        raise BatchError(f"the records of jobs: {error.strerror or error}", retryable=True) from error

@@ -2,11 +2,14 @@
 
 import contextlib
 import http.server
+import ssl
 import threading
 import time
 
 import pytest
+import requests
 
+from bridge import names
 from bridge.clock import SystemClock
 from bridge.config_nunet import NunetSection
 from bridge.errors import ConfigError, ScriptError, SiteDownError, SiteError, SiteRefusedError, SiteUnknownOutcomeError
@@ -286,8 +289,12 @@ def test_a_job_that_nobody_shows_is_not_known_and_not_absent(site):
         submit(pool, found)
     with pytest.raises(UnknownJobError):
         pool.status(found)
-    found["metadata"]["annotations"] = {"nunet.bridge.vk.io/no-job": "again"}
+    found["metadata"]["annotations"][names.JOB_INTENT] = f"{pool.name}/{pool.statement(found)}"  # as the hub writes it
+    with pytest.raises(UnknownJobError):
+        only(site).status(found)  # another process, to which the same statement is not new
+    found["metadata"]["annotations"] = {**found["metadata"]["annotations"], "nunet.bridge.vk.io/no-job": "again"}
     assert pool.status(found) is None
+    assert only(site).status(found) is None
     site.shows = True
     pool._dms._list = None
     assert pool.status(found).phase == "running"  # what a peer shows counts more
@@ -519,3 +526,42 @@ def test_allowed_hosts(url, hosts, good):
 def test_defaults_of_annotations_are_checked_at_the_start(site, more, text):
     with pytest.raises(ConfigError, match=text):
         pools(site, **more)
+
+
+@pytest.mark.parametrize(
+    "peers",
+    [
+        (200, "text/html", b"<html>login</html>"),
+        (404, "application/json", b'{"error": "no such path"}'),
+        (200, "application/json", b"[]"),
+        (200, "application/json", b'{"error": "starting"}'),
+        (409, "application/json", b"{}"),
+    ],
+)
+def test_an_answer_about_peers_that_cannot_be_used_refuses_no_pod(site, peers):
+    pool = only(site, pingPeriod=60)
+    pool.ping()
+    with answers(peers) as url:
+        pool._dms._access, pool._dms._list = Access(url), None
+        with pytest.raises(SiteError) as caught:
+            submit(pool, pod())
+    assert caught.value.retryable
+    assert site.jobs == {}
+
+
+@pytest.mark.parametrize(("sent", "error"), [(True, SiteUnknownOutcomeError), (False, SiteDownError)])
+def test_an_error_of_tls_says_whether_the_request_was_sent(monkeypatch, sent, error):
+    cause = ssl.SSLError("bad record mac") if sent else ssl.SSLCertVerificationError("self-signed certificate")
+
+    def fail(*_, **__):
+        raise requests.exceptions.SSLError(cause)
+
+    monkeypatch.setattr(requests.Session, "request", fail)
+    with pytest.raises(error):
+        DmsClient(Access("https://127.0.0.1:1"), SystemClock()).submit({}, 1)
+
+
+def test_a_missing_file_of_tls_sends_nothing(tmp_path):
+    access = Access("https://127.0.0.1:1", ca_file=tmp_path / "ca.crt")
+    with pytest.raises(SiteDownError, match="does not exist"):
+        DmsClient(access, SystemClock()).submit({}, 1)

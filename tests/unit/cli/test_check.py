@@ -16,6 +16,7 @@ from bridge.cli import check_connections, check_kueue, check_permissions, check_
 from bridge.cli.main import cli
 from bridge.config import Config
 from bridge.errors import KubeForbiddenError, KubeInvalidError, KubeNotFoundError
+from bridge.names import DEFAULT_SCHEDULER_REASON
 from bridge.serving.certificates import make_pair
 
 
@@ -43,7 +44,7 @@ class Kube:
         assert params == {"dryRun": "All"}
         if isinstance(self.answer, Exception):
             raise self.answer
-        return {"spec": {"schedulerName": self.answer}}
+        return self.answer if isinstance(self.answer, dict) else {"spec": {"schedulerName": self.answer}}
 
     def server_time(self):
         return int(time.time() + self.clock)
@@ -177,6 +178,19 @@ def test_the_api_server_calls_the_webhook(answer, result, words):
     _, finding = run(check_webhook.webhook, session(kube))
     assert finding.result == result
     assert words in finding.found
+
+
+def test_a_pod_that_requests_no_pool_may_keep_its_scheduler():
+    annotations = {DEFAULT_SCHEDULER_REASON: "it requests no pool"}
+    left = {"metadata": {"annotations": annotations}, "spec": {"schedulerName": "default-scheduler"}}
+    kube = Kube({REGISTRATION: registered(), NAMESPACE: {}}, answer=left)
+    _, finding = run(
+        check_webhook.webhook,
+        session(kube, slurmRestApi="", pools={"nats": {"servers": ["nats://x"]}, "otherPods": "default-scheduler"}),
+    )
+    assert (finding.result, "it requests no pool" in finding.found) == ("ok", True)
+    _, finding = run(check_webhook.webhook, session(kube))
+    assert finding.result == "FAIL"
 
 
 def test_a_webhook_without_registration():

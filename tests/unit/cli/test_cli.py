@@ -184,3 +184,32 @@ def test_a_crash_in_a_library_prints_the_stacks_of_all_threads():
     assert done.returncode == -signal.SIGSEGV
     assert "Segmentation fault" in done.stderr
     assert "bridge/cli/entry.py" in done.stderr
+
+
+def configured(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return f"--config={path}"
+
+
+def test_render_knows_the_device_classes_of_the_configuration():
+    requests = {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}
+    spec = {**POD["spec"], "containers": [{"name": "c", "image": "x", "resources": {"requests": requests}}]}
+    (record,) = json.loads(render({**POD, "spec": spec}).output)
+    assert "refused" not in record
+
+
+def test_render_leaves_pods_to_the_default_scheduler_as_admission_does(tmp_path):
+    pools = '{nats: {servers: ["nats://x"]}, otherPods: default-scheduler}'
+    config = configured(tmp_path, f'slurmRestApi: ""\npools: {pools}\n')
+    result = render(POD, config)
+    (record,) = json.loads(result.output)
+    assert result.exit_code == 0 and "keeps the scheduler default-scheduler: it requests no pool" in record["note"]
+    assert "slurm" not in record
+
+
+def test_render_asks_slurm_for_nothing_for_a_pod_of_pools():
+    metadata = {**POD["metadata"], "annotations": {"bridge.vk.io/pools": "site"}}
+    metadata["labels"] = {"scheduling.x-k8s.io/pod-group": "elsewhere"}
+    (record,) = json.loads(render({**POD, "metadata": metadata}).output)
+    assert "slurm" not in record and "group" not in record

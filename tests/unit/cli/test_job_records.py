@@ -1,10 +1,13 @@
 """Where the jobs of Slurm and their pods disagree, and the position of a pending job."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from bridge import names
-from bridge.cli import explain
+from bridge.cli import explain, explain_objects
 from bridge.cli.job_records import records
+from bridge.config import Config
 from bridge.slurm.models import GroupRef, Job, JobLink, JobPart, PodRef
 
 NODES = {"node-0": "node-0", "renamed": "node-1"}
@@ -123,3 +126,23 @@ def test_explain_shows_each_component_of_a_heterogeneous_job():
         "component 13 is RUNNING on node-0",
         "component 14 is RUNNING on node-1,node-2, excluded nodes: node-3,node-4",
     ]
+
+
+def test_a_report_on_a_job_whose_id_an_earlier_job_had():
+    def pod(name):
+        metadata = {"namespace": "hpc", "name": name, "uid": f"u-{name}", "labels": {names.JOB_ID_LABEL: "7"}}
+        spec = {"nodeName": "n1", "schedulerName": Config().scheduler_name}
+        return {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
+
+    link = JobLink("c1", (PodRef("hpc", "new", "u-new"),))
+    jobs = [Job(7, frozenset({"RUNNING"}), link, nodes=("n1",), partition="main")]
+    session = SimpleNamespace(
+        config=Config(),
+        cluster="c1",
+        all_jobs=jobs,
+        jobs=jobs,
+        pods=lambda namespace, selector="": [pod("old"), pod("new")],
+        nodes=lambda selector="": [],
+    )
+    report = explain_objects.job_report(session, 7)
+    assert report["pods"] == ["hpc/new"] and any("hpc/old has the id of this job" in each for each in report["problem"])

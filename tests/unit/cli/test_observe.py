@@ -213,3 +213,25 @@ def test_the_krew_manifest_describes_its_archive(tmp_path):
     assert (
         krew.write("https://example.org", "https://example.org/v1/", tmp_path)[0].read_bytes() == archive.read_bytes()
     )
+
+
+def test_a_pool_whose_use_changes_is_the_same_pool():
+    reads = [[{"pool": "site-a", "pods": pods, "job": None} for pods in (f"{count}/110",)] for count in (3, 4)]
+    for read in reads:
+        del read[0]["job"]
+    first, second = islice(watching.changes(iter(reads).__next__), 2)
+    assert (first, second) == (reads[0], reads[1])
+
+
+def test_a_record_without_a_name_prints_none(capsys):
+    reads = iter([[{"job": None, "pods": "team/p"}, {"job": 7, "pods": "team/q"}]])
+
+    def read():
+        try:
+            return next(reads)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    with pytest.raises(KeyboardInterrupt):
+        watching.show(read, ["job"], "name", no_headers=False, name=("job/", "job"), sleep=lambda _: None)
+    assert capsys.readouterr().out == "job/7\n"

@@ -115,6 +115,7 @@ class TestPages:
             text = opened.get(path).text
             assert "hidden</a>" not in text and "other/hidden" not in text
         assert "seen" in opened.get("/pods").text
+        assert "other" not in opened.get("/pods?namespace=hpc").text
 
     def test_a_pod_that_does_not_exist(self, site):
         answer = site().get("/pods/hpc/nobody")

@@ -1,13 +1,18 @@
+import contextlib
 import json
+import threading
 from decimal import Decimal
 
 import pytest
 
 from bridge.errors import SiteError, SiteRefusedError, SiteUnknownOutcomeError
 from bridge.interlink.pod_spec import Pod
-from bridge.plugin.bodies import LIMIT
+from bridge.plugin.bodies import LIMIT, Creation
+from bridge.plugin.pods import MOST_WAITING, Pods
+from bridge.script.references import Objects
+from cluster.polling import eventually
 from tests.fakes.virtual_kubelet import phase
-from tests.unit.plugin.conftest import Api, LoggingPool, body
+from tests.unit.plugin.conftest import Api, LoggingPool, OnePool, body
 
 POD = body("create_hop_b")["pod"]
 UID = POD["metadata"]["uid"]
@@ -360,3 +365,25 @@ def test_the_ping_has_the_sum_of_the_pools_that_accept_jobs(two):
 def test_the_limit_of_a_body_holds_a_pod_with_large_objects():
     assert LIMIT == 64 * 1024 * 1024
     assert Pod.model_validate(json.loads(json.dumps(POD))).metadata.uid == UID
+
+
+def test_creations_for_a_silent_pool_leave_threads_for_the_others(pool):
+    stop = threading.Event()
+    handler = Pods(OnePool(pool), stop.wait, patience=600.0)
+    pool.config = None  # not ready
+    asked = [Creation(changed(POD, uid=f"u-{number}"), Objects()) for number in range(MOST_WAITING + 1)]
+
+    def create(each):
+        with contextlib.suppress(SiteError):
+            handler.create(each)
+
+    threads = [threading.Thread(target=create, args=(each,), daemon=True) for each in asked[:MOST_WAITING]]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: handler._waiting._value == 0)
+    with pytest.raises(SiteError):
+        handler.create(asked[-1])
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+    assert handler._waiting._value == MOST_WAITING

@@ -3,6 +3,7 @@ import os
 import pytest
 
 from bridge.errors import ConfigError
+from bridge.metrics import CERTIFICATE_EXPIRY
 from bridge.plugin import listen
 from bridge.plugin.listen import Address
 from bridge.serving.access import Access, Files
@@ -157,3 +158,11 @@ def test_other_machines_need_a_token_or_a_certificate():
     listen.check(everywhere, token=True, client_ca=False)
     listen.check(everywhere, token=False, client_ca=True)
     listen.check(here, token=False, client_ca=False)
+
+
+def test_its_certificate_is_not_reported_as_that_of_the_webhook(tmp_path):
+    pair = make_pair(["a.example"], 86400, now=NOW)
+    cert, key = private(tmp_path / "cert", pair.cert), private(tmp_path / "key", pair.key)
+    before = CERTIFICATE_EXPIRY._value.get()
+    assert Access(Files(cert=cert, key=key)).certificates is not None
+    assert CERTIFICATE_EXPIRY._value.get() == before

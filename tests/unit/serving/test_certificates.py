@@ -124,3 +124,12 @@ def test_an_encrypted_key_fails_instead_of_asking() -> None:
     thread.start()
     thread.join(5)
     assert done
+
+
+def test_a_bundle_keeps_all_authorities_that_are_needed():
+    count = certificates.MAX_AUTHORITIES + 3
+    needed = b"".join(make_pair(["a"], 3 * DAY, now=NOW).ca for _ in range(count))
+    others = [make_pair(["a"], 3 * DAY, now=NOW + 60 + number).ca for number in range(count)]
+    kept = bundle(NOW + 120, needed, *others, needed=needed)
+    assert kept == needed + b"".join(others[-certificates.MAX_AUTHORITIES :])
+    assert bundle(NOW + 120, kept, needed=needed) == kept

@@ -57,6 +57,13 @@ def test_section_4_ends_from_outside(more: dict[str, Any], reason: str) -> None:
     assert (found.phase, found.reason, found.by_itself) == ("ended", reason, False)
 
 
+@pytest.mark.parametrize("status", [3, 5])
+def test_a_job_that_still_has_a_machine_has_not_ended(status: int) -> None:
+    found = one(JobStatus=status, LastJobStatus=2, RemoteHost="slot1@n7.example", RemoveReason="via condor_rm")
+    assert (found.phase, found.host, found.ended_at) == ("running", "n7.example", None)
+    assert one(JobStatus=status, LastJobStatus=2, LastRemoteHost="slot1@n7.example").phase == "ended"
+
+
 def test_a_held_job_may_be_left_alone() -> None:
     (job,) = text.jobs(json.dumps([ad(JobStatus=5, HoldReason="x")]), held_ends=False)
     assert (job.phase, job.reason) == ("queued", "Held")

@@ -246,6 +246,22 @@ def test_a_full_disk_is_a_problem_of_the_site_and_ends_no_submitter(world: Any, 
     assert [path for path in world.path.rglob(".*") if path.name.startswith((".duty", ".batch"))] == []
 
 
+def test_a_full_disk_while_a_job_is_submitted_again(world: Any, monkeypatch: Any) -> None:
+    world.batch.swallow = True
+    with pytest.raises(BridgeError):
+        world.submit()
+    world.batch.swallow = False
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.submitter, "resubmit", full)
+        world.look(4000)
+    world.look(4000)
+    assert len(world.batch.table) == 1
+
+
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("kept", [0, 1, 100, -1])
 def test_a_script_that_is_cut_off_is_no_job_and_is_made_anew(world: Any, kept: int, again: bool) -> None:

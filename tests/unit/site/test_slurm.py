@@ -442,3 +442,11 @@ def test_jobs_of_other_users_are_listed_too(tmp_path: Path, monkeypatch: pytest.
     batch.jobs()
     users = ",".join(map(str, sorted({os.geteuid(), 12, 4711})))
     assert (tmp_path / "squeue.words").read_text().splitlines()[0] == f"--user={users}"
+
+
+@pytest.mark.parametrize("user", ["4294967295", "99999999999"])
+def test_a_number_that_is_no_user_is_an_error_of_the_job(tmp_path: Path, user: str) -> None:
+    folder = tmp_path / "jobs" / "u"
+    folder.mkdir(parents=True)
+    with pytest.raises(BatchError, match="allowed: 0 to 4294967294"):
+        job_user.hand_over(folder, ["sbatch", f"--uid={user}"])
