@@ -10,6 +10,7 @@ import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -37,7 +38,7 @@ class AdmissionSection(Section):
         None, description="Directory with tls.crt, tls.key and ca.crt, for example from cert-manager."
     )
     secret_name: str = Field("podbridge-webhook-tls", description="Secret for the certificates that podbridge creates.")
-    cert_validity: Annotated[float, Field(ge=60)] = 90 * 86400
+    cert_validity: Annotated[float, Field(ge=60, le=3650 * 86400)] = 90 * 86400
     threads: Annotated[int, Field(ge=1, le=256)] = 16
     timeout_seconds: Annotated[int, Field(ge=1, le=30)] = 5
     webhook_name: DnsName = Field(names.COMPONENT, description="Prefix of the names of the two webhook configurations.")
@@ -236,6 +237,8 @@ class Config(Section):
     def _url(cls, value: str) -> str:
         if value and not value.startswith(("http://", "https://", "unix:///")):
             raise ValueError("must begin with http://, https:// or unix:///, or be empty (no colocated Slurm)")
+        if value.startswith("http") and not urlsplit(value).hostname:  # raises ValueError for a wrong address of IPv6
+            raise ValueError("must have a host after http:// or https://")
         return value.rstrip("/")
 
     @model_validator(mode="after")

@@ -79,10 +79,10 @@ class HintServers:
     def _serve(self, supervisor: Supervisor, make: Callable[[], _Receiver]) -> None:
         failed = False
         while not supervisor.stopping.is_set():
-            server = make()
             try:
+                server = make()
                 server.start()
-            except BridgeError as error:
+            except (BridgeError, OSError) as error:  # a directory that cannot be searched
                 if not failed:
                     log.warning("no hints from Slurm: trying again", extra=kv(error=error, seconds=RETRY_PERIOD))
                 failed = True

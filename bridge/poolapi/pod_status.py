@@ -43,7 +43,7 @@ def pod_status(pod: Pod, job: JobStatus, host_ip: str, now: float) -> Status:
     phase = _phase(spec, before, job, init, main)
     status: Status = {
         "phase": phase,
-        "startTime": before.get("startTime") or rfc3339(job.submitted_at or now),
+        "startTime": before.get("startTime") or _time(job.submitted_at) or rfc3339(now),
         "containerStatuses": main,
     }
     if host_ip:

@@ -148,7 +148,7 @@ class NatsPools:
         self._subscribed = wanted
         if before is not None:
             before.drain()
-        for name in self._muted:
+        for name in list(self._muted):  # a flood adds to it in another thread
             self._inbox.clear(name)
         for name in over:  # its events were dropped while it was muted
             if (pool := self._pools.get(name)) is not None:

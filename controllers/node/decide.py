@@ -154,7 +154,7 @@ def _sync_cordon(
         return None
     if mirrored:
         return Uncordon(node)
-    if not view.version.node_updates or not (config.drain or plan.owned or config.not_ready is not None):
+    if not view.version.node_updates:
         return None
     cause = plan.drain or silent.get(node["metadata"]["name"], "")
     if not cause and cordoned and config.drain:

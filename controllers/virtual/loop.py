@@ -42,6 +42,8 @@ SWEEP = 60.0
 """Seconds in which each pod is checked once, even without an event."""
 MISSING_SETTLE = 5.0
 """Seconds for which a job must be missing before its pod fails: a site reports missing jobs one by one."""
+MOST_JOBS = 10**9
+"""Jobs that the metric of a phase shows, at most: a site may announce any number."""
 PHASES = ("queued", "running", "ended", "unknown")
 
 
@@ -313,7 +315,7 @@ class VirtualNodes(Loop):
         POOL_UP.labels(record.name).set(up)
         if announce is not None:
             for phase in PHASES:
-                POOL_JOBS.labels(record.name, phase).set(announce.jobs.get(phase, 0))
+                POOL_JOBS.labels(record.name, phase).set(min(announce.jobs.get(phase, 0), MOST_JOBS))
         if not record.usable:
             loop_state.ready = (False, False, False)
             return

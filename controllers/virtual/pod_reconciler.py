@@ -182,7 +182,8 @@ class PodReconciler:
 
     def add_soon(self, pool: str, uid: str) -> None:
         """Queue a pod whose job has changed, after a short delay."""
-        self._changed_at.setdefault((pool, uid), self._clock.monotonic())
+        if self._leading_since() is not None:
+            self._changed_at.setdefault((pool, uid), self._clock.monotonic())
         self._queue.add_after((pool, uid), GATHER)
 
     def needs(self, record: PoolState, uid: str, job: JobStatus | None) -> bool:
@@ -209,9 +210,9 @@ class PodReconciler:
 
     def _reconcile(self, name: str, uid: str) -> None:
         record = self._records.get(name)
+        changed_at = self._changed_at.pop((name, uid), None)
         if record is None or not record.usable or not record.cache.synced or uid in record.calls:
             return  # the pod is queued again when this changes
-        changed_at = self._changed_at.pop((name, uid), None)
         pod = record.cache.by_uid(uid)
         job = record.pool.job(uid) if record.pool is not None else None
         if pod is None and job is None and record.racer(uid) is None:

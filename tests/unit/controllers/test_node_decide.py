@@ -86,6 +86,12 @@ def test_switched_off_or_not_possible():
     assert look(node(), "IDLE+DRAIN", "disk", config=parse("nodes: {cordon: false}")) == []
 
 
+def test_a_drain_ends_also_after_drains_were_switched_off():
+    ours = f"{names.DRAIN_REASON_PREFIX} Kubernetes node n is cordoned"
+    for text in ("nodes: {drain: false}", "nodes: {drain: false, notReady: 300}", ""):
+        assert look(node(), "IDLE+DRAIN", ours, config=parse(text)) == ["Undrain"]
+
+
 def test_nothing_while_slurm_is_silent():
     assert look(node(cordoned=True), error="timed out") == []
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.clock import rfc3339
 from bridge.poolapi import pod_status as statuses
 from bridge.poolapi.jobs import ContainerState, JobStatus, Termination
 from controllers.virtual import status_patch, synthetic_status
@@ -315,3 +316,9 @@ def test_patches_lead_to_the_status_and_then_say_nothing(jobs, policy, with_init
             assert after == before
         if "containerStatuses" in after:
             assert [entry["name"] for entry in after["containerStatuses"]] == ["main", "b"]
+
+
+@pytest.mark.parametrize("moment", [1722470400000.0, 1e300, float("nan"), float("inf"), -1.0])
+def test_a_time_of_the_site_that_is_none(moment):
+    status = made(pod("main"), job("running", running(), submitted_at=moment, started_at=moment))
+    assert status["startTime"] == rfc3339(NOW)
