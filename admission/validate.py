@@ -136,17 +136,6 @@ def create(
     return verdict
 
 
-def _check_for_slurm(verdict: Verdict, pod: pods.Pod, rules: Rules, scope: Scope) -> None:
-    """Check a pod that may run on Slurm from this update on: nothing of it was checked for Slurm."""
-    annotations = pods.annotations_of(pod)
-    wrong = job_annotations.check(annotations)
-    verdict.invalid += wrong + _group_problems(annotations) + field_policy.impossible(annotations, rules.partitions)
-    verdict.permissions += job_annotations.needed_permissions(annotations)
-    verdict.denials += field_policy.denied(annotations, scope.policy, rules.partition)
-    _select_partition(verdict, pod["spec"], rules, scope)
-    verdict.invalid += _slurm_problems(pod, rules, settings_valid=not wrong)
-
-
 def _select_partition(verdict: Verdict, spec: Mapping[str, Any], rules: Rules, scope: Scope) -> None:
     """Check the partitions that the node selector names."""
     verdict.invalid += field_policy.selector_impossible(spec, rules.partitions)
@@ -219,9 +208,6 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
         return verdict
     if pool_selection.of(old) != pool_selection.of(new):  # Kubernetes allows new tolerations on a pod without a node
         verdict.forbidden += pool_rules.forbidden(new, scope.pools)
-        if pool_selection.of(new).local and not pool_selection.of(old).local and not new["spec"].get("nodeName"):
-            _check_for_slurm(verdict, new, rules, scope)
-            return verdict
     # Kubernetes allows a larger node selector of a pod with scheduling gates
     if pool_selection.of(new).local and old["spec"].get("nodeSelector") != new["spec"].get("nodeSelector"):
         _select_partition(verdict, new["spec"], rules, scope)

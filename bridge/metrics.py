@@ -51,7 +51,7 @@ WATCH_RESTARTS = Counter("podbridge_watch_restarts_total", "Restarts of watches.
 CACHE_OBJECTS = Gauge("podbridge_cache_objects", "Objects in a cache.", ["kind"])
 QUEUE_DEPTH = Gauge("podbridge_workqueue_depth", "Keys in a work queue.", ["name"])
 QUEUE_RETRIES = Counter("podbridge_workqueue_retries_total", "Keys queued again after a failure.", ["name"])
-LEADER = Gauge("podbridge_leader", "1 while this process holds the lease.", ["name"])
+LEADER = Gauge("podbridge_leader", "1 while this process holds the lease, or needs none.", ["name"])
 EVENTS_DROPPED = Counter(
     "podbridge_events_dropped_total", "Events dropped: too many were queued, or the API server refused them."
 )

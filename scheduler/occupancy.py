@@ -82,6 +82,9 @@ class Occupancy:
                     self._add(self.occupant(pod, node, until))
                 if node:
                     self._assumed.discard(uid)
+                elif known is not None and uid not in self._assumed:  # etcd was restored to the time before the binding
+                    self._remove(uid)
+                    is_new = True
         if is_new:
             self._on_change()
 

@@ -31,7 +31,7 @@ from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
 from bridge.logs import kv
 from bridge.loop import Dependencies, Loop
-from bridge.metrics import BUILD_INFO
+from bridge.metrics import BUILD_INFO, LEADER
 from bridge.serving.health import Health, metrics_app
 from bridge.serving.https import Server
 from bridge.slurm.client import SlurmClient
@@ -264,6 +264,7 @@ class Hub:
     def _elector(self, name: str) -> Elector | None:
         lease = self.config.leader_election
         if not lease.enabled:
+            LEADER.labels(names.lease(name, self.config.installation)).set(1)
             return None
         elector = Elector(
             self.kube,

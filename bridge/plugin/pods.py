@@ -32,8 +32,8 @@ PAUSE = 0.5
 ASKERS = 8
 """Concurrent requests to sites for the pods of one request."""
 DEFAULT_GRACE = 30
-MOST_WAITING = 8
-"""Creations that wait for their pool at once, half of the threads of the server; the others fail at once."""
+MOST_WAITING = 112
+"""Creations that wait for their pool at once; further ones fail, so that threads are left for the other requests."""
 MOST_DELETED = 10_000
 """Deleted pods to remember, whose state is requested from the site; beyond it, the view of the pool counts. Also the
 limit of cancellations to repeat."""

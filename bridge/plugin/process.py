@@ -24,7 +24,7 @@ from bridge.plugin.bodies import LIMIT
 from bridge.plugin.directory import Directory
 from bridge.plugin.listen import Address
 from bridge.plugin.missing import MissingJobs
-from bridge.plugin.pods import Pods
+from bridge.plugin.pods import MOST_WAITING, Pods
 from bridge.plugin.reports import Reports
 from bridge.serving.access import Access, Files
 from bridge.serving.health import Health, metrics_app
@@ -34,7 +34,7 @@ from bridge.threads import Supervisor
 
 log = logging.getLogger(__name__)
 
-THREADS = 16
+THREADS = MOST_WAITING + 16
 """Requests in progress, followed logs not counted: most of them wait for a site."""
 SWITCH_INTERVAL = 0.001
 """Seconds after which a computing thread yields the interpreter to a request."""

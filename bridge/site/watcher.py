@@ -147,9 +147,10 @@ class Watcher:
             log.warning("the folder can't be used", extra=kv(step=step, why=problem))
         elif step in self._unwritable and not problem:
             log.info("the folder can be used again", extra=kv(step=step))
-        self._unwritable.pop(step, None)
         if problem:
             self._unwritable[step] = problem
+        else:
+            self._unwritable.pop(step, None)
 
     def _adopt_or_remove(self, uids: Iterable[str]) -> None:
         """Index jobs of submitters that died before they notified the leader; remove incomplete directories."""

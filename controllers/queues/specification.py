@@ -35,9 +35,9 @@ Quantities = Mapping[str, Fraction]
 Nodes = Literal["slurm", "local", ""]
 _NODES: Mapping[str, Nodes] = {"slurmFlavor": "slurm", "localFlavor": "local"}
 MOST_LABELS = 8
+"""Limit of a ResourceFlavor."""
 LONGEST_EXPRESSION = 256
 """Longest ``poolRegExp``, in characters."""
-"""Limit of a ResourceFlavor."""
 
 
 class SpecificationError(BridgeError):

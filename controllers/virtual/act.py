@@ -125,7 +125,8 @@ class Actor:
         try:
             seen = pool.prepare(pod)
             objects, refresh_in = self._reader.read(seen, pool.name)
-            if not pool.lists and not self._record_intent(pod, pool, cache):
+            said = pool.statement(pod)
+            if not pool.lists and not self._record_intent(pod, "/".join(filter(None, (pool.name, said))), cache):
                 return
             with tracing.submitting(pod, pool.name, self._clock.time):
                 answer = self._send(seen, objects, pool, entry)
@@ -139,6 +140,8 @@ class Actor:
             self._fail(pod, cache, "BridgeRejected", error.reason, error.with_hint)
             return
         except SiteError as error:
+            if said and not isinstance(error, SiteUnknownOutcomeError):
+                self._record_intent(pod, pool.name, cache)  # nothing was sent: the statement still counts
             if error.retryable:
                 raise
             self._fail(pod, cache, "BridgeRejected", error.reason, error.with_hint)
@@ -160,10 +163,9 @@ class Actor:
             entry.sent(self._clock.monotonic() + self._submit_timeout + pool.late)
             raise
 
-    def _record_intent(self, pod: Pod, pool: Pool, cache: Cache) -> bool:
+    def _record_intent(self, pod: Pod, intent: str, cache: Cache) -> bool:
         """Write to the pod that it may have been submitted; return whether the API server accepted it."""
-        intent = "/".join(filter(None, (pool.name, pool.statement(pod))))
-        if pods.intent(pod) == intent:
+        if pods.intent(cache.by_uid(pods.uid(pod)) or pod) == intent:
             return True
         try:
             cache.apply(self._kube.patch(_path(pod), pods.intent_patch(pod, intent), kind="strategic"))

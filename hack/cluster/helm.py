@@ -23,7 +23,7 @@ NAMESPACE = "podbridge"
 RELEASE = "podbridge"
 SECRET = "slurm-bridge-token"  # noqa: S105  (its name)
 PARTS = ("admission", "scheduler", "controllers")
-TIMEOUT = 110
+TIMEOUT = 200
 """Seconds until all pods of a release must be ready."""
 
 
@@ -73,7 +73,8 @@ class Release:
         folder = self.cluster.state / "helm"
         where = (f"--kubeconfig={self.cluster.kubeconfig}", f"--namespace={NAMESPACE}")
         homes = [f"HELM_{kind}_HOME={folder / kind.lower()}" for kind in ("CACHE", "CONFIG", "DATA")]
-        return run(["env", *homes, str(install.binaries(install.HELM.packages)["helm"]), *where, *args], text)
+        program = str(install.binaries(install.HELM.packages)["helm"])
+        return run(["env", *homes, program, *where, *args], text, timeout=TIMEOUT + 20)
 
     def install(self, overrides: Mapping[str, Any] | None = None) -> float:
         """Install or upgrade the release, and wait until its pods are ready; return the seconds that it took."""

@@ -120,12 +120,12 @@ class Processes:
                 return
 
 
-def run(command: Sequence[str], text: str | None = None, check: bool = True) -> str:
+def run(command: Sequence[str], text: str | None = None, check: bool = True, timeout: float = 120) -> str:
     """Run a tool; return its output, with ``check=False`` also its standard error."""
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace", timeout=120)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace", timeout=timeout)
     except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"{shlex.join(command)} did not end within 120 s") from error
+        raise ClusterError(f"{shlex.join(command)} did not end within {timeout:g} s") from error
     if check and done.returncode:
         raise ClusterError(
             f"{shlex.join(command)} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}"

@@ -92,7 +92,7 @@ flush() {
 # reports an exceeded quota there.
 write_new() {
     local found=''
-    printf '%s\n' "$2" >"state/.new/$1" && IFS= read -r found <"state/.new/$1" && [[ $found == "$2" ]] && return
+    printf '%s\n' "$2" >"state/.new/$1" && IFS= read -r found <"state/.new/$1" && [[ $found == "$2" ]] && return 0
     rm -f "state/.new/$1"
     return 1
 } 2>/dev/null

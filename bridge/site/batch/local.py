@@ -62,6 +62,7 @@ class LocalBatch(BatchSystem):
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._leftovers = Leftovers(config, site.clock)
         self._guarded_at = 0.0
+        self._failed: OSError | None = None
         self._boot = processes.boot_id()
         self._room = room.measure(config)
 
@@ -110,15 +111,27 @@ class LocalBatch(BatchSystem):
         with self._lock, _records_needed():
             now = self._clock.time()
             self._records.read_new()
+            self._failed = None
             for job in [job for job in self._records.jobs.values() if job.phase == "running"]:
-                self._look(job, now)
+                with self._one_job():
+                    self._look(job, now)
             self._mark_cancelled(now)
             if now - self._guarded_at >= GUARD_PERIOD:
                 self._guarded_at = now
                 self._guard(now)
             self._start_next(now)
             self._records.drop_old(now)
+            if self._failed is not None:
+                raise self._failed
             return {name: job.as_batch_job() for name, job in self._records.jobs.items()}
+
+    @contextlib.contextmanager
+    def _one_job(self) -> Iterator[None]:
+        """Continue with the other jobs after an error of the records of one; :meth:`jobs` raises it afterwards."""
+        try:
+            yield
+        except OSError as error:
+            self._failed = error
 
     def capacity(self) -> Capacity:
         """Return the resources of the machine, and what jobs leave of them."""
@@ -223,18 +236,24 @@ class LocalBatch(BatchSystem):
             job = self._records.jobs.get(job_id)
             if kind != "cancel" or job is None:
                 continue
-            if job.phase == "queued":
-                self._end(job, "Cancelled", "")
-            elif job.phase == "running" and job.ending_at is None:
-                self._ask_to_end(job, "Cancelled", "", now)
-            (self._records.path / name).unlink(missing_ok=True)
+            with self._one_job():
+                if job.phase == "queued":
+                    self._end(job, "Cancelled", "")
+                elif job.phase == "running" and job.ending_at is None:
+                    self._ask_to_end(job, "Cancelled", "", now)
+                (self._records.path / name).unlink(missing_ok=True)
 
     def _ask_to_end(self, job: Record, reason: str, message: str, now: float) -> None:
-        self._records.keep(replace(job, ending_at=now, reason=reason, message=message))
         claim = self._records.claim(job.id)
         if claim is not None and _is(claim):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(claim[0], signal.SIGTERM)
+        self._note_ending(replace(job, ending_at=now, reason=reason, message=message))
+
+    def _note_ending(self, job: Record) -> None:
+        """Store that a job was asked to end: in memory also if the disk is full, which this job may have filled."""
+        self._records.jobs[job.id] = job
+        self._records.write(job)
 
     def _guard(self, now: float) -> None:
         """Kill jobs that use more memory than they requested."""
@@ -252,8 +271,9 @@ class LocalBatch(BatchSystem):
             job, used = sessions[pid], sum(process.rss for process in found)
             if used > job.memory * 1.1 + MEMORY_SLACK:
                 message = f"the job was terminated because it used {used} bytes of memory and requested {job.memory}"
-                self._records.keep(replace(job, ending_at=now, reason="OOMKilled", message=message))
                 self._kill_session(claims[pid])
+                with self._one_job():
+                    self._note_ending(replace(job, ending_at=now, reason="OOMKilled", message=message))
 
     def _kill_session(self, claim: Claim) -> None:
         """Kill the remaining processes of a job."""
@@ -276,7 +296,6 @@ class LocalBatch(BatchSystem):
         number: int = 0,
     ) -> None:
         log.debug("local job ended", extra=kv(job=job.id, reason=reason))
-        self._children.pop(job.id, None)
         self._records.keep(
             replace(
                 job,
@@ -290,6 +309,7 @@ class LocalBatch(BatchSystem):
                 devices=(),
             )
         )
+        self._children.pop(job.id, None)  # only now: it has the exit code
 
 
 def _is(claim: Claim) -> bool:

@@ -43,6 +43,9 @@
 {{- if and .Values.redis.enabled .Values.nats.jetstream.enabled }}
 {{- fail "redis.enabled: true and nats.jetstream.enabled: true: there is one store of pools; set only one of them" }}
 {{- end }}
+{{- if and .Values.redis.enabled ((((.Values.config.pools).store).redis).url) }}
+{{- fail "redis.enabled with config.pools.store.redis.url: the release has its own server; remove one of them" }}
+{{- end }}
 {{- if and .Values.nats.jetstream.enabled (not .Values.nats.persistence.enabled) }}
 {{- fail "nats.jetstream.enabled: true requires nats.persistence.enabled: true: the store of pools must survive a restart of the server" }}
 {{- end }}

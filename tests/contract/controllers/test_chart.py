@@ -224,6 +224,14 @@ def test_the_first_ip_family_decides_where_everything_listens(helm: str) -> None
 def test_the_image_of_a_part_has_the_keys_of_the_image_of_all(helm: str) -> None:
     text = chart.template("--set=admission.image.pullPolicy=Always", "--show-only=templates/admission.yaml")
     assert "imagePullPolicy: Always" in text
+    plugin_values = f"--values={SETS / 'plugin.values.yaml'}"
+    found = objects(chart.template(plugin_values, "--set=plugin.image.pullPolicy=Never"))
+    (pod,) = (
+        each["spec"]["template"]["spec"]
+        for each in found
+        if (each["kind"], each["metadata"]["name"]) == ("Deployment", "podbridge-plugin")
+    )
+    assert pod["containers"][0]["imagePullPolicy"] == "Never"
     with pytest.raises(subprocess.CalledProcessError):
         chart.template("--set=admission.image.tga=x")
 

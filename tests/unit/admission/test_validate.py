@@ -236,7 +236,6 @@ POOL_TOLERATION = {**LOCAL_TOLERATION, "value": "nowhere"}
 ROOT = {
     f"{names.JOB_ANNOTATION_PREFIX}user-id": "root",
     f"{names.JOB_ANNOTATION_PREFIX}account": "other",
-    f"{names.JOB_ANNOTATION_PREFIX}gres": "gpu:0",
 }
 
 
@@ -247,18 +246,12 @@ def test_a_pod_of_pools_does_not_become_local_by_a_toleration() -> None:
     assert pool_selection.of(pod(tolerations=[LOCAL_TOLERATION])) == pool_selection.LOCAL
 
 
-def test_a_pod_of_pools_that_becomes_local_is_checked_for_slurm() -> None:
-    remote = {"annotations": {**ROOT, names.POOLS: "nowhere"}}
-    local = {"annotations": {**ROOT, names.POOLS: "nowhere,local"}}
-    gpus = {"nvidia.com/gpu": "2"}
-    before, after = (pod(annotations, gpus, tolerations=[POOL_TOLERATION]) for annotations in (remote, local))
-    created = validate.create(after, "alice", RULES)
-    found = validate.update(before, after, "alice", RULES)
-    assert {denial.key for denial in found.denials} == {denial.key for denial in created.denials} >= {"user-id"}
-    assert found.permissions == created.permissions
-    assert any("gres" in problem for problem in found.invalid)
-    bound = {**after, "spec": {**after["spec"], "nodeName": "nowhere"}}
-    assert validate.update({**before, "spec": bound["spec"]}, bound, "alice", RULES).denials == []
+def test_a_pod_of_pools_does_not_become_local_by_its_annotation() -> None:
+    before = pod({"annotations": {**ROOT, names.POOLS: "nowhere"}}, tolerations=[POOL_TOLERATION])
+    for text in ("nowhere,local", "local"):
+        after = pod({"annotations": {**ROOT, names.POOLS: text}}, tolerations=[POOL_TOLERATION])
+        (problem,) = validate.update(before, after, "alice", RULES).invalid
+        assert f"annotation {names.POOLS}: cannot be changed" in problem
 
 
 @pytest.mark.parametrize("key", [names.REMOTE_JOB, names.JOB_INTENT, names.PLACES])

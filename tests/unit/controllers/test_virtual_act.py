@@ -65,8 +65,15 @@ class Recorder:
 
 
 class Cache:
+    def __init__(self):
+        self.pods = {}
+
     def apply(self, obj):
-        pass
+        if "metadata" in (obj or {}):
+            self.pods[obj["metadata"].get("uid")] = obj
+
+    def by_uid(self, uid):
+        return self.pods.get(uid)
 
 
 class World:
@@ -329,6 +336,18 @@ def test_an_intent_is_written_once(world):
     world.act(decide.Submit(the_pod))
     assert world.pool.count("submit") == 1
     assert not any("finalizers" in body["metadata"] for body in world.patches())
+
+
+@pytest.mark.parametrize(
+    ("problem", "intents"),
+    [(SiteDownError("no peer"), ["site/true", "site"]), (SiteUnknownOutcomeError("no answer"), ["site/true"])],
+)
+def test_a_statement_of_the_user_counts_again_if_nothing_was_sent(world, problem, intents):
+    world.pool.lists, world.pool.problem = False, problem
+    world.pool.statement = lambda _: "true"
+    with pytest.raises(type(problem)):
+        world.act(decide.Submit(pod()))
+    assert [body["metadata"]["annotations"][names.JOB_INTENT] for body in world.patches()] == intents
 
 
 def test_a_removed_pod_loses_the_finalizer_before_it_is_deleted(world):
