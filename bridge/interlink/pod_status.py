@@ -20,10 +20,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bridge.clock import rfc3339
 from bridge.interlink.job_status import KILLED, NOT_READY, NOT_STARTED, SIDECAR
 from bridge.poolapi.jobs import JobStatus
-from bridge.poolapi.pod_status import container_statuses
+from bridge.poolapi.pod_status import container_statuses, time_of
 
 Pod = Mapping[str, Any]
 Entry = dict[str, Any]
@@ -95,7 +94,7 @@ def _entries(pod: Pod, job: JobStatus) -> tuple[list[Entry], list[Entry]]:
 
 
 def _end(job: JobStatus, init: list[Entry], main: list[Entry], sidecars: list[bool]) -> None:
-    ended_at = None if job.ended_at is None else rfc3339(job.ended_at)
+    ended_at = time_of(job.ended_at)
     for entry in (*init, *main):
         if "terminated" not in entry["state"]:
             text = f"the container did not start: {job.reason or 'the job has ended'}"

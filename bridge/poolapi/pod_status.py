@@ -43,7 +43,7 @@ def pod_status(pod: Pod, job: JobStatus, host_ip: str, now: float) -> Status:
     phase = _phase(spec, before, job, init, main)
     status: Status = {
         "phase": phase,
-        "startTime": before.get("startTime") or _time(job.submitted_at) or rfc3339(now),
+        "startTime": before.get("startTime") or time_of(job.submitted_at) or rfc3339(now),
         "containerStatuses": main,
     }
     if host_ip:
@@ -111,7 +111,7 @@ def _container(
     if state.last is not None:
         entry["lastState"] = {"terminated": _terminated(state.last, identity)}
     if state.state == "running":
-        entry["state"] = {"running": {"startedAt": _time(state.started_at)}}
+        entry["state"] = {"running": {"startedAt": time_of(state.started_at)}}
         entry["started"], entry["ready"] = state.started, state.started and state.ready
         if init and container.get("restartPolicy") != "Always":
             entry["ready"] = False
@@ -132,8 +132,8 @@ def _terminated(ended: Termination, identity: str) -> Status:
     result: Status = {
         "exitCode": ended.exit_code,
         "reason": reason[:128],
-        "startedAt": _time(ended.started_at),
-        "finishedAt": _time(ended.finished_at),
+        "startedAt": time_of(ended.started_at),
+        "finishedAt": time_of(ended.finished_at),
         "containerID": identity,
     }
     if ended.signal:
@@ -167,7 +167,7 @@ def _finish(job: JobStatus, init: list[Status], main: list[Status]) -> None:
                 "reason": reason[:128],
                 "message": text[:MESSAGE],
                 "startedAt": running.get("startedAt"),
-                "finishedAt": _time(job.ended_at),
+                "finishedAt": time_of(job.ended_at),
             }
         }
         entry["ready"] = entry["started"] = False
@@ -278,7 +278,8 @@ def _condition(pod: Pod, kind: str, good: bool, reason: str, message: str, now: 
     return entry
 
 
-def _time(seconds: float | None) -> str | None:
+def time_of(seconds: float | None) -> str | None:
+    """Return a time that a site reported as a Kubernetes Time; ``None`` if there is none, or it is out of range."""
     if seconds is None or not 0 < seconds < 1e11:
         return None
     return rfc3339(seconds)

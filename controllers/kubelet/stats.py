@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from bridge.clock import rfc3339
 from bridge.poolapi.jobs import ContainerState, JobStatus
+from bridge.poolapi.pod_status import time_of
 from controllers.kubelet.containers import reported_states
 
 Object = Mapping[str, Any]
@@ -57,7 +58,7 @@ def summary(node: str, since: float, pods: Iterable[Object], status_of: StatusOf
         if begun:
             entry["startTime"] = begun
         entry["containers"] = [
-            {"name": state.name, "startTime": rfc3339(state.started_at)} for state in states if state.started_at
+            {"name": state.name, "startTime": at} for state in states if (at := time_of(state.started_at))
         ]
         found.append(entry)
     return {"node": {"nodeName": node, "startTime": rfc3339(since)}, "pods": found}

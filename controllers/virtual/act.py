@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from bridge.clock import Clock, rfc3339
 from bridge.errors import (
     BridgeError,
     KubeConflictError,
+    KubeError,
     KubeInvalidError,
     KubeNotFoundError,
     LostLeadershipError,
@@ -122,10 +124,10 @@ class Actor:
     def _submit(self, pod: Pod, pool: Pool, entry: Entry, cache: Cache) -> None:
         if not pool.ready().ok:
             return
+        said = pool.statement(pod)
         try:
             seen = pool.prepare(pod)
             objects, refresh_in = self._reader.read(seen, pool.name)
-            said = pool.statement(pod)
             if not pool.lists and not self._record_intent(pod, "/".join(filter(None, (pool.name, said))), cache):
                 return
             with tracing.submitting(pod, pool.name, self._clock.time):
@@ -141,7 +143,8 @@ class Actor:
             return
         except SiteError as error:
             if said and not isinstance(error, SiteUnknownOutcomeError):
-                self._record_intent(pod, pool.name, cache)  # nothing was sent: the statement still counts
+                with contextlib.suppress(KubeError):  # else the user must state it again
+                    self._record_intent(pod, pool.name, cache)  # nothing was sent: the statement still counts
             if error.retryable:
                 raise
             self._fail(pod, cache, "BridgeRejected", error.reason, error.with_hint)

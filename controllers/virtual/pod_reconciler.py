@@ -210,8 +210,10 @@ class PodReconciler:
 
     def _reconcile(self, name: str, uid: str) -> None:
         record = self._records.get(name)
+        if record is not None and uid in record.calls:
+            return  # the pod is queued again when the call has ended
         changed_at = self._changed_at.pop((name, uid), None)
-        if record is None or not record.usable or not record.cache.synced or uid in record.calls:
+        if record is None or not record.usable or not record.cache.synced:
             return  # the pod is queued again when this changes
         pod = record.cache.by_uid(uid)
         job = record.pool.job(uid) if record.pool is not None else None

@@ -241,6 +241,8 @@ class LocalBatch(BatchSystem):
                     self._end(job, "Cancelled", "")
                 elif job.phase == "running" and job.ending_at is None:
                     self._ask_to_end(job, "Cancelled", "", now)
+                elif job.phase == "running":
+                    self._records.write(job)  # the disk may have been full
                 (self._records.path / name).unlink(missing_ok=True)
 
     def _ask_to_end(self, job: Record, reason: str, message: str, now: float) -> None:

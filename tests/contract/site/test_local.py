@@ -261,3 +261,30 @@ def test_a_full_disk_does_not_keep_a_job_alive(tmp_path: Path, monkeypatch: pyte
     eventually(lambda: batch.jobs()[job].phase == "ended")
     ended = batch.jobs()[job]
     assert (ended.phase, ended.reason) == ("ended", "Cancelled" if limit is None else "DeadlineExceeded")
+
+
+def test_a_cancellation_that_a_full_disk_did_not_store_outlives_the_submitter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    site = Site(tmp_path, (), FakeClock())
+    batch = LocalBatch(Local(watch_memory=False), site)
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "job.sh").write_text("[[ ${1-} != leftovers ]] || exit 0\ntrap '' TERM\nwhile :; do sleep 0.1; done\n")
+    job = batch.submit(JobRequest(uid="u", folder=folder, memory=2**20))
+    eventually(lambda: batch.jobs()[job].phase == "running" and batch._records.claim(job) is not None)
+    batch.cancel([job])
+    with monkeypatch.context() as patched:
+        patched.setattr(batch._records, "write", full)
+        for _ in range(3):
+            with pytest.raises(BatchError, match="No space left on device"):
+                batch.jobs()
+    successor = LocalBatch(Local(watch_memory=False), site)
+    successor.jobs()
+    assert successor._records.jobs[job].reason == "Cancelled"
+    os.kill(batch._children[job].pid, signal.SIGKILL)
+    batch._children[job].wait(10)
+    eventually(lambda: successor.jobs()[job].phase == "ended")

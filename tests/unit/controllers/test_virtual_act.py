@@ -350,6 +350,15 @@ def test_a_statement_of_the_user_counts_again_if_nothing_was_sent(world, problem
     assert [body["metadata"]["annotations"][names.JOB_INTENT] for body in world.patches()] == intents
 
 
+def test_a_pool_that_is_not_usable_any_more_is_tried_again(world):
+    def prepare(_):
+        raise SiteDownError("the BuildConfig is new")
+
+    world.pool.prepare = prepare
+    with pytest.raises(SiteDownError):
+        world.act(decide.Submit(pod()))
+
+
 def test_a_removed_pod_loses_the_finalizer_before_it_is_deleted(world):
     the_pod = pod()
     the_pod["metadata"]["finalizers"] = [names.POOL_FINALIZER]
