@@ -291,5 +291,14 @@ def test_install_without_helm(world, shell):
     world.cluster.stop_podbridge()
     shell.run(block("--unregister"))
     assert not any(each["key"] == names.MANAGED_TAINT for each in world.kube_node("node-0")["spec"].get("taints") or ())
+
+    def patch(*words):
+        world.cluster.kubectl("patch", "pod", pod["metadata"]["name"], "-n", NAMESPACE, *words)
+
+    patch("-p", '{"metadata": {"finalizers": ["example.org/foreign"]}}')
     shell.run(block("finalizers"))
-    assert not world.get(pod)["metadata"].get("finalizers")
+    assert len(world.get(pod)["metadata"]["finalizers"]) == 2  # its containers run
+    patch("--subresource=status", "-p", '{"status": {"phase": "Succeeded"}}')
+    shell.run(block("finalizers"))
+    assert world.get(pod)["metadata"]["finalizers"] == ["example.org/foreign"]
+    patch("-p", '{"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.org/foreign"]}}')
