@@ -30,6 +30,11 @@ TIMEOUT = 200
 def values(cluster: Cluster) -> dict[str, Any]:
     """Return the values of the chart for a local cluster."""
     address = realnode.address()
+    # no kube-proxy runs
+    api_server = [
+        {"name": "KUBERNETES_SERVICE_HOST", "value": address},
+        {"name": "KUBERNETES_SERVICE_PORT", "value": str(cluster.kube_port)},
+    ]
     return {
         "image": {"repository": image.REPOSITORY, "tag": image.version(), "pullPolicy": "Never"},
         "config": {
@@ -38,10 +43,8 @@ def values(cluster: Cluster) -> dict[str, Any]:
             "namespacePolicies": [{"namespaces": ["*"], "mayNameScheduler": True, "allowed": tools.ANYTHING}],
         },
         "slurm": {"jwt": {"existingSecret": SECRET, "key": "auth-token"}},
-        "extraEnv": [
-            {"name": "KUBERNETES_SERVICE_HOST", "value": address},
-            {"name": "KUBERNETES_SERVICE_PORT", "value": str(cluster.kube_port)},
-        ],
+        "extraEnv": api_server,
+        "dashboard": {"extraEnv": api_server},
         # the only node with containers is also one of Slurm
         "nodeSelector": {"kubernetes.io/hostname": realnode.NAME},
         "tolerations": [{"operator": "Exists"}],
