@@ -273,9 +273,15 @@ def test_a_cancellation_that_a_full_disk_did_not_store_outlives_the_submitter(
     batch = LocalBatch(Local(watch_memory=False), site)
     folder = tmp_path / "job"
     folder.mkdir()
-    (folder / "job.sh").write_text("[[ ${1-} != leftovers ]] || exit 0\ntrap '' TERM\nwhile :; do sleep 0.1; done\n")
+    lines = (
+        "[[ ${1-} != leftovers ]] || exit 0",
+        "trap '' TERM",
+        f"touch {folder}/ready",
+        "while :; do sleep 0.1; done",
+    )
+    (folder / "job.sh").write_text("\n".join(lines))
     job = batch.submit(JobRequest(uid="u", folder=folder, memory=2**20))
-    eventually(lambda: batch.jobs()[job].phase == "running" and batch._records.claim(job) is not None)
+    eventually(lambda: batch.jobs()[job].phase == "running" and (folder / "ready").exists())
     batch.cancel([job])
     with monkeypatch.context() as patched:
         patched.setattr(batch._records, "write", full)
