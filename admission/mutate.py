@@ -122,11 +122,22 @@ def selects_default_nodes(pod: pods.Pod, default_nodes: Mapping[str, str]) -> st
     return next((f"{key}={value}" for key, value in default_nodes.items() if selector.get(key) == value), "")
 
 
-def needs_group(pod: pods.Pod, user_name: str, scheduler: str, inherited: Mapping[str, str], pools: str | None) -> bool:
+def needs_group(
+    pod: pods.Pod,
+    user_name: str,
+    scheduler: str,
+    inherited: Mapping[str, str],
+    pools: str | None,
+    default_nodes: Mapping[str, str],
+) -> bool:
     """Whether :func:`mutate` needs the group of the pod: it may run on Slurm, and is no daemon's."""
-    if pods.is_mirror(pod, user_name) or (
-        pods.scheduler_name(pod) != scheduler
-        and (pods.is_daemon(pod, user_name) or pods.scheduler_name(pod) != names.KUBE_DEFAULT_SCHEDULER)
+    if (
+        selects_default_nodes(pod, default_nodes)
+        or pods.is_mirror(pod, user_name)
+        or (
+            pods.scheduler_name(pod) != scheduler
+            and (pods.is_daemon(pod, user_name) or pods.scheduler_name(pod) != names.KUBE_DEFAULT_SCHEDULER)
+        )
     ):
         return False
     return _may_be_local(pod, {**inherited, **({} if pools is None else {names.POOLS: pools})})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from admission import field_policy, pods, validate
 from admission.group_reader import BARE, GroupReader
-from admission.mutate import annotates, mutate, needs_group, selects_default_nodes, update
+from admission.mutate import annotates, mutate, needs_group, update
 from admission.owner_annotations import OwnerAnnotations
 from admission.permissions import Permissions
 from admission.review import Json, Review, allow, deny
@@ -80,10 +80,8 @@ class Reviewer:
             if self._ours(pod, managed):
                 inherited = self._owners.annotations(pod, review.namespace)
                 namespace = self._known.get(review.namespace)
-                if (
-                    self._rules.slurm
-                    and not selects_default_nodes(pod, self._default_nodes)
-                    and needs_group(pod, review.user_name, self._scheduler, inherited, namespace.pools)
+                if self._rules.slurm and needs_group(
+                    pod, review.user_name, self._scheduler, inherited, namespace.pools, self._default_nodes
                 ):
                     group = self._groups.find(pod, review.namespace, inherited, namespace.annotations)
         except InvalidGroupError as error:

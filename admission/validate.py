@@ -20,6 +20,8 @@ from bridge.workload.resources import Resources
 FINALIZER_PERMISSION = "finalizer"
 """The permission to remove podbridge's finalizer from a pod that has a job."""
 _FINALIZERS = (names.FINALIZER, names.POOL_FINALIZER)
+_REMOTE = (names.REMOTE_JOB, names.JOB_INTENT, names.PLACES)
+"""Annotations of a pod that has, or may have, a job at a pool."""
 _FINALIZER_RESERVED = "metadata.finalizers: {!r} is not allowed: only podbridge sets it"
 
 
@@ -248,27 +250,23 @@ def update(old: pods.Pod, new: pods.Pod, user_name: str, rules: Rules, scope: Sc
     return verdict
 
 
-_REMOTE = (names.REMOTE_JOB, names.JOB_INTENT, names.PLACES)
-"""Annotations of a pod that has, or may have, a job at a pool."""
-
-
 def resize(old: pods.Pod, new: pods.Pod, rules: Rules) -> Verdict:
     """Validate an in-place resize."""
     verdict = Verdict()
+    if pods.scheduler_name(old) != rules.scheduler:
+        return verdict
     job = pods.job_id(old)
-    ours = pods.scheduler_name(old) == rules.scheduler
-    remote = next((key for key in _REMOTE if ours and pods.annotations_of(old).get(key)), None)
-    if remote:
+    if remote := next((key for key in _REMOTE if pods.annotations_of(old).get(key)), None):
         verdict.invalid.append(
             f"spec.containers[*].resources: cannot be changed in place: a job at a pool has the pod's original size "
             f"(annotation {remote}: {pods.annotations_of(old)[remote]!r}); allowed: a new pod"
         )
-    elif job and pods.scheduler_name(old) == rules.scheduler:
+    elif job:
         verdict.invalid.append(
             f"spec.containers[*].resources: cannot be changed in place: Slurm job {job} has the pod's original "
             f"size; allowed: a new pod"
         )
-    elif pods.scheduler_name(old) == rules.scheduler and not job_annotations.check(pods.annotations_of(new)):
+    elif not job_annotations.check(pods.annotations_of(new)):
         verdict.invalid += _shortfall(new, rules)
     return verdict
 

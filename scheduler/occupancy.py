@@ -76,8 +76,11 @@ class Occupancy:
                 is_new = known is not None
             else:
                 until = _until(pod)
-                resized = old is not None and _sizes(old) != _sizes(pod)
-                is_new = bool(node) and (known is None or resized or (known.until, known.node) != (until, node))
+                is_new = bool(node) and (
+                    known is None
+                    or (known.until, known.node) != (until, node)
+                    or (old is not None and _sizes(old) != _sizes(pod))
+                )
                 if is_new:
                     self._add(self.occupant(pod, node, until))
                 if node:

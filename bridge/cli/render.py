@@ -13,7 +13,7 @@ import yaml
 
 from admission import field_policy
 from admission.group_reader import BARE, GroupReader
-from admission.mutate import mutate, needs_group, selects_default_nodes
+from admission.mutate import mutate, needs_group
 from admission.reviewer import pools_only
 from admission.validate import Scope, create, rules_of
 from bridge import config as configuration
@@ -65,8 +65,7 @@ def _record(
     if (
         (managed or pod["spec"]["schedulerName"] == config.scheduler_name)
         and config.slurm_rest_api
-        and not selects_default_nodes(pod, config.default_scheduler_nodes)
-        and needs_group(pod, "", config.scheduler_name, inherited, None)
+        and needs_group(pod, "", config.scheduler_name, inherited, None, config.default_scheduler_nodes)
     ):
         try:
             group = groups.find(pod, namespace, inherited, {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -53,32 +52,26 @@ class Pods:
     # --- create -------------------------------------------------------------------------------------------------------
     def create(self, asked: Creation) -> tuple[str, str]:
         """Submit a pod; return its UID and the batch system's name of its job, which is never empty."""
-        with contextlib.ExitStack() as waiting:
-            return self._create(asked, waiting)
-
-    def _create(self, asked: Creation, waiting: contextlib.ExitStack) -> tuple[str, str]:
         end, waits = time.monotonic() + self._patience, False
         uid = str(asked.pod["metadata"]["uid"])
         if asked.script:
             log.warning("a job script is ignored: podbridge builds its own", extra=kv(job=uid))
-        while True:
-            try:
-                status = self._submit(asked)
-            except MissingReferenceError:  # the request has all objects that the client will send
-                raise
-            except SiteError as error:
-                if not error.retryable or time.monotonic() + PAUSE >= end:
+        try:
+            while True:
+                try:
+                    return uid, self._submit(asked).job_id or uid
+                except MissingReferenceError:  # the request has all objects that the client will send
                     raise
-                if not waits:
-                    if not self._waiting.acquire(blocking=False):
-                        raise  # requests for other pools need the other threads
-                    waiting.callback(self._waiting.release)
-                    waits = True
-                if self._wait(PAUSE):
-                    raise
-                log.info("submission is repeated", extra=kv(job=uid, error=error))
-            else:
-                return uid, status.job_id or uid
+                except SiteError as error:
+                    if not error.retryable or time.monotonic() + PAUSE >= end:
+                        raise
+                    waits = waits or self._waiting.acquire(blocking=False)
+                    if not waits or self._wait(PAUSE):  # requests for other pools need the other threads
+                        raise
+                    log.info("submission is repeated", extra=kv(job=uid, error=error))
+        finally:
+            if waits:
+                self._waiting.release()
 
     def _submit(self, asked: Creation) -> JobStatus:
         pool = self._directory.choose(asked.pod)

@@ -83,8 +83,6 @@ class ActionRunner:
             self._folder.job(uid).ask_to_stop(grace, reason)
         except FileNotFoundError:
             self._index.refresh(uid)
-        except OSError as error:  # the batch job is cancelled after the grace period
-            log.warning("the script is not asked to end", extra=kv(job=uid, why=error.strerror))
 
     def cancel(self, ids: Iterable[str]) -> None:
         """End jobs in the batch system; if it does not answer, the next list of jobs repeats the cancellation."""

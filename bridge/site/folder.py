@@ -98,10 +98,13 @@ class Folder:
         for name in os.listdir(self.changed):
             if not _UID.fullmatch(name):
                 continue
-            with contextlib.suppress(IsADirectoryError):  # a job made it; it notifies of nothing
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.changed / name)
-                changed.append(name)
+            try:
+                os.unlink(self.changed / name)
+            except IsADirectoryError:  # a job made it; it notifies of nothing
+                continue
+            except FileNotFoundError:
+                pass
+            changed.append(name)
         return changed
 
     # --- removed jobs -------------------------------------------------------------------------------------------------

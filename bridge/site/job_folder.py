@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from typing import Any, Protocol
 from pydantic import TypeAdapter
 
 from bridge.errors import SiteRefusedError
+from bridge.logs import kv
 from bridge.script.runtimes import table as runtimes
 from bridge.site import job_request
 from bridge.site.batch.port import BatchJob
@@ -44,6 +46,8 @@ from bridge.site.files import (
     write_new,
 )
 from bridge.site.job_record import BatchObservation, Cancellation, JobRecord, Meta
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LARGEST_STATE = 64 * 1024
@@ -180,7 +184,8 @@ class JobFolder:
     def ask_to_stop(self, grace: float, reason: str) -> None:
         """Request that the script ends; ignored after an earlier request, unless it allows less time.
 
-        Raise OSError if the file can't be written: the job's user can change its directory.
+        If the file can't be written, the leader cancels the batch job after the grace period: the job's user can change
+        its directory. Raise FileNotFoundError if there is no job.
         """
         path = self.path / "control" / "stop"
         try:
@@ -188,8 +193,13 @@ class JobFolder:
         except (ValueError, IndexError):
             earlier = None
         if earlier is None or grace < earlier:
-            make_folder(path.parent, owner := other_owner(self._at))
-            write(path, f"{grace:g} {reason}\n".encode(), owner=owner)
+            try:
+                make_folder(path.parent, owner := other_owner(self._at))
+                write(path, f"{grace:g} {reason}\n".encode(), owner=owner)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                log.warning("the script is not asked to end", extra=kv(job=self.uid, why=error.strerror))
 
     def write_grant(self, ticket: str) -> None:
         """Let the script with this ticket begin, with fsync: the hub is told afterwards."""

@@ -249,12 +249,7 @@ class Submitter:
         if wanted != record.cancel:
             where.write_cancel(wanted)
         if record.started and not record.final:
-            try:
-                where.ask_to_stop(body.grace, "Deleted")
-            except FileNotFoundError:
-                raise
-            except OSError as error:  # the leader cancels the batch job after the grace period
-                log.warning("the script is not asked to end", extra=kv(job=record.uid, why=error.strerror))
+            where.ask_to_stop(body.grace, "Deleted")
 
     def grant(self, owner: str, job: str, body: messages.Grant) -> messages.Status:
         """Let the script with this ticket begin. A job that does not wait is left as it is."""

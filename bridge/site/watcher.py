@@ -99,17 +99,12 @@ class Watcher:
         except OSError:
             os.close(descriptor)
             return False
-        began = False
-        try:
-            with self._folder_needed("read all jobs"):
-                self._begin()
-                began = True
-        finally:
-            if not began:
-                os.close(descriptor)
-        if began:
+        with self._folder_needed("read all jobs"):
+            self._begin()
             self._leadership = descriptor
-        return began
+            return True
+        os.close(descriptor)
+        return False
 
     def release_leadership(self) -> None:
         """Let another submitter take over at once."""

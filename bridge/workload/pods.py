@@ -96,20 +96,21 @@ def lacks_hold(pod: Pod, job: int) -> bool:
 
 def has_intent(pod: Pod) -> bool:
     """Whether podbridge may have submitted the pod to a pool that cannot list its jobs."""
-    return bool(intent(pod))
+    return intent(pod) != ("", "")
 
 
-def intent(pod: Pod) -> str:
-    """Return the recorded intent: the pool, and after ``/`` what the user had stated about the job; else empty."""
-    return str((pod["metadata"].get("annotations") or {}).get(names.JOB_INTENT) or "")
+def intent(pod: Pod) -> tuple[str, str]:
+    """Return the recorded intent: the pool, and what the user had stated about the job; both empty: none."""
+    pool, _, stated = str((pod["metadata"].get("annotations") or {}).get(names.JOB_INTENT) or "").partition("/")
+    return pool, stated
 
 
-def intent_patch(pod: Pod, intent: str) -> dict[str, Any]:
+def intent_patch(pod: Pod, pool: str, stated: str = "") -> dict[str, Any]:
     """Return the strategic patch that records the intent to submit the pod to a pool that cannot list its jobs."""
     return {
         "metadata": {
             "uid": uid(pod),
-            "annotations": {names.JOB_INTENT: intent},
+            "annotations": {names.JOB_INTENT: f"{pool}/{stated}" if stated else pool},
             "finalizers": [names.POOL_FINALIZER],
         }
     }

@@ -128,7 +128,7 @@ class Actor:
         try:
             seen = pool.prepare(pod)
             objects, refresh_in = self._reader.read(seen, pool.name)
-            if not pool.lists and not self._record_intent(pod, "/".join(filter(None, (pool.name, said))), cache):
+            if not pool.lists and not self._record_intent(pod, pool.name, said, cache):
                 return
             with tracing.submitting(pod, pool.name, self._clock.time):
                 answer = self._send(seen, objects, pool, entry)
@@ -144,7 +144,7 @@ class Actor:
         except SiteError as error:
             if said and not isinstance(error, SiteUnknownOutcomeError):
                 with contextlib.suppress(KubeError):  # else the user must state it again
-                    self._record_intent(pod, pool.name, cache)  # nothing was sent: the statement still counts
+                    self._record_intent(pod, pool.name, "", cache)  # nothing was sent: the statement still counts
             if error.retryable:
                 raise
             self._fail(pod, cache, "BridgeRejected", error.reason, error.with_hint)
@@ -166,12 +166,12 @@ class Actor:
             entry.sent(self._clock.monotonic() + self._submit_timeout + pool.late)
             raise
 
-    def _record_intent(self, pod: Pod, intent: str, cache: Cache) -> bool:
+    def _record_intent(self, pod: Pod, pool: str, stated: str, cache: Cache) -> bool:
         """Write to the pod that it may have been submitted; return whether the API server accepted it."""
-        if pods.intent(cache.by_uid(pods.uid(pod)) or pod) == intent:
+        if pods.intent(cache.by_uid(pods.uid(pod)) or pod) == (pool, stated):
             return True
         try:
-            cache.apply(self._kube.patch(_path(pod), pods.intent_patch(pod, intent), kind="strategic"))
+            cache.apply(self._kube.patch(_path(pod), pods.intent_patch(pod, pool, stated), kind="strategic"))
         except (KubeNotFoundError, KubeConflictError, KubeInvalidError) as error:
             log.debug("pod is gone or being deleted", extra=kv(pod=pods.key(pod), error=error))
             return False

@@ -30,6 +30,7 @@ from bridge.pools.nunet.statuses import State
 from bridge.pools.polled import PolledPool, PollSettings
 from bridge.script import references
 from bridge.script.references import Objects
+from bridge.workload.pods import intent
 from bridge.workload.pods import uid as uid_of
 
 log = logging.getLogger(__name__)
@@ -255,7 +256,7 @@ class NunetPool(PolledPool):
         self._update_peers(self._own.polls.ping_period / 2)
         if (found := dialect.service_of(self._all_peers, uid=uid)) is not None:
             return self._found(pod, *found)
-        if (word := _no_job(pod)) and word not in (self._used_words.get(uid), self._recorded_word(pod)):
+        if (word := _no_job(pod)) and word != self._used_words.get(uid) and intent(pod) != (self.name, word):
             return None
         raise UnknownJobError(
             "the pod may have been submitted, and the DMS cannot say whether it has a job of it: no peer shows one",
@@ -265,10 +266,6 @@ class NunetPool(PolledPool):
     def statement(self, pod: Pod) -> str:
         """Return the word of ``no-job``: it counts for one submission, also of a later process."""
         return _no_job(pod)
-
-    def _recorded_word(self, pod: Pod) -> str:
-        intent = str((pod["metadata"].get("annotations") or {}).get(names.JOB_INTENT) or "")
-        return intent.removeprefix(f"{self.name}/") if intent.startswith(f"{self.name}/") else ""
 
     def _found(self, pod: Pod, peer: Peer, service: Service) -> JobStatus:
         """Return the state of a job that a peer shows."""

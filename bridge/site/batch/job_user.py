@@ -13,8 +13,8 @@ from bridge.errors import BatchError
 from bridge.site.batch import adopted
 
 _OPTION = "--uid="
-NOBODY_ELSE = 2**32 - 1
-"""The first number that is no user: chown(2) reads it as "no change"."""
+NO_USER = 2**32 - 1
+"""The smallest number that is no user: chown(2) reads it as "no change"."""
 
 
 def users(site: Path) -> set[int]:
@@ -45,8 +45,8 @@ def hand_over(folder: Path, words: Sequence[str]) -> int | None:
         if not named[-1].isdecimal():
             raise BatchError(f"user {named[-1]} of the job is unknown on this machine") from error
         owner, group = int(named[-1]), -1
-        if owner >= NOBODY_ELSE:
-            raise BatchError(f"user {named[-1]} of the job is not allowed; allowed: 0 to {NOBODY_ELSE - 1}") from error
+        if owner >= NO_USER:
+            raise BatchError(f"user {named[-1]} of the job is not allowed; allowed: 0 to {NO_USER - 1}") from error
     site = folder.parent.parent
     try:
         for path, mode in ((site, 0o711), (folder.parent, 0o711), (site / "changed", 0o1733)):

@@ -19,12 +19,15 @@ pytestmark = pytest.mark.real
 
 
 class Full(threading.Thread):
-    """Keeps a file system full until it is released, as another job of the same user does."""
+    """Keeps a file system full inside its context, as another job of the same user does."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
         self._path, self._over = path, threading.Event()
+
+    def __enter__(self) -> None:
         self.start()
+        time.sleep(0.5)
 
     def run(self) -> None:
         with self._path.open("wb", buffering=0) as file:
@@ -34,7 +37,7 @@ class Full(threading.Thread):
                 except OSError:
                     self._over.wait(0.0005)
 
-    def release(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self.join()
         self._path.unlink(missing_ok=True)
@@ -58,19 +61,15 @@ def test_a_state_that_a_full_disk_refuses_is_written_later(ordinary, small_disk)
     job.move(small_disk / "site")
     job.start()
     job.eventually(lambda: job.state("second").get("state") == "running")
-    full = Full(small_disk / "fill")
-    time.sleep(0.5)
-    os.mkfifo(small_disk / "first")
-    time.sleep(2)
-    assert job.state("main")["state"] == "running" and job.pod()["phase"] == "Running"
-    full.release()
+    with Full(small_disk / "fill"):
+        os.mkfifo(small_disk / "first")
+        time.sleep(2)
+        assert job.state("main")["state"] == "running" and job.pod()["phase"] == "Running"
     job.eventually(lambda: job.state("main").get("state") == "terminated")
-    full = Full(small_disk / "fill")
-    time.sleep(0.5)
-    os.mkfifo(small_disk / "second")
-    time.sleep(3)
-    assert job.process.poll() is None
-    full.release()
+    with Full(small_disk / "fill"):
+        os.mkfifo(small_disk / "second")
+        time.sleep(3)
+        assert job.process.poll() is None
     assert job.wait(30) == 1
     assert job.ended()["exitCode"] == 0 and job.ended("second")["exitCode"] == 3 and job.pod()["phase"] == "Failed"
     assert (job.folder / "script.log").read_text().count("the state was written late") == 2
