@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
 
 from bridge import names
 from bridge.errors import ScriptError
@@ -19,6 +20,12 @@ from bridge.script.settings import BuildSettings
 from bridge.script.volumes import may_use
 
 _DOCKER_JSON, _DOCKER_CFG = ".dockerconfigjson", ".dockercfg"
+_Logins = dict[str, dict[str, str]]
+_LOGINS = TypeAdapter(_Logins)
+
+
+class _DockerConfig(BaseModel):
+    auths: _Logins | None = None
 
 
 _NOTHING = AnnotationOptions([], [], None, "", "", "")
@@ -76,28 +83,29 @@ def read(pod: Mapping[str, Any], config: BuildSettings) -> AnnotationOptions:
 
 def pull_secret(pod: Mapping[str, Any], objects: Objects) -> bytes:
     """Return the image pull secrets as one docker ``config.json``; empty: there are none."""
-    auths: dict[str, Any] = {}
+    auths: _Logins = {}
     for reference in pod["spec"].get("imagePullSecrets") or ():
         data = (objects.secrets.get(str(reference.get("name"))) or {}).get("data") or {}
         try:
             if _DOCKER_JSON in data:
-                found = json.loads(base64.b64decode(data[_DOCKER_JSON])).get("auths") or {}
+                found = _DockerConfig.model_validate_json(base64.b64decode(data[_DOCKER_JSON])).auths or {}
             elif _DOCKER_CFG in data:
-                found = json.loads(base64.b64decode(data[_DOCKER_CFG]))
+                found = _LOGINS.validate_json(base64.b64decode(data[_DOCKER_CFG]))
             else:
                 continue
             # the first secret that names a registry wins, as for a kubelet
-            auths = {**{str(k): _login(v) for k, v in found.items()}, **auths}
-        except (binascii.Error, ValueError, AttributeError) as error:
+            auths = {**{registry: _login(entry) for registry, entry in found.items()}, **auths}
+        except (TypeError, ValueError):  # its text and its cause contain the login
             raise ScriptError(
                 f"spec.imagePullSecrets: Secret {reference.get('name')!r} does not hold a docker configuration"
-            ) from error
+            ) from None
     return json.dumps({"auths": auths}).encode() if auths else b""
 
 
-def _login(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a login with the field ``auth``, which every runtime reads."""
+def _login(entry: dict[str, str]) -> dict[str, str]:
+    """Return a login with the field ``auth``, which every runtime reads; raises ``ValueError`` if it is not base64."""
     if "auth" in entry or "username" not in entry:
-        return dict(entry)
+        base64.b64decode(entry.get("auth", ""))
+        return entry
     pair = f"{entry['username']}:{entry.get('password', '')}"
     return {**entry, "auth": base64.b64encode(pair.encode()).decode()}

@@ -93,12 +93,34 @@ def test_pull_secrets_are_merged():
     def secret(auths):
         return {"data": {".dockerconfigjson": base64.b64encode(json.dumps({"auths": auths}).encode()).decode()}}
 
-    objects = Objects(secrets={"a": secret({"x": {"auth": "MTox"}}), "b": secret({"x": {"auth": "no"}, "y": {}})})
+    objects = Objects(secrets={"a": secret({"x": {"auth": "MTox"}}), "b": secret({"x": {"auth": "Mjoy"}, "y": {}})})
     wanted = pod({"imagePullSecrets": [{"name": "a"}, {"name": "b"}, {"name": "none"}], "containers": []})
     assert json.loads(pull_secret(wanted, objects)) == {"auths": {"x": {"auth": "MTox"}, "y": {}}}
     assert json.loads(pull_secret(KINDS["image"], OBJECTS))["auths"]["registry.example"]["auth"] == "dTpw"
     with pytest.raises(ScriptError, match="does not hold a docker configuration"):
         pull_secret(wanted, Objects(secrets={"a": {"data": {".dockerconfigjson": "e30x"}}}))
+
+
+@pytest.mark.parametrize(
+    "auths",
+    [
+        "5",
+        '{"x": null}',
+        '{"x": true}',
+        '{"x": {"auth": null}}',
+        '{"x": {"auth": 5}}',
+        '{"x": {"auth": "a"}}',
+        '{"x": {"auth": "\u00e4"}}',
+        '{"x": {"username": ["u"]}}',
+        "[" * 100_000,
+    ],
+)
+@pytest.mark.parametrize("key", [".dockerconfigjson", ".dockercfg"])
+def test_what_is_no_pull_secret_is_refused(key, auths):
+    text = f'{{"auths": {auths}}}' if key == ".dockerconfigjson" else auths
+    objects = Objects(secrets={"a": {"data": {key: base64.b64encode(text.encode()).decode()}}})
+    with pytest.raises(ScriptError, match="'a' does not hold a docker configuration"):
+        pull_secret(pod({"imagePullSecrets": [{"name": "a"}], "containers": []}), objects)
 
 
 @pytest.mark.parametrize(
