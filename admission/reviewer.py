@@ -149,6 +149,8 @@ class Reviewer:
     def _verdict(self, review: Review, managed: bool) -> Verdict | None:
         if review.subresource == "resize":
             return validate.resize(review.old, review.object, self._rules)
+        if review.subresource == "ephemeralcontainers":
+            return validate.ephemeral_containers(review.old, self._rules)
         if review.subresource:
             return None
         if review.operation == "CREATE":

@@ -256,7 +256,7 @@ def resize(old: pods.Pod, new: pods.Pod, rules: Rules) -> Verdict:
     if pods.scheduler_name(old) != rules.scheduler:
         return verdict
     job = pods.job_id(old)
-    if remote := next((key for key in _REMOTE if pods.annotations_of(old).get(key)), None):
+    if remote := _remote_key(old):
         verdict.invalid.append(
             f"spec.containers[*].resources: cannot be changed in place: a job at a pool has the pod's original size "
             f"(annotation {remote}: {pods.annotations_of(old)[remote]!r}); allowed: a new pod"
@@ -269,6 +269,21 @@ def resize(old: pods.Pod, new: pods.Pod, rules: Rules) -> Verdict:
     elif not job_annotations.check(pods.annotations_of(new)):
         verdict.invalid += _shortfall(new, rules)
     return verdict
+
+
+def ephemeral_containers(old: pods.Pod, rules: Rules) -> Verdict:
+    """Validate the addition of ephemeral containers (``kubectl debug``): a job at a pool cannot get any."""
+    verdict = Verdict()
+    if pods.scheduler_name(old) == rules.scheduler and (_remote_key(old) or not pool_selection.of(old).local):
+        verdict.invalid.append(
+            "spec.ephemeralContainers: cannot be added to a pod on a pool: its containers run at the site"
+        )
+    return verdict
+
+
+def _remote_key(pod: pods.Pod) -> str | None:
+    """Return the annotation of a job that the pod has, or may have, at a pool."""
+    return next((key for key in _REMOTE if pods.annotations_of(pod).get(key)), None)
 
 
 def _shortfall(pod: pods.Pod, rules: Rules) -> list[str]:

@@ -133,7 +133,7 @@ def _webhook(config: Config, title: str, path: str, selector: list[Requirement],
     if path.endswith(NAMESPACES):
         rules = [_rule(["CREATE", "UPDATE"], "namespaces", "Cluster")]
     elif not mutating:
-        rules.append(_rule(["UPDATE"], "pods/resize"))
+        rules += [_rule(["UPDATE"], "pods/resize"), _rule(["UPDATE"], "pods/ephemeralcontainers")]
     webhook: Json = {
         "name": f"{title}.{'mutate' if mutating else 'validate'}.{names.PERMISSION_GROUP}",
         "clientConfig": _client_config(config, path, ca),

@@ -7,6 +7,7 @@ import pytest
 import requests
 
 from bridge.workload import quantity
+from cluster.errors import ClusterError
 from cluster.polling import eventually
 from cluster.pools import NAMESPACE
 
@@ -53,6 +54,14 @@ class TestPods:
         ended = found["status"]["containerStatuses"][0]["state"]["terminated"]
         assert (ended["exitCode"], ended["reason"]) == (7, "Error")
         assert "hello" in pools_world.logs(pod)
+
+    def test_kubectl_debug_is_refused_with_the_reason(self, pools_world):
+        pod = pools_world.run("sleep 300", "local-site")
+        pools_world.seen(pod, "running", lambda found: found["status"]["phase"] == "Running")
+        words = ("debug", "-n", NAMESPACE, pod["metadata"]["name"], "--image=busybox", "--", "true")
+        with pytest.raises(ClusterError, match="cannot be added to a pod on a pool"):
+            pools_world.cluster.kubectl(*words)
+        pools_world.delete(pod)
 
     def test_a_job_is_spread_over_the_pools_that_its_namespace_opens(self, pools_world):
         container = {"name": "main", "image": "busybox", "command": ["sh", "-c", "echo done"]}

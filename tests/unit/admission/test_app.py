@@ -217,6 +217,13 @@ def test_other_operations_pass(app: flask.testing.FlaskClient, operation: str) -
         assert ask(app, path, review({}, operation, oldObject=pod()))["allowed"]
 
 
+def test_ephemeral_containers(app: flask.testing.FlaskClient) -> None:
+    for where, allowed in ((names.REMOTE_JOB, False), (names.TIME_LIMIT, True)):
+        given = pod({"annotations": {where: "site/7"}})
+        body = review(given, "UPDATE", oldObject=given, subResource="ephemeralcontainers")
+        assert ask(app, "/validate", body)["allowed"] is allowed
+
+
 def test_other_subresources_pass(app: flask.testing.FlaskClient) -> None:
     held = pod({"labels": {names.JOB_ID_LABEL: "7"}})
     assert ask(app, "/validate", review(pod(), "UPDATE", oldObject=held, subResource="status"))["allowed"]

@@ -259,3 +259,13 @@ def test_a_pod_with_a_job_at_a_pool_is_not_resized(key: str) -> None:
     before = pod({"annotations": {key: "site/7"}}, tolerations=[POOL_TOLERATION])
     (problem,) = validate.resize(before, before, RULES).invalid
     assert key in problem and "allowed: a new pod" in problem
+    (problem,) = validate.ephemeral_containers(before, RULES).invalid
+    assert "spec.ephemeralContainers: cannot be added" in problem
+
+
+def test_ephemeral_containers_are_refused_for_pods_of_pools_only() -> None:
+    for_pool = pod({"annotations": {names.POOLS: "site"}}, tolerations=[POOL_TOLERATION])
+    assert len(validate.ephemeral_containers(for_pool, RULES).invalid) == 1
+    assert validate.ephemeral_containers(pod(), RULES) == validate.Verdict()
+    other = {**for_pool, "spec": {**for_pool["spec"], "schedulerName": "default-scheduler"}}
+    assert validate.ephemeral_containers(other, RULES) == validate.Verdict()
