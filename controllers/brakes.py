@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 Pod = Mapping[str, Any]
 
+LEFT_FOR = 60.0
+"""Seconds without a missing job, at least, before a new leader deletes the record and the answer of a former one."""
 READ_EVERY = 2.0
 """Seconds between two reads of the ConfigMap, for an administrator's answer."""
 MOST_EVENTS = 100
@@ -37,12 +39,17 @@ REASON = "JobsMissing"
 
 @dataclass(slots=True)
 class _Entry:
-    """The state of one brake. ``incident`` is the time when it engaged; ``read_at`` is ``None`` before a first read."""
+    """The state of one brake.
+
+    ``incident`` is the time when it engaged. ``complete_since`` is the monotonic time since when no job was missing,
+    ``None`` if one is or no pod is known. ``read_at`` is ``None`` before a first read.
+    """
 
     brake: Brake = field(default_factory=Brake)
     incident: str = ""
     ends: str = ""
     word: str = ""
+    complete_since: float | None = None
     read_at: float | None = None
     dirty: bool = False
     record: dict[str, Any] = field(default_factory=dict)
@@ -83,6 +90,10 @@ class Brakes:
         told = {uid for uid, pod in missing.items() if is_marked(pod)}
         after = step(before, known, missing.keys(), now, replace(self._limits, settle=settle), self._word(entry), told)
         entry.brake = after
+        if missing or not known:
+            entry.complete_since = None
+        elif entry.complete_since is None:
+            entry.complete_since = now
         if after.engaged and not before.engaged:
             moment = self._clock.time()
             entry.incident, entry.ends, entry.dirty = rfc3339(moment), rfc3339(moment + self._limits.hold), True
@@ -116,8 +127,16 @@ class Brakes:
         return BrakeAnswer.CONFIRM if word == BrakeAnswer.CONFIRM and incident == entry.incident else BrakeAnswer.NONE
 
     def _synchronize(self, name: str, entry: _Entry, now: float) -> None:
-        """Write the ConfigMap if the state has changed, and read it while the brake is engaged."""
-        due = entry.read_at is None or (entry.brake.engaged and now >= entry.read_at + READ_EVERY)
+        """Write the ConfigMap if the state has changed, and read it while the brake is engaged.
+
+        A new leader first sees no missing jobs, because it has not confirmed any yet: what a former leader left in the
+        ConfigMap may belong to an incident that is not over.
+        """
+        if entry.brake.engaged:
+            due = entry.read_at is None or now >= entry.read_at + READ_EVERY
+        else:
+            since, wait = entry.complete_since, max(LEFT_FOR, self._limits.hold)
+            due = entry.read_at is None and since is not None and now >= since + wait
         if entry.dirty or due:
             self._workers.submit(f"brake/{name}", lambda: self._exchange(name, entry), 2, kind="brake")
 
@@ -131,7 +150,7 @@ class Brakes:
                 entry.word = data.get(keys[1], "")
                 text = json.dumps(record)
                 wanted = {name: text} if data.get(name) != text else {}
-            else:  # the incident is over, or belongs to a former leader
+            else:  # the incident is over
                 wanted = {key: None for key in keys if key in data}
             if wanted:
                 self._kube.patch(self._path, {"data": wanted}, kind="merge")

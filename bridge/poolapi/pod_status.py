@@ -24,7 +24,7 @@ Status = dict[str, Any]
 UNKNOWN_END = "ContainerStatusUnknown"
 KILLED = 137
 MESSAGE = 1024
-DISRUPTIONS = frozenset({"Preempted", "NodeFailure", "NodeFail", "BootFailure", "Evicted", "JobLost", "Requeued"})
+DISRUPTIONS = frozenset({"Preempted", "NodeFailure", "NodeFail", "BootFailure", "JobLost", "Requeued"})
 """Reasons that are no fault of the pod: Jobs may exclude them from their back-off limit."""
 _PLAIN = frozenset({"", "Completed", "Error", "Succeeded", "Failed"})
 """Reasons of a job that add nothing to the exit codes of its containers."""

@@ -97,6 +97,8 @@ class Actor:
             case decide.Remove():
                 self._remove(action, cache)
             case decide.Fail():
+                if action.unknown and pool is not None:  # the batch system may still have it
+                    self._forget(action.pod, pool, entry)
                 self._fail(action.pod, cache, "BridgeJobLost", action.reason, action.message)
             case decide.Mark():
                 patch = mark_patch(action.pod, action.missing, rfc3339(self._clock.time()))

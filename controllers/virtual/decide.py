@@ -61,11 +61,12 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Set the pod to Failed: its job is lost."""
+    """Set the pod to Failed: its job is lost. ``unknown``: the site has no record of the job."""
 
     pod: Pod
     reason: str
     message: str
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +258,8 @@ def _grace(view: PodView, pod: Pod) -> float:
     metadata, deletion = pod["metadata"], view.entry.deletion
     text = metadata.get("deletionTimestamp")
     if not text:
-        return float(pod["spec"].get("terminationGracePeriodSeconds") or 0)
+        wanted = pod["spec"].get("terminationGracePeriodSeconds") or 0
+        return 1.0 if wanted < 0 else float(wanted)  # as a kubelet: the API server accepts a negative value
     allowed = float(metadata.get("deletionGracePeriodSeconds") or 0)
     if deletion is None or deletion.timestamp != text:
         return allowed
@@ -315,7 +317,8 @@ def _missing(view: PodView, pod: Pod) -> Action | None:
     if view.entry.absences >= 2 and not view.may_fail:
         return Mark(pod, missing=True) if view.held and not _is_marked(pod) else Wait(BRAKED_AGAIN)
     if view.entry.absences >= 2:
-        return Fail(pod, LOST, LOST_TEXT.format(pool=view.pool.name, job=remote_job(pod).partition("/")[2]))
+        text = LOST_TEXT.format(pool=view.pool.name, job=remote_job(pod).partition("/")[2])
+        return Fail(pod, LOST, text, unknown=view.pool.lists)
     if isinstance(answer, Absent) and view.now - answer.at < LOOK_AGAIN:
         return Wait(LOOK_AGAIN)
     return Look(pod)

@@ -212,6 +212,13 @@ def test_an_ended_job_without_a_pod_is_forgotten(world):
     assert world.pool.site == {}
 
 
+def test_an_unknown_job_is_cancelled_at_the_site_before_its_pod_fails(world):
+    world.act(decide.Fail(pod(), "JobLost", "gone", unknown=True))
+    assert world.pool.count("forget") == 1
+    world.act(decide.Fail(pod(), "JobLost", "gone"))  # the site still has its record
+    assert world.pool.count("forget") == 1
+
+
 def test_what_is_missing_is_named_on_the_pod(world):
     volumes = [
         {"name": "a", "secret": {"secretName": "s"}},

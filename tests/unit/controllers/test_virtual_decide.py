@@ -146,7 +146,7 @@ def test_a_job_is_lost_only_when_the_site_has_said_so_twice():
     entry.answer = Absent(2, NOW - 6)
     action = look(the_pod, entry=entry)
     assert isinstance(action, Fail)
-    assert action.reason == "JobLost"
+    assert (action.reason, action.unknown) == ("JobLost", True)
 
 
 def test_a_pod_whose_lost_job_the_brake_holds_says_so_and_does_not_fail():
@@ -185,6 +185,12 @@ def test_a_job_that_the_batch_system_lost_fails_its_pod_when_the_brake_lets_it()
     assert (action.reason, "job 7" in action.message) == ("JobLost", True)
     assert isinstance(look(pod(phase="Failed"), lost), Cancel)
     assert isinstance(look(pod(deleted=30), lost), Cancel)
+
+
+def test_a_negative_grace_period_counts_as_one_second():
+    finished = pod(phase="Failed")
+    finished["spec"]["terminationGracePeriodSeconds"] = -5
+    assert look(finished, job()) == Cancel(finished, 1.0)
 
 
 def test_a_direct_answer_stands_until_a_snapshot_from_after_it():

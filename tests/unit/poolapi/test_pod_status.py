@@ -166,6 +166,8 @@ def test_2_4_reasons_of_ends_are_kept():
     status = made(pod(), late)
     assert (status["reason"], status["message"]) == ("DeadlineExceeded", "after 5 s")
     assert "DisruptionTarget" not in conditions(status)
+    status = made(pod(), job("ended", ended(code=137), outcome="Failed", reason="Evicted"))  # outgrew its emptyDir
+    assert "DisruptionTarget" not in conditions(status)
 
 
 @pytest.mark.parametrize(("code", "reason"), [(0, "Completed"), (42, "Error")])
