@@ -118,7 +118,7 @@ class Placements:
         """
         key = id(one), id(other)
         if key not in self._same:
-            self._same[key] = one, other, not set(one) ^ set(other) - self._drained
+            self._same[key] = one, other, not (set(one) ^ set(other)) - self._drained
         return self._same[key][2]
 
     def of_all(self, members: Iterable[Mapping[str, Any]], default_partition: str) -> Placement:

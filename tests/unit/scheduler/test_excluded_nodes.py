@@ -86,6 +86,11 @@ def test_a_node_that_is_drained_in_slurm_causes_no_updates():
     assert excluded(look([entry], nodes, states=states)) == {5: ("n2",)}
 
 
+def test_a_drained_node_that_the_job_excludes_already_causes_no_update():
+    nodes = [node("n1"), node("n2", unschedulable=True), node("n3")]
+    assert look([observed(5, excluded="n[2-3]")], nodes, drained=["n2", "n3"]) == []
+
+
 def test_podbridges_own_cordon_refuses_no_node_that_slurm_has_resumed():
     nodes = [node("n1"), node("n2", mirrored=True, unschedulable=True)]
     assert look([observed(5)], nodes) == []
