@@ -11,7 +11,7 @@ from typing import Any
 from bridge import names
 from bridge.kube.cache import Cache
 from bridge.slurm.models import GroupRef, Job, JobPart
-from bridge.workload import links, pods
+from bridge.workload import groups, links, pods
 from bridge.workload.groups import Membership
 
 Pod = Mapping[str, Any]
@@ -21,15 +21,14 @@ Pod = Mapping[str, Any]
 class Gang:
     """A group and its pods that the cache has, ended ones included, in the order of their slots and names.
 
-    The job starts with at least ``minimum`` of ``size`` members; ``together`` members may share a node. ``slots`` are
-    the slots of the pods by UID, ``None`` for a pod without one. ``completed`` is the number of members that had
-    succeeded when the newest pods were created; their own pods may be deleted.
+    The job starts with at least ``minimum`` of ``size`` members. ``slots`` are the slots of the pods by UID, ``None``
+    for a pod without one. ``completed`` is the number of members that had succeeded when the newest pods were created;
+    their own pods may be deleted.
     """
 
     ref: GroupRef
     size: int
     minimum: int
-    together: int
     pods: tuple[Pod, ...]
     slots: Mapping[str, int | None]
     completed: int = 0
@@ -89,21 +88,27 @@ def make(members: Iterable[tuple[Pod, Membership]]) -> Gang:
         ref=first.key,
         size=max(member.size for _, member in found),
         minimum=max(member.minimum for _, member in found),
-        together=min(member.together for _, member in found),
         pods=tuple(pod for pod, _ in found),
         slots=slots,
         completed=max(member.completed for _, member in found),
     )
 
 
-def assign(gang: Gang, nodes: Sequence[str]) -> dict[str, str]:
+def together(members: Iterable[Pod]) -> int:
+    """Return how many of these members may share a node; members of one shape allow the same number."""
+    return min((groups.together(pod["metadata"].get("annotations") or {}) for pod in members), default=1)
+
+
+def assign(gang: Gang, nodes: Sequence[str], size: int) -> dict[str, str]:
     """Return the Slurm node for each waiting member by UID; a member without a free place is left out.
 
+    The job was submitted for ``size`` members, so the last node may have fewer places than the others.
     A pure function of the pods and the nodes of the job, so that a successor continues after a crash in the middle of
     the bindings: running members keep their places. A member with a slot gets the place of its slot, or any free
     place if that one is taken; the others get the free places in the order of their names.
     """
-    free = dict.fromkeys(nodes, gang.together)
+    shared = min(together(gang.waiting), size)
+    free = {node: min(shared, size - number * shared) for number, node in enumerate(nodes)}
     for pod in gang.running:
         node = (pod["metadata"].get("annotations") or {}).get(names.SLURM_NODE_ANNOTATION, "")
         if node in free:
@@ -111,9 +116,9 @@ def assign(gang: Gang, nodes: Sequence[str]) -> dict[str, str]:
     assigned: dict[str, str] = {}
     for pod in gang.waiting:
         slot = gang.slots[pods.uid(pod)]
-        if slot is not None and slot // gang.together < len(nodes) and free[nodes[slot // gang.together]] > 0:
-            assigned[pods.uid(pod)] = nodes[slot // gang.together]
-            free[nodes[slot // gang.together]] -= 1
+        if slot is not None and slot // shared < len(nodes) and free[nodes[slot // shared]] > 0:
+            assigned[pods.uid(pod)] = nodes[slot // shared]
+            free[nodes[slot // shared]] -= 1
     for pod in gang.waiting:
         if pods.uid(pod) in assigned:
             continue
@@ -129,10 +134,11 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
 
     A member gets a place only in the component for its shape. Two components share no node, so a running member is in
     the component that has its node. The slot of a member in a component is the rank of its slot among those of its
-    shape.
+    shape. The comment of a component does not have its size: the other components have at least one member each.
     """
+    size = _size(gang, job)
     if not job.parts:
-        return assign(gang, job.nodes)
+        return assign(gang, job.nodes, size)
     shapes = {pods.uid(pod): links.shape(pod) for pod in gang.pods}
     assigned: dict[str, str] = {}
     for part in job.parts:
@@ -141,7 +147,7 @@ def assign_places(gang: Gang, job: Job) -> dict[str, str]:
         ranks: dict[int | None, int] = {slot: rank for rank, slot in enumerate(found)}
         slots = {uid: ranks.get(slot) for uid, slot in gang.slots.items()}
         members = tuple([pod for pod in gang.pods if pods.is_bound(pod) or pods.uid(pod) in own])
-        assigned |= assign(replace(gang, pods=members, slots=slots), part.nodes)
+        assigned |= assign(replace(gang, pods=members, slots=slots), part.nodes, size - len(job.parts) + 1)
     return assigned
 
 
@@ -207,10 +213,15 @@ def sharing(gang: Gang, job: Job, members: Iterable[Pod]) -> dict[str, int]:
     Not more than the job or the component has: for an ordinary job, its size is in its comment.
     """
     if not job.parts:
-        size = job.link.size if job.link is not None else gang.size
-        return {pods.uid(pod): min(gang.together, size) for pod in members}
+        shared = min(together(gang.waiting), _size(gang, job))
+        return {pods.uid(pod): shared for pod in members}
     alike = {shape: len(found) for shape, found in links.by_shape([*gang.waiting, *gang.running]).items()}
-    return {pods.uid(pod): min(gang.together, alike[links.shape(pod)]) for pod in members}
+    return {pods.uid(pod): min(together([pod]), alike[links.shape(pod)]) for pod in members}
+
+
+def _size(gang: Gang, job: Job) -> int:
+    """Return the number of members for which the job was submitted."""
+    return job.link.size if job.link is not None else gang.size
 
 
 def without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:

@@ -13,7 +13,7 @@ from bridge.workload import links, translate
 from bridge.workload.devices import UnsupportedClaimError
 from scheduler.claims import Claims
 from scheduler.errors import NoNodeError
-from scheduler.gangs import Gang
+from scheduler.gangs import Gang, together
 from scheduler.placement import Placement, Placements
 
 Pod = Mapping[str, Any]
@@ -62,7 +62,7 @@ class JobRequests:
         """Return the request for ``size`` members of one shape, of which at least ``least`` start."""
         version = self._slurm.version
         placement, longest = self._place(members, placements)
-        shape = translate.GangShape(gang.ref, size, least, gang.together, gang.succeeded())
+        shape = translate.GangShape(gang.ref, size, least, together(members), gang.succeeded())
         self._check_nodes(placement, shape.fewest)
         excluded = _excluded(placement, version)
         return translate.gang_request(members, shape, self._config, version, self._cluster, excluded, longest)

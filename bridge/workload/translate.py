@@ -149,16 +149,15 @@ def gang_request(
 ) -> JobRequest:
     """Return the request for one job of all members; each node gets the resources of ``shape.together`` members.
 
-    :func:`heterogeneous` makes one request of several, for members that request different resources. Raises as
-    :func:`request`, and :class:`UntranslatableError` if the members differ.
+    The job has the name of the first member's job. :func:`heterogeneous` makes one request of several, for members that
+    request different resources. Raises as :func:`request`, and :class:`UntranslatableError` if the members differ.
     """
     link = JobLink(cluster, (), shape.ref, shape.size, links.shape(members[0]), completed=shape.completed)
     requests = [_of_member(pod, link, config, version, cluster, longest) for pod in members]
     first = requests[0]
+    compared = [field.name for field in fields(first) if field.name != "name"]
     for pod, other in zip(members, requests, strict=True):
-        if differing := [
-            field.name for field in fields(first) if getattr(first, field.name) != getattr(other, field.name)
-        ]:
+        if differing := [name for name in compared if getattr(first, name) != getattr(other, name)]:
             raise UntranslatableError(
                 f"pods {members[0]['metadata']['name']} and {pod['metadata']['name']} of one group differ in "
                 f"{', '.join(differing)}; allowed: the same value"

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -39,6 +40,11 @@ def member(
         meta["deletionTimestamp"] = "2026-01-01T00:00:01Z"
     spec = {"containers": [{"resources": {"requests": {"cpu": cpu}}}]} | ({"nodeName": node} if node else {})
     return {"metadata": meta, "spec": spec, "status": {"phase": phase}}
+
+
+def sharing_nodes(pod, together):
+    pod["metadata"]["annotations"][names.MEMBERS_PER_NODE] = str(together)
+    return pod
 
 
 def gang_of(*pods):
@@ -294,29 +300,62 @@ def test_a_refused_gang_tells_all_members():
 def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
     together = data.draw(st.integers(1, 3))
     size = data.draw(st.integers(1, 8))
+    sharing = partial(sharing_nodes, together=together)
     nodes = [f"n{i}" for i in range(-(-size // together))]
     slots = data.draw(st.permutations(range(size)))
     with_slots = data.draw(st.booleans())
-    pods = [member(slot, job=5, size=size) for slot in slots]
-    entries = [(pod, replace(links.membership(pod), together=together)) for pod in pods]
+    entries = [(pod, links.membership(pod)) for pod in (sharing(member(slot, job=5, size=size)) for slot in slots)]
     if not with_slots:
         entries = [(pod, replace(place, slot=None)) for pod, place in entries]
-    plan = gangs.assign(gangs.make(entries), nodes)
+    plan = gangs.assign(gangs.make(entries), nodes, size)
     assert len(plan) == size
     assert all(list(plan.values()).count(node) <= together for node in nodes)
     bound = data.draw(st.sets(st.sampled_from(sorted(plan))))
     half = [
-        (member(slot, job=5, size=size, node=plan[f"u{slot}"], phase="Running"), place)
+        (sharing(member(slot, job=5, size=size, node=plan[f"u{slot}"], phase="Running")), place)
         if f"u{slot}" in bound
         else (pod, place)
         for slot, (pod, place) in zip(slots, entries, strict=True)
     ]
-    rest = gangs.assign(gangs.make(half), nodes)
+    rest = gangs.assign(gangs.make(half), nodes, size)
     assert set(rest) == plan.keys() - bound
     used = [plan[uid] for uid in bound] + list(rest.values())
     assert all(used.count(node) <= together for node in nodes)
     if with_slots:
         assert rest == {uid: node for uid, node in plan.items() if uid not in bound}
+    more = [
+        (sharing(member(slot, job=5, size=size, uid=f"more{slot}", name=f"more-{slot}")), place)
+        for slot, (_, place) in zip(slots, entries, strict=True)
+    ]
+    assert len(gangs.assign(gangs.make([*half, *more]), nodes, size)) == size - len(bound)
+
+
+def submitted(job_id, nodes, pod, size=3):
+    """A running job that was submitted for ``size`` members like ``pod``."""
+    entry = known(job_id, "RUNNING", nodes=nodes)
+    return replace(entry, job=replace(entry.job, link=JobLink("c", (), REF, size, links.shape(pod))))
+
+
+@pytest.mark.parametrize(("together", "nodes"), [(1000, NODES[:1]), (2, NODES[:2])])
+def test_no_more_members_run_than_the_job_was_submitted_for(together, nodes):
+    members = [sharing_nodes(member(slot, job=5), together) for slot in range(3)]
+    more = [sharing_nodes(member(slot, job=5, name=f"x{slot}", uid=f"x{slot}"), together) for slot in range(3)]
+    job = snapshot(submitted(5, nodes, members[0]))
+    found = look([*members, *more], job)
+    assert kinds(found) == ["Tell"] * 3 + ["Bind"] * 3
+    assert {action.reason for action in found[:3]} == {"GangFull"}
+    bound = [
+        sharing_nodes(member(slot, job=5, node=nodes[slot // together], phase="Running"), together) for slot in range(3)
+    ]
+    assert {action.reason for action in look([*bound, *more], job)} == {"GangFull"}
+
+
+def test_a_member_that_may_share_its_node_with_another_number_gets_no_place():
+    """The nodes of the job have the resources of one member each."""
+    first = [member(slot, job=5) for slot in range(2)]
+    changed = sharing_nodes(member(2, job=5), 3)
+    told = look([*first, changed], snapshot(submitted(5, NODES[:3], first[0])))
+    assert [action.reason for action in told] == ["GangDiffers", "GangIncomplete", "GangIncomplete"]
 
 
 def test_an_index_follows_the_cache():
@@ -329,12 +368,6 @@ def test_an_index_follows_the_cache():
     index.changed("delete", first, None)
     index.changed("delete", second, None)
     assert (index.keys(), index.uids) == (set(), {})
-
-
-def submitted(job_id, nodes, pod):
-    """A running job that was submitted for members like ``pod``."""
-    entry = known(job_id, "RUNNING", nodes=nodes)
-    return replace(entry, job=replace(entry.job, link=JobLink("c", (), REF, 3, links.shape(pod))))
 
 
 @pytest.mark.parametrize("more", [{"cpu": "8"}, {"annotations": {names.PARTITION: "others"}}])

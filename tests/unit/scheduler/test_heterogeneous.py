@@ -15,7 +15,7 @@ from bridge.workload import links, pods
 from scheduler import actions, gangs
 from scheduler.pod_states import PodState, PodStates, Submitted
 from tests.fakes.memory_hub import MemoryHub
-from tests.unit.scheduler.test_gang_decide import NODES, REF, gang_of, kinds, look, member, snapshot
+from tests.unit.scheduler.test_gang_decide import NODES, REF, gang_of, kinds, look, member, sharing_nodes, snapshot
 from tests.unit.scheduler.test_state_machine import path_of
 
 KUEUE = '{"kind":"jobset","name":"train","uid":"o1","index":"workers","size":2,"minimum":2}'
@@ -87,7 +87,8 @@ def test_a_node_is_shared_by_no_more_members_than_the_component_or_the_job_has()
     assert gangs.sharing(gang, job, found) == {"u0": 1, "u1": 2, "u2": 2}
     whole = Job(5, frozenset({"RUNNING"}), JobLink("c", (), REF, 3), ("n0",))
     assert gangs.sharing(gang, whole, found[:1]) == {"u0": 3}
-    assert gangs.sharing(replace(gang, together=2), whole, found[:1]) == {"u0": 2}
+    fewer = members(annotations={names.GROUP: KUEUE, names.MEMBERS_PER_NODE: "2"})
+    assert gangs.sharing(gang_of(*fewer), whole, fewer[:1]) == {"u0": 2}
 
 
 @pytest.mark.parametrize("states", [["RUNNING", "PENDING"], ["PENDING", "RUNNING"], ["RUNNING", "SUSPENDED"]])
@@ -195,8 +196,8 @@ def test_places_are_in_the_own_component_never_taken_twice_and_the_same_after_a_
     cpus = data.draw(st.lists(st.sampled_from("123"), min_size=2, max_size=6))
     entries = []
     for slot, cpu in enumerate(cpus):
-        pod = member(slot, job=5, size=len(cpus), cpu=cpu)
-        place = replace(links.membership(pod), together=together)
+        pod = sharing_nodes(member(slot, job=5, size=len(cpus), cpu=cpu), together)
+        place = links.membership(pod)
         entries.append((pod, place if data.draw(st.booleans()) else replace(place, slot=None)))
     groups = links.by_shape(pod for pod, _ in entries)
     numbers = iter(range(100))
@@ -211,8 +212,8 @@ def test_places_are_in_the_own_component_never_taken_twice_and_the_same_after_a_
     assert all(list(plan.values()).count(node) <= together for node in job.nodes)
     bound = data.draw(st.sets(st.sampled_from(sorted(plan))))
     half = [
-        (member(slot, job=5, size=len(cpus), cpu=cpu, node=plan[f"u{slot}"], phase="Running"), place)
-        if f"u{slot}" in bound
+        (sharing_nodes(member(slot, job=5, size=len(cpus), cpu=cpu, node=plan[uid], phase="Running"), together), place)
+        if (uid := f"u{slot}") in bound
         else (pod, place)
         for slot, (cpu, (pod, place)) in enumerate(zip(cpus, entries, strict=True))
     ]
@@ -294,6 +295,15 @@ def test_a_group_runs_in_one_heterogeneous_job_and_releases_it(scene):
     scene.settle()
     assert not scene.hub.slurm.live()
     assert not any(map(pods.is_held, scene.hub.kube.pods()))
+
+
+def test_each_component_has_its_own_number_of_members_on_a_node(scene):
+    for slot in (1, 2):
+        path = f"/api/v1/namespaces/ns/pods/train-{slot}"
+        scene.hub.kube.put(path, sharing_nodes(scene.hub.kube.get(path), 2))
+    scene.settle(2)
+    asked = sorted((part.request.cpus, part.request.min_nodes, part.request.tasks_per_node) for part in scene.job.all)
+    assert asked == [(1, 1, 1), (4, 1, 2)]
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -181,6 +181,17 @@ def test_members_of_different_shapes_are_refused():
         ask_gang([pod({names.MIN_NODES: "2"})], 1, 1)
 
 
+def test_the_job_has_the_name_of_its_first_member():
+    members = [pod({names.JOB_NAME: "a"}), pod({names.JOB_NAME: "b"})]
+    assert links.shape(members[0]) == links.shape(members[1])
+    assert ask_gang(members, 2, 2).name == "a"
+
+
+@pytest.mark.parametrize("annotation", [names.JOB_DEADLINE, names.MEMBERS_PER_NODE])
+def test_annotations_that_change_the_job_of_a_group_are_part_of_the_shape(annotation):
+    assert len({links.shape(pod({annotation: text})) for text in ("60", "120")} | {links.shape(pod())}) == 3
+
+
 HET = replace(NEW, heterogeneous=True, external_components=True)
 
 
