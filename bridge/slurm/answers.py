@@ -102,9 +102,12 @@ def served(body: bytes) -> set[str]:
 
 
 def json_object(body: bytes) -> JsonObject | None:
-    """Read a JSON object; ``None`` if the text is not one."""
+    """Read a JSON object; ``None`` if the text is not one.
+
+    slurmrestd copies the names, directories and comments of jobs byte by byte, and they need not be UTF-8.
+    """
     try:
-        data = json.loads(body, object_hook=_slim)
+        data = json.loads(body.decode("utf-8", "replace"), object_hook=_slim)
     except (ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None

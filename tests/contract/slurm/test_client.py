@@ -178,6 +178,16 @@ def test_others_can_not_forge_a_link(site: RealSite) -> None:
     assert told.value.code == 2002
 
 
+def test_a_job_whose_name_is_not_utf8_is_read(site: RealSite, client: SlurmClient) -> None:
+    sbatch = ("sbatch", "--parsable", "--hold", "-n1", "--mem=100", "--comment=\udcff")
+    job_id = int(site.cluster.run_slurm(*sbatch, "-J", "caf\udce9", "--wrap", "true"))
+    try:
+        assert client.job(job_id).name == "caf\N{REPLACEMENT CHARACTER}"
+        assert job_id in {job.job_id for job in client.jobs()}
+    finally:
+        client.cancel(job_id)
+
+
 def test_the_token_file_is_read_again(site: RealSite, tmp_path: Path) -> None:
     file = tmp_path / "jwt"
     file.write_text("SLURM_JWT=" + site.cluster.token(lifetime=-60) + "\n")

@@ -156,6 +156,12 @@ def test_the_bulk_of_a_job_is_dropped_while_it_is_read() -> None:
     assert data["jobs"] == [{"job_id": 1, "job_state": ["RUNNING"]}]
 
 
+def test_a_name_that_is_not_utf8_hides_no_job() -> None:
+    body = slurms(jobs=[{"job_id": 7, "job_state": ["RUNNING"], "name": "caf@"}]).replace(b"@", b"\xe9")
+    (job,) = judge(None, "job", 200, body)["jobs"]
+    assert job == {"job_id": 7, "job_state": ["RUNNING"], "name": "caf\N{REPLACEMENT CHARACTER}"}
+
+
 def test_the_release() -> None:
     assert release({"meta": META}) == "26.05.5"
     assert release({"meta": {"Slurm": {"release": "22.05.8"}}}) == "22.05.8"
