@@ -1,4 +1,8 @@
-"""A cache of one kind of object: a list, then a watch, repeated until the process stops.
+"""A cache of one kind of object: a list, then watches, until the process stops.
+
+Before a watch that follows another one, a small list shows whether the resource version has decreased: etcd was
+restored from a backup, and the cache lists all objects again. The API server itself sends nothing on a watch from a
+future version, not even a bookmark.
 
 A watch without an event or bookmark for ``idle_timeout`` seconds is started again, because the connection may be half
 open. After every failure the cache waits for a back-off, so that it does not overload an API server in trouble.
@@ -100,7 +104,8 @@ class Cache:
 
         Raises :class:`KubeError`.
         """
-        page = self._client.get(self._path, {**self._selectors, "limit": 1})
+        # without selectors: the server would search for an object that matches
+        page = self._client.get(self._path, {"limit": 1})
         return number((page.get("metadata") or {}).get("resourceVersion", ""))
 
     def get(self, namespace: str, name: str) -> Object | None:
@@ -147,7 +152,9 @@ class Cache:
             confirmed = self._confirmed
             least = 0.0
             try:
-                if not self._version:
+                if self._version:
+                    self._check_version()
+                else:
                     self._list(stop)
                     confirmed = self._confirmed
                 self._watch(stop)
@@ -205,6 +212,12 @@ class Cache:
         self._synced.set()
         log.info("listed", extra=kv(cache=self.name, objects=len(objects)))
 
+    def _check_version(self) -> None:
+        """Raise :class:`KubeGoneError` if the resource version of the API server is lower than that of the cache."""
+        current = self.request_version()
+        if current < number(self._version):
+            raise KubeGoneError(f"GET {self._path}: resource version {current} is lower than {self._version}")
+
     def _watch(self, stop: threading.Event) -> None:
         params: dict[str, str | int | bool] = {
             **self._selectors,
@@ -216,10 +229,7 @@ class Cache:
         for event in events:
             obj = event["object"]
             version = obj["metadata"]["resourceVersion"]
-            if event["type"] == "BOOKMARK":
-                if number(version) < number(self._version):
-                    raise KubeGoneError(f"WATCH {self._path}: bookmark {version} is older than the list")
-            else:
+            if event["type"] != "BOOKMARK":
                 obj = self._kept(obj)
                 with self._delivery:
                     self._deliver(self._store.remove(obj) if event["type"] == "DELETED" else self._store.put(obj))

@@ -237,9 +237,9 @@ class FakeApi:
         return obj
 
     def events(self, request: Request) -> Iterator[Object]:
-        """Yield the events of a watch, with bookmarks, until its time is over."""
+        """Yield the events of a watch, with bookmarks of later versions, until its time is over."""
         address = Address.of(request.path)
-        seen = int(request.query["resourceVersion"])
+        seen = since = int(request.query["resourceVersion"])
         end = time.monotonic() + float(request.query.get("timeoutSeconds", 3600))
         while not self.closing and time.monotonic() < end:
             with self.changed:
@@ -254,7 +254,7 @@ class FakeApi:
                 seen = version
                 if collection == address.collection and address.namespace in ("", obj["metadata"]["namespace"]):
                     yield {"type": change, "object": obj}
-            if not news:
+            if not news and seen > since:
                 metadata = {"resourceVersion": str(seen)}
                 yield {"type": "BOOKMARK", "object": {"kind": address.kind, "metadata": metadata}}
 

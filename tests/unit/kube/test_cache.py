@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -71,10 +70,10 @@ def test_storm_of_errors_is_met_with_few_requests(
     api.fail(status, watch=watch)
     with Running(client, namespace) as running:
         time.sleep(0.05)
-        eventually(lambda: len(api.requests) >= 4, timeout=5)
+        eventually(lambda: len(api.requests) >= 8, timeout=5)
         begun, before = time.monotonic(), len(api.requests)
         eventually(lambda: time.monotonic() - begun > 0.3)
-        # a failing watch may cause a list each time; back-off in these tests: 0.2 s minus the jitter
+        # each failing watch may follow a list; back-off in these tests: 0.2 s minus the jitter
         assert len(api.requests) - before <= 10
         api.faults.clear()
         World(client, namespace).create("later")
@@ -93,7 +92,7 @@ def test_watch_that_ends_at_once_is_met_with_few_requests(api: FakeApi, client: 
         assert running.cache.wait_synced(5)
         begun = time.monotonic()
         eventually(lambda: time.monotonic() - begun > 0.3)
-        assert len(api.requests) < 10
+        assert sum(request.watch for request in api.requests) < 10
 
 
 def test_retry_after_is_obeyed(api: FakeApi, client: KubeClient, namespace: str) -> None:
@@ -170,27 +169,44 @@ def test_history_that_went_back(api: FakeApi, client: KubeClient, namespace: str
         world.patch("kept", "new")
         world.create("lost")
         eventually(lambda: len(running.cache) == 2)
-        with api.changed:  # etcd restored from a backup
-            api.objects, api.version = backup, version
-            api._versions = itertools.count(version + 1)
-            api.history = []
-            api.oldest = 0
-            rewind(api)
+        with api.changed:
+            restore(api, backup, version)
+        api.cut()
         eventually(lambda: len(running.cache) == 1, timeout=5)
         assert value(running.cache.get(namespace, "kept")) == "old"
 
 
-def rewind(api: FakeApi) -> None:
-    """A watch from a future version gets a bookmark with the server's actual version."""
-    events = api.events
+def test_history_that_went_back_during_a_quiet_watch(api: FakeApi, client: KubeClient, namespace: str) -> None:
+    with Running(client, namespace, idle_timeout=1.4) as running:  # the server ends its watches after a second
+        assert running.cache.wait_synced(5)
+        World(client, namespace).create("lost")
+        eventually(lambda: len(running.cache) == 1)
+        with api.changed:
+            restore(api, {}, api.version - 1)
+        eventually(lambda: len(running.cache) == 0, timeout=5)
 
-    def restored(request: Request) -> Iterator[dict[str, object]]:
-        if int(request.query["resourceVersion"]) > api.version:
-            yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(api.version)}}}
-        yield from events(request)
 
-    api.events = restored  # type: ignore[method-assign]
-    api.cut()
+def test_before_another_watch_one_small_list_shows_the_version(
+    api: FakeApi, client: KubeClient, namespace: str
+) -> None:
+    with Running(client, namespace) as running:
+        assert running.cache.wait_synced(5)
+        eventually(lambda: any(request.watch for request in api.requests))
+        before = len(api.requests)
+        api.cut()
+        eventually(lambda: len(api.requests) == before + 2)
+    assert [(request.watch, request.query.get("limit")) for request in api.requests[before:]] == [
+        (False, "1"),
+        (True, None),
+    ]
+
+
+def restore(api: FakeApi, objects: dict[str, Any], version: int) -> None:
+    """Restore etcd from a backup."""
+    api.objects, api.version = objects, version
+    api._versions = itertools.count(version + 1)
+    api.history = []
+    api.oldest = 0
 
 
 def thing(name: str, uid: str, version: int) -> dict[str, object]:
