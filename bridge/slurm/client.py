@@ -307,8 +307,9 @@ class SlurmClient:
     def set_node(self, name: str, state: Literal["DRAIN", "UNDRAIN"], reason: str = "") -> None:
         """Drain a node, or undo its drain; both may be repeated. 3 ms.
 
-        After UNDRAIN, 24.11 keeps the old reason on the node, 26.05 removes it. Raises :class:`SlurmRefusedError` if
-        the API version cannot do it (22.05), :class:`SlurmNotFoundError` for a node that Slurm does not know.
+        After UNDRAIN, 24.11 keeps a reason on the node, the old one if ``reason`` is empty; 26.05 removes it. Raises
+        :class:`SlurmRefusedError` if the API version cannot do it (22.05), :class:`SlurmNotFoundError` for a node that
+        Slurm does not know.
         """
         if not self.version.node_updates:
             raise SlurmRefusedError(f"API version {self.version.name} of slurmrestd can't drain nodes")

@@ -174,6 +174,11 @@ def is_asleep(states: Set[str]) -> bool:
     return not is_drained(states) and not ASLEEP.isdisjoint(states)
 
 
+def is_starting(states: Set[str]) -> bool:
+    """Whether the node has jobs that wait for Slurm's power saving to start it. A drain would end these jobs."""
+    return not ASLEEP.isdisjoint(states) and not {"ALLOCATED", "MIXED"}.isdisjoint(states)
+
+
 def is_drained(states: Set[str]) -> bool:
     """Whether Slurm allocates the node to no job: it is drained, draining, down or failing. Ignores unknown states."""
     return any(NODE_STATES.get(name) is False for name in states)

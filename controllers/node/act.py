@@ -69,7 +69,7 @@ class Actor:
                     self._poller.wake(nodes=True)
                     return  # an administrator has taken over the drain since the snapshot
                 with fence(self._check_leadership):
-                    self._slurm.set_node(action.slurm_node, "UNDRAIN")
+                    self._slurm.set_node(action.slurm_node, "UNDRAIN", external.RESUME_REASON)
                 text = f"resumed Slurm node {action.slurm_node}: the cause of podbridge's drain is over"
                 self._events.event(node, "SlurmNodeUndrained", text)
                 self._poller.wake(nodes=True)
@@ -84,10 +84,14 @@ class Actor:
         log.info("node updated", extra=kv(node=name, action=type(action).__name__.lower()))
 
     def _may_drain(self, action: actions.Drain) -> bool:
-        """Whether no administrator has drained the node since the snapshot: the drain would get podbridge's reason."""
+        """Whether no administrator has drained the node since the snapshot, and Slurm does not start it for a job.
+
+        The drain of an administrator would get podbridge's reason.
+        """
         found = self._slurm.node(action.slurm_node)
-        if found is not None and (external.is_ours(found) or not states.is_drained(found.states)):
-            return True
+        if found is not None and not states.is_starting(found.states):
+            if external.is_ours(found) or not states.is_drained(found.states):
+                return True
         self._poller.wake(nodes=True)
         return False
 

@@ -148,7 +148,7 @@ def _sync_cordon(
     ours = external.is_ours(slurm_node)
     if out and not ours:
         if config.cordon and not mirrored and not cordoned:
-            stale = slurm_node.reason.startswith(names.DRAIN_REASON_PREFIX)
+            stale = slurm_node.reason.startswith((names.DRAIN_REASON_PREFIX, external.RESUME_REASON))
             reason = "no reason given" if stale else slurm_node.reason or "no reason given"
             return Cordon(node, f"{'+'.join(sorted(slurm_node.states))}: {reason}")
         return None
@@ -160,7 +160,7 @@ def _sync_cordon(
     if not cause and cordoned and config.drain:
         cause = f"Kubernetes node {node['metadata']['name']} is cordoned"
     if cause:
-        return None if out else _drain(node, slurm_node, cause)
+        return None if out or states.is_starting(slurm_node.states) else _drain(node, slurm_node, cause)
     return Undrain(node, slurm_node.name) if ours else None
 
 

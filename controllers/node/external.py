@@ -42,6 +42,10 @@ class Plan:
 
 
 STATES = ("registered", "leaving", "absent", "refused")
+RESUME_REASON = "podbridge: resumed"
+"""The reason that podbridge sends when it resumes a node. slurmctld 24.11 keeps the reason of a resumed node, and a
+later drain by slurmctld itself has the reason that the node already has: with podbridge's drain reason, it would look
+like a drain by podbridge."""
 
 
 def plan(view: NodeSyncView, node: KubeNode, found: Node | None, rivals: Iterable[str]) -> Plan:

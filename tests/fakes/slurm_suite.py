@@ -177,7 +177,7 @@ class SlurmSuite:
         moment = unchanged(found[1])
         assert client.nodes_since(moment) is None
 
-    def test_a_node_is_drained_and_given_back(self, client: SlurmClient) -> None:
+    def test_a_node_is_drained_and_given_back(self, site: Site, client: SlurmClient) -> None:
         if not client.version.node_updates:
             with pytest.raises(SlurmRefusedError, match="can't drain nodes"):
                 client.set_node("node-1", "DRAIN", "why")
@@ -186,13 +186,21 @@ class SlurmSuite:
         def drained() -> bool:
             return states.is_drained({node.name: node for node in client.nodes()}["node-1"].states)
 
+        def reason() -> str:
+            return {node.name: node for node in client.nodes()}["node-1"].reason
+
         for _ in range(2):
             client.set_node("node-1", "DRAIN", "slurm-bridge: why")
             assert drained()
-        assert {node.name: node for node in client.nodes()}["node-1"].reason == "slurm-bridge: why"
+        assert reason() == "slurm-bridge: why"
         for _ in range(2):
             client.set_node("node-1", "UNDRAIN")
             assert not drained()
+        kept = site.version == "24.11"
+        assert reason() == ("slurm-bridge: why" if kept else "")
+        client.set_node("node-1", "DRAIN", "slurm-bridge: why")
+        client.set_node("node-1", "UNDRAIN", "podbridge: resumed")
+        assert reason() == ("podbridge: resumed" if kept else "")
         with pytest.raises(SlurmNotFoundError) as told:
             client.set_node("nope", "DRAIN", "why")
         assert told.value.code == 2018

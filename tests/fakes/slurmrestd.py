@@ -387,7 +387,7 @@ class FakeSlurm:
         for state in asked["state"]:
             if state == "UNDRAIN":
                 node.states.discard("DRAIN")
-                node.reason = ""
+                node.reason = (asked.get("reason") or node.reason) if self.release == "24.11.5" else ""
             else:
                 node.states.add(state)
                 node.reason = asked.get("reason", "")

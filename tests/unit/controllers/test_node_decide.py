@@ -6,7 +6,7 @@ from bridge import names
 from bridge.clock import rfc3339
 from bridge.config import Config, parse
 from bridge.slurm.models import ApiVersion, Node, Snapshot
-from controllers.node import decide
+from controllers.node import decide, external
 from controllers.node.actions import Label, NodeSyncView
 
 VERSION = ApiVersion("v0.0.45")
@@ -147,6 +147,19 @@ def test_a_drain_of_ours_is_undone_on_a_node_that_is_down_too():
 def test_power_saving_cordons_nothing(slurm_states):
     assert look(node(), slurm_states) == []
     assert look(node(cordoned=True, mirrored="disk"), slurm_states) == ["Uncordon"]
+
+
+@pytest.mark.parametrize("waits", ["POWERING_UP", "POWERED_DOWN", "POWERING_DOWN+POWER_UP"])
+def test_a_node_that_slurm_starts_for_a_job_is_drained_when_it_has_started(waits):
+    for base in ("ALLOCATED", "MIXED"):
+        assert look(node(cordoned=True), f"{base}+CLOUD+{waits}") == []
+        assert look(node(cordoned=True), f"{base}+CLOUD") == ["Drain"]
+    assert look(node(cordoned=True), f"IDLE+CLOUD+{waits}") == ["Drain"]
+
+
+def test_the_drain_of_slurmctld_on_a_resumed_node_is_not_podbridges():
+    assert look(node(), "IDLE+DRAIN", external.RESUME_REASON) == ["Cordon"]
+    assert look(node(mirrored="disk"), "IDLE+DRAIN", external.RESUME_REASON) == []
 
 
 def fleet(*ready, states="IDLE", reason="", config="nodes: {notReady: 60}", since=100.0):
