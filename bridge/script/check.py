@@ -13,6 +13,8 @@ from bridge.script.references import containers
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESERVED = "pod"
+_GPU_CLASSES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
+"""RuntimeClasses of NVIDIA's GPU operator: they add GPUs to containers, which a pool does without them."""
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,63}")
 
 
@@ -22,6 +24,7 @@ def problems(pod: Mapping[str, Any]) -> list[str]:
     found += _of_volumes(pod)
     for where, container in containers(pod["spec"]):
         found += _of_container(where, container)
+        found += _of_user(where, container, pod["spec"])
     return found
 
 
@@ -35,6 +38,11 @@ def _of_pod(spec: Mapping[str, Any]) -> Iterator[str]:
             yield _refused(f"spec.{key}", True, "false")
     if spec.get("shareProcessNamespace"):
         yield _refused("spec.shareProcessNamespace", True, "false")
+    if spec.get("hostUsers") is False:
+        yield _refused("spec.hostUsers", False, "true: containers have no user namespace of the pod's own")
+    runtime_class = spec.get("runtimeClassName")
+    if runtime_class and runtime_class not in _GPU_CLASSES:
+        yield _refused("spec.runtimeClassName", runtime_class, f"{', '.join(_GPU_CLASSES)}: the site selects the runtime")
     if spec.get("hostAliases"):
         yield _refused("spec.hostAliases", spec["hostAliases"][0].get("ip"), "none: names are the machine's")
     if spec.get("dnsConfig") or spec.get("dnsPolicy") == "None":
@@ -47,16 +55,19 @@ def _of_pod(spec: Mapping[str, Any]) -> Iterator[str]:
     if operating not in (None, "linux"):
         yield _refused("spec.os.name", operating, "linux")
     context = spec.get("securityContext") or {}
-    yield from _identity("spec.securityContext", context)
     for key in ("sysctls", "windowsOptions", "supplementalGroups"):
         if context.get(key):
             yield _refused(f"spec.securityContext.{key}", context[key], "none")
 
 
-def _identity(where: str, context: Mapping[str, Any]) -> Iterator[str]:
+def _of_user(where: str, container: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[str]:
+    own = container.get("securityContext") or {}
+    context = {**(spec.get("securityContext") or {}), **own}
     user = context.get("runAsUser")
     if user is not None and context.get("runAsNonRoot") and int(user) == 0:
-        yield _refused(f"{where}.runAsUser", user, "another user, as runAsNonRoot is true")
+        place = where if "runAsUser" in own else "spec"
+        allowed = f"another user, as runAsNonRoot is true for {where}"
+        yield _refused(f"{place}.securityContext.runAsUser", user, allowed)
 
 
 def _of_volumes(pod: Mapping[str, Any]) -> Iterator[str]:
@@ -116,7 +127,6 @@ def _of_context(where: str, context: Mapping[str, Any]) -> Iterator[str]:
         yield _refused(f"{place}.procMount", context["procMount"], "Default")
     if context.get("windowsOptions"):
         yield _refused(f"{place}.windowsOptions", "options", "none")
-    yield from _identity(place, context)
 
 
 def _of_mounts(where: str, container: Mapping[str, Any]) -> Iterator[str]:

@@ -58,6 +58,12 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replacement, text)
 
 
+def not_set(text: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the names in ``$(NAME)`` that :func:`expand` leaves unchanged."""
+    found = (match.group(1) for match in _REFERENCE.finditer(text))
+    return [name for name in found if name is not None and name not in environment]
+
+
 def field(pod: Mapping[str, Any], path: str, node: str, where: str) -> str:
     """Read a field of the pod, as the downward API does."""
     metadata, spec = pod["metadata"], pod["spec"]
@@ -86,10 +92,9 @@ def resource(
     if stated is None and kind == "requests":
         stated = (resources.get("limits") or {}).get(name)
     try:
-        if stated is not None:
-            value = quantity.parse(stated)
-        else:
-            value = machine.get(name, Decimal(0)) if kind == "limits" else Decimal(0)
+        value = quantity.parse(stated or "0")
+        if not value and kind == "limits":  # a limit of 0 is none
+            value = machine.get(name, Decimal(0))
         divisor = quantity.parse(source.get("divisor") or "1") or Decimal(1)
     except ValueError as error:
         raise ScriptError(f"{where}: {error}") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.errors import ScriptError
-from bridge.script import environment
+from bridge.script import environment, probes
 from bridge.script.quoting import ADDRESS, clean
 from bridge.script.volumes import Volumes, inside
 
@@ -28,8 +28,13 @@ class Mount:
     shared: bool = False
 
 
-def written_beside(spec: Mapping[str, Any], container: Mapping[str, Any]) -> set[str]:
-    """Return the volumes to which a container other than this one, and than plain init containers, may write."""
+def written_beside(spec: Mapping[str, Any], container: Mapping[str, Any], *, exec_mounts: bool) -> set[str]:
+    """Return the volumes that containers other than plain init containers may write to while this one is mounted.
+
+    These are the others and, with ``exec_mounts``, the container itself if it has commands of probes or hooks: see
+    :attr:`bridge.script.runtimes.port.Runtime.exec_mounts`.
+    """
+    with_itself = exec_mounts and probes.has_commands(container)
     others = [
         *(spec.get("containers") or ()),
         *(each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"),
@@ -37,7 +42,7 @@ def written_beside(spec: Mapping[str, Any], container: Mapping[str, Any]) -> set
     return {
         str(entry.get("name"))
         for other in others
-        if other["name"] != container["name"]
+        if with_itself or other["name"] != container["name"]
         for entry in other.get("volumeMounts") or ()
         if not entry.get("readOnly")
     }
@@ -88,7 +93,7 @@ def _mount(
         sub_path = environment.expand(clean(expression, f"{where}.subPathExpr"), variables)
         if ADDRESS in sub_path:
             raise ScriptError(f"{where}.subPathExpr: {expression!r}: the address of the machine is not allowed in it")
-        if "$(" in sub_path:
+        if environment.not_set(expression, variables):
             raise ScriptError(f"{where}.subPathExpr: {expression!r} names a variable that is not set")
     if sub_path:
         sub_path = inside(sub_path, f"{where}.subPath")

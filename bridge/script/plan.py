@@ -72,6 +72,7 @@ def _container(
     context = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
     message = str(container.get("terminationMessagePath") or TERMINATION_PATH)
     ports = probes.named_ports(container)
+    written = mounts.written_beside(pod["spec"], container, exec_mounts=runtimes.of(config).exec_mounts)
     return Container(
         name=str(container["name"]),
         kind=kind,
@@ -82,7 +83,7 @@ def _container(
         directory=clean(str(container.get("workingDir") or ""), f"{where}.workingDir"),
         environment=variables,
         fields=fields,
-        mounts=mounts.make(container, where, made, variables, message, mounts.written_beside(pod["spec"], container)),
+        mounts=mounts.make(container, where, made, variables, message, written),
         memory=sizing.memory_limit(container, where) if config.limits.watch_memory else None,
         fallback_to_logs=container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         read_only_root=bool(context.get("readOnlyRootFilesystem")),

@@ -76,6 +76,13 @@ def make(
     return found
 
 
+def has_commands(container: Mapping[str, Any]) -> bool:
+    """Return whether a probe or hook runs a command in the container (``exec``)."""
+    lifecycle = container.get("lifecycle") or {}
+    handlers = [container.get(f"{kind}Probe") for kind in KINDS] + [lifecycle.get("postStart"), lifecycle.get("preStop")]
+    return any((handler or {}).get("exec") for handler in handlers)
+
+
 def action(handler: Mapping[str, Any] | None, where: str, ports: Mapping[str, int]) -> Action | None:
     """Return the action of a handler; ``None``: it has none."""
     if not handler:

@@ -151,11 +151,10 @@ def _lacking(flavor: Flavor, asked: Resources, deadline: float | None) -> str:
 
 
 def memory_limit(container: Mapping[str, Any], where: str) -> int | None:
-    """Return a container's memory limit in KiB; ``None``: it has none."""
+    """Return a container's memory limit in KiB; ``None``: it has none, or 0, which limits nothing."""
     text = ((container.get("resources") or {}).get("limits") or {}).get("memory")
-    if text is None:
-        return None
     try:
-        return max(1, int(quantity.parse(text)) // 1024)
+        size = quantity.parse(text or "0")
+        return max(1, int(size) // 1024) if size > 0 else None
     except ValueError as error:
         raise ScriptError(f"{where}.resources.limits.memory: {error}") from error

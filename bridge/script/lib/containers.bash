@@ -25,6 +25,7 @@ begin() {
     fi
     STATE[i]=waiting REASON[i]=ContainerCreating BEGAN[i]=null UP[i]=false READY[i]=false CODE[i]=''
     STEP[i]=creating KILL_AT[i]='' KILLED[i]='' WHY_KILLED[i]='' HOOK[i]='' NEXT[i]='' DIRTY[i]=1
+    unset "BEGAN_AT[i]" # a start that fails is no long run
     OOM_BEFORE=$(oom_count)
     (
         [[ $WAKE ]] && exec {WAKE}>&-

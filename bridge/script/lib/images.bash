@@ -78,8 +78,8 @@ image_or_cannot() {
 # may_run_as I: whether the user that the pod asks for is the one that this runtime gives (RUN_AS is <user>:<group>).
 may_run_as() {
     local user=${RUN_AS[$1]%%:*} group=${RUN_AS[$1]#*:}
-    if [[ ${NON_ROOT[$1]} && ! $user ]] && ((UID == 0)); then
-        cannot "${NAME[$1]}" 128 CreateContainerConfigError 'runAsNonRoot: the user of this site is root'
+    if [[ ${NON_ROOT[$1]} ]] && ((${user:-$UID} == 0)); then
+        cannot "${NAME[$1]}" 128 CreateContainerConfigError 'runAsNonRoot: the user of the container is root'
     fi
     if [[ $user && $user != "$UID" && $user != "$2" ]]; then
         cannot "${NAME[$1]}" 128 CreateContainerConfigError "runAsUser: $user is not allowed; allowed: $UID, the user of this site"

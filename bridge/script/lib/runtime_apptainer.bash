@@ -80,7 +80,11 @@ inside() {
     image_of "$i" || return
     [[ -e run/${NAME[i]}.sif ]] && IMAGE=$PWD/run/${NAME[i]}.sif
     mounts_of "$i" || return
-    hold_or_cannot "$i"
+    if [[ $2 == exec ]]; then
+        hold_mounts "${NAME[i]}" || return
+    else
+        hold_or_cannot "$i"
+    fi
     leave_namespace
     # set-user-id programs give no rights in such a namespace
     [[ " ${OPTIONS[*]} " == *' --userns '* ]] || OPTIONS=(--userns "${OPTIONS[@]}")

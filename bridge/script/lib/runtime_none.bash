@@ -88,7 +88,7 @@ inside() {
     fi
     local user=${RUN_AS[i]%%:*} group=${RUN_AS[i]#*:}
     if ((${user:-$OWN_UID} == 0)) && [[ ${NON_ROOT[i]} ]]; then
-        cannot_now "$name" 128 CreateContainerConfigError 'runAsNonRoot: the user of this site is root'
+        cannot_now "$name" 128 CreateContainerConfigError 'runAsNonRoot: the user of the container is root'
     fi
     user=${user:-$OWN_UID} group=${group:-$OWN_GID}
     if ((${#FOREIGN[@]})); then

@@ -26,10 +26,11 @@ runtime_start() {
     image_or_cannot "$i"
     fetch "$i"
     [[ -d $IMAGE ]] && words=(--rootfs)
-    if [[ ${NON_ROOT[i]} && ${RUN_AS[i]} == :* ]]; then
-        k=$("$RUNTIME" image inspect --format '{{.Config.User}}' "$IMAGE" 2>/dev/null)
+    if [[ ${NON_ROOT[i]} ]]; then
+        k=${RUN_AS[i]%%:*}
+        [[ $k ]] || k=$("$RUNTIME" image inspect --format '{{.Config.User}}' "$IMAGE" 2>/dev/null)
         case ${k%%:*} in
-        '' | root | 0) cannot "$name" 128 CreateContainerConfigError 'runAsNonRoot: the image runs as root' ;;
+        '' | root | 0) cannot "$name" 128 CreateContainerConfigError 'runAsNonRoot: the user of the container is root' ;;
         esac
     fi
     mounts_or_cannot "$i"

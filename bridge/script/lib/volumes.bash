@@ -6,11 +6,13 @@ declare -A SIZE_LIMIT SCRATCH PUT
 declare -a BEFORE LEAVE
 
 # put PATH MODE: write standard input, base64, to volumes/PATH. A file that was there before the script is newer: a
-# token that was renewed while the job waited.
+# token that was renewed while the job waited. Of two sources of a volume with the same path, the last one counts; the
+# mode of the first may forbid to write.
 put() {
     [[ ! -e volumes/$1 || ${PUT[$1]} ]] || return 0
     PUT[$1]=1
     mkdir -p -- "volumes/${1%/*}"
+    rm -f -- "volumes/$1"
     base64 -d >"volumes/$1" && chmod "$2" "volumes/$1"
 }
 

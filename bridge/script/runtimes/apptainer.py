@@ -52,6 +52,7 @@ class ApptainerRuntime(Runtime):
     kind = library = "apptainer"
     settings: ClassVar[type[Part] | None] = Apptainer
     schemes = ("docker", "oras", "library", "shub", "https", "http")
+    exec_mounts = True
     option_annotations = (names.SINGULARITY_MOUNTS, names.SINGULARITY_OPTIONS)
 
     def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:

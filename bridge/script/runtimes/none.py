@@ -14,6 +14,7 @@ class NoRuntime(Runtime):
     kind = library = "none"
     schemes = ()
     supports_mpi = False
+    exec_mounts = True
 
     def accept(self, container: Container, where: str, config: BuildSettings, image_root: str) -> None:
         """Refuse containers without a command: there is no image whose command could run."""

@@ -24,6 +24,8 @@ class Runtime(ABC):
     """URL schemes from which the library pulls images; empty: it runs no images."""
     supports_mpi: ClassVar[bool] = True
     """Whether ``mpiexec`` of the machine can start its containers (annotation ``mpi-flags``)."""
+    exec_mounts: ClassVar[bool] = False
+    """Whether ``runtime_exec`` mounts the volumes again, while the running container may change them."""
     option_annotations: ClassVar[tuple[str, ...]] = ()
     """Annotations whose words stand before the image on the command line, in this order."""
     secrets: ClassVar[tuple[str, ...]] = ("run/docker",)

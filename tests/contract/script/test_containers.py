@@ -292,6 +292,39 @@ def test_a_sub_path_of_what_others_write(site):
     assert lines == ["one", "one", "one", "0" if site.kind == "podman" else str(NOBODY)], job.everything()
 
 
+@pytest.mark.parametrize("home", ["apptainer"], indirect=True)
+def test_a_link_that_a_container_makes_before_its_probe_is_mounted(site):
+    mounts = [*MOUNT["volumeMounts"], {"name": "disk", "mountPath": "/d", "subPath": "d"}]
+    probe = {"exec": {"command": ["test", "-e", "/d/file"]}, "periodSeconds": 1, "failureThreshold": 1}
+    text = f"touch /d/file; until [ -e /disk/go ]; do sleep 0.1; done; mv /disk/d /disk/t; ln -s / /disk/d; {WAITS}"
+    job = site.job({**DISK, "containers": [site.shell(text, volumeMounts=mounts, readinessProbe=probe)]}).start()
+    job.eventually(lambda: job.state("main").get("ready"))
+    (job.folder / "scratch/disk/go").touch()
+    job.eventually(lambda: not job.state("main")["ready"])
+    job.ask_to_stop(1)
+    job.wait(20)
+    # the mounts of a probe are no problem of the container
+    assert job.ended()["reason"] == "Error", job.everything()
+
+
+def test_files_of_volumes_can_be_read_by_the_user_of_a_container(site):
+    mounts = [{"name": "c", "mountPath": "/c"}, {"name": "p", "mountPath": "/p"}, {"name": "e", "mountPath": "/e"}]
+    item = {"key": "key", "path": "deep/er/key"}
+    context = {"runAsUser": NOBODY if site.kind == "apptainer" else 1000}
+    spec = {
+        "volumes": [
+            {"name": "c", "configMap": {"name": "c"}},
+            {"name": "p", "projected": {"sources": [{"configMap": {"name": "c", "items": [item]}}]}},
+            {"name": "e", "configMap": {"name": "none", "optional": True}},
+        ],
+        "containers": [
+            site.shell("cat /c/key /p/deep/er/key; stat -c %a /c /p/deep /e", securityContext=context, volumeMounts=mounts)
+        ],
+    }
+    job = site.run(spec, objects=Objects(configmaps={"c": {"data": {"key": "text\n"}}}))
+    assert job.log().split() == ["text", "text", "755", "755", "755"], job.everything()
+
+
 def test_graceful_end(site):
     text = f"trap 'echo caught; exit 7' TERM; echo ready; {WAITS}"
     job = site.job({"containers": [site.shell(text)]}).start()
@@ -453,7 +486,7 @@ def test_podman_takes_images_that_are_files_of_the_site(podman, form, read_only)
 
 def test_podman_does_not_run_the_images_root_where_the_pod_forbids_it(podman):
     job = podman.run({"containers": [podman.shell("id", securityContext={"runAsNonRoot": True})]})
-    assert job.ended()["reason"] == "CreateContainerConfigError" and "image runs as root" in job.message()
+    assert job.ended()["reason"] == "CreateContainerConfigError" and "the user of the container is root" in job.message()
 
 
 def test_podman_without_subordinate_ids(podman):

@@ -385,3 +385,15 @@ def test_a_token_renewed_while_the_job_waited_is_not_overwritten(site):
     job.wait()
     assert job.pod()["phase"] == "Succeeded", job.everything()
     assert job.log().split() == ["newer", "newer"]
+
+
+def test_the_last_of_two_sources_with_the_same_path_counts(site):
+    sources = [{"configMap": {"name": name}} for name in ("a", "b")]
+    spec = {
+        "volumes": [{"name": "v", "projected": {"defaultMode": 0o400, "sources": sources}}],
+        "containers": [site.shell("cat /v/key; stat -c %a /v/key", volumeMounts=[{"name": "v", "mountPath": "/v"}])],
+    }
+    configmaps = {name: {"data": {"key": f"of {name}\n"}} for name in ("a", "b")}
+    job = site.run(spec, objects=Objects(configmaps=configmaps))
+    assert job.pod()["phase"] == "Succeeded", job.everything()
+    assert job.log() == "of b\n400\n"

@@ -43,6 +43,16 @@ MOUNT = {"name": "v", "mountPath": "/v"}
         ({"securityContext": {"sysctls": [{"name": "x"}]}}, "spec.securityContext.sysctls"),
         ({"securityContext": {"supplementalGroups": [1]}}, "spec.securityContext.supplementalGroups"),
         ({"securityContext": {"runAsUser": 0, "runAsNonRoot": True}}, "spec.securityContext.runAsUser: 0"),
+        (
+            {"securityContext": {"runAsNonRoot": True}, **with_container(securityContext={"runAsUser": 0})},
+            "spec.containers[0].securityContext.runAsUser: 0",
+        ),
+        (
+            {"securityContext": {"runAsUser": 0}, **with_container(securityContext={"runAsNonRoot": True})},
+            "spec.securityContext.runAsUser: 0",
+        ),
+        ({"hostUsers": False}, "spec.hostUsers: False"),
+        ({"runtimeClassName": "kata"}, "spec.runtimeClassName: 'kata'"),
         (with_container(securityContext={"privileged": True}), "spec.containers[0].securityContext.privileged: True"),
         (with_container(securityContext={"capabilities": {"add": ["NET_ADMIN"]}}), "capabilities.add: ['NET_ADMIN']"),
         (with_container(securityContext={"procMount": "Unmasked"}), "procMount: 'Unmasked'"),
@@ -78,6 +88,22 @@ def test_refused(spec, field):
     base["volumes"] = [{"name": "v", "emptyDir": {}}]
     found = problems(pod({**base, **copy.deepcopy(spec)}))
     assert len(found) == 1 and field in found[0] and ("allowed: " in found[0] or "is no port" in found[0]), found
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"hostUsers": True, "runtimeClassName": "nvidia"},
+        {"securityContext": {"runAsUser": 0, "runAsNonRoot": True}, **with_container(securityContext={"runAsUser": 1})},
+        {"securityContext": {"runAsNonRoot": True}, **with_container(securityContext={"runAsUser": 1})},
+        {
+            "securityContext": {"runAsNonRoot": True},
+            **with_container(securityContext={"runAsUser": 0, "runAsNonRoot": False}),
+        },
+    ],
+)
+def test_not_refused(spec):
+    assert problems(pod({**with_container(), **spec})) == []
 
 
 def test_all_are_told_at_once():

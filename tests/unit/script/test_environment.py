@@ -44,6 +44,14 @@ def test_expand(text, expected):
     assert environment.expand(text, {"A": "1", "E": ""}) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("a$(A)$$(B)$", []), ("$(B)", ["B"]), ("$$$(B)$(A)$(C)", ["B", "C"]), ("$()", [""]), ("$(B", [])],
+)
+def test_names_that_are_not_set(text, names):
+    assert environment.not_set(text, {"A": "$(B)"}) == names
+
+
 @given(st.text(), st.dictionaries(st.text(min_size=1), st.text()))
 def test_expand_leaves_text_without_dollars_alone(text, values):
     assert environment.expand(text.replace("$", ""), values) == text.replace("$", "")
@@ -152,9 +160,10 @@ def test_field(path, expected):
         ("limits.memory", "0", str(2**30)),
     ],
 )
-def test_resource(resource, divisor, expected):
+@pytest.mark.parametrize("zero", [None, "0", "0Gi"])
+def test_resource(resource, divisor, expected, zero):
     container = {
-        "resources": {"limits": {"cpu": "1500m"}},
+        "resources": {"limits": {"cpu": "1500m", **({} if zero is None else {"memory": zero})}},
         "env": [{"name": "X", "valueFrom": {"resourceFieldRef": {"resource": resource, "divisor": divisor}}}],
     }
     assert make(container) == {"X": expected}

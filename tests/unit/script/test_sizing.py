@@ -40,6 +40,16 @@ def test_memory_is_the_limit_where_there_is_one():
     assert size.memory == 4 * 2**30
 
 
+@pytest.mark.parametrize(
+    ("limit", "kibibytes"), [(None, None), ("0", None), ("0Gi", None), ("100m", 1), ("1Ki", 1), ("2Gi", 2 * 2**20)]
+)
+def test_a_limit_of_0_is_none(limit, kibibytes):
+    container = asks(limits={"memory": limit, "cpu": "0"} if limit else {})
+    assert sizing.memory_limit(container, "spec.containers[0]") == kibibytes
+    if kibibytes is None:
+        assert measure({"containers": [container]}).memory == 2**30 and measure({"containers": [container]}).cpus == 1
+
+
 def test_init_containers_count_by_their_peak_and_sidecars_always():
     size = measure(
         {

@@ -1,0 +1,70 @@
+"""The mounts of a container."""
+
+import pytest
+
+from bridge.errors import ScriptError
+from bridge.script.buildconfig import BuildConfig
+from bridge.script.plan import make
+from bridge.script.references import Objects
+from tests.unit.script.pods import pod
+
+COMMAND = {"exec": {"command": ["true"]}}
+
+
+def planned(container, runtime="none", others=()):
+    spec = {
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "containers": [{"name": "main", "image": "docker://x", "command": ["x"], **container}, *others],
+    }
+    config = BuildConfig.model_validate({"runtime": {"kind": runtime}})
+    return make(pod(spec), config, Objects(), "n").containers[0]
+
+
+@pytest.mark.parametrize(
+    ("handler", "runtime", "shared"),
+    [
+        ({}, "none", False),
+        ({}, "apptainer", False),
+        ({"readinessProbe": COMMAND}, "none", True),
+        ({"readinessProbe": COMMAND}, "apptainer", True),
+        ({"readinessProbe": COMMAND}, "singularity", True),
+        ({"startupProbe": COMMAND}, "apptainer", True),
+        ({"lifecycle": {"preStop": COMMAND}}, "apptainer", True),
+        ({"readinessProbe": {"tcpSocket": {"port": 80}}}, "apptainer", False),
+        # these run commands inside the mounts of the container
+        ({"readinessProbe": COMMAND}, "podman", False),
+        ({"readinessProbe": COMMAND}, "enroot", False),
+        ({"readinessProbe": COMMAND}, "charliecloud", False),
+    ],
+)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_container_may_change_a_sub_path_before_a_command_of_its_own_is_mounted(handler, runtime, shared, read_only):
+    mounts = [
+        {"name": "v", "mountPath": "/v", "readOnly": read_only},
+        {"name": "v", "mountPath": "/s", "subPath": "s", "readOnly": True},
+    ]
+    found = {mount.path: mount.shared for mount in planned({"volumeMounts": mounts, **handler}, runtime).mounts}
+    assert found["/s"] == (shared and not read_only) and not found["/v"]
+
+
+@pytest.mark.parametrize("runtime", ["none", "podman"])
+def test_another_container_may_change_a_sub_path(runtime):
+    mount = {"name": "v", "mountPath": "/s", "subPath": "s"}
+    other = {"name": "other", "image": "x", "command": ["x"], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    found = planned({"volumeMounts": [mount]}, runtime, [other])
+    assert [each.shared for each in found.mounts if each.path == "/s"] == [True]
+
+
+@pytest.mark.parametrize(
+    ("expression", "path"), [("$$(WHO)", "$(WHO)"), ("a/$(WHO)", "a/me"), ("$(TEXT)", "$(WHO)"), ("$(NO)", None)]
+)
+def test_sub_path_expr(expression, path):
+    container = {
+        "env": [{"name": "WHO", "value": "me"}, {"name": "TEXT", "value": "$$(WHO)"}],
+        "volumeMounts": [{"name": "v", "mountPath": "/s", "subPathExpr": expression}],
+    }
+    if path is None:
+        with pytest.raises(ScriptError, match="names a variable that is not set"):
+            planned(container)
+        return
+    assert [mount.sub_path for mount in planned(container).mounts if mount.path == "/s"] == [path]
