@@ -20,10 +20,14 @@ log = logging.getLogger(__name__)
 
 PERIOD = 15.0
 """Seconds between two lists of the DeviceClasses."""
+SLOW_PERIOD = 60.0
+"""The same after the API server has refused the list, or does not serve it."""
 
 
 class DeviceNames:
     """The DeviceClass of each extended resource, listed again every ``PERIOD`` seconds by a worker.
+
+    If the API server refuses the list, the last one stays: the refusal may be temporary.
 
     Attributes
     ----------
@@ -36,12 +40,13 @@ class DeviceNames:
         self._config = config
         self._clock = clock
         self._read_at = -math.inf
+        self._period = PERIOD
         self._wanted = bool(config.gres and config.device_classes)
         self.found: Mapping[str, str] = {}
 
     def request(self, workers: Workers) -> None:
         """Let a worker list the classes if the period is over."""
-        if self._wanted and self._clock.monotonic() - self._read_at >= PERIOD:
+        if self._wanted and self._clock.monotonic() - self._read_at >= self._period:
             workers.submit("device-classes", self._read, 7, kind="device-classes")
 
     def _read(self) -> None:
@@ -49,9 +54,9 @@ class DeviceNames:
         try:
             classes = list_if_served(self._kube, DEVICE_CLASSES)
         except (KubeNotFoundError, KubeForbiddenError) as error:
-            log.warning("extended resources by DRA are not known", extra=kv(error=error))
-            classes = None
-        if classes is None:
-            self._wanted, self.found = False, {}
+            if self._period == PERIOD:
+                log.warning("extended resources by DRA cannot be read", extra=kv(error=error))
+            self._period = SLOW_PERIOD
             return
-        self.found = extended_claims.names(classes, self._config.gres, self._config.device_classes)
+        self._period = PERIOD if classes is not None else SLOW_PERIOD
+        self.found = extended_claims.names(classes or (), self._config.gres, self._config.device_classes)

@@ -89,11 +89,11 @@ class Actor:
         The drain of an administrator would get podbridge's reason.
         """
         found = self._slurm.node(action.slurm_node)
-        if found is not None and not states.is_starting(found.states):
-            if external.is_ours(found) or not states.is_drained(found.states):
-                return True
-        self._poller.wake(nodes=True)
-        return False
+        taken = found is not None and states.is_drained(found.states) and not external.is_ours(found)
+        if found is None or taken or states.is_starting(found.states):
+            self._poller.wake(nodes=True)
+            return False
+        return True
 
     def tell_taken(self, node: actions.KubeNode, holder: str) -> None:
         """Report a node that another scheduler has taken, by an Event of the node and in the log."""

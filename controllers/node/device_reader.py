@@ -32,7 +32,8 @@ class DeviceReader:
     ----------
     found
         The gres by the name of the node in Kubernetes; a node that was not read yet is missing. ``None``: devices are
-        not counted, because no class is mapped, or the API server has none or does not show them to this account.
+        not counted, because no class is mapped, or the API server does not serve them, or has refused them twice in a
+        row before it showed any.
     """
 
     def __init__(self, kube: KubeClient, config: Config, clock: Clock) -> None:
@@ -41,14 +42,14 @@ class DeviceReader:
         self._period = config.nodes.external_devices
         self._clock = clock
         self._read_at = -math.inf
+        self._refused = False
         self.found: Mapping[str, NodeGres] | None = {} if self._table else None
 
     def request(self, nodes: Sequence[str], workers: Workers) -> None:
-        """Let a worker read the devices of these nodes, if a node is new or the period is over."""
-        if self.found is None:
-            return
+        """Let a worker read the devices of these nodes, if the period is over, or after a second if a node is new."""
         known, passed = self.found, self._clock.monotonic() - self._read_at
-        if nodes and (passed >= self._period or (passed >= AGAIN and any(name not in known for name in nodes))):
+        soon = known is not None and not self._refused and any(name not in known for name in nodes)
+        if self._table and nodes and passed >= (AGAIN if soon else self._period):
             workers.submit("devices", lambda: self._read(nodes), 7, kind="devices")
 
     def _read(self, nodes: Sequence[str]) -> None:
@@ -57,7 +58,8 @@ class DeviceReader:
         try:
             classes = list_if_served(self._kube, DEVICE_CLASSES)
             if classes is None:
-                log.info("devices of external nodes are not counted: the API server does not serve resource.k8s.io/v1")
+                if self.found is not None:
+                    log.info("devices of external nodes are not counted: resource.k8s.io/v1 is not served")
                 self.found = None
                 return
             found: dict[str, NodeGres] = {}
@@ -69,10 +71,14 @@ class DeviceReader:
                 except DevicesNotReadyError:  # the driver is publishing them
                     if name in known:
                         found[name] = known[name]
-        except KubeForbiddenError as error:
-            log.warning("devices of external nodes are not counted", extra=kv(error=error))
-            self.found = None
+        except KubeForbiddenError as error:  # may be temporary: what is known stays, else nodes would lose their gres
+            if not self._refused:
+                log.warning("devices of external nodes cannot be read", extra=kv(error=error))
+            elif not self.found:
+                self.found = None
+            self._refused = True
             return
+        self._refused = False
         self.found = found
 
     def _selectors(self, classes: Sequence[Mapping[str, object]]) -> dict[str, Selector]:

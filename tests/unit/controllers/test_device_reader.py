@@ -17,15 +17,22 @@ class Workers:
 class Server:
     def __init__(self, error=None):
         self.error = error
+        self.calls = 0
 
     def get(self, path, params=None, **_):
+        self.calls += 1
         if self.error:
             raise self.error
         return {"items": []}
 
 
+def reader_of(server):
+    clock = FakeClock()
+    return DeviceReader(server, Config(device_classes={"gpu.nvidia.com": "gpu"}), clock), clock
+
+
 def read(server):
-    reader = DeviceReader(server, Config(device_classes={"gpu.nvidia.com": "gpu"}), FakeClock())
+    reader, _ = reader_of(server)
     reader.request(["worker-7"], Workers())
     return reader.found
 
@@ -41,8 +48,33 @@ def test_an_answer_of_a_proxy_leaves_the_nodes_unknown():
         read(OldApiServer(reachable=False))
 
 
-def test_devices_are_not_counted_without_permission():
-    assert read(Server(KubeForbiddenError("403"))) is None
+def test_without_permission_devices_are_not_counted_and_requested_slowly(caplog):
+    server = Server(KubeForbiddenError("403"))
+    reader, clock = reader_of(server)
+    for _ in range(300):
+        reader.request(["worker-7"], Workers())
+        clock.advance(1)
+    assert reader.found is None
+    assert (server.calls, len(caplog.records)) == (10, 1)
+    server.error = None
+    clock.advance(30)
+    reader.request(["worker-7"], Workers())
+    assert list(reader.found) == ["worker-7"]
+
+
+def test_a_refusal_takes_no_devices_away():
+    server = Server()
+    reader, clock = reader_of(server)
+    for error in (None, *[KubeForbiddenError("403")] * 5, None):
+        server.error = error
+        reader.request(["worker-7"], Workers())
+        assert list(reader.found) == ["worker-7"]
+        clock.advance(30)
+    assert server.calls == 9
+
+
+def test_one_refusal_at_the_start_leaves_the_nodes_unknown():
+    assert read(Server(KubeForbiddenError("403"))) == {}
 
 
 def test_a_node_without_devices_has_none():

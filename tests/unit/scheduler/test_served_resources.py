@@ -4,10 +4,10 @@ import pytest
 
 from bridge.clock import FakeClock
 from bridge.config import Config
-from bridge.errors import KubeUnavailableError
+from bridge.errors import KubeForbiddenError, KubeUnavailableError
 from bridge.workload.devices import UnsupportedClaimError
 from scheduler.claim_store import ClaimStore
-from scheduler.device_names import PERIOD, DeviceNames
+from scheduler.device_names import SLOW_PERIOD, DeviceNames
 from tests.fakes.old_api_server import OldApiServer
 
 
@@ -20,14 +20,39 @@ def names(server, clock):
     return DeviceNames(server, Config(gres={"a/b": "gpu"}, device_classes={"c": "gpu"}), clock)
 
 
-def test_device_classes_that_are_not_served_are_requested_once():
+def test_device_classes_that_are_not_served_are_requested_slowly():
     server, clock = OldApiServer(), FakeClock()
     found = names(server, clock)
-    for _ in range(3):
+    for _ in range(4):
         found.request(Workers())
-        clock.advance(PERIOD)
+        clock.advance(SLOW_PERIOD / 4)
     assert server.calls == ["/apis/resource.k8s.io/v1/deviceclasses", "/apis"]
     assert not found.found
+    found.request(Workers())
+    assert len(server.calls) == 4
+
+
+def test_a_refusal_leaves_the_known_device_classes(caplog):
+    server, clock = Classes(), FakeClock()
+    found = names(server, clock)
+    for error in (None, KubeForbiddenError("403"), KubeForbiddenError("403"), None):
+        server.error = error
+        found.request(Workers())
+        assert found.found == {"a/b": "c"}
+        clock.advance(SLOW_PERIOD)
+    assert (server.calls, len(caplog.records)) == (4, 1)
+
+
+class Classes:
+    """An API server with one DeviceClass, or with an error."""
+
+    error, calls = None, 0
+
+    def get(self, path, params=None, **_):
+        self.calls += 1
+        if self.error:
+            raise self.error
+        return {"items": [{"metadata": {"name": "c"}, "spec": {"extendedResourceName": "a/b"}}]}
 
 
 def test_a_proxy_without_the_api_server_does_not_count():
