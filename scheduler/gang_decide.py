@@ -84,7 +84,7 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
             return _hold(gang, phase.job_id), state
         state = state.seen()
     deleted = [pod for pod in gang.open if pods.is_deleted(pod)]
-    if deleted and not gang.waiting and not gang.running and not _gated(gang):
+    if deleted and not gang.waiting and not gang.running and not gang.gated:
         waits, state = unsettled(view, state, gang.pods)
         held = any(map(pods.is_held, deleted))
         if not live and (waits or not held):
@@ -96,32 +96,33 @@ def decide(view: SchedulerView, gang: Gang, state: PodState, occupancy: PlannedO
     actions, state = (
         _with_job(view, gang, state, live, occupancy) if live else _without_job(view, gang, state, known, occupancy)
     )
-    return leave + actions, state
+    # a pod that has changed since it got the id of the job is no member of the job, but must lose the id too
+    whole = [
+        replace(action, gang=gang) if isinstance(action, GiveBack | BindTogether) else action for action in actions
+    ]
+    return leave + whole, state
 
 
 def _with_job(
     view: SchedulerView, gang: Gang, state: PodState, live: list[ObservedJob], occupancy: PlannedOccupancy
 ) -> _Steps:
-    job = _keep(gang, live)
-    extra: list[Action] = [Cancel(gang.waiting[0], entry.job.job_id) for entry in live if entry is not job]
+    kept, present = gangs.job_of(gang, live), len(gang.waiting)
+    extra: list[Action] = [Cancel(gang.waiting[0], entry.job.job_id) for entry in live if entry is not kept]
     if extra:
         return extra[:1], state
-    if not states.is_allocated(job.job.states):
-        return _pending(view, gang, state, job.job)
-    return _allocated(view, gang, state, job.job, occupancy)
-
-
-def _gated(gang: Gang) -> list[Pod]:
-    return [pod for pod in gang.open if pods.is_gated(pod) and not pods.is_deleted(pod)]
-
-
-def _keep(gang: Gang, live: list[ObservedJob]) -> ObservedJob:
-    """Return the job of the running members, else that of a waiting one, else the oldest."""
-    for pod in (*gang.running, *gang.waiting):
-        for entry in live:
-            if entry.job.job_id == pods.job_id(pod):
-                return entry
-    return live[0]
+    job = kept.job
+    gang, strangers = gangs.without_strangers(gang, job)
+    text = (
+        f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
+    )
+    told = _tell(view, strangers, "GangDiffers", text)
+    if not gang.waiting:
+        return (told, state) if gang.running else ([GiveBack(strangers[0], job.job_id, text, gang)], state)
+    if states.is_allocated(job.states):
+        actions, state = _allocated(view, gang, state, job, present, occupancy)
+    else:
+        actions, state = _pending(view, gang, state, job, present)
+    return told + actions, state
 
 
 def _hold(gang: Gang, job_id: int) -> list[Action]:
@@ -149,7 +150,8 @@ def _without_job(
             return [], state
         if entry is not None and is_cancelled(pod, state, entry):
             # the workload controller terminates these pods, but not those that are created in their place
-            labels = _label(gang, entry.job.job_id) if isinstance(state.phase, Submitted | Pending) else []
+            members, _ = gangs.without_strangers(gang, entry.job)
+            labels = _label(members, entry.job.job_id) if isinstance(state.phase, Submitted | Pending) else []
             return labels, state.without_job()
     if is_doubtful(state, known):
         return [], state
@@ -177,12 +179,12 @@ def _count_text(gang: Gang, count: int, needed: int = 0) -> str:
     return f"{count} of {needed or gang.minimum} pods of {gang.ref.kind} {gang.ref.name} are here"
 
 
-def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job) -> _Steps:
+def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job, present: int) -> _Steps:
     since = state.waiting_since if state.waiting_since is not None else view.now
     if not isinstance(state.phase, Pending) or state.waiting_since is None:
         state = replace(state, phase=Pending(failure_of(state.phase)), waiting_since=since)
     parts = gangs.parts(gang, job)
-    if job.link is not None and len(gang.waiting) >= job.link.size and not all(members for _, members in parts):
+    if job.link is not None and present >= job.link.size and not all(members for _, members in parts):
         return [GiveBack(gang.waiting[0], job.job_id, _OTHERS.format(job.job_id), gang)], state
     if holds := _hold(gang, job.job_id):
         return holds, state
@@ -201,35 +203,31 @@ def _pending(view: SchedulerView, gang: Gang, state: PodState, job: Job) -> _Ste
     return _label(gang, job.job_id) or _tell(view, gang.waiting, "SlurmPending", text), state
 
 
-def _allocated(view: SchedulerView, gang: Gang, state: PodState, job: Job, occupancy: PlannedOccupancy) -> _Steps:
+def _allocated(
+    view: SchedulerView, gang: Gang, state: PodState, job: Job, present: int, occupancy: PlannedOccupancy
+) -> _Steps:
     if not isinstance(state.phase, Allocated | NodeStarting | NodeBusy):
         state = replace(state, phase=Allocated(failure_of(state.phase)))
     if not job.nodes:
         return [], state
-    gang, strangers = gangs.without_strangers(gang, job)
-    text = (
-        f"the pod requests other resources or settings than the members for which Slurm job {job.job_id} was submitted"
-    )
-    told = _tell(view, strangers, "GangDiffers", text)
-    if strangers and not gang.waiting:
-        return (told, state) if gang.running else ([GiveBack(strangers[0], job.job_id, text, gang)], state)
     if holds := _hold(gang, job.job_id):
         return holds, state
     assigned = gangs.assign_places(gang, job)
     late = [pod for pod in gang.waiting if pods.uid(pod) not in assigned]
     text = f"every place of Slurm job {job.job_id} ({len(job.nodes)} nodes) is taken by another pod of the group"
-    told += _tell(view, late, "GangFull", text)
+    told = _tell(view, late, "GangFull", text)
     # a component has places for the members that existed at the submission, so a heterogeneous job needs all of them
     needed = job.link.size if job.parts and job.link is not None else gang.minimum
     started = gang.started(job.job_id) + (0 if job.parts else gang.succeeded(job))
     if started >= needed or gang.has_started(job.job_id, _placed(gang, assigned)):
         actions, state = _replacements(view, gang, state, job, assigned, occupancy)
         return told + actions, state
-    if job.parts and not started and len(gang.waiting) + len(strangers) >= needed > len(assigned):
+    if job.parts and not started and present >= needed > len(assigned):
         return [GiveBack(gang.waiting[0], job.job_id, _OTHERS.format(job.job_id), gang)], state
     if started + len(assigned) < needed:
         text = f"{_count_text(gang, started + len(assigned), needed)}; Slurm job {job.job_id} has its nodes"
-        actions, state = _wait(view, gang, state, job, INCOMPLETE, text)
+        said = _label(gang, job.job_id) or _tell(view, gang.waiting, INCOMPLETE, text)
+        actions, state = _wait(view, gang, state, job, said, text)
         return told + actions, state
     actions, state = _start(view, gang, state, job, assigned, occupancy)
     return told + actions, state
@@ -255,15 +253,12 @@ def _start(
     if full is not None:
         occupancy.withdraw(len(binds))
         text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
-        return _wait(view, gang, state, job, "NodeBusy", text, full.until)
-    waits = _volumes(view, placed, assigned, occupancy)
+        said = _label(gang, job.job_id) or _tell(view, gang.waiting, "NodeBusy", text)
+        return _wait(view, gang, state, job, said, text, full.until)
+    waits = volume_waits.of_members(view, placed, assigned, occupancy)
     if waits:
         occupancy.withdraw(len(binds))
-        over, state = busy(view, state)
-        if over:
-            text = f"after {view.config.busy_node_timeout:.0f} s: {waits[0][1].message}"
-            return [GiveBack(placed[0], job.job_id, text, gang)], state
-        return _bind_volumes(view, waits), state
+        return _wait(view, gang, state, job, _bind_volumes(view, waits), waits[0][1].message)
     if not isinstance(state.phase, Allocated):
         state = replace(state, phase=Allocated(failure))
     nodes = view.placements.by_slurm_name
@@ -275,8 +270,12 @@ def _start(
 def _replacements(
     view: SchedulerView, gang: Gang, state: PodState, job: Job, assigned: _Places, occupancy: PlannedOccupancy
 ) -> _Steps:
-    """Bind members of a gang that has started, each as soon as its node takes it; the job is never given back."""
+    """Bind members of a gang that has started, each as soon as its node takes it.
+
+    The job is given back if no member runs and none can be bound for a while.
+    """
     actions: list[Action] = []
+    text, until = "", 0.0
     for pod in _placed(gang, assigned):
         node = assigned[pods.uid(pod)]
         if why := view.placements.refusal(pod, node):
@@ -284,23 +283,20 @@ def _replacements(
             actions += _tell(view, [pod], "NodeRefused", text)
             continue
         binds, full = _bind(view, gang, job, [pod], assigned, occupancy)
-        if full is None and (waits := _volumes(view, [pod], assigned, occupancy)):
-            occupancy.withdraw(len(binds))
-            actions += _bind_volumes(view, waits)
-            continue
-        actions += binds
         if full is not None:
-            text = f"Slurm job {job.job_id} has node {full.node}: {full.message()}"
+            text, until = f"Slurm job {job.job_id} has node {full.node}: {full.message()}", max(until, full.until)
             actions += _tell(view, [pod], "NodeBusy", text)
+        elif waits := volume_waits.of_members(view, [pod], assigned, occupancy):
+            occupancy.withdraw(len(binds))
+            text = waits[0][1].message
+            actions += _bind_volumes(view, waits)
+        else:
+            actions += binds
+    if text and not gang.running and not any(isinstance(action, Bind) for action in actions):
+        return _wait(view, gang, state, job, actions, text, until)
+    if not isinstance(state.phase, Allocated):
+        state = replace(state, phase=Allocated(failure_of(state.phase)))
     return actions, state
-
-
-def _volumes(
-    view: SchedulerView, members: list[Pod], assigned: _Places, occupancy: PlannedOccupancy
-) -> list[tuple[Pod, VolumeWait]]:
-    """Return the members that wait for a volume on their node."""
-    found = ((pod, volume_waits.before_bind(view, pod, assigned[pods.uid(pod)], occupancy)) for pod in members)
-    return [(pod, wait) for pod, wait in found if wait is not None]
 
 
 def _bind_volumes(view: SchedulerView, waits: list[tuple[Pod, VolumeWait]]) -> list[Action]:
@@ -339,11 +335,11 @@ def _bind(
 
 
 def _wait(
-    view: SchedulerView, gang: Gang, state: PodState, job: Job, reason: str, text: str, until: float = 0
+    view: SchedulerView, gang: Gang, state: PodState, job: Job, actions: list[Action], text: str, until: float = 0
 ) -> _Steps:
-    """Keep the allocated job for a limited time."""
+    """Return the ``actions`` of a wait; give the allocated job back after a limited time."""
     over, state = busy(view, state, until)
     if over:
         text = f"after {view.config.busy_node_timeout:.0f} s: {text}"
         return [GiveBack(gang.waiting[0], job.job_id, text, gang)], state
-    return _label(gang, job.job_id) or _tell(view, gang.waiting, reason, text), state
+    return actions, state

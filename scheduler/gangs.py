@@ -10,7 +10,7 @@ from typing import Any
 
 from bridge import names
 from bridge.kube.cache import Cache
-from bridge.slurm.models import GroupRef, Job, JobPart
+from bridge.slurm.models import GroupRef, Job, JobPart, ObservedJob
 from bridge.workload import groups, links, pods
 from bridge.workload.groups import Membership
 
@@ -47,6 +47,11 @@ class Gang:
     def waiting(self) -> list[Pod]:
         """The members to be bound."""
         return [pod for pod in self.open if not pods.is_deleted(pod) and not pods.is_gated(pod)]
+
+    @property
+    def gated(self) -> list[Pod]:
+        """The members that must not be scheduled yet."""
+        return [pod for pod in self.open if pods.is_gated(pod) and not pods.is_deleted(pod)]
 
     @property
     def running(self) -> list[Pod]:
@@ -92,6 +97,15 @@ def make(members: Iterable[tuple[Pod, Membership]]) -> Gang:
         slots=slots,
         completed=max(member.completed for _, member in found),
     )
+
+
+def job_of(gang: Gang, live: Sequence[ObservedJob]) -> ObservedJob:
+    """Return the job of the running members, else that of a waiting one, else the oldest."""
+    for pod in (*gang.running, *gang.waiting):
+        for entry in live:
+            if entry.job.job_id == pods.job_id(pod):
+                return entry
+    return live[0]
 
 
 def together(members: Iterable[Pod]) -> int:
@@ -225,9 +239,14 @@ def _size(gang: Gang, job: Job) -> int:
 
 
 def without_strangers(gang: Gang, job: Job) -> tuple[Gang, list[Pod]]:
-    """Return the gang without the waiting pods that are not of a shape of the job, and these pods."""
-    wanted = {part.shape for part in job.parts} or {job.link.shape if job.link is not None else ""}
-    strangers = [pod for pod in gang.waiting if "" not in wanted and links.shape(pod) not in wanted]
+    """Return the gang without the waiting pods that are not of a shape of the job, and these pods.
+
+    No pod is a stranger while the shapes of the job are not known.
+    """
+    wanted = {part.shape for part in job.parts}
+    if job.link is not None and job.link.parts == 1:
+        wanted = {job.link.shape}
+    strangers = [pod for pod in gang.waiting if wanted and "" not in wanted and links.shape(pod) not in wanted]
     if not strangers:
         return gang, []
     return replace(gang, pods=tuple([pod for pod in gang.pods if pod not in strangers])), strangers

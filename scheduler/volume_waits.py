@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.workload import pods
@@ -53,6 +53,14 @@ def before_bind(view: SchedulerView, pod: Pod, slurm_node: str, occupancy: Plann
     node = view.placements.by_slurm_name[slurm_node].name
     text = f"waits until PersistentVolumeClaim {', '.join(sorted(names))} is bound to a volume on node {node}"
     return VolumeWait(BINDING, text, view.placements.volume_writes(pod, slurm_node))
+
+
+def of_members(
+    view: SchedulerView, members: Iterable[Pod], nodes: Mapping[str, str], occupancy: PlannedOccupancy
+) -> list[tuple[Pod, VolumeWait]]:
+    """Return the members of a gang that wait for a volume; ``nodes`` are their Slurm nodes by UID."""
+    found = ((pod, before_bind(view, pod, nodes[pods.uid(pod)], occupancy)) for pod in members)
+    return [(pod, wait) for pod, wait in found if wait is not None]
 
 
 def _in_use(view: SchedulerView, pod: Pod, occupancy: PlannedOccupancy) -> VolumeWait | None:

@@ -330,34 +330,6 @@ def test_assign_never_fills_a_place_twice_and_continues_after_any_crash(data):
     assert len(gangs.assign(gangs.make([*half, *more]), nodes, size)) == size - len(bound)
 
 
-def submitted(job_id, nodes, pod, size=3):
-    """A running job that was submitted for ``size`` members like ``pod``."""
-    entry = known(job_id, "RUNNING", nodes=nodes)
-    return replace(entry, job=replace(entry.job, link=JobLink("c", (), REF, size, links.shape(pod))))
-
-
-@pytest.mark.parametrize(("together", "nodes"), [(1000, NODES[:1]), (2, NODES[:2])])
-def test_no_more_members_run_than_the_job_was_submitted_for(together, nodes):
-    members = [sharing_nodes(member(slot, job=5), together) for slot in range(3)]
-    more = [sharing_nodes(member(slot, job=5, name=f"x{slot}", uid=f"x{slot}"), together) for slot in range(3)]
-    job = snapshot(submitted(5, nodes, members[0]))
-    found = look([*members, *more], job)
-    assert kinds(found) == ["Tell"] * 3 + ["Bind"] * 3
-    assert {action.reason for action in found[:3]} == {"GangFull"}
-    bound = [
-        sharing_nodes(member(slot, job=5, node=nodes[slot // together], phase="Running"), together) for slot in range(3)
-    ]
-    assert {action.reason for action in look([*bound, *more], job)} == {"GangFull"}
-
-
-def test_a_member_that_may_share_its_node_with_another_number_gets_no_place():
-    """The nodes of the job have the resources of one member each."""
-    first = [member(slot, job=5) for slot in range(2)]
-    changed = sharing_nodes(member(2, job=5), 3)
-    told = look([*first, changed], snapshot(submitted(5, NODES[:3], first[0])))
-    assert [action.reason for action in told] == ["GangDiffers", "GangIncomplete", "GangIncomplete"]
-
-
 def test_an_index_follows_the_cache():
     index, first, second = gangs.GangIndex(), member(0), member(1)
     for pod in (first, second):
@@ -370,26 +342,20 @@ def test_an_index_follows_the_cache():
     assert (index.keys(), index.uids) == (set(), {})
 
 
-@pytest.mark.parametrize("more", [{"cpu": "8"}, {"annotations": {names.PARTITION: "others"}}])
-def test_a_pod_that_joins_later_and_requests_something_else_gets_no_place(more):
-    """Any user of the namespace may label a pod as a member: it must not use the job's partition, user or CPUs."""
-    running = [member(n, job=5, node=NODES[n], phase="Running") for n in range(2)]
-    stranger = member(2, cpu=more.get("cpu", "1"))
-    stranger["metadata"]["annotations"] |= more.get("annotations", {})
-    job = snapshot(submitted(5, NODES[:3], running[0]))
-    (told,) = look([*running, stranger], job)
-    assert (told.pod, told.reason) == (stranger, "GangDiffers")
-    assert kinds(look([*running, member(2)], job)) == ["Hold"]
-    held = {**stranger["metadata"], "labels": {names.JOB_ID_LABEL: "5"}, "finalizers": [names.FINALIZER]}
-    assert kinds(look([*running, {**stranger, "metadata": held}], job)) == ["Tell"]
-
-
-def test_a_job_for_other_members_than_those_that_wait_is_given_back():
-    members = [member(n, cpu="2") for n in range(3)]
-    (back,) = look(members, snapshot(submitted(5, NODES[:3], member(0))))
+def test_a_job_that_no_member_can_use_any_more_is_given_back():
+    """Member 1 has succeeded, and the node for the successor of member 0 is cordoned."""
+    ended = bound_at(member(1, job=5, node="n1", phase="Succeeded"), 1)
+    again, states = member(0, job=5, creationTimestamp="2026-01-01T00:00:07Z"), PodStates()
+    job = snapshot(known(5, "RUNNING", nodes=NODES[:3]))
+    (told,) = look([again, ended], job, states, refused=("n0",))
+    assert told.reason == "NodeRefused"
+    late = 1000.0 + Config().busy_node_timeout
+    running = member(2, job=5, node="n2", phase="Running")
+    assert kinds(look([again, ended, running], job, states, late, refused=("n0",))) == ["Tell"], "another one runs"
+    look([again, ended], job, states, late, refused=("n0",))
+    (back,) = look([again, ended], job, states, late + Config().busy_node_timeout, refused=("n0",))
     assert isinstance(back, actions.GiveBack)
-    assert back.job_id == 5
-    assert kinds(look(members, snapshot(submitted(5, NODES[:3], members[1])))) == ["Hold"] * 3
+    assert "n0" in back.why
 
 
 def test_a_cancelled_job_ends_its_members_but_not_the_pods_that_are_created_in_their_place():
@@ -403,30 +369,6 @@ def test_a_cancelled_job_ends_its_members_but_not_the_pods_that_are_created_in_t
     new = [member(slot, uid=f"new{slot}") for slot in range(3)]
     assert look([*labelled[:1], *new[1:]], ended, states) == []
     assert kinds(look(new, ended, states)) == ["Submit"]
-
-
-def test_a_stranger_among_the_first_members_does_not_keep_the_others_from_their_job():
-    stranger = member(2, name="stranger", uid="s", cpu="8")
-    members = [member(0), member(1), stranger, member(2)]
-    submit, told = look(members, snapshot())
-    assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
-    assert (told.pod, told.reason) == (stranger, "GangDiffers")
-
-
-def test_members_that_differ_are_all_requested_if_too_few_are_alike():
-    """The translation refuses them and says how they differ."""
-    (submit,) = look([member(0), member(1), member(2, cpu="8")], snapshot())
-    assert len(submit.gang.waiting) == 3
-
-
-def test_the_shape_of_a_pod_is_what_it_requests():
-    same = [member(0), member(1), member(0, cpu="1000m"), member(0, job=7, node="n0")]
-    named = member(0)
-    named["metadata"]["annotations"][names.JOB_NAME] = "other"
-    assert len({links.shape(pod) for pod in (*same, named)}) == 1
-    late = member(0)
-    late["spec"]["activeDeadlineSeconds"] = 60
-    assert links.shape(late) != links.shape(same[0]) != links.shape(member(0, cpu="2"))
 
 
 def test_a_job_cancelled_before_its_id_is_on_the_members_is_put_on_them():

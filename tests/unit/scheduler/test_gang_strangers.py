@@ -1,0 +1,120 @@
+"""Pods that only a label makes members of a gang: any user of the namespace may create one."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from bridge import names
+from bridge.slurm.models import JobLink
+from bridge.workload import links
+from scheduler import actions, rules
+from scheduler.pod_states import PodStates
+from tests.unit.scheduler.test_gang_decide import NODES, REF, kinds, known, look, member, sharing_nodes, snapshot
+
+
+def submitted(job_id, nodes, pod, size=3):
+    """A running job that was submitted for ``size`` members like ``pod``."""
+    entry = known(job_id, "RUNNING", nodes=nodes)
+    return replace(entry, job=replace(entry.job, link=JobLink("c", (), REF, size, links.shape(pod))))
+
+
+@pytest.mark.parametrize(("together", "nodes"), [(1000, NODES[:1]), (2, NODES[:2])])
+def test_no_more_members_run_than_the_job_was_submitted_for(together, nodes):
+    members = [sharing_nodes(member(slot, job=5), together) for slot in range(3)]
+    more = [sharing_nodes(member(slot, job=5, name=f"x{slot}", uid=f"x{slot}"), together) for slot in range(3)]
+    job = snapshot(submitted(5, nodes, members[0]))
+    found = look([*members, *more], job)
+    assert kinds(found) == ["Tell"] * 3 + ["Bind"] * 3
+    assert {action.reason for action in found[:3]} == {"GangFull"}
+    bound = [
+        sharing_nodes(member(slot, job=5, node=nodes[slot // together], phase="Running"), together) for slot in range(3)
+    ]
+    assert {action.reason for action in look([*bound, *more], job)} == {"GangFull"}
+
+
+def test_a_member_that_may_share_its_node_with_another_number_gets_no_place():
+    """The nodes of the job have the resources of one member each."""
+    first = [member(slot, job=5) for slot in range(2)]
+    changed = sharing_nodes(member(2, job=5), 3)
+    told = look([*first, changed], snapshot(submitted(5, NODES[:3], first[0])))
+    assert [action.reason for action in told] == ["GangDiffers", "GangIncomplete", "GangIncomplete"]
+
+
+@pytest.mark.parametrize("more", [{"cpu": "8"}, {"annotations": {names.PARTITION: "others"}}])
+def test_a_pod_that_joins_later_and_requests_something_else_gets_no_place(more):
+    """Any user of the namespace may label a pod as a member: it must not use the job's partition, user or CPUs."""
+    running = [member(n, job=5, node=NODES[n], phase="Running") for n in range(2)]
+    stranger = member(2, cpu=more.get("cpu", "1"))
+    stranger["metadata"]["annotations"] |= more.get("annotations", {})
+    job = snapshot(submitted(5, NODES[:3], running[0]))
+    (told,) = look([*running, stranger], job)
+    assert (told.pod, told.reason) == (stranger, "GangDiffers")
+    assert kinds(look([*running, member(2)], job)) == ["Hold"]
+    held = {**stranger["metadata"], "labels": {names.JOB_ID_LABEL: "5"}, "finalizers": [names.FINALIZER]}
+    assert kinds(look([*running, {**stranger, "metadata": held}], job)) == ["Tell"]
+
+
+def test_a_job_for_other_members_than_those_that_wait_is_given_back():
+    members = [member(n, cpu="2") for n in range(3)]
+    (back,) = look(members, snapshot(submitted(5, NODES[:3], member(0))))
+    assert isinstance(back, actions.GiveBack)
+    assert back.job_id == 5
+    assert kinds(look(members, snapshot(submitted(5, NODES[:3], members[1])))) == ["Hold"] * 3
+
+
+def pending(job_id, pod):
+    """A pending job that was submitted for members like ``pod``."""
+    entry = submitted(job_id, (), pod)
+    return replace(entry, job=replace(entry.job, states=frozenset({"PENDING"})))
+
+
+def test_a_pod_of_another_shape_gets_no_id_of_a_pending_job_and_excludes_no_node_of_it():
+    waiting, states = [member(slot, finalizers=[names.FINALIZER]) for slot in range(3)], PodStates()
+    stranger = member(2, name="stranger", uid="s", cpu="9", finalizers=[names.FINALIZER])
+    job = snapshot(pending(5, waiting[0]))
+    (told,) = look([*waiting, stranger], job, states)
+    assert (told.pod, told.reason) == (stranger, "GangDiffers")
+    found = look([*waiting, stranger], job, states, now=1000.0 + rules.TELL_UNKNOWN_AFTER)
+    assert found == [told, *(actions.Hold(pod, 5) for pod in waiting)]
+    ended = snapshot(replace(pending(5, waiting[0]), confirmations=2))
+    ended.jobs[5] = replace(ended.jobs[5], job=replace(ended.jobs[5].job, states=frozenset({"CANCELLED"})))
+    assert look([*waiting, stranger], ended, states) == [actions.Hold(pod, 5) for pod in waiting]
+
+
+@pytest.mark.parametrize("of", [pending, partial(submitted, nodes=NODES[:3])])
+def test_every_pod_with_the_id_of_a_job_that_is_given_back_loses_it(of):
+    """The workload controller terminates pods whose job was cancelled."""
+    waiting, stranger = [member(slot, job=5) for slot in range(3)], member(2, name="stranger", uid="s", cpu="8", job=5)
+    job = snapshot(of(5, pod=waiting[0]))
+    (back,) = look([stranger], job)
+    assert isinstance(back, actions.GiveBack)
+    assert back.gang.waiting == [stranger]
+    if job.jobs[5].job.nodes:
+        _, back = look([*waiting, stranger], job, refused=NODES)
+        assert isinstance(back, actions.GiveBack)
+        assert len(back.gang.waiting) == 4
+
+
+def test_a_stranger_among_the_first_members_does_not_keep_the_others_from_their_job():
+    stranger = member(2, name="stranger", uid="s", cpu="8")
+    members = [member(0), member(1), stranger, member(2)]
+    submit, told = look(members, snapshot())
+    assert [pod["metadata"]["name"] for pod in submit.gang.waiting] == ["train-0", "train-1", "train-2"]
+    assert (told.pod, told.reason) == (stranger, "GangDiffers")
+
+
+def test_members_that_differ_are_all_requested_if_too_few_are_alike():
+    """The translation refuses them and says how they differ."""
+    (submit,) = look([member(0), member(1), member(2, cpu="8")], snapshot())
+    assert len(submit.gang.waiting) == 3
+
+
+def test_the_shape_of_a_pod_is_what_it_requests():
+    same = [member(0), member(1), member(0, cpu="1000m"), member(0, job=7, node="n0")]
+    named = member(0)
+    named["metadata"]["annotations"][names.JOB_NAME] = "other"
+    assert len({links.shape(pod) for pod in (*same, named)}) == 1
+    late = member(0)
+    late["spec"]["activeDeadlineSeconds"] = 60
+    assert links.shape(late) != links.shape(same[0]) != links.shape(member(0, cpu="2"))
