@@ -42,7 +42,9 @@ def _of_pod(spec: Mapping[str, Any]) -> Iterator[str]:
         yield _refused("spec.hostUsers", False, "true: containers have no user namespace of the pod's own")
     runtime_class = spec.get("runtimeClassName")
     if runtime_class and runtime_class not in _GPU_CLASSES:
-        yield _refused("spec.runtimeClassName", runtime_class, f"{', '.join(_GPU_CLASSES)}: the site selects the runtime")
+        yield _refused(
+            "spec.runtimeClassName", runtime_class, f"{', '.join(_GPU_CLASSES)}: the site selects the runtime"
+        )
     if spec.get("hostAliases"):
         yield _refused("spec.hostAliases", spec["hostAliases"][0].get("ip"), "none: names are the machine's")
     if spec.get("dnsConfig") or spec.get("dnsPolicy") == "None":

@@ -79,7 +79,10 @@ def make(
 def has_commands(container: Mapping[str, Any]) -> bool:
     """Return whether a probe or hook runs a command in the container (``exec``)."""
     lifecycle = container.get("lifecycle") or {}
-    handlers = [container.get(f"{kind}Probe") for kind in KINDS] + [lifecycle.get("postStart"), lifecycle.get("preStop")]
+    handlers = [container.get(f"{kind}Probe") for kind in KINDS] + [
+        lifecycle.get("postStart"),
+        lifecycle.get("preStop"),
+    ]
     return any((handler or {}).get("exec") for handler in handlers)
 
 

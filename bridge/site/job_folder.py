@@ -228,7 +228,8 @@ class JobFolder:
             heard = None  # the watcher wrote it while the directory was replaced
         pod = read_json(f"{self._at}/state/pod.json", LARGEST_STATE) if started else None
         containers = tuple(self._containers()) if started else ()
-        ended = [name for name, state in containers if state.get("state") == "terminated"]
+        told = [name for name, state in containers if state.get("ended")]
+        told += [f"{name}.previous" for name, state in containers if state.get("last")]
         return JobRecord(
             uid=self.uid,
             meta=meta,
@@ -237,7 +238,7 @@ class JobFolder:
             started_job=read_word(f"{self._at}/started/job") if started else "",
             pod=pod,
             containers=containers,
-            messages=tuple((name, text) for name in ended if (text := self._message(name))),
+            messages=tuple((name, text) for name in told if (text := self._message(name))),
             batch=heard.job if heard else None,
             batch_at=heard.at if heard else 0.0,
             cancel=read_valid(_CANCELLATION, f"{self._at}/cancel.json", LARGEST_STATE),
@@ -264,6 +265,6 @@ class JobFolder:
                 if content is not None:
                     yield name, content
 
-    def _message(self, container: str) -> str:
-        content = read_some(f"{self._at}/termination/{container}", LARGEST_MESSAGE)
+    def _message(self, name: str) -> str:
+        content = read_some(f"{self._at}/termination/{name}", LARGEST_MESSAGE)
         return content.decode(errors="replace") if content else ""

@@ -70,6 +70,7 @@ class JobRecord:
     pod: dict[str, Any] | None = None
     containers: tuple[tuple[str, dict[str, Any]], ...] = ()
     messages: tuple[tuple[str, str], ...] = ()
+    """Termination messages of containers by name; ``<name>.previous`` is that of the run before."""
     batch: BatchJob | None = None
     batch_at: float = 0.0
     """When the batch system first reported this phase."""

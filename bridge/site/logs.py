@@ -39,13 +39,14 @@ def read_log(
     """
     if not _NAME.fullmatch(ask.container):
         raise SiteRefusedError(f"{ask.container!r} is no name of a container", reason="ContainerNotFound")
-    log = open_log(job / "logs", ask.container, previous=ask.previous, wait=wait)
+    state = job / "state" / f"{ask.container}.json"
+    previous = _is_previous(state, ask)
+    log = open_log(job / "logs", ask.container, previous=previous, wait=wait)
     if log is None:
         _explain_absence(ask, record, over)
         return _limited(iter(()), None)
-    index = Index(job / "logs" / f"{ask.container}{'.previous' if ask.previous else ''}.index")
-    state = job / "state" / f"{ask.container}.json"
-    pieces = _pieces(log, index, ask, lambda: _has_ended(state), over, wait, clock)
+    index = Index(job / "logs" / f"{ask.container}{'.previous' if previous else ''}.index")
+    pieces = _pieces(log, index, ask, lambda: previous or _has_ended(state), over, wait, clock)
     if ask.timestamps:
         pieces = _stamped(pieces, log, index, clock)
     return _limited((piece for _, piece in pieces), ask.limit_bytes)
@@ -194,6 +195,18 @@ def _limited(pieces: Iterator[bytes], limit: int | None) -> Generator[bytes, Non
         left -= len(piece)
         if left <= 0:
             return
+
+
+def _is_previous(state: Path, ask: LogOptions) -> bool:
+    """Return whether a kubelet would send the log of the run before the one that the script started last.
+
+    With ``previous``, it sends that of the last run that has ended; without, also until the next one runs.
+    """
+    found = read_json(state, LARGEST_STATE) or {}
+    ended, last = found.get("ended"), found.get("last")
+    if ask.previous:
+        return not ended or ended != last
+    return found.get("state") == "waiting" and bool(last) and not ended
 
 
 def _has_ended(state: Path) -> bool:

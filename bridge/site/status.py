@@ -36,7 +36,7 @@ def status(record: JobRecord, now: float, lag: float) -> JobStatus:
     over = is_over(record, now, lag)
     phase, outcome, reason, message = _progress(record, now, over)
     messages = dict(record.messages)
-    containers = [_container(name, content, messages.get(name, "")) for name, content in record.containers]
+    containers = [_container(name, content, messages) for name, content in record.containers]
     if over and not record.final:
         containers = [_as_killed(state, reason, _ended_at(record)) for state in containers]
     return JobStatus(
@@ -183,9 +183,11 @@ def _as_killed(state: ContainerState, reason: str, at: float | None) -> Containe
 
 
 # --- the script's records: the user's code runs on the same machine and can change them, so each value is checked -----
-def _container(name: str, content: Mapping[str, Any], message: str) -> ContainerState:
-    state = content.get("state")
+def _container(name: str, content: Mapping[str, Any], messages: Mapping[str, str]) -> ContainerState:
+    state, message = content.get("state"), messages.get(name, "")
     ended = _ended(content.get("ended"), message)
+    # while a container waits for its restart, the run that has ended is the last one too
+    previous = message if content.get("last") == content.get("ended") else messages.get(f"{name}.previous", "")
     if state == "terminated" and ended is None:
         ended = Termination(exit_code=KILLED, reason="Error", message=message)
     return ContainerState(
@@ -198,7 +200,7 @@ def _container(name: str, content: Mapping[str, Any], message: str) -> Container
         restarts=max(0, _integer(content, "restarts")),
         started=content.get("started") is True,
         ready=content.get("ready") is True,
-        last=_ended(content.get("last"), ""),
+        last=_ended(content.get("last"), previous),
     )
 
 

@@ -21,6 +21,7 @@ begin() {
     chmod 666 "run/$name.message"
     if [[ ${ENDED[i]} != null ]]; then
         LAST[i]=${ENDED[i]} ENDED[i]=null
+        mv -f "termination/$name" "termination/$name.previous"
         RESTARTS[i]=$((RESTARTS[i] + 1))
     fi
     STATE[i]=waiting REASON[i]=ContainerCreating BEGAN[i]=null UP[i]=false READY[i]=false CODE[i]=''

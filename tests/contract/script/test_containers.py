@@ -318,7 +318,9 @@ def test_files_of_volumes_can_be_read_by_the_user_of_a_container(site):
             {"name": "e", "configMap": {"name": "none", "optional": True}},
         ],
         "containers": [
-            site.shell("cat /c/key /p/deep/er/key; stat -c %a /c /p/deep /e", securityContext=context, volumeMounts=mounts)
+            site.shell(
+                "cat /c/key /p/deep/er/key; stat -c %a /c /p/deep /e", securityContext=context, volumeMounts=mounts
+            )
         ],
     }
     job = site.run(spec, objects=Objects(configmaps={"c": {"data": {"key": "text\n"}}}))
@@ -486,7 +488,9 @@ def test_podman_takes_images_that_are_files_of_the_site(podman, form, read_only)
 
 def test_podman_does_not_run_the_images_root_where_the_pod_forbids_it(podman):
     job = podman.run({"containers": [podman.shell("id", securityContext={"runAsNonRoot": True})]})
-    assert job.ended()["reason"] == "CreateContainerConfigError" and "the user of the container is root" in job.message()
+    assert (
+        job.ended()["reason"] == "CreateContainerConfigError" and "the user of the container is root" in job.message()
+    )
 
 
 def test_podman_without_subordinate_ids(podman):

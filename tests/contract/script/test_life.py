@@ -135,6 +135,42 @@ def test_restart_backs_off(ordinary):
     assert job.pod()["phase"] == "Failed" and job.pod()["reason"] == "Deleted"
 
 
+def test_a_start_that_fails_is_no_long_run(ordinary):
+    """A second counts as the ten minutes after which there is no delay."""
+    text = "rm -r /v/sub; ln -s /etc /v/sub; sleep 1.2; exit 1"
+    mounts = [{"name": "v", "mountPath": "/v"}, {"name": "v", "mountPath": "/s", "subPath": "sub"}]
+    spec = {
+        "restartPolicy": "Always",
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "containers": [ordinary.shell(text, volumeMounts=mounts)],
+    }
+    job = ordinary.job(spec)
+    script = (job.folder / "job.sh").read_text()
+    assert script.count(">= 60000") == 1
+    (job.folder / "job.sh").write_text(script.replace(">= 60000", ">= 100"))
+    job.start()
+    job.eventually(lambda: job.state("main").get("reason") == "CrashLoopBackOff")
+    assert job.state("main")["last"]["reason"] == "CreateContainerConfigError"
+    job.ask_to_stop(1)
+    job.wait(20)
+
+
+def test_the_message_of_the_run_before_is_kept(ordinary):
+    text = "n=$(cat /v/n); echo x$n >/v/n; echo run $n >/dev/termination-log; [ -z $n ] && exit 1; sleep 1000"
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    spec = {
+        "restartPolicy": "Always",
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "containers": [ordinary.shell(text, volumeMounts=mounts)],
+    }
+    job = ordinary.job(spec).start()
+    job.eventually(lambda: job.state("main").get("restarts") == 1 and job.state("main")["state"] == "running")
+    assert job.message("main.previous") == "run\n" and not (job.folder / "termination" / "main").exists()
+    job.ask_to_stop(0)
+    job.wait(20)
+    assert job.message("main.previous") == "run\n" and job.message() == "run x\n"
+
+
 @pytest.mark.parametrize(("policy", "code", "restarts"), [("OnFailure", 0, 0), ("Never", 1, 0)])
 def test_what_is_not_begun_again(ordinary, policy, code, restarts):
     job = ordinary.run({"restartPolicy": policy, "containers": [ordinary.shell(f"exit {code}")]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,36 @@ def test_previous_is_the_run_before(tmp_path: Path) -> None:
     path = job(tmp_path, b"now")
     (path / "logs" / "main.previous.log").write_bytes(b"before")
     assert read(path, previous=True) == b"before"
+
+
+RUN = {"exitCode": 1}
+OTHER = {"exitCode": 2}
+
+
+@pytest.mark.parametrize(
+    ("state", "log", "previous"),
+    [
+        # as a kubelet: the run that runs, else the last one that ran; with previous, the last one that has ended
+        ({"state": "running", "ended": None, "last": RUN}, b"now", b"before"),
+        ({"state": "waiting", "reason": "CrashLoopBackOff", "ended": RUN, "last": RUN}, b"now", b"now"),
+        ({"state": "waiting", "reason": "ContainerCreating", "ended": None, "last": RUN}, b"before", b"before"),
+        ({"state": "waiting", "reason": "ContainerCreating", "ended": None, "last": None}, b"now", b"before"),
+        ({"state": "terminated", "ended": RUN, "last": OTHER}, b"now", b"before"),
+        ({"state": "terminated", "ended": RUN, "last": RUN}, b"now", b"now"),  # it was deleted while it waited
+    ],
+)
+@pytest.mark.parametrize("follow", [False, True])
+def test_which_run_is_sent_is_what_a_kubelet_sends(
+    tmp_path: Path, state: dict[str, Any], log: bytes, previous: bytes, follow: bool
+) -> None:
+    path = job(tmp_path, b"now")
+    (path / "logs" / "main.previous.log").write_bytes(b"before")
+    (path / "state" / "main.json").write_text(json.dumps(state))
+    assert read(path, follow=follow) == log
+    assert read(path, previous=True, follow=follow) == previous
+    if state["state"] != "running":
+        # a run that has ended is not waited for
+        assert read(path, previous=True, follow=True, over=False, wait=lambda: pytest.fail("waits")) == previous
 
 
 @pytest.mark.parametrize(
