@@ -84,15 +84,22 @@ class Gang:
 
 
 def make(members: Iterable[tuple[Pod, Membership]]) -> Gang:
-    """Return the gang of at least one member. Where the members differ, the largest size and minimum count."""
+    """Return the gang of at least one member.
+
+    If the pods that have not ended differ in size or minimum, the most frequent values count; of equally frequent ones,
+    those of the oldest pod. Any user of the namespace may label a pod as a member and state a size.
+    """
     found = list(members)
+    present = [entry for entry in found if not pods.is_finished(entry[0])] or found
+    present.sort(key=lambda entry: (entry[0]["metadata"].get("creationTimestamp") or "", entry[0]["metadata"]["name"]))
+    (size, minimum), _ = Counter((member.size, member.minimum) for _, member in present).most_common(1)[0]
     slots = {pods.uid(pod): member.slot for pod, member in found}
     found.sort(key=lambda entry: (entry[1].slot is None, entry[1].slot or 0, entry[0]["metadata"]["name"]))
     first = found[0][1]
     return Gang(
         ref=first.key,
-        size=max(member.size for _, member in found),
-        minimum=max(member.minimum for _, member in found),
+        size=size,
+        minimum=minimum,
         pods=tuple(pod for pod, _ in found),
         slots=slots,
         completed=max(member.completed for _, member in found),

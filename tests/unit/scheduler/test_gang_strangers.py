@@ -10,7 +10,17 @@ from bridge.slurm.models import JobLink
 from bridge.workload import links
 from scheduler import actions, rules
 from scheduler.pod_states import PodStates
-from tests.unit.scheduler.test_gang_decide import NODES, REF, kinds, known, look, member, sharing_nodes, snapshot
+from tests.unit.scheduler.test_gang_decide import (
+    NODES,
+    REF,
+    gang_of,
+    kinds,
+    known,
+    look,
+    member,
+    sharing_nodes,
+    snapshot,
+)
 
 
 def submitted(job_id, nodes, pod, size=3):
@@ -108,6 +118,19 @@ def test_members_that_differ_are_all_requested_if_too_few_are_alike():
     """The translation refuses them and says how they differ."""
     (submit,) = look([member(0), member(1), member(2, cpu="8")], snapshot())
     assert len(submit.gang.waiting) == 3
+
+
+def test_the_size_and_the_minimum_are_those_of_most_pods_that_have_not_ended_else_of_the_oldest():
+    """The size may come from an annotation or the owner of the pod, which any user of the namespace can create."""
+    waiting, stranger = [member(slot) for slot in range(3)], member(7, size=1000, name="stranger", uid="s")
+    (submit,) = look([*waiting, stranger], snapshot())
+    assert (submit.gang.size, submit.gang.minimum) == (3, 3)
+    late = {**stranger, "metadata": {**stranger["metadata"], "creationTimestamp": "2026-01-01T00:00:07Z"}}
+    for pods in ([late, waiting[0]], [waiting[0], late]):
+        assert (gang_of(*pods).size, gang_of(*pods).minimum) == (3, 3)
+    ended = [member(slot % 2, size=2, name=f"old-{slot}", uid=f"old{slot}", phase="Failed") for slot in range(4)]
+    assert gang_of(*ended, *waiting).size == 3
+    assert gang_of(*ended).size == 2
 
 
 def test_the_shape_of_a_pod_is_what_it_requests():
