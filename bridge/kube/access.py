@@ -29,6 +29,8 @@ HEADER_LIFE = 10.0
 plug-in on every call, in each thread."""
 RENEW_PERIOD = 5.0
 """Minimum seconds between two reads of the whole configuration after 401."""
+RENEW_WAIT = 4.0
+"""Seconds for which a call waits for new credentials after 401. A lease is lost in time if an exec plug-in hangs."""
 
 
 class KubeAccess:
@@ -37,6 +39,8 @@ class KubeAccess:
     ``client`` is for calls, ``pool`` for watches. The library reads an in-cluster token every minute and runs an exec
     plug-in again before its token expires. It does not do so for ``tokenFile``, for certificates on disk and for
     plug-ins without an expiry; :meth:`renew` reads these again after an answer 401.
+
+    A thread reads them, which holds the lock meanwhile: an exec plug-in may hang, and other calls use the old ones.
     """
 
     def __init__(self, load: Callable[[], Any], *, pool_size: int, clock: Clock) -> None:
@@ -71,34 +75,38 @@ class KubeAccess:
         self._read_at = self._clock.monotonic()
 
     def authorization(self) -> str | None:
-        """Return the ``Authorization`` header; ``None`` with client certificates."""
-        if self._clock.monotonic() - self._read_at >= HEADER_LIFE:
-            with self._lock:
-                if self._clock.monotonic() - self._read_at >= HEADER_LIFE:
-                    self._refresh()
+        """Return the ``Authorization`` header; ``None`` with client certificates. After ``HEADER_LIFE``, refresh it."""
+        if self._clock.monotonic() - self._read_at >= HEADER_LIFE and self._lock.acquire(blocking=False):
+            self._read_at = self._clock.monotonic()
+            self._start(self._read)
         return self._header
 
     def renew(self, refused: str | None) -> bool:
         """Read all credentials again after the header ``refused`` was answered with 401; return whether to retry."""
-        with self._lock:
-            if self._header != refused:
-                return True
-            if self._clock.monotonic() - self._opened_at < RENEW_PERIOD:
-                return False
-            try:
-                self._open()
-            except ConfigError as error:
-                self._opened_at = self._clock.monotonic()
-                log.warning("credentials not read", extra=kv(error=str(error)))
-                return False
-            return True
+        client = self.client
+        if not self._lock.acquire(timeout=RENEW_WAIT):
+            return False
+        if self._header != refused or self._clock.monotonic() - self._opened_at < RENEW_PERIOD:
+            self._lock.release()
+        else:
+            self._opened_at = self._clock.monotonic()
+            self._start(self._open).join(RENEW_WAIT)
+        return self._header != refused or self.client is not client
 
-    def _refresh(self) -> None:
-        try:
-            self._read()
-        except Exception as error:  # the library and plug-ins raise anything; the old header may still be valid
-            self._read_at = self._clock.monotonic()
-            log.warning("credentials not refreshed", extra=kv(error=str(error)))
+    def _start(self, read: Callable[[], None]) -> threading.Thread:
+        """Read credentials in a thread, which releases the lock."""
+
+        def run() -> None:
+            try:
+                read()
+            except Exception as error:  # the library and plug-ins raise anything; the old ones may still be valid
+                log.warning("credentials not read", extra=kv(error=str(error)))
+            finally:
+                self._lock.release()
+
+        thread = threading.Thread(target=run, name="credentials", daemon=True)
+        thread.start()
+        return thread
 
 
 class _Connection(HTTPSConnection):

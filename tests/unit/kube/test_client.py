@@ -21,6 +21,7 @@ from bridge.kube import access
 from bridge.kube.client import KubeClient
 from bridge.kube.rate_limit import TokenBucket
 from bridge.kube.resources import PODS, SECRETS
+from cluster.polling import eventually
 from tests.fakes.kube_api import FakeApi, Handler, Request
 from tests.fakes.server_certificate import certificates
 
@@ -376,10 +377,11 @@ def test_in_cluster_token_that_is_empty_for_a_moment(tmp_path: Path, monkeypatch
     library.token = ""
     clock.advance(access.HEADER_LIFE)
     assert found.authorization() == "bearer one"
-    library.token = "two"
+    with found._lock:  # the thread that reads it has ended
+        library.token = "two"
     assert found.authorization() == "bearer one"
     clock.advance(access.HEADER_LIFE)
-    assert found.authorization() == "bearer two"
+    eventually(lambda: found.authorization() == "bearer two")
 
 
 @pytest.mark.parametrize("trusted", [True, False])
@@ -451,6 +453,49 @@ def test_exec_plugin(api: FakeApi, tmp_path: Path) -> None:
     only_with(api, "t2")
     client.get(POD)
     assert counter.read_text().count("x") == 2
+
+
+def test_a_plugin_that_hangs_holds_up_no_call(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "RENEW_WAIT", 0.1)
+    go = threading.Event()
+    loads = []
+
+    def load() -> Any:
+        loads.append(access.configuration(api.kubeconfig(tmp_path, {"token": f"t{len(loads)}"}), None))
+        if len(loads) == 2:
+            go.wait(30)
+        return loads[-1]
+
+    clock = FakeClock()
+    found = access.KubeAccess(load, pool_size=1, clock=clock)
+    client = KubeClient(found, clock=clock)
+    only_with(api, "t0")
+    client.create(PODS.path("ns"), BODY)
+    only_with(api, "t1")
+    for _ in range(3):  # the first one starts to read the credentials again
+        clock.advance(access.HEADER_LIFE)
+        with pytest.raises(errors.KubeForbiddenError):
+            client.get(POD)
+    assert len(loads) == 2
+    only_with(api, "t0")
+    client.get(POD)
+    go.set()
+    only_with(api, "t1")
+    eventually(lambda: found.authorization() == "Bearer t1")
+    client.get(POD)
+
+
+def test_a_refresh_that_hangs_holds_up_no_call(monkeypatch: pytest.MonkeyPatch, api: FakeApi, tmp_path: Path) -> None:
+    clock = FakeClock()
+    file = api.kubeconfig(tmp_path, {"token": "one"})
+    found = access.KubeAccess(lambda: access.configuration(file, None), pool_size=1, clock=clock)
+    go = threading.Event()
+    monkeypatch.setattr(type(found._configuration), "auth_settings", lambda _: go.wait(30) and {})
+    for _ in range(3):
+        clock.advance(access.HEADER_LIFE)
+        assert found.authorization() == "Bearer one"
+    go.set()
+    eventually(lambda: found.authorization() is None)
 
 
 def test_in_cluster(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
