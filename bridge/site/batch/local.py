@@ -33,13 +33,17 @@ START_TIME = 10.0
 """Seconds after its start in which a job must create its claim file."""
 MEMORY_SLACK = 64 * 2**20
 GUARD_PERIOD = 2.0
+UNCLAIMED = 75
+"""Exit code of a first process that could not write the claim file, for example because the disk is full."""
 
-# With noclobber, one process creates the claim file; any other fails and ends.
-_LAUNCH = """\
+# With noclobber, one process creates the claim file; any other fails and ends. Only the creator may remove it.
+_LAUNCH = f"""\
 read -r -a stat </proc/$$/stat
 read -r boot </proc/sys/kernel/random/boot_id
 set -C
-echo "$$ ${stat[21]} $boot" >"$1" || exit 0
+command exec 4>"$1" || {{ [[ -e $1 ]] && exit 0; exit {UNCLAIMED}; }}
+echo "$$ ${{stat[21]}} $boot" >&4 || {{ rm -f "$1"; exit {UNCLAIMED}; }}
+exec 4>&-
 set +C
 exec </dev/null >>"$3/script.log" 2>&1
 exec bash "$3/job.sh"
@@ -61,7 +65,9 @@ class LocalBatch(BatchSystem):
         self._records = Records(site.folder / "local")
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._leftovers = Leftovers(config, site.clock)
-        self._guarded_at = 0.0
+        self._guarded_at = float("-inf")
+        self._waits_since: dict[str, float] = {}
+        """Monotonic time since which this process waits for a job's claim file, or for its end after SIGTERM."""
         self._failed: OSError | None = None
         self._boot = processes.boot_id()
         self._room = room.measure(config)
@@ -116,8 +122,8 @@ class LocalBatch(BatchSystem):
                 with self._one_job():
                     self._look(job, now)
             self._mark_cancelled(now)
-            if now - self._guarded_at >= GUARD_PERIOD:
-                self._guarded_at = now
+            if self._clock.monotonic() - self._guarded_at >= GUARD_PERIOD:
+                self._guarded_at = self._clock.monotonic()
                 self._guard(now)
             self._start_next(now)
             self._records.drop_old(now)
@@ -135,7 +141,7 @@ class LocalBatch(BatchSystem):
 
     def capacity(self) -> Capacity:
         """Return the resources of the machine, and what jobs leave of them."""
-        with self._lock:
+        with self._lock, _records_needed():
             self._records.read_new()
             free, name = self._room.beside(self._records.jobs.values()), self._config.gpu_resource
             waiting = [job for job in self._records.jobs.values() if job.phase == "queued"]
@@ -182,6 +188,7 @@ class LocalBatch(BatchSystem):
         ]
         if self._config.nice:
             words = ["nice", "-n", str(self._config.nice), *words]
+        self._waits_since[job.id] = self._clock.monotonic()
         try:
             self._children[job.id] = processes.start(words, job.folder, variables)
         except OSError as error:
@@ -189,21 +196,17 @@ class LocalBatch(BatchSystem):
 
     def _look(self, job: Record, now: float) -> None:
         """Record the end of a running job."""
-        claim, child = self._records.claim(job.id), self._children.get(job.id)
+        child = self._children.get(job.id)
+        code = child.poll() if child else None  # first: a process that has ended has written its claim
+        claim = self._records.claim(job.id)
         if claim is None:
-            code = child.poll() if child else None
-            if code is not None or now - (job.started_at or now) > START_TIME:
-                if job.ending_at is not None:
-                    self._end(job, job.reason, job.message)
-                elif code is None:  # another submitter died after it recorded the start and before it started the job
-                    self._launch(self._records.keep(replace(job, started_at=now)))
-                else:
-                    self._end(job, "BatchSystemRefused", f"the job can't be started (exit code {code})")
+            self._look_without_claim(job, code, now)
             return
+        if job.ending_at is None:
+            self._waits_since.pop(job.id, None)
         pid, started, boot = claim
         if boot == self._boot:
-            found = processes.read(pid)
-            if found is not None and found.started == started and not found.zombie:
+            if processes.is_running(pid, started):
                 self._end_in_time(job, claim, now)
                 return
             self._kill_session(claim)
@@ -222,11 +225,31 @@ class LocalBatch(BatchSystem):
         else:
             self._end(job, "", "", by_itself=True, code=code)
 
+    def _look_without_claim(self, job: Record, code: int | None, now: float) -> None:
+        incomplete = self._records.has_incomplete_claim(job.id)
+        if self._waited(job) <= START_TIME and (code is None or incomplete):
+            return
+        if incomplete:  # a power failure or a full disk emptied the file, so the job may have started
+            if self._records.replaced(job) or self._leftovers.gone(job.id, job.folder):
+                self._end(job, "NodeFailed", "the claim file of the job is incomplete, as after a power failure")
+        elif job.ending_at is not None:
+            self._end(job, job.reason, job.message)
+        elif code is None:  # another submitter died after it recorded the start and before it started the job
+            self._launch(self._records.keep(replace(job, started_at=now)))
+        elif code == UNCLAIMED:
+            self._records.keep(replace(job, phase="queued", started_at=None, devices=()))
+        else:
+            self._end(job, "BatchSystemRefused", f"the job can't be started (exit code {code})")
+
+    def _waited(self, job: Record) -> float:
+        now = self._clock.monotonic()
+        return now - self._waits_since.setdefault(job.id, now)
+
     def _end_in_time(self, job: Record, claim: Claim, now: float) -> None:
         if job.ending_at is not None:
-            if now - job.ending_at >= TERM_TIME:
+            if self._waited(job) >= TERM_TIME:
                 self._kill_session(claim)
-        elif job.time_limit is not None and job.started_at is not None and now - job.started_at >= job.time_limit:
+        elif job.time_limit is not None and processes.age(claim[1]) >= job.time_limit:
             message = f"the job was terminated because it reached its time limit of {job.time_limit:g} s"
             self._ask_to_end(job, "DeadlineExceeded", message, now)
 
@@ -247,7 +270,7 @@ class LocalBatch(BatchSystem):
 
     def _ask_to_end(self, job: Record, reason: str, message: str, now: float) -> None:
         claim = self._records.claim(job.id)
-        if claim is not None and _is(claim):
+        if claim is not None and processes.is_running(*claim[:2]):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(claim[0], signal.SIGTERM)
         self._note_ending(replace(job, ending_at=now, reason=reason, message=message))
@@ -255,6 +278,7 @@ class LocalBatch(BatchSystem):
     def _note_ending(self, job: Record) -> None:
         """Store that a job was asked to end: in memory also if the disk is full, which this job may have filled."""
         self._records.jobs[job.id] = job
+        self._waits_since[job.id] = self._clock.monotonic()
         self._records.write(job)
 
     def _guard(self, now: float) -> None:
@@ -312,11 +336,7 @@ class LocalBatch(BatchSystem):
             )
         )
         self._children.pop(job.id, None)  # only now: it has the exit code
-
-
-def _is(claim: Claim) -> bool:
-    found = processes.read(claim[0])
-    return found is not None and found.started == claim[1]
+        self._waits_since.pop(job.id, None)
 
 
 @contextlib.contextmanager

@@ -38,10 +38,10 @@ class Leftovers:
                 child = self._begin(folder)
             except OSError:  # without the directory, nothing can be found
                 return True
-            self._running[uid] = (child, self._clock.time())
+            self._running[uid] = (child, self._clock.monotonic())
         child, began = self._running[uid]
         code = child.poll()
-        if code is None and self._clock.time() - began < LONGEST:
+        if code is None and self._clock.monotonic() - began < LONGEST:
             return False
         if code != 0:
             log.warning("a killed job may have left processes or files", extra=kv(job=uid, code=code, log="script.log"))

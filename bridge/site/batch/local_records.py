@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
+from bridge.logs import kv
 from bridge.site.batch.port import BatchJob
-from bridge.site.files import read_some, write
+from bridge.site.files import read_some, validated, write
+
+log = logging.getLogger(__name__)
 
 KEPT = 600.0
 """Seconds for which an ended job is still listed."""
@@ -66,6 +71,11 @@ class Record:
         )
 
 
+_RECORD = TypeAdapter(Record)
+_LARGEST = 65536
+_CLAIM = re.compile(rb"(\d+) (\d+) (\S+)\n")
+
+
 def job_id(uid: str, number: int) -> str:
     """Return the id of the job of a pod with this number."""
     return uid if number == 1 else f"{uid}.{number}"
@@ -77,6 +87,7 @@ class Records:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.jobs: dict[str, Record] = {}
+        self._unreadable: set[str] = set()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def exists(self, job: str) -> bool:
@@ -101,7 +112,7 @@ class Records:
 
     def write(self, job: Record) -> None:
         """Write a job for the leader to find."""
-        write(self.path / f"{job.id}.json", json.dumps(asdict(job)).encode())
+        write(self.path / f"{job.id}.json", _RECORD.dump_json(job))
 
     def keep(self, job: Record) -> Record:
         """Store a job's new state."""
@@ -110,17 +121,22 @@ class Records:
         return job
 
     def read_new(self) -> None:
-        """Read jobs that other submitters have written."""
+        """Read jobs that other submitters have written. A record of another version that can't be read stays."""
         for name in os.listdir(self.path):
             job, dot, kind = name.rpartition(".")
-            if kind != "json" or not dot or name.startswith(".") or job in self.jobs:
+            if kind != "json" or not dot or name.startswith(".") or job in self.jobs or job in self._unreadable:
                 continue
-            try:
-                found = json.loads(read_some(self.path / name, 65536) or b"")
-            except ValueError:  # after a power failure; the job's directory still exists
+            content = read_some(self.path / name, _LARGEST)
+            if content is None:  # not now
+                continue
+            found = validated(_RECORD, content)
+            if found is not None:
+                self.jobs[job] = found
+            elif not content.strip(b"\0"):  # after a power failure; the job's directory still exists
                 (self.path / name).unlink(missing_ok=True)
-                continue
-            self.jobs[job] = Record(**{**found, "devices": tuple(found["devices"])})
+            else:
+                self._unreadable.add(job)
+                log.warning("the record of a job can't be read; it is ignored", extra=kv(file=self.path / name))
 
     def drop_old(self, now: float) -> None:
         """Remove jobs that ended more than :data:`KEPT` seconds ago."""
@@ -133,6 +149,13 @@ class Records:
 
     def claim(self, job: str) -> Claim | None:
         """Read the claim file of a job; ``None``: its first process has not written it yet."""
-        content = read_some(self.path / f"{job}.pid", 256)
-        match = re.fullmatch(rb"(\d+) (\d+) (\S+)\n", content or b"")
+        match = _CLAIM.fullmatch(self._claim_text(job) or b"")
         return (int(match[1]), int(match[2]), match[3].decode()) if match else None
+
+    def has_incomplete_claim(self, job: str) -> bool:
+        """Return whether the claim file exists without its line."""
+        content = self._claim_text(job)
+        return content is not None and not _CLAIM.fullmatch(content)
+
+    def _claim_text(self, job: str) -> bytes | None:
+        return read_some(self.path / f"{job}.pid", 256)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.site.cpus import all_given
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,17 @@ def read(pid: int) -> Process | None:
         rss=int(fields[21]) * _PAGE,
         zombie=fields[0] in (b"Z", b"X"),
     )
+
+
+def is_running(pid: int, started: int) -> bool:
+    """Return whether the process with this pid and start runs; ``False`` for a zombie."""
+    found = read(pid)
+    return found is not None and found.started == started and not found.zombie
+
+
+def age(started: int) -> float:
+    """Return the seconds since a process started; changes of the time of day have no effect."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / _TICKS
 
 
 def read_all() -> dict[int, Process]:

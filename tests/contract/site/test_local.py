@@ -14,6 +14,7 @@ import pytest
 
 from bridge.clock import FakeClock
 from bridge.errors import BatchError, SiteError, SiteRefusedError
+from bridge.site.batch import processes
 from bridge.site.batch.local import LocalBatch
 from bridge.site.batch.local_settings import Local
 from bridge.site.batch.port import JobRequest, Site
@@ -236,23 +237,22 @@ def test_a_job_that_ended_unused_is_replaced_while_its_batch_job_still_ends_too(
 
 @pytest.mark.parametrize("why", ["cancel", "time limit"])
 def test_a_full_disk_does_not_keep_a_job_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    clock = FakeClock()
-    batch = LocalBatch(Local(watch_memory=False), Site(tmp_path, (), clock))
+    batch = LocalBatch(Local(watch_memory=False), Site(tmp_path, (), FakeClock()))
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "job.sh").write_text("[[ ${1-} != leftovers ]] || exit 0\nexec sleep 600\n")
-    limit = 5.0 if why == "time limit" else None
+    limit = 60.0 if why == "time limit" else None
     job = batch.submit(JobRequest(uid="u", folder=folder, memory=2**20, time_limit=limit))
     eventually(lambda: batch.jobs()[job].phase == "running" and batch._records.claim(job) is not None)
     if limit is None:
         batch.cancel([job])
-    clock.advance(6)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(batch._records, "write", full)
+        patched.setattr(processes, "age", lambda _started: 61.0)
         with pytest.raises(BatchError, match="No space left on device"):
             batch.jobs()
         assert batch._children[job].wait(10) < 0
