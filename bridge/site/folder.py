@@ -45,8 +45,12 @@ class Folder:
         self._locks = path / "locks"
         self._mark, self._count = secrets.token_hex(4), itertools.count()
 
-    def prepare(self) -> None:
-        """Create what is missing; raises :class:`ConfigError` if other users could read or write the directory."""
+    def prepare(self, pool: str = "") -> None:
+        """Create what is missing.
+
+        Raises :class:`ConfigError` if other users could read or write the directory, or if it belongs to another pool
+        than ``pool``; empty: do not check it.
+        """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self.path.stat()
@@ -63,6 +67,8 @@ class Folder:
             for part in (self.jobs, self.changed, self.gone, self._staging, self._locks):
                 part.mkdir(mode=0o700, exist_ok=True)
             self.id = folder_id.of(self.path)
+            if pool:
+                folder_id.check_pool(self.path, pool)
         except OSError as error:
             raise ConfigError(f"folder {self.path} can't be used: {error.strerror}") from error
 

@@ -107,7 +107,7 @@ class Service:
         self.clock = clock or SystemClock()
         self.supervisor = supervisor or Supervisor()
         self.folder = Folder(Path(config.folder), sync=config.sync, since=self.clock.time())
-        self.folder.prepare()
+        self.folder.prepare(config.pool)
         self.images = ImageCache(self.folder.path, lambda: self.live.config.images, self.clock)
         self.images.prepare()
         self.adoption = Adoption(Path(config.adopt_from), self.folder) if config.adopt_from else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from bridge.errors import BatchError, ConfigError, SiteRefusedError
 from bridge.site.batch.port import BatchJob
 from bridge.site.folder import Folder
-from tests.unit.site.conftest import UID
+from bridge.site.service import Live, Service
+from bridge.wire.messages import Cancel
+from tests.unit.site.conftest import OWNER, UID
 
 
 def test_the_id_is_made_once_whoever_comes_first(tmp_path: Path) -> None:
@@ -46,6 +49,26 @@ def test_an_id_that_is_none_is_named(tmp_path: Path) -> None:
         Folder(tmp_path / "site").prepare()
 
 
+def test_two_pools_do_not_share_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "b.toml").write_text(f'pool = "b"\nfolder = "{tmp_path}/site"\nbatch.kind = "local"\n')
+    Folder(tmp_path / "site").prepare("a")
+    with pytest.raises(ConfigError, match=r"pool = \"b\" and folder = .*belongs to pool 'a'") as refused:
+        Service(Live(tmp_path / "b.toml", None))
+    assert f"remove {tmp_path}/site/pool" in str(refused.value.hint)
+    Folder(tmp_path / "site").prepare("a")
+    (tmp_path / "site" / "pool").unlink()  # the pool is renamed
+    Service(Live(tmp_path / "b.toml", None))
+    assert (tmp_path / "site" / "pool").read_text() == "b\n"
+
+
+def test_a_folder_of_an_earlier_version_gets_the_name_of_its_pool(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "site")
+    folder.prepare()
+    known = folder.id
+    folder.prepare("a")
+    assert (folder.id, (tmp_path / "site" / "pool").read_text()) == (known, "a\n")
+
+
 def test_a_pod_that_the_batch_system_has_from_another_folder_is_not_submitted_again(world: Any) -> None:
     world.batch.table["77"] = BatchJob(id="77", uid=UID, phase="running")
     with pytest.raises(SiteRefusedError, match=r"\(77\)") as refused:
@@ -60,6 +83,29 @@ def test_a_pod_that_the_batch_system_has_from_another_folder_is_not_submitted_ag
     world.look(1)
     world.submit()
     assert len(world.batch.submits) == 1
+
+
+def test_a_batch_job_without_a_record_ends_when_the_hub_forgets_it(world: Any) -> None:
+    world.batch.table["77"] = BatchJob(id="77", uid=UID, phase="running")
+    for _ in range(3):
+        world.look(60)
+    assert world.batch.cancelled == []
+    world.submitter.cancel(OWNER, UID, Cancel(grace=30, forget=True))
+    assert world.folder.is_forgotten(UID, OWNER)
+    world.look(1)
+    assert world.batch.cancelled == ["77"]
+
+
+def test_a_batch_job_ends_whose_folder_was_emptied_when_the_hub_forgets_it(world: Any) -> None:
+    world.submit()
+    world.begin()
+    world.look()
+    shutil.rmtree(world.folder.jobs / UID)
+    world.look(60)
+    assert (world.status(), world.batch.cancelled) == (None, [])
+    world.submitter.cancel(OWNER, UID, Cancel(grace=30, forget=True))
+    world.look(1)
+    assert world.batch.cancelled == ["1"]
 
 
 def test_many_submits_ask_for_one_list(world: Any) -> None:
