@@ -43,6 +43,8 @@ class ActionRunner:
 
     def run(self, uids: Collection[str] | None = None) -> None:
         """Run what is due now for these jobs; ``None``: for all that are open."""
+        if uids is None:
+            self._index.wanted = set()
         now = self._clock.time()
         kill: list[str] = []
         for uid in tuple(self._index.open if uids is None else uids):

@@ -117,6 +117,7 @@ class JobIndex:
                 self._drop_from(entry.record.meta.owner, uid)
                 self.open.discard(uid)
                 self.pending.discard(uid)
+                self.wanted.discard(uid)
             return None
 
     def _is_over(self, uid: str, known: Entry) -> bool:

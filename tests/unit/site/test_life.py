@@ -40,6 +40,23 @@ def test_a_job_from_submit_to_forget(world: Any) -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+@pytest.mark.parametrize("eager", [False, True])
+def test_no_job_that_is_gone_is_still_listed_as_cancelled(world: Any, eager: bool) -> None:
+    world.submit()
+    world.begin()
+    world.finish()
+    world.batch.end("1", code=0)
+    world.look()
+    world.submitter.cancel(OWNER, UID, Cancel(grace=0, forget=True))
+    assert world.watcher.index.wanted == {UID}
+    if eager:  # the leader runs all actions after each list of jobs, and only those
+        world.look()
+    else:
+        world.watcher.actions.run_wanted()
+    assert world.status() is None
+    assert world.watcher.index.wanted == set()
+
+
 def test_the_library_is_put_into_a_script_that_comes_without_it(world: Any) -> None:
     digest = library.digest("podman")
     cut = ScriptWithoutLibrary(before="#!/bin/bash\nfirst\n", library=digest, after="last\n")
