@@ -125,7 +125,7 @@ class CondorBatch(BatchSystem):
     def find(self, uid: str) -> str | None:
         """Search in the queue, then in the history."""
         wanted = f"{text.UID} == {text.string(uid)}"
-        jobs = text.jobs(self._query(wanted)) or text.jobs(self._history(wanted, 1))
+        jobs = text.jobs(self._query(wanted)) or text.jobs(self._history(wanted, "-limit", "1"))
         return min((job.id for job in jobs), default=None)
 
     def cancel(self, ids: Collection[str]) -> None:
@@ -152,14 +152,15 @@ class CondorBatch(BatchSystem):
         return {job.id: job for job in found}
 
     def past(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """Run condor_history."""
+        """Run condor_history. It prints the newest first: an older job with the same id is from before a reset."""
         result: dict[str, BatchJob] = {}
         wanted = sorted(ids)
         for start in range(0, len(wanted), 100):
             some = wanted[start : start + 100]
             test = " || ".join(f"(ClusterId == {c} && ProcId == {p})" for c, _, p in (i.partition(".") for i in some))
-            result.update((job.id, job) for job in text.jobs(self._history(test, len(some))) if job.phase == "ended")
-        return result
+            for job in text.jobs(self._history(f"{text.UID} =!= undefined && ({test})")):
+                result.setdefault(job.id, job)
+        return {job.id: job for job in result.values() if job.phase == "ended"}
 
     def _query(self, constraint: str) -> str:
         attributes = ",".join(text.ATTRIBUTES)
@@ -167,11 +168,11 @@ class CondorBatch(BatchSystem):
             "condor_q", *self._where(), "-json", "-attributes", attributes, "-constraint", constraint
         ).out
 
-    def _history(self, constraint: str, most: int) -> str:
+    def _history(self, constraint: str, *options: str) -> str:
         attributes = ",".join(text.ATTRIBUTES)
         where = ["-name", self._config.schedd] if self._config.schedd else []
         return self._commands.ask(
-            "condor_history", *where, "-json", "-attributes", attributes, "-limit", str(most), "-constraint", constraint
+            "condor_history", *where, "-json", "-attributes", attributes, *options, "-constraint", constraint
         ).out
 
     def capacity(self) -> Capacity:

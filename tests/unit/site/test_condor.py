@@ -175,6 +175,15 @@ def test_find_looks_into_the_history_too(tmp_path: Path) -> None:
     assert set(batch.past(["12.0"])) == {"12.0"}
 
 
+def test_the_newest_of_the_jobs_with_an_id_counts(tmp_path: Path) -> None:
+    """condor_history prints the newest first; a schedd that lost its queue assigns ids again."""
+    newest = [ad(JobStatus=4), ad(ClusterId=13, PodbridgeUid="a-2", JobStatus=4)]
+    oldest = [ad(PodbridgeUid="b-1", JobStatus=4), ad(ClusterId=13, PodbridgeUid="b-2", JobStatus=4)]
+    batch = condor(tmp_path, f"echo '{json.dumps(newest + oldest)}'")
+    assert {name: job.uid for name, job in batch.past(["12.0", "13.0"]).items()} == {"12.0": "a-1", "13.0": "a-2"}
+    assert "-limit" not in (tmp_path / "history.words").read_text()
+
+
 def test_flags_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BatchError, match="flags"):
         condor(tmp_path).submit(request(tmp_path, flags=("-x",)))
