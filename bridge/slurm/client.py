@@ -8,6 +8,7 @@ not answer blocks one of them for 10 s, and other requests wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.parse import quote
@@ -98,13 +99,10 @@ class SlurmClient:
                 return of_release(newest_common([name], self._pinned), release), release
             if status != 404:
                 answers.judge(None, "ping", status, body)
-        served = self._served()
+        served = answers.served(self._transport.send("GET", "/openapi/v3", "openapi")[1])
         if not served:
             raise SlurmUnavailableError("ping: HTTP 404 for every API version: not slurmrestd's address?", status=404)
         return newest_common(served, self._pinned), ""
-
-    def _served(self) -> set[str]:
-        return answers.served(self._transport.send("GET", "/openapi/v3", "openapi")[1])
 
     def _call(self, endpoint: str, method: str, path: str, body: JsonObject | None = None) -> JsonObject:
         return self._sized(endpoint, method, path, body)[0]
@@ -215,16 +213,19 @@ class SlurmClient:
     def _patiently(self, endpoint: str, path: str) -> tuple[JsonObject, int]:
         """Read a list of all jobs. After a time-out, the next call to the endpoint has twice the time.
 
-        slurmrestd continues to build the list after a time-out of the caller. With the same time limit, the next call
-        would time out too.
+        slurmrestd continues to build the list after the caller's time-out, so the next call would time out too. After
+        an answer in less than a quarter of its time, the next call has half of it.
         """
         patience, began = self._patience.get(endpoint, 1.0), self._clock.monotonic()
         try:
-            return self._sized(endpoint, "GET", path, patience=patience)
+            found = self._sized(endpoint, "GET", path, patience=patience)
         except SlurmUnavailableError:
             if self._clock.monotonic() - began >= patience * self._read_timeout:
                 self._patience[endpoint] = min(2 * patience, MOST_PATIENCE)
             raise
+        if self._clock.monotonic() - began < patience * self._read_timeout / 4:
+            self._patience[endpoint] = max(patience / 2, 1.0)
+        return found
 
     def job_states(self, ids: Sequence[int] | None = None) -> dict[int, frozenset[str]]:
         """Return the states of all jobs, or of those of ``ids`` that exist (see ``version.job_states``).
@@ -299,17 +300,13 @@ class SlurmClient:
     def partitions(self) -> list[Partition]:
         """Return all partitions. 1 to 3 kB a partition, 4 ms. A single partition is always the default one."""
         found = _read_all(self._call("partitions", "GET", "partitions")["partitions"], parsers.read_partition)
-        if len(found) == 1 and not found[0].default:
-            only = found[0]
-            return [Partition(only.name, only.nodes, default=True, max_minutes=only.max_minutes)]
-        return found
+        return [replace(found[0], default=True)] if len(found) == 1 else found
 
     def set_node(self, name: str, state: Literal["DRAIN", "UNDRAIN"], reason: str = "") -> None:
         """Drain a node, or undo its drain; both may be repeated. 3 ms.
 
-        After UNDRAIN, 24.11 keeps a reason on the node, the old one if ``reason`` is empty; 26.05 removes it. Raises
-        :class:`SlurmRefusedError` if the API version cannot do it (22.05), :class:`SlurmNotFoundError` for a node that
-        Slurm does not know.
+        After UNDRAIN, 24.11 keeps ``reason`` (the old one if it is empty), 26.05 none. Raises
+        :class:`SlurmRefusedError` for an API version without it (22.05), :class:`SlurmNotFoundError` for no such node.
         """
         if not self.version.node_updates:
             raise SlurmRefusedError(f"API version {self.version.name} of slurmrestd can't drain nodes")

@@ -1,0 +1,65 @@
+"""The time limit of a list of all jobs, by the calls before it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from bridge.clock import FakeClock
+from bridge.config import Config, SlurmSection
+from bridge.errors import SlurmUnavailableError
+from bridge.slurm.client import MOST_PATIENCE, SlurmClient
+
+READ_TIMEOUT = 15.0
+
+
+class Transport:
+    """Answers after ``seconds``, or not in time; ``limits`` are the time limits of the calls."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.seconds = clock, 0.0
+        self.limits: list[float] = []
+
+    def send(self, method: str, path: str, endpoint: str, body: Any = None, patience: float = 1) -> tuple[int, bytes]:
+        if endpoint == "ping":
+            return 200, b'{"meta": {"plugin": {}}, "errors": []}'
+        self.limits.append(patience * READ_TIMEOUT)
+        self.clock.advance(min(self.seconds, self.limits[-1]))
+        if self.seconds >= self.limits[-1]:
+            raise SlurmUnavailableError("timed out")
+        return 200, b'{"meta": {"plugin": {}}, "errors": [], "jobs": []}'
+
+
+@pytest.fixture
+def transport() -> Transport:
+    return Transport(FakeClock())
+
+
+@pytest.fixture
+def client(transport: Transport) -> SlurmClient:
+    config = Config(slurm=SlurmSection(read_timeout=READ_TIMEOUT))
+    client = SlurmClient(config, "e30.eyJzdW4iOiJzbHVybSJ9.x", clock=transport.clock)
+    client._transport = transport  # type: ignore[assignment]
+    return client
+
+
+def limits(client: SlurmClient, transport: Transport, seconds: float, calls: int) -> list[float]:
+    """Return the time limits of calls that take ``seconds``, in multiples of the time limit of the first call."""
+    transport.seconds = seconds
+    transport.limits.clear()
+    for _ in range(calls):
+        with suppress(SlurmUnavailableError):
+            client.job_states()
+    return [limit / READ_TIMEOUT for limit in transport.limits]
+
+
+def test_after_a_hang_the_time_limit_decreases_again(client: SlurmClient, transport: Transport) -> None:
+    assert limits(client, transport, 1e9, 6) == [1, 2, 4, 8, 16, MOST_PATIENCE]
+    assert limits(client, transport, 0.01, 6) == [16, 8, 4, 2, 1, 1]
+
+
+def test_a_list_that_is_always_slow_keeps_its_time_limit(client: SlurmClient, transport: Transport) -> None:
+    assert limits(client, transport, 20.0, 6) == [1, 2, 2, 2, 2, 2]
+    assert limits(client, transport, 40.0, 6) == [2, 4, 4, 4, 4, 4]
