@@ -15,12 +15,18 @@ class Clock(Protocol):
     def time(self) -> float: ...  # noqa: D102
 
 
+_BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # only Linux has it
+
+
 class SystemClock:
     """The machine's clocks."""
 
     def monotonic(self) -> float:
-        """Return seconds that never jump and continue while the process is suspended."""
-        return time.monotonic()
+        """Return seconds that never go back and continue while the process or the machine is suspended.
+
+        ``time.monotonic()`` stops while the machine is suspended: a lease that has expired meanwhile would seem held.
+        """
+        return time.clock_gettime(_BOOT_TIME)
 
     def time(self) -> float:
         """Return seconds since the epoch."""
