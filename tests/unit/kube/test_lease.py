@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from bridge.clock import FakeClock
+from bridge.kube import access
 from bridge.kube.lease import Elector
 from tests.fakes.kube_api import FakeApi, Handler, Request
 from tests.fakes.lease_suite import LeaseSuite, Steps
@@ -25,6 +28,18 @@ class TestLeaseOnFake(LeaseSuite):
         assert steps.failure is not None
         # last renewed after 4 s and given up 10 s later, before another process may acquire it
         assert clock.now - begun == 14
+        assert not elector.held
+
+    def test_lost_when_the_credentials_expire_and_cannot_be_read(
+        self, api: FakeApi, elector: Elector, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        go = threading.Event()
+        monkeypatch.setattr(access, "RENEW_WAIT", 0.01)
+        monkeypatch.setattr(elector._client._access, "_load", lambda: go.wait(60))
+        steps = Steps(clock, {3: lambda: api.fail(401)})
+        elector.run(steps)
+        go.set()
+        assert steps.failure is not None
         assert not elector.held
 
     def test_short_trouble_is_survived(self, api: FakeApi, elector: Elector, clock: FakeClock) -> None:
