@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily
@@ -98,11 +99,17 @@ CONNECTIONS_CLOSED = Counter(
 CERTIFICATE_EXPIRY = Gauge("podbridge_certificate_expiry_timestamp_seconds", "Expiry time of the serving certificate.")
 SCHEDULER_PODS = Gauge(
     "podbridge_scheduler_pods",
-    "Pending pods of the scheduler, by what they wait for: Slurm (slurm), free capacity on the allocated node (node), "
-    "or the action of podbridge with this name.",
+    "Waiting pods of the colocated Slurm, by what they wait for: a scheduling gate of others (gate), the submission of "
+    "their job (submit), the next attempt after a submission that failed or got no answer (retry), Slurm (slurm), the "
+    "start of the allocated node (node_start), room or a volume there (node), the binding (bind), the release of their "
+    "job after their deletion (release).",
     ["waiting_for"],
 )
-SCHEDULER_ACTIONS = Counter("podbridge_scheduler_actions_total", "Actions of the scheduler.", ["action", "result"])
+SCHEDULER_ACTIONS = Counter(
+    "podbridge_scheduler_actions_total",
+    "Actions of the scheduler, by result: ok, error, refused (Slurm or podbridge refused the submission of a pod).",
+    ["action", "result"],
+)
 START_TO_BIND_SECONDS = Histogram(
     "podbridge_start_to_bind_seconds",
     "Time from Slurm's start of a job to the binding of its pod.",
@@ -207,12 +214,20 @@ def label_of(action: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", action.__name__).lower()
 
 
+@dataclass
+class Outcome:
+    """How an action has ended."""
+
+    result: str = "ok"
+
+
 @contextmanager
-def counted(actions: Counter, *labels: str) -> Iterator[None]:
-    """Count an action when it ends: with the result ``error`` after a :class:`BridgeError`, else ``ok``."""
+def counted(actions: Counter, *labels: str) -> Iterator[Outcome]:
+    """Count an action when it ends: as ``error`` after a :class:`BridgeError`, else with the result of the outcome."""
+    outcome = Outcome()
     try:
-        yield
+        yield outcome
     except BridgeError:
         actions.labels(*labels, "error").inc()
         raise
-    actions.labels(*labels, "ok").inc()
+    actions.labels(*labels, outcome.result).inc()

@@ -105,10 +105,10 @@ class Actor:
         Raises :class:`~bridge.errors.BridgeError` if the workers are to repeat or to report the action.
         """
         name = label_of(type(action))
-        with counted(SCHEDULER_ACTIONS, name):
+        with counted(SCHEDULER_ACTIONS, name) as outcome:
             match action:
                 case actions.Submit():
-                    self._submit(action)
+                    outcome.result = "ok" if self._submit(action) else "refused"
                 case actions.Hold():
                     self._hold(action.pod, action.job_id)
                 case actions.Bind():
@@ -131,19 +131,20 @@ class Actor:
                 case actions.Tell():
                     self._writer.tell(action.pod, action.reason, action.message)
 
-    def _submit(self, action: actions.Submit) -> None:
+    def _submit(self, action: actions.Submit) -> bool:
+        """Submit a job for the pods if they still need one; return false if it is refused."""
         members = self._waiting(action.gang.waiting if action.gang is not None else [action.pod])
         if not members:
-            return
+            return True
         pod, key = members[0], links.key(members[0])
         snapshot, cancelled = self._poller.snapshot, self._states.of(key).cancelled
         known = [snapshot.jobs[job_id] for job_id in snapshot.by_uid.get(key, ())]
         if any(lives(entry, cancelled) for entry in known):
-            return  # the job of another process's request has appeared since the decision
+            return True  # the job of another process's request has appeared since the decision
         lost = sum(entry.missing and states.end_of(entry.job.states) is None for entry in known)
         if lost >= MOST_LOST:
             self._refused(pod, LostJobsError(f"Slurm lost {lost} jobs of this pod, or their comments"), REFUSED)
-            return
+            return False
         try:
             request = self._requests.of(members, action.gang, self.placements)
             if tracing.tracer is not None:
@@ -161,7 +162,7 @@ class Actor:
             raise
         except (SlurmError, translate.UntranslatableError, InvalidAnnotationsError) as error:
             self._refused(pod, error, REFUSED)
-            return
+            return False
         now = self._clock.monotonic()
         excluded = [part.excluded_nodes for part in (request, *request.components)]
         self._states.update(key, lambda state: state.submitted(submitted.job_id, now, *excluded))
@@ -173,6 +174,7 @@ class Actor:
             self._hold(pod, submitted.job_id)
         if submitted.warning:
             self._events.event(pod, "SlurmWarning", f"Slurm job {submitted.job_id}: {submitted.warning}", warning=True)
+        return True
 
     def _trace_submission(self, key: str, members: list[actions.Pod], job_id: int, began: float) -> None:
         now = self._clock.time()

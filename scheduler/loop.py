@@ -22,7 +22,7 @@ from scheduler.gangs import Gang, GangIndex
 from scheduler.new_pods import NewPods
 from scheduler.occupancy import Occupancy
 from scheduler.placement import Placements
-from scheduler.pod_states import Bound, PodStates
+from scheduler.pod_states import WAITING_FOR, Bound, PodStates
 from scheduler.queue_head import QueueHead
 from scheduler.storage import Storage
 
@@ -114,10 +114,9 @@ class Scheduler(SlurmLoop):
         updates = self._actor.update_pace.allowed(self.dependencies.clock.monotonic())
         counts = self._decide_for(waiting, self._seen, updates)
         self._actor.update_pace.sent(counts[label_of(actions.Exclude)])
-        counts["node"] = self._states.busy
-        counts["slurm"] = len(waiting) - sum(counts.values())
-        for name in (*map(label_of, URGENCY), "node", "slurm"):
-            SCHEDULER_PODS.labels(name).set(counts[name])
+        waits = Counter(self._waiting_for(uid, pod) for uid, pod in waiting.items() if self._ours(uid, pod, self._seen))
+        for name in {*WAITING_FOR.values(), "gate", "release"}:
+            SCHEDULER_PODS.labels(name).set(waits[name])
 
     def reconcile_some(self, keys: Set[str]) -> None:
         """Decide for the pods with these UIDs, for the gangs with these keys, and for those with changed jobs."""
@@ -129,6 +128,14 @@ class Scheduler(SlurmLoop):
         if some:
             # updates of pending jobs are left to whole reconciliations: those of the most urgent jobs come first
             self._decide_for(some, self._seen, updates=0)
+
+    def _waiting_for(self, uid: str, pod: actions.Pod) -> str:
+        """Return what a pod waits for: the value of the label ``waiting_for``."""
+        if pods.is_deleted(pod):
+            return "release"
+        if pods.is_gated(pod):
+            return "gate"
+        return WAITING_FOR[type(self._states.of(self._gangs.uids.get(uid, uid)).phase)]
 
     def _decide_for(self, waiting: Mapping[str, actions.Pod], snapshot: Snapshot, updates: int) -> Counter[str]:
         """Decide for waiting pods and for the gangs that have one of them; return the number of actions by kind."""

@@ -105,6 +105,19 @@ class Bound:
 WithJob = Pending | Allocated | NodeStarting | NodeBusy
 Phase = NotSubmitted | BackingOff | OutcomeUnknown | Submitted | WithJob | Bound
 
+WAITING_FOR: Mapping[type[Phase], str] = {
+    NotSubmitted: "submit",
+    BackingOff: "retry",
+    OutcomeUnknown: "retry",
+    Submitted: "slurm",
+    Pending: "slurm",
+    Allocated: "bind",
+    NodeStarting: "node_start",
+    NodeBusy: "node",
+    Bound: "bind",
+}
+"""What a pod in each phase waits for, as in ``podbridge_scheduler_pods``."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReportedCondition:
@@ -248,8 +261,3 @@ class PodStates:
             for uid, state in list(self.by_uid.items())
             if isinstance(state.phase, Allocated | NodeStarting | NodeBusy)
         }
-
-    @property
-    def busy(self) -> int:
-        """The number of pods that wait for room on the node of their job."""
-        return sum(isinstance(state.phase, NodeBusy) for state in list(self.by_uid.values()))

@@ -11,7 +11,7 @@ from bridge.workload import eligibility
 from scheduler import actions, decide
 from scheduler.occupancy import Occupancy, reduce
 from scheduler.placement import Placements
-from scheduler.pod_states import PodStates
+from scheduler.pod_states import Allocated, NodeBusy, PodStates
 
 OURS = "ours"
 OFFERED = {"cpu": "2", "memory": "8Gi", "pods": "3", "ephemeral-storage": "10Gi", "hugepages-2Mi": "4Mi"}
@@ -177,11 +177,11 @@ def test_no_bind_while_a_pod_whose_job_is_over_still_runs_there():
     (tell,) = look([new], jobs, there, states=states)
     assert tell.reason == "NodeBusy"
     assert tell.message == "Slurm job 5 has node n1: too little cpu until these pods have ended: ns/old"
-    assert states.busy == 1
+    assert isinstance(states.of("new").phase, NodeBusy)
     there.changed("update", None, pod("old", "n1", cpu="2", phase="Failed"))
     (bind,) = look([new], jobs, there, states=states)
     assert isinstance(bind, actions.Bind)
-    assert states.busy == 0
+    assert isinstance(states.of("new").phase, Allocated)
 
 
 def test_the_job_is_on_the_pod_before_it_waits():

@@ -1,0 +1,83 @@
+"""The numbers that the loop of the scheduler exports: what pods wait for, and the results of its actions."""
+
+import pytest
+from prometheus_client import REGISTRY
+
+from bridge import names
+from bridge.errors import SlurmRefusedError, SlurmUnavailableError
+from scheduler.pod_states import WAITING_FOR, Phase
+from tests.fakes.memory_hub import MemoryHub
+
+
+def waiting(hub):
+    """Decide, and return the number of waiting pods by what they wait for."""
+    hub.poller.poll()
+    hub.deliver()
+    hub.scheduler.reconcile()
+    series = next(iter(REGISTRY._names_to_collectors["podbridge_scheduler_pods"].collect())).samples
+    return {sample.labels["waiting_for"]: sample.value for sample in series if sample.value}
+
+
+def submissions(result):
+    labels = {"action": "submit", "result": result}
+    return REGISTRY.get_sample_value("podbridge_scheduler_actions_total", labels) or 0
+
+
+def create(hub, name, **spec):
+    metadata = {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    container = {"name": "main", "resources": {"requests": {"cpu": "5"}}}
+    hub.kube.put(
+        f"/api/v1/namespaces/ns/pods/{name}",
+        {
+            "kind": "Pod",
+            "metadata": metadata | {"labels": {}, "annotations": {}, "finalizers": []},
+            "spec": {"containers": [container], "schedulerName": hub.config.scheduler_name} | spec,
+            "status": {"phase": "Pending"},
+        },
+    )
+
+
+def raises(error):
+    def submit(_):
+        raise error
+
+    return submit
+
+
+@pytest.mark.parametrize(
+    ("error", "result"), [(SlurmRefusedError("no such account"), "refused"), (SlurmUnavailableError("down"), "error")]
+)
+def test_a_failed_submission_is_no_success_and_its_pod_waits_for_the_next_one(error, result):
+    hub = MemoryHub(("n1",))
+    hub.slurm.on_submit = raises(error)
+    create(hub, "p")
+    before, ok = submissions(result), submissions("ok")
+    assert waiting(hub) == {"submit": 1}
+    hub.run_all()
+    assert waiting(hub) == {"retry": 1}
+    assert (submissions(result), submissions("ok")) == (before + 1, ok)
+
+
+def test_a_pod_waits_for_slurm_only_with_a_job():
+    hub = MemoryHub(("n1",))
+    create(hub, "p")
+    waiting(hub)
+    hub.run_all()
+    assert waiting(hub) == {"slurm": 1}
+    hub.run_all()
+    (job,) = hub.slurm.jobs.values()
+    job.state, job.nodes = "RUNNING", ("n1",)
+    assert waiting(hub) == {"bind": 1}
+    hub.run_all()
+    assert waiting(hub) == {}
+
+
+def test_a_gated_pod_waits_for_its_gate_and_a_pod_for_pools_is_not_counted():
+    hub = MemoryHub(("n1",))
+    create(hub, "gated", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
+    create(hub, "far", tolerations=[{"key": names.POOL_TAINT, "value": "site", "effect": "NoSchedule"}])
+    assert waiting(hub) == {"gate": 1}
+
+
+def test_each_phase_has_a_value():
+    assert WAITING_FOR.keys() == set(Phase.__args__)
