@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class BridgeError(Exception):
     """The base class of podbridge's errors.
@@ -29,6 +33,25 @@ class BridgeError(Exception):
     def with_hint(self) -> str:
         """The message, and in brackets what the user can do."""
         return f"{self} ({self.hint})" if self.hint else str(self)
+
+
+class UnexpectedError(BridgeError):
+    """A defect of podbridge that concerns one object; the message has no values, which may be secret."""
+
+    reason = "InternalError"
+    retryable = True
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """Raise UnexpectedError for each exception that is no BridgeError: one object must not end the process."""
+    try:
+        yield
+    except BridgeError:
+        raise
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise UnexpectedError(f"internal error: {type(error).__name__} at {at.filename}:{at.lineno}") from error
 
 
 class ConfigError(BridgeError):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from bridge.errors import BridgeError, ScriptError, SiteRefusedError
-from bridge.logs import kv
+from bridge.errors import SiteRefusedError
 from bridge.poolapi.jobs import JobStatus
 from bridge.poolapi.requests import JobSubmission
 from bridge.pools.submitter_client import Client
@@ -17,9 +14,6 @@ from bridge.script.buildconfig import BuildConfig
 from bridge.script.references import Objects
 from bridge.wire.envelope import GarbledError
 from bridge.wire.messages import UNKNOWN_LIBRARY, ScriptWithoutLibrary, Submit
-from bridge.workload import pods
-
-log = logging.getLogger(__name__)
 
 LIBRARY_REFUSED = (UNKNOWN_LIBRARY, GarbledError.reason)
 """Reasons with which a submitter of another version refuses a script without its library."""
@@ -32,15 +26,7 @@ def make(
 
     ``grant_wait``: seconds for which the script waits for a grant; ``None``: it needs none.
     """
-    try:
-        made = build.build(pod, config, objects, pool, grant_wait)
-    except BridgeError:
-        raise
-    except Exception as error:  # a bug for one pod must not end the process that serves all
-        at = traceback.extract_tb(error.__traceback__)[-1]  # its message may contain a value of a Secret
-        where = f"{at.filename}:{at.lineno}"
-        log.error("no script for the pod", extra=kv(pod=pods.key(pod), error=type(error).__name__, where=where))  # noqa: TRY400
-        raise ScriptError(f"podbridge cannot make a script of this pod ({type(error).__name__}); report it") from error
+    made = build.build(pod, config, objects, pool, grant_wait)
     metadata = pod["metadata"]
     return JobSubmission(
         namespace=metadata["namespace"],

@@ -62,7 +62,7 @@ def read_json(path: str | Path, most: int) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

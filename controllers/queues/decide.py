@@ -149,7 +149,9 @@ class _Plan:
             self._local_queue(namespace, name)
         self._remove({self.name, *lent}, {name for name, _, _ in quotas}, set(spec.local_queues))
         problem = status.conflict(self.conflicts) if self.conflicts else self.view.failures.get(self.uid, "")
-        self._report(status.in_step(self.states, spec.ignored, problem, bool(self.conflicts)))
+        self._report(
+            status.in_step(self.states, spec.ignored, manifests.omitted(quotas), problem, bool(self.conflicts))
+        )
         return self.result
 
     def _flavors(self, spec: Specification) -> tuple[list[Quota], dict[str, list[Quota]]]:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import zip_longest
 from typing import Any
 
 from bridge import names
@@ -21,6 +22,8 @@ Quota = tuple[str, Amounts, Amounts | None]
 """Flavor, nominal quota, borrowing limit (``None``: none) per resource; resources without a limit have none."""
 MOST_FLAVORS = 64
 """Kueue's limit for a resource group."""
+MOST_RESOURCES = 64
+"""Kueue's limit for a resource group, and for each flavor."""
 _BETA1_POLICIES = {"whenCanBorrow": "Borrow", "whenCanPreempt": "Preempt"}
 _QUANTITIES = ("nominalQuota", "borrowingLimit")
 _FIRST = ("cpu", "memory", "pods")
@@ -64,10 +67,22 @@ def cluster_queue(
 
 
 def resources(quotas: Sequence[Quota]) -> list[str]:
-    """Return the resources of all flavors, in the order in which each flavor of a ClusterQueue must name them."""
+    """Return the resources of all flavors, in the order in which each flavor of a ClusterQueue must name them.
+
+    Kueue's limit can exclude some of them: :func:`omitted`.
+    """
     every = {resource for _, nominal, _ in quotas for resource in nominal}
-    found = [*(name for name in _FIRST if name in every), *sorted(every.difference(_FIRST))]
+    first = [name for name in _FIRST if name in every]
+    # in turn: the resources of one site must not displace those of the others
+    turns = zip_longest(*(sorted(nominal.keys() - set(_FIRST)) for _, nominal, _ in quotas))
+    others = dict.fromkeys(name for turn in turns for name in turn if name is not None)
+    found = [*first, *sorted([*others][: MOST_RESOURCES - len(first)])]
     return found or ["cpu"]  # a resource group of Kueue has at least one
+
+
+def omitted(quotas: Sequence[Quota]) -> list[str]:
+    """Return the resources that exceed Kueue's limit."""
+    return sorted({resource for _, nominal, _ in quotas for resource in nominal}.difference(resources(quotas)))
 
 
 def text(resource: str, amount: Fraction) -> str:

@@ -49,13 +49,19 @@ def conflict(objects: Sequence[str]) -> str:
     return f"{', '.join(objects)} exists and does not belong to this MasterQueue: delete or rename it"
 
 
-def in_step(states: Sequence[FlavorState], ignored: Sequence[str], problem: str, conflict: bool) -> Object:
-    """Return the status of a MasterQueue that can be used; ``problem`` says what could not be written."""
+def in_step(
+    states: Sequence[FlavorState], ignored: Sequence[str], omitted: Sequence[str], problem: str, conflict: bool
+) -> Object:
+    """Return the status of a MasterQueue that can be used.
+
+    ``omitted`` names resources that exceed Kueue's limit; ``problem`` says what could not be written.
+    """
     offered = sum(state.state == "Offered" for state in states)
     share = f"{offered} of {len(states)}"
+    without = f"; without {', '.join(omitted)}: a queue of Kueue has at most 64 resources" if omitted else ""
     reason = ("Conflict" if conflict else "WriteFailed") if problem else "InStep"
     conditions = [
-        _condition(READY, not problem, reason, problem or "ClusterQueues and ResourceFlavors are in step"),
+        _condition(READY, not problem, reason, problem or f"ClusterQueues and ResourceFlavors are in step{without}"),
         _condition(OFFERING, offered > 0, "Offered" if offered else "NoOffer", f"{share} flavors are offered"),
     ]
     if ignored:

@@ -21,6 +21,8 @@ from bridge.errors import (
     ScriptError,
     SiteError,
     SiteUnknownOutcomeError,
+    UnexpectedError,
+    isolated,
 )
 from bridge.kube.cache import Cache
 from bridge.kube.client import KubeClient
@@ -78,14 +80,15 @@ class Actor:
     def act(self, action: decide.Action, pool: Pool | None, entry: Entry, cache: Cache) -> None:
         """Carry out one action. A failure sets the entry's back-off, and becomes an Event of the pod once."""
         try:
-            self._do(action, pool, entry, cache)
+            with isolated():
+                self._do(action, pool, entry, cache)
         except LostLeadershipError:
             raise
         except BridgeError as error:
             self._back_off(entry, error)
             pod = getattr(action, "pod", None)
-            if isinstance(error, SiteError) and pod is not None:
-                text = f"waiting for the site: {error.with_hint}"
+            if isinstance(error, SiteError | MissingReferenceError | UnexpectedError) and pod is not None:
+                text = f"waiting for the site: {error.with_hint}" if isinstance(error, SiteError) else error.with_hint
                 self._event_once(entry, pod, "BridgeWaiting", text, about=error.reason, warning=True)
             raise
         entry.failures = 0
@@ -223,7 +226,7 @@ class Actor:
         if not pool.ready().ok:
             return
         pod = pool.prepare(pod)
-        tokens = self._reader.tokens(pod)
+        tokens = self._reader.tokens(pod, pool.name)
         files = [
             VolumeFile(path=path, data=text.encode(), mode=mode)
             for path, text, mode in build.token_files(pod, tokens.texts)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge import names
@@ -18,6 +19,9 @@ DEFAULT_PODS = "10000"
 """Capacity for pods of a site that announces no limit: its batch system queues jobs."""
 MOST = 100
 """Labels, taints and resources of a site, at most, each."""
+
+IN_USE = "others have set it on the node; allowed: a key that is not in use"
+"""Why a value of the site is omitted that an administrator or another controller has set."""
 
 _PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -135,6 +139,33 @@ def _resource(name: str, text: str) -> str:
     if name == "cpu" and value * 1000 != (value * 1000).to_integral_value():
         return f"{text[:100]!r} is not a multiple of 1m"
     return ""
+
+
+def claimable(valid: ValidAnnouncement, node: Mapping[str, Any]) -> ValidAnnouncement:
+    """Omit labels and taints that the node has and that the site has not announced before: others have set them."""
+    metadata, spec = node["metadata"], node.get("spec") or {}
+    old_labels, old_taints = recorded(node)
+    labels_of_others = (metadata.get("labels") or {}).keys() - old_labels
+    taints_of_others = {f"{taint.get('key')}:{taint.get('effect')}" for taint in spec.get("taints") or ()} - old_taints
+    problems = list(valid.problems)
+
+    def is_claimable(what: str, which: str, taken: Set[str]) -> bool:
+        return not _reported(problems, what, which, IN_USE if which in taken else "")
+
+    labels = {key: value for key, value in valid.labels.items() if is_claimable("label", key, labels_of_others)}
+    taints = [
+        taint for taint in valid.taints if is_claimable("taint", f"{taint['key']}:{taint['effect']}", taints_of_others)
+    ]
+    return replace(valid, labels=labels, taints=tuple(taints), problems=tuple(problems))
+
+
+def recorded(node: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """Return the label keys, and the taints as ``key:Effect``, that the node records as those of its site."""
+    text = (node["metadata"].get("annotations") or {}).get(names.SITE_ANNOUNCED)
+    try:
+        return from_json(json.loads(text or "{}"))
+    except (ValueError, TypeError, AttributeError):
+        return set(), set()
 
 
 def as_json(valid: ValidAnnouncement) -> dict[str, Any]:

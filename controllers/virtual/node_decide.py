@@ -7,7 +7,6 @@ NotReady, with the last announcement in the condition, and no pod ends.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -141,6 +140,8 @@ def _one(view: NodesView, state: State) -> Action | None:
     if node is not None and _collides(view, state):
         return Collide(node) if state.name not in view.history.collisions else None
     valid = announcement_validation.check(state.announce) if state.announce is not None else None
+    if node is not None and valid is not None:
+        valid = announcement_validation.claimable(valid, node)
     if node is None:
         if state.announce is None or valid is None:
             return None
@@ -186,8 +187,7 @@ def _describe(node: Node, state: State, valid: ValidAnnouncement) -> Body | None
     """Return the patch of metadata and taints, if one is needed. Labels and taints of others stay."""
     metadata, pool = node["metadata"], state.name
     told = metadata.get("annotations") or {}
-    before = told.get(names.SITE_ANNOUNCED, "")
-    old_labels, old_taints = _recorded(before)
+    old_labels, old_taints = announcement_validation.recorded(node)
     has, wanted_labels = metadata.get("labels") or {}, node_manifest.labels(pool, valid)
     labels: Body = {key: value for key, value in wanted_labels.items() if has.get(key) != value}
     labels |= {key: None for key in old_labels - wanted_labels.keys() if key in has}
@@ -209,14 +209,6 @@ def _describe(node: Node, state: State, valid: ValidAnnouncement) -> Body | None
     # the node controller writes taints too: with the version, a concurrent patch fails instead of undoing that
     identity = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
     return {"metadata": {**identity, **patch}, **spec}
-
-
-def _recorded(text: str) -> tuple[set[str], set[str]]:
-    try:
-        data = json.loads(text or "{}")
-        return announcement_validation.from_json(data)
-    except (ValueError, TypeError, AttributeError):
-        return set(), set()
 
 
 def _as_set(taints: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, str]]:

@@ -56,22 +56,33 @@ class ReferenceReader:
         namespace does not allow its Secrets and tokens on the pool.
         """
         namespace, needed = pod["metadata"]["namespace"], references.needed(pod)
-        what = consent.confidential(needed)
-        if what and not consent.lets_secrets_go(self._annotations(namespace), pool):
-            raise MissingReferenceError(consent.refusal(namespace, pool, what))
+        self._check_consent(namespace, pool, needed)
         configmaps, no_configmaps = self._all(CONFIGMAPS, namespace, needed.configmaps, needed.optional_configmaps)
         secrets, no_secrets = self._all(SECRETS, namespace, needed.secrets, needed.optional_secrets)
         missing = [f"ConfigMap {name}" for name in no_configmaps] + [f"Secret {name}" for name in no_secrets]
         if missing:
             raise MissingReferenceError(f"waiting for {', '.join(missing)} in namespace {namespace}")
-        tokens = self.tokens(pod, needed)
+        tokens = self._tokens(pod, needed)
         return Objects(configmaps, secrets, tokens.texts), tokens.refresh_in
 
-    def tokens(self, pod: Pod, needed: Needed | None = None) -> Tokens:
-        """Request the pod's service account tokens. They are bound to the pod, and become invalid with its deletion."""
+    def tokens(self, pod: Pod, pool: str) -> Tokens:
+        """Request the pod's service account tokens. They are bound to the pod, and become invalid with its deletion.
+
+        Raises :class:`MissingReferenceError` if the namespace does not allow its tokens on the pool any more.
+        """
+        needed = references.needed(pod)
+        self._check_consent(pod["metadata"]["namespace"], pool, needed)
+        return self._tokens(pod, needed)
+
+    def _check_consent(self, namespace: str, pool: str, needed: Needed) -> None:
+        what = consent.confidential(needed)
+        if what and not consent.lets_secrets_go(self._annotations(namespace), pool):
+            raise MissingReferenceError(consent.refusal(namespace, pool, what))
+
+    def _tokens(self, pod: Pod, needed: Needed) -> Tokens:
         texts: dict[tuple[str, str], str] = {}
         lives: list[float] = []
-        for request in (needed or references.needed(pod)).tokens:
+        for request in needed.tokens:
             texts[request.key], life = self._token(pod, request)
             lives.append(life)
         return Tokens(texts, REFRESH_AT * min(lives) if lives else None)

@@ -1,4 +1,5 @@
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import pytest
 import yaml
@@ -714,3 +715,20 @@ def test_two_flavors_do_not_share_a_resource_flavor():
 def test_an_expression_that_cannot_be_compiled_is_an_error_of_its_master_queue(expression):
     kube = Kube([master(flavors=[{"name": "x", "poolFlavor": {"poolRegExp": expression}}])], [node("a")]).settle()
     assert kube.condition("Ready") == ("False", "Invalid")
+
+
+def test_a_queue_has_as_many_resources_as_kueue_allows():
+    flood = {f"a.example/{number}": Fraction(1) for number in range(90)}
+    first = {"cpu": Fraction(8), "memory": Fraction(1)}
+    quotas = [("flood", {**first, **flood}, None), ("good", {**first, "nvidia.com/gpu": Fraction(4)}, None)]
+    covered = manifests.resources(quotas)
+    assert len(covered) == 64
+    assert {"cpu", "memory", "nvidia.com/gpu"} <= set(covered)
+    assert len(manifests.omitted(quotas)) == 93 - 64
+    assert manifests.omitted(quotas[1:]) == []
+
+
+def test_the_status_names_the_resources_that_are_left_out():
+    flood = {f"a.example/{number}": "1" for number in range(90)}
+    kube = Kube([master()], [node("flood", **flood)]).settle()
+    assert "without a.example/" in str(kube.queues[0]["status"]["conditions"])

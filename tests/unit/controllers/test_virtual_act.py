@@ -11,10 +11,12 @@ from bridge.errors import (
     KubeNotFoundError,
     KubeUnavailableError,
     LostLeadershipError,
+    MissingReferenceError,
     SiteDownError,
     SiteRefusedError,
     SiteTooLargeError,
     SiteUnknownOutcomeError,
+    UnexpectedError,
 )
 from bridge.poolapi.jobs import JobStatus
 from bridge.script.buildconfig import BuildConfig
@@ -316,6 +318,28 @@ def test_tokens_are_renewed_at_four_fifths_of_their_life(world):
     with pytest.raises(SiteDownError):
         world.act(decide.Refresh(the_pod))
     assert world.entry.refresh_at == world.clock.now + 60
+
+
+def test_no_token_goes_to_a_pool_that_the_namespace_does_not_let_have_it_any_more(world):
+    token = {"serviceAccountToken": {"path": "token", "audience": "vault"}}
+    the_pod = pod(serviceAccountName="sa", volumes=[{"name": "t", "projected": {"sources": [token]}}])
+    world.act(decide.Submit(the_pod))
+    requests = len(world.kube.writes)
+    world.kube.objects["/api/v1/namespaces/ns"] = {"metadata": {"annotations": {names.POOL_SECRETS: "other"}}}
+    world.clock.advance(60)
+    with pytest.raises(MissingReferenceError, match="does not let"):
+        world.act(decide.Refresh(the_pod))
+    assert (len(world.kube.writes), world.pool.refreshed) == (requests, {})
+    assert world.events.told[-1][0] == "BridgeWaiting"
+
+
+def test_a_defect_for_one_pod_is_an_error_of_this_pod(world, monkeypatch):
+    monkeypatch.setattr(world.pool, "prepare", lambda _: {}["a secret"])
+    with pytest.raises(UnexpectedError, match=r"KeyError at .*test_virtual_act.py:\d+") as caught:
+        world.act(decide.Submit(pod()))
+    assert "secret" not in str(caught.value)
+    assert world.entry.not_before > world.clock.now
+    assert world.events.told[-1][0] == "BridgeWaiting"
 
 
 # --- a pool that cannot list its jobs ---------------------------------------------------------------------------------

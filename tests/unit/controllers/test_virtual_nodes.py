@@ -105,6 +105,20 @@ def test_a_site_must_not_take_podbridges_own_labels():
     assert condition(node["status"], node_manifest.ACCEPTED) == ("False", "ValuesLeftOut")
 
 
+def test_a_site_takes_no_label_and_no_taint_that_others_have_set():
+    written, node = settled(labels={"own": "1"}, taints=["own:NoSchedule"])
+    node["metadata"]["labels"] |= {"trust": "low"}
+    node["spec"]["taints"].append({"key": "quarantine", "value": "admin", "effect": "NoExecute"})
+    taken = {"labels": {"own": "2", "trust": "high"}, "taints": ["own:NoSchedule", "quarantine=none:NoExecute"]}
+    (action,) = decide(view(state(heard=NOW + 9, **taken), node=node, written=written, now=NOW + 10))
+    assert action.patch["metadata"]["labels"] == {"own": "2"}
+    assert "spec" not in action.patch
+    node["metadata"]["labels"] |= action.patch["metadata"]["labels"]
+    (action,) = decide(view(state(heard=NOW + 9, **taken), node=node, written=written, now=NOW + 10))
+    assert condition(action.status, node_manifest.ACCEPTED) == ("False", "ValuesLeftOut")
+    assert "'quarantine:NoExecute': others have set it" in str(action.status)
+
+
 def test_nothing_is_written_when_nothing_differs():
     written, node = settled()
     assert decide(view(state(heard=NOW + 9), node=node, written=written, now=NOW + 10)) == []

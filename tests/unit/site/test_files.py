@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.site.files import read_some, write, write_new
+from bridge.site.files import read_json, read_some, write, write_new
 
 
 @given(content=st.binary(max_size=3000), most=st.integers(1, 2000))
@@ -40,3 +40,10 @@ def test_short_writes_are_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "write", lambda descriptor, content: real(descriptor, bytes(content[:3])))
     write_new(tmp_path / "file", b"0123456789")
     assert (tmp_path / "file").read_bytes() == b"0123456789"
+
+
+def test_deep_json_is_no_object(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for text, found in (("[" * 60_000, None), ("[]", None), ("{", None), ('{"a": 1}', {"a": 1})):
+        path.write_text(text)
+        assert read_json(path, 100_000) == found
